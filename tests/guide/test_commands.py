@@ -30,13 +30,13 @@ from support.source_forms import make_squares, names_in, pixels_in, write_parque
 PROGRAMS = [program for text in PAGES.values() for program in programs(text)]
 """Name and content of each Python block."""
 FILES = {name: content for name, content in PROGRAMS if name}
-"""Those that are files, by name."""
+"""The blocks with a file name, by name."""
 EXAMPLE = next(content for page, text in PAGES.items() if page.stem == "python" for _, content in programs(text))
 SNIPPETS = {f"snippet{i}.py": content for i, (name, content) in enumerate(PROGRAMS) if not name and content != EXAMPLE}
-"""Those without a name."""
+"""The blocks without a file name."""
 
 SHOWN = list(dict.fromkeys(command for text in PAGES.values() for command in commands(text)))
-"""Each command once, whichever pages show it."""
+"""Each command once, even if several pages show it."""
 INSTALL, TEST = (line for line in SHOWN if line.startswith("python3 -m venv"))
 NODES = [line for line in SHOWN if "--nnodes" in line]
 COMMANDS = [line for line in SHOWN if line not in (INSTALL, TEST, *NODES)]
@@ -46,7 +46,7 @@ REST = [*COMMANDS, *(f"python {name}" for name in (*SNIPPETS, *BY_THEMSELVES))]
 
 FEW = "--kid-subset-size 4 --kid-subsets 3 --nearest-k 3"
 SMALLER = {
-    "50000": "4",  # images: the test's folders hold that many
+    "50000": "4",  # images: the test's folders have that many
     "--nproc-per-node=8": "--nproc-per-node=2",
     "--ntasks=8": "--ntasks=2",
     "--fail-above 20": "--fail-above 2000",
@@ -61,18 +61,18 @@ SMALLER = {
     "--extractor torchvision:resnet50": "--weights resnet18.pth --extractor torchvision:resnet18",
     "--extractor timm:vit_base_patch16_224": "--extractor timm:test_vit --weights test_vit.pth",
 }
-"""What a test machine cannot have, by what it has instead: two processes for 8 GPUs, four images for 50,000, and small
+"""Replacements for what a test machine does not have: two processes for 8 GPUs, four images for 50,000, and small
 networks with random weights for the published ones."""
 OUTPUT = re.compile(r" (?:-o|--output) (\S+\.(?:npz|pt|json))")
 MAKERS = {found[1]: line for line in REST if (found := OUTPUT.search(line))} | {
     "colours.pt2": "python export_network.py"
 }
-"""Files that commands take, and the commands that make them."""
+"""Files that commands read, and the commands that write them."""
 PUBLISHED = {"dinov2.pth": "timm", "test_vit.pth": "timm", "clip.pth": "open_clip", "resnet18.pth": "torchvision"}
-"""Files of random weights, and what makes them."""
+"""Files of random weights, and the packages that build their networks."""
 
 SRUN = """#!/usr/bin/env bash
-# Stands in for SLURM's srun: starts the tasks with the variables that srun sets.
+# Replaces SLURM's srun: starts the tasks with the variables that srun sets.
 tasks=${1#--ntasks=}; shift
 for rank in $(seq 0 $((tasks - 1))); do
   SLURM_JOB_ID=$$ SLURM_STEP_ID=0 SLURM_NTASKS=$tasks SLURM_STEP_NUM_TASKS=$tasks SLURM_STEP_NODELIST=localhost \\
@@ -85,10 +85,10 @@ status=0; for pid in $pids; do wait "$pid" || status=$?; done; exit $status
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory, rank_server: RankServer) -> Path:
-    """A folder with what the commands expect around them, shared by all of them.
+    """A folder with everything that the commands need, shared by all of them.
 
-    ``fidtool``, ``python``, ``torchrun`` and its ranks are forks of an interpreter that has imported torch already; the
-    test of the installation starts interpreters of their own.
+    ``fidtool``, ``python``, ``torchrun`` and its ranks are forks of an interpreter that has already imported torch. The
+    test of the installation starts new interpreters.
     """
     root = tmp_path_factory.mktemp("guide")
     make_pictures(root / "real", 4, 1)
@@ -111,7 +111,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory, rank_server: RankServer) -> 
 
 
 def _write_sources(root: Path) -> None:
-    """The archives and arrays that commands name."""
+    """Write the archives and arrays that commands name."""
     squares = make_squares(root / "squares", 8, 7)
     names, pixels = names_in(squares), pixels_in(squares)
     for name in ("real.zip", "fake.zip"):
@@ -125,7 +125,7 @@ def _write_sources(root: Path) -> None:
 
 @pytest.fixture(scope="module")
 def mirror() -> Iterator[str]:
-    """A server with the weights, in the place of GitHub."""
+    """A server with the weights instead of GitHub."""
     weights = offline_path()
     assert weights is not None, "the tests need fidtool[offline]"
     handler = partial(SimpleHTTPRequestHandler, directory=str(weights.parent))
@@ -136,7 +136,7 @@ def mirror() -> Iterator[str]:
 
 
 def random_weights(file: Path) -> None:
-    """One of `PUBLISHED`, in the format of the published file."""
+    """Write random weights for one of `PUBLISHED`, in the format of the published file."""
     if file.name == "resnet18.pth":
         from torchvision.models import resnet18
 
@@ -154,13 +154,13 @@ def random_weights(file: Path) -> None:
 
 @pytest.fixture
 def stand_ins(rank_server: RankServer, training_server: RankServer) -> Callable[[str], str]:
-    """The command of a fork for ``fidtool``, or of one that has imported the training libraries for ``script``."""
+    """Return commands of forks: ``fidtool``, or ``script`` for one that has imported the training libraries."""
     servers = {"fidtool": rank_server, "script": training_server}
     return lambda program: shlex.join(servers[program].stand_in(program, []))
 
 
 def quick(command: str, stand_ins: Callable[[str], str]) -> str:
-    """torchrun's command with forks as its ranks, and Python's as a fork."""
+    """Return the command with forks instead of Python and of torchrun's ranks."""
     if command.startswith("python "):
         return command.replace("python", stand_ins("script"), 1)
     if not command.startswith("torchrun"):
@@ -177,27 +177,27 @@ def shell_environment(environment: dict[str, str], clone: Path, mirror: str) -> 
 
 
 def distance_of(command: str) -> tuple[str, str]:
-    """What a command's Fréchet distance is called, and the words behind it and other metrics."""
+    """Return the name of the command's Fréchet distance, and the text after the name of each metric."""
     if extractor := re.search(r"--extractor (\S+)", command):
         return "FD", f" ({extractor[1]})"
     return "FID", " (64 dimensions)" if "--dims 64" in command else ""
 
 
 def smaller(command: str) -> str:
-    """The command as a test can run it."""
+    """Return the command with replacements that a test can run."""
     for shown, run in SMALLER.items():
         command = command.replace(shown, run)
     return f"{command} {FEW}" if re.search(r"\bcompute .*--metrics \S*(kid|prdc|all)", command) else command
 
 
 def text_of(command: str) -> str:
-    """What a command reads files by: itself, without the file that it writes, and the program that it runs."""
+    """Return all text that may name files that a command reads: the command without its output, and its program."""
     programs = {**FILES, **SNIPPETS}
     return "\n".join([OUTPUT.sub("", command), *(text for name, text in programs.items() if name in command.split())])
 
 
 def missing_files(command: str, clone: Path) -> list[str]:
-    """The files of `MAKERS` that a command reads and that are not there."""
+    """Return the files of `MAKERS` that a command reads and that do not exist."""
     read = text_of(command)
     return [
         file
@@ -210,7 +210,7 @@ def missing_files(command: str, clone: Path) -> list[str]:
 def test_command(
     command: str, clone: Path, mirror: str, environment: dict[str, str], stand_ins: Callable[[str], str]
 ) -> None:
-    """In one folder; a command finds the files that others make, whichever of them ran before it here."""
+    """All commands run in one folder. The files that a command reads are written first if needed."""
     for package in re.findall(r"^import (\w+)", text_of(command), re.MULTILINE):
         pytest.importorskip(package)
     for file in missing_files(command, clone):
@@ -231,7 +231,7 @@ def test_command(
         and "--checkpoint" not in command
         and "--on-error" not in command
     ):
-        env["FIDTOOL_CACHE"] = str(clone / "cache")  # the first fills it for those that show something else
+        env["FIDTOOL_CACHE"] = str(clone / "cache")  # the first command fills it for the later ones
     done = subprocess.run(["bash", "-c", command], cwd=clone, env=env, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     if "--format table" in command:
@@ -245,7 +245,7 @@ def test_command(
 
 
 def test_two_machines(clone: Path, mirror: str, environment: dict[str, str], stand_ins: Callable[[str], str]) -> None:
-    """Both nodes' commands at once, on this machine."""
+    """Run the commands of both nodes at once on this machine."""
     assert len(NODES) == 2
     env = shell_environment(environment, clone, mirror)
     port = free_port()
@@ -276,9 +276,9 @@ def test_python_example(clone: Path, environment: dict[str, str], stand_ins: Cal
 
 @pytest.mark.slow
 def test_install_command(tmp_path: Path, environment: dict[str, str]) -> None:
-    """The first command to the letter, in a copy of the tracked files; the packages it needs are lent, not fetched.
+    """Run the installation command unchanged in a copy of the tracked files, with packages of this environment.
 
-    Fetching several gigabytes is left to the second command, which is how these tests came to run.
+    Downloading several gigabytes is left to the second command, with which these tests are run.
     """
     copy = tmp_path / "clone"
     listed = subprocess.run(
@@ -291,7 +291,7 @@ def test_install_command(tmp_path: Path, environment: dict[str, str]) -> None:
         if name and (ROOT / name).is_file():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             (copy / name).write_bytes((ROOT / name).read_bytes())
-    # Behind the new environment's own packages, so that the fidtool that runs is the one it installed.
+    # After the new environment's own packages, so that the fidtool that runs is the one it installed.
     lent = next(path for path in sys.path if path.endswith("site-packages"))
     venv_hook = f"&& echo '{lent}' > $(echo .venv/lib/python3*/site-packages)/lent.pth &&"
     command = INSTALL.replace("&&", venv_hook, 1)
@@ -300,8 +300,8 @@ def test_install_command(tmp_path: Path, environment: dict[str, str]) -> None:
     assert done.returncode == 0, done.stderr
     assert re.search(r"^FID: \d+\.\d{4}$", done.stdout, re.MULTILINE)
     suggested = re.findall(r"^  (\S*(?:fidtool|torchrun) .*)$", done.stdout, re.MULTILINE)
-    assert len(suggested) == 3, "the demo names the three commands that come next"
-    assert all(line.startswith(".venv/bin/") for line in suggested), "each works as it is printed"
+    assert len(suggested) == 3, "the demo suggests three commands"
+    assert all(line.startswith(".venv/bin/") for line in suggested), "each can be run as printed"
 
 
 def test_ci_runs_the_test_command() -> None:
@@ -313,5 +313,5 @@ def test_every_command_is_documented() -> None:
         assert any(f"fidtool {name}" in text for text in PAGES.values()), f"no page shows `fidtool {name}`"
 
 
-def test_files_of_one_name_are_equal() -> None:
+def test_files_with_the_same_name_are_equal() -> None:
     assert all(FILES[name] == content for name, content in PROGRAMS if name), "they are written to one folder"

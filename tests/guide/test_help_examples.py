@@ -16,13 +16,13 @@ from support.pictures import make_pictures
 
 pytestmark = pytest.mark.skipif(offline_path() is None, reason="needs fidtool[offline]")
 GATES = {"--fail-above", "--strict"}
-"""With these an example may find that a gate is missed."""
+"""Flags with which an example may exit with the status of a missed gate."""
 RANKS = 2
-"""For the GPUs of the examples."""
+"""Number of ranks instead of the examples' GPUs."""
 
 
 def run(fidtool: Run, words: list[str]) -> int:
-    """The exit status of an example."""
+    """Return the exit status of an example."""
     start = words.index("fidtool") + 1
     outcome = fidtool(*words[start:], ranks=None if words[0] == "fidtool" else RANKS)
     assert "Traceback" not in outcome.stderr, outcome.stderr

@@ -21,7 +21,7 @@ NAMES = [topic.stem for topic in TOPICS]
 
 @pytest.mark.parametrize("page", [INDEX, *TOPICS], ids=lambda page: page.stem)
 def test_page_reads_well_as_plain_text(page: Path) -> None:
-    """A title, a summary in one line, and no line wider than a terminal."""
+    """A title, a one-line summary, and no line wider than a terminal."""
     title, empty, summary, below, *_ = lines = PAGES[page].splitlines()
     assert re.fullmatch(r"# \S.*", title)
     assert (empty, below) == ("", "")
@@ -35,11 +35,13 @@ def test_links_and_blocks(page: Path) -> None:
     faults = [fault for link in links(text) if (fault := fault_of(page, *link))]
     assert not faults
     assert text.count("```") == 2 * len(blocks(text))
-    assert {language for language, _ in blocks(text)} <= {"sh", "python", "text"}, "blocks are run, or are output"
+    assert {language for language, _ in blocks(text)} <= {"sh", "python", "text"}, (
+        "blocks must be commands, programs or output"
+    )
 
 
 def test_readme_is_short() -> None:
-    """It is for users who have five minutes; the guide has the rest."""
+    """The README is for users who have five minutes; the guide has the rest."""
     assert len(PAGES[ROOT / "README.md"].encode()) <= 10_000
 
 

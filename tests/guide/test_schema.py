@@ -17,7 +17,7 @@ def test_schema_is_valid() -> None:
 
 
 def test_guide_describes_every_key(pytestconfig: pytest.Config) -> None:
-    """As the schema does, from which ``--write-goldens`` writes it."""
+    """The list is generated from the schema with ``--write-goldens``."""
     text = TOPIC.read_text("utf-8")
     above, mark, _ = text.partition(MARK)
     assert mark

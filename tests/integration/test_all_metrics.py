@@ -1,4 +1,4 @@
-"""``--metrics all``: what can be computed is, and what is left out is reported with its reason."""
+"""``--metrics all`` computes every available metric and reports why it leaves the others out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.small_sets import COUNT, make_sets
 
 MIND = f"{SCRIPTS / 'examples' / 'mind.py'}:MIND"
 OF_TINY = ["fid", "kid", "prdc"]
-"""The metrics that can be computed of a network other than Inception, without weights for CMMD."""
+"""The metrics that are available for a network other than Inception, without weights for CMMD."""
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def sets(tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.fixture(autouse=True)
 def no_clip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No weights of CLIP are on the machine."""
+    """Hide CLIP weights that may be on the machine."""
     import huggingface_hub.constants
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
@@ -35,12 +35,12 @@ def no_clip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def left_out(notes: list[str]) -> list[str]:
-    """The metrics that the record says were left out."""
+    """Return the metrics that the record reports as left out."""
     start = "--metrics all leaves out "
     return [note.removeprefix(start).partition(":")[0] for note in notes if note.startswith(start)]
 
 
-def test_what_can_be_computed_is(here: Run, sets: tuple[Path, Path]) -> None:
+def test_available_metrics_are_computed(here: Run, sets: tuple[Path, Path]) -> None:
     run = ("compute", *sets, "--extractor", TINY, "--metrics", "all", "--json", "--quiet")
     found = here(*run)
     assert found.json["run"]["config"]["metrics"] == OF_TINY
@@ -53,8 +53,8 @@ def test_what_can_be_computed_is(here: Run, sets: tuple[Path, Path]) -> None:
         assert found.stderr.count(f"warning: {note}") == 1
 
 
-def test_of_inception(here: Run, tmp_path: Path) -> None:
-    """The weights of the tests have no classifier, and nothing is downloaded for a metric."""
+def test_all_metrics_with_inception(here: Run, tmp_path: Path) -> None:
+    """The test weights have no classifier, and `all` downloads nothing."""
     sets = [make_pictures(tmp_path / name, 7, seed) for seed, name in enumerate(("real", "fake"))]
     found = here("compute", *sets, "--metrics", "ALL", "--json")
     numbers = ["fid", "kid", "precision", "recall", "density", "coverage", "sfid"]
@@ -70,13 +70,13 @@ def test_a_file_without_features_allows_frechet_distances_only(here: Run, sets: 
     assert here("stats", sets[0], "-o", "real.npz", "--extractor", TINY).status == 0
     for fake in (sets[1], "real.npz"):
         found = here("compute", "real.npz", fake, "--extractor", TINY, "--metrics", "all", "--json")
-        assert "metrics" not in found.json["run"]["config"], "fid alone, which is the default"
+        assert "metrics" not in found.json["run"]["config"], "only fid, the default"
         assert len(found.metrics) == 1
         assert "kid" in left_out(found.json["run"]["notes"])
         assert "all leaves out kid: real.npz" in found.stderr
 
 
-def test_statistics_for_all(here: Run, sets: tuple[Path, Path]) -> None:
+def test_statistics_files_for_all_metrics(here: Run, sets: tuple[Path, Path]) -> None:
     for folder in sets:
         assert here("stats", folder, "-o", f"{folder.name}.npz", "--extractor", TINY, "--metrics", "all").status == 0
     found = here("compute", "real.npz", "fake.npz", "--metrics", "all", "--json")
@@ -120,7 +120,7 @@ def test_an_iterable_is_counted_first(sets: tuple[Path, Path], environment: dict
     assert [line for line in found.results[0].warnings if "subsets of 4 images" in line]
 
 
-def test_the_classifier_is_looked_for_on_the_disk(environment: dict[str, str], tmp_path: Path) -> None:
+def test_classifier_on_disk(environment: dict[str, str], tmp_path: Path) -> None:
     assert not classifier_on_disk(None)
     converted_path().parent.mkdir(parents=True, exist_ok=True)
     for name, there in (("conv.weight", False), ("fc.weight", True)):
@@ -134,7 +134,7 @@ def test_the_classifier_is_looked_for_on_the_disk(environment: dict[str, str], t
     assert not classifier_on_disk(None)
 
 
-def test_clips_weights_are_looked_for_on_the_disk(tmp_path: Path) -> None:
+def test_clip_weights_on_disk(tmp_path: Path) -> None:
     pytest.importorskip("open_clip", reason="open_clip is not installed")
     from fidtool.features.models.clip import on_disk
 
@@ -146,5 +146,5 @@ def test_clips_weights_are_looked_for_on_the_disk(tmp_path: Path) -> None:
     (repository / "snapshots" / "1").mkdir(parents=True)
     (repository / "snapshots" / "1" / "open_clip_model.safetensors").write_bytes(b"weights")
     (tmp_path / ".cache" / "clip").mkdir(parents=True)
-    (tmp_path / ".cache" / "clip" / "ViT-L-14-336px.pt").write_bytes(b"weights")  # older versions of open_clip
+    (tmp_path / ".cache" / "clip" / "ViT-L-14-336px.pt").write_bytes(b"weights")  # older open_clip
     assert on_disk(choice)

@@ -1,4 +1,4 @@
-"""Networks of people's own, with the mistakes that people make."""
+"""Errors about custom networks with common mistakes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def place(environment: dict[str, str], tmp_path: Path) -> Path:
 
 
 def refused(here: Run, extractor: str, texts: list[str], status: int = 2) -> None:
-    """One line with all of ``texts``, nothing on stdout, and the JSON says the same."""
+    """Check for one error line with all of ``texts``, an empty stdout, and the same error in the JSON."""
     plain = here("compute", "real", "fake", "--extractor", extractor, "--quiet")
     assert (plain.status, plain.stdout, plain.stderr.count("\n")) == (status, "", 1), plain
     assert [text for text in texts if text not in plain.error] == [], plain.error
@@ -38,7 +38,7 @@ def refused(here: Run, extractor: str, texts: list[str], status: int = 2) -> Non
         (f"{TINY_FILE}:nn", ["tiny_network.py:nn", "TypeError"]),
     ],
 )
-def test_a_factory_that_cannot_be_had(here: Run, place: Path, extractor: str, texts: list[str]) -> None:
+def test_a_factory_that_cannot_be_loaded(here: Run, place: Path, extractor: str, texts: list[str]) -> None:
     refused(here, extractor, texts)
 
 
@@ -67,8 +67,8 @@ def test_a_factory_that_fails(here: Run, place: Path, factory: str, texts: list[
     refused(here, "own.py:network", ["own.py:network", *texts])
 
 
-def test_a_script_that_exits_is_no_success(here: Run, place: Path) -> None:
-    """A training script without its __main__ guard: a gate in CI must not take status 0 for a passed one."""
+def test_a_script_that_exits_is_an_error(here: Run, place: Path) -> None:
+    """A training script without a __main__ guard may exit with status 0, which a CI gate would take as a pass."""
     (place / "own.py").write_text("import sys\nsys.exit(0)\n")
     refused(here, "own.py:network", ["own.py:network", "SystemExit"])
 
@@ -77,7 +77,7 @@ def test_a_script_that_exits_is_no_success(here: Run, place: Path) -> None:
     ("forward", "texts"),
     [
         ("return x.reshape(3, 5)", ["1x3x8x8", "RuntimeError"]),
-        ("return x", []),  # (1, 3, 8, 8) is averaged over the last two
+        ("return x", []),  # (1, 3, 8, 8) is averaged over the last two dimensions
         ("return x.mean()", ["()", "(1, D)"]),
         ("return [x.mean((2, 3))]", ["list", "(1, D)"]),
         ("return x.mean((0, 2, 3))", ["(3,)", "(1, D)"]),
@@ -87,13 +87,13 @@ def test_a_script_that_exits_is_no_success(here: Run, place: Path) -> None:
         ("return x.mean((2, 3)) * 0 - 33", ["33", "32", "feature_step"]),
         ("return x.mean((2, 3)) * 0 + 32", ["32", "feature_step"]),
         ("return x.mean((2, 3)) * 0 + 31.99", []),
-        # Beyond the two images of the probe.
+        # These fail only on batches larger than the two images of the probe.
         ("assert len(x) < 3, 'too many'; return x.mean((2, 3))", ["AssertionError", "too many"]),
         ("return x.mean((2, 3))[:, :3 if len(x) < 3 else 2]", ["3", "2"]),
     ],
 )
 def test_a_network_that_fails(here: Run, place: Path, forward: str, texts: list[str]) -> None:
-    """A failure at run time, so status 1."""
+    """A failure of the network at run time is status 1."""
     (place / "own.py").write_text(MODULE.format(forward=forward, factory=GOOD_FACTORY))
     if texts:
         refused(here, "own.py:network", texts, status=1)
@@ -109,14 +109,14 @@ def test_a_network_that_fails(here: Run, place: Path, forward: str, texts: list[
         "return torch.nn.functional.batch_norm(x, None, None, training=True).abs().amax((2, 3))",
     ],
 )
-def test_chance_and_the_rest_of_the_batch_are_no_features(here: Run, place: Path, forward: str) -> None:
+def test_features_that_depend_on_chance_or_on_the_batch_are_refused(here: Run, place: Path, forward: str) -> None:
     (place / "net.py").write_text(MODULE.format(forward=forward, factory=GOOD_FACTORY))
     refused(
         here, "net.py:network", ["net.py:network@", " returns different features for the same image", "model.eval()"], 1
     )
 
 
-def test_maps_with_their_channels_last_are_refused(here: Run, place: Path) -> None:
+def test_channels_last_feature_maps_are_refused(here: Run, place: Path) -> None:
     forward = "return x[:, :1, :5, :5].repeat(1, 9, 1, 1).permute(0, 2, 3, 1)"
     (place / "net.py").write_text(MODULE.format(forward=forward, factory=GOOD_FACTORY))
     refused(here, "net.py:network", ["(1, 5, 5, 9)", "channels last", "(1, D, h, w)"], 1)
@@ -131,8 +131,8 @@ def test_maps_with_their_channels_last_are_refused(here: Run, place: Path) -> No
         ("5e37", "scale it in the network"),
     ],
 )
-def test_the_step_that_is_advised_will_do(here: Run, place: Path, factor: str, text: str) -> None:
-    """Or none is, beyond those that the flag takes."""
+def test_the_suggested_feature_step_works(here: Run, place: Path, factor: str, text: str) -> None:
+    """Where no step that the flag accepts works, the message suggests scaling instead."""
     forward = f"return (x.mean((2, 3)) + 2.0) * {factor}"
     (place / "net.py").write_text(MODULE.format(forward=forward, factory=GOOD_FACTORY))
     plain = here("compute", "real", "fake", "--extractor", "net.py:network", "--quiet")

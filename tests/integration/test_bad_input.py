@@ -1,4 +1,4 @@
-"""What cannot be evaluated is refused in one line that says what, where and what to do, with the right exit status."""
+"""Invalid input is refused in one line that names the problem, the place and the remedy, with the right status."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def place(environment: dict[str, str], tmp_path: Path) -> Path:
 
 
 def refused(outcome: Outcome, *texts: str, status: int = 2) -> None:
-    """One line on stderr with all of ``texts`` in it, nothing on stdout."""
+    """Check for one line on stderr with all of ``texts``, and an empty stdout."""
     assert (outcome.status, outcome.stdout, outcome.stderr.count("\n")) == (status, "", 1), outcome
     assert [text for text in texts if text not in outcome.error] == [], outcome.error
 
@@ -70,7 +70,7 @@ def test_compute_refuses(here: Run, place: Path, name: str) -> None:
     arguments, texts = REFUSALS[name]
     before = sorted(place.rglob("*"))
     refused(here("compute", *arguments), *texts)
-    assert sorted(place.rglob("*")) == before  # nothing was computed, nothing is left behind
+    assert sorted(place.rglob("*")) == before  # No output file is left behind.
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_other_usage_errors(here: Run, arguments: list[str]) -> None:
     refused(here(*arguments), "--help")
 
 
-def test_without_a_command_the_help_is_shown(here: Run) -> None:
+def test_without_a_command_help_is_shown(here: Run) -> None:
     outcome = here()
     assert (outcome.status, outcome.stdout) == (2, "")
     assert outcome.stderr == here("--help").stdout
@@ -132,7 +132,7 @@ def test_help_and_usage_errors_import_no_torch(environment: dict[str, str], plac
 
 
 @pytest.mark.parametrize("name", ["FAKE missing", "an empty folder", "too large a --num", "weights missing"])
-def test_a_failure_has_its_json_too(here: Run, place: Path, name: str) -> None:
+def test_a_failure_writes_json(here: Run, place: Path, name: str) -> None:
     arguments, texts = REFUSALS[name]
     (place / "out.json").write_text('{"exit": "the last run\'s"}')
     outcome = here("compute", *arguments, "--json", "--output", "out.json")
@@ -141,7 +141,7 @@ def test_a_failure_has_its_json_too(here: Run, place: Path, name: str) -> None:
     assert (result["schema"], result["results"]) == (2, [])
     assert result["exit"] == {"code": 2, "reason": outcome.error.removeprefix("error: ")}
     assert [text for text in texts if text not in result["exit"]["reason"]] == []
-    # What --output names must not keep the result of an earlier run that went well.
+    # The result of an earlier successful run must not remain in the --output file.
     assert json.loads((place / "out.json").read_text()) == result
 
 
@@ -163,8 +163,8 @@ def test_a_missed_gate_is_status_3(here: Run, place: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--json"], ["--output", "out.json"], ["fake"]], ids=" ".join)
-def test_a_result_survives_a_name_that_is_no_unicode(here: Run, place: Path, arguments: list[str]) -> None:
-    """Linux file names are bytes; the work is done by the time the name is printed."""
+def test_a_result_with_a_file_name_that_is_not_unicode(here: Run, place: Path, arguments: list[str]) -> None:
+    """Linux file names are bytes. Printing such a name must not lose the result."""
     odd = os.fsdecode(b"f\xffake")
     try:
         make_pictures(place / odd, COUNT, 1)

@@ -1,4 +1,4 @@
-"""Archives, arrays and lists that are damaged, hostile or merely odd: a clear error or the right number."""
+"""Archives, arrays and lists that are damaged, malicious or unusual: a clear error or the right value."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def place(tmp_path: Path, images: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the test runs; the pictures are in ``images``."""
+    """The folder in which the test runs, with the images in ``images``."""
     (tmp_path / "images").symlink_to(images)
     monkeypatch.setenv("FIDTOOL_TEST_TRACE", str(tmp_path / "trace"))
     return tmp_path
@@ -44,14 +44,14 @@ def everything_in(place: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_it_is_refused(here: Run, place: Path, case: str) -> None:
+def test_bad_sources_are_refused(here: Run, place: Path, case: str) -> None:
     name, make, words = REFUSED[case]
     make(place)
     before = everything_in(place)
     run = here("compute", "images", name, *SMALL)
     assert run.status == 2, run
     assert [word for word in words if word not in run.error] == [], run.error
-    assert everything_in(place) == before, "something was written"
+    assert everything_in(place) == before, "the run wrote a file"
 
 
 def good(run: Outcome, reference: Outcome) -> None:
@@ -64,24 +64,26 @@ def reference(here: Run, place: Path) -> Outcome:
 
 
 @pytest.mark.parametrize("make", RIGHT, ids=lambda make: make.__name__)
-def test_it_is_odd_and_read_rightly(here: Run, place: Path, reference: Outcome, make: Callable[[Path], str]) -> None:
+def test_unusual_sources_are_read_correctly(
+    here: Run, place: Path, reference: Outcome, make: Callable[[Path], str]
+) -> None:
     name = make(place)
     before = everything_in(place)
     run = here("compute", "images", name, *SMALL, "--value-range", "0,1")
     good(run, reference)
-    assert everything_in(place) == before, "something was written"
+    assert everything_in(place) == before, "the run wrote a file"
     assert not Path("/escaped").exists()
 
 
 def test_an_empty_member_is_read_as_empty(here: Run, place: Path) -> None:
-    """And not with all that follows it."""
+    """The data after the member must not be read as its contents."""
     with tarfile.open(place / "bad.tar", "w") as archive:
         archive.addfile(tarfile.TarInfo("000.png"))
         archive.add(place / "images/000.png", "001.png")
     assert "cannot decode bad.tar/000.png: the file is empty" in here("compute", "images", "bad.tar", *SMALL).error
 
 
-def test_numbers_in_names_are_no_kinds_of_images(here: Run, place: Path) -> None:
+def test_numbers_in_names_are_not_parts_of_a_sample(here: Run, place: Path) -> None:
     run = here("check", numbered_tar(place), "--list", "--quiet")
     assert len(run.stdout.splitlines()) == COUNT
 
@@ -90,7 +92,7 @@ def test_numbers_in_names_are_no_kinds_of_images(here: Run, place: Path) -> None
 
 
 def flipped(data: bytes, name: bytes, further: int) -> bytes:
-    """The archive with a bit of a member's contents turned over."""
+    """Return the archive with one bit of a member's contents flipped."""
     return turned(data, data.find(name) + len(name) + further)
 
 
@@ -111,10 +113,10 @@ def test_a_damaged_member_is_named_and_can_be_skipped(here: Run, place: Path, me
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 @pytest.mark.parametrize("command", [("compute", "images"), ("check",)])
-def test_a_damaged_array_in_an_npz_is_no_set_of_images(
+def test_a_damaged_array_in_an_npz_is_refused(
     here: Run, place: Path, save: Callable[..., None], command: tuple[str, ...]
 ) -> None:
-    """Rows are read one by one, and the checksum is of all: one bit is enough, also behind the last that is read."""
+    """The checksum covers the whole array: one bit is an error, even after the last row that is read."""
     save(place / "bad.npz", pixels(place))
     data = bytearray((place / "bad.npz").read_bytes())
     for place_of_damage, num in ((len(data) // 2, COUNT), (len(data) - 400, COUNT // 4)):
@@ -126,7 +128,7 @@ def test_a_damaged_array_in_an_npz_is_no_set_of_images(
 
 
 @pytest.mark.parametrize("suffix", ["tar", "tar.gz"])
-def test_links_that_lead_nowhere_are_named(here: Run, place: Path, suffix: str) -> None:
+def test_broken_links_are_named(here: Run, place: Path, suffix: str) -> None:
     with tarfile.open(place / f"bad.{suffix}", f"w:{suffix[4:]}") as archive:  # type: ignore[call-overload]
         for name in names_in(place / "images"):
             archive.add(place / "images" / name, name)
@@ -141,8 +143,8 @@ def test_links_that_lead_nowhere_are_named(here: Run, place: Path, suffix: str) 
 
 
 @pytest.mark.parametrize("suffix", ["tar", "tar.gz"])
-def test_links_move_no_other_image(place: Path, suffix: str) -> None:
-    """Members of a compressed archive are found again by their number."""
+def test_links_do_not_shift_other_images(place: Path, suffix: str) -> None:
+    """Members of a compressed archive are identified by their index."""
     names = names_in(place / "images")
     with tarfile.open(place / f"odd.{suffix}", f"w:{suffix[4:]}") as archive:  # type: ignore[call-overload]
         for number, name in enumerate(names):
@@ -162,10 +164,10 @@ def test_links_move_no_other_image(place: Path, suffix: str) -> None:
 
 
 def test_a_member_that_claims_to_be_huge_is_not_read(here: Run, place: Path) -> None:
-    """Three GiB of zeros deflate to three MiB: what the directory says is enough."""
+    """The size in the archive's directory is enough to refuse the member."""
     write_zip(place / "bad.zip", place / "images", names_in(place / "images"))
     data = bytearray((place / "bad.zip").read_bytes())
-    entry = data.index(b"PK\1\2")  # of the last name: they are written in reverse
+    entry = data.index(b"PK\1\2")  # the entry of the last name: the directory is written in reverse
     data[entry + 24 : entry + 28] = (3 * GIB).to_bytes(4, "little")
     (place / "bad.zip").write_bytes(data)
     run = here("compute", "images", "bad.zip", *SMALL)
@@ -173,7 +175,7 @@ def test_a_member_that_claims_to_be_huge_is_not_read(here: Run, place: Path) -> 
     assert f"{names_in(place / 'images')[-1]}: it has {3 * GIB} bytes" in run.error
 
 
-def test_a_file_of_10_gib_is_no_image(here: Run, place: Path) -> None:
+def test_a_file_of_10_gib_is_refused(here: Run, place: Path) -> None:
     (place / "bad").mkdir()
     sparse(place / "bad/a.png", 10 * GIB, (place / "images/000.png").read_bytes())
     run = here("compute", "images", "bad", *SMALL)
@@ -181,7 +183,7 @@ def test_a_file_of_10_gib_is_no_image(here: Run, place: Path) -> None:
     assert f"bad/a.png: it has {10 * GIB} bytes" in run.error
 
 
-def test_10_gib_of_array_are_read_a_row_at_a_time(here: Run, place: Path) -> None:
+def test_an_array_of_10_gib_is_read_row_by_row(here: Run, place: Path) -> None:
     header = npy_header((10 * GIB // 12288, 64, 64, 3))
     sparse(place / "large.npy", len(header) + 10 * GIB // 12288 * 12288, header)
     run = here("compute", "images", "large.npy", *SMALL, "--num", 19)
@@ -200,8 +202,8 @@ def test_values_outside_the_range_are_clipped_and_counted(here: Run, place: Path
 
 
 @pytest.mark.parametrize("suffix", ["tar", "tar.gz"])
-def test_of_several_images_in_a_sample_one_is_picked(here: Run, place: Path, reference: Outcome, suffix: str) -> None:
-    """As WebDataset's image-to-image samples are: all of them together are no set."""
+def test_one_image_of_each_sample_must_be_selected(here: Run, place: Path, reference: Outcome, suffix: str) -> None:
+    """WebDataset's image-to-image samples hold several images each, which are not one set."""
     names = names_in(place / "images")
     with tarfile.open(place / f"pairs.{suffix}", f"w:{suffix[4:]}") as archive:  # type: ignore[call-overload]
         for number, name in enumerate(names):
@@ -213,7 +215,7 @@ def test_of_several_images_in_a_sample_one_is_picked(here: Run, place: Path, ref
     good(here("compute", "images", f"pairs.{suffix}:output.png", *SMALL), reference)
 
 
-def test_missing_files_of_a_list_are_said_before_any_work(here: Run, place: Path) -> None:
+def test_missing_files_of_a_list_are_reported_before_any_work(here: Run, place: Path) -> None:
     lines = [f"images/{name}" for name in names_in(place / "images")]
     (place / "bad.txt").write_bytes(b"\xef\xbb\xbf" + "\r\n".join([*lines, "images/x.png", "images/y.png"]).encode())
     run = here("compute", "images", "bad.txt", *SMALL)
@@ -223,8 +225,8 @@ def test_missing_files_of_a_list_are_said_before_any_work(here: Run, place: Path
     assert skipping.json["results"][0]["count"]["fake"] == COUNT
 
 
-def test_what_may_not_be_meant_is_said(here: Run, place: Path) -> None:
-    """Parts that the shell made sets of, archives beside images, and a flag for folders."""
+def test_probable_mistakes_are_reported(here: Run, place: Path) -> None:
+    """Shards that the shell expanded to several sets, archives beside images, and a flag that only affects folders."""
     names = names_in(place / "images")
     for part in range(2):
         write_tar(place / f"part-{part:03}.tar", place / "images", names[10 * part : 10 * part + 10])
@@ -254,7 +256,7 @@ def test_value_ranges_are_two_numbers(here: Run, place: Path, text: str) -> None
         ("{images,images}.npz", ["twice"]),
     ],
 )
-def test_patterns_that_miss_are_refused(here: Run, place: Path, name: str, words: list[str]) -> None:
+def test_patterns_without_a_match_are_refused(here: Run, place: Path, name: str, words: list[str]) -> None:
     tarred(place, "shard-0.tar")
     np.savez(place / "images.npz", pixels(place))
     run = here("compute", "images", name, *SMALL)
@@ -262,7 +264,7 @@ def test_patterns_that_miss_are_refused(here: Run, place: Path, name: str, words
     assert [word for word in words if word not in run.error] == [], run.error
 
 
-def test_a_table_without_bytes_in_a_row(here: Run, place: Path) -> None:
+def test_a_table_row_without_bytes(here: Run, place: Path) -> None:
     import pyarrow
     from pyarrow import parquet
 
@@ -276,7 +278,7 @@ def test_a_table_without_bytes_in_a_row(here: Run, place: Path) -> None:
     assert here("compute", "images", "bad.parquet:label", *SMALL).status == 2
 
 
-def test_a_closed_standard_input_is_said(place: Path) -> None:
+def test_a_closed_standard_input_is_reported(place: Path) -> None:
     run = subprocess.run(
         [sys.executable, "-m", "fidtool", "check", "-"], capture_output=True, text=True, preexec_fn=lambda: os.close(0)
     )
@@ -284,8 +286,8 @@ def test_a_closed_standard_input_is_said(place: Path) -> None:
     assert run.stderr.strip() == "error: the list on standard input cannot be read: standard input is closed"
 
 
-def test_names_are_listed_as_they_are(place: Path) -> None:
-    """Whatever bytes they are of: the list can be used as one."""
+def test_names_are_listed_unchanged(place: Path) -> None:
+    """Names that are not valid UTF-8 are listed as bytes, so that the output can be used as a list."""
     name = os.fsdecode(b"images2/b\xff.png")
     (place / "images2").mkdir()
     Image.new("RGB", (8, 8)).save(place / "a.png")
@@ -302,7 +304,7 @@ def test_names_are_listed_as_they_are(place: Path) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["a{0..9999}b{0..999}.tar", "a{0..9}b{0..9}c{0..99}d{0..999}.tar"])
-def test_patterns_of_too_many_are_refused(here: Run, place: Path, pattern: str) -> None:
+def test_patterns_that_match_too_many_files_are_refused(here: Run, place: Path, pattern: str) -> None:
     run = here("compute", "images", pattern, *SMALL)
     assert run.status == 2
     assert "matches more than 1000000 files" in run.error

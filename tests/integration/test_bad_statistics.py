@@ -38,14 +38,14 @@ DEFINITION = {
 
 
 def npz(**arrays: Any) -> bytes:
-    """Returns an archive of good arrays updated with ``arrays``; None removes an array."""
+    """Return an archive of valid arrays updated with ``arrays``; None removes an array."""
     buffer = io.BytesIO()
     np.savez(buffer, **{name: array for name, array in {**GOOD, **arrays}.items() if array is not None})
     return buffer.getvalue()
 
 
 def archive(member: bytes) -> bytes:
-    """Returns an archive in which mu and sigma consist of these bytes."""
+    """Return an archive whose mu and sigma consist of these bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as handle:
         handle.writestr("mu.npy", member)
@@ -54,28 +54,28 @@ def archive(member: bytes) -> bytes:
 
 
 def header(shape: str) -> bytes:
-    """Returns the header of a float64 NumPy file that states ``shape``."""
+    """Return the header of a float64 NumPy file with the given ``shape``."""
     text = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}".encode()
     text += b" " * (-(len(text) + 11) % 64) + b"\n"
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
 
 
 def numpy_file() -> bytes:
-    """Returns an .npy file with a single array."""
+    """Return an .npy file with a single array."""
     buffer = io.BytesIO()
     np.save(buffer, GOOD["sigma"])
     return buffer.getvalue()
 
 
 def nan_at(name: str, value: float) -> bytes:
-    """Returns good statistics with one value replaced."""
+    """Return valid statistics with one value replaced by NaN."""
     array = GOOD[name].copy()
     array.flat[3] = value
     return npz(**{name: array})
 
 
 def claims(**changes: Any) -> bytes:
-    """Returns good statistics with these changes to the fingerprint."""
+    """Return valid statistics with these changes to the fingerprint."""
     return npz(fingerprint=np.array(json.dumps({**DEFINITION, **changes})))
 
 
@@ -153,13 +153,14 @@ def test_pickled_code_is_never_run(here: Run, tmp_path: Path, kind: str) -> None
     assert "bad.npz" in outcome.error
     assert "never loaded" in outcome.error
     assert not created.exists()
-    pickle.loads(pickle.dumps(_Bomb(created))).close()  # the test can fail
+    # Unpickling creates the file; otherwise the test could not fail.
+    pickle.loads(pickle.dumps(_Bomb(created))).close()
     assert created.exists()
 
 
 @pytest.mark.parametrize("compressed", [False, True])
 def test_damage_anywhere_is_an_input_error_or_harmless(tmp_path: Path, compressed: bool) -> None:
-    """One bit of each byte in turn is changed. If the file can still be read, the values must be the original ones."""
+    """One bit of each byte in turn is flipped. If the file can still be read, the values must be the original ones."""
     file = tmp_path / "bad.npz"
     sigma = np.array([[2.0, 0.5], [0.5, 1.0]])
     (np.savez_compressed if compressed else np.savez)(file, mu=np.array([3.0, 4.0]), sigma=sigma, count=np.int64(7))
@@ -189,7 +190,7 @@ def test_damage_anywhere_is_an_input_error_or_harmless(tmp_path: Path, compresse
         '{"arithmetic": {}, "traits": {"lossy": Infinity}}',
     ],
 )
-def test_a_record_of_the_run_from_another_version_is_passed_over(tmp_path: Path, record: str) -> None:
+def test_a_run_record_of_another_version_is_ignored(tmp_path: Path, record: str) -> None:
     (tmp_path / "new.npz").write_bytes(npz(run=np.array(record), count=np.int64(5)))
     found = read_statistics(tmp_path / "new.npz")
     assert (found.count, found.arithmetic, found.traits) == (5, None, None)
@@ -200,7 +201,7 @@ def test_a_record_of_the_run_from_another_version_is_passed_over(tmp_path: Path,
 
 @pytest.fixture
 def real(tmp_path: Path) -> Path:
-    """A folder of images; with 16 dims, 20 images give no warning."""
+    """A folder of 20 images, which is enough for no warning at 16 dimensions."""
     return make_pictures(tmp_path / "real", 20)
 
 
@@ -238,7 +239,7 @@ def test_another_protocol_is_refused_or_warned_about(here: Run, real: Path, tmp_
 
 
 def test_the_protocol_in_the_json_is_that_of_real(here: Run, tmp_path: Path) -> None:
-    """For eight pairs of names, because the order of a Python set of strings differs between processes."""
+    """Run in eight processes, because the iteration order of a set of strings differs between processes."""
     for number in range(8):
         (tmp_path / f"pt{number}.npz").write_bytes(claims())
         (tmp_path / f"tf{number}.npz").write_bytes(claims(resize="bilinear-tf1"))
@@ -246,7 +247,7 @@ def test_the_protocol_in_the_json_is_that_of_real(here: Run, tmp_path: Path) -> 
         assert outcome.json["protocol"]["name"] == "pytorch-fid"
 
 
-def test_the_protocol_named_must_be_that_of_the_files(here: Run, real: Path) -> None:
+def test_a_requested_protocol_must_match_the_files(here: Run, real: Path) -> None:
     assert here("stats", "real", "-o", "tf.npz", *SMALL, "--protocol", "tensorflow").status == 0
     refused = here("compute", "tf.npz", "tf.npz", "--protocol", "pytorch-fid")
     assert (refused.status, refused.stdout) == (2, "")

@@ -1,4 +1,4 @@
-"""Cache of statistics: it saves work, never returns statistics of a different set, and never stops a run."""
+"""Cache of statistics: it avoids repeated work, never returns the statistics of a different set, never stops a run."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from support.command_line import Outcome, Run, changed
 from support.pictures import make_pictures
 from support.places import TINY
 
-COUNT = 20  # more than the dimensions of the small network, so that there are no warnings
+COUNT = 20  # more than the dimensions of the small network, to avoid warnings
 BASE = ("--extractor", TINY, "--json")
 
 
 def settle() -> None:
-    """Waits for a tick of the file system's clock, because younger files are not cached."""
+    """Wait for a tick of the file system's clock, because younger files are not cached."""
     time.sleep(0.08)
 
 
@@ -39,12 +39,12 @@ def sets(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def entries(environment: dict[str, str]) -> list[Path]:
-    """Returns the files in the cache of statistics, including temporary ones."""
+    """Return the files in the cache of statistics, including temporary ones."""
     return sorted((Path(environment["FIDTOOL_CACHE"]) / "statistics").glob("**/*"))
 
 
 def computed(outcome: Outcome) -> int:
-    """Returns the number of images that were processed by the network."""
+    """Return the number of images that the network processed."""
     assert outcome.status == 0, outcome.stderr
     return int(outcome.json["run"]["images_computed"])
 
@@ -55,7 +55,7 @@ def test_a_second_run_finds_the_same_bits(here: Run, fidtool: Run, sets: tuple[P
     for second in (here("compute", *sets, *BASE), fidtool("compute", *sets, *BASE)):
         assert (computed(second), second.json["run"]["forward_passes"]) == (0, 0)
         assert second.json["run"]["cached"] == [str(folder) for folder in sets]
-        assert second.json["results"] == first.json["results"]  # JSON keeps every bit of a float
+        assert second.json["results"] == first.json["results"]  # JSON preserves every bit of a float
         assert second.json["protocol"] == first.json["protocol"]
 
 
@@ -111,8 +111,8 @@ def test_another_list_of_files_misses(here: Run, sets: tuple[Path, Path], change
         (("--seed", 1), 2 * COUNT),
         (("--batch-size", 3), 2 * COUNT),
         (("--extractor", TINY.replace(":network", ":same_again")), 2 * COUNT),
-        (("--num", COUNT), 0),  # all of them is the same as no --num
-        (("--num-workers", 0, "--recursive", "--device", "cpu", "--quiet"), 0),  # does not change the bits
+        (("--num", COUNT), 0),  # all images: the same as no --num
+        (("--num-workers", 0, "--recursive", "--device", "cpu", "--quiet"), 0),  # no effect on the bits
     ],
 )
 def test_what_can_change_the_bits_misses(
@@ -148,7 +148,7 @@ def test_no_cache_neither_writes_nor_reads(here: Run, sets: tuple[Path, Path], e
 
 
 def _flip(data: bytes) -> bytes:
-    """Flips one bit of a number in the middle of sigma."""
+    """Flip one bit of a value in the middle of sigma."""
     return data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :]
 
 
@@ -157,7 +157,7 @@ def _flip(data: bytes) -> bytes:
     [lambda data: data[: len(data) // 2], lambda data: b"", lambda data: b"garbage", _flip],
     ids=["truncated", "empty", "garbage", "one bit"],
 )
-def test_a_damaged_entry_is_reported_and_computed_anew(
+def test_a_damaged_entry_is_reported_and_recomputed(
     here: Run, sets: tuple[Path, Path], environment: dict[str, str], damage: Callable[[bytes], bytes]
 ) -> None:
     first = here("compute", *sets, *BASE)
@@ -171,7 +171,7 @@ def test_a_damaged_entry_is_reported_and_computed_anew(
     assert (computed(third), third.stderr) == (0, "")
 
 
-def test_the_least_recently_used_goes_first(
+def test_the_least_recently_used_entry_is_evicted_first(
     here: Run, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folders = [make_pictures(tmp_path / name, 4, seed) for seed, name in enumerate("abc")]
@@ -236,7 +236,7 @@ def test_an_empty_limit_is_the_default(here: Run, monkeypatch: pytest.MonkeyPatc
 def test_an_invalid_limit_is_an_error(
     here: Run, sets: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, variable: str, limit: str
 ) -> None:
-    """It is reported before any image is processed, and in the list of the cache if it concerns that."""
+    """It is reported before any image is processed, and by the cache command where the limit matters."""
     monkeypatch.setenv(variable, limit)
     runs = [here("compute", *sets, *BASE)]
     if variable == "FIDTOOL_CACHE_BYTES":
@@ -247,7 +247,7 @@ def test_an_invalid_limit_is_an_error(
         assert repr(limit) in run.error
 
 
-def test_a_cache_that_cannot_be_written_stops_nothing(
+def test_a_cache_that_cannot_be_written_does_not_stop_a_run(
     here: Run, sets: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = here("compute", *sets, *BASE, "--no-cache").fid
@@ -268,7 +268,7 @@ def test_a_cache_that_cannot_be_written_stops_nothing(
 
 
 def _keep(folder: Path, between: Callable[[], None]) -> bool:
-    """Adds statistics to the cache after listing files and calling ``between``; returns whether they were cached."""
+    """Add statistics to the cache after listing files and calling ``between``; return whether they were cached."""
     definition = Definition("x", "0", 1, 18, 8, "x", "bilinear", "pillow", 1)
     complaints: list[str] = []
     cache = StatisticsCache(complaints.append)
@@ -280,17 +280,19 @@ def _keep(folder: Path, between: Callable[[], None]) -> bool:
     return cache.get(key) is not None
 
 
-def test_files_that_may_still_change_unseen_are_not_kept(sets: tuple[Path, Path], environment: dict[str, str]) -> None:
+def test_files_that_may_still_change_undetected_are_not_cached(
+    sets: tuple[Path, Path], environment: dict[str, str]
+) -> None:
     folder, fresh = sets[0], sets[0] / "00003.bmp"
     assert _keep(folder, lambda: None)
-    # A time stamp in the future, as a file server may set, counts as too new.
+    # A time stamp in the future, which a file server may set, counts as too new.
     ahead = time.time_ns() + 3600 * 10**9
     os.utime(fresh, ns=(ahead, ahead))
     settle()
     assert not _keep(folder, lambda: None)
 
 
-def test_coarse_clocks_are_waited_out(sets: tuple[Path, Path], environment: dict[str, str]) -> None:
+def test_coarse_clocks_need_a_longer_wait(sets: tuple[Path, Path], environment: dict[str, str]) -> None:
     """If all time stamps are whole seconds, two changes within two seconds cannot be distinguished."""
     cache = StatisticsCache(lambda line: None)
     listed = list_folder(str(sets[0]))

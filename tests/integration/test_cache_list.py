@@ -1,4 +1,4 @@
-"""``fidtool cache``: the list of cached statistics, and how to remove some of them."""
+"""``fidtool cache`` lists cached statistics and removes some of them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ DAY = 86400
 
 @pytest.fixture
 def cached(here: Run, tmp_path: Path, environment: dict[str, str]) -> dict[str, Path]:
-    """Entries by name: of ``p`` with two networks, of ``q`` with one; last used 0, 10 and 40 days ago.
+    """Entries by name: two networks for ``p``, one for ``q``; last used 0, 10 and 40 days ago.
 
-    No digit of an entry's ID is a folder's name, so that part of an ID never means a folder.
+    No digit of an entry's ID is the name of a folder, so that part of an ID never matches a folder.
     """
     folders = [make_pictures(tmp_path / name, count) for name, count in (("p", 3), ("q", 4))]
     time.sleep(0.08)  # younger files are not cached: see test_cache
@@ -41,7 +41,7 @@ def left(cached: dict[str, Path]) -> list[str]:
     return [name for name, path in cached.items() if path.exists()]
 
 
-def test_the_list_says_what_is_in_it(here: Run, cached: dict[str, Path], tmp_path: Path) -> None:
+def test_the_list_shows_sets_and_networks(here: Run, cached: dict[str, Path], tmp_path: Path) -> None:
     _, headings, *rows = here("cache").stdout.splitlines()
     assert headings.split() == ["ID", "images", "network", "(dims)", "protocol", "MiB", "last", "used", "path"]
     assert [row.split()[0] for row in rows] == [path.stem[:12] for path in cached.values()]
@@ -52,7 +52,7 @@ def test_the_list_says_what_is_in_it(here: Run, cached: dict[str, Path], tmp_pat
         assert "pytorch-fid" in row
 
 
-def test_the_same_as_json(here: Run, cached: dict[str, Path], tmp_path: Path) -> None:
+def test_the_list_as_json(here: Run, cached: dict[str, Path], tmp_path: Path) -> None:
     document = here("cache", "--json").json
     assert [each["id"] for each in document["entries"]] == [path.stem for path in cached.values()]
     first = document["entries"][0]
@@ -63,8 +63,10 @@ def test_the_same_as_json(here: Run, cached: dict[str, Path], tmp_path: Path) ->
     assert document["bytes"] == sum(each["bytes"] for each in document["entries"])
 
 
-def test_entries_that_do_not_say_whose_they_are_stay(here: Run, cached: dict[str, Path], tmp_path: Path) -> None:
-    """Entries of earlier versions are still found and used; damaged entries are listed, too."""
+def test_entries_of_earlier_versions_and_damaged_ones_are_listed(
+    here: Run, cached: dict[str, Path], tmp_path: Path
+) -> None:
+    """Entries of earlier versions, which do not name their set, are still found and used."""
     with np.load(cached["oldest"]) as archive:
         kept = {name: archive[name] for name in archive.files if name != "source"}
     np.savez(cached["oldest"], **kept)
@@ -89,7 +91,7 @@ def test_a_path_is_removed_with_all_its_entries(
     assert left(cached) == rest
 
 
-def test_an_id_is_removed_where_it_is_the_only_one(here: Run, cached: dict[str, Path]) -> None:
+def test_an_unambiguous_id_is_removed(here: Run, cached: dict[str, Path]) -> None:
     twin = cached["old"].with_name(f"{cached['old'].stem[:20]}{'0' * 44}.npz")
     twin.write_bytes(b"")
     ambiguous = here("cache", "--remove", cached["old"].stem[:12])
@@ -110,7 +112,7 @@ def test_fewer_digits_than_the_list_shows_remove_nothing(here: Run, cached: dict
     assert left(cached) == list(cached)
 
 
-def test_a_path_that_another_begins_with_removes_its_own(here: Run, cached: dict[str, Path], tmp_path: Path) -> None:
+def test_a_path_does_not_remove_entries_of_longer_paths(here: Run, cached: dict[str, Path], tmp_path: Path) -> None:
     longer = make_pictures(tmp_path / "q2", 3)
     time.sleep(0.08)  # see above
     before = set(cached["old"].parent.glob("*.npz"))
@@ -123,28 +125,26 @@ def test_a_path_that_another_begins_with_removes_its_own(here: Run, cached: dict
 @pytest.mark.parametrize(
     ("limit", "rest"), [("5d", ["new"]), ("20d", ["new", "old"]), ("999d", ["new", "old", "oldest"]), ("0d", [])]
 )
-def test_those_that_nobody_used_for_days_are_removed(
-    here: Run, cached: dict[str, Path], limit: str, rest: list[str]
-) -> None:
+def test_entries_unused_for_days_are_removed(here: Run, cached: dict[str, Path], limit: str, rest: list[str]) -> None:
     assert here("cache", "--older-than", limit).status == 0
     assert left(cached) == rest
 
 
-def test_those_last_used_before_a_date_are_removed(here: Run, cached: dict[str, Path]) -> None:
+def test_entries_last_used_before_a_date_are_removed(here: Run, cached: dict[str, Path]) -> None:
     date = time.strftime("%Y-%m-%d", time.localtime(time.time() - 20 * DAY))
     assert here("cache", "--older-than", date).status == 0
     assert left(cached) == ["new", "old"]
 
 
 @pytest.mark.parametrize("limit", ["30", "yesterday", "2026-13-01", "-3d", "9999999999d", ""])
-def test_other_limits_are_refused(here: Run, cached: dict[str, Path], limit: str) -> None:
+def test_invalid_limits_are_refused(here: Run, cached: dict[str, Path], limit: str) -> None:
     refused = here("cache", "--older-than", limit)
     assert refused.status == 2
     assert "2026-11-01" in refused.error
     assert left(cached) == list(cached)
 
 
-def test_one_thing_at_a_time(here: Run, cached: dict[str, Path]) -> None:
+def test_selections_cannot_be_combined(here: Run, cached: dict[str, Path]) -> None:
     refused = here("cache", "--clear", "--remove", "p")
     assert (refused.status, "--remove and --clear cannot be combined" in refused.error) == (2, True)
     assert left(cached) == list(cached)
@@ -155,14 +155,14 @@ def test_addresses_are_listed_without_their_secrets() -> None:
     assert _listed_path("s3://bucket/set.zip") == "s3://bucket/set.zip"
 
 
-def test_files_that_stats_writes_say_nothing_of_the_cache(cached: dict[str, Path], tmp_path: Path) -> None:
+def test_statistics_files_have_no_cache_information(cached: dict[str, Path], tmp_path: Path) -> None:
     with np.load(tmp_path / "new.npz") as written:
         assert "source" not in written.files
     assert read_summary(tmp_path / "nowhere.npz").count is None
     assert len(StatisticsCache(print).matching(str(tmp_path / "p"))) == 2
 
 
-def test_a_share_of_a_set_is_told_from_the_whole(here: Run, tmp_path: Path, environment: dict[str, str]) -> None:
+def test_a_sample_is_distinguished_from_the_whole_set(here: Run, tmp_path: Path, environment: dict[str, str]) -> None:
     folder = make_pictures(tmp_path / "p", 5)
     time.sleep(0.08)  # younger files are not cached: see test_cache
     for name, more in (("all", ()), ("some", ("--num", 3))):

@@ -1,4 +1,4 @@
-"""The same bits whatever torch's settings are in the calling program, and those settings as they were afterwards."""
+"""Results do not depend on the calling program's torch settings, which are restored afterwards."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def only_plain_attention() -> AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def other_libraries() -> Iterator[None]:
-    """What only a GPU feels: here they come back as they were."""
+    """Settings that only affect a GPU; on the CPU only their restoration is checked."""
     cuda = torch.backends.cuda
     library = torch._C._BlasBackend.Cublaslt
     sdp = cuda.cudnn_sdp_enabled()
@@ -91,7 +91,7 @@ STATES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 
 
 @pytest.mark.parametrize("name", STATES)
-def test_the_callers_state_moves_no_digit(
+def test_the_callers_state_does_not_change_results(
     place: Path, pixels: list[NDArray[np.uint8]], expected: dict[str, Any], environment: dict[str, str], name: str
 ) -> None:
     with STATES[name]():
@@ -99,8 +99,8 @@ def test_the_callers_state_moves_no_digit(
         assert metrics(place, iter(pixels), f"{place / 'attention.py'}:network") == expected["attention"]
 
 
-def test_such_states_move_digits_or_fail_elsewhere() -> None:
-    """Without that the test above would show nothing."""
+def test_these_states_would_change_results_or_fail_without_protection() -> None:
+    """Checks that the states of the test above are effective."""
     x = torch.rand(4, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     scope: dict[str, Any] = {}
     with repeatable(), torch.no_grad():
@@ -126,7 +126,7 @@ def test_such_states_move_digits_or_fail_elsewhere() -> None:
     }
 
 
-# --- on a GPU, by stand-ins ------------------------------------------------------------------------------------------
+# --- GPU streams, with mocks -----------------------------------------------------------------------------------------
 
 
 class _Stream:
@@ -137,8 +137,8 @@ class _Stream:
         self.log.append(f"{self.name} waits for {other.name}")
 
 
-def test_a_gpu_works_on_its_default_stream_and_programs_on_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The threads that run networks launch them on the default stream: what the main thread adds up must follow."""
+def test_the_network_uses_the_default_stream_and_the_caller_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forward threads launch kernels on the default stream, so the main thread's accumulation must use it as well."""
     log: list[str] = []
     default, own = _Stream("default", log), _Stream("own", log)
     current = [own]
@@ -168,7 +168,7 @@ def test_a_gpu_works_on_its_default_stream_and_programs_on_their_own(monkeypatch
     assert log[3:] == ["own waits for default"]
 
 
-def test_cublas_chooses_no_other_kernels_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cublas_workspace_setting_is_refused_where_it_matters(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = Device(torch.device("cuda"), "a GPU", 1, shared=False)
     cpu = device_of(torch.device("cpu"), fidtool.distributed.launch.Launch())
     vit, inception = Settings(extractor="dinov2"), Settings()
@@ -182,8 +182,8 @@ def test_cublas_chooses_no_other_kernels_unseen(monkeypatch: pytest.MonkeyPatch)
             _check_matrix_products(config, gpu)
 
 
-def test_same_bits_whatever_the_launcher_set(program: Run) -> None:
-    """torchrun sets OMP_NUM_THREADS=1; the distance does not depend on it, and leaves torch's setting alone."""
+def test_the_distance_does_not_depend_on_omp_num_threads(program: Run) -> None:
+    """torchrun sets OMP_NUM_THREADS=1. The distance is the same, and torch's number of threads is left unchanged."""
     code = (
         "import numpy as np, torch, fidtool; rng = np.random.RandomState(0);"
         "a, b = rng.randn(900, 400), rng.rand(900, 400);"

@@ -1,4 +1,4 @@
-"""``fidtool check``: composition of a set and findings about it, without a network."""
+"""``fidtool check`` reports the composition of a set and findings about it, without a network."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def clean(tmp_path: Path) -> Path:
 
 
 def codes(outcome: Outcome) -> dict[str, str]:
-    """Returns the severities of the findings about the set and about its differences from the other set, by code."""
+    """Return the severities, by code, of the findings about the set and its differences from the other set."""
     found = outcome.json["images"]["findings"] + outcome.json["between"]
     return {each["code"]: each["severity"] for each in found}
 
@@ -39,7 +39,7 @@ def test_a_clean_set_is_one_line(here: Run, clean: Path) -> None:
     assert here("check", clean, "--strict").status == 0
 
 
-def test_what_a_set_is_made_of(here: Run, tmp_path: Path) -> None:
+def test_composition_of_a_set(here: Run, tmp_path: Path) -> None:
     degenerate.write(tmp_path / "mixed", ((f"{i}.png", degenerate.sample(i, 48)) for i in range(30)))
     degenerate.write(tmp_path / "mixed", ((f"{i}.jpg", degenerate.sample(i + 99, 64)) for i in range(10)), quality=88)
     health = here("check", tmp_path / "mixed", "--json").json["images"]
@@ -95,7 +95,7 @@ def test_each_fault_is_found_alone(here: Run, tmp_path: Path, fault: str, code: 
 
 
 def broken(folder: Path, fault: str) -> tuple[Path, int]:
-    """Writes a set of about 60 images with one fault. Returns the folder and the number of images with the fault."""
+    """Write a set of about 60 images with one fault. Return the folder and the number of images with the fault."""
     if fault in WHOLE:
         return WHOLE[fault](folder)
     degenerate.distinct(folder, 50)
@@ -164,7 +164,7 @@ WHOLE = {
     "clipped": _clipped,
     "black": _black,
 }
-"""Faults that need a set of their own."""
+"""Faults that affect a whole set."""
 
 OTHERS: dict[str, Callable[[], list[tuple[str, Any]]]] = {
     "noise": lambda: _more(_noise),
@@ -179,7 +179,7 @@ OTHERS: dict[str, Callable[[], list[tuple[str, Any]]]] = {
     # These are grayscale as well, but too few for a finding.
     "deep": lambda: _more(lambda i: degenerate.sample(i)[..., 0].astype(np.uint16) * 257, count=2),
 }
-"""Faulty images to be added to a clean set."""
+"""Faulty images to add to a clean set."""
 
 
 def test_a_leak(here: Run, clean: Path, tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_a_leak(here: Run, clean: Path, tmp_path: Path) -> None:
     assert "00003.png" in text
 
 
-def test_pictures_of_a_camera_that_was_turned_are_of_one_size(here: Run, tmp_path: Path) -> None:
+def test_portrait_and_landscape_photos_count_as_one_size(here: Run, tmp_path: Path) -> None:
     for i in range(60):
         pixels = degenerate.sample(i, 48)[:32]
         degenerate.write(tmp_path / "set", [(f"{i}.png", pixels if i % 8 else pixels.swapaxes(0, 1))])
@@ -210,7 +210,7 @@ def test_drawings_in_pure_colours_are_not_clipped(here: Run, tmp_path: Path) -> 
     assert here("check", tmp_path / "set").stdout.endswith("no findings\n")
 
 
-def test_what_is_reals_own_fails_no_gate(here: Run, clean: Path, tmp_path: Path) -> None:
+def test_findings_that_only_real_has_do_not_fail_the_gate(here: Run, clean: Path, tmp_path: Path) -> None:
     degenerate.write(tmp_path / "real", ((f"{i}.png", degenerate.sample(2000 + i)) for i in range(60)))
     degenerate.write(tmp_path / "real", ((f"{i}-large.png", degenerate.sample(i, 40)) for i in range(3000, 3005)))
     outcome = here("check", clean, "--against", tmp_path / "real", "--strict")
@@ -219,7 +219,7 @@ def test_what_is_reals_own_fails_no_gate(here: Run, clean: Path, tmp_path: Path)
     assert here("check", tmp_path / "real", "--against", clean, "--strict").status == 3
 
 
-def test_a_set_is_not_looked_at_against_itself(here: Run, clean: Path) -> None:
+def test_a_set_cannot_be_checked_against_itself(here: Run, clean: Path) -> None:
     outcome = here("check", clean, "--against", f"{clean}/")
     assert outcome.status == 2
     assert "are the same" in outcome.error
@@ -265,7 +265,7 @@ def test_from_python(here: Run, clean: Path, tmp_path: Path) -> None:
         package.check("nothing-here")
 
 
-def test_a_sample_will_do(here: Run, clean: Path) -> None:
+def test_a_sample_can_be_checked(here: Run, clean: Path) -> None:
     assert here("check", clean, "--num", 30, "--json").json["images"]["images"] == 30
 
 

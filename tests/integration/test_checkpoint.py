@@ -16,7 +16,7 @@ from support.places import TINY
 
 @pytest.fixture
 def kept(here: Run, tmp_path: Path) -> list[Any]:
-    """Arguments of a run with the small network that has written the folder ``kept``."""
+    """Arguments of a run with the small network that has written the checkpoint folder ``kept``."""
     real, fake = make_pictures(tmp_path / "real", 12, 1), make_pictures(tmp_path / "fake", 12, 2)
     arguments = ["compute", real, fake, "--extractor", TINY, "--no-cache", "--batch-size", 2, "--checkpoint", "kept"]
     assert here(*arguments).status == 0
@@ -35,7 +35,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_another_runs_checkpoint_is_refused_by_name(here: Run, kept: list[Any], other: str) -> None:
+def test_a_checkpoint_of_another_run_names_the_difference(here: Run, kept: list[Any], other: str) -> None:
     more, difference = OTHERS[other]
     run = here(*changed(kept, *more), "--json")
     if not difference:
@@ -46,12 +46,12 @@ def test_another_runs_checkpoint_is_refused_by_name(here: Run, kept: list[Any], 
     assert "belongs to a different run" in run.error
 
 
-def test_a_folder_is_the_same_however_its_path_is_written(here: Run, kept: list[Any]) -> None:
+def test_different_spellings_of_a_path_are_the_same_folder(here: Run, kept: list[Any]) -> None:
     kept[1:3] = ["real/", "./fake"]
     assert here(*kept, "--json").json["run"]["images_resumed"] == 24
 
 
-def test_another_sets_checkpoint_is_refused_by_name(here: Run, kept: list[Any], tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_set_names_the_difference(here: Run, kept: list[Any], tmp_path: Path) -> None:
     third = make_pictures(tmp_path / "third", 12, 3)
     assert f"and this one computes {tmp_path / 'real'}, {third}" in here(*kept[:2], third, *kept[3:]).error
     (tmp_path / "fake" / "00003.png").rename(tmp_path / "fake" / "other.png")
@@ -75,12 +75,12 @@ def test_a_damaged_manifest_is_refused(here: Run, kept: list[Any], tmp_path: Pat
     assert message in here(*kept).error
 
 
-def test_a_file_is_no_folder(here: Run, kept: list[Any], tmp_path: Path) -> None:
+def test_a_file_instead_of_a_folder_is_refused(here: Run, kept: list[Any], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert "is a file" in here(*changed(kept, "--checkpoint", "file")).error
 
 
-def test_a_damaged_part_is_said_and_computed_again(here: Run, kept: list[Any], tmp_path: Path) -> None:
+def test_a_damaged_part_is_reported_and_computed_again(here: Run, kept: list[Any], tmp_path: Path) -> None:
     before = here(*kept, "--json")
     part = next((tmp_path / "kept").glob("000-*.part.npz"))
     whole = part.read_bytes()
@@ -95,7 +95,7 @@ def test_a_damaged_part_is_said_and_computed_again(here: Run, kept: list[Any], t
         assert run.json["run"]["images_resumed"] == 12
 
 
-def test_a_folder_that_cannot_be_written_is_said(here: Run, kept: list[Any]) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(here: Run, kept: list[Any]) -> None:
     """Not even root can create files in /sys; the other name is too long."""
     for folder in ("/sys/fidtool", "x" * 300):
         run = here(*changed(kept, "--checkpoint", folder), "--quiet")
@@ -105,7 +105,7 @@ def test_a_folder_that_cannot_be_written_is_said(here: Run, kept: list[Any]) -> 
         assert run.stderr.count(folder) == 1
 
 
-def test_what_was_skipped_is_not_forgotten(here: Run, kept: list[Any], tmp_path: Path) -> None:
+def test_skipped_files_are_recorded(here: Run, kept: list[Any], tmp_path: Path) -> None:
     (tmp_path / "fake" / "00005.png").write_bytes(b"no image")
     skip = [*changed(kept, "--checkpoint", "skipping", "--on-error", "skip", "--max-skip", "0.1"), "--json"]
     first, second = here(*skip), here(*skip)
@@ -119,8 +119,8 @@ def test_what_was_skipped_is_not_forgotten(here: Run, kept: list[Any], tmp_path:
     assert "--max-skip 0.01 allows 0" in here(*changed(skip, "--max-skip", "0.01")).error
 
 
-def test_a_file_that_was_mended_is_read(here: Run, kept: list[Any], tmp_path: Path) -> None:
-    """With `fail`, which stopped at it, and with `skip`, which skipped it. The work on the other set is used."""
+def test_a_fixed_file_is_read(here: Run, kept: list[Any], tmp_path: Path) -> None:
+    """The first run stops at the file (`fail`) or skips it (`skip`). Work on the other set is used in both cases."""
     bad = tmp_path / "fake" / "00005.png"
     whole = bad.read_bytes()
     before = here(*kept, "--json")
@@ -139,14 +139,12 @@ def test_a_file_that_was_mended_is_read(here: Run, kept: list[Any], tmp_path: Pa
         assert second.json["run"]["images_computed"] > 0
 
 
-def test_changed_pixels_are_read_though_size_and_mtime_are_the_old_ones(
-    here: Run, kept: list[Any], tmp_path: Path
-) -> None:
+def test_changed_pixels_are_read_even_with_the_old_size_and_mtime(here: Run, kept: list[Any], tmp_path: Path) -> None:
     """`cp -p`, tar and rsync preserve size and mtime; only ctime shows the change."""
     victim, other = tmp_path / "fake" / "00003.png", tmp_path / "fake" / "00004.png"
     data = victim.read_bytes()
     size = max(len(data), len(other.read_bytes()))
-    for file in (victim, other):  # PNG readers stop at the end chunk
+    for file in (victim, other):  # PNG readers ignore data after the end chunk
         file.write_bytes(file.read_bytes().ljust(size, b"\0"))
     arguments = [*changed(kept, "--checkpoint", "changing"), "--json"]
     stale = here(*arguments).fid
@@ -158,7 +156,7 @@ def test_changed_pixels_are_read_though_size_and_mtime_are_the_old_ones(
     assert resumed.fid == here(*changed(arguments, "--checkpoint", "fresh")).fid != stale
 
 
-def test_the_limit_of_pixels_holds_for_kept_work_too(here: Run, kept: list[Any], tmp_path: Path) -> None:
+def test_max_pixels_applies_to_resumed_work(here: Run, kept: list[Any], tmp_path: Path) -> None:
     """Raising the limit includes the image that was skipped; lowering it skips the image that was included."""
     make_pictures(tmp_path / "large", 1, 5, sides=(100,)).joinpath("00000.png").rename(tmp_path / "fake" / "large.png")
     skip = [*changed(kept, "--checkpoint", "a"), "--json", "--on-error", "skip", "--max-skip", "0.1"]
@@ -171,7 +169,7 @@ def test_the_limit_of_pixels_holds_for_kept_work_too(here: Run, kept: list[Any],
 
 
 def test_parts_of_another_run_are_never_read(here: Run, kept: list[Any], tmp_path: Path) -> None:
-    """Even if the manifest was lost, or never written because the disk was full."""
+    """The manifest may be lost, or was never written because the disk was full."""
     third = make_pictures(tmp_path / "third", 12, 3)
     (tmp_path / "kept" / MANIFEST).unlink()
     run = here(*kept[:2], third, *kept[3:], "--json")

@@ -1,4 +1,4 @@
-"""CMMD's own network beside the extractor: its flags, its advice, and when the two are one."""
+"""CMMD's network beside the extractor: its flags, its error messages, and when both are the same network."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def arguments(tmp_path: Path) -> list[object]:
     return ["compute", *sets, "--no-cache", "--json"]
 
 
-def test_advice_names_the_flag_that_helps(here: Run, arguments: list[object]) -> None:
-    """The same network as the extractor gets the extractor's."""
+def test_errors_suggest_the_flag_of_the_right_network(here: Run, arguments: list[object]) -> None:
+    """If CMMD's network is also the extractor, the error suggests the extractor's flag."""
     own = here(*arguments, "--extractor", TINY, *CMMD, LARGE)
     assert own.status == 1
     assert own.error.startswith("error: CMMD's network: a feature of size 100 is outside the range")
@@ -47,13 +47,13 @@ def test_advice_names_the_flag_that_helps(here: Run, arguments: list[object]) ->
         (["--cmmd-weights", "w.pt"], "CMMD's network: --cmmd-weights is for Inception and published networks"),
     ],
 )
-def test_its_settings_are_its_own(here: Run, arguments: list[object], more: list[str], text: str) -> None:
+def test_settings_of_cmmds_network_are_checked(here: Run, arguments: list[object], more: list[str], text: str) -> None:
     refused = here(*arguments, "--extractor", TINY, *CMMD, COLOURS, *more)
     assert refused.status in (1, 2)
     assert text in refused.stderr
 
 
-def test_another_network_than_its_authors_is_on_record(here: Run, arguments: list[object]) -> None:
+def test_a_network_other_than_the_published_one_is_recorded(here: Run, arguments: list[object]) -> None:
     own = here(*arguments, "--extractor", TINY, *CMMD, COLOURS)
     shared = here(*arguments, "--extractor", COLOURS, *CMMD, COLOURS)
     for outcome in (own, shared):
@@ -62,14 +62,14 @@ def test_another_network_than_its_authors_is_on_record(here: Run, arguments: lis
         assert f"CMMD uses features of {name} instead of clip:ViT-L-14-336-quickgelu" in outcome.stderr
 
 
-def test_inception_is_the_extractors_or_none(here: Run, arguments: list[object]) -> None:
+def test_inception_for_cmmd_needs_inception_as_extractor(here: Run, arguments: list[object]) -> None:
     refused = here(*arguments, "--extractor", TINY, *CMMD, "inception")
     assert refused.status == 2
     assert "--cmmd-extractor inception uses the features of --extractor inception" in refused.error
 
 
-def test_one_network_is_run_once(here: Run, arguments: list[object]) -> None:
-    """Under the same settings; with a step of its own it is another."""
+def test_a_shared_network_is_run_once(here: Run, arguments: list[object]) -> None:
+    """A different feature step makes it a separate network."""
     alone = here(*arguments, "--extractor", TINY, *CMMD, COLOURS)
     shared = here(*arguments, "--extractor", COLOURS, *CMMD, COLOURS)
     apart = here(*arguments, "--extractor", COLOURS, *CMMD, COLOURS, "--cmmd-feature-step", 20)
@@ -79,7 +79,7 @@ def test_one_network_is_run_once(here: Run, arguments: list[object]) -> None:
     assert third == pytest.approx(first, rel=1e-4)
 
 
-def test_flags_that_do_nothing_beside_files_are_named(here: Run, arguments: list[object]) -> None:
+def test_flags_without_effect_on_statistics_files_are_named(here: Run, arguments: list[object]) -> None:
     _, real, fake, *_ = arguments
     for folder in (real, fake):
         name = f"{Path(str(folder)).name}.npz"
@@ -88,7 +88,7 @@ def test_flags_that_do_nothing_beside_files_are_named(here: Run, arguments: list
     idle = here(*files, "--extractor", TINY, "--weights", "w.pt", "--feature-step", 9, "--checkpoint", "kept")
     assert "--extractor and --weights and --feature-step and --checkpoint have no effect on the values" in idle.stderr
     assert "no effect" not in here(*files).stderr
-    # These two say together that the one network's features are CMMD's.
+    # Here both flags are needed: together they identify the extractor's features as CMMD's.
     both = here(*files, "--extractor", COLOURS, *CMMD, COLOURS)
     assert both.metrics[KEY] > 0
     assert "no effect" not in both.stderr

@@ -1,4 +1,4 @@
-"""Networks through torch.compile: the same numbers, on record, kept, and errors that say what to do."""
+"""Networks compiled by torch.compile: equal values, the run's record, the cache of compiled code, and errors."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def pair(tmp_path: Path) -> tuple[str, str]:
 
 
 @needs_weights
-@pytest.mark.slow  # it compiles a good part of Inception
-def test_a_compiled_network_is_the_same_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Also for the last batch, which is smaller: it is filled up, and nothing is compiled for it."""
+@pytest.mark.slow  # compiles a large part of Inception
+def test_a_compiled_network_gives_the_same_features(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A smaller last batch is padded, so that it needs no further compilation."""
     monkeypatch.setenv(FOLDER, str(tmp_path / "compiled"))
     module = Inception(load_weights(None, print).state, 64)
     x = torch.rand(4, 3, 75, 75, generator=torch.Generator().manual_seed(0)).mul(2).sub(1)
@@ -48,13 +48,16 @@ def test_a_compiled_network_is_the_same_network(monkeypatch: pytest.MonkeyPatch,
             found = compiled(x[:count])
             assert ((found - expected[:count]).norm(dim=1) < 1e-6 * expected[:count].norm(dim=1)).all()
     assert _compilations() - made == 1
-    assert list((tmp_path / "compiled").iterdir()), "kept for the next run"
+    assert list((tmp_path / "compiled").iterdir()), "compiled code is stored for the next run"
 
 
 @pytest.mark.slow  # twenty compilations
 @pytest.mark.parametrize("folder", [None, "mine"])
 def test_each_of_many_networks_is_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: str | None) -> None:
-    """torch gives up silently after eight of the same code. What it makes is kept where the user said, else here."""
+    """torch stops compiling silently after eight networks with the same code.
+
+    Compiled code is stored in the folder that the caller has set, or else in fidtool's cache.
+    """
     monkeypatch.delenv(FOLDER, raising=False)
     if folder is not None:
         monkeypatch.setenv(FOLDER, str(tmp_path / folder))
@@ -67,12 +70,12 @@ def test_each_of_many_networks_is_compiled(monkeypatch: pytest.MonkeyPatch, tmp_
         assert torch.allclose(compiled(x), module(x))
         compiled(x)
     assert _compilations() - made == 10
-    assert os.environ.get(FOLDER) != str(tmp_path / "cache" / "compiled"), "the program keeps its own folder"
+    assert os.environ.get(FOLDER) != str(tmp_path / "cache" / "compiled"), "the program's environment is unchanged"
     assert any((tmp_path / (folder or "cache/compiled")).iterdir())
 
 
-@pytest.mark.slow  # it compiles with an empty cache
-def test_compiling_does_without_a_cache(fidtool: Run, pair: tuple[str, str], tmp_path: Path) -> None:
+@pytest.mark.slow  # compiles with an empty cache
+def test_compilation_works_without_a_cache(fidtool: Run, pair: tuple[str, str], tmp_path: Path) -> None:
     blocked = tmp_path / "blocked"
     blocked.write_text("a file where the folder should be")
     command = ["compute", *pair, "--extractor", COLOURS, "--compile", "--quiet"]
@@ -80,10 +83,10 @@ def test_compiling_does_without_a_cache(fidtool: Run, pair: tuple[str, str], tmp
     assert run.status == 0, run.stderr
 
 
-def test_compiling_that_fails_ends_with_advice(
+def test_a_failed_compilation_suggests_a_remedy(
     environment: dict[str, str], pair: tuple[str, str], tmp_path: Path
 ) -> None:
-    """In an interpreter of its own: torch looks for the compiler when it is imported."""
+    """Runs in a separate interpreter, because torch looks for the compiler on import."""
     command = [sys.executable, "-m", "fidtool", "compute", *pair, "--extractor", COLOURS, "--compile", "--quiet"]
     env = {**environment, "CXX": "/nonexistent/g++", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "empty")}
     run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=env, cwd=tmp_path)
@@ -94,11 +97,11 @@ def test_compiling_that_fails_ends_with_advice(
     assert line.endswith("leave --compile out to run without compilation")
 
 
-def test_a_compiled_run_is_on_record(here: Run, pair: tuple[str, str], tmp_path: Path) -> None:
+def test_a_compiled_run_is_recorded(here: Run, pair: tuple[str, str], tmp_path: Path) -> None:
     eager, compiled = (here("compute", *pair, "--extractor", TINY, "--json", *more) for more in ([], ["--compile"]))
     assert (eager.status, compiled.status) == (0, 0)
     assert compiled.json["run"]["kernels"] == "inductor"
-    assert not compiled.json["run"]["cached"], "other kernels, other bits"
+    assert not compiled.json["run"]["cached"], "different kernels must not share cached statistics"
     assert compiled.fid == pytest.approx(eager.fid, rel=1e-5)
 
 

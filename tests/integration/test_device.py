@@ -1,4 +1,4 @@
-"""Reduced precision of the calling program, and whole runs on a GPU."""
+"""The calling program's reduced-precision settings, and whole runs on a GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.command_line import Run
 NEW_SWITCHES = hasattr(torch.backends.cuda.matmul, "fp32_precision")
 
 
-@pytest.mark.skipif(not NEW_SWITCHES, reason="torch 2.9 brought the switches")
+@pytest.mark.skipif(not NEW_SWITCHES, reason="needs the precision settings of torch 2.9")
 @pytest.mark.parametrize(
     "user",
     [
@@ -24,8 +24,8 @@ NEW_SWITCHES = hasattr(torch.backends.cuda.matmul, "fp32_precision")
         "pass",
     ],
 )
-def test_the_callers_reduced_precision_stays_his_own(user: str, program: Run) -> None:
-    """In a process of its own: torch remembers which generation of switches a program has used."""
+def test_the_callers_reduced_precision_is_restored(user: str, program: Run) -> None:
+    """Runs in a separate process, because torch remembers which of its two precision APIs a program has used."""
     code = f"""
 import torch, warnings
 from fidtool.features.torch_state import repeatable
@@ -71,7 +71,7 @@ assert seen() == general, (seen(), general)
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_gpu_gives_the_cpus_features(environment: dict[str, str], tmp_path: object) -> None:
+def test_gpu_features_equal_cpu_features(environment: dict[str, str], tmp_path: object) -> None:
     from pathlib import Path
 
     import fidtool

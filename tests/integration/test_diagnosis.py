@@ -48,8 +48,8 @@ def test_the_same_seed_on_four_ranks(here: Run, real: Path, tmp_path: Path, name
     assert len(set(group)) == 4
 
 
-def test_the_fid_without_the_copies_is_that_of_the_pictures_alone(here: Run, real: Path, tmp_path: Path) -> None:
-    """Whether features are extracted again for the duplicates or for the other images, or were stored."""
+def test_fid_without_duplicates_is_that_of_the_distinct_images(here: Run, real: Path, tmp_path: Path) -> None:
+    """Features of the duplicates, or of the other images, may be extracted again or may be stored."""
     alone = degenerate.distinct(tmp_path / "alone", 40)
     expected = here("compute", real, alone, "--extractor", TINY, "--json").fid
     many = degenerate.same_seed_on_ranks(tmp_path / "many", 4, 40, RANKS["blocks"])
@@ -64,7 +64,7 @@ def test_the_fid_without_the_copies_is_that_of_the_pictures_alone(here: Run, rea
         assert f"without the duplicates the {FD} is {expected:.6g} instead of " in line
 
 
-def test_distinct_seeds_make_the_fid_of_a_toy_generator_fall(here: Run, real: Path, tmp_path: Path) -> None:
+def test_distinct_seeds_lower_the_fid_of_a_toy_generator(here: Run, real: Path, tmp_path: Path) -> None:
     same = degenerate.same_seed_on_ranks(tmp_path / "same", 8, 20, lambda rank, i: f"rank{rank}_{i}.png")
 
     def own_seeds(rank: int, i: int) -> tuple[str, degenerate.Pixels]:
@@ -87,7 +87,7 @@ def test_the_same_seed_re_encoded(here: Run, real: Path, tmp_path: Path) -> None
     assert "40 files apart" in line
 
 
-def test_one_seed_a_batch(here: Run, real: Path, tmp_path: Path) -> None:
+def test_one_seed_per_batch(here: Run, real: Path, tmp_path: Path) -> None:
     result, line, _ = compared(here, real, degenerate.same_seed_in_batches(tmp_path / "anew", 2, 70))
     assert result["diagnosis"]["duplicates"]["fake"]["pattern"]["kind"] == "batches"
     assert "the random seed had been reset for each batch of 2" in line
@@ -114,7 +114,7 @@ def test_a_noise_generator(here: Run, real: Path, tmp_path: Path) -> None:
     assert "120 of 120 images look like noise" in outcome.stderr
 
 
-def test_real_images_in_fake_are_told_apart(here: Run, real: Path, tmp_path: Path) -> None:
+def test_real_images_in_fake_are_reported_as_a_leak(here: Run, real: Path, tmp_path: Path) -> None:
     fake = degenerate.distinct(tmp_path / "fake", 60)
     for number in range(3):
         Image.open(real / f"{number:05}.png").save(fake / f"learnt-{number}.bmp")
@@ -129,7 +129,7 @@ def test_real_images_in_fake_are_told_apart(here: Run, real: Path, tmp_path: Pat
     assert "has memorised training images" in outcome.stderr
 
 
-def test_a_leak_is_seen_in_statistics_files_too(here: Run, real: Path, tmp_path: Path) -> None:
+def test_a_leak_is_found_in_statistics_files(here: Run, real: Path, tmp_path: Path) -> None:
     fake = degenerate.distinct(tmp_path / "fake", 60)
     shutil.copy(real / "00007.png", fake / "x.png")
     assert here("stats", real, "-o", "real.npz", "--extractor", TINY).status == 0
@@ -142,7 +142,7 @@ def test_a_leak_is_seen_in_statistics_files_too(here: Run, real: Path, tmp_path:
 
 
 class TestGate:
-    def test_too_many_copies_are_status_3(self, here: Run, real: Path, tmp_path: Path) -> None:
+    def test_too_many_duplicates_are_status_3(self, here: Run, real: Path, tmp_path: Path) -> None:
         fake = degenerate.same_seed_on_ranks(tmp_path / "fake", 4, 40, RANKS["blocks"])
         outcome = here("compute", real, fake, "--extractor", TINY, "--max-duplicates", "0.5", "--json")
         assert outcome.status == 3
@@ -161,27 +161,27 @@ class TestGate:
         assert "above 0;" in reason
         assert "50.00%" in reason
 
-    def test_one_copy_is_enough_at_zero(self, here: Run, real: Path) -> None:
+    def test_one_duplicate_exceeds_a_limit_of_zero(self, here: Run, real: Path) -> None:
         clean = ("compute", real, real, "--extractor", TINY, "--max-duplicates", 0)
         assert here(*clean).status == 0
         shutil.copy(real / "00000.png", real / "copy.png")
         assert here(*clean).status == 3
 
-    def test_files_that_do_not_know_their_images_are_refused(self, here: Run, real: Path, tmp_path: Path) -> None:
+    def test_files_without_image_records_are_refused(self, here: Run, real: Path, tmp_path: Path) -> None:
         np.savez(tmp_path / "other.npz", mu=np.zeros(16), sigma=np.eye(16))
         outcome = here("compute", real, "other.npz", "--extractor", TINY, "--max-duplicates", 0.1)
         assert outcome.status == 2
         assert "other.npz" in outcome.error
         assert "pass the images" in outcome.error
 
-    def test_without_the_diagnosis_there_is_no_gate(self, here: Run, real: Path) -> None:
+    def test_the_gate_needs_the_diagnosis(self, here: Run, real: Path) -> None:
         flags = ("--extractor", TINY, "--max-duplicates", 0.1, "--no-diagnosis")
         outcome = here("compute", real, real, *flags)
         assert outcome.status == 2
         assert "--no-diagnosis does not look for them" in outcome.error
 
 
-def test_it_can_be_left_out(here: Run, real: Path, tmp_path: Path) -> None:
+def test_the_diagnosis_can_be_left_out(here: Run, real: Path, tmp_path: Path) -> None:
     fake = degenerate.same_seed_on_ranks(tmp_path / "fake", 4, 40, RANKS["blocks"])
     result, line, outcome = compared(here, real, fake, "--no-diagnosis")
     assert (result["diagnosis"], line) == (None, "")
@@ -200,13 +200,13 @@ def test_a_batch_that_does_not_divide_the_set(here: Run, real: Path, tmp_path: P
     assert "the random seed had been reset for each batch of 16" in line
 
 
-def test_one_picture(here: Run, real: Path, tmp_path: Path) -> None:
+def test_one_image_repeated(here: Run, real: Path, tmp_path: Path) -> None:
     fake = degenerate.same_seed_on_ranks(tmp_path / "fake", 50, 1, lambda rank, i: f"{rank}.png")
     _, line, _ = compared(here, real, fake)
     assert "the same image 50 times; few images make up the whole set" in line
 
 
-def test_black_pictures_blame_no_seed(here: Run, real: Path, tmp_path: Path) -> None:
+def test_black_images_are_not_attributed_to_the_seed(here: Run, real: Path, tmp_path: Path) -> None:
     fake = degenerate.distinct(tmp_path / "fake", 40)
     degenerate.write(fake, ((f"b{i}.png", np.zeros((32, 32, 3), dtype=np.uint8)) for i in range(60)))
     result, line, _ = compared(here, real, fake)
@@ -217,20 +217,20 @@ def test_black_pictures_blame_no_seed(here: Run, real: Path, tmp_path: Path) -> 
     assert "multiply" not in black["message"]
 
 
-def test_names_with_the_batch_in_them(here: Run, real: Path, tmp_path: Path) -> None:
+def test_names_with_the_batch_number(here: Run, real: Path, tmp_path: Path) -> None:
     pictures = ((f"batch{batch:02}_{i}.png", degenerate.sample(i)) for batch in range(10) for i in range(16))
     _, line, _ = compared(here, real, degenerate.write(tmp_path / "fake", pictures))
     assert "as if the random seed had been reset for each batch: give each sample" in line
 
 
-def test_reals_own_copies_re_encoded_are_said(here: Run, real: Path, tmp_path: Path) -> None:
+def test_re_encoded_duplicates_in_real_are_reported(here: Run, real: Path, tmp_path: Path) -> None:
     copied = degenerate.recompressed(tmp_path / "copied", 4, 30)
     _, line, _ = compared(here, copied, real)
     assert "90 of 120 images (75%) are near duplicates: " in line
     assert "90 of 120 images" in here("stats", copied, "-o", "copied.npz", "--extractor", TINY).stderr
 
 
-def test_a_label_that_is_ignored_looks_the_same(here: Run, real: Path, tmp_path: Path) -> None:
+def test_an_ignored_label_is_reported_as_a_possible_cause(here: Run, real: Path, tmp_path: Path) -> None:
     fake = degenerate.same_seed_on_ranks(tmp_path / "fake", 4, 20, lambda rank, i: f"class{rank}/{i}.png")
     _, line, _ = compared(here, real, fake)
     assert "or as if the generator had ignored 'class'" in line
@@ -245,8 +245,8 @@ def test_a_set_against_itself_is_no_leak(here: Run, tmp_path: Path) -> None:
     ]
 
 
-def test_a_part_that_comes_again_accuses_no_process(here: Run, real: Path, tmp_path: Path) -> None:
-    """A run that was restarted: only the first images occur twice, all at the same stride."""
+def test_a_repeated_part_is_not_attributed_to_ranks(here: Run, real: Path, tmp_path: Path) -> None:
+    """A restarted run: only the first images occur twice, all at the same stride."""
     fake = degenerate.distinct(tmp_path / "fake", 90)
     degenerate.write(fake, ((f"{90 + i:05}.png", degenerate.sample(i)) for i in range(10)))
     result, line, _ = compared(here, real, fake)

@@ -1,4 +1,4 @@
-"""Downloading the weights: from a mirror on this machine, and every way in which that can fail."""
+"""Download of the weights from a local mirror, and its failures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CONVERTED = "inception-2015-12-05.pt"
 
 @pytest.fixture(autouse=True)
 def _no_other_source(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the extra were not installed, and no proxy stood between this machine and itself."""
+    """Simulate a machine without the offline extra and without a proxy."""
     monkeypatch.setattr(weights, "offline_path", lambda: None)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     environment["no_proxy"] = "127.0.0.1"
@@ -40,17 +40,17 @@ def _no_other_source(environment: dict[str, str], monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture(scope="module")
 def original() -> bytes:
-    """The file of the offline extra."""
+    """The weights file of the offline extra."""
     assert ORIGINAL is not None
     return ORIGINAL.read_bytes()
 
 
 def refuse(line: str) -> None:
-    """A listener for tests in which there should be no news."""
+    """Listener that fails on any message."""
     raise AssertionError(line)
 
 
-def test_a_download_is_verified_and_kept(
+def test_a_download_is_verified_and_stored(
     here: Run,
     empty_cache: Path,
     original: bytes,
@@ -65,7 +65,7 @@ def test_a_download_is_verified_and_kept(
     assert len(requests) == 1
     assert f"downloading the Inception weights from {url}" in outcome.stderr
     assert f"verified; tensors' SHA-256 {converted_weights[1]}" in outcome.stderr
-    assert not {CONVERTED, "download.pth"} & set(seen)  # nothing under its final name before all of it has come
+    assert not {CONVERTED, "download.pth"} & set(seen)  # The final name must not exist before the download is complete.
     assert kept(empty_cache) == [CONVERTED]
     assert stat.S_IMODE(weights.converted_path().stat().st_mode) & 0o444 == 0o444
     assert weights.load_weights(None, refuse).sha256 == converted_weights[1]
@@ -74,7 +74,7 @@ def test_a_download_is_verified_and_kept(
     assert f"converted weights, tensors' SHA-256 {converted_weights[1]}" in verified.stdout
 
 
-def test_a_mirror_gets_what_is_secret_and_nobody_else(
+def test_secrets_are_sent_to_the_mirror_only(
     here: Run, empty_cache: Path, original: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with server(original) as (url, requests):
@@ -82,7 +82,7 @@ def test_a_mirror_gets_what_is_secret_and_nobody_else(
         outcome = here("weights", "--download")
         shown = here("weights", "--weights", f"{url.replace('//', '//bob:hunter%40@')}?token=SECRET")
     assert outcome.status == 0, outcome.stderr
-    assert requests == ["/weights.pth?token=SECRET Basic Ym9iOmh1bnRlckA="], "bob:hunter@"
+    assert requests == ["/weights.pth?token=SECRET Basic Ym9iOmh1bnRlckA="], "bob:hunter@, Base64-encoded"
     assert f"downloading the Inception weights from {url}\n" in outcome.stderr
     printed = outcome.stdout + outcome.stderr + shown.stdout + shown.stderr
     assert [word for word in ("SECRET", "hunter") if word in printed] == []
@@ -102,7 +102,7 @@ FAILURES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("failure", [*FAILURES, "nothing listens", "http://127.0.0.1:port/x", "nonsense", "file:///"])
-def test_a_failed_download_names_the_three_ways(
+def test_a_failed_download_names_the_three_alternatives(
     here: Run, empty_cache: Path, monkeypatch: pytest.MonkeyPatch, failure: str
 ) -> None:
     with contextlib.ExitStack() as stack:
@@ -119,7 +119,7 @@ def test_a_failed_download_names_the_three_ways(
     assert kept(empty_cache) == []
 
 
-def test_with_no_weights_to_be_had_compute_names_the_three_ways(
+def test_compute_without_weights_names_the_three_alternatives(
     here: Run, empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FIDTOOL_WEIGHTS_URL", f"http://127.0.0.1:{free_port()}/x")
@@ -132,7 +132,7 @@ def test_with_no_weights_to_be_had_compute_names_the_three_ways(
     assert outcome.json["exit"] == {"code": 2, "reason": error.removeprefix("error: ")}
 
 
-def test_a_download_that_cannot_be_kept_fails_the_run(
+def test_a_download_that_cannot_be_stored_fails_the_run(
     here: Run, empty_cache: Path, original: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     empty_cache.write_text("a file where the folder should be")

@@ -1,4 +1,4 @@
-"""``--uncertainty`` on the command line: error bars, what can be said of two FAKEs, and when nothing can."""
+"""``--uncertainty``: error bars, comparisons of FAKEs, and the reasons why there may be none."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.degenerate import FLAGS, blurred, make_sets
 from support.places import FD, TINY
 
 NEIGHBOURS = "<figcaption>distance "
-"""What a page has where it shows nearest real images."""
+"""Text that a report has where it shows nearest real images."""
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def sets(tmp_path: Path) -> tuple[Path, Path, Path, Path]:
     return make_sets(tmp_path)
 
 
-def test_an_interval_beside_the_number(here: Run, sets: tuple[Path, ...]) -> None:
+def test_an_interval_beside_the_value(here: Run, sets: tuple[Path, ...]) -> None:
     real, bad, *_ = sets
     outcome = here("compute", real, bad, *FLAGS, "--json")
     (result,) = outcome.json["results"]
@@ -47,7 +47,7 @@ def test_an_interval_beside_the_number(here: Run, sets: tuple[Path, ...]) -> Non
 
 
 def test_a_larger_set_has_less_bias_and_the_same_corrected_value(here: Run, sets: tuple[Path, ...]) -> None:
-    """What makes numbers of 200 and of 1,600 images comparable."""
+    """The corrected values of 200 and of 1,600 images are comparable."""
     real, *_ = sets
     found = {}
     for count in (200, 1600):
@@ -60,7 +60,7 @@ def test_a_larger_set_has_less_bias_and_the_same_corrected_value(here: Run, sets
     assert few["corrected"]["low"] < many["corrected"]["value"] < few["corrected"]["high"]
 
 
-def test_a_is_better_than_b_or_cannot_be_told_apart(here: Run, sets: tuple[Path, ...]) -> None:
+def test_comparison_of_two_fakes(here: Run, sets: tuple[Path, ...]) -> None:
     real, bad, good, again = sets
     outcome = here("compute", *sets, *FLAGS, "--json")
     verdicts = {(each["first"], each["second"]): each for each in outcome.json["differences"]}
@@ -77,7 +77,7 @@ def test_a_is_better_than_b_or_cannot_be_told_apart(here: Run, sets: tuple[Path,
     assert real.is_dir()
 
 
-def test_of_many_fakes_the_lines_compare_the_best_with_the_others(here: Run, sets: tuple[Path, ...]) -> None:
+def test_many_fakes_are_compared_with_the_best(here: Run, sets: tuple[Path, ...]) -> None:
     real, *fakes = sets
     worst = degenerate.write(real.with_name("worst"), blurred(0.6, 4000))
     text = here("compute", real, *fakes, worst, *FLAGS, "--quiet").stdout
@@ -103,7 +103,7 @@ def test_too_few_images_have_a_curve_and_no_interval(here: Run, sets: tuple[Path
     assert "without its bias" not in here("compute", real, bad, *FLAGS, "--num", 60).stdout
 
 
-def test_what_depends_on_real_has_no_interval(here: Run, sets: tuple[Path, ...]) -> None:
+def test_sets_that_depend_on_real_have_no_interval(here: Run, sets: tuple[Path, ...]) -> None:
     real, bad, *_ = sets
     for number in range(10):
         shutil.copy(real / f"{number:05}.png", bad / f"real-{number}.png")
@@ -114,7 +114,7 @@ def test_what_depends_on_real_has_no_interval(here: Run, sets: tuple[Path, ...])
     assert outcome.json["differences"] == []
 
 
-def test_nobody_knows_whether_images_are_copies(here: Run, sets: tuple[Path, ...]) -> None:
+def test_no_interval_without_the_diagnosis(here: Run, sets: tuple[Path, ...]) -> None:
     real, bad, *_ = sets
     refused = here("compute", real, bad, *FLAGS, "--no-diagnosis")
     assert refused.status == 2
@@ -126,9 +126,7 @@ def test_nobody_knows_whether_images_are_copies(here: Run, sets: tuple[Path, ...
 
 
 @pytest.mark.parametrize(("real_count", "fake_count"), [(1, 60), (60, 1), (60, 2)])
-def test_sets_too_small_for_anything_still_have_an_fid(
-    here: Run, tmp_path: Path, real_count: int, fake_count: int
-) -> None:
+def test_very_small_sets_have_an_fid(here: Run, tmp_path: Path, real_count: int, fake_count: int) -> None:
     real = degenerate.distinct(tmp_path / "real", real_count, first=50_000)
     fake = degenerate.distinct(tmp_path / "fake", fake_count)
     plain = here("compute", real, fake, "--extractor", TINY, "--json").fid
@@ -141,7 +139,7 @@ def test_sets_too_small_for_anything_still_have_an_fid(
     assert f"{fake}: it is unknown which images raise the {FD}" in outcome.stderr
 
 
-def test_copies_are_no_independent_images(here: Run, sets: tuple[Path, ...], tmp_path: Path) -> None:
+def test_sets_with_duplicates_have_no_interval(here: Run, sets: tuple[Path, ...], tmp_path: Path) -> None:
     fake = degenerate.same_seed_on_ranks(tmp_path / "fake", 4, 50, lambda rank, i: f"rank{rank}_{i}.png")
     (result,) = here("compute", sets[0], fake, *FLAGS, "--json").json["results"]
     assert result["uncertainty"]["corrected"] is None
@@ -162,7 +160,7 @@ def test_from_python(sets: tuple[Path, ...], environment: dict[str, str]) -> Non
 
 
 class TestReport:
-    """``--report`` and ``--plot`` write what the flags found; what is on the page is tested elsewhere."""
+    """``--report`` and ``--plot`` write the results; the contents of the page are tested elsewhere."""
 
     @pytest.fixture(autouse=True)
     def _extra(self) -> None:
@@ -174,7 +172,7 @@ class TestReport:
         assert outcome.status == 0, outcome.stderr
         return outcome.json, Path("report.html").read_text()
 
-    def test_all_of_it(self, here: Run, sets: tuple[Path, ...]) -> None:
+    def test_page_with_all_sections(self, here: Run, sets: tuple[Path, ...]) -> None:
         document, page = self.written(here, sets, "--influence")
         for result in document["results"]:
             assert f"{frechet(result):.4f}" in page
@@ -182,12 +180,12 @@ class TestReport:
         assert document["differences"][0]["verdict"].split("/")[-1] in page
         assert page.count("data:image/") > 40
         assert NEIGHBOURS in page
-        assert page.count('alt="Real image ') > 40, "REAL's own sheet"
+        assert page.count('alt="Real image ') > 40, "REAL has its own sheet"
         assert 'id="same-names"' in page, "both FAKEs have the same names"
         assert Path("sweep.png").read_bytes().startswith(b"\x89PNG")
 
-    def test_what_is_cached_is_not_measured_again_for_a_page(self, here: Run, sets: tuple[Path, ...]) -> None:
-        """Nearest real images need features, which are not cached for FIDs alone: the page names the flag."""
+    def test_cached_sets_are_not_processed_again_for_a_page(self, here: Run, sets: tuple[Path, ...]) -> None:
+        """Nearest real images need features, which are not cached for FID alone: the page names the flag."""
         time.sleep(0.08)  # younger files are not cached
         flags = ("compute", *sets[:2], "--extractor", TINY, "--json")
         here(*flags)
@@ -199,12 +197,12 @@ class TestReport:
         assert NEIGHBOURS in page
         assert f"{short_title(FD)} against the number of images" in page, "also without --uncertainty"
 
-    def test_the_pictures_shown_are_those_that_were_measured(
+    def test_the_page_shows_the_images_that_were_processed(
         self, here: Run, sets: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Also where a statistics file names them and the current folder holds others of these names."""
+        """A statistics file names its images; the current folder has different images of the same names."""
         real, fake, *_ = sets
-        degenerate.distinct(fake, 300, first=60_000)  # of the same names as REAL's
+        degenerate.distinct(fake, 300, first=60_000)  # the same names as REAL's
         kept = ("--extractor", TINY, "--metrics", "fid,kid")
         assert here("stats", real, "-o", "real.npz", *kept).status == 0
         statistics = Path("real.npz").resolve()
@@ -226,7 +224,7 @@ class TestReport:
         with pytest.raises(package.InputError, match=r"must end in \.html"):
             package.compute(sets[0], sets[1], extractor=TINY, report=tmp_path / "page.txt")
 
-    def test_a_page_that_fails_takes_no_number_along(
+    def test_a_failed_page_does_not_lose_the_result(
         self, sets: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], tmp_path: Path
     ) -> None:
         def full(*_: object) -> None:
@@ -237,7 +235,9 @@ class TestReport:
             evaluation = package.compute(*sets[:2], extractor=TINY, report=tmp_path / "page.html")
         assert evaluation.frechet_distance > 0
 
-    def test_what_a_page_from_the_cache_lacks_is_said(self, here: Run, sets: tuple[Path, ...], tmp_path: Path) -> None:
+    def test_a_page_from_the_cache_says_what_is_missing(
+        self, here: Run, sets: tuple[Path, ...], tmp_path: Path
+    ) -> None:
         time.sleep(0.08)  # younger files are not cached
         assert here("compute", *sets[:2], "--extractor", TINY).status == 0
         pages = []
@@ -251,8 +251,8 @@ class TestReport:
             place = pages[0][pages[0].index(f'id="fake-{part}"') :].partition("</section>")[0]
             assert "Pass --no-cache to compute them." in place
 
-    def test_statistics_files_can_be_shown(self, here: Run, sets: tuple[Path, ...]) -> None:
-        """As far as they go: without features there are no neighbours, without pictures no sheets."""
+    def test_a_page_of_statistics_files(self, here: Run, sets: tuple[Path, ...]) -> None:
+        """Without features there are no nearest images; without the image files there are no sheets."""
         assert here("stats", sets[0], "-o", "real.npz", "--extractor", TINY).status == 0
         outcome = here("compute", "real.npz", sets[1], "--extractor", TINY, "--report", "report.html")
         assert outcome.status == 0, outcome.stderr

@@ -1,4 +1,4 @@
-"""``--extractor FILE.pt2`` and TorchScript files, ``package.module:factory``, and the flags that go with them."""
+"""``--extractor FILE.pt2``, TorchScript files, ``package.module:factory``, and their flags."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def place(environment: dict[str, str], tmp_path: Path) -> Path:
 
 
 def transform(picture: Image.Image) -> torch.Tensor:
-    """The default protocol's resize, and the file's mean and deviation."""
+    """Resize as in the default protocol and normalise with the file's mean and standard deviation."""
     pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1)[None].float()
     small = nn.functional.interpolate(pixels, size=(24, 24), mode="bilinear", align_corners=False)[0] / 255
     mean, std = (torch.tensor(values)[:, None, None] for values in (MEAN, STD))
@@ -43,7 +43,7 @@ def transform(picture: Image.Image) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("suffix", SAVE)
-def test_it_is_the_program_fed_as_its_file_says(here: Run, place: Path, suffix: str) -> None:
+def test_an_exported_program_gets_the_input_that_its_file_describes(here: Run, place: Path, suffix: str) -> None:
     file = place / f"small{suffix}"
     SAVE[suffix](file, json.dumps(SETTINGS))
     outcome = here("compute", "real", "fake", "--extractor", file, "--json", "--quiet")
@@ -62,7 +62,7 @@ def test_it_is_the_program_fed_as_its_file_says(here: Run, place: Path, suffix: 
     assert (clean.json["protocol"]["name"], clean.fid == outcome.fid) == ("clean", False)
 
 
-def test_the_flags_complete_a_file_that_says_nothing(here: Run, place: Path) -> None:
+def test_flags_replace_settings_missing_in_the_file(here: Run, place: Path) -> None:
     save_program(place / "mute.pt2", None)
     save_program(place / "told.pt2", json.dumps({"input_size": 24, "feature_step": 14}))
     flags = ("--input-size", 24, "--feature-step", 14)
@@ -86,7 +86,7 @@ def test_the_flags_complete_a_file_that_says_nothing(here: Run, place: Path) -> 
         ('{"input_size": 24}', ("--weights", "small.pt"), ["--weights is for Inception"]),
     ],
 )
-def test_mistakes_in_its_settings(
+def test_mistakes_in_the_settings(
     here: Run, place: Path, suffix: str, extra: str | None, flags: tuple[Any, ...], texts: list[str]
 ) -> None:
     SAVE[suffix](place / f"small{suffix}", extra)
@@ -104,7 +104,7 @@ def test_mistakes_in_its_settings(
         ("state.pth", ["state.pth is not a TorchScript program", "a state_dict needs its network"]),
     ],
 )
-def test_files_that_are_no_programs(here: Run, place: Path, spec: str, texts: list[str]) -> None:
+def test_files_that_are_not_programs(here: Run, place: Path, spec: str, texts: list[str]) -> None:
     (place / "text.pt2").write_text("no program")
     torch.save(Small().state_dict(), place / "state.pth")
     outcome = here("compute", "real", "fake", "--extractor", spec, "--quiet")
@@ -122,8 +122,8 @@ def test_a_fixed_batch_is_explained(here: Run, place: Path) -> None:
     assert other.error.endswith("--input-size, or its fidtool.json, must state the size with which it was exported")
 
 
-def test_programs_that_were_saved_in_training_mode(here: Run, place: Path) -> None:
-    """Nothing puts them into evaluation mode any more."""
+def test_programs_exported_in_training_mode_are_refused(here: Run, place: Path) -> None:
+    """An exported program cannot be switched to evaluation mode."""
 
     class Dropping(Small):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -145,7 +145,7 @@ def test_programs_that_were_saved_in_training_mode(here: Run, place: Path) -> No
 
 
 def test_a_factory_in_a_module(here: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the current folder, too, as `python -m` would; the file's own factory is the same network."""
+    """The current folder is on the search path, as with `python -m`. `file.py:factory` gives the same network."""
     (place / "ours").mkdir()
     (place / "ours" / "__init__.py").write_text("")
     source = Path(TINY.rpartition(":")[0]).read_text()
@@ -168,7 +168,7 @@ def test_a_factory_in_a_module(here: Run, place: Path, monkeypatch: pytest.Monke
         ("resnet50", ["unknown extractor 'resnet50'", "torchvision:NAME", "timm:NAME", "dinov2", "clip"]),
     ],
 )
-def test_factories_that_are_none(here: Run, place: Path, spec: str, texts: list[str]) -> None:
+def test_invalid_factories_are_refused(here: Run, place: Path, spec: str, texts: list[str]) -> None:
     outcome = here("compute", "real", "fake", "--extractor", spec, "--quiet")
     assert (outcome.status, outcome.stdout) == (2, "")
     assert [text for text in texts if text not in outcome.error] == [], outcome.error
@@ -185,7 +185,7 @@ def test_feature_step_is_part_of_the_definition(here: Run, place: Path) -> None:
     assert first.fid == here("compute", "real", "fake", "--extractor", TINY, "--json", "--quiet").fid
 
 
-def test_an_input_size_that_the_network_knows(here: Run, place: Path) -> None:
+def test_input_size_is_refused_for_a_factory(here: Run, place: Path) -> None:
     outcome = here("compute", "real", "fake", "--extractor", TINY, "--input-size", 24, "--quiet")
     assert outcome.status == 2
     assert "--input-size is for exported programs" in outcome.error

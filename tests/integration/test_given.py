@@ -1,4 +1,4 @@
-"""Images that a program has in its memory or makes as it goes, on one rank and on several."""
+"""Images that a program has in memory or produces on demand, on one rank and on several."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ FORMS: dict[str, Given] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_gives_the_folders_numbers(
+def test_every_form_gives_the_folders_values(
     place: Path, expected: dict[str, float], environment: dict[str, str], form: str
 ) -> None:
     given = FORMS[form](place / "images", pixels_in(place / "images"))
@@ -94,17 +94,15 @@ def test_every_form_gives_the_folders_numbers(
     assert evaluation.results[0].fake == "fake"
 
 
-def test_batches_of_rounded_floats_come_close(
-    place: Path, expected: dict[str, float], environment: dict[str, str]
-) -> None:
-    """bfloat16 has eight digits: its images are others, by a little."""
+def test_bfloat16_batches_come_close(place: Path, expected: dict[str, float], environment: dict[str, str]) -> None:
+    """bfloat16 has eight significant bits, so its images differ slightly."""
     evaluation = fidtool.compute(place / "real", batches(pixels_in(place / "images")), value_range=(0, 1), **SETTINGS)
     assert evaluation.results[0].count_fake == COUNT
     assert evaluation.frechet_distance == pytest.approx(frechet({"metrics": expected}), rel=0.1)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_dataset_is_read_by_decoding_processes(
+def test_a_dataset_is_read_by_decoding_workers(
     place: Path, expected: dict[str, float], environment: dict[str, str], workers: int
 ) -> None:
     given = Samples(pixels_in(place / "images"))
@@ -132,7 +130,7 @@ def test_sets_have_names(place: Path, environment: dict[str, str], monkeypatch: 
     assert any("the same set as REAL" in line for line in same.results[0].warnings)
 
 
-def test_an_endless_iterable_needs_a_number(place: Path, environment: dict[str, str]) -> None:
+def test_num_limits_an_endless_iterable(place: Path, environment: dict[str, str]) -> None:
     pixels = pixels_in(place / "images")
     taken: list[int] = []
 
@@ -143,10 +141,10 @@ def test_an_endless_iterable_needs_a_number(place: Path, environment: dict[str, 
 
     evaluation = fidtool.compute(place / "real", endless(), num=17, **{**SETTINGS, "kid_subset_size": 5})
     assert evaluation.results[0].count_fake == 17
-    assert len(taken) == 17, "no image is made in vain"
+    assert len(taken) == 17, "no more images are taken than needed"
 
 
-def test_statistics_and_checks_of_what_a_program_has(place: Path, environment: dict[str, str]) -> None:
+def test_statistics_and_checks_of_images_in_memory(place: Path, environment: dict[str, str]) -> None:
     pixels = pixels_in(place / "images")
     kept = [
         fidtool.compute_statistics(source, extractor=TINY, metrics="kid", cache=False)
@@ -159,8 +157,8 @@ def test_statistics_and_checks_of_what_a_program_has(place: Path, environment: d
     assert fidtool.check(pixels).images.images == COUNT
 
 
-def test_a_program_keeps_its_random_numbers_and_threads(place: Path, environment: dict[str, str]) -> None:
-    """What a generator draws while it is measured is drawn: the next one gives other images."""
+def test_generators_use_the_programs_random_state_and_threads(place: Path, environment: dict[str, str]) -> None:
+    """A generator's draws advance the program's random state, so that the next call gives different images."""
     threads = torch.get_num_threads()
     seen: list[int] = []
 
@@ -211,7 +209,7 @@ REFUSED: dict[str, tuple[Given, type[Exception], str]] = {
     "a number": (lambda f, p: 7, InputError, "int, which is neither"),
     "nothing": (lambda f, p: iter(()), InputError, "no images in fake"),
     "an empty array": (lambda f, p: p[:0], InputError, "no images in fake: it is empty"),
-    "texts in an iterable": (lambda f, p: iter([3]), InputError, r"fake\[0\] is of type int"),
+    "numbers in an iterable": (lambda f, p: iter([3]), InputError, r"fake\[0\] is of type int"),
     "a dict without an image": (lambda f, p: iter([{"x": 1}]), InputError, "dict with the keys x"),
     "a dict": (lambda f, p: {"a": 1}, InputError, "is of type dict"),
     "an ambiguous shape": (lambda f, p: iter([np.zeros((3, 8, 3), "u1")]), InputError, "NHWC or NCHW"),
@@ -245,7 +243,7 @@ REFUSED: dict[str, tuple[Given, type[Exception], str]] = {
 
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_no_image_is_refused(
+def test_invalid_images_are_refused(
     place: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, case: str, workers: int
 ) -> None:
     make, error, words = REFUSED[case]
@@ -255,7 +253,7 @@ def test_what_is_no_image_is_refused(
         fidtool.compute(place / "real", make(place / "images", pixels_in(place / "images")), **settings)
 
 
-def test_iterables_know_no_second_time(place: Path, environment: dict[str, str], tmp_path: Path) -> None:
+def test_an_iterable_cannot_be_used_twice(place: Path, environment: dict[str, str], tmp_path: Path) -> None:
     pixels = pixels_in(place / "images")
     with pytest.raises(InputError, match=r"fidtool\.Images|can be indexed"):
         fidtool.check(iter(pixels))

@@ -1,4 +1,4 @@
-"""How fidtool is started, and where its warnings are found: scripts and filters name these."""
+"""Entry points of fidtool and the location of its warning class, on which scripts and warning filters rely."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ EntryPoint("fidtool", value, "console_scripts").load()()
 """
 
 
-def test_the_script_answers() -> None:
-    """The package has a script ``fidtool``, and what that loads is the command, in a process of its own."""
+def test_the_console_script_runs() -> None:
+    """The package has a script ``fidtool``, which loads the command in a separate process."""
     assert importlib.metadata.entry_points(group="console_scripts", name="fidtool")
-    # Of these sources: what is installed may be of others.
+    # Read from these sources: the installed package may be a different version.
     named = re.search(r'\[project\.scripts\]\nfidtool = "([\w.:]+)"\n', (ROOT / "pyproject.toml").read_text("utf-8"))
     assert named
     ended = subprocess.run([sys.executable, "-c", PROGRAM, named[1]], capture_output=True, text=True)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, f"fidtool, version {fidtool.__version__}\n", "")
 
 
-def test_the_module_answers() -> None:
+def test_the_module_runs() -> None:
     ended = subprocess.run([sys.executable, "-m", "fidtool", "--version"], capture_output=True, text=True)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, f"fidtool, version {fidtool.__version__}\n", "")
 
 
-def test_warnings_are_where_filters_look_for_them() -> None:
-    """Filters of pytest and Python name a warning by its module: one that has moved would be shown again."""
+def test_the_module_of_the_warning_class() -> None:
+    """Warning filters of pytest and Python name the class by its module, so moving it would disable them."""
     assert importlib.import_module("fidtool.errors").FidtoolWarning is fidtool.FidtoolWarning
     assert issubclass(fidtool.FidtoolWarning, UserWarning)

@@ -1,7 +1,7 @@
-"""Exit statuses and the line of each kind of failure: scripts tell cases apart by these, and people act on them.
+"""Exit statuses and error messages of each kind of failure, on which scripts and users rely.
 
-The words are fidtool's own; where click words a refusal, only what it is about is compared. Status 2 is bad usage or
-input, 1 a failure at run time; a signal is 128 and its number.
+The golden files have fidtool's own messages. Where click writes the message, only its subject is compared. Status 2 is
+bad usage or input, status 1 a failure at run time; a signal is 128 plus its number.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def raising():
 
 @pytest.fixture
 def place(environment: dict[str, str], tmp_path: Path) -> Path:
-    """Two good sets, statistics, and some things that are none."""
+    """A folder with two valid sets, statistics, and several invalid files."""
     beside_network(tmp_path)
     make_sets(tmp_path)
     (tmp_path / "factories.py").write_text(FACTORIES)
@@ -101,7 +101,7 @@ def place(environment: dict[str, str], tmp_path: Path) -> Path:
 
 
 def own(spec: str) -> tuple[str, ...]:
-    """A run with one of the networks above."""
+    """Arguments of a run with one of the networks above."""
     return ("real", "fake", "--device", "cpu", "--quiet", "--extractor", f"factories.py:{spec}")
 
 
@@ -196,7 +196,7 @@ UNDER_A_LAUNCHER: dict[str, dict[str, str]] = {
 
 
 def failed(here: Run, place: Path, *arguments: object) -> dict[str, Any]:
-    """Status and stderr of a command that printed nothing."""
+    """Return status and stderr of a command that printed nothing to stdout."""
     found = shown(here(*arguments), place)
     assert found.pop("stdout") == [], arguments
     return found
@@ -223,20 +223,20 @@ def test_under_a_launcher(golden: Golden, here: Run, place: Path, monkeypatch: p
 USAGE = {
     "no FAKE": (["compute", "real"], "fidtool compute"),
     "an unknown flag": (["compute", "real", "fake", "--batchsize", "5"], "fidtool compute"),
-    "a number that is none": (["compute", "real", "fake", "--num", "ten"], "fidtool compute"),
+    "an invalid number": (["compute", "real", "fake", "--num", "ten"], "fidtool compute"),
     "a number out of range": (["compute", "real", "fake", "--num", "0"], "fidtool compute"),
-    "a choice that is none": (["compute", "real", "fake", "--dims", "100"], "fidtool compute"),
+    "an invalid choice": (["compute", "real", "fake", "--dims", "100"], "fidtool compute"),
     "a negative gate": (["compute", "real", "fake", "--fail-above", "-1"], "fidtool compute"),
     "no -o": (["stats", "real"], "fidtool stats"),
     "a flag of another command": (["stats", "real", "-o", "a.npz", "--fail-above", "3"], "fidtool stats"),
     "an unknown command": (["nonsense"], "fidtool"),
-    "too much": (["cache", "x"], "fidtool cache"),
+    "an extra argument": (["cache", "x"], "fidtool cache"),
 }
 
 
 @pytest.mark.parametrize("name", USAGE)
 def test_usage(here: Run, name: str) -> None:
-    """One line that names the help to read; its words are click's."""
+    """One line, written by click, that refers to the command's help."""
     arguments, command = USAGE[name]
     outcome = here(*arguments)
     assert (outcome.status, outcome.stdout) == (2, "")
@@ -270,7 +270,7 @@ def test_sources(golden: Golden, here: Run, tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signals(fidtool: Run, place: Path, number: signal.Signals, status: int) -> None:
-    """Status and the line; what was finished is kept."""
+    """A stopped run reports the signal, and its finished work is saved."""
     make_exact_pictures(place / "many", 60, 5)
     (place / "stopping.py").write_text(
         "import itertools, os, signal\nimport torch, fidtool\n\n\n"
@@ -288,7 +288,7 @@ def test_signals(fidtool: Run, place: Path, number: signal.Signals, status: int)
 
 
 def test_errors_have_their_status(golden: Golden) -> None:
-    """In programs: by the exception."""
+    """Exit statuses of the exception classes."""
     found = {}
     pending = [FidtoolError]
     while pending:

@@ -1,6 +1,6 @@
-"""Which images are in a set, in which order, and which of them a sample has: of every form in which sets come.
+"""The images of a set, their order, and the images of a sample, for every form of source.
 
-The numbers depend on it: error bars, KID and samples take images by their places.
+Values depend on them: error bars, KID and samples select images by index.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from support.goldens import Golden
 from support.printed import shown
 
 NAMES = ("sub/c.png", "B.png", "sub-d.png", "a.png", "10.png", "9.png", "sub/deep/e.PNG", "f.jpg")
-"""In no order by which anybody would sort them."""
+"""In an order that no sorting would produce."""
 
 
 def picture(number: int) -> bytes:
@@ -43,7 +43,7 @@ def write_zip(file: Path, names: Sequence[str]) -> None:
 
 
 def make_sets(place: Path) -> None:
-    """Beside each other: a folder, lists of it, archives and arrays."""
+    """Write a folder, lists of its files, archives and arrays."""
     for number, name in enumerate(NAMES):
         (place / "set" / name).parent.mkdir(parents=True, exist_ok=True)
         (place / "set" / name).write_bytes(picture(number))
@@ -65,11 +65,11 @@ FORMS = (
     *("set", "list.txt", "one.tar", "one.tar.gz", "one.zip", "one.npy", "one.npz", "packed.npz"),
     *("s-*.tar", "s-*.zip", "s-*.npy", "s-[a-z].tar", "s-{b,a}.tar", "s-{9..10}.npy", "s-{b,1?,a}.zip"),
 )
-"""As they are typed: of a wildcard the files are sorted, of braces they are in the order of the braces."""
+"""As typed on the command line. Files that match a wildcard are sorted; those of braces keep the order given."""
 
 
 def test_lists(golden: Golden, here: Run, tmp_path: Path) -> None:
-    """The whole of each, and a sample of three."""
+    """All images of each form, and a sample of three."""
     make_sets(tmp_path)
     found = {}
     for form in FORMS:

@@ -1,4 +1,4 @@
-"""The JSON of metrics that need more than the network's main features, from statistics files that keep those."""
+"""JSON of metrics that need more than the main features of the network, from statistics files that contain them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from support.printed import DIGITS, record, shown
 
 @pytest.fixture
 def place(environment: dict[str, str], tmp_path: Path) -> Path:
-    """Where the commands run."""
+    """The folder in which the commands run."""
     for name in ("layers.npz", "own.npz"):
         shutil.copy(FILES / name, tmp_path / name)
     return tmp_path
 
 
 def many(file: Path, seed: int) -> None:
-    """Statistics of 5,020 images, with their features, as of the goldens' network."""
+    """Write statistics of 5,020 images, with features, of the network of the golden files."""
     features = mixed(5020, 12, seed)
     wholes = features.astype(np.float64)
     definition = fidtool.read_statistics(FILES / "own.npz").definition
@@ -35,20 +35,20 @@ def many(file: Path, seed: int) -> None:
 
 
 def test_metrics_of_several_layers(golden: Golden, here: Run, place: Path) -> None:
-    """sFID and CMMD, whose networks stand in the JSON, as JSON and as text."""
+    """sFID and CMMD, whose networks are in the JSON, as JSON and as text."""
     arguments = ("compute", "layers.npz", "layers.npz", "--metrics", "fid,sfid,cmmd")
     found = {"json": shown(here(*arguments, "--json"), place), "text": shown(here(*arguments), place)}
     golden("results/layers", found)
 
 
 def test_extrapolation(golden: Golden, here: Run, place: Path) -> None:
-    """fid-infinity and what stands beside it, as JSON and as text."""
+    """fid-infinity with its error, as JSON and as text."""
     for name, seed in (("a", 1), ("b", 2)):
         many(place / f"{name}.npz", seed)
     arguments = ("compute", "a.npz", "b.npz", "--metrics", "fid,fid-infinity")
     found = record(here(*arguments, "--json"))
     (result,) = found["results"]
-    # Most of the distances that the extrapolation is a sum of cancel: see the goldens of error bars.
+    # The extrapolation is a sum of many distances, most of which cancel: see the golden files of error bars.
     result["metrics"] = {
         name: near(value, 1e-9 if "infinity" in name else DIGITS) for name, value in result["metrics"].items()
     }
@@ -56,9 +56,9 @@ def test_extrapolation(golden: Golden, here: Run, place: Path) -> None:
 
 
 def test_inception_score(golden: Golden, here: Run, place: Path, converted_weights: tuple[bytes, str]) -> None:
-    """With a made-up classifier, whose numbers are exact."""
+    """With a synthetic classifier whose outputs are exact."""
     folder = place / "fidtool-cache" / "weights"
-    folder.unlink()  # a link to the whole session's
+    folder.unlink()  # a link to the folder that the whole session shares
     folder.mkdir()
     kept = folder / "inception-2015-12-05.pt"
     kept.write_bytes(converted_weights[0])
@@ -76,7 +76,7 @@ def test_inception_score(golden: Golden, here: Run, place: Path, converted_weigh
 
 
 def test_weights_are_verified(golden: Golden, here: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that are whole, and those that are not."""
+    """Missing and damaged weights."""
     monkeypatch.syspath_prepend(package_without_weights(place / "packages"))
     monkeypatch.setenv("FIDTOOL_CACHE", str(place / "nothing"))
     (place / "wrong.pth").write_bytes(b"something else")

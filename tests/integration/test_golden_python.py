@@ -1,4 +1,4 @@
-"""What programs get and are told: the shape of the objects, and refusals in the words of the command line."""
+"""Attributes of the objects that the Python API returns, and its error messages, which match the command line's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from support.printed import DIGITS
 
 @pytest.fixture
 def place(environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the program runs: two sets of pictures and the network."""
+    """The folder in which the program runs, with two sets of images and the network."""
     monkeypatch.chdir(beside_network(tmp_path))
     make_sets(tmp_path)
     (tmp_path / "own.npz").write_bytes((FILES / "own.npz").read_bytes())
@@ -30,12 +30,12 @@ def place(environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def compute(real: Any, fake: Any, **settings: Any) -> fidtool.Evaluation:
-    """With the network that is the same everywhere."""
+    """Compute with the network whose features are the same on every processor."""
     return fidtool.compute(real, fake, **{"extractor": NETWORK, "device": "cpu", "cache": False, **settings})
 
 
-def test_the_python_api_says_the_same(golden: Golden, place: Path) -> None:
-    """Settings out of range, and images that a program gives."""
+def test_error_messages_of_the_python_api(golden: Golden, place: Path) -> None:
+    """Settings out of range, and images in memory."""
     array = pixels(5, 1)
     calls: dict[str, Callable[[], object]] = {
         "num": lambda: compute("real", "fake", num=0),
@@ -82,13 +82,13 @@ def test_the_python_api_says_the_same(golden: Golden, place: Path) -> None:
 
 PUBLIC = {*fidtool.__all__, *fidtool.training.__all__}
 
-"""Other classes are free to get another name, as long as their objects have the same attributes."""
+"""Other classes may be renamed, as long as their objects have the same attributes."""
 
 
 def shape_of(thing: Any) -> Any:
-    """Names of an object's attributes and of those of its attributes', as far as they are fidtool's own objects.
+    """Return the names of an object's attributes, recursively for fidtool's own objects.
 
-    Of sequences and mappings the first entry stands for all.
+    The first entry of a sequence, and the first three of a mapping, stand for all.
     """
     name = type(thing).__name__
     if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
@@ -104,14 +104,14 @@ def shape_of(thing: Any) -> Any:
 
 
 def without_the_machine(shape: dict[str, Any]) -> dict[str, Any]:
-    """Which phases there are is a golden of the JSON's."""
+    """Omit the phases of a run, which are part of the golden JSON."""
     for name in ("seconds", "extraction", "versions"):
         shape["run"][name] = "dict"
     return shape
 
 
 def test_evaluations(golden: Golden, place: Path) -> None:
-    """All that can stand in one."""
+    """With every optional part of a result."""
     for name, seed, light in (("b", 6, 30), ("c", 7, 40)):
         np.save(place / f"{name}.npy", pixels(210, seed, light))
     evaluation = compute("real", ["b.npy", "c.npy"], uncertainty=True, influence=True, fail_above=1.0)
@@ -138,7 +138,7 @@ def test_checkups(golden: Golden, place: Path) -> None:
 
 
 def test_statistics(golden: Golden, place: Path) -> None:
-    """As computed, and what is in no file: arrays, lists, iterables."""
+    """Computed statistics, and sources that are not files: arrays, lists, iterables."""
     computed = fidtool.compute_statistics("real", extractor=NETWORK, metrics="kid", device="cpu", cache=False)
     assert computed is not None
     array = pixels(18, 2, 40)

@@ -1,7 +1,7 @@
-"""What commands print and which status they end with: the JSON of the result with its keys in their order, the lines.
+"""Output and exit status of commands: the JSON with its keys in order, and the text.
 
-The network is one whose features are the same bits on every processor, so that all but the distances' last digits is
-compared as it is. Masked is what tells one machine or moment from another: versions, names, seconds, speeds.
+The network has bitwise the same features on every processor, so everything but the last digits of distances is compared
+exactly. Versions, names, seconds and speeds, which differ between machines and runs, are masked.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from support.old_files import FILES, make_sets
 from support.printed import CPU, DIGITS, record, shown
 
 ORIENTATION = 0x0112
-"""EXIF's tag."""
+"""EXIF tag of the orientation."""
 
 
 @pytest.fixture
 def place(environment: dict[str, str], tmp_path: Path) -> Path:
-    """Where the commands run: two sets of pictures, the network, and statistics that other versions and tools made."""
+    """The folder in which the commands run: two sets, the network, and statistics of other versions and tools."""
     beside_network(tmp_path)
     make_sets(tmp_path)
     make_exact_pictures(tmp_path / "other", 15, 3)
-    time.sleep(0.08)  # of files so new the cache cannot tell whether they have changed since
+    time.sleep(0.08)  # younger files are not cached
     for name in ("own.npz", "features.npz", "bare.npz", "pytorch_fid.npz", "adm.npz", "layers.npz"):
         shutil.copy(FILES / name, tmp_path / name)
     return tmp_path
 
 
 def test_one_pair(golden: Golden, here: Run, place: Path) -> None:
-    """As JSON, as a file beside the text, and from the cache."""
+    """As JSON, as text with a JSON file, and from the cache."""
     first = shown(here("compute", "real", "fake", *CPU, "--json"), place)
     again = shown(here("compute", "real", "fake", *CPU, "--output", "out.json"), place)
     written = json.loads((place / "out.json").read_text())
@@ -59,24 +59,24 @@ def test_several_fakes_and_metrics(golden: Golden, here: Run, place: Path) -> No
     golden("results/several", {"json": shown(here(*arguments, "--json"), place), "text": text})
 
 
-def test_what_stands_beside(golden: Golden, here: Run, place: Path) -> None:
-    """Error bars, differences, influence; of arrays."""
+def test_uncertainty_and_influence(golden: Golden, here: Run, place: Path) -> None:
+    """Error bars, differences and influence, for arrays."""
     for name, seed, light in (("a.npy", 5, 0), ("b.npy", 6, 30), ("c.npy", 7, 40)):
         np.save(place / name, pixels(210, seed, light))
     arguments = ("compute", "a.npy", "b.npy", "c.npy", *CPU, "--uncertainty", "--influence", "--no-cache")
     text = shown(here(*arguments), place)
     found = record(here(*arguments, "--json"))
     for result in found["results"]:
-        for ends in ("most_harmful", "least_harmful"):  # the first will do
+        for ends in ("most_harmful", "least_harmful"):  # the first three are enough
             result["influence"][ends] = [len(result["influence"][ends]), *result["influence"][ends][:3]]
-        # Sums and differences of many distances, most of which cancel: see the goldens of error bars.
+        # Sums and differences of many distances, most of which cancel: see the golden files of error bars.
         result |= {name: near(result[name], 1e-9, 1e-12) for name in ("uncertainty", "influence")}
     found["differences"] = near(found["differences"], 1e-9, 1e-12)
     golden("results/beside", {"text": text, "json": near(found, DIGITS, 1e-12)})
 
 
 def test_several_fakes_are_compared(golden: Golden, here: Run, place: Path) -> None:
-    """Of three FAKEs each with each, of four each with the best one."""
+    """Three FAKEs are compared pairwise, four with the best one."""
     for name, seed, light in (("a", 5, 0), ("b", 6, 30), ("c", 7, 10), ("d", 8, 40), ("e", 9, 4)):
         np.save(place / f"{name}.npy", pixels(210, seed, light))
     found = {}
@@ -87,7 +87,7 @@ def test_several_fakes_are_compared(golden: Golden, here: Run, place: Path) -> N
 
 
 def test_files_that_are_skipped(golden: Golden, here: Run, place: Path) -> None:
-    """Their names, the reason of each, and what becomes of the status."""
+    """Names and reasons of skipped files, and the exit status."""
     (place / "fake" / "00002.png").write_bytes(b"no image")
     (place / "fake" / "notes.txt").write_text("a text")
     shutil.copy(place / "fake" / "00005.png", place / "fake" / "renamed.dat")
@@ -101,7 +101,7 @@ def test_files_that_are_skipped(golden: Golden, here: Run, place: Path) -> None:
 
 
 def test_gates(golden: Golden, here: Run, place: Path) -> None:
-    """Status 3, and why."""
+    """Status 3 and its reason."""
     kid = ("--metrics", "kid,fid", "--kid-subset-size", 9, "--kid-subsets", 2)
     gates = {
         "missed": ("--fail-above", 0.5),
@@ -117,7 +117,7 @@ def test_gates(golden: Golden, here: Run, place: Path) -> None:
 
 
 def test_statistics_files(golden: Golden, here: Run, place: Path) -> None:
-    """Made, compared with images and with each other, refused."""
+    """Statistics files are written, compared with images and with each other, and refused."""
     metrics = ("--metrics", "fid,kid", "--kid-subset-size", 9)
     found = {
         "made": shown(here("stats", "real", "-o", "new.npz", *CPU, *metrics[:2], "--num", 20, "--seed", 3), place),
@@ -139,7 +139,7 @@ def test_statistics_files(golden: Golden, here: Run, place: Path) -> None:
 
 
 def inception_file(file: Path, dims: int, seed: int, count: int) -> None:
-    """Statistics as of Inception, with features: of so few images that the distance is quick."""
+    """Write statistics of Inception with features, of few images, so that the distance is computed quickly."""
     features = bells(count, dims, seed, shift=seed / 4)
     wholes = features.astype(np.float64)
     definition = inception("tensorflow", dims)
@@ -147,8 +147,8 @@ def inception_file(file: Path, dims: int, seed: int, count: int) -> None:
     fidtool.write_statistics(file, fidtool.Statistics.of(wholes.mean(0), sigma, count, definition, features=features))
 
 
-def test_what_inceptions_numbers_are_called(golden: Golden, here: Run, place: Path) -> None:
-    """At 2048 dimensions and at fewer; from statistics alone, whose settings are taken over."""
+def test_names_of_inception_metrics(golden: Golden, here: Run, place: Path) -> None:
+    """With 2048 and with fewer dimensions, from statistics files whose settings are adopted."""
     found: dict[str, Any] = {}
     metrics = ("--metrics", "fid,kid,prdc", "--kid-subset-size", 2, "--kid-subsets", 3, "--nearest-k", 1)
     for dims in (2048, 64):
@@ -175,8 +175,8 @@ def network():
 """
 
 
-def test_failures_have_their_json(golden: Golden, here: Run, place: Path) -> None:
-    """Of a bad path, of bad settings, and of a network that fails in the middle."""
+def test_json_of_failures(golden: Golden, here: Run, place: Path) -> None:
+    """A missing path, invalid settings, and a network that fails during the run."""
     (place / "broken.py").write_text(BROKEN)
     cases = {
         "no such folder": ("compute", "real", "nowhere", *CPU, "--json"),
@@ -187,7 +187,7 @@ def test_failures_have_their_json(golden: Golden, here: Run, place: Path) -> Non
 
 
 def test_check(golden: Golden, here: Run, place: Path) -> None:
-    """What a set is made of, findings, status 3 if they are a failure, and lists."""
+    """Composition, findings, status 3 with --strict, and lists of images."""
     broken = place / "broken"
     shutil.copytree(place / "fake", broken)
     (broken / "00002.png").write_bytes(b"no image")
@@ -203,7 +203,7 @@ def test_check(golden: Golden, here: Run, place: Path) -> None:
 
 
 def make_poor(folder: Path) -> None:
-    """Pictures with which all sorts of things are wrong."""
+    """Write a set of images with many kinds of faults."""
     make_exact_pictures(folder, 30, 9)
     random = np.random.RandomState(3)
     for number in range(6):
@@ -229,7 +229,7 @@ def test_findings(golden: Golden, here: Run, place: Path) -> None:
 
 
 def make_odd(folder: Path) -> None:
-    """Pictures that can be read in more than one way, one after the other: PNGs, so that their pixels are certain."""
+    """Write images that are rotated, transparent, 16-bit or animated, as PNG files so that their pixels are exact."""
     make_exact_pictures(folder, 14, 11)
     smooth = [Image.fromarray(each) for each in pixels(9, 12)]
     exif = Image.Exif()
@@ -247,7 +247,7 @@ def make_odd(folder: Path) -> None:
 
 
 def test_odd_pictures(golden: Golden, here: Run, place: Path) -> None:
-    """What to do about pictures that are turned, transparent, deep or moving, and about clipped values."""
+    """Warnings about rotated, transparent, 16-bit and animated images, and about clipped values."""
     make_odd(place / "odd")
     np.save(place / "beyond.npy", pixels(18, 13).astype(np.float32) / np.float32(128))
     found = {
@@ -260,7 +260,7 @@ def test_odd_pictures(golden: Golden, here: Run, place: Path) -> None:
 
 
 def used_before(place: Path, hours: float) -> None:
-    """As if the cache's entries had last been used so long ago, the later ones half an hour before the earlier."""
+    """Set the time of last use: that many hours ago, and half an hour more for each older entry."""
     entries = sorted((place / "fidtool-cache" / "statistics").glob("*.npz"), key=lambda file: -file.stat().st_mtime)
     for number, entry in enumerate(entries):
         then = time.time() - 3600 * (hours + number / 2)
@@ -268,7 +268,7 @@ def used_before(place: Path, hours: float) -> None:
 
 
 def test_cache(golden: Golden, here: Run, place: Path) -> None:
-    """What is in it, as text and as JSON, and how it is emptied."""
+    """The list as text and as JSON, and the removal of entries."""
     for name in ("real", "other", "fake"):
         assert here("stats", name, "-o", f"{name}.npz", *CPU).status == 0
     listed = here("cache", "--json").json
@@ -277,7 +277,7 @@ def test_cache(golden: Golden, here: Run, place: Path) -> None:
     for hours in (0.0, 22.75, 60.0):
         used_before(place, hours)
         found[f"{hours} hours later"] = here("cache").stdout.splitlines()
-    used_before(place, 23.75)  # so that a day lies between them
+    used_before(place, 23.75)  # so that the entries are on both sides of one day
     found |= {
         "removed": shown(here("cache", "--remove", "real"), place),
         "not there": shown(here("cache", "--remove", "real"), place),
@@ -292,8 +292,8 @@ def test_cache(golden: Golden, here: Run, place: Path) -> None:
     golden("results/cache", placed(found, masks))
 
 
-def test_what_else_is_printed(golden: Golden, here: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Protocols, places of weights."""
+def test_other_commands(golden: Golden, here: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The protocols, and the places of the weights."""
     monkeypatch.syspath_prepend(package_without_weights(place / "packages"))
     monkeypatch.setenv("FIDTOOL_CACHE", str(place / "nothing"))
     found = {
@@ -304,8 +304,8 @@ def test_what_else_is_printed(golden: Golden, here: Run, place: Path, monkeypatc
     golden("results/else", found)
 
 
-def test_loud(golden: Golden, here: Run, place: Path) -> None:
-    """What a run says to stderr where nobody asked for quiet, but for the news of its progress, which time decides."""
+def test_messages_without_quiet(golden: Golden, here: Run, place: Path) -> None:
+    """stderr of a run without --quiet. Progress lines are left out, because they depend on time."""
     outcome = shown(here("compute", "real", "fake", "--device", "cpu", "--extractor", NETWORK, "--num", 12), place)
     lines = [line for line in outcome["stderr"] if not re.match(r"(real|fake): \d", line)]
     golden("results/loud", {**outcome, "stderr": lines})

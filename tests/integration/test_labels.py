@@ -1,4 +1,4 @@
-"""What commands call their numbers: `FID` is Inception's 2048 features and nothing else."""
+"""Names of metrics in the output: `FID` means 2048 Inception features and nothing else."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def test_fewer_dimensions_are_named(here: Run, sets: tuple[Path, Path]) -> None:
     assert list(document["results"][0]["metrics"]) == ["fid_64", "kid_64", "kid_std_64"]
 
 
-def test_files_alone_are_called_by_what_they_say(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
-    """And by what was asked for, as where images take part."""
+def test_names_for_statistics_files(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    """The name is the network in the files, with or without --extractor."""
     assert here("stats", sets[0], "-o", "own.npz", "--extractor", TINY).status == 0
     assert here("compute", "own.npz", "own.npz").stdout == "FD (tiny_network.py:network): 0.0000\n"
     asked = here("compute", "own.npz", "own.npz", "--extractor", TINY)
@@ -52,8 +52,8 @@ def test_files_alone_are_called_by_what_they_say(here: Run, sets: tuple[Path, Pa
         assert here("compute", "foreign.npz", "foreign.npz").stdout == f"{name}: 0.0000\n"
 
 
-def test_files_of_another_network_are_no_inception(here: Run, tmp_path: Path) -> None:
-    """Of as many dimensions."""
+def test_files_of_another_network_are_not_named_inception(here: Run, tmp_path: Path) -> None:
+    """Both networks have the same number of dimensions."""
     for name, network in (("one", INCEPTION), ("other", "torchvision:resnet50")):
         definition = defined(network, 64).to_json()
         np.savez(tmp_path / name, mu=np.zeros(64), sigma=np.eye(64), count=100, fingerprint=definition)
@@ -68,8 +68,8 @@ def test_files_of_another_network_are_no_inception(here: Run, tmp_path: Path) ->
     assert both.stdout == "FD (inception against torchvision:resnet50): 0.0000\n"
 
 
-def test_no_line_speaks_of_an_fid_that_is_none(here: Run, sets: tuple[Path, Path]) -> None:
-    """Text, warnings, error bars, influence, copies, the gate and the JSON, of a FAKE that gives cause for all."""
+def test_no_output_calls_another_distance_fid(here: Run, sets: tuple[Path, Path]) -> None:
+    """Text, warnings, error bars, influence, duplicates, gates and JSON, for a FAKE that causes all of them."""
     for number in range(15):
         Image.open(sets[1] / "00003.png").save(sets[1] / f"copy{number}.png")
     flags = ("--extractor", TINY, "--influence", "--uncertainty", "--fail-above", 0, "--max-duplicates", 0.1)
@@ -89,7 +89,7 @@ def test_no_line_speaks_of_an_fid_that_is_none(here: Run, sets: tuple[Path, Path
     assert Labels(TINY).key("fid") in result["influence"]["removals"][0]
 
 
-def test_a_network_of_cmmds_is_in_its_name(here: Run, sets: tuple[Path, Path]) -> None:
+def test_the_name_of_cmmd_includes_its_network(here: Run, sets: tuple[Path, Path]) -> None:
     run = ("compute", *sets, "--extractor", TINY, "--metrics", "cmmd", "--cmmd-extractor", COLOURS)
     assert here(*run).stdout.startswith(f"CMMD ({COLOURS}): ")
     assert list(here(*run, "--json").metrics) == [Labels(own_networks={EMBEDDING: COLOURS}).key("cmmd")]

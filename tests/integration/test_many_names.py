@@ -1,4 +1,4 @@
-"""Millions of images: planned and counted in bounded memory."""
+"""Millions of images are planned and counted in bounded memory."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ sys.exit(os.waitstatus_to_exitcode(status))
 
 
 def peak(*arguments: object) -> int:
-    """Bytes of memory that Python with these arguments takes at most.
+    """Return the peak memory in bytes of Python with these arguments.
 
-    Linux counts in the peak of the process that a program is started from, which is why a small one starts it.
+    On Linux the peak of a process includes that of the process that started it, so a small process starts it.
     """
     command = [sys.executable, "-I", "-S", "-c", STONE, sys.executable, *map(str, arguments)]
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=PATIENCE)
@@ -64,7 +64,7 @@ def test_millions_of_names_are_planned_and_each_counts_once(names: int, mebibyte
 
 
 def test_memory_hardly_grows_with_the_names(tmp_path: Path) -> None:
-    """What lists 20,000 files more takes at most 300 bytes for each, which makes 300 MB of a million."""
+    """Each of the additional 20,000 files takes at most 300 bytes, which is 300 MB per million."""
     peaks = []
     for count in (20, 20_020):
         folder = tmp_path / str(count)
@@ -73,4 +73,4 @@ def test_memory_hardly_grows_with_the_names(tmp_path: Path) -> None:
             (folder / f"{number:08}.bmp").touch()
         peaks.append(peak("-m", "fidtool", "check", folder, "--list"))
     assert peaks[1] - peaks[0] < 20_000 * 300 + (2 << 20), peaks
-    assert max(peaks) < 1 << 30, "they are its own"
+    assert max(peaks) < 1 << 30, "the peaks must not be those of the parent process"

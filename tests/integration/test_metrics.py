@@ -1,4 +1,4 @@
-"""The metrics beside FID, from the command line: one pass, the same bits everywhere, clear refusals."""
+"""The metrics other than FID on the command line: one pass over the images, reproducible bits, clear errors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_all_metrics_come_from_one_pass(here: Run, sets: tuple[Path, Path]) -> N
     assert alone.metrics == {KEYS[0]: outcome.metrics[KEYS[0]]}
 
 
-def test_text_has_a_line_a_metric(here: Run, sets: tuple[Path, Path]) -> None:
+def test_text_has_one_line_per_metric(here: Run, sets: tuple[Path, Path]) -> None:
     lines = here("compute", *sets, "--extractor", TINY, *METRICS).stdout.splitlines()
     titles = [LABELS.title(name) for name in NAMES if name != "kid_std"]
     assert [line.rpartition(": ")[0] for line in lines] == titles
@@ -68,7 +68,7 @@ def test_a_file_without_features_is_refused_before_any_work(here: Run, sets: tup
             assert word in refused.error
 
 
-def test_no_classifier_for_another_networks_features(here: Run, sets: tuple[Path, Path]) -> None:
+def test_inception_score_needs_inception_features(here: Run, sets: tuple[Path, Path]) -> None:
     for folder in sets:
         assert here("stats", folder, "-o", f"{folder.name}.npz", "--extractor", TINY, "--metrics", "kid").status == 0
     refused = here("compute", "real.npz", "fake.npz", "--metrics", "is")
@@ -83,7 +83,7 @@ def test_a_forgotten_extractor_is_named(here: Run, sets: tuple[Path, Path]) -> N
     assert "real.npz has features of 16 dimensions (of tiny_network.py:network" in refused.error
 
 
-def test_a_protocol_is_no_claim_about_cmmds_network(here: Run, sets: tuple[Path, Path]) -> None:
+def test_the_protocol_does_not_apply_to_cmmds_network(here: Run, sets: tuple[Path, Path]) -> None:
     for folder in sets:
         settings = ["--extractor", TINY, "--protocol", "tensorflow", *METRICS[:4]]
         assert here("stats", folder, "-o", f"{folder.name}.npz", *settings).status == 0
@@ -91,15 +91,15 @@ def test_a_protocol_is_no_claim_about_cmmds_network(here: Run, sets: tuple[Path,
     assert len(found.metrics) == len(NAMES)
 
 
-def test_statistics_files_hold_what_was_asked_for(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
-    """Whatever the cache has."""
+def test_statistics_files_contain_what_was_requested(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    """The cache may have more."""
     assert here("compute", *sets, "--extractor", TINY, "--metrics", "kid", *SMALL).status == 0
     assert here("stats", sets[0], "-o", "real.npz", "--extractor", TINY).status == 0
     assert read_statistics(tmp_path / "real.npz").features is None
 
 
 def test_reference_batches_of_adm_are_read(here: Run, tmp_path: Path) -> None:
-    """They hold spatial statistics under names of their own, and nothing about where all came from."""
+    """They store spatial statistics under different names, and do not state their protocol."""
     rng = np.random.RandomState(0)
     for name in ("real", "fake"):
         pooled, spatial = rng.standard_normal((50, 6)), rng.standard_normal((50, 9))
@@ -114,7 +114,7 @@ def test_reference_batches_of_adm_are_read(here: Run, tmp_path: Path) -> None:
     assert "does not state its protocol" in found.stderr
 
 
-def test_the_cache_keeps_features_and_serves_lesser_runs(here: Run, sets: tuple[Path, Path]) -> None:
+def test_cached_features_serve_runs_that_need_less(here: Run, sets: tuple[Path, Path]) -> None:
     arguments = ["compute", *sets, "--extractor", TINY, "--json"]
     first = here(*arguments, "--metrics", "fid,kid", *SMALL).metrics
     for settings in (["--metrics", "fid,kid", *SMALL], ["--metrics", "fid"], ["--metrics", "prdc"]):
@@ -157,7 +157,7 @@ def test_the_cache_keeps_features_and_serves_lesser_runs(here: Run, sets: tuple[
         (["--metrics", "cmmd", "--cmmd-weights", "none.pt", "--cmmd-extractor", "timm:test_vit"], ["--cmmd-weights"]),
     ],
 )
-def test_what_cannot_be_computed_is_refused_at_once(
+def test_invalid_metrics_are_refused_before_any_work(
     here: Run, sets: tuple[Path, Path], arguments: list[str], words: list[str]
 ) -> None:
     refused = here("compute", *sets, "--extractor", TINY, *arguments)
@@ -167,7 +167,7 @@ def test_what_cannot_be_computed_is_refused_at_once(
     assert "images/s" not in refused.stderr
 
 
-def test_a_singular_covariance_is_no_matter_of_neighbours(here: Run, tmp_path: Path) -> None:
+def test_prdc_does_not_warn_about_singular_covariances(here: Run, tmp_path: Path) -> None:
     sets = make_pictures(tmp_path / "real", 9, 0), make_pictures(tmp_path / "fake", 9, 1)
     arguments = ["compute", *sets, "--extractor", TINY, "--nearest-k", 2]
     assert "singular" not in here(*arguments, "--metrics", "prdc").stderr
@@ -186,10 +186,10 @@ def test_from_python(sets: tuple[Path, Path], environment: dict[str, str]) -> No
         package.compute(*sets, metrics=None)  # type: ignore[arg-type]
 
 
-def test_each_fake_is_scored_before_the_next_is_measured(
+def test_each_fake_is_compared_before_the_next_is_processed(
     here: Run, sets: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of many sets, the kept features of REAL and one FAKE are there at a time; one named twice is measured once."""
+    """Only the features of REAL and one FAKE are in memory at a time. A FAKE passed twice is processed once."""
     from fidtool.pipeline.compare import Comparer
     from fidtool.pipeline.measure import Measurer
 
@@ -211,7 +211,7 @@ def test_each_fake_is_scored_before_the_next_is_measured(
     assert order == ["real", "fake", "real-fake", "third", "real-third", "real-fake"]
 
 
-def test_features_in_a_file_are_read_where_a_metric_needs_them(
+def test_features_in_a_file_are_read_only_if_needed(
     here: Run, sets: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for folder in sets:
@@ -222,14 +222,16 @@ def test_features_in_a_file_are_read_where_a_metric_needs_them(
         statistics_file, "read_features", lambda archive, name: (read.append(name), whole(archive, name))[1]
     )
     (name,) = here("compute", "real.npz", "fake.npz", "--json").metrics
-    assert name == "fd_tiny_network_py_network", "without the digest, which changes with each edit of the file"
+    assert name == "fd_tiny_network_py_network", (
+        "the key must not contain the digest, which changes with each edit of the file"
+    )
     assert read == []
     assert len(here("compute", "real.npz", "fake.npz", "--json", "--metrics", "kid", *SMALL).metrics) == 2
     assert read == ["features", "features"]
     assert read_statistics(tmp_path / "real.npz").layers[EMBEDDING].features is not None
 
 
-def test_as_many_dimensions_as_images_to_extrapolate_from_are_refused() -> None:
+def test_fid_infinity_refuses_too_many_dimensions() -> None:
     metric = package.FIDInfinity()
     metric.check_features(None, 4999, "")
     with pytest.raises(package.InputError, match=r"subsets of 5000 images.* dimensions, 5000: use a smaller network"):
@@ -237,7 +239,7 @@ def test_as_many_dimensions_as_images_to_extrapolate_from_are_refused() -> None:
 
 
 def test_fid_infinity_from_the_command_line(here: Run, tmp_path: Path) -> None:
-    """5,100 copies of a few pictures: enough for the law, and quick."""
+    """5,100 copies of a few images are enough for the extrapolation, and fast."""
     real = make_pictures(tmp_path / "real", 60, 0)
     fake = make_pictures(tmp_path / "fake", 60, 1)
     for number in range(60, 5100):

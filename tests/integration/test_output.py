@@ -1,4 +1,4 @@
-"""What is printed where: stdout, stderr, JSON, and the Python API's view of the same run."""
+"""Output on stdout and stderr, JSON, and the equivalent result of the Python API."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def sets(tmp_path: Path) -> tuple[Path, Path, Path]:
     return tuple(make_pictures(tmp_path / name, 40, seed) for seed, name in enumerate(("real", "fake", "other")))  # type: ignore[return-value]
 
 
-def test_one_number_on_stdout(fidtool: Run, sets: tuple[Path, Path, Path]) -> None:
+def test_one_value_on_stdout(fidtool: Run, sets: tuple[Path, Path, Path]) -> None:
     real, fake, _ = sets
     run = fidtool("compute", real, fake, "--extractor", TINY)
     assert run.status == 0
@@ -35,13 +35,13 @@ def test_one_number_on_stdout(fidtool: Run, sets: tuple[Path, Path, Path]) -> No
     assert "80 images through the network" in run.stderr
 
 
-def test_a_line_each_for_several_fakes_and_real_once(fidtool: Run, sets: tuple[Path, Path, Path]) -> None:
+def test_several_fakes_have_one_line_each(fidtool: Run, sets: tuple[Path, Path, Path]) -> None:
     real, fake, other = sets
     run = fidtool("compute", real, fake, other, real, "--extractor", TINY, "--no-cache", "--output", "out.json")
     lines = run.stdout.splitlines()
     assert [line.split("  ", 1)[1] for line in lines] == [str(fake), str(other), str(real)]
     record = json.loads((real.parent / "out.json").read_text())
-    assert record["run"]["images_computed"] == 120, "three folders, each once"
+    assert record["run"]["images_computed"] == 120, "each of the three folders is processed once"
     assert [f"{FD}: {frechet(result):.4f}" for result in record["results"]] == [
         line.split("  ", 1)[0] for line in lines
     ]
@@ -68,7 +68,7 @@ def test_python_api_gives_the_same_evaluation(fidtool: Run, sets: tuple[Path, Pa
         _ = ours.fid
 
 
-def test_the_api_leaves_torch_as_it_was(sets: tuple[Path, Path, Path], environment: dict[str, str]) -> None:
+def test_the_api_does_not_change_torchs_state(sets: tuple[Path, Path, Path], environment: dict[str, str]) -> None:
     import torch
 
     real, fake, _ = sets
@@ -78,7 +78,7 @@ def test_the_api_leaves_torch_as_it_was(sets: tuple[Path, Path, Path], environme
     torch.manual_seed(3)
     package.compute(real, fake, extractor=TINY, num_workers=1, cache=False)
     assert torch.get_num_threads() == 2
-    assert torch.equal(torch.rand(1), expected), "the caller's random numbers are untouched"
+    assert torch.equal(torch.rand(1), expected), "the caller's random state is unchanged"
     assert torch.is_grad_enabled()
 
 
@@ -93,7 +93,7 @@ def test_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert capsys.readouterr().err.strip() == "error: stopped by SIGINT"
 
 
-def test_a_signal_before_the_ranks_meet_is_named_in_the_json(
+def test_a_signal_before_the_rendezvous_is_named_in_the_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("fidtool.distributed.signals._first", signal.SIGTERM)
@@ -109,10 +109,10 @@ def test_a_signal_before_the_ranks_meet_is_named_in_the_json(
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_disk_that_takes_a_part_of_the_result_is_said(
+def test_a_partial_write_of_the_result_is_reported(
     sets: tuple[Path, Path, Path], environment: dict[str, str], tmp_path: Path, unbuffered: str
 ) -> None:
-    """With PYTHONUNBUFFERED Python itself does not look how much was written."""
+    """With PYTHONUNBUFFERED, Python itself does not check how many bytes were written."""
     real, fake, _ = sets
     command = [sys.executable, "-m", "fidtool", "compute", str(real), str(fake), "--extractor", TINY, "--json"]
     with open(tmp_path / "result.json", "w") as result:
@@ -123,16 +123,16 @@ def test_a_disk_that_takes_a_part_of_the_result_is_said(
             stderr=subprocess.PIPE,
             text=True,
         )
-    assert (tmp_path / "result.json").stat().st_size in (512, 1024), "the limit is a block"
+    assert (tmp_path / "result.json").stat().st_size in (512, 1024), "the file has the size of the limit, one block"
     assert ended.returncode == 1
     assert "error: the result could not be written to stdout (File too large)" in ended.stderr
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_stdout_that_is_full_or_gone_loses_nothing(
+def test_a_full_or_closed_stdout_does_not_lose_the_result(
     sets: tuple[Path, Path, Path], environment: dict[str, str], tmp_path: Path, rank_server: RankServer
 ) -> None:
-    """The record is in --output; the error is a line."""
+    """The record is in the --output file; the error is one line."""
     real, fake, _ = sets
     command = rank_server.stand_in("fidtool", ["compute", real, fake, "--extractor", TINY, "--quiet"])
     reader, gone = os.pipe()
@@ -159,10 +159,10 @@ def test_help_shows_the_options_in_groups(fidtool: Run) -> None:
     assert text.split("Help:\n")[1].split("\n\n")[0].strip() == "-h, --help  Show this message and exit."
     summaries = fidtool("--help").stdout.split("Commands:\n")[1].splitlines()
     assert len(summaries) == 9
-    assert [line for line in summaries if line.endswith("...")] == [], "cut off"
+    assert [line for line in summaries if line.endswith("...")] == [], "no help text is truncated"
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals are a POSIX matter")
+@pytest.mark.skipif(sys.platform == "win32", reason="needs pseudo-terminals")
 def test_progress_is_a_bar_on_a_terminal(
     sets: tuple[Path, Path, Path], environment: dict[str, str], rank_server: RankServer
 ) -> None:
@@ -173,7 +173,7 @@ def test_progress_is_a_bar_on_a_terminal(
 
     real, fake, _ = sets
     reading, writing = pty.openpty()
-    fcntl.ioctl(writing, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))  # tqdm fits the bar to the width
+    fcntl.ioctl(writing, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))  # tqdm adapts the bar to the width
     command = rank_server.stand_in("fidtool", ["compute", real, fake, "--extractor", TINY])
     done = subprocess.run(command, stderr=writing, stdout=subprocess.PIPE, env=environment, timeout=PATIENCE)
     os.close(writing)
@@ -185,10 +185,10 @@ def test_progress_is_a_bar_on_a_terminal(
 
 
 @pytest.mark.parametrize(("arguments", "status"), [(["--version"], 0), (["compute", "nothing", "here"], 2)])
-def test_the_process_ends_at_once_but_not_before_its_duties(
+def test_exit_is_fast_but_runs_exit_handlers(
     environment: dict[str, str], tmp_path: Path, arguments: list[str], status: int
 ) -> None:
-    """What others have registered is done and printed text comes out; the interpreter is not taken down."""
+    """Registered exit handlers run and output is flushed, but objects are not finalised."""
     program = tmp_path / "program.py"
     program.write_text(
         "import atexit, sys\n"
@@ -205,7 +205,7 @@ def test_the_process_ends_at_once_but_not_before_its_duties(
     assert ended.stdout.splitlines()[-1] == "at exit"
 
 
-def test_no_file_of_the_sets_is_overwritten(here: Run, sets: tuple[Path, Path, Path]) -> None:
+def test_output_does_not_overwrite_files_of_the_sets(here: Run, sets: tuple[Path, Path, Path]) -> None:
     real, fake, other = sets
     kept, listed = real.parent / "kept.npz", real.parent / "listed.txt"
     assert here("stats", real, "--extractor", TINY, "-o", kept).status == 0
@@ -229,19 +229,19 @@ def test_an_earlier_result_is_overwritten(here: Run, sets: tuple[Path, Path, Pat
         assert frechet(json.loads(output.read_text())["results"][0]) > 0
 
 
-def test_commands_without_images_speak_once(fidtool: Run) -> None:
+def test_commands_without_images_print_once_per_machine(fidtool: Run) -> None:
     variables = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     for command in ("metrics", "protocols", "cache", "weights"):
         runs = [fidtool(command, **variables, RANK=f"{rank}", LOCAL_RANK=f"{rank % 2}") for rank in range(1, 4)]
         assert [run.status for run in runs] == [0, 0, 0]
-        assert [bool(run.stdout) for run in runs] == [False, True, False], "one rank of each machine"
+        assert [bool(run.stdout) for run in runs] == [False, True, False], "only local rank zero prints"
         assert fidtool(command, RANK="none").stdout
     assert (
         "the demo runs in a single process: run `fidtool demo` without" in fidtool("demo", **variables, RANK="0").error
     )
 
 
-def test_a_misspelt_keyword_is_named() -> None:
+def test_a_misspelt_keyword_gets_a_suggestion() -> None:
     with pytest.raises(TypeError, match=r"^compute\(\) .*'fail_abov'. Did you mean 'fail_above'\?$"):
         package.compute("real", "fake", fail_abov=3)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"^check\(\) got an unexpected keyword argument 'dims'$"):

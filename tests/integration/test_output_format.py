@@ -1,4 +1,4 @@
-"""How ``compute`` prints its result: lines, a table on a terminal, JSON."""
+"""Output formats of ``compute``: lines, a table on a terminal, JSON."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sets(tmp_path: Path) -> list[Path]:
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes stdout a terminal of 90 columns, as far as the command can tell."""
+    """Make stdout look like a terminal with 90 columns."""
     monkeypatch.setattr("fidtool.cli.compute.on_terminal", lambda: True)
     monkeypatch.setenv("COLUMNS", "90")
     monkeypatch.setenv("TERM", "xterm")
@@ -83,7 +83,7 @@ def test_json_and_lines_on_a_terminal(here: Run, sets: list[Path]) -> None:
     assert here(*arguments, "--format", "lines").stdout.count(f"{FD}: ") == 2
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals are a POSIX matter")
+@pytest.mark.skipif(sys.platform == "win32", reason="needs pseudo-terminals")
 def test_a_real_terminal(sets: list[Path], environment: dict[str, str], rank_server: RankServer) -> None:
     import fcntl
     import pty

@@ -1,4 +1,4 @@
-"""Metrics from code of the user's: computed as fidtool's own, listed as them, and shown wherever they are."""
+"""Custom metrics: they are computed, listed and shown in every output like fidtool's own."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def sets(tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.fixture
 def mind() -> Any:
-    """The example's class."""
+    """The metric class of the example."""
     spec = importlib.util.spec_from_file_location("mind_example", EXAMPLES / "mind.py")
     assert spec is not None
     assert spec.loader is not None
@@ -156,7 +156,7 @@ def mind() -> Any:
 
 
 def independent_mind(sets: tuple[Path, Path], directions: int, seed: int) -> float:
-    """From the features that fidtool keeps, by NumPy, one direction after the other."""
+    """Compute MIND with NumPy from fidtool's stored features, one direction at a time."""
     found = [fidtool.compute_statistics(folder, extractor=TINY, metrics="kid") for folder in sets]
     one, other = (np.asarray(each.features, dtype=np.float64) for each in found if each is not None)
     count, dims = min(len(one), len(other)), one.shape[1]
@@ -169,7 +169,7 @@ def independent_mind(sets: tuple[Path, Path], directions: int, seed: int) -> flo
     return 3 * dims * float(np.mean(values))
 
 
-def test_a_metric_of_a_file_stands_in_every_output(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_metric_from_a_file_is_in_every_output(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
     arguments = ("compute", *sets, "--extractor", TINY, "--metrics", f"fid,{MIND}", *FEW)
     outcome = here(*arguments, "--json", "--report", "page.html")
     labels = Labels(TINY, 16)
@@ -200,7 +200,7 @@ def test_in_python_a_metric_is_an_object(sets: tuple[Path, Path], mind: Any) -> 
     assert found.run.config["metrics"] == ["fid", "mind_example:MIND"]
 
 
-def test_fidtools_own_metrics_are_objects_too(sets: tuple[Path, Path]) -> None:
+def test_built_in_metrics_are_objects_as_well(sets: tuple[Path, Path]) -> None:
     kid = fidtool.KID(subset_size=9, subsets=4)
     found = fidtool.compute(*sets, extractor=TINY, metrics=["fid", kid])
     flat = fidtool.compute(*sets, extractor=TINY, metrics="fid,kid", kid_subset_size=9, kid_subsets=4)
@@ -220,7 +220,7 @@ def test_fidtools_own_metrics_are_objects_too(sets: tuple[Path, Path]) -> None:
         fidtool.compute(*sets, extractor=TINY, metrics=[fidtool.CMMD(extractor="timm")])
 
 
-def test_a_setting_is_given_in_one_place(sets: tuple[Path, Path], mind: Any) -> None:
+def test_a_setting_cannot_be_passed_twice(sets: tuple[Path, Path], mind: Any) -> None:
     options = {"mind.directions": 50}
     with pytest.raises(
         fidtool.InputError, match=r"'mind.directions'\] is set in addition to MIND\(\.\.\.\) in metrics"
@@ -235,7 +235,7 @@ def test_a_setting_is_given_in_one_place(sets: tuple[Path, Path], mind: Any) -> 
             fidtool.compute(*sets, metrics="kid", metric_options=wrong)  # type: ignore[arg-type]
 
 
-def test_an_object_cannot_pass_for_fidtools_own(sets: tuple[Path, Path], mind: Any) -> None:
+def test_invalid_metric_objects_are_refused(sets: tuple[Path, Path], mind: Any) -> None:
     class Taken(mind):  # type: ignore[misc]
         name = "fid"
 
@@ -252,7 +252,7 @@ def test_an_object_cannot_pass_for_fidtools_own(sets: tuple[Path, Path], mind: A
         fidtool.compute(*sets, extractor=TINY, num=True)
 
 
-def test_a_file_is_one_file_however_it_is_written(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+def test_different_spellings_of_a_path_are_one_metric(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
     (tmp_path / "faults.py").write_text(FAULTS.replace("1.0 / 0.0", "1.0"))
     (tmp_path / "below").mkdir()
     (tmp_path / "below" / "faults.py").write_text(FAULTS.replace("1.0 / 0.0", "2.0").replace('"faulty"', '"other"'))
@@ -277,7 +277,7 @@ class Apart(Metric):
 """
 
 
-def test_a_metric_may_have_a_network_of_its_own(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_metric_may_use_its_own_network(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
     (tmp_path / "apart.py").write_text(NETWORKS.format(spec=COLOURS, layer="mine"))
     run = ("compute", "--extractor", TINY, "--metrics", "fid,apart.py:Apart", "--json")
     outcome = here(*run, *sets)
@@ -395,7 +395,7 @@ def test_metrics_are_listed(here: Run) -> None:
     assert here("metrics", "nothing").error.startswith("error: unknown metric 'nothing'")
 
 
-def test_layers_are_found_again_in_files(tmp_path: Path) -> None:
+def test_layers_need_a_definition_to_be_written(tmp_path: Path) -> None:
     layer = fidtool.LayerStatistics(np.zeros(3), np.eye(3), None)
     fidtool.write_statistics(tmp_path / "kept.npz", fidtool.Statistics({"features": layer, "embedding": layer}, 30))
     assert [*fidtool.read_statistics(tmp_path / "kept.npz").layers] == ["features", "embedding"]
@@ -421,7 +421,9 @@ def test_a_metrics_setting_may_have_the_name_of_a_keyword(sets: tuple[Path, Path
     assert found.results[0].value("batch") == 4.0
 
 
-def test_a_step_that_is_too_fine_is_said_where_it_is(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+def test_the_error_about_a_fine_feature_step_names_the_place(
+    here: Run, sets: tuple[Path, Path], tmp_path: Path
+) -> None:
     (tmp_path / "fine.py").write_text(
         NETWORKS.format(spec=COLOURS, layer="mine").replace("(SPEC)", "(SPEC, feature_step=40)")
     )

@@ -1,4 +1,4 @@
-"""What a source holds beside the images that count: nothing that looks like an image is left out without a word."""
+"""Ignored files of a source: files that look like images are never ignored without a warning."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ def sets(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def rename(folder: Path, suffix: str, count: int = RENAMED) -> None:
-    """Gives the first images another suffix, and leaves their contents alone."""
+    """Change the suffix of the first images, without changing their contents."""
     for file in sorted(folder.iterdir())[:count]:
         file.rename(file.with_suffix(suffix))
 
 
-# --- what counts -----------------------------------------------------------------------------------------------------
+# --- files that count as images --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("suffix", [".avif", ".jp2", ".jfif"])
-def test_images_count_by_their_names_whatever_is_in_them(here: Run, sets: tuple[Path, Path], suffix: str) -> None:
+def test_images_are_recognised_by_their_suffix(here: Run, sets: tuple[Path, Path], suffix: str) -> None:
     before = here("compute", *sets, *BASE)
     rename(sets[1], suffix)
     after = here("compute", *sets, *BASE)
@@ -63,7 +63,7 @@ def test_avif_images_count(here: Run, sets: tuple[Path, Path]) -> None:
     assert here("check", sets[1], "--json").json["images"]["formats"] == {"PNG": COUNT - RENAMED, "AVIF": RENAMED}
 
 
-def test_a_list_names_its_images_whatever_their_suffix(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_list_may_name_images_with_any_suffix(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
     rename(sets[1], ".img")
     (tmp_path / "list.txt").write_text("".join(f"{file}\n" for file in sets[1].iterdir()))
     result = here("compute", sets[0], "list.txt", *BASE).json["results"][0]
@@ -71,11 +71,11 @@ def test_a_list_names_its_images_whatever_their_suffix(here: Run, sets: tuple[Pa
     assert not [line for line in result["warnings"] if "content but not by" in line]
 
 
-# --- what this Pillow cannot decode ----------------------------------------------------------------------------------
+# --- formats that this Pillow cannot decode --------------------------------------------------------------------------
 
 
 def _without(monkeypatch: pytest.MonkeyPatch, feature: str) -> None:
-    """A Pillow that was built without the decoder."""
+    """Simulate a Pillow that was built without the decoder."""
     check = features.check
     monkeypatch.setattr(features, "check", lambda name: name != feature and check(name))
     if feature == "avif":
@@ -87,7 +87,7 @@ def _without(monkeypatch: pytest.MonkeyPatch, feature: str) -> None:
 @pytest.mark.parametrize(
     ("suffix", "file_format", "feature"), [(".avif", "AVIF", "avif"), (".jp2", "JPEG2000", "jpg_2000")]
 )
-def test_a_missing_decoder_is_an_error_that_names_it(
+def test_the_error_about_a_missing_decoder_names_the_format(
     here: Run, sets: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, suffix: str, file_format: str, feature: str
 ) -> None:
     if not features.check(feature):
@@ -105,7 +105,7 @@ def test_a_missing_decoder_is_an_error_that_names_it(
 
 
 @pytest.mark.parametrize("brands", [b"heic\0\0\0\0mif1heic", b"mif1\0\0\0\0mif1heic"])
-def test_heic_is_an_error_that_says_to_convert_it(here: Run, sets: tuple[Path, Path], brands: bytes) -> None:
+def test_the_error_about_heic_says_to_convert_it(here: Run, sets: tuple[Path, Path], brands: bytes) -> None:
     alien = sets[1] / "photo.HEIC"
     alien.write_bytes(b"\0\0\0\x18ftyp" + brands + bytes(1000))
     run = here("compute", *sets, *BASE)
@@ -113,17 +113,17 @@ def test_heic_is_an_error_that_says_to_convert_it(here: Run, sets: tuple[Path, P
     assert f"cannot decode {alien}: it is a HEIF image (HEIC), which Pillow cannot decode: convert it" in run.error
 
 
-def test_a_damaged_image_is_not_blamed_on_the_decoder() -> None:
+def test_a_damaged_image_is_not_attributed_to_the_decoder() -> None:
     with pytest.raises(DecodeError) as failed:
         decode(encoded("WEBP")[:100])
     assert "without its decoder" not in str(failed.value)
 
 
-# --- what does not count ---------------------------------------------------------------------------------------------
+# --- files that do not count as images -------------------------------------------------------------------------------
 
 
-def test_images_of_other_names_are_a_warning(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
-    """In `compute` with and without a diagnosis, in `stats`, and in `check`."""
+def test_ignored_images_give_a_warning(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    """In `compute` with and without the diagnosis, in `stats`, and in `check`."""
     rename(sets[1], ".img")
     (sets[1] / "notes.txt").write_text("none of them")
     (sets[1] / "Thumbs.db").write_bytes(b"\xd0\xcf\x11\xe0")
@@ -153,7 +153,7 @@ def test_images_of_other_names_are_a_warning(here: Run, sets: tuple[Path, Path],
     assert here("compute", "kept.npz", sets[0], *BASE).json["results"][0]["passed_over"]["real"] is None
 
 
-def test_what_both_sets_pass_over_is_no_matter_of_such_pictures(here: Run, sets: tuple[Path, Path]) -> None:
+def test_ignored_images_are_reported_even_if_both_sets_have_them(here: Run, sets: tuple[Path, Path]) -> None:
     for folder in sets:
         rename(folder, ".img")
     document = here("check", sets[1], "--against", sets[0], "--json").json
@@ -161,7 +161,7 @@ def test_what_both_sets_pass_over_is_no_matter_of_such_pictures(here: Run, sets:
         assert "passed over" in [each["code"] for each in document[part]["findings"]]
 
 
-def test_other_files_are_counted_and_no_finding(here: Run, sets: tuple[Path, Path]) -> None:
+def test_other_files_are_counted_without_a_finding(here: Run, sets: tuple[Path, Path]) -> None:
     (sets[0] / "notes.txt").write_text("BM are the initials of whoever took these pictures, all of them by hand")
     (sets[0] / "more.txt").write_text("P1: the first of them")
     run = here("check", sets[0])
@@ -171,7 +171,7 @@ def test_other_files_are_counted_and_no_finding(here: Run, sets: tuple[Path, Pat
 
 
 @pytest.mark.parametrize("form", ["set.zip", "set.tar", "set.tar.gz"])
-def test_archives_pass_over_as_folders_do(sets: tuple[Path, Path], tmp_path: Path, form: str) -> None:
+def test_archives_ignore_the_same_files_as_folders(sets: tuple[Path, Path], tmp_path: Path, form: str) -> None:
     rename(sets[1], ".img")
     (sets[1] / "._00009.png").write_bytes(b"\0\5\x16\7")
     names = sorted(file.name for file in sets[1].iterdir())
@@ -181,22 +181,22 @@ def test_archives_pass_over_as_folders_do(sets: tuple[Path, Path], tmp_path: Pat
     else:
         write_tar(archive, sets[1], names, "w:gz" if form.endswith("gz") else "w")
     found = open_images(str(archive))
-    others = 2 if form == "set.zip" else len(names) + 1  # a label, or one for each, and what is hidden
+    others = 2 if form == "set.zip" else len(names) + 1  # one label file, or one per image and a hidden file
     passed_over = found.source.passed_over
     assert (len(found), passed_over.images, passed_over.example) == (COUNT - RENAMED, RENAMED, f"{archive}/00000.img")
     assert passed_over.other == others
     assert open_images(str(archive)).read([0]) == found.read([0])
 
 
-def test_a_folder_without_any_image_says_which_file_is_one(here: Run, sets: tuple[Path, Path]) -> None:
+def test_a_folder_without_image_suffixes_names_a_file_that_is_an_image(here: Run, sets: tuple[Path, Path]) -> None:
     rename(sets[1], ".img", COUNT)
     run = here("compute", *sets, *BASE)
     assert run.status == 2
     assert f"{sets[1] / '00000.img'} is an image by its first bytes" in run.error
 
 
-def test_few_of_many_files_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of each suffix, and more where one is an image; of suffixes without number a few altogether."""
+def test_only_some_of_many_files_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some files of each suffix, more if one is an image, and a limited number over many suffixes."""
     folder = make_pictures(tmp_path / "set", 1)
     for number in range(40):
         (folder / f"{number:02}.txt").write_text("a caption")
@@ -217,11 +217,11 @@ def test_few_of_many_files_are_looked_at(tmp_path: Path, monkeypatch: pytest.Mon
         (folder / f"of.{number:02}").write_text("a suffix of its own")
     opened.clear()
     list_folder(str(folder))
-    assert len(opened) <= (3 + 1) * 8, "of three suffixes, and of all others together"
+    assert len(opened) <= (3 + 1) * 8, "at most 8 files of each of three suffixes, and 8 of all others"
 
 
-def test_no_suffix_starves_another(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
-    """Whatever stands first in an archive."""
+def test_each_suffix_is_sampled(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    """The order of the files in the archive does not matter."""
     archive = tmp_path / "set.zip"
     picture = (sets[1] / "00000.png").read_bytes()
     with zipfile.ZipFile(archive, "w") as target:
@@ -239,7 +239,7 @@ def test_no_suffix_starves_another(here: Run, sets: tuple[Path, Path], tmp_path:
     assert f", {unseen} of them not opened" in here("check", archive).stdout.splitlines()[0]
 
 
-def test_in_a_store_nothing_is_looked_at() -> None:
+def test_remote_files_are_not_opened() -> None:
     counter = census.Census(looks=False)
     assert not counter.takes("a/b.img", "a/b.img", lambda: encoded("PNG"))
     found = counter.found()
@@ -263,7 +263,7 @@ def test_in_a_store_nothing_is_looked_at() -> None:
         ),
     ],
 )
-def test_the_advice_suits_the_format(heads: list[bytes], advice: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_suggestion_depends_on_the_format(heads: list[bytes], advice: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(Image.OPEN, "HEIF", raising=False)
     counter = census.Census()
     for number, head in enumerate(heads):
@@ -272,7 +272,7 @@ def test_the_advice_suits_the_format(heads: list[bytes], advice: str, monkeypatc
     assert advice in finding.message
 
 
-def test_a_format_without_a_decoder_is_no_matter_of_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_format_without_a_decoder_must_be_converted(monkeypatch: pytest.MonkeyPatch) -> None:
     check = features.check
     monkeypatch.setattr(features, "check", lambda name: name != "avif" and check(name))
     counter = census.Census()
@@ -295,7 +295,7 @@ def _broken_link(place: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [_pipe, _unreadable, _broken_link])
-def test_what_cannot_be_looked_at_stops_nothing(tmp_path: Path, make: Callable[[Path], None]) -> None:
+def test_files_that_cannot_be_opened_are_ignored(tmp_path: Path, make: Callable[[Path], None]) -> None:
     folder = make_pictures(tmp_path / "set", 2)
     make(folder / "odd")
     passed_over = list_folder(str(folder)).source.passed_over
@@ -303,7 +303,7 @@ def test_what_cannot_be_looked_at_stops_nothing(tmp_path: Path, make: Callable[[
 
 
 @pytest.mark.skipif(not features.check("avif"), reason="this Pillow cannot write AVIF")
-def test_a_truncated_avif_is_said_to_be_one(here: Run, sets: tuple[Path, Path]) -> None:
+def test_a_truncated_avif_is_reported_as_damaged(here: Run, sets: tuple[Path, Path]) -> None:
     cut = sets[1] / "cut.avif"
     cut.write_bytes(encoded("AVIF")[:100])
     run = here("compute", *sets, *BASE)

@@ -1,4 +1,4 @@
-"""A user's network with a preparation of its own."""
+"""A custom network with a custom preparation of the images."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import fidtool
 from support.preparations import BLANK, noise
 
 
-def test_a_users_network_with_a_preparation_of_its_own(here: Any, tmp_path: Path) -> None:
-    """Its features are those of torchvision's transform, and a protocol beside it is refused."""
+def test_a_custom_network_with_a_custom_preparation(here: Any, tmp_path: Path) -> None:
+    """The features are those of torchvision's transform. --protocol cannot be combined with a preparation."""
     source = (
         "import fidtool, torch\n"
         "class Colours(torch.nn.Module):\n"
@@ -35,7 +35,7 @@ def test_a_users_network_with_a_preparation_of_its_own(here: Any, tmp_path: Path
     transform = ImageClassification(crop_size=8, resize_size=10, interpolation=InterpolationMode.BILINEAR, **BLANK)
     expected = torch.stack([transform(picture).flatten()[::7] for picture in pictures]).double()
     statistics = fidtool.read_statistics(tmp_path / "set.npz")
-    # The statistics are of features rounded to multiples of 2 ** -18: half of one is 1.9e-6.
+    # Features are rounded to multiples of 2 ** -18, so the error is at most 1.9e-6.
     np.testing.assert_allclose(statistics.mu, expected.mean(0).numpy(), atol=2e-6)
     np.testing.assert_allclose(statistics.sigma, np.cov(expected.numpy(), rowvar=False), atol=2e-6)
     assert statistics.definition is not None

@@ -1,4 +1,4 @@
-"""A program's own code, which a run asks for images: when it runs, and under whose settings of torch."""
+"""Caller code that a run executes to get images: when it runs, and with which torch settings."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def pixels(place: Path) -> list[NDArray[np.uint8]]:
     return pixels_of(place)
 
 
-def test_a_programs_code_runs_while_no_network_does(
+def test_caller_code_does_not_run_at_the_same_time_as_the_network(
     place: Path, pixels: list[NDArray[np.uint8]], environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The number of threads, for one, is partly a setting of the whole process."""
+    """Some settings, such as the number of threads, are partly global to the process."""
     running: list[int] = []
     seen: set[tuple[int, int]] = set()
     features = Networks.features
@@ -41,7 +41,7 @@ def test_a_programs_code_runs_while_no_network_does(
     def noted(self: Networks, images: list[torch.Tensor]) -> dict[str, torch.Tensor]:
         running.append(1)
         try:
-            time.sleep(0.02)  # a network that the next image would overtake
+            time.sleep(0.02)  # long enough for the next image to be requested meanwhile
             return features(self, images)
         finally:
             running.pop()
@@ -57,7 +57,7 @@ def test_a_programs_code_runs_while_no_network_does(
     assert seen == {(0, 3)}
 
 
-def test_a_generator_may_be_inside_a_context_where_it_yields(
+def test_a_generator_may_yield_inside_a_torch_context(
     place: Path, pixels: list[NDArray[np.uint8]], environment: dict[str, str]
 ) -> None:
     def state() -> tuple[object, ...]:
@@ -85,7 +85,7 @@ def test_a_generator_may_be_inside_a_context_where_it_yields(
 
 
 class Endless:
-    """An iterable that is never at its end, and inside contexts of torch's."""
+    """An endless iterable that yields inside torch contexts."""
 
     def __init__(self, pixels: list[NDArray[np.uint8]]) -> None:
         self.pixels, self.closed_in = pixels, ()
@@ -100,14 +100,16 @@ class Endless:
 
 
 @pytest.mark.parametrize("kept", [False, True], ids=["closed", "still open"])
-def test_an_iterable_that_is_not_at_its_end_leaves_nothing_on(
+def test_an_unfinished_iterable_does_not_leave_torch_contexts_active(
     place: Path, pixels: list[NDArray[np.uint8]], environment: dict[str, str], kept: bool
 ) -> None:
-    """A training loop that went on in bfloat16 would not notice."""
+    """Otherwise a training loop would silently continue in bfloat16."""
     endless = Endless(pixels)
     given = iter(endless) if kept else endless
     fidtool.compute(place / "real", given, extractor=TINY, num=COUNT, cache=False)
-    assert endless.closed_in == (() if kept else (True, True)), "closed under its own settings; a program's own is not"
+    assert endless.closed_in == (() if kept else (True, True)), (
+        "fidtool closes its own iterator, under the iterator's settings, but not the caller's"
+    )
     assert not torch.is_autocast_enabled("cpu")
     assert not torch.is_inference_mode_enabled()
     assert torch.is_grad_enabled()
@@ -116,9 +118,9 @@ def test_an_iterable_that_is_not_at_its_end_leaves_nothing_on(
         assert not torch.is_grad_enabled()
 
 
-@pytest.mark.skipif(not hasattr(torch.backends.mkldnn, "conv"), reason="torch 2.9 brought the settings")
-def test_a_program_may_use_torchs_newer_settings_while_it_is_asked(place: Path, program: Run) -> None:
-    """In a process of its own: torch remembers which generation of settings a program has used."""
+@pytest.mark.skipif(not hasattr(torch.backends.mkldnn, "conv"), reason="needs the precision settings of torch 2.9")
+def test_caller_code_may_use_torchs_newer_precision_settings(place: Path, program: Run) -> None:
+    """Runs in a separate process, because torch remembers which of its two precision APIs a program has used."""
     code = f"""
 import torch, fidtool, numpy as np
 from fidtool.features.extractor import Networks
@@ -143,7 +145,7 @@ assert seen <= {{"none", "ieee"}}, seen
 def test_a_second_run_in_another_thread_is_refused(
     place: Path, pixels: list[NDArray[np.uint8]], environment: dict[str, str]
 ) -> None:
-    """torch's settings are those of the process; in the same thread one run may be inside another."""
+    """torch's settings are global to the process. A nested run in the same thread is allowed."""
     refused: list[str] = []
 
     def elsewhere() -> None:
@@ -165,8 +167,8 @@ def test_a_second_run_in_another_thread_is_refused(
     fidtool.compute(place / "real", place / "fake", extractor=TINY)
 
 
-def test_a_forward_thread_has_one_intra_op_thread_whatever_is_set_after_it_began() -> None:
-    """A thread asks for the number when it computes for the first time, and is told what any thread has set last."""
+def test_forward_threads_use_one_intra_op_thread() -> None:
+    """A thread reads the number of threads at its first computation, and gets the last value set by any thread."""
     before, go = torch.get_num_threads(), threading.Event()
     threads: ForwardThreads[int, int] = ForwardThreads(1, lambda _: go.wait() and torch.get_num_threads())
     try:

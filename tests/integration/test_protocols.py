@@ -1,4 +1,4 @@
-"""``fidtool protocols``, and the protocol's name in the JSON."""
+"""``fidtool protocols``, and the name of the protocol in the JSON."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from support.command_line import Run
 from support.pictures import make_pictures
 
 
-def test_the_json_gives_the_first_name(here: Run, tmp_path: Path) -> None:
-    """Statistics under one name are taken under the other."""
+def test_the_json_has_the_primary_name(here: Run, tmp_path: Path) -> None:
+    """edm and adm are aliases of tensorflow."""
     make_pictures(tmp_path / "real", 3)
     assert here("stats", "real", "--dims", 64, "--protocol", "edm", "-o", "real.npz", "--quiet").status == 0
     outcome = here("compute", "real.npz", "real", "--dims", 64, "--protocol", "adm", "--quiet", "--json")
@@ -22,7 +22,7 @@ def test_the_json_gives_the_first_name(here: Run, tmp_path: Path) -> None:
     assert "ddof 0 against 1): choose --protocol tensorflow" in refused.error
 
 
-def test_the_table_names_everything(here: Run) -> None:
+def test_the_table_is_complete(here: Run) -> None:
     printed = here("protocols").stdout
     assert max(map(len, printed.splitlines())) <= 110
     table, _, notes = printed.partition("\n\n")

@@ -1,4 +1,4 @@
-"""What is on record of a run: enough for a stranger to repeat it, and no secret."""
+"""The record of a run: it is sufficient to repeat the run, and contains no secrets."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def sets(tmp_path: Path, environment: dict[str, str]) -> tuple[Path, Path]:
 
 @pytest.fixture
 def store(sets: tuple[Path, Path], tmp_path: Path) -> Iterator[str]:
-    """Where REAL and FAKE are as archives, FAKE with a picture that cannot be read: an address with a password."""
+    """Address with a password at which REAL and FAKE are served as archives; FAKE has an image that cannot be read."""
     for folder in sets:
         with zipfile.ZipFile(tmp_path / f"{folder.name}.zip", "w") as archive:
             for file in sorted(folder.iterdir()):
@@ -52,7 +52,7 @@ def store(sets: tuple[Path, Path], tmp_path: Path) -> Iterator[str]:
 
 
 def recorded(outcome: Outcome) -> dict[str, Any]:
-    """The run's own part of the JSON, of a run that ended well."""
+    """Return the `run` object of the JSON of a successful run."""
     assert outcome.status == 0, outcome.stderr
     found: dict[str, Any] = outcome.json["run"]
     return found
@@ -68,7 +68,7 @@ def test_two_seeds_leave_two_records(here: Run, sets: tuple[Path, Path]) -> None
     assert (result["count"], result["found"]) == ({"real": 30, "fake": 30}, {"real": COUNT, "fake": COUNT})
 
 
-def test_a_run_says_where_and_when(here: Run, sets: tuple[Path, Path]) -> None:
+def test_the_record_has_host_and_date(here: Run, sets: tuple[Path, Path]) -> None:
     before = datetime.now(timezone.utc).replace(microsecond=0)
     run = recorded(here("compute", *sets, "--extractor", TINY, "--json"))
     assert run["host"] == socket.gethostname()
@@ -76,7 +76,7 @@ def test_a_run_says_where_and_when(here: Run, sets: tuple[Path, Path]) -> None:
     assert before <= began <= datetime.now(timezone.utc)
 
 
-def test_the_record_alone_repeats_the_number(here: Run, sets: tuple[Path, Path]) -> None:
+def test_the_record_is_sufficient_to_repeat_the_run(here: Run, sets: tuple[Path, Path]) -> None:
     floats = sets[0].parent / "floats.npy"
     np.save(floats, np.random.RandomState(0).uniform(-0.9, 0.9, (COUNT, 32, 32, 3)).astype(np.float32))
     first = here(
@@ -86,20 +86,20 @@ def test_the_record_alone_repeats_the_number(here: Run, sets: tuple[Path, Path])
     record = first.json
     program, *arguments = recorded(first)["command"]
     assert program == "fidtool"
-    assert here(*arguments, "--no-cache").metrics == first.metrics, "from the command"
+    assert here(*arguments, "--no-cache").metrics == first.metrics, "repeated from the recorded command"
     (result,) = record["results"]
     again = fidtool.compute(result["real"], result["fake"], **{**record["run"]["config"], "cache": False})
-    assert again.results[0].metrics == first.metrics, "from the settings"
+    assert again.results[0].metrics == first.metrics, "repeated from the recorded settings"
     call = again.to_dict()["run"]["command"]
-    assert eval(call, {"fidtool": fidtool}).results[0].metrics == first.metrics, "from the call"
+    assert eval(call, {"fidtool": fidtool}).results[0].metrics == first.metrics, "repeated from the recorded call"
 
 
-def test_a_call_names_what_is_in_no_file(sets: tuple[Path, Path]) -> None:
+def test_recorded_calls_describe_images_in_memory(sets: tuple[Path, Path]) -> None:
     pictures = [np.full((8, 8, 3), shade, dtype=np.uint8) for shade in range(0, 200, 5)]
     evaluation = fidtool.compute(sets[0], [sets[1], fidtool.Images(iter(pictures))], extractor=TINY, num=30)
     shown = f"['{sets[1]}', <fake: an iterable>]"
     assert evaluation.run.command == f"fidtool.compute('{sets[0]}', {shown}, num=30, extractor='{TINY}')"
-    assert [result.found_fake for result in evaluation.results] == [COUNT, None], "nobody knows how many would come"
+    assert [result.found_fake for result in evaluation.results] == [COUNT, None], "the length of an iterable is unknown"
     whole = fidtool.compute(sets[0], iter(pictures), extractor=TINY)
     assert (whole.results[0].count_fake, whole.results[0].found_fake) == (40, 40)
     settings = Settings(metrics=("fid", "kid"), report=Path("page.html"), timeout=60)
@@ -107,8 +107,8 @@ def test_a_call_names_what_is_in_no_file(sets: tuple[Path, Path]) -> None:
     assert call == "fidtool.compute('a', 'b', timeout=60.0, metrics=['fid', 'kid'], report='page.html')"
 
 
-def test_statistics_files_say_how_they_were_made(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
-    ways = ("--no-cache", "--timeout", 99, "--checkpoint", "kept")  # which change nothing in the file
+def test_statistics_files_record_their_settings(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    ways = ("--no-cache", "--timeout", 99, "--checkpoint", "kept")  # settings that do not affect the file
     made = here("stats", sets[0], "-o", "r.npz", "--extractor", TINY, "--num", 30, "--seed", 4, *ways)
     assert made.status == 0, made.stderr
     statistics = fidtool.read_statistics(tmp_path / "r.npz")
@@ -131,10 +131,10 @@ def test_statistics_files_say_how_they_were_made(here: Run, sets: tuple[Path, Pa
         ({"found": 50, "config": {"num": float("nan")}}, (None, None)),
     ],
 )
-def test_other_versions_files_are_read(
+def test_files_of_other_versions_are_read(
     here: Run, sets: tuple[Path, Path], tmp_path: Path, added: dict[str, Any], expected: tuple[Any, Any]
 ) -> None:
-    """Without these keys, with more of them, and with some that make no sense."""
+    """Such files may lack these keys, have more of them, or have invalid values."""
     assert here("stats", sets[0], "-o", "r.npz", "--extractor", TINY).status == 0
     with np.load(tmp_path / "r.npz") as archive:
         arrays = dict(archive)
@@ -146,8 +146,8 @@ def test_other_versions_files_are_read(
     assert here("compute", "other.npz", sets[1], "--extractor", TINY, "--json").status == 0
 
 
-def test_the_cache_knows_how_many_there_were(here: Run, sets: tuple[Path, Path]) -> None:
-    """And what is on record makes no entry another one."""
+def test_cached_statistics_have_the_number_of_images_found(here: Run, sets: tuple[Path, Path]) -> None:
+    """Recorded settings do not change the identity of an entry."""
     arguments = ("compute", *sets, "--extractor", TINY, "--num", 30, "--json")
     first, again = here(*arguments), here(*arguments, "--timeout", 99)
     assert (recorded(again)["images_computed"], recorded(again)["config"]["timeout"]) == (0, 99)
@@ -162,7 +162,7 @@ def test_the_cache_knows_how_many_there_were(here: Run, sets: tuple[Path, Path])
         (["fake", "--dims", "64", "--metrics", "is"], "Inception Score needs 2048 dims", None),
     ],
 )
-def test_a_failed_run_is_on_record(
+def test_a_failed_run_has_a_record(
     here: Run, sets: tuple[Path, Path], arguments: list[str], reason: str, config: dict[str, Any] | None
 ) -> None:
     failed = here("compute", "real", *arguments, "--json")
@@ -196,7 +196,7 @@ def test_the_page_shows_the_record(here: Run, sets: tuple[Path, Path], tmp_path:
 
 
 def test_the_page_shows_each_argument(sets: tuple[Path, Path]) -> None:
-    """Also behind an address, to which it does not belong."""
+    """An argument after an address is shown as a separate argument."""
     html_report = pytest.importorskip("fidtool.report.html", reason="needs fidtool[report]").html_report
     pytest.importorskip("matplotlib", reason="needs fidtool[report]")
     evaluation = fidtool.compute(*sets, extractor=TINY)
@@ -205,8 +205,8 @@ def test_the_page_shows_each_argument(sets: tuple[Path, Path]) -> None:
     assert "fidtool compute http://h:80/r.zip &#39;&lt;step?/a@2&gt;&#39;</code>" in page
 
 
-def test_no_secret_is_on_record(here: Run, store: str, tmp_path: Path) -> None:
-    """Neither in the JSON nor on the page, in a statistics file or in what is printed; images keep their names."""
+def test_the_record_has_no_secrets(here: Run, store: str, tmp_path: Path) -> None:
+    """This applies to JSON, page, statistics file and printed text. The names of images remain."""
     pytest.importorskip("jinja2", reason="needs fidtool[report]")
     real, fake = f"{store}real.zip?{QUERY}", f"{store}fake.zip?{QUERY}"
     flags = ("--extractor", TINY, "--on-error", "skip", "--max-skip", 0.1, "--json")

@@ -1,4 +1,4 @@
-"""What may be secret in addresses is left out of texts."""
+"""Secrets in addresses are removed from messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.command_line import Run
 def test_errors_and_warnings_in_python_have_no_secrets(
     environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They end in logs, with those that caused them."""
+    """Errors, warnings and their causes may be logged."""
     monkeypatch.setattr(store_requests, "_FIRST_DELAY", 0.01)
     address = "http://bob:hunter2@127.0.0.1:9/none.tar?token=SECRET"
     for ask in (lambda: fidtool.compute(address, address), lambda: fidtool.check(address)):
@@ -27,15 +27,15 @@ def test_errors_and_warnings_in_python_have_no_secrets(
         assert "none.tar" in printed
 
 
-def test_a_list_of_addresses_is_refused_by_name(here: Run, tmp_path: Path) -> None:
+def test_a_list_of_addresses_is_named_without_secrets(here: Run, tmp_path: Path) -> None:
     (tmp_path / "urls.txt").write_text("http://bob:hunter2@127.0.0.1:9/0.png?token=SECRET\n")
     run = here("compute", "urls.txt", "urls.txt")
     assert run.status == 2
     assert run.error.startswith("error: the list urls.txt contains the URL http://127.0.0.1:9/0.png, but a local list")
 
 
-def test_a_bucket_takes_no_password(here: Run) -> None:
-    """s3fs takes it for a part of the bucket's name, and says it."""
+def test_a_password_in_an_s3_address_is_refused(here: Run) -> None:
+    """s3fs would take it as part of the bucket's name and print it."""
     pytest.importorskip("fsspec", reason="needs fidtool[remote]")
     run = here("check", "s3://bob:hunter2@bucket/fake.zip?token=SECRET")
     assert run.status == 2
@@ -44,13 +44,13 @@ def test_a_bucket_takes_no_password(here: Run) -> None:
 
 
 @pytest.mark.parametrize("flag", ["--output", "--report", "--plot"])
-def test_results_are_written_to_files(here: Run, flag: str) -> None:
+def test_output_to_an_address_is_refused(here: Run, flag: str) -> None:
     run = here("compute", "a", "b", flag, "https://u:p4ss@host/x.png?token=SECRET")
     assert run.status == 2
     assert run.error == f"error: {flag} must be a file on this machine, and https://host/x.png is a URL"
 
 
-def test_a_checkpoint_is_a_folder(here: Run, tmp_path: Path) -> None:
+def test_a_checkpoint_at_an_address_is_refused(here: Run, tmp_path: Path) -> None:
     run = here("compute", "a", "b", "--checkpoint", "https://u:p4ss@host/x?token=SECRET")
     assert run.status == 2
     assert run.error == "error: --checkpoint must be a folder on this machine, and https://host/x is a URL"

@@ -1,4 +1,4 @@
-"""Images in an S3-compatible store on this machine."""
+"""Images in a local S3-compatible store."""
 
 from __future__ import annotations
 
@@ -41,28 +41,28 @@ S3_FORMS = (
 
 
 @pytest.mark.parametrize("form", S3_FORMS)
-def test_s3_gives_the_folders_number(here: Run, place: Path, expected: float, to_s3: None, form: str) -> None:
+def test_s3_gives_the_folders_value(here: Run, place: Path, expected: float, to_s3: None, form: str) -> None:
     run = here("compute", place / "real", f"s3://bucket/{form}", *ARGUMENTS)
     assert run.fid == pytest.approx(expected, rel=1e-12) if form == "statistics.npz" else run.fid == expected
 
 
-def test_decoding_processes_have_connections_of_their_own(
+def test_decoding_workers_open_their_own_connections(
     fidtool: Run, place: Path, expected: float, s3: dict[str, str]
 ) -> None:
-    """REAL is fetched by this process first: its forks must not use what it has open."""
+    """The main process fetches REAL first. Its forks must not use the open connections."""
     arguments = ("compute", "s3://bucket/real", "s3://bucket/images", *ARGUMENTS, "--num-workers", 2)
     assert fidtool(*arguments, **s3).fid == expected
 
 
 @pytest.mark.parametrize("url", ["nosuch://bucket/images", "s3://"])
-def test_an_address_that_is_none(here: Run, place: Path, to_s3: None, url: str) -> None:
+def test_invalid_addresses_are_refused(here: Run, place: Path, to_s3: None, url: str) -> None:
     run = here("compute", place / "real", url, *ARGUMENTS)
     assert run.status == 2
     assert url in run.error
 
 
-def test_s3_is_asked_whether_an_object_is_still_the_same(place: Path, s3: dict[str, str], to_s3: None) -> None:
-    """s3fs answers from what it has listed, were it not told to forget that."""
+def test_changed_objects_are_detected_despite_s3fs_listings(place: Path, s3: dict[str, str], to_s3: None) -> None:
+    """s3fs would answer from its cached listing unless the listing is invalidated."""
     objects = client(s3)
     objects.put_object(Bucket="bucket", Key="lists/a.txt", Body=b"one")
     assert len(store_requests.file_system("s3://bucket/lists").ls("s3://bucket/lists")) == 1
@@ -74,7 +74,7 @@ def test_s3_is_asked_whether_an_object_is_still_the_same(place: Path, s3: dict[s
     assert (remote.remote_files("s3://bucket/lists/a.txt").stamps() != stamps).any()
 
 
-def test_a_remote_folder_that_changes_meanwhile(
+def test_a_remote_folder_that_changes_during_the_run(
     here: Run, place: Path, s3: dict[str, str], to_s3: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     objects = client(s3)
@@ -95,8 +95,8 @@ def test_a_remote_folder_that_changes_meanwhile(
     assert "2 files of s3://bucket/moving changed while they were read" in str(run.json)
 
 
-def test_names_that_stores_allow(here: Run, place: Path, expected: float, s3: dict[str, str], to_s3: None) -> None:
-    """Names that begin with a slash, and brackets that are no pattern."""
+def test_unusual_object_names(here: Run, place: Path, expected: float, s3: dict[str, str], to_s3: None) -> None:
+    """Names that begin with a slash, and brackets that are not a pattern."""
     objects = client(s3)
     names = names_in(place / "images")
     objects.upload_file(str(place / "images.zip"), "bucket", "run[1]/images.zip")
@@ -111,7 +111,7 @@ def test_names_that_stores_allow(here: Run, place: Path, expected: float, s3: di
     assert set(run.stdout.split()) == wanted
 
 
-def test_a_checkpoint_goes_on_wherever_the_program_is_started(
+def test_a_checkpoint_resumes_from_another_working_folder(
     here: Run, place: Path, s3: dict[str, str], to_s3: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def resumed() -> int:
@@ -124,7 +124,7 @@ def test_a_checkpoint_goes_on_wherever_the_program_is_started(
     assert resumed() == 2 * COUNT
 
 
-def test_an_object_that_went_is_not_asked_for_again(place: Path, s3: dict[str, str], to_s3: None) -> None:
+def test_a_deleted_object_is_reported_as_missing(place: Path, s3: dict[str, str], to_s3: None) -> None:
     files = remote.remote_files("s3://bucket/images/000.png")
     gone = remote.RemoteFiles(["s3://bucket/images/none.png"], files.stamps())
     (answer,) = gone.fetch([(0, 0, -1)])

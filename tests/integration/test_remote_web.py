@@ -1,4 +1,4 @@
-"""Images on a web server, in good health and bad."""
+"""Images on a local web server, with and without server faults."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def expected(place: Path) -> float:
 
 @pytest.fixture
 def web(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpStore]:
-    """A server of the same; waits between tries are short."""
+    """A server of the same sets. Waits between attempts are short."""
     monkeypatch.setattr(store_requests, "_FIRST_DELAY", 0.01)
     with http_store(place) as store:
         yield store
@@ -43,19 +43,19 @@ def web(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
 @pytest.mark.parametrize(
     "form", ["images/", "images.txt", "images.zip", "images.tar.xz", "images.npz", "statistics.npz"]
 )
-def test_the_web_gives_the_folders_number(here: Run, place: Path, expected: float, web: HttpStore, form: str) -> None:
+def test_http_gives_the_folders_value(here: Run, place: Path, expected: float, web: HttpStore, form: str) -> None:
     assert here("compute", place / "real", f"{web.url}{form}", *ARGUMENTS).fid == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("form", ["images.zip", "images.npz", "statistics.npz"])
-def test_an_address_may_ask_for_something(here: Run, place: Path, expected: float, web: HttpStore, form: str) -> None:
+def test_an_address_may_have_a_query(here: Run, place: Path, expected: float, web: HttpStore, form: str) -> None:
     run = here("compute", place / "real", f"{web.url}{form}?token=1", *ARGUMENTS)
     assert run.fid == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("faults", [[503, 503], ["cut"], [500, "cut", 429]])
 @pytest.mark.parametrize("form", ["images/", "images.zip", "packed.npz"])
-def test_what_fails_for_a_moment_is_asked_for_again(
+def test_temporary_failures_are_retried(
     here: Run, place: Path, expected: float, web: HttpStore, form: str, faults: list[int | str]
 ) -> None:
     name = f"images/{names_in(place / 'images')[0]}" if form == "images/" else form
@@ -65,8 +65,8 @@ def test_what_fails_for_a_moment_is_asked_for_again(
 
 
 @pytest.mark.parametrize("form", ["images/", "images.zip", "packed.npz"])
-def test_what_fails_each_time_ends_the_run(here: Run, place: Path, web: HttpStore, form: str) -> None:
-    """Also where bad files are skipped: the number must not depend on the weather."""
+def test_a_permanent_server_error_ends_the_run(here: Run, place: Path, web: HttpStore, form: str) -> None:
+    """--on-error skip does not apply, because the value must not depend on network failures."""
     name = "images/007.png" if form == "images/" else form
     web.faults[name], web.lasting = [503], True
     run = here("compute", place / "real", f"{web.url}{form}", *ARGUMENTS, "--on-error", "skip", "--max-skip", "0.5")
@@ -77,9 +77,7 @@ def test_what_fails_each_time_ends_the_run(here: Run, place: Path, web: HttpStor
 
 
 @pytest.mark.parametrize(("status", "words"), [(404, "does not exist"), (410, "does not exist")])
-def test_what_no_second_try_would_change_is_not_asked_again(
-    here: Run, place: Path, web: HttpStore, status: int, words: str
-) -> None:
+def test_missing_objects_are_not_retried(here: Run, place: Path, web: HttpStore, status: int, words: str) -> None:
     web.faults["images/007.png"], web.lasting = [status], True
     arguments = ("compute", place / "real", f"{web.url}images/", *ARGUMENTS)
     run = here(*arguments)
@@ -91,8 +89,8 @@ def test_what_no_second_try_would_change_is_not_asked_again(
     assert skipping.json["results"][0]["count"]["fake"] == COUNT - 1
 
 
-def test_whoever_may_read_no_more_skips_nothing(here: Run, place: Path, web: HttpStore) -> None:
-    """As when a token expires in the middle: the others would all be skipped, up to what is allowed."""
+def test_denied_access_is_not_skipped(here: Run, place: Path, web: HttpStore) -> None:
+    """If a token expires during the run, all remaining images would be skipped, up to --max-skip."""
     web.faults["images/007.png"], web.lasting = [403], True
     arguments = ("compute", place / "real", f"{web.url}images/", *ARGUMENTS)
     run = here(*arguments, "--on-error", "skip", "--max-skip", "0.9")
@@ -110,20 +108,20 @@ def test_whoever_may_read_no_more_skips_nothing(here: Run, place: Path, web: Htt
         ("shard-{000..005}.tar", ["shard-003.tar does not exist"]),
     ],
 )
-def test_what_is_not_there_is_said(here: Run, place: Path, web: HttpStore, form: str, words: list[str]) -> None:
+def test_missing_sources_are_reported(here: Run, place: Path, web: HttpStore, form: str, words: list[str]) -> None:
     run = here("compute", place / "real", f"{web.url}{form}", *ARGUMENTS)
     assert run.status == 2
     assert [word for word in words if word not in run.error] == [], run.error
 
 
-def test_a_server_that_sends_no_pieces_is_of_no_use_for_archives(here: Run, place: Path, web: HttpStore) -> None:
+def test_a_server_without_byte_ranges_is_refused_for_archives(here: Run, place: Path, web: HttpStore) -> None:
     web.faults["images.zip"], web.lasting = ["whole"], True
     run = here("compute", place / "real", f"{web.url}images.zip", *ARGUMENTS)
     assert run.status == 2
     assert "ignores byte ranges and sends whole files" in run.error
 
 
-def test_no_server_at_all(here: Run, place: Path, web: HttpStore) -> None:
+def test_no_server(here: Run, place: Path, web: HttpStore) -> None:
     run = here("compute", place / "real", f"http://127.0.0.1:{free_port()}/images.zip", *ARGUMENTS)
     assert run.status == 1
     assert "could not be read after 5 attempts" in run.error
@@ -150,7 +148,7 @@ def test_a_missing_extra_is_named(
     assert extra in run.error
 
 
-def test_versions_decide_what_the_cache_has(here: Run, tmp_path: Path, web: HttpStore) -> None:
+def test_the_cache_depends_on_the_version_of_an_object(here: Run, tmp_path: Path, web: HttpStore) -> None:
     web.folder = tmp_path / "web"
     make_squares(web.folder / "images", COUNT)
 
@@ -168,7 +166,7 @@ def test_versions_decide_what_the_cache_has(here: Run, tmp_path: Path, web: Http
     np.save(web.folder / "images.npy", 255 - pixels)
     assert [computed(), computed()] == [COUNT, 0]
     web.tagged = False
-    assert [computed(), computed()] == [COUNT, COUNT], "nobody can tell whether it is still the same"
+    assert [computed(), computed()] == [COUNT, COUNT], "without an ETag, a change cannot be detected"
     run = here("compute", f"{web.url}images.npy", f"{web.url}images.npy", "--extractor", TINY, "--checkpoint", "kept")
     assert run.status == 2
     assert "--checkpoint cannot detect whether" in run.error
@@ -176,13 +174,13 @@ def test_versions_decide_what_the_cache_has(here: Run, tmp_path: Path, web: Http
 
 @pytest.fixture
 def silent() -> Iterator[threading.Event]:
-    """A server that waits for it does not answer as long as the test lasts."""
+    """A server that waits for this event does not answer during the test."""
     event = threading.Event()
     yield event
     event.set()
 
 
-def test_a_store_that_does_not_answer_is_not_waited_for_forever(
+def test_reading_from_a_store_that_does_not_answer_times_out(
     place: Path, web: HttpStore, silent: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "_REQUEST_TIMEOUT", 0.2)
@@ -195,7 +193,7 @@ def test_a_store_that_does_not_answer_is_not_waited_for_forever(
     assert "after 5 attempts" in str(answer)
 
 
-def test_a_store_that_says_nothing_of_an_object_is_not_waited_for_forever(
+def test_metadata_requests_time_out(
     here: Run, place: Path, web: HttpStore, silent: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_requests, "_INFO_TIMEOUT", 0.2)
@@ -205,8 +203,8 @@ def test_a_store_that_says_nothing_of_an_object_is_not_waited_for_forever(
     assert "could not be read after 5 attempts: no answer within 0.2 s" in run.error
 
 
-def test_a_program_does_not_wait_for_what_it_asked(place: Path, web: HttpStore) -> None:
-    """Whoever has given up on a store that never answers can end: its threads do not hold the interpreter."""
+def test_pending_requests_do_not_block_exit(place: Path, web: HttpStore) -> None:
+    """The interpreter must not wait for threads whose requests never finish."""
     program = f"""
 import threading
 from fidtool.sources.remote import remote_files
@@ -217,8 +215,8 @@ in_background(threading.Event().wait)
     subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE)
 
 
-def test_nothing_of_an_object_is_nothing(web: HttpStore) -> None:
-    """A request for an empty piece would bring the whole object."""
+def test_empty_ranges_are_not_requested(web: HttpStore) -> None:
+    """A request for an empty range would return the whole object."""
     files = remote.remote_files(f"{web.url}images.zip")
     before = web.asked["images.zip"]
     assert files.fetch([(0, 5, 0), (0, 0, 2)]) == [b"", b"PK"]
@@ -226,14 +224,14 @@ def test_nothing_of_an_object_is_nothing(web: HttpStore) -> None:
     assert web.asked["images.zip"] == before + 1
 
 
-def test_an_object_that_would_fill_the_memory_is_not_fetched() -> None:
+def test_an_object_larger_than_the_limit_is_not_fetched() -> None:
     stamps = np.array([[1 << 40, 1, 0, 0, 0]])
     (answer,) = remote.RemoteFiles(["http://127.0.0.1:1/000.png"], stamps).fetch([(0, 0, -1)])
     assert isinstance(answer, ContentError)
     assert "it has 1099511627776 bytes; an image file may have at most" in str(answer)
 
 
-def test_a_store_that_is_gone_at_the_end_takes_no_number_along(
+def test_a_store_that_fails_at_the_end_does_not_lose_the_result(
     here: Run, place: Path, expected: float, web: HttpStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone(self: remote.RemoteFiles, stamps: object) -> list[int]:
@@ -245,21 +243,19 @@ def test_a_store_that_is_gone_at_the_end_takes_no_number_along(
     assert "changed while it was read: it does not answer" in str(run.json)
 
 
-def test_an_object_counts_once(here: Run, place: Path, web: HttpStore) -> None:
+def test_an_object_matched_twice_is_refused(here: Run, place: Path, web: HttpStore) -> None:
     run = here("compute", place / "real", f"{web.url}{{images,images}}.zip", *ARGUMENTS)
     assert run.status == 2
     assert "matches an object twice" in run.error
 
 
-def test_what_an_address_asks_for_has_colons(here: Run, place: Path, expected: float, web: HttpStore) -> None:
+def test_a_query_may_contain_colons(here: Run, place: Path, expected: float, web: HttpStore) -> None:
     run = here("compute", place / "real", f"{web.url}images.npz?signature=a:b", *ARGUMENTS)
     assert run.fid == expected
 
 
-def test_a_server_that_packs_what_it_sends_is_asked_not_to(
-    here: Run, place: Path, expected: float, web: HttpStore
-) -> None:
-    """Pieces of what was packed on the way would be no pieces of the file."""
+def test_compressed_transfer_is_disabled(here: Run, place: Path, expected: float, web: HttpStore) -> None:
+    """Byte ranges of a compressed response would not be ranges of the file."""
     web.packs = True
     assert here("compute", place / "real", f"{web.url}images.zip", *ARGUMENTS).fid == expected
 
@@ -273,7 +269,7 @@ def test_a_server_that_packs_what_it_sends_is_asked_not_to(
         (["images/000.png", "http://[bad/x.png"], "http://[bad/x.png"),
     ],
 )
-def test_a_list_on_the_web_is_not_believed(
+def test_entries_of_a_remote_list_are_validated(
     here: Run, place: Path, tmp_path: Path, web: HttpStore, lines: list[str], words: str
 ) -> None:
     web.folder = tmp_path
@@ -284,20 +280,20 @@ def test_a_list_on_the_web_is_not_believed(
     assert words in run.error
 
 
-def test_a_single_image_on_the_web(here: Run, place: Path, web: HttpStore) -> None:
+def test_a_single_remote_image_is_refused(here: Run, place: Path, web: HttpStore) -> None:
     run = here("compute", place / "real", f"{web.url}images/000.png", *ARGUMENTS)
     assert run.status == 2
     assert "is an image, not a set of images" in run.error
 
 
-def test_the_letters_of_a_protocol_are_small(here: Run, place: Path, web: HttpStore) -> None:
+def test_the_scheme_must_be_in_lower_case(here: Run, place: Path, web: HttpStore) -> None:
     run = here("compute", place / "real", web.url.replace("http", "HTTP"), *ARGUMENTS)
     assert run.status == 2
     assert "must begin with http:// in lower case" in run.error
 
 
 @pytest.mark.parametrize("form", ["images/", "images.txt"])
-def test_objects_of_unknown_size_are_not_fetched_without_end(
+def test_objects_of_unknown_size_are_fetched_up_to_the_limit(
     here: Run, place: Path, web: HttpStore, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     monkeypatch.setattr(remote, "MOST_BYTES", 400)

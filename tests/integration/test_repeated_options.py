@@ -1,4 +1,4 @@
-"""An option that is given twice: refused where its values differ, on every command; --metrics adds up."""
+"""Options passed twice: different values are refused by every command; the values of --metrics add up."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ARGUMENTS = {"compute": ["real", "fake"], "stats": ["images", "-o", "kept.npz"],
 
 
 def values_of(option: click.Option) -> tuple[str, str]:
-    """Two values that differ."""
+    """Return two different values."""
     if isinstance(option.type, click.Choice):
         first, second, *_ = option.type.choices
         return str(first), str(second)
@@ -31,12 +31,12 @@ OPTIONS = [
     for option in command.params
     if isinstance(option, click.Option) and not option.multiple and (option.secondary_opts or not option.is_flag)
 ]
-"""Of every command those that can say two things: not what adds up, nor a plain flag."""
+"""The options of each command that can contradict themselves: not repeatable options, and not plain flags."""
 
 
 @pytest.mark.parametrize(("command", "option"), OPTIONS)
 def test_two_values_are_refused(here: Run, command: click.Command, option: click.Option) -> None:
-    """Which flag and which values, in whichever way they are written; nothing is begun."""
+    """The message has the option and both values, in any spelling. No work is started."""
     first, second = values_of(option)
     name, *other_names = option.opts
     given = [name, first, f"{name}={second}"]
@@ -53,8 +53,8 @@ def test_two_values_are_refused(here: Run, command: click.Command, option: click
     assert f"(see `fidtool {command.name} --help`)" in run.error
 
 
-def test_the_same_twice_is_no_contradiction(here: Run) -> None:
-    """Neither is a number that is written in two ways, nor a flag, nor what is a value and looks like a flag."""
+def test_the_same_value_twice_is_accepted(here: Run) -> None:
+    """Different spellings of a number, repeated flags, and an argument that looks like an option are accepted too."""
     same = ["--seed", 1, "--seed=01", "--json", "--json", "--no-recursive", "--no-recursive", "--fail-above", 1]
     run = here("compute", "real", "fake", *same, "--fail-above", "1.0", "--device", "cpu", "--", "--seed")
     assert run.status == 2
@@ -62,7 +62,7 @@ def test_the_same_twice_is_no_contradiction(here: Run) -> None:
     assert here("cache", "--clear", "--clear").status == 0
 
 
-def test_a_value_that_is_none_is_said_as_ever(here: Run) -> None:
+def test_an_invalid_value_twice_has_the_usual_message(here: Run) -> None:
     assert "'x' is not a valid integer" in here("compute", "real", "fake", "--seed", "x", "--seed", "x").error
 
 
@@ -72,6 +72,6 @@ def test_metrics_add_up(here: Run, tmp_path: Path) -> None:
     one = here(*arguments, "--metrics", "kid,fid")
     several = here(*arguments, "--metrics", "kid", "--metrics", "fid", "--metrics=kid")
     assert several.metrics == one.metrics
-    assert len(several.metrics) == 3, "the Fréchet distance, KID and its spread"
+    assert len(several.metrics) == 3, "the Fréchet distance, KID and its standard deviation"
     idle = here("compute", images, images, "--metrics", "fid", "--metrics", "prdc", "--kid-subset-size", 9)
     assert "--kid-subset-size is a setting of kid" in idle.error

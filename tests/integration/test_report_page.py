@@ -1,4 +1,4 @@
-"""The report in a browser: loading, keyboard, themes, narrow windows, enlarged images, names that are not markup."""
+"""The report in a browser: loading, keyboard, themes, narrow windows, enlarged images, escaped names."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _FLAGS = [
 _PHONE, _DESK = (390, 844), (1280, 900)
 _OPEN_ALL = "all => all.forEach(each => each.open = true)"
 _BLOCKS = "details:not(.zoom)"
-"""Of the blocks of one image a browser keeps one open, in front of everything."""
+"""All collapsible blocks but the enlarged images, of which the browser shows one at a time, in front of the page."""
 _TEXTS = (
     "h1, h2, h3, p, li, td, th, caption, a, summary, figcaption, .remark, .tag, .alert, .about, .lost, pre code, dt, "
     "dd, .figure, .chart svg text"
@@ -77,7 +77,7 @@ _FOCUSED = """() => {
 
 @dataclass
 class Opened:
-    """A page in a window, and what happened while it was loaded."""
+    """A page in a window, with its requests and console messages."""
 
     page: Page
     requests: list[str] = field(default_factory=list)
@@ -86,7 +86,7 @@ class Opened:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One browser for all tests here."""
+    """One browser for all tests of this file."""
     with _sync_api.sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=_CHROMIUM, args=_FLAGS, timeout=1000 * PATIENCE)
         yield started
@@ -95,7 +95,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A page of two FAKEs with everything, awful names and a lost image; a page of one; a page of long values."""
+    """Three pages: two FAKEs with hostile names and a missing image, one FAKE, and long values."""
     folder = tmp_path_factory.mktemp("pages")
     names = [NASTY.replace("/", "|") + ".png", os.fsdecode(b"no text \xff.png"), "plain.png"]
     images = [write_image(folder, name, (32, 32), seed) for seed, name in enumerate(names)]
@@ -111,14 +111,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def _all_metrics(images: list[str]) -> str:
-    """Every metric, of five FAKEs, with values of many digits, and more warnings than are shown at once."""
+    """Return a page with every metric for five FAKEs, long values, and more warnings than are shown at once."""
     evaluation, exhibits = rich(bare(*(f"samples/ddpm-cosine-{number}k/seed0" for number in range(1, 6))), images)
     wide = {"fid": 312.34567, "sfid": 298.76543, "fid_infinity": 301.2345, "kid": 0.31951234, "kid_std": 0.00123456}
     metrics = METRICS | wide
     better = {name: number.better for name, number in evaluation.labels.numbers.items()}
 
     def values(place: int) -> dict[str, float]:
-        """The first FAKE is the best by every metric."""
+        """Return the values of a FAKE; the first FAKE is the best by every metric."""
         step = {"lower": 1.0 + place / 1000, "higher": 1.0 - place / 1000}
         return {name: value * step[better[name]] if name in better else value for name, value in metrics.items()}
 
@@ -130,7 +130,7 @@ def _all_metrics(images: list[str]) -> str:
 
 
 def opened(browser: Browser, file: Path, size: tuple[int, int] = _DESK, **settings: Any) -> Opened:
-    """Opens a page; nothing but the file itself is given to it."""
+    """Open a page; all requests but that for the file itself are blocked."""
     context = browser.new_context(viewport={"width": size[0], "height": size[1]}, reduced_motion="reduce", **settings)
     context.set_default_timeout(1000 * PATIENCE)
     found = Opened(context.new_page())
@@ -157,12 +157,12 @@ def desk(request: pytest.FixtureRequest, browser: Browser, files: dict[str, Path
     found.page.context.close()
 
 
-def test_it_loads_alone_and_without_complaint(desk: Opened) -> None:
+def test_the_page_loads_without_other_files_or_errors(desk: Opened) -> None:
     page = desk.page
     assert page.evaluate(
         "Promise.all([...document.images].map(image => image.decode().then(() => 0))).then(a => a.length)"
     )
-    assert len(desk.requests) == 1, "the file, and nothing else"
+    assert len(desk.requests) == 1, "the page requests nothing but itself"
     assert desk.complaints == []
     broken = "[...document.images].filter(image => !image.naturalWidth || !image.alt.includes('png')).length"
     assert page.evaluate(broken) == 0
@@ -172,7 +172,7 @@ def test_it_loads_alone_and_without_complaint(desk: Opened) -> None:
     assert page.get_by_role("img", name="gone.png: not found").count() > 0
 
 
-def test_names_are_seen_as_they_are(browser: Browser, files: dict[str, Path]) -> None:
+def test_names_are_shown_unchanged(browser: Browser, files: dict[str, Path]) -> None:
     page = opened(browser, files["several"]).page
     assert "<b>&\"quotes'<script>window.hacked=1</script>\\n" in page.locator("#fake-1-name").inner_text()
     assert page.get_by_alt_text("<script>window.hacked=1<|script>").count() > 0
@@ -180,7 +180,7 @@ def test_names_are_seen_as_they_are(browser: Browser, files: dict[str, Path]) ->
     page.context.close()
 
 
-def test_its_structure_can_be_heard(desk: Opened) -> None:
+def test_the_structure_is_accessible_to_screen_readers(desk: Opened) -> None:
     page = desk.page
     for role in ("main", "navigation", "banner", "contentinfo"):
         assert page.get_by_role(role).count() == 1, role
@@ -211,8 +211,8 @@ def test_the_keyboard_reaches_everything(desk: Opened) -> None:
         if at["body"]:
             break
         reached.append(at)
-    assert wanted <= len(reached) < wanted + 50, "scrolling boxes take part where they scroll"
-    assert reached[0]["name"] == "A #main", "the way past the contents comes first"
+    assert wanted <= len(reached) < wanted + 50, "boxes that scroll can be reached as well"
+    assert reached[0]["name"] == "A #main", "the link that skips the contents comes first"
     assert [at["name"] for at in reached if not (at["outline"] and at["seen"])] == []
     page.keyboard.press("Home")
     page.locator(f"{_BLOCKS} > summary").first.focus()
@@ -221,7 +221,7 @@ def test_the_keyboard_reaches_everything(desk: Opened) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_both_themes_can_be_read(scheme: str, browser: Browser, files: dict[str, Path]) -> None:
+def test_both_themes_have_sufficient_contrast(scheme: str, browser: Browser, files: dict[str, Path]) -> None:
     page = opened(browser, files["several"], color_scheme=scheme).page
     page.eval_on_selector_all(_BLOCKS, _OPEN_ALL)
     contrasts = page.evaluate(_CONTRASTS, _TEXTS)
@@ -234,7 +234,7 @@ def test_both_themes_can_be_read(scheme: str, browser: Browser, files: dict[str,
 
 @pytest.mark.parametrize("size", [_PHONE, _DESK])
 @pytest.mark.parametrize("name", ["several", "single", "metrics"])
-def test_no_window_needs_no_sideways_scrolling(
+def test_no_window_needs_horizontal_scrolling(
     name: str, size: tuple[int, int], browser: Browser, files: dict[str, Path]
 ) -> None:
     page = opened(browser, files[name], size).page
@@ -246,7 +246,7 @@ def test_no_window_needs_no_sideways_scrolling(
     sizes = page.eval_on_selector_all(
         ".chart svg text", "all => all.map(each => each.getBoundingClientRect().height).filter(Boolean)"
     )
-    assert min(sizes) > 9, "the charts' words too"
+    assert min(sizes) > 9, "text in charts must be readable as well"
     page.context.close()
 
 
@@ -254,7 +254,7 @@ _SCROLLED = "box => [box.scrollWidth, box.clientWidth]"
 
 
 def test_all_metrics_fit_the_overview(browser: Browser, files: dict[str, Path]) -> None:
-    """On a desk; on a phone the table scrolls inside its box, with the names of the sets at its edge."""
+    """On a phone the table scrolls inside its box, and the names of the sets stay visible."""
     page = opened(browser, files["metrics"]).page
     assert page.locator(".overview thead th").count() == 13
     assert page.get_by_role("cell", name="0.3195 ± 0.0012 best").count() == 1
@@ -275,7 +275,7 @@ def test_all_metrics_fit_the_overview(browser: Browser, files: dict[str, Path]) 
     page.context.close()
 
 
-def test_many_warnings_are_one_line_until_they_are_opened(browser: Browser, files: dict[str, Path]) -> None:
+def test_many_warnings_are_collapsed(browser: Browser, files: dict[str, Path]) -> None:
     page = opened(browser, files["metrics"]).page
     warnings, text = page.locator("#warnings"), page.get_by_text("warning number 3", exact=True)
     box = warnings.bounding_box()
@@ -324,9 +324,11 @@ def test_an_image_is_enlarged_and_closed(
     assert shown["y"] >= 0
     assert shown["x"] + shown["width"] <= size[0]
     assert shown["y"] + shown["height"] <= size[1]
-    assert image.locator("p").is_visible(), "its name"
+    assert image.locator("p").is_visible(), "the name of the image is shown"
     page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.closest('main, nav') === null"), "nothing behind it has the focus"
+    assert page.evaluate("document.activeElement.closest('main, nav') === null"), (
+        "elements behind the image cannot be focused"
+    )
     summary.focus()
     use()
     assert page.locator(".zoom[open]").count() == 0
@@ -349,8 +351,8 @@ def test_images_can_be_skipped_with_the_keyboard(browser: Browser, files: dict[s
     page.context.close()
 
 
-def test_it_can_be_printed(browser: Browser, files: dict[str, Path]) -> None:
-    """Also while an image is enlarged, which does not cover the paper."""
+def test_the_page_can_be_printed(browser: Browser, files: dict[str, Path]) -> None:
+    """An enlarged image does not cover the printed page."""
     page = opened(browser, files["several"]).page
     page.locator("#fake-1-random .zoom summary").first.click()
     page.emulate_media(media="print")
@@ -362,7 +364,7 @@ def test_it_can_be_printed(browser: Browser, files: dict[str, Path]) -> None:
     page.context.close()
 
 
-def test_folded_warnings_are_printed(browser: Browser, files: dict[str, Path]) -> None:
+def test_collapsed_warnings_are_printed(browser: Browser, files: dict[str, Path]) -> None:
     page = opened(browser, files["metrics"]).page
     page.emulate_media(media="print")
     assert page.get_by_text("warning number 3", exact=True).is_visible()

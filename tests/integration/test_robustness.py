@@ -1,4 +1,4 @@
-"""Runs that go wrong, and programs that go on after them."""
+"""Failing runs, and files of the user that a run must not change."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from support.processes import PATIENCE
 @pytest.mark.parametrize(
     "variables", [{"RANK": "abc", "WORLD_SIZE": "2"}, {"RANK": "1", "WORLD_SIZE": "1"}, {"RANK": "3"}]
 )
-def test_launchers_variables_that_make_no_sense_are_said(fidtool: Run, variables: dict[str, str]) -> None:
+def test_invalid_launcher_variables_are_reported(fidtool: Run, variables: dict[str, str]) -> None:
     run = fidtool("compute", "real", "fake", **variables)
     assert run.status == 2
     assert run.stderr.startswith("error: ")
     assert run.stderr.count("\n") == 1
 
 
-def test_a_killed_decoding_process_is_one_line(fidtool: Run, tmp_path: Path) -> None:
-    """The network kills this process's children: what the kernel does when memory runs out."""
+def test_a_killed_decoding_worker_is_reported_in_one_line(fidtool: Run, tmp_path: Path) -> None:
+    """The network kills the decoding workers, as the kernel does when memory runs out."""
     killer = tmp_path / "killer.py"
     killer.write_text(
         "import os, signal, torch, fidtool\n"
@@ -47,7 +47,7 @@ def test_a_killed_decoding_process_is_one_line(fidtool: Run, tmp_path: Path) -> 
     assert run.stderr.count("\n") == 1
 
 
-def test_output_follows_links_and_leaves_devices_what_they_are(fidtool: Run, tmp_path: Path) -> None:
+def test_output_follows_links_and_writes_to_devices(fidtool: Run, tmp_path: Path) -> None:
     images = make_pictures(tmp_path / "images", 20)
     target, link = tmp_path / "target.json", tmp_path / "link.json"
     target.write_text('{"old": true}')
@@ -64,8 +64,8 @@ def test_output_follows_links_and_leaves_devices_what_they_are(fidtool: Run, tmp
 
 
 @pytest.mark.parametrize("redirection", [">> both", "3>&1 >/dev/null | cat > both"])
-def test_output_may_be_what_stdout_is(environment: dict[str, str], tmp_path: Path, redirection: str) -> None:
-    """The record follows the number, in a file too."""
+def test_output_and_stdout_may_be_the_same_file(environment: dict[str, str], tmp_path: Path, redirection: str) -> None:
+    """The record follows the value, also in a regular file."""
     make_pictures(tmp_path / "images", 20)
     (tmp_path / "both").write_text("earlier lines\n")
     output = "/dev/fd/3" if redirection.startswith("3") else "/dev/stdout"
@@ -78,7 +78,7 @@ def test_output_may_be_what_stdout_is(environment: dict[str, str], tmp_path: Pat
     assert written.endswith("}\n")
 
 
-def test_the_demo_overwrites_nobodys_pictures(fidtool: Run, tmp_path: Path) -> None:
+def test_the_demo_does_not_overwrite_images(fidtool: Run, tmp_path: Path) -> None:
     mine = make_pictures(tmp_path / "mine" / "real", 2)
     before = {file: file.read_bytes() for file in mine.iterdir()}
     run = fidtool("demo", "--folder", tmp_path / "mine")

@@ -1,4 +1,4 @@
-"""How networks are run: precisions, compilation, batches of one shape."""
+"""Execution of networks: precision, kernels, and imports."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def pair(tmp_path: Path) -> tuple[str, str]:
 
 
 @needs_weights
-def test_half_precision_is_another_number_and_on_record(pair: tuple[str, str]) -> None:
+def test_half_precision_changes_the_value_and_is_recorded(pair: tuple[str, str]) -> None:
     exact = fidtool.compute(*pair, dims=64, cache=False)
     for precision in ("bf16", "fp16"):
         half = fidtool.compute(*pair, dims=64, precision=precision, cache=False)
         assert half.frechet_distance == pytest.approx(exact.frechet_distance, rel=0.02)
         assert half.frechet_distance != exact.frechet_distance
         assert half.run.precision == precision
-        assert half.definition == exact.definition, "the protocol is the same: only where and how it ran differs"
+        assert half.definition == exact.definition, "precision is not part of the protocol"
 
 
 @needs_weights
@@ -49,7 +49,7 @@ def test_precisions_do_not_share_the_cache(pair: tuple[str, str]) -> None:
 
 
 @needs_weights
-def test_statistics_of_another_precision_are_said(here: Run, pair: tuple[str, str], tmp_path: Path) -> None:
+def test_statistics_of_another_precision_give_a_warning(here: Run, pair: tuple[str, str], tmp_path: Path) -> None:
     real, fake = pair
     file = tmp_path / "real.npz"
     assert here("stats", real, "-o", file, "--dims", "64", "--precision", "bf16").status == 0
@@ -61,13 +61,13 @@ def test_statistics_of_another_precision_are_said(here: Run, pair: tuple[str, st
     assert alone["run"]["precision"] == "", "no network ran"
 
 
-def test_a_network_of_ones_own_in_half_precision(pair: tuple[str, str]) -> None:
+def test_a_custom_network_in_half_precision(pair: tuple[str, str]) -> None:
     exact, half = (fidtool.compute(*pair, extractor=TINY, precision=each, cache=False) for each in ("fp32", "bf16"))
     assert half.frechet_distance == pytest.approx(exact.frechet_distance, rel=0.05)
     assert half.frechet_distance != exact.frechet_distance
 
 
-def test_tf32_is_refused_where_it_is_not(here: Run, pair: tuple[str, str]) -> None:
+def test_tf32_is_refused_on_the_cpu(here: Run, pair: tuple[str, str]) -> None:
     outcome = here("compute", *pair, "--precision", "tf32", "--device", "cpu")
     assert outcome.status == 2
     assert "--precision tf32 needs an NVIDIA GPU" in outcome.error
@@ -75,15 +75,15 @@ def test_tf32_is_refused_where_it_is_not(here: Run, pair: tuple[str, str]) -> No
         fidtool.compute(*pair, precision="fp8")
 
 
-def test_the_kernels_are_on_record(pair: tuple[str, str]) -> None:
+def test_the_kernels_are_recorded(pair: tuple[str, str]) -> None:
     assert fidtool.compute(*pair, extractor=TINY, cache=False).run.kernels == "torch"
     if offline_path() is not None:
         expected = "oneDNN, packed" if packs(torch.float32) else "torch"
         assert fidtool.compute(*pair, dims=64, cache=False).run.kernels == expected
 
 
-def test_a_run_in_tf32_has_nvidias_switches_on(pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also here, where they do nothing; without --precision tf32 they are off."""
+def test_tf32_switches_are_set_during_a_run(pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tested on the CPU, where the switches have no effect. Without --precision tf32 they are off."""
     monkeypatch.setattr("fidtool.pipeline.run._check_precision", lambda precision, device: None)
     seen: list[tuple[bool, bool]] = []
     run = Runner.__call__
@@ -101,7 +101,7 @@ def test_a_run_in_tf32_has_nvidias_switches_on(pair: tuple[str, str], monkeypatc
 
 @needs_weights
 def test_a_run_does_not_import_torchvision(tmp_path: Path, environment: dict[str, str]) -> None:
-    """That takes longer than 40 images."""
+    """The import takes longer than processing 40 images."""
     folder = str(make_pictures(tmp_path / "set", 2))
     code = (
         "import sys, fidtool; fidtool.compute(*sys.argv[1:], dims=64, cache=False); assert 'torch' in sys.modules;"

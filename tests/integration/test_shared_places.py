@@ -1,4 +1,4 @@
-"""Places that are shared, small, read-only or damaged: /dev/shm, the cache, the home."""
+"""Shared, small, read-only or damaged locations: /dev/shm, the cache, the home folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMESPACES = subprocess.run(["unshare", "-m", "true"], capture_output=True).retu
 
 
 def in_a_container(environment: dict[str, str], cwd: Path, mount: str, *arguments: object) -> Any:
-    """Runs the command line where /dev/shm is what the shell command ``mount`` makes of it."""
+    """Run the command line in a mount namespace, after the shell command ``mount``."""
     return subprocess.run(
         ["unshare", "-m", "sh", "-c", f'{mount} && exec "$0" -m fidtool "$@"', sys.executable, *map(str, arguments)],
         env=environment,
@@ -39,12 +39,12 @@ MOUNTS = {
 }
 
 
-@pytest.mark.skipif(not NAMESPACES, reason="only root may mount; the two tests below do without")
+@pytest.mark.skipif(not NAMESPACES, reason="needs root to mount")
 @pytest.mark.parametrize("mount", MOUNTS)
-def test_small_shared_memory_is_said_and_no_obstacle(
+def test_small_shared_memory_gives_a_warning(
     environment: dict[str, str], here: Run, tmp_path: Path, mount: str
 ) -> None:
-    """Batches of 16 pictures of 400 x 400 take 7.7 MB."""
+    """Batches of 16 images of 400 x 400 take 7.7 MB."""
     images = make_pictures(tmp_path / "images", 40, sides=(400,))
     arguments = ["compute", images, images, "--extractor", TINY, "--no-cache", "--json", "--quiet"]
     command, message = MOUNTS[mount]
@@ -58,11 +58,11 @@ def test_small_shared_memory_is_said_and_no_obstacle(
     assert any(message in line for line in result["run"]["warnings"])
 
 
-@pytest.mark.skipif(not NAMESPACES, reason="only root may mount; a test of faults does without")
-def test_a_full_disk_under_the_checkpoint_is_said_and_no_obstacle(
+@pytest.mark.skipif(not NAMESPACES, reason="needs root to mount")
+def test_a_full_disk_under_the_checkpoint_gives_a_warning(
     environment: dict[str, str], here: Run, tmp_path: Path
 ) -> None:
-    """4 KiB, which the manifest takes."""
+    """The disk has 4 KiB, which the manifest fills."""
     images = make_pictures(tmp_path / "images", 40)
     (tmp_path / "kept").mkdir()
     arguments = ["compute", images, images, "--extractor", TINY, "--no-cache", "--json", "--quiet"]
@@ -76,8 +76,8 @@ def test_a_full_disk_under_the_checkpoint_is_said_and_no_obstacle(
 INCEPTION = ["--dims", 64, "--json", "--quiet"]
 
 
-def test_a_read_only_home_is_said_and_no_obstacle(fidtool: Run, tmp_path: Path) -> None:
-    """Nobody, root neither, may make files in /sys. With Inception, whose weights would be kept there too."""
+def test_a_read_only_home_gives_a_warning(fidtool: Run, tmp_path: Path) -> None:
+    """Not even root can create files in /sys. Inception's weights would be stored there as well."""
     images, fake = make_pictures(tmp_path / "images", 70, 1), make_pictures(tmp_path / "fake", 70, 2)
     normal = fidtool("compute", images, fake, *INCEPTION)
     home = fidtool("compute", images, fake, *INCEPTION, HOME="/sys", FIDTOOL_CACHE="", XDG_CACHE_HOME="")
@@ -88,12 +88,12 @@ def test_a_read_only_home_is_said_and_no_obstacle(fidtool: Run, tmp_path: Path) 
     assert [line for line in lines if line.startswith("warning: the statistics are not cached: /sys/.cache")]
 
 
-def test_two_runs_at_once_share_an_empty_cache(
+def test_two_simultaneous_runs_share_an_empty_cache(
     environment: dict[str, str], empty_cache: Path, tmp_path: Path, rank_server: RankServer
 ) -> None:
-    """Both convert the weights, both fill the cache; a third finds both sets in it."""
+    """Both convert the weights and fill the cache. A third run finds both sets in it."""
     images, fake = make_pictures(tmp_path / "images", 70, 1), make_pictures(tmp_path / "fake", 70, 2)
-    time.sleep(0.1)  # files younger than a tick of the clock are not cached
+    time.sleep(0.1)  # younger files are not cached
     command = rank_server.stand_in("fidtool", ["compute", images, fake, *INCEPTION])
 
     def started() -> subprocess.Popen[str]:
@@ -107,8 +107,8 @@ def test_two_runs_at_once_share_an_empty_cache(
     assert not [name for name in entries if name.endswith(".tmp")]
 
 
-def test_a_damaged_cache_is_said_and_made_anew(fidtool: Run, empty_cache: Path, tmp_path: Path) -> None:
-    """Every file of it: statistics and weights."""
+def test_a_damaged_cache_is_reported_and_rebuilt(fidtool: Run, empty_cache: Path, tmp_path: Path) -> None:
+    """Every file is damaged: statistics and weights."""
     images, fake = make_pictures(tmp_path / "images", 70, 1), make_pictures(tmp_path / "fake", 70, 2)
     time.sleep(0.1)
     first = fidtool("compute", images, fake, *INCEPTION)

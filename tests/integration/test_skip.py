@@ -1,4 +1,4 @@
-"""Files that cannot be read: named and refused, or named and left out, with the same bits at any world size."""
+"""Files that cannot be read: the run stops and names one, or skips them and names all."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def sets(tmp_path: Path) -> tuple[Path, Path]:
     return make_sets(tmp_path)
 
 
-def test_the_others_count_as_without_the_bad_ones(here: Run, sets: tuple[Path, Path]) -> None:
-    """On the CPU other batches give the same features, so that the numbers can be compared to the bit."""
+def test_skipped_files_do_not_affect_the_value(here: Run, sets: tuple[Path, Path]) -> None:
+    """On the CPU features do not depend on the batches, so the values are bitwise equal."""
     skipped = here("compute", *sets, *SKIP).fid
     for name in BAD:
         (sets[1] / name).unlink()
     assert here("compute", *sets, *SKIP).fid == skipped
 
 
-def test_by_default_the_first_ends_the_run(here: Run, sets: tuple[Path, Path]) -> None:
+def test_by_default_the_first_bad_file_ends_the_run(here: Run, sets: tuple[Path, Path]) -> None:
     for name in BAD:
         alone = sets[1].parent / "alone"
         make_pictures(alone, 5, 3)
@@ -42,7 +42,7 @@ def test_by_default_the_first_ends_the_run(here: Run, sets: tuple[Path, Path]) -
         (alone / name).unlink()
 
 
-def test_one_percent_by_default(here: Run, tmp_path: Path) -> None:
+def test_one_percent_may_be_skipped_by_default(here: Run, tmp_path: Path) -> None:
     fake = make_pictures(tmp_path / "fake", 99, 1)
     (fake / "bad.png").touch()
     arguments = ["compute", fake, fake, "--extractor", TINY, "--no-cache", "--on-error", "skip"]
@@ -51,14 +51,14 @@ def test_one_percent_by_default(here: Run, tmp_path: Path) -> None:
     assert here(*arguments).status == 2
 
 
-def test_a_set_of_bad_files_alone_is_refused(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_set_with_only_bad_files_is_refused(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "a.png").touch()
     assert "none of the 1 files" in here("compute", sets[0], tmp_path / "bad", *changed(SKIP, "--max-skip", 1)).error
 
 
-def test_a_result_without_some_files_is_not_cached(here: Run, tmp_path: Path) -> None:
-    """What could not be read today may be mended tomorrow, and `fail` must see it."""
+def test_statistics_with_skipped_files_are_not_cached(here: Run, tmp_path: Path) -> None:
+    """The file may be fixed later, and a run with `fail` must report it."""
     images = make_pictures(tmp_path / "images", 30)
     (images / "bad.png").touch()
     os.utime(images / "bad.png", (1, 1))
@@ -68,7 +68,7 @@ def test_a_result_without_some_files_is_not_cached(here: Run, tmp_path: Path) ->
     assert "bad.png" in here(*arguments).error
 
 
-def test_statistics_files_remember_what_was_skipped(here: Run, sets: tuple[Path, Path]) -> None:
+def test_statistics_files_record_skipped_files(here: Run, sets: tuple[Path, Path]) -> None:
     stats = here("stats", sets[1], "-o", "fake.npz", *[word for word in SKIP if word != "--json"])
     assert stats.status == 0
     assert stats.stderr.count("skipped ") >= 6
@@ -77,8 +77,8 @@ def test_statistics_files_remember_what_was_skipped(here: Run, sets: tuple[Path,
     assert "6 files could not be read" in json.dumps(run.json["results"][0]["warnings"])
 
 
-def test_permission_denied_is_said(here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Root, as which tests may run, is denied nothing: so the system's answer is made up."""
+def test_permission_denied_is_reported(here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error is simulated, because the tests may run as root, to whom no file is denied."""
     images = make_pictures(tmp_path / "images", 5)
     read = ImageSet.read
 
@@ -93,7 +93,7 @@ def test_permission_denied_is_said(here: Run, tmp_path: Path, monkeypatch: pytes
     assert f"cannot read {images / '00002.png'}: Permission denied" in run.error
 
 
-def test_the_limit_of_pixels_is_stated_and_can_be_moved(here: Run, tmp_path: Path) -> None:
+def test_the_pixel_limit_is_reported_and_can_be_raised(here: Run, tmp_path: Path) -> None:
     images = make_pictures(tmp_path / "images", 5, sides=(50,))
     refused = here("compute", images, images, "--extractor", TINY, "--max-pixels", 2499)
     assert refused.status == 2

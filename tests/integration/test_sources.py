@@ -1,4 +1,4 @@
-"""The same images in every form: the same numbers, bit for bit, on one rank and on three."""
+"""The same images in every form of source give bitwise the same values."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def expected(forms: dict[str, str]) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_gives_the_folders_numbers(
+def test_every_form_gives_the_folders_values(
     here: Run, forms: dict[str, str], expected: dict[str, float], form: str
 ) -> None:
     run = here("compute", forms["real"], forms[form], *ARGUMENTS)
@@ -50,15 +50,15 @@ def test_every_form_gives_the_folders_numbers(
 
 
 @pytest.mark.parametrize("form", ["images.zip", "images.tar.gz", "packed.npz", "images.parquet"])
-def test_decoding_processes_change_nothing(
+def test_decoding_workers_do_not_change_values(
     here: Run, forms: dict[str, str], expected: dict[str, float], form: str
 ) -> None:
     assert here("compute", forms["real"], forms[form], *ARGUMENTS, "--num-workers", 2).metrics == expected
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_single_images_can_be_had_of_every_form(forms: dict[str, str], form: str) -> None:
-    """Also where they can only be read in their order, and also in their order where they need not be."""
+def test_single_images_can_be_read_from_every_form(forms: dict[str, str], form: str) -> None:
+    """Every form can be read in any order and as a stream, whether its source is sequential or not."""
     folder, images = open_images(forms["folder"]), open_images(forms[form], value_range=(0, 1))
     order = [17, 3, 0]
     wanted = [decode_content(content).pixels for content in folder.read(order)]
@@ -75,8 +75,8 @@ def test_num_draws_the_same_images_from_every_form(here: Run, forms: dict[str, s
 
 
 @pytest.mark.parametrize("form", ["folder", *FORMS])
-def test_every_image_is_itself(forms: dict[str, str], form: str) -> None:
-    """Not only as many and as a whole the same: under each name is the image of that place."""
+def test_each_name_has_the_right_image(forms: dict[str, str], form: str) -> None:
+    """Equal values do not show that each image is read under its own name."""
     images = open_images(forms[form], True, (0.0, 1.0)).draw(None, 3)
     expected = pixels_in(Path(forms["folder"]))
     names = names_in(Path(forms["folder"]))
@@ -95,11 +95,11 @@ def test_every_image_is_itself(forms: dict[str, str], form: str) -> None:
 
 
 def tail(file: str, names: list[str]) -> str:
-    """The relative name at the end of a path."""
+    """Return the relative name at the end of a path."""
     return max((name for name in names if file.endswith(f"/{name}")), key=len)
 
 
-def test_a_streamed_source_is_read_in_order_and_its_rows_come_back_in_the_sets(forms: dict[str, str]) -> None:
+def test_features_of_a_streamed_source_are_in_the_order_of_the_set(forms: dict[str, str]) -> None:
     import fidtool
 
     kept = {}
@@ -122,7 +122,7 @@ def test_a_list_from_standard_input(
     assert here("compute", forms["real"], "-", *ARGUMENTS).metrics == expected
 
 
-def test_what_list_prints_is_a_list(
+def test_the_output_of_list_can_be_used_as_a_list(
     here: Run, forms: dict[str, str], expected: dict[str, float], tmp_path: Path
 ) -> None:
     printed = here("check", forms["folder"], "--list")
@@ -152,7 +152,7 @@ def test_list_shows_what_would_be_read(here: Run, forms: dict[str, str], form: s
     assert document["files"] == run.stdout.splitlines()
 
 
-def test_statistics_and_images_in_one_file_are_told_apart(here: Run, forms: dict[str, str], tmp_path: Path) -> None:
+def test_statistics_and_images_in_one_file(here: Run, forms: dict[str, str], tmp_path: Path) -> None:
     both = tmp_path / "both.npz"
     np.savez(both, mu=np.zeros(16), sigma=np.eye(16), arr_0=pixels_in(Path(forms["folder"])))
     statistics = here("compute", forms["real"], both, *ARGUMENTS[:4])
@@ -162,7 +162,7 @@ def test_statistics_and_images_in_one_file_are_told_apart(here: Run, forms: dict
     assert images.metrics == here("compute", forms["real"], forms["folder"], *ARGUMENTS).metrics
 
 
-def test_archives_have_their_statistics_cached(here: Run, forms: dict[str, str], tmp_path: Path) -> None:
+def test_statistics_of_archives_are_cached(here: Run, forms: dict[str, str], tmp_path: Path) -> None:
     folder = Path(forms["folder"])
     names = names_in(folder)
     write_zip(tmp_path / "set.zip", folder, names)
@@ -175,7 +175,7 @@ def test_archives_have_their_statistics_cached(here: Run, forms: dict[str, str],
 
 
 @pytest.mark.parametrize("suffix", ["tar", "tar.gz"])
-def test_a_report_shows_pictures_from_archives(here: Run, forms: dict[str, str], tmp_path: Path, suffix: str) -> None:
+def test_a_report_shows_images_from_archives(here: Run, forms: dict[str, str], tmp_path: Path, suffix: str) -> None:
     folder = Path(forms["folder"])
     write_tar(tmp_path / f"set.{suffix}", folder, names_in(folder), "w:gz" if suffix == "tar.gz" else "w")
     run = here("compute", forms["real"], f"set.{suffix}", "--extractor", TINY, "--no-cache", "--report", "page.html")
@@ -186,7 +186,7 @@ def test_a_report_shows_pictures_from_archives(here: Run, forms: dict[str, str],
 
 
 def test_findings_name_the_member(here: Run, forms: dict[str, str], tmp_path: Path) -> None:
-    """Copies are found in an archive as in a folder, and measured without it being unpacked."""
+    """Duplicates are found in an archive, and features of its images are extracted, without unpacking it."""
     folder = Path(forms["folder"])
     twice = [name for name in names_in(folder) for _ in range(2)]
     pixels = np.concatenate([pixels_in(folder)] * 2)
@@ -197,7 +197,7 @@ def test_findings_name_the_member(here: Run, forms: dict[str, str], tmp_path: Pa
     assert "twice.npz[" in json.dumps(run.json["results"][0])
 
 
-def test_a_checkpoint_of_an_archive_goes_on(here: Run, forms: dict[str, str]) -> None:
+def test_a_checkpoint_of_an_archive_is_resumed(here: Run, forms: dict[str, str]) -> None:
     arguments = ("compute", forms["real"], forms["images.tar.gz"], *ARGUMENTS, "--checkpoint", "kept")
     first, again = here(*arguments), here(*arguments)
     assert first.metrics == again.metrics

@@ -15,7 +15,7 @@ from support.places import TINY
 
 
 def in_blocks(rank: int, i: int) -> str:
-    """Names by which each rank's 40 images follow those of the previous rank."""
+    """Return a name that places each rank's 40 images after those of the previous rank."""
     return f"{rank * 40 + i:05}.png"
 
 
@@ -25,7 +25,7 @@ def real(tmp_path: Path) -> Path:
     return degenerate.distinct(tmp_path / "real", 120, first=10_000)
 
 
-def test_the_cache_keeps_what_tells_copies(here: Run, real: Path, tmp_path: Path) -> None:
+def test_the_cache_stores_image_records(here: Run, real: Path, tmp_path: Path) -> None:
     fake = degenerate.same_seed_on_ranks(tmp_path / "fake", 4, 40, in_blocks)
     time.sleep(0.08)  # younger files are not cached
     first, _, once = compared(here, real, fake)
@@ -42,15 +42,15 @@ def test_the_cache_keeps_what_tells_copies(here: Run, real: Path, tmp_path: Path
     assert anew.json["run"]["images_computed"] == 120 + 160 + 40
 
 
-def test_what_was_cached_with_it_serves_without(here: Run, real: Path) -> None:
-    """The records are not written: the file does not show duplicates."""
+def test_no_diagnosis_uses_entries_with_records(here: Run, real: Path) -> None:
+    """The records are not written to the file, which cannot show duplicates."""
     time.sleep(0.08)  # younger files are not cached
     assert here("stats", real, "-o", "with.npz", "--extractor", TINY).status == 0
     assert here("stats", real, "-o", "without.npz", "--extractor", TINY, "--no-diagnosis").status == 0
     assert [("records" in np.load(name).files) for name in ("with.npz", "without.npz")] == [True, False]
 
 
-def test_a_checkpoint_keeps_it_as_well(here: Run, real: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_stores_image_records(here: Run, real: Path, tmp_path: Path) -> None:
     fake = degenerate.same_seed_on_ranks(tmp_path / "fake", 4, 40, in_blocks)
     flags = ("--no-cache", "--checkpoint", tmp_path / "kept")
     first, _, _ = compared(here, real, fake, *flags)

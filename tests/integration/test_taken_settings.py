@@ -1,4 +1,4 @@
-"""What statistics files say about their network need not be repeated, and what is asked for counts."""
+"""Settings of a network are adopted from statistics files; explicit settings take precedence."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def real(here: Run, tmp_path: Path) -> Path:
     return make_real(here, tmp_path)
 
 
-def test_dims_and_protocol_are_those_of_the_file(here: Run, real: Path) -> None:
+def test_dims_and_protocol_are_taken_from_the_file(here: Run, real: Path) -> None:
     said = here("compute", "real", "fake", "--dims", 64, "--protocol", "tensorflow", "--json")
     unsaid = here("compute", "real64.npz", "fake", "--json")
     assert unsaid.metrics == said.metrics
@@ -41,13 +41,13 @@ def test_dims_and_protocol_are_those_of_the_file(here: Run, real: Path) -> None:
     assert said.json["run"]["notes"] == []
 
 
-def test_two_files_need_nothing_repeated(here: Run, real: Path) -> None:
+def test_two_files_need_no_settings(here: Run, real: Path) -> None:
     again = here("compute", "real64.npz", "real64.npz", "--json")
     assert again.status == 0, again.stderr
     assert "taken from real64.npz: dims 64 and protocol tensorflow" in again.stderr.splitlines()
 
 
-def test_what_is_asked_for_counts(here: Run, real: Path) -> None:
+def test_explicit_settings_take_precedence(here: Run, real: Path) -> None:
     dims = here("compute", "real64.npz", "fake", "--dims", 192)
     assert (dims.status, "64 dimensions" in dims.error, "has 192" in dims.error) == (2, True, True)
     protocol = here("compute", "real64.npz", "fake", "--protocol", "clean")
@@ -56,14 +56,14 @@ def test_what_is_asked_for_counts(here: Run, real: Path) -> None:
     assert here("stats", "fake", "--dims", 64, "--protocol", "clean", "-o", "clean64.npz").status == 0
     both = here("compute", "real64.npz", "fake", "clean64.npz")
     assert (both.status, "use different protocols" in both.error) == (2, True)
-    assert "choose" not in both.error, "the other file has another protocol than this one"
+    assert "choose" not in both.error, "no single --protocol would match both files"
     layer = here("compute", "real64.npz", "fake", "--metrics", "sfid")
     assert layer.status == 2
     assert "not 64 (taken from real64.npz: dims 64 and protocol tensorflow)" in layer.error
 
 
-def test_a_published_network_is_that_of_the_file(here: Run, tmp_path: Path) -> None:
-    """Also where it is CMMD's network at the same time, whose features then are the extractor's."""
+def test_a_published_network_is_taken_from_the_file(here: Run, tmp_path: Path) -> None:
+    """The network may also be CMMD's, which then uses the extractor's features."""
     make_sets(tmp_path, 4)
     torch.save(randomised(torchvision.models.resnet18(weights=None)).state_dict(), tmp_path / "resnet18.pth")
     weights = ("--weights", "resnet18.pth")
@@ -82,7 +82,7 @@ def test_a_published_network_is_that_of_the_file(here: Run, tmp_path: Path) -> N
         package.compute("real.npz", "fake", extractor="inception")
 
 
-def test_no_code_is_run_because_a_file_names_it(here: Run, tmp_path: Path) -> None:
+def test_code_named_in_a_file_is_not_run(here: Run, tmp_path: Path) -> None:
     copy = tmp_path / "mine.py"
     copy.write_text(Path(TINY.rpartition(":")[0]).read_text())
     make_pictures(tmp_path / "real", 4)
@@ -94,7 +94,7 @@ def test_no_code_is_run_because_a_file_names_it(here: Run, tmp_path: Path) -> No
     assert "pass --extractor mine.py:network, with its path" in refused.error
 
 
-def test_files_alone_say_what_they_are_of(here: Run, real: Path) -> None:
+def test_settings_are_taken_from_two_files(here: Run, real: Path) -> None:
     assert here("stats", "fake", "-o", "fake64.npz", "--dims", 64, "--protocol", "tensorflow", "--quiet").status == 0
     run = here("compute", "real64.npz", "fake64.npz", "--json")
     assert "taken from real64.npz and fake64.npz: dims 64 and protocol tensorflow" in run.stderr.splitlines()

@@ -16,7 +16,9 @@ from support.processes import PATIENCE
 from support.tiny_network import network
 
 
-def test_value_is_that_of_the_command(metric: FrechetInceptionDistance, tmp_path: Path, environment: object) -> None:
+def test_the_value_equals_that_of_the_command(
+    metric: FrechetInceptionDistance, tmp_path: Path, environment: object
+) -> None:
     from PIL import Image
 
     for name, images in (("real", pictures(20, 1)), ("fake", pictures(20, 2) // 2)):

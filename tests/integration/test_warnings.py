@@ -1,4 +1,4 @@
-"""Warnings about a result: each is given when it should be, and there are none for good sets."""
+"""Warnings about a result: each is given when it should be, and there are none for valid sets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.places import COLOURS, TINY
 
 
 def warnings_of(real: Path, fake: Path, **settings: object) -> list[str]:
-    """Returns the warnings of a comparison with the small network of 16 dimensions."""
+    """Return the warnings of a comparison with the small network of 16 dimensions."""
     evaluation = fidtool.compute(real, fake, extractor=TINY, cache=False, **settings)  # type: ignore[arg-type]
     return list(evaluation.results[0].warnings)
 
@@ -28,7 +28,7 @@ def real(tmp_path: Path, environment: dict[str, str]) -> Path:
     return make_pictures(tmp_path / "real", 40, 1)
 
 
-def test_clean_sets_have_none(real: Path, tmp_path: Path) -> None:
+def test_clean_sets_have_no_warnings(real: Path, tmp_path: Path) -> None:
     assert warnings_of(real, make_pictures(tmp_path / "fake", 40, 2)) == []
 
 
@@ -46,14 +46,14 @@ def test_a_single_image(real: Path, tmp_path: Path) -> None:
     assert any("single image" in line for line in found)
 
 
-def test_counts_that_differ(real: Path, tmp_path: Path) -> None:
+def test_different_counts(real: Path, tmp_path: Path) -> None:
     assert any("2.0x" in line for line in warnings_of(real, make_pictures(tmp_path / "f", 20, 2))) is False
     found = [line for line in warnings_of(real, make_pictures(tmp_path / "many", 81, 2)) if "differ in size" in line]
     assert len(found) == 1
     assert "40 against 81" in found[0]
 
 
-def test_one_set_lossy_and_the_other_not(real: Path, tmp_path: Path) -> None:
+def test_only_one_set_is_lossy(real: Path, tmp_path: Path) -> None:
     found = [line for line in warnings_of(real, make_pictures(tmp_path / "fake", 40, 2, ".jpg")) if "lossy" in line]
     assert len(found) == 1
     assert "0% of the images in" in found[0]
@@ -62,7 +62,7 @@ def test_one_set_lossy_and_the_other_not(real: Path, tmp_path: Path) -> None:
     assert warnings_of(first, second) == []
 
 
-def test_a_statistics_file_remembers_that_it_was_lossy(real: Path, tmp_path: Path) -> None:
+def test_statistics_files_record_lossy_compression(real: Path, tmp_path: Path) -> None:
     statistics = fidtool.compute_statistics(make_pictures(tmp_path / "j", 40, 2, ".jpg"), extractor=TINY)
     assert statistics is not None
     fidtool.write_statistics(tmp_path / "j.npz", statistics)
@@ -81,13 +81,13 @@ def test_alpha_and_sixteen_bits(real: Path, tmp_path: Path) -> None:
     assert any("1 images have more than 8 bits" in line for line in found)
 
 
-def test_opaque_pictures_with_an_alpha_channel_are_no_matter(real: Path, tmp_path: Path) -> None:
+def test_opaque_images_with_an_alpha_channel_give_no_warning(real: Path, tmp_path: Path) -> None:
     fake = make_pictures(tmp_path / "fake", 40, 2)
     Image.linear_gradient("L").convert("RGBA").save(fake / "00000.png")
     assert warnings_of(real, fake) == []
 
 
-def test_a_network_whose_code_elsewhere_has_changed(real: Path, tmp_path: Path) -> None:
+def test_a_network_whose_imported_code_has_changed(real: Path, tmp_path: Path) -> None:
     """The file that --extractor names is the same, but a module that it imports is not."""
     (tmp_path / "net.py").write_text(
         "import torch, fidtool, scale_of_this_test\n"
@@ -110,13 +110,12 @@ def test_a_network_whose_code_elsewhere_has_changed(real: Path, tmp_path: Path) 
             statistics = fidtool.compute_statistics(real, extractor=extractor)
             assert statistics is not None
             fidtool.write_statistics(tmp_path / "before.npz", statistics)
-    assert fids[1] == pytest.approx(9 * fids[0], rel=1e-3), "the cache gave the old network's statistics"
+    assert fids[1] == pytest.approx(9 * fids[0], rel=1e-3), "the cache must not return the old network's statistics"
     (warning,) = fidtool.compute(tmp_path / "before.npz", real, extractor=extractor).results[0].warnings[:1]
     assert "different features for the same image, although the file and the tensors of the extractor" in warning
 
 
-def test_a_network_of_cmmds_whose_code_elsewhere_has_changed(real: Path, tmp_path: Path) -> None:
-    """The same for CMMD's network."""
+def test_a_cmmd_network_whose_imported_code_has_changed(real: Path, tmp_path: Path) -> None:
     found = fidtool.compute_statistics(real, extractor=TINY, metrics="cmmd", cmmd_extractor=COLOURS)
     assert found is not None
     assert found.arithmetic is not None
@@ -131,7 +130,7 @@ def test_a_network_of_cmmds_whose_code_elsewhere_has_changed(real: Path, tmp_pat
         assert bool(said) == changed
 
 
-def test_features_that_are_all_the_same(real: Path, tmp_path: Path) -> None:
+def test_constant_features(real: Path, tmp_path: Path) -> None:
     """A network that ignores its input, or one image many times: the FID of 0 is meaningless."""
     dead = TINY.replace(":network", ":large")
     evaluation = fidtool.compute(real, make_pictures(tmp_path / "fake", 40, 2), extractor=dead, feature_step=14)

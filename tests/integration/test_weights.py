@@ -1,4 +1,4 @@
-"""Where the Inception weights come from: every file gives the same network, and every fault is named."""
+"""Sources of the Inception weights: each gives the same network, and each fault is reported."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ CONVERTED = "inception-2015-12-05.pt"
 
 
 def kept(cache: Path) -> list[str]:
-    """Names of the files below the cache, temporary ones too."""
+    """Return the names of the files in the cache, including temporary ones."""
     return sorted(path.name for path in cache.rglob("*") if path.is_file())
 
 
 def refuse(line: str) -> None:
-    """A listener for tests in which there should be no news."""
+    """Listener that fails on any message."""
     raise AssertionError(line)
 
 
 @pytest.mark.parametrize("by", ["--weights", "FIDTOOL_WEIGHTS"])
 @pytest.mark.parametrize("fault", ["missing", "wrong hash", "a folder"])
-def test_a_named_file_at_fault_is_named(
+def test_an_invalid_weights_file_is_named(
     here: Run, empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str, fault: str
 ) -> None:
-    """Never replaced by another source in silence."""
+    """It is never silently replaced by another source."""
     folder, file = make_pictures(tmp_path / "set", 2), tmp_path / "mine.pth"
     if fault == "wrong hash":
         file.write_bytes(b"other weights")
@@ -56,7 +56,7 @@ def test_a_named_file_at_fault_is_named(
     assert kept(empty_cache) == []
 
 
-def test_a_named_file_wins_over_the_environment_and_the_cache(
+def test_an_explicit_file_takes_precedence(
     empty_cache: Path, converted_weights: tuple[bytes, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine = tmp_path / "mine.pt"
@@ -82,7 +82,7 @@ def _other_tensor(data: bytes, folder: Path) -> bytes:
 
 
 @pytest.mark.parametrize("damage", ["truncated", "garbage", "another tensor"])
-def test_damaged_weights_in_the_cache_are_made_anew(
+def test_damaged_weights_in_the_cache_are_replaced(
     empty_cache: Path, converted_weights: tuple[bytes, str], tmp_path: Path, damage: str
 ) -> None:
     data, sha256 = converted_weights
@@ -97,10 +97,10 @@ def test_damaged_weights_in_the_cache_are_made_anew(
     assert weights.load_weights(None, refuse).sha256 == sha256
 
 
-def test_other_weights_that_pass_for_the_caches_own_are_doubted(
+def test_different_weights_in_the_cache_give_a_warning(
     here: Run, empty_cache: Path, converted_weights: tuple[bytes, str], tmp_path: Path
 ) -> None:
-    """A cache folder is copied from machine to machine; its hash inside the file says nothing about whose it is."""
+    """A cache folder may come from another machine. The hash inside the file does not show which network it has."""
     assert converted_weights[1] == weights.TENSORS_SHA256
     file = weights.converted_path()
     file.parent.mkdir(parents=True)
@@ -117,10 +117,10 @@ def test_other_weights_that_pass_for_the_caches_own_are_doubted(
     assert "does not have the standard FID weights" in warning
 
 
-def test_the_official_file_is_the_same_network(
+def test_the_official_file_has_the_same_network(
     empty_cache: Path, converted_weights: tuple[bytes, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Built here in the official format: torchvision's names, counters, and a classifier that the digest leaves out."""
+    """Uses a file in the official format: torchvision's names, counters, and a classifier that the digest excludes."""
     state = Inception3(num_classes=1008, aux_logits=False, init_weights=False).state_dict()
     assert {"fc.weight", "fc.bias", "Mixed_7c.branch_pool.bn.num_batches_tracked"} <= set(state)
     assert len(state["fc.bias"]) == 1008
@@ -137,7 +137,7 @@ def test_the_official_file_is_the_same_network(
     assert "official" in weights.verify(file)
 
 
-def test_a_cache_that_cannot_be_written_is_news_and_no_failure(
+def test_a_cache_that_cannot_be_written_gives_a_message(
     empty_cache: Path, converted_weights: tuple[bytes, str]
 ) -> None:
     empty_cache.write_text("a file where the folder should be")
@@ -146,7 +146,7 @@ def test_a_cache_that_cannot_be_written_is_news_and_no_failure(
     assert [str(empty_cache) in line for line in news] == [True]
 
 
-def test_two_processes_fill_one_cache_at_once(
+def test_two_processes_fill_one_cache_simultaneously(
     empty_cache: Path,
     environment: dict[str, str],
     converted_weights: tuple[bytes, str],
@@ -167,7 +167,7 @@ def test_two_processes_fill_one_cache_at_once(
 
 
 def lines_of(outcome: Outcome) -> list[tuple[str, str, str]]:
-    """State, place and path or note of each line."""
+    """Return state, source, and path or note of each line."""
     assert outcome.status == 0, outcome.stderr
     return [(line[:14].strip(), line[14:32].strip(), line[32:]) for line in outcome.stdout.splitlines()]
 
@@ -186,10 +186,10 @@ ORDER = ["FIDTOOL_WEIGHTS", "cache", "fidtool[offline]", "download"]
         ({"option", "named", "offline"}, ["used", "not there", "found", "if needed"]),
     ],
 )
-def test_the_places_are_listed_in_the_order_of_search(
+def test_sources_are_listed_in_search_order(
     here: Run, empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: set[str], states: list[str]
 ) -> None:
-    """Nothing is opened, so any file will do."""
+    """No file is opened, so empty files are sufficient."""
     files = {name: tmp_path / name for name in ("offline", "named", "option")} | {"cache": weights.converted_path()}
     empty_cache.joinpath("weights").mkdir(parents=True)
     for name in there:
@@ -207,10 +207,10 @@ def test_the_places_are_listed_in_the_order_of_search(
 
 
 @pytest.mark.parametrize("by", ["--weights", "FIDTOOL_WEIGHTS"])
-def test_a_named_file_that_is_missing_means_that_nothing_is_used(
+def test_no_source_is_used_if_an_explicit_file_is_missing(
     here: Run, empty_cache: Path, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
-    """Since `compute` would refuse it and look no further."""
+    """`compute` would refuse it and search no further."""
     if by == "FIDTOOL_WEIGHTS":
         monkeypatch.setenv(by, "missing.pth")
     outcome = here("weights", *(["--weights", "missing.pth"] if by == "--weights" else []))
@@ -220,10 +220,7 @@ def test_a_named_file_that_is_missing_means_that_nothing_is_used(
     assert "missing.pth" in outcome.stdout + outcome.stderr
 
 
-def test_the_cache_serves_ranks_that_are_told_what_they_need(
-    empty_cache: Path, converted_weights: tuple[bytes, str]
-) -> None:
-    """Damaged weights are none."""
+def test_damaged_weights_do_not_count_as_cached(empty_cache: Path, converted_weights: tuple[bytes, str]) -> None:
     data, sha256 = converted_weights
     assert weights.cached_weights() is None
     assert not empty_cache.exists()

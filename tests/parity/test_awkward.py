@@ -1,4 +1,4 @@
-"""The collection of awkward files: each is decoded or refused as its manifest says."""
+"""The collection of unusual image files: each is decoded or refused as its manifest says."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from support.processes import PATIENCE
 
 AWKWARD = CONFORMANCE / "awkward"
 
-needs_folder = pytest.mark.skipif(not AWKWARD.is_dir(), reason="the conformance images are not beside the checkout")
+needs_folder = pytest.mark.skipif(not AWKWARD.is_dir(), reason="needs the conformance images")
 
 LOADED_TWICE = (
-    "Pillow refuses to load it, but a second attempt on the same object passes with what rows there were; the "
-    "manifest's maker had asked for the EXIF first, and that was the first attempt"
+    "Pillow refuses to load it, but a second attempt on the same object returns the rows decoded so far; the program "
+    "that wrote the manifest read the EXIF data first, which was the first attempt"
 )
 
 OTHER_OUTCOME = dict.fromkeys(("broken_data_stream.png", "badadler.png", "bitrot_IDAT.png"), LOADED_TWICE)
-"""Files that end otherwise than the manifest says, and why."""
+"""Files whose outcome differs from the manifest, with the reason."""
 
 NO_ANIMATION = {
     "sugarshack.mpo": "a camera's second view of the same moment",
     "sugarshack_mpo_named.jpg": "a camera's second view of the same moment",
-    "hopper.psd": "its frames are layers; the picture is what they add up to",
+    "hopper.psd": "its frames are the layers of one image",
 }
 
-NOT_ROTATED = {"g4_orientation_6.tif": "Pillow turns TIFFs by itself"}
+NOT_ROTATED = {"g4_orientation_6.tif": "Pillow rotates TIFFs itself"}
 
 DECODE_ALL = r"""
 import faulthandler, json, pathlib, re, sys
 from fidtool.images.decode import DecodeError, decode
 
 def peak():
-    # Not getrusage: its peak outlives exec, and would be that of the process that started this one.
+    # Not getrusage, whose peak includes that of the process before exec.
     status = pathlib.Path("/proc/self/status")
     return 1024 * int(re.search(r"VmHWM:\s+(\d+)", status.read_text())[1]) if status.exists() else None
 
@@ -58,7 +58,7 @@ json.dump({"found": found, "peaks": [before, peak()]}, sys.stdout)
 
 
 def manifest() -> dict[str, dict[str, str]]:
-    """What is known of each file, by its name; nothing where there is no folder."""
+    """Return the rows of the manifest by file name; empty if there is no folder."""
     if not AWKWARD.is_dir():
         return {}
     with open(AWKWARD / "MANIFEST.tsv", encoding="utf-8", newline="") as handle:
@@ -70,7 +70,7 @@ ROWS = manifest()
 
 @pytest.fixture(scope="module")
 def decoded() -> dict[str, Any]:
-    """What `decode` made of every file, in a process of its own: no other exception, and no more than 30 s each."""
+    """Results of `decode` for every file, from a separate process: no other exception, and at most 30 s per file."""
     present = [name for name in ROWS if (AWKWARD / name).exists()]
     done = subprocess.run(
         [sys.executable, "-c", DECODE_ALL, str(AWKWARD)],
@@ -85,7 +85,7 @@ def decoded() -> dict[str, Any]:
 
 
 @needs_folder
-def test_the_folder_and_its_manifest_agree(decoded: dict[str, Any]) -> None:
+def test_the_folder_matches_its_manifest(decoded: dict[str, Any]) -> None:
     assert {path.name for path in AWKWARD.iterdir()} - set(ROWS) == {"MANIFEST.tsv"}
     assert {*OTHER_OUTCOME, *NO_ANIMATION, *NOT_ROTATED} <= set(ROWS)
     # Hidden files are easily lost when a folder is copied.
@@ -94,9 +94,9 @@ def test_the_folder_and_its_manifest_agree(decoded: dict[str, Any]) -> None:
 
 @needs_folder
 @pytest.mark.parametrize("name", ROWS)
-def test_every_file_is_decoded_or_refused_as_known(name: str, decoded: dict[str, Any]) -> None:
+def test_each_file_is_decoded_or_refused_as_in_the_manifest(name: str, decoded: dict[str, Any]) -> None:
     if name not in decoded["found"]:
-        pytest.skip("hidden, and lost when the folder was copied; the test above allows no other")
+        pytest.skip("a hidden file that was lost when the folder was copied")
     found, row = decoded["found"][name], ROWS[name]
     decodes = row['Pillow 13.0.0 convert("RGB")'].startswith("yes")
     assert ("refused" not in found) == (decodes != (name in OTHER_OUTCOME)), found
@@ -111,12 +111,12 @@ def test_every_file_is_decoded_or_refused_as_known(name: str, decoded: dict[str,
 
 
 @needs_folder
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells a process's peak since its exec")
-def test_the_memory_is_that_of_the_largest_image(decoded: dict[str, Any]) -> None:
-    """For each pixel: Pillow's own 4 bytes and as many of its RGB, 3 of the bytes handed to NumPy, 3 of the array.
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux to read a process's own peak memory")
+def test_memory_is_bounded_by_the_largest_image(decoded: dict[str, Any]) -> None:
+    """A pixel takes 14 bytes: 4 in Pillow, 4 for its RGB copy, 3 for the bytes passed to NumPy, 3 in the array.
 
-    Decoders may need as much again for their own; libraries that are loaded on first use come on top. The bombs among
-    the files would take thousands of MB. Less than half of the 14 bytes would mean that nothing was measured.
+    Decoders may need as much again, and libraries are loaded on first use. The decompression bombs among the files
+    would take thousands of MB. Less than half of the 14 bytes would mean that the measurement is wrong.
     """
     declared = [row["size"].split("x") for row in ROWS.values() if "x" in row["size"]]
     largest = max(int(width) * int(height) for width, height in declared)

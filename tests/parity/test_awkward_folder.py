@@ -1,4 +1,4 @@
-"""Real-life trouble as a user meets it: each awkward file alone in a folder, and all of them together."""
+"""The collection of unusual image files on the command line: each file alone in a folder, and all together."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from support.pictures import make_pictures
 from support.processes import PATIENCE
 
 SKIPPING = ("--on-error", "skip", "--max-skip", 1)
-pytestmark = pytest.mark.skipif(not AWKWARD.is_dir(), reason="the conformance data are not beside the checkout")
+pytestmark = pytest.mark.skipif(not AWKWARD.is_dir(), reason="needs the conformance images")
 
 
 def listed() -> list[str]:
-    """Names of the files that a folder's listing takes for images."""
+    """Return the names of the files that fidtool lists as images."""
     if not AWKWARD.is_dir():
         return []
     return sorted(list_folder(str(AWKWARD)).names)
 
 
-def test_what_is_no_image_by_its_name_is_passed_over() -> None:
+def test_only_files_without_an_image_suffix_are_ignored() -> None:
     others = {path.name for path in AWKWARD.iterdir()} - set(listed())
     assert {Path(name).suffix.lower() for name in others if not name.startswith(".")} & IMAGE_SUFFIXES == set()
 
 
 def test_each_file_alone(here: Run, tmp_path: Path) -> None:
-    """Together with `skip` and `fail`: status 0 or 2, one line about an error, never a traceback.
+    """With `skip` and with `fail`, the status is 0 or 2, with one line per error and without a traceback.
 
-    Those that can be decoded are the fakes of one run, each in a folder of its own; the first other one ends a run.
+    Files that can be decoded are the FAKEs of one run, each in its own folder. The others have one run each.
     """
     real = make_pictures(tmp_path / "real", 3)
     names = listed()
@@ -63,9 +63,9 @@ def test_each_file_alone(here: Run, tmp_path: Path) -> None:
     assert {result["count"]["fake"] for result in strict.json["results"]} == {1}
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells a process's peak since its exec")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux to read a process's own peak memory")
 def test_all_files_together_skip(environment: dict[str, str], tmp_path: Path) -> None:
-    """Memory: three batches of the set may be in flight, the bombs among the files would take thousands of MB more."""
+    """Three batches may be in memory at a time. The decompression bombs would take thousands of MB more."""
     real, names = make_pictures(tmp_path / "real", 3), listed()
     bad = [name for name in names if refused(name)]
     arguments = ["compute", real, AWKWARD, *SETTINGS, "--on-error", "skip", "--max-skip", "0.5"]
@@ -81,7 +81,7 @@ def test_all_files_together_skip(environment: dict[str, str], tmp_path: Path) ->
     for last in (arguments, ["compute", real, real, *SETTINGS]):
         done = subprocess.run(
             [sys.executable, "-c", program, *map(str, last)],
-            # One heap for all threads: how many each run happens to use would be measured, too.
+            # One heap for all threads: otherwise the peak depends on the number of heaps in use.
             env={**environment, "MALLOC_ARENA_MAX": "1"},
             cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE,
         )  # fmt: skip
@@ -94,5 +94,5 @@ def test_all_files_together_skip(environment: dict[str, str], tmp_path: Path) ->
     sizes = [
         image.pixels.nbytes for image in (decode((AWKWARD / name).read_bytes()) for name in names if name not in bad)
     ]
-    assert Settings().max_pixels * 3 > 500e6, "a bomb would show"
+    assert Settings().max_pixels * 3 > 500e6, "a decompression bomb would exceed the bound below"
     assert peaks[0] - peaks[1] < 3 * sum(sizes), (peaks, sum(sizes))

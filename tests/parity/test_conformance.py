@@ -1,4 +1,4 @@
-"""Photos and CIFAR-10 pixels on which every peer, and the original TensorFlow graph, were measured."""
+"""FID of photos and CIFAR-10 images against values of other tools and of the original TensorFlow graph."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from fidtool.sources.folder import list_folder
 from fidtool.sources.image_set import canonical_order
 from support.places import CONFORMANCE
 
-pytestmark = pytest.mark.skipif(not CONFORMANCE.is_dir(), reason="the conformance images are not beside the checkout")
+pytestmark = pytest.mark.skipif(not CONFORMANCE.is_dir(), reason="needs the conformance images")
 
 PAIRS = {"flowers": ("daisy", "roses"), "cifar10": ("train", "test")}
 EACH = ["flowers", pytest.param("cifar10", marks=pytest.mark.slow)]
-"""512 images of CIFAR-10 take one core a minute per protocol; the 240 photos are compared in every run."""
+"""512 images of CIFAR-10 take one minute per protocol on one core. The 240 photos are compared in every run."""
 
 
 def goldens(pair: str) -> dict[str, float]:
-    """What each peer's own code gave."""
+    """Return the value of each tool, computed with its own code."""
     measured = json.loads((CONFORMANCE / "goldens.json").read_text())[pair]
     return {name: entry["fid"] for name, entry in measured.items()}
 
@@ -51,14 +51,14 @@ def test_tensorflow_protocol(environment: dict[str, str]) -> None:
     ("protocol", "golden"), [("clean", "clean_fid_clean"), ("torchmetrics", "torchmetrics_default")]
 )
 def test_antialiased_protocols(pair: str, protocol: str, golden: str, environment: dict[str, str]) -> None:
-    """Measured: relative 5.8e-7 at most for clean, 5.8e-7 for torchmetrics, whose number is a float32."""
+    """The largest relative differences are 5.8e-7 for clean and 5.8e-7 for torchmetrics, whose value is a float32."""
     ours = fidtool.compute(*folders(pair), protocol=protocol, cache=False).fid
     assert ours == pytest.approx(goldens(pair)[golden], rel=1e-5)
 
 
 @pytest.fixture(scope="module")
 def graph() -> dict[str, dict[str, NDArray[np.float32]]]:
-    """The original TensorFlow graph's vector of each photo, by file name, of each set."""
+    """The feature vectors of the original TensorFlow graph, by set and file name."""
     found = {}
     for kind in PAIRS["flowers"]:
         with np.load(CONFORMANCE / "flowers" / f"{kind}_tensorflow_pool3.npz") as archive:
@@ -67,7 +67,7 @@ def graph() -> dict[str, dict[str, NDArray[np.float32]]]:
 
 
 def chosen(kind: str, vectors: dict[str, NDArray[np.float32]], num: int | None = None) -> NDArray[np.float64]:
-    """Those vectors of the set's first ``num`` images in the canonical order, in that order."""
+    """Return the vectors of the set's first ``num`` images in canonical order."""
     names = list(list_folder(str(CONFORMANCE / "flowers" / kind)).names)
     return np.stack([vectors[names[index]] for index in canonical_order(len(names))[:num]]).astype(np.float64)
 
@@ -75,12 +75,12 @@ def chosen(kind: str, vectors: dict[str, NDArray[np.float32]], num: int | None =
 def test_tensorflow_protocol_on_photos(
     graph: dict[str, dict[str, NDArray[np.float32]]], environment: dict[str, str]
 ) -> None:
-    """Peers' numbers, the original graph's, and its vector of every photo."""
+    """Compares FID with other tools and the original graph, and each feature vector with the graph's."""
     pair = [fidtool.compute_statistics(path, protocol="tensorflow", metrics="kid") for path in folders("flowers")]
     ours = fidtool.compute(*folders("flowers"), protocol="tensorflow").fid  # from the cache
     for name in ("torch_fidelity", "torchmetrics_antialias_false"):
         assert ours == pytest.approx(goldens("flowers")[name], rel=1e-5)
-    assert ours == pytest.approx(359.262045, rel=2e-6), "the original graph's own vectors give this"
+    assert ours == pytest.approx(359.262045, rel=2e-6), "the value from the vectors of the original graph"
     for kind, statistics in zip(PAIRS["flowers"], pair, strict=True):
         assert statistics is not None
         assert statistics.features is not None
@@ -91,7 +91,7 @@ def test_tensorflow_protocol_on_photos(
 
 
 def test_stylegan_protocol(graph: dict[str, dict[str, NDArray[np.float32]]], environment: dict[str, str]) -> None:
-    """The original graph's own vectors, with covariances divided by n; of fewer photos, where that matters more."""
+    """The vectors of the original graph, with covariances divided by n; few photos make the divisor matter more."""
     moments = []
     for kind in PAIRS["flowers"]:
         vectors = chosen(kind, graph[kind], num=16)

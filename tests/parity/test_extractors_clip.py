@@ -1,4 +1,4 @@
-"""``--extractor clip`` against open_clip's own model and CMMD's own preparation."""
+"""``--extractor clip`` against open_clip's model and CMMD's preparation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TINY = {
 
 @pytest.fixture
 def place(environment: dict[str, str], tmp_path: Path) -> Iterator[Path]:
-    """Two sets, and a model of open_clip's that is small, with a file of its weights."""
+    """Two sets, and a small open_clip model with a file of its weights."""
     make_sets(tmp_path)
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "fidtool-tiny.json").write_text(json.dumps(TINY))
@@ -50,7 +50,7 @@ def place(environment: dict[str, str], tmp_path: Path) -> Iterator[Path]:
 
 
 def transform(picture: Image.Image) -> torch.Tensor:
-    """CMMD's: the largest square in the middle, Pillow's bicubic on 8 bits, CLIP's mean and deviation."""
+    """CMMD's preparation: the largest centre square, Pillow's bicubic in 8 bits, CLIP's mean and standard deviation."""
     side = min(picture.size)
     left, top = (picture.width - side) // 2, (picture.height - side) // 2
     square = picture.crop((left, top, left + side, top + side)).resize((56, 56), Image.Resampling.BICUBIC)
@@ -68,15 +68,15 @@ def embedding(model: Any) -> Any:
     return unit
 
 
-def test_it_is_open_clips_network_fed_as_cmmd_does(here: Run, place: Path) -> None:
+def test_features_match_open_clip_with_cmmds_preparation(here: Run, place: Path) -> None:
     model = open_clip.create_model("fidtool-tiny", pretrained=str(place / "tiny.pt")).eval()
     expected = [features(place / name, transform, embedding(model)) for name in ("real", "fake")]
     extractor = built("clip:fidtool-tiny", place / "tiny.pt")
     (images,) = batches(place / "real")
     found = extractor.features(images).double()
-    # Of unit vectors: a float32 pass one image at a time against one of the whole batch, whose kernels round otherwise.
+    # Unit vectors. One float32 pass per image is compared with one of the whole batch, whose kernels round differently.
     torch.testing.assert_close(found, expected[0], rtol=0, atol=2e-6)
-    # The lengths are those of float32 vectors, whose entries were each rounded by up to 6e-8 of themselves.
+    # Each entry of a float32 vector has a relative rounding error of up to 6e-8.
     torch.testing.assert_close(found.norm(dim=1), torch.ones(len(found)).double(), rtol=0, atol=1e-6)
     arguments = ("--extractor", "clip:fidtool-tiny", "--weights", "tiny.pt", "--json", "--quiet")
     outcome = here("compute", "real", "fake", *arguments)
@@ -92,7 +92,7 @@ def test_it_is_open_clips_network_fed_as_cmmd_does(here: Run, place: Path) -> No
     ]
 
 
-def test_open_clip_says_nothing_and_installs_no_handler(here: Run, place: Path) -> None:
+def test_open_clip_logs_nothing_and_installs_no_handler(here: Run, place: Path) -> None:
     handlers = logging.getLogger().handlers[:]
     outcome = here(
         "stats", "real", "--extractor", "clip:fidtool-tiny", "--weights", "tiny.pt", "-o", "a.npz", "--quiet"
@@ -112,7 +112,7 @@ def test_the_default_is_cmmds_model() -> None:
     assert "openai" in open_clip.list_pretrained_tags_by_model(default)
 
 
-def test_a_download_that_fails(here: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_download(here: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def offline(*_: object, **__: object) -> str:
         raise OSError("no route to huggingface.co")
 
@@ -138,7 +138,7 @@ def test_a_download_that_fails(here: Run, place: Path, monkeypatch: pytest.Monke
         ("clip:xlm-roberta-base-ViT-B-32", None, ["text network that is not needed"]),
     ],
 )
-def test_mistakes_are_named(here: Run, place: Path, spec: str, weights: str | None, texts: list[str]) -> None:
+def test_mistakes_are_reported(here: Run, place: Path, spec: str, weights: str | None, texts: list[str]) -> None:
     (place / "text.pt").write_text("no weights")
     torch.save({"a": torch.zeros(1)}, place / "other.pt")
     extra = () if weights is None else ("--weights", weights)
@@ -147,7 +147,7 @@ def test_mistakes_are_named(here: Run, place: Path, spec: str, weights: str | No
     assert [text for text in texts if text not in outcome.error] == [], outcome.error
 
 
-def test_weights_that_were_trained_with_another_activation_are_refused() -> None:
+def test_weights_trained_with_a_different_activation_are_refused() -> None:
     from types import SimpleNamespace
 
     from fidtool.errors import InputError
@@ -159,8 +159,8 @@ def test_weights_that_were_trained_with_another_activation_are_refused() -> None
     assert _colours("ViT-B-32-quickgelu", "openai", own)[0] == pytest.approx(open_clip.OPENAI_DATASET_MEAN)
 
 
-def test_colours_are_those_that_the_weights_were_trained_with() -> None:
-    """Not every model has CLIP's mean and deviation; a file's are the model's own."""
+def test_mean_and_deviation_are_those_of_the_training() -> None:
+    """Some weights were not trained with CLIP's mean and standard deviation. A file has those of its model."""
     from types import SimpleNamespace
 
     from fidtool.features.models.clip import _colours
@@ -177,7 +177,7 @@ def test_colours_are_those_that_the_weights_were_trained_with() -> None:
         assert _colours(name, tag, own)[0] == (0.5, 0.5, 0.5)
 
 
-def test_cmmds_network_is_the_extractors_where_both_have_the_same_weights(here: Run, place: Path) -> None:
+def test_cmmd_shares_the_extractor_if_the_weights_are_the_same(here: Run, place: Path) -> None:
     torch.manual_seed(1)
     torch.save(randomised(open_clip.create_model("fidtool-tiny"), gain=1.2).state_dict(), place / "others.pt")
     run = ("compute", "real", "fake", "--metrics", "cmmd", "--json", "--quiet", "--cmmd-extractor", "clip:fidtool-tiny")
@@ -190,8 +190,8 @@ def test_cmmds_network_is_the_extractors_where_both_have_the_same_weights(here: 
     assert values[0] == values[1] > 0
 
 
-def test_openais_own_file_is_read(here: Run, place: Path) -> None:
-    """A TorchScript archive of the whole model, in float16."""
+def test_openais_original_file_is_read(here: Run, place: Path) -> None:
+    """It is a TorchScript archive of the whole model in float16."""
     model = open_clip.create_model("fidtool-tiny", pretrained=str(place / "tiny.pt")).eval().half()
 
     class Whole(torch.nn.Module):
@@ -210,9 +210,9 @@ def test_openais_own_file_is_read(here: Run, place: Path) -> None:
             return x
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # newer versions of torch call TorchScript deprecated
+        warnings.simplefilter("ignore")  # newer versions of torch deprecate TorchScript
         torch.jit.save(torch.jit.script(Whole()), str(place / "archive.pt"))
-    # And taken for what the tag "openai" names, with its activation: no one else publishes such archives.
+    # The file counts as the tag "openai", with its activation: only OpenAI publishes such archives.
     assert clip.fetch(NetworkChoice("clip:fidtool-tiny", str(place / "archive.pt")), print).entry == "openai"
     ours = built("clip:fidtool-tiny", place / "archive.pt")
     for name, tensor in model.visual.state_dict().items():
@@ -222,7 +222,9 @@ def test_openais_own_file_is_read(here: Run, place: Path) -> None:
     assert "Warning" not in outcome.stderr
 
 
-def test_cmmds_download_offers_no_other_network(here: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_download_for_cmmd_does_not_suggest_inception(
+    here: Run, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from open_clip import factory
 
     from support.places import TINY

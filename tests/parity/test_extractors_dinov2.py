@@ -1,4 +1,4 @@
-"""``--extractor dinov2`` against the published architecture, written out here as a plain forward pass."""
+"""``--extractor dinov2`` against the published architecture, implemented here as a plain forward pass."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 def published_file(dims: int, depth: int, swiglu: bool = False) -> Tensors:
-    """Random weights by the names and in the shapes of the published checkpoints."""
+    """Return random weights with the names and shapes of the published checkpoints."""
     generator = torch.Generator().manual_seed(0)
 
     def values(*shape: int, size: float = 0.05) -> torch.Tensor:
@@ -62,7 +62,7 @@ def published_file(dims: int, depth: int, swiglu: bool = False) -> Tensors:
 
 
 class Published(nn.Module):
-    """The published ViT, as its paper and code have it, without any library's blocks."""
+    """The published ViT, as in its paper and code, without any library's blocks."""
 
     def __init__(self, tensors: Tensors, heads: int, depth: int) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class Published(nn.Module):
 
 
 def transform(picture: Image.Image) -> torch.Tensor:
-    """dgm-eval's: Pillow's bicubic to 224 x 224 on 8 bits, then ImageNet's mean and deviation."""
+    """dgm-eval's preparation: Pillow's bicubic to 224 x 224 in 8 bits, then ImageNet's mean and standard deviation."""
     small = np.array(picture.resize((224, 224), Image.Resampling.BICUBIC))
     pixels = torch.from_numpy(small).permute(2, 0, 1) / 255
     return (pixels - torch.tensor([0.485, 0.456, 0.406])[:, None, None]) / torch.tensor([0.229, 0.224, 0.225])[
@@ -131,7 +131,7 @@ def place(environment: dict[str, str], tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_it_is_the_published_network(here: Run, place: Path, vits14: tuple[Path, Tensors]) -> None:
+def test_features_match_the_published_network(here: Run, place: Path, vits14: tuple[Path, Tensors]) -> None:
     file, tensors = vits14
     network = Published(tensors, HEADS, DEPTH)
     expected = [features(place / name, transform, network) for name in ("real", "fake")]
@@ -153,8 +153,8 @@ def test_it_is_the_published_network(here: Run, place: Path, vits14: tuple[Path,
     ]
 
 
-def test_timms_own_conversion_of_the_positions_gives_other_features(vits14: tuple[Path, Tensors]) -> None:
-    """Why they are interpolated here."""
+def test_timms_position_embeddings_differ(vits14: tuple[Path, Tensors]) -> None:
+    """This is why fidtool interpolates them itself."""
     from timm.layers import resample_abs_pos_embed
 
     from fidtool.features.models.dinov2 import position_embedding
@@ -166,8 +166,8 @@ def test_timms_own_conversion_of_the_positions_gives_other_features(vits14: tupl
     assert torch.equal(position_embedding(ours, 16), ours)
 
 
-def test_the_giants_gated_layers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A giant in miniature: two of its blocks, 48 wide."""
+def test_gated_layers_of_the_giant_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Uses a small model with two of the giant's blocks, 48 wide."""
     import timm
 
     from fidtool.features.models import dinov2
@@ -178,7 +178,7 @@ def test_the_giants_gated_layers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
     def small(name: str, **settings: object) -> nn.Module:
         assert name == "vit_giant_patch14_dinov2"
-        # The published hidden width: two thirds of four times 48, to a multiple of 8; gate and value side by side.
+        # The published hidden width: two thirds of 4 * 48, rounded to a multiple of 8. Gate and value are side by side.
         model: nn.Module = made(name, embed_dim=48, depth=2, num_heads=3, mlp_ratio=256 / 48, **settings)
         return model
 
@@ -188,7 +188,7 @@ def test_the_giants_gated_layers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     x = torch.randn(2, 3, 224, 224, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         expected = Published(tensors, 3, 2)(x)
-        # float32 passes of two implementations, whose attentions and norms round in another order.
+        # Two float32 implementations, whose attention and norms round in a different order.
         torch.testing.assert_close(network.module.eval()(x), expected, rtol=1e-4, atol=1e-5)
     assert name == "dinov2:vitg14"
 
@@ -205,7 +205,7 @@ def server(
     http.shutdown()
 
 
-def test_the_download(
+def test_download(
     here: Run, place: Path, server: str, vits14: tuple[Path, Tensors], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FIDTOOL_DINOV2_URL", server)
@@ -221,13 +221,13 @@ def test_the_download(
     assert np.array_equal(first.mu, second.mu)
 
 
-def test_a_download_that_fails(here: Run, place: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_download(here: Run, place: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FIDTOOL_DINOV2_URL", f"{server}.gone")
     outcome = here("compute", "real", "fake", "--extractor", "dinov2:vits14", "--quiet")
     assert (outcome.status, outcome.stdout) == (2, "")
     for text in ("dinov2:vits14", f"{server}.gone", "Three ways", "--weights FILE", "FIDTOOL_DINOV2_URL"):
         assert text in outcome.error
-    assert not list((place / "torch-home").rglob("*.pth")), "nothing is left of it"
+    assert not list((place / "torch-home").rglob("*.pth")), "a failed download must leave no file"
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_a_download_that_fails(here: Run, place: Path, server: str, monkeypatch:
         ("dinov2:vitb14", "small.pth", ["small.pth does not hold the weights of dinov2:vitb14"]),
     ],
 )
-def test_mistakes_are_named(here: Run, place: Path, spec: str, weights: str | None, texts: list[str]) -> None:
+def test_mistakes_are_reported(here: Run, place: Path, spec: str, weights: str | None, texts: list[str]) -> None:
     torch.save(published_file(32, 1), place / "small.pth")
     extra = () if weights is None else ("--weights", weights)
     outcome = here("compute", "real", "fake", "--extractor", spec, *extra, "--quiet")
@@ -246,7 +246,7 @@ def test_mistakes_are_named(here: Run, place: Path, spec: str, weights: str | No
     assert [text for text in texts if text not in outcome.error] == [], outcome.error
 
 
-def test_the_address_is_the_publishers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_url_is_the_publishers(monkeypatch: pytest.MonkeyPatch) -> None:
     from fidtool.features.models.dinov2 import url
 
     monkeypatch.delenv("FIDTOOL_DINOV2_URL", raising=False)

@@ -1,4 +1,4 @@
-"""``--extractor timm:NAME`` against timm's own transform and model."""
+"""``--extractor timm:NAME`` against timm's transform and model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file  # comes with timm
+from safetensors.torch import save_file  # a dependency of timm
 from timm.data import create_transform, resolve_model_data_config
 
 from fidtool.features.models import published
@@ -30,8 +30,8 @@ def transform_of(model: Any) -> Any:
 
 
 @pytest.mark.parametrize(("name", "suffix"), [("test_resnet", ".pth"), ("test_vit", ".safetensors")])
-def test_the_classifiers_input(here: Run, place: Path, name: str, suffix: str) -> None:
-    """From a file with the classifier in it; bicubic and bilinear, with and without a margin to cut."""
+def test_features_are_the_input_of_the_classifier(here: Run, place: Path, name: str, suffix: str) -> None:
+    """The file includes the classifier. Covers bicubic and bilinear resizing, with and without a cropped margin."""
     torch.manual_seed(0)
     model: Any = randomised(timm.create_model(name, pretrained=False), gain=1.5)
     file = place / f"weights{suffix}"
@@ -51,8 +51,8 @@ def test_the_classifiers_input(here: Run, place: Path, name: str, suffix: str) -
     assert protocol["input_size"] == config["input_size"][1]
 
 
-def test_the_published_file_of_another_project(place: Path) -> None:
-    """DINOv2's own names, which timm's model converts."""
+def test_a_checkpoint_of_another_project(place: Path) -> None:
+    """DINOv2's checkpoint has different tensor names, which timm's model converts."""
     from fidtool.features.models.timm import _architecture, _read
 
     choice = NetworkChoice("timm:vit_small_patch14_dinov2", str(place / "dinov2.pth"))
@@ -74,8 +74,8 @@ def test_the_published_file_of_another_project(place: Path) -> None:
         ("timm:test_vit.no_such_tag", None, ["test_vit"]),
     ],
 )
-def test_mistakes_are_named(here: Run, place: Path, spec: str, weights: str | None, texts: list[str]) -> None:
-    """Among them a file that timm itself would load, in part and in silence."""
+def test_mistakes_are_reported(here: Run, place: Path, spec: str, weights: str | None, texts: list[str]) -> None:
+    """timm itself would silently load a part of one of these files."""
     torch.save(timm.create_model("test_resnet", pretrained=False).state_dict(), place / "other.pth")
     (place / "text.pth").write_text("no weights")
     extra = () if weights is None else ("--weights", weights)
@@ -84,7 +84,7 @@ def test_mistakes_are_named(here: Run, place: Path, spec: str, weights: str | No
     assert [text for text in texts if text not in outcome.error] == [], outcome.error
 
 
-def test_a_download_that_fails(here: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_download(here: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def offline(*_: object, **settings: object) -> Any:
         if settings["pretrained"]:
             raise OSError("no route to huggingface.co")
@@ -98,7 +98,7 @@ def test_a_download_that_fails(here: Run, place: Path, monkeypatch: pytest.Monke
         assert text in outcome.error
 
 
-def test_a_transform_that_fidtool_has_not(place: Path) -> None:
+def test_an_unsupported_transform_is_refused(place: Path) -> None:
     from fidtool import InputError
     from fidtool.features.models.timm import _preparation
 

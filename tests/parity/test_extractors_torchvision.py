@@ -1,4 +1,4 @@
-"""``--extractor torchvision:NAME[:node]`` against torchvision's own transform and model."""
+"""``--extractor torchvision:NAME[:node]`` against torchvision's transform and model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def place(environment: dict[str, str], tmp_path: Path, resnet: nn.Module) -> Pat
     return make_place(environment, tmp_path, resnet)
 
 
-def test_the_classifiers_input(here: Run, place: Path, resnet: nn.Module) -> None:
+def test_features_are_the_input_of_the_classifier(here: Run, place: Path, resnet: nn.Module) -> None:
     outcome = here(
         "compute",
         "real",
@@ -55,7 +55,7 @@ def test_the_classifiers_input(here: Run, place: Path, resnet: nn.Module) -> Non
     assert protocol["normalization"] == "(x/255-[0.485, 0.456, 0.406])/[0.229, 0.224, 0.225]"
 
 
-def test_a_node_is_averaged(here: Run, place: Path, resnet: nn.Module) -> None:
+def test_a_node_is_averaged_over_positions(here: Run, place: Path, resnet: nn.Module) -> None:
     arguments = ("--extractor", "torchvision:resnet18:layer2", "--weights", "resnet18.pth", "--json", "--quiet")
     outcome = here("compute", "real", "fake", *arguments)
     assert outcome.status == 0, outcome.stderr
@@ -65,8 +65,8 @@ def test_a_node_is_averaged(here: Run, place: Path, resnet: nn.Module) -> None:
     assert outcome.json["protocol"]["dims"] == 128
 
 
-def test_a_network_of_other_classes(here: Run, place: Path) -> None:
-    """Fine-tuned: its body is what is measured."""
+def test_a_network_with_different_classes(here: Run, place: Path) -> None:
+    """A fine-tuned network: only its classifier differs in shape, and it is not used."""
     tuned = randomised(torchvision.models.mobilenet_v3_small(weights=None, num_classes=7), gain=2.4)
     torch.save({"state_dict": tuned.state_dict()}, place / "tuned.pth")
     arguments = ("--extractor", "torchvision:mobilenet_v3_small", "--weights", "tuned.pth", "--json", "--quiet")
@@ -81,7 +81,7 @@ def test_a_network_of_other_classes(here: Run, place: Path) -> None:
 
 @pytest.fixture
 def server(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The weights on a server, in the place of torchvision's; a torch.hub folder that is empty."""
+    """A server for the weights instead of torchvision's, and an empty torch.hub folder."""
     (place / "www").mkdir()
     monkeypatch.setenv("TORCH_HOME", str(place / "torch-home"))
     quiet = type("Quiet", (SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
@@ -92,7 +92,7 @@ def server(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def serve(place: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Publishes the weights under a name with the start of their SHA-256, which torchvision checks."""
+    """Publish the weights under a name with the start of their SHA-256, which torchvision verifies."""
     import hashlib
 
     data = (place / "resnet18.pth").read_bytes()
@@ -103,7 +103,7 @@ def serve(place: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ResNet18_Weights.IMAGENET1K_V1, "_value_", moved)
 
 
-def test_the_download(here: Run, place: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_download(here: Run, place: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     serve(place, server, monkeypatch)
     arguments = ("compute", "real", "fake", "--extractor", "torchvision:resnet18", "--json")
     downloaded = here(*arguments)
@@ -115,7 +115,7 @@ def test_the_download(here: Run, place: Path, server: str, monkeypatch: pytest.M
     assert downloaded.json["protocol"] == local.json["protocol"] == named.json["protocol"]
 
 
-def test_a_download_that_fails(here: Run, place: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_download(here: Run, place: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     serve(place, server, monkeypatch)
     next((place / "www").iterdir()).unlink()
     outcome = here("compute", "real", "fake", "--extractor", "torchvision:resnet18", "--quiet")
@@ -149,7 +149,7 @@ def test_a_download_that_fails(here: Run, place: Path, server: str, monkeypatch:
         ),
     ],
 )
-def test_mistakes_are_named(here: Run, place: Path, spec: str, weights: str | None, texts: list[str]) -> None:
+def test_mistakes_are_reported(here: Run, place: Path, spec: str, weights: str | None, texts: list[str]) -> None:
     torch.save(torchvision.models.squeezenet1_1(weights=None).state_dict(), place / "squeeze.pth")
     torch.save([1, 2], place / "own.pth")
     (place / "text.pth").write_text("no weights")
@@ -160,8 +160,8 @@ def test_mistakes_are_named(here: Run, place: Path, spec: str, weights: str | No
 
 
 @pytest.mark.parametrize("name", ["googlenet", "inception_v3", "vit_b_16", "densenet121"])
-def test_models_that_torchvision_builds_in_another_way_for_its_weights(name: str) -> None:
-    """The same architecture, so that the published weights fit and are fed as they were meant to be."""
+def test_models_that_torchvision_builds_differently_for_its_weights(name: str) -> None:
+    """The architecture must be the same, so that the published weights fit and get the input they were trained with."""
     from fidtool.features.models.torchvision import _architecture
 
     entry = torchvision.models.get_model_weights(name).DEFAULT
@@ -176,8 +176,8 @@ def test_models_that_torchvision_builds_in_another_way_for_its_weights(name: str
     }
 
 
-def test_a_published_file_brings_its_own_entrys_transform(place: Path) -> None:
-    """The two entries of one model want other sizes; a file is told by its name."""
+def test_a_published_file_selects_its_transform(place: Path) -> None:
+    """The two entries of the model use different sizes; a file is recognised by its name."""
     from torchvision.models import RegNet_X_400MF_Weights
 
     state = torchvision.models.regnet_x_400mf(weights=None).state_dict()
@@ -190,20 +190,20 @@ def test_a_published_file_brings_its_own_entrys_transform(place: Path) -> None:
     assert len(set(edges)) == 2
 
 
-def test_tensors_keep_the_version_that_a_model_asks_for(place: Path) -> None:
-    """mnasnet builds another first layer for tensors that do not say which version of it they are of."""
+def test_the_version_of_a_state_dict_is_kept(place: Path) -> None:
+    """mnasnet builds a different first layer if the state dict has no version."""
     model = randomised(torchvision.models.mnasnet0_5(weights=None))
     torch.save(model.state_dict(), place / "mnasnet.pth")
     (images,) = batches(place / "real")
     ours = built("torchvision:mnasnet0_5", place / "mnasnet.pth").features(images).double()
     entry = torchvision.models.MNASNet0_5_Weights.DEFAULT
     theirs = features(place / "real", entry.transforms(), lambda x: model.layers(x).mean((2, 3)))
-    # float32 passes of one picture and of a batch, in other memory layouts, whose convolutions round otherwise.
+    # float32 passes of single images and of a batch, in different memory layouts, whose convolutions round differently.
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
-def test_maps_whose_channels_come_last_are_averaged_over_their_places() -> None:
-    """As swin's are; a square map and its channels are told apart by the two sides that are equal."""
+def test_channels_last_feature_maps_are_averaged_over_positions() -> None:
+    """For example swin's. The layout is recognised by the two equal sides of a square map."""
     from fidtool.features.models.torchvision import _AtNode
     from fidtool.features.network import channels_last
 
@@ -223,8 +223,8 @@ def test_maps_whose_channels_come_last_are_averaged_over_their_places() -> None:
     ]
 
 
-def test_a_node_of_a_network_of_other_classes(here: Run, place: Path) -> None:
-    """Its classifier, which the node does not use, need not have ImageNet's."""
+def test_a_node_of_a_network_with_different_classes(here: Run, place: Path) -> None:
+    """The classifier, which the node does not use, may have any number of classes."""
     tuned = randomised(torchvision.models.resnet18(weights=None, num_classes=7))
     torch.save(tuned.state_dict(), place / "tuned.pth")
     tuned.fc = nn.Linear(512, 1000)
@@ -234,7 +234,7 @@ def test_a_node_of_a_network_of_other_classes(here: Run, place: Path) -> None:
     assert prints[0] == prints[1]
 
 
-def test_whose_transform_a_file_of_another_name_gets_is_on_record(
+def test_the_transform_for_an_unknown_file_name_is_recorded(
     here: Run, place: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     torch.save(torchvision.models.regnet_x_400mf(weights=None).state_dict(), place / "own.pth")

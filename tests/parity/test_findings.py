@@ -25,11 +25,11 @@ def real(tmp_path: Path) -> Path:
 
 
 class TestPairs:
-    """Differences between two sets that a generator is not responsible for."""
+    """Differences between two sets, most of which are faults of the program that wrote FAKE."""
 
     @pytest.fixture(autouse=True)
     def kept(self, environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> None:
-        """Caches the statistics of the photos that many of these tests compare with."""
+        """Cache the statistics of the photos that many of these tests compare with."""
         share_statistics(environment, tmp_path_factory.getbasetemp() / "findings-statistics")
 
     @staticmethod
@@ -40,7 +40,7 @@ class TestPairs:
     def photos(self) -> list[np.ndarray[Any, np.dtype[np.uint8]]]:
         files = sorted((CONFORMANCE / "cifar10" / "test").glob("*.png"))
         if not files:
-            pytest.skip("the conformance data is not there")
+            pytest.skip("needs the conformance images")
         return [np.asarray(Image.open(file).convert("RGB")) for file in files]
 
     def test_channels_in_the_wrong_order(self, here: Run, tmp_path: Path, photos: list[Any]) -> None:
@@ -52,12 +52,12 @@ class TestPairs:
         fake = degenerate.write(tmp_path / "n", ((f"{i}.png", x.astype(np.uint8)) for i, x in enumerate(clipped)))
         assert self.codes(here, CONFORMANCE / "cifar10" / "train", fake) == {"negative"}
 
-    def test_values_from_zero_taken_for_others(self, here: Run, tmp_path: Path, photos: list[Any]) -> None:
+    def test_values_from_zero_treated_as_from_minus_one(self, here: Run, tmp_path: Path, photos: list[Any]) -> None:
         pale = ((x / 255 + 1) / 2 * 255 for x in photos)
         fake = degenerate.write(tmp_path / "p", ((f"{i}.png", x.astype(np.uint8)) for i, x in enumerate(pale)))
         assert self.codes(here, CONFORMANCE / "cifar10" / "train", fake) == {"pale"}
 
-    def test_a_fault_of_both_is_no_nature(self, here: Run, tmp_path: Path, photos: list[Any]) -> None:
+    def test_a_fault_of_both_sets_is_reported(self, here: Run, tmp_path: Path, photos: list[Any]) -> None:
         """The same faulty program may have written both sets."""
         faults: dict[str, Callable[[Any], Any]] = {
             "unscaled": lambda x: x / 255,
@@ -70,12 +70,12 @@ class TestPairs:
                 degenerate.write(folder, ((f"{i}.png", fault(x).astype(np.uint8)) for i, x in enumerate(part)))
             result, _, _ = compared(here, *sets)
             assert [each["code"] for each in result["diagnosis"]["findings"]] == [code, code]
-            assert result["diagnosis"]["shared"]["count"] <= 2, "black images are not shared"
+            assert result["diagnosis"]["shared"]["count"] <= 2, "black images do not count as shared"
 
-    def test_a_coarser_set_is_not_called_corrupt(self, here: Run, tmp_path: Path) -> None:
+    def test_a_set_of_smaller_images_is_not_corrupt(self, here: Run, tmp_path: Path) -> None:
         flowers = sorted((CONFORMANCE / "flowers" / "roses").glob("*.jpg"))
         if not flowers:
-            pytest.skip("the conformance data is not there")
+            pytest.skip("needs the conformance images")
         small = (np.asarray(Image.open(file).convert("RGB").resize((32, 32))) for file in flowers)
         fake = degenerate.write(tmp_path / "small", ((f"{i}.png", x) for i, x in enumerate(small)))
         codes = self.codes(here, CONFORMANCE / "flowers" / "daisy", fake)
@@ -100,7 +100,7 @@ class TestPairs:
             (lambda x: x * 0.5, "brightness"),
         ],
     )
-    def test_values_and_layouts_gone_wrong(
+    def test_wrong_values_and_layouts(
         self, here: Run, tmp_path: Path, photos: list[Any], make: Callable[[Any], Any], code: str
     ) -> None:
         broken = (np.ascontiguousarray(make(x)).astype(np.uint8) for x in photos)
@@ -108,7 +108,7 @@ class TestPairs:
         codes = self.codes(here, CONFORMANCE / "cifar10" / "train", fake)
         assert code in codes
         assert "alike" not in codes
-        # A few images of noise among them give a further finding, and hide no other.
+        # A few noise images add a finding and hide no other.
         noise = np.random.default_rng(2).integers(0, 256, (6, 32, 32, 3), dtype=np.uint8)
         degenerate.write(fake, ((f"noise{i}.png", x) for i, x in enumerate(noise)))
         assert self.codes(here, CONFORMANCE / "cifar10" / "train", fake) == {*codes, "noise"}
@@ -116,7 +116,7 @@ class TestPairs:
     @pytest.mark.parametrize("kind", ["jitter", "shift"])
     @pytest.mark.parametrize("picture", [5, 17, 40])
     def test_a_collapsed_generator(self, here: Run, tmp_path: Path, photos: list[Any], kind: str, picture: int) -> None:
-        """No two of its images are duplicates."""
+        """The images are similar but no duplicates."""
         rng = np.random.default_rng(1)
 
         def again(x: Any) -> Any:
@@ -133,13 +133,13 @@ class TestPairs:
         assert any("has collapsed" in line for line in result["warnings"])
 
     @pytest.mark.parametrize("names", [("daisy", "roses"), ("roses", "daisy")])
-    def test_other_flowers_are_varied_enough(self, here: Run, names: tuple[str, str]) -> None:
+    def test_varied_photos_have_no_findings(self, here: Run, names: tuple[str, str]) -> None:
         sets = [CONFORMANCE / "flowers" / name for name in names]
         if not sets[0].is_dir():
-            pytest.skip("the conformance data is not there")
+            pytest.skip("needs the conformance images")
         assert self.codes(here, *sets) == set()
 
-    def test_black_borders_are_no_clipping(self, here: Run, tmp_path: Path, photos: list[Any]) -> None:
+    def test_black_borders_are_not_clipping(self, here: Run, tmp_path: Path, photos: list[Any]) -> None:
         def bordered(x: Any) -> Any:
             padded = np.zeros_like(x)
             padded[5:27] = x[5:27]
@@ -148,11 +148,11 @@ class TestPairs:
         fake = degenerate.write(tmp_path / "bars", ((f"{i}.png", bordered(x)) for i, x in enumerate(photos)))
         assert self.codes(here, CONFORMANCE / "cifar10" / "train", fake) <= {"brightness"}
 
-    def test_another_size(self, here: Run, real: Path, tmp_path: Path) -> None:
+    def test_different_sizes(self, here: Run, real: Path, tmp_path: Path) -> None:
         fake = degenerate.write(tmp_path / "fake", ((f"{i}.png", degenerate.sample(i, 64)) for i in range(60)))
         assert "other size" in self.codes(here, real, fake)
 
-    def test_another_compression(self, here: Run, tmp_path: Path) -> None:
+    def test_different_compression(self, here: Run, tmp_path: Path) -> None:
         sets = [tmp_path / name for name in ("good", "bad")]
         for folder, first, quality in zip(sets, (0, 500), (95, 70), strict=True):
             pictures = ((f"{i}.jpg", degenerate.sample(first + i)) for i in range(60))
@@ -170,26 +170,26 @@ class TestByNature:
 
     @staticmethod
     def on_black(seed: int) -> degenerate.Pixels:
-        """Returns a coloured spot on a black background."""
+        """Return a coloured spot on a black background."""
         y, x = np.mgrid[:32, :32] - np.random.default_rng(seed).integers(8, 24, (2, 1, 1))
         spot = np.exp(-(x**2 + y**2) / 60)[..., None] * np.random.default_rng(seed).uniform(60, 255, 3)
         return spot.astype(np.uint8)
 
     @staticmethod
     def dithered(seed: int) -> degenerate.Pixels:
-        """Returns an image of black and white pixels only."""
+        """Return an image of black and white pixels only."""
         return np.asarray(Image.fromarray(degenerate.sample(seed)).convert("1").convert("L"))
 
     @staticmethod
     def dark(seed: int) -> degenerate.Pixels:
-        """Returns a dark image with sensor noise and a single bright point."""
+        """Return a dark image with sensor noise and a single bright point."""
         rng = np.random.default_rng(seed)
         pixels = rng.normal(12, 6, (32, 32, 3)).clip(0, 255).astype(np.uint8)
         pixels[tuple(rng.integers(0, 32, 2))] = 200
         return pixels
 
     @pytest.mark.parametrize("kind", ["on_black", "dithered", "dark"])
-    def test_no_alarm(self, here: Run, tmp_path: Path, kind: str) -> None:
+    def test_no_findings(self, here: Run, tmp_path: Path, kind: str) -> None:
         make = getattr(self, kind)
         sets = [
             degenerate.write(tmp_path / name, ((f"{i}.png", make(first + i)) for i in range(60)))
@@ -200,14 +200,14 @@ class TestByNature:
         result, line, _ = compared(here, *sets)
         assert (result["diagnosis"]["findings"], line) == ([], "")
 
-    def test_copies_that_real_has_too(self, here: Run, tmp_path: Path) -> None:
-        """They are recorded without a warning. The gate counts them nevertheless, and then there is a warning."""
+    def test_duplicates_in_both_sets(self, here: Run, tmp_path: Path) -> None:
+        """They are recorded without a warning. The gate counts them, and then there is a warning."""
         sets = [degenerate.distinct(tmp_path / name, 60, first) for name, first in (("a", 0), ("b", 1000))]
         for folder in sets:
             for i in range(6):
                 shutil.copy(folder / f"{i:05}.png", folder / f"again-{i}.png")
         result, line, _ = compared(here, *sets)
-        assert f"{sets[0]}: " in line, "REAL's own"
+        assert f"{sets[0]}: " in line, "REAL's duplicates are reported"
         assert not any(line.startswith(f"{sets[1]}: ") for line in result["warnings"])
         assert result["diagnosis"]["duplicates"]["fake"]["copies"] == 6
         gated = here("compute", *sets, "--extractor", TINY, "--max-duplicates", 0.05)

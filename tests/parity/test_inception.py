@@ -1,4 +1,4 @@
-"""The network's features and gradients are those of pytorch-fid's own network."""
+"""Features and gradients of the Inception network against pytorch-fid's network."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fidtool.features.torch_state import repeatable
 from support.offline import needs_weights, network_inputs
 
 CLOSE = 1e-6
-"""Of a feature vector's length: what another order of float32's roundings may make of it."""
+"""Largest difference relative to the length of a feature vector, for float32 roundings in a different order."""
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def images() -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def reference(state: dict[str, torch.Tensor], images: torch.Tensor) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
-    """Of each layer the features of pytorch-fid's own network, in float32 as it runs and in float64."""
+    """Features of each layer of pytorch-fid's network, computed in float32 and in float64."""
     peer = pytest.importorskip("pytorch_fid.inception", reason="needs pytorch-fid, of the extra 'test'")
     filled = {"fc.weight": torch.zeros(1008, 2048), "fc.bias": torch.zeros(1008), **state}
     for name in CONVOLUTIONS:
@@ -42,20 +42,20 @@ def reference(state: dict[str, torch.Tensor], images: torch.Tensor) -> dict[int,
 
 
 def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Of the worst vector, relative to its length."""
+    """Return the largest relative difference of a feature vector."""
     return float(((found.double() - expected).norm(dim=1) / expected.norm(dim=1)).max())
 
 
 @needs_weights
 @pytest.mark.parametrize("dims", [64, 192, 768, 2048])
-def test_features_are_the_references(
+def test_features_match_the_reference(
     state: dict[str, torch.Tensor],
     images: torch.Tensor,
     reference: dict[int, tuple[torch.Tensor, torch.Tensor]],
     dims: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As near to the exact ones as the reference itself, whichever way the convolutions run."""
+    """With both implementations of the convolutions, features are as close to float64 as the reference itself."""
     rounded, exact = reference[dims]
     with repeatable(), torch.inference_mode():
         network = Inception(state, dims)
@@ -68,7 +68,7 @@ def test_features_are_the_references(
 
 
 @needs_weights
-def test_gradients_go_through_the_same_network(
+def test_gradients(
     state: dict[str, torch.Tensor], images: torch.Tensor, reference: dict[int, tuple[torch.Tensor, torch.Tensor]]
 ) -> None:
     network = Inception(state, 192)

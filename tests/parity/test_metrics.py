@@ -1,4 +1,4 @@
-"""The metrics beside FID on given features: what the peers' own functions give for the same."""
+"""The metrics other than FID against functions of other tools, for the same features."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAIRS = {
 
 @pytest.mark.parametrize("pair", PAIRS)
 @pytest.mark.parametrize("k", [1, 3, 5])
-def test_prdc_counts_as_prdc(pair: str, k: int) -> None:
+def test_prdc_matches_prdc(pair: str, k: int) -> None:
     prdc = pytest.importorskip("prdc", reason="the package prdc 0.2 is not installed")
     real, fake = PAIRS[pair]
     theirs = prdc.compute_prdc(real.astype(np.float64), fake.astype(np.float64), k)
@@ -32,12 +32,12 @@ def test_prdc_counts_as_prdc(pair: str, k: int) -> None:
     assert round(ours.precision * len(fake)) == round(theirs["precision"] * len(fake))
     for name, value in theirs.items():
         assert getattr(ours, name) == pytest.approx(value, rel=1e-14), name
-    assert 0 < ours.precision < 1 or pair == "narrower", "no test where every count is 0 or all"
+    assert 0 < ours.precision < 1 or pair == "narrower", "the test needs counts other than none and all"
 
 
 @pytest.mark.parametrize("pair", PAIRS)
 @pytest.mark.parametrize("in_parts", [True, False])
-def test_precision_and_recall_count_as_torch_fidelity(pair: str, in_parts: bool) -> None:
+def test_precision_and_recall_match_torch_fidelity(pair: str, in_parts: bool) -> None:
     peer = pytest.importorskip("torch_fidelity.metric_prc", reason="torch-fidelity is not installed")
     real, fake = PAIRS[pair]
     settings_ = {"prc_neighborhood": 3, "prc_batch_size": 97, "save_cpu_ram": in_parts, "verbose": False}
@@ -59,17 +59,17 @@ def logits(bias: bool) -> torch.Tensor:
 
 @pytest.mark.parametrize("splits", [1, 7, 10])
 @pytest.mark.parametrize("bias", [True, False])
-def test_inception_score_of_torch_fidelity(splits: int, bias: bool) -> None:
+def test_inception_score_matches_torch_fidelity(splits: int, bias: bool) -> None:
     peer = pytest.importorskip("torch_fidelity.metric_isc", reason="torch-fidelity is not installed")
     theirs = peer.isc_features_to_metric(logits(bias), splits, shuffle=False)
     ours = inception_score(FEATURES, WEIGHT, BIAS if bias else None, splits=splits)
     assert ours.mean == pytest.approx(theirs["inception_score_mean"], rel=1e-6)
     assert ours.std == pytest.approx(theirs["inception_score_std"], rel=1e-6)
-    assert 1.5 < ours.mean < 90, "no value at the ends of the range"
+    assert 1.5 < ours.mean < 90, "the value must not be at the ends of the range"
 
 
-def test_inception_score_of_torchmetrics_with_its_own_deviation() -> None:
-    """Its chunks are as long as ours where the splits divide the images; its deviation has ddof 1."""
+def test_inception_score_matches_torchmetrics() -> None:
+    """The splits have the same sizes if their number divides that of the images. Its standard deviation has ddof 1."""
     peer = pytest.importorskip("torchmetrics.image.inception", reason="torchmetrics is not installed")
 
     class Passes(torch.nn.Module):
@@ -90,7 +90,7 @@ def test_inception_score_of_torchmetrics_with_its_own_deviation() -> None:
 REAL, FAKE = mixture(400, 64, 1) / np.float32(4), mixture(350, 64, 2) / np.float32(4) + np.float32(0.1)
 
 
-def test_kid_of_torch_fidelity_on_its_subsets() -> None:
+def test_kid_matches_torch_fidelity_on_the_same_subsets() -> None:
     peer = pytest.importorskip("torch_fidelity.metric_kid", reason="torch-fidelity is not installed")
     theirs = peer.kid_features_to_metric(
         torch.from_numpy(FAKE).double(),
@@ -107,7 +107,7 @@ def test_kid_of_torch_fidelity_on_its_subsets() -> None:
     assert ours.std == pytest.approx(theirs["kernel_inception_distance_std"], rel=1e-6)
 
 
-def test_kid_of_clean_fid_on_its_subsets() -> None:
+def test_kid_matches_clean_fid_on_the_same_subsets() -> None:
     peer = pytest.importorskip("cleanfid.fid", reason="clean-fid is not installed")
     np.random.seed(7)
     theirs = peer.kernel_distance(FAKE.astype(np.float64), REAL.astype(np.float64), num_subsets=10, max_subset_size=120)
@@ -116,21 +116,19 @@ def test_kid_of_clean_fid_on_its_subsets() -> None:
     assert kid(REAL, FAKE, alone(), feature_step=18, draws=draws).mean == pytest.approx(theirs, rel=1e-6)
 
 
-def test_kid_of_clean_fid_of_small_sets() -> None:
-    """clean-fid takes the size of the smaller set, too; where both are whole, all its subsets are the same."""
+def test_kid_matches_clean_fid_on_small_sets() -> None:
+    """clean-fid reduces the subset size to that of the smaller set. If subsets are whole sets, all are the same."""
     peer = pytest.importorskip("cleanfid.fid", reason="clean-fid is not installed")
-    real, fake = (
-        np.round(each[:50] * 2**18).astype(np.float32) / 2**18 for each in (REAL, FAKE)
-    )  # as they are rounded
+    real, fake = (np.round(each[:50] * 2**18).astype(np.float32) / 2**18 for each in (REAL, FAKE))
     theirs = peer.kernel_distance(fake.astype(np.float64), real.astype(np.float64), num_subsets=3)
     metric = metric_named("kid")
     changed, _ = metric.fitted(50, "fake has 50")
     ours = FeatureSet("real", real, None), FeatureSet("fake", fake, None)
-    context = MetricContext(alone(), FeatureSettings(18), lambda: pytest.fail("KID needs no classifier"))
+    context = MetricContext(alone(), FeatureSettings(18), lambda: pytest.fail("KID must not request a classifier"))
     assert with_settings(metric, changed).compute(*ours, context) == {"kid": pytest.approx(theirs, rel=1e-9)}
 
 
-def test_kid_of_torchmetrics_on_one_subset() -> None:
+def test_kid_matches_torchmetrics_on_one_subset() -> None:
     peer = pytest.importorskip("torchmetrics.image.kid", reason="torchmetrics is not installed")
     theirs = peer.poly_mmd(torch.from_numpy(REAL[:350]).double(), torch.from_numpy(FAKE).double())
     ours = kid(REAL, FAKE, alone(), feature_step=18, draws=[(np.arange(350), np.arange(350))])

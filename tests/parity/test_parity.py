@@ -1,4 +1,4 @@
-"""What the parity table has not: other layers than the last, statistics files, the metric for training."""
+"""Comparisons that are not in the parity table: earlier layers, statistics files, the metric for training."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ RELATIVE = 1e-5
 
 @pytest.fixture(autouse=True)
 def alone() -> Iterator[None]:
-    """SciPy's two threads, which the peer's distance runs on, would spin beside another test process."""
+    """Limit the peer's distance to one thread: spinning BLAS threads would slow down parallel tests."""
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(ImportError):  # prdc's scikit-learn brings it
+        with contextlib.suppress(ImportError):  # installed with prdc's scikit-learn
             from threadpoolctl import threadpool_limits
 
             stack.enter_context(threadpool_limits(1, "blas"))
@@ -33,7 +33,7 @@ def alone() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def torch_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A TORCH_HOME in which the peers find "the download": the offline weights in the official file's format."""
+    """A TORCH_HOME with the offline weights in the format of the official file, which the peers use as a download."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FIDTOOL_CACHE", str(tmp_path_factory.mktemp("cache")))
         state = dict(load_weights(None, print).state)
@@ -49,14 +49,14 @@ def torch_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def weights_file(torch_home: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> str:
-    """Points the peers to the weights."""
+    """Let the peers use the weights."""
     monkeypatch.setenv("TORCH_HOME", str(torch_home))
     return str(next(torch_home.rglob("*.pth")))
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """Two sets of pictures: colour, grayscale and palette; upsampled by the network's resize."""
+    """Two sets of colour, grayscale and palette images, smaller than the network's input."""
     root = tmp_path_factory.mktemp("pair")
     for name, seed in (("real", 1), ("fake", 2)):
         make_pictures(root / name, 8, seed, sides=(48,))
@@ -72,7 +72,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 @pytest.fixture(scope="module")
 def large_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """Two sets of mixed sizes, most of them above 299 pixels: downsampled, without antialiasing."""
+    """Two sets of mixed sizes, most of them above 299 pixels, which are downsampled."""
     root = tmp_path_factory.mktemp("large")
     for name, seed in (("real", 3), ("fake", 4)):
         make_pictures(root / name, 4, seed, ".jpg", sides=(301, 420, 150, 640))
@@ -90,7 +90,7 @@ def test_pytorch_fid_on_grayscale_and_palettes(pair: tuple[str, str], weights_fi
     assert ours.definition.dims == dims
 
 
-def test_the_training_metric_is_torchmetrics(large_pair: tuple[str, str], weights_file: str) -> None:
+def test_the_training_metric_matches_torchmetrics(large_pair: tuple[str, str], weights_file: str) -> None:
     from torchmetrics.image.fid import FrechetInceptionDistance
 
     peer = FrechetInceptionDistance(feature=2048, antialias=True, feature_extractor_weights_path=weights_file)
@@ -100,14 +100,14 @@ def test_the_training_metric_is_torchmetrics(large_pair: tuple[str, str], weight
             pixels = np.array(Image.open(file).convert("RGB"))
             for each in (peer, metric):
                 each.update(torch.from_numpy(pixels).permute(2, 0, 1)[None], real=real)
-    # torchmetrics returns float32, and its eigenvalues of a singular product carry about 1e-6.
+    # torchmetrics returns a float32, and its eigenvalues of a singular product have errors of about 1e-6.
     ours = fidtool.compute(*large_pair, protocol="torchmetrics", cache=False).fid
     wanted = float(peer.compute())
     assert ours == pytest.approx(wanted, rel=RELATIVE)
     assert float(metric.compute()) == pytest.approx(wanted, rel=RELATIVE)
 
 
-def test_pytorch_fid_reads_our_statistics_and_we_read_theirs(
+def test_statistics_files_are_exchangeable_with_pytorch_fid(
     pair: tuple[str, str], weights_file: str, tmp_path: Path
 ) -> None:
     from pytorch_fid.fid_score import calculate_fid_given_paths, save_fid_stats

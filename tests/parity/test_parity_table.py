@@ -1,4 +1,4 @@
-"""scripts/parity: the code of every other tool, from PyPI, on a small pair of sets."""
+"""scripts/parity, which runs the code of every other tool from PyPI, on a small pair of sets."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ MODULES = {"pytorch-fid": "prdc", "clean-fid": "cleanfid", "torch-fidelity": "to
 
 
 ALLOWED = {"FID": 1e-5, "FD": 1e-5, "sFID": 1e-5, "CMMD": 1e-5, "KID": 1e-6, "Inception": 1e-6}
-"""Largest relative differences; all other metrics are counts, which must be equal."""
+"""Largest relative differences. All other metrics are counts, which must be equal."""
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Colour, grayscale and palette images, smaller and larger than the network's input; the fake ones are noisy.
 
-    The sets differ clearly: a KID near 0 would be the difference of numbers a thousand times as large. Nine is the
-    smallest number with two grayscale images, two of each size, and more than one split of the Inception Score.
+    The sets differ clearly, because a KID near 0 would be the difference of much larger numbers. Nine is the smallest
+    number with two grayscale images, two of each size, and more than one split of the Inception Score.
     """
     root, noise = tmp_path_factory.mktemp("pair"), np.random.RandomState(0)
     for name, seed in (("real", 1), ("fake", 2)):
@@ -54,14 +54,14 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory, weights_cache: Path) -> Path:
-    """A cache for fidtool's statistics of the sets: two tools of one protocol share them."""
+    """A cache for fidtool's statistics, which tools with the same protocol share."""
     folder = tmp_path_factory.mktemp("parity-cache")
     (folder / "weights").symlink_to(weights_cache)
     return folder
 
 
 OFTEN = ("pytorch-fid", "clean-fid", "torch-fidelity")
-"""Together they cover every metric, and every resize but that of torchmetrics, which test_parity covers."""
+"""These cover every metric, and every resize but torchmetrics', which test_parity covers."""
 RUNS = [
     *(pytest.param(peer, ("--in-span",), id=peer, marks=() if peer in OFTEN else pytest.mark.slow) for peer in PEERS),
     # Without --in-span, as users run the script: the matrix square root in 2048 dimensions alone takes 20 seconds.
@@ -94,5 +94,5 @@ def test_each_row_is_within_its_tolerance(
         assert row["difference"] <= allowed, row
         assert row["what"] in done.stdout
     values = [row["theirs"] for row in rows]
-    assert all(value > 0 for value in values), "a value of 0 would prove nothing"
+    assert all(value > 0 for value in values), "a value of 0 would not test anything"
     assert len(set(values)) >= len(values) - 2

@@ -1,6 +1,6 @@
-"""What bites people today, with the peer that bites, and the same program with fidtool, under torchrun.
+"""Common faults of distributed training: programs that hang with torchmetrics, and the same with fidtool.
 
-The peers' programs hang: all are started at once, and looked at again when that has been given time to end.
+The torchmetrics programs are all started at once, and checked after they have had time to end.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from support.processes import wait_until
 from support.training_programs import Programs, Running
 
 HANG_SECONDS = 12.0
-"""A peer that has not gone on so long after all its ranks had come to the fault will not."""
+"""A peer's program that has not ended this long after all ranks reached the fault counts as hanging."""
 
 
 @pytest.fixture(scope="module")
 def hanging(programs: Programs) -> Iterator[dict[str, Running]]:
-    """The peers' programs, started beside each other."""
+    """The peers' programs, running at the same time."""
     started = {}
     for case in ("rank-zero", "unequal"):
         started[case] = programs.start(2, "plain_faults.py", "torchmetrics", case)
@@ -33,19 +33,19 @@ def hanging(programs: Programs) -> Iterator[dict[str, Running]]:
 
 
 def finished(run: Outcome, ranks: int = 2) -> Outcome:
-    """The program came to its end on every rank."""
+    """Check that the program ended on every rank."""
     assert run.status == 0, run.stderr
     assert len(re.findall(r"^done \d", run.stdout, re.MULTILINE)) == ranks, run.stdout
     return run
 
 
 def values_of(run: Outcome) -> set[str]:
-    """What the ranks of a Lightning program say at their end."""
+    """Return what the ranks of a Lightning program print at their end."""
     return {line.split(maxsplit=2)[2] for line in run.stdout.splitlines() if line.startswith("done")}
 
 
 def test_compute_on_rank_zero_only(programs: Programs) -> None:
-    """(a) An error that names who is missing and both remedies, after the time-out, and training goes on."""
+    """(a) After the time-out an error names the missing rank and two remedies. Training continues."""
     run = finished(programs.run(2, "plain_faults.py", "fidtool", "rank-zero"))
     (refusal,) = re.findall(r"^refused 0 after (\S+) s: (.*)$", run.stdout, re.MULTILINE)
     assert float(refusal[0]) >= 3.0
@@ -55,7 +55,7 @@ def test_compute_on_rank_zero_only(programs: Programs) -> None:
 
 
 def test_compute_on_rank_zero_with_the_remedy(programs: Programs) -> None:
-    """(a) The same program with sync_on_compute=False: rank zero's own value, labelled so."""
+    """(a) With sync_on_compute=False, the program gets rank zero's own value, with a warning."""
     run = finished(programs.run(2, "plain_faults.py", "fidtool", "local"))
     peer = finished(programs.run(2, "plain_faults.py", "torchmetrics", "local"))
     values = [float(line.split()[2]) for each in (run, peer) for line in each.stdout.splitlines() if "value" in line]
@@ -64,7 +64,7 @@ def test_compute_on_rank_zero_with_the_remedy(programs: Programs) -> None:
 
 
 def test_compute_in_on_validation_end(programs: Programs) -> None:
-    """(b) Under @rank_zero_only: the error, and the same with FIDCallback's value on every rank."""
+    """(b) Under @rank_zero_only there is an error; FIDCallback gives the same value on every rank."""
     run = finished(programs.run(2, "lightning_faults.py", "fidtool", "validation-end"))
     refusal = r"refused: FrechetInceptionDistance.compute\(\) .* timed out after 3 s waiting for rank 1"
     assert len(re.findall(refusal, run.stdout)) == 3
@@ -73,7 +73,7 @@ def test_compute_in_on_validation_end(programs: Programs) -> None:
 
 
 def test_unequal_numbers_of_updates(programs: Programs) -> None:
-    """(c) A rank without new images has nothing to compute anew, and the others wait for it: not here."""
+    """(c) With torchmetrics, a rank without new images does not compute again, and the others wait for it."""
     run = finished(programs.run(2, "plain_faults.py", "fidtool", "unequal"))
     first, second = (
         {line.split()[2] for line in run.stdout.splitlines() if line.startswith(word)} for word in ("first", "second")
@@ -83,12 +83,12 @@ def test_unequal_numbers_of_updates(programs: Programs) -> None:
 
 
 def test_logging_on_rank_zero_only(programs: Programs) -> None:
-    """(d) FIDCallback logs on every rank, the same."""
+    """(d) FIDCallback logs the same value on every rank."""
     (value,) = values_of(finished(programs.run(2, "lightning_faults.py", "callback", "global-zero")))
     assert value.startswith("after 3 epochs with 1.")
 
 
-def test_early_stopping_on_what_only_rank_zero_knows(programs: Programs) -> None:
+def test_early_stopping_on_a_value_of_rank_zero(programs: Programs) -> None:
     """(e) With FIDCallback all ranks stop at the same epoch."""
     (value,) = values_of(finished(programs.run(2, "lightning_faults.py", "callback", "early-stopping")))
     assert value.startswith("after 2 epochs with 1.")
@@ -96,7 +96,7 @@ def test_early_stopping_on_what_only_rank_zero_knows(programs: Programs) -> None
 
 @pytest.mark.parametrize("sizes", ["3,5", "3,5,0,2"])
 def test_a_metric_as_a_loss(programs: Programs, sizes: str) -> None:
-    """(f) torchmetrics loses what the other ranks' rows contribute to the gradient; dist_sync_fn keeps it."""
+    """(f) torchmetrics loses the gradients from other ranks' losses; dist_sync_fn preserves them."""
     ranks = len(sizes.split(","))
     for library, ratio in (("torchmetrics", 1 / ranks), ("fidtool", 1.0)):
         run = programs.run(ranks, "metric_loss.py", library, sizes)
@@ -111,11 +111,11 @@ def test_a_metric_as_a_loss(programs: Programs, sizes: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["rank-zero", "unequal", "validation-end", "global-zero", "early-stopping"])
 def test_the_peer_hangs(hanging: dict[str, Running], case: str) -> None:
-    """(a)-(e) Long after its ranks came to the fault the peer's program is still there, and has not gone on."""
+    """(a)-(e) Long after its ranks reached the fault, the peer's program is still running and has not continued."""
     running = hanging[case]
     wait_until(lambda: "at the fault 0" in running.stdout, "the program has not come to the fault")
-    # The clock is the program's: the test may have come late to it.
+    # The time is the program's own, because the test may have noticed the fault late.
     came = float(re.findall(r"at the fault 0, (\S+)", running.stdout)[-1])
     time.sleep(max(0.0, came + HANG_SECONDS - time.time()))
-    assert running.status(0.0) is None, f"it ended: {running.outcome()}"
+    assert running.status(0.0) is None, f"the program ended: {running.outcome()}"
     assert "done" not in running.stdout

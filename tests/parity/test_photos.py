@@ -1,4 +1,4 @@
-"""Real photos and CIFAR-10 pixels: no false alarm, bits of Pillow, influence and error bars that hold."""
+"""Photos and CIFAR-10 images: no false alarms, Pillow's resizing, influence, error bars, duplicates."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from support.shared_statistics import share_statistics
 from support.simulations import AT_ONCE, check_coverage
 
 Array = NDArray[np.float64]
-pytestmark = pytest.mark.skipif(not CONFORMANCE.is_dir(), reason="the conformance data is not there")
+pytestmark = pytest.mark.skipif(not CONFORMANCE.is_dir(), reason="needs the conformance images")
 
 
 @pytest.mark.parametrize("name", ["cifar10/train", "cifar10/test", "flowers/daisy", "flowers/roses"])
-def test_photos_are_clean(here: Run, name: str) -> None:
+def test_photos_have_no_findings(here: Run, name: str) -> None:
     other = CONFORMANCE / {"train": "cifar10/test", "test": "cifar10/train", "daisy": "flowers/roses"}.get(
         name.split("/")[1], "flowers/daisy"
     )
@@ -41,7 +41,7 @@ def test_photos_are_clean(here: Run, name: str) -> None:
 
 
 @pytest.mark.parametrize("pair", [("cifar10/train", "cifar10/test"), ("flowers/daisy", "flowers/roses")])
-def test_clean_photos_raise_no_alarm(here: Run, pair: tuple[str, str]) -> None:
+def test_photos_have_no_warnings(here: Run, pair: tuple[str, str]) -> None:
     real, fake = (CONFORMANCE / name for name in pair)
     result, _, outcome = compared(here, real, fake)
     assert result["warnings"] == []
@@ -54,13 +54,13 @@ def test_clean_photos_raise_no_alarm(here: Run, pair: tuple[str, str]) -> None:
 
 @pytest.fixture
 def kept(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What one test computes of a folder is there for the others."""
+    """Share the statistics of a folder between tests."""
     share_statistics(environment, tmp_path_factory.getbasetemp() / "photos-statistics")
 
 
 @pytest.mark.slow
-def test_predicted_and_measured_agree_on_photos(here: Run, kept: None, tmp_path: Path) -> None:
-    """CIFAR-10 images with some photos of flowers among them, by Inception's first 64 features."""
+def test_predicted_and_computed_fid_agree_on_photos(here: Run, kept: None, tmp_path: Path) -> None:
+    """CIFAR-10 images with some photos of flowers among them, with Inception's first 64 features."""
     fake = tmp_path / "fake"
     shutil.copytree(CONFORMANCE / "cifar10" / "test", fake)
     for number, file in enumerate(sorted((CONFORMANCE / "flowers" / "daisy").glob("*.jpg"))[:8]):
@@ -70,7 +70,7 @@ def test_predicted_and_measured_agree_on_photos(here: Run, kept: None, tmp_path:
     assert [name for name in worst if not name.startswith("flower-")] == []
 
 
-def test_photos_are_pillow_to_the_bit() -> None:
+def test_resized_photos_are_bitwise_equal_to_pillows() -> None:
     files = sorted((CONFORMANCE / "flowers" / "daisy").iterdir())[:20]
     assert len(files) == 20
     for file in files:
@@ -81,8 +81,8 @@ def test_photos_are_pillow_to_the_bit() -> None:
 
 
 @pytest.mark.slow
-def test_features_of_photos(kept: None) -> None:
-    """Inception's first 64, of CIFAR-10: fakes are drawn with replacement from other photos, and from REAL itself."""
+def test_coverage_of_intervals_on_photos(kept: None) -> None:
+    """Inception's first 64 features of CIFAR-10. Fakes are drawn with replacement from other photos and from REAL."""
     computed = (
         package.compute_statistics(CONFORMANCE / "cifar10" / name, dims=64, metrics="fid,kid")
         for name in ("train", "test")
@@ -100,7 +100,7 @@ def test_features_of_photos(kept: None) -> None:
 
 @cache
 def lossless(folder: str) -> tuple[list[Pixels], RecordArray]:
-    """The first hundred photos, and what is recorded of them as PNG files."""
+    """Return the first hundred photos and their records as PNG files."""
     files = sorted((CONFORMANCE / folder).glob("*.*g"))[:100]
     pixels = [decode(file.read_bytes()).pixels for file in files]
     return pixels, records_of([encoded(each, compress_level=1) for each in pixels])
@@ -122,7 +122,7 @@ def test_re_encoded_photos_are_found(folder: str, kind: str, options: dict[str, 
 
 
 @pytest.mark.parametrize("folder", ["cifar10/train", "cifar10/test", "flowers/daisy", "flowers/roses"])
-def test_photos_are_no_copies(folder: str) -> None:
+def test_photos_are_not_duplicates(folder: str) -> None:
     files = sorted((CONFORMANCE / folder).glob("*.*g"))
     records = records_of([file.read_bytes() for file in files])
     assert find_copies(records).unique == len(records)

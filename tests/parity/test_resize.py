@@ -1,4 +1,4 @@
-"""Resizing bit for bit as the peers do it: torch-fidelity's TensorFlow interpolation, timm's transforms."""
+"""Resizing is bitwise equal to torch-fidelity's TensorFlow interpolation and timm's transforms."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ LARGE = [(1, 1), (1, 640), (32, 32), (299, 299), (300, 298), (333, 500), (640, 1
 
 
 def noise(height: int, width: int, count: int = 1) -> torch.Tensor:
-    """uint8 tensor of shape (count, height, width, 3)."""
+    """Return a uint8 tensor of shape (count, height, width, 3)."""
     rng = np.random.RandomState(height * 1000 + width)
     return torch.from_numpy(rng.randint(0, 256, (count, height, width, 3)).astype(np.uint8))
 
 
 @pytest.mark.parametrize(("height", "width"), LARGE)
-def test_tf1_is_bit_for_bit_that_of_torch_fidelity(height: int, width: int) -> None:
+def test_bilinear_tf1_is_bitwise_equal_to_torch_fidelity(height: int, width: int) -> None:
     pytest.importorskip("torch_fidelity", reason="needs torch-fidelity, of the extra 'test'")
     from torch_fidelity.interpolate_compat_tensorflow import interpolate_bilinear_2d_like_tensorflow1x
 
@@ -38,7 +38,7 @@ def test_tf1_is_bit_for_bit_that_of_torch_fidelity(height: int, width: int) -> N
 
 
 def pixels_of(transform: Callable[[Any], torch.Tensor], picture: Image.Image) -> torch.Tensor:
-    """What a transform with mean 0 and std 1 makes of a picture, in 0..255."""
+    """Return the output, in 0..255, of a transform with mean 0 and std 1."""
     return (transform(picture) * 255).round()
 
 
@@ -46,13 +46,15 @@ def pixels_of(transform: Callable[[Any], torch.Tensor], picture: Image.Image) ->
     ("mode", "framing", "share", "edge"),
     [("center", "shorter edge", 0.875, 73), ("center", "shorter edge", 1.0, 64), ("squash", "squash", 0.9, 71)],
 )
-def test_it_is_timms_transform_to_the_bit(mode: str, framing: Framing, share: float, edge: int) -> None:
+def test_preparations_are_bitwise_equal_to_timms_transforms(
+    mode: str, framing: Framing, share: float, edge: int
+) -> None:
     timm_data = pytest.importorskip("timm.data")
     for interpolation, method in (("bicubic", "pillow-bicubic"), ("bilinear", "pillow-bilinear")):
         theirs = timm_data.create_transform(
             (3, 64, 64), interpolation=interpolation, crop_pct=share, crop_mode=mode, **BLANK
         )
-        # No tall ones: Pillow 13 squashes these heights first.
+        # No tall images: Pillow 13 shrinks them vertically first.
         for height, width in [(64, 64), (100, 131), (80, 300), (33, 47)]:
             picture = preparations.noise(height, width)
             found = ours(picture, 64, Preparation(method, framing, edge))  # type: ignore[arg-type]

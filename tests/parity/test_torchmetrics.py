@@ -1,4 +1,4 @@
-"""The metric for training in torchmetrics' collections: its interface, and where its warnings stand."""
+"""The metric for training in torchmetrics' collections: its interface, and the location of its warnings."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_interface_of_torchmetrics() -> None:
     assert set(copied) == {"val_fid", "val_loss"}
 
 
-def test_warnings_stand_at_the_programs_own_line() -> None:
+def test_warnings_point_to_the_callers_line() -> None:
     from torchmetrics import MetricCollection
 
     both = MetricCollection({"fid": FrechetInceptionDistance(network())})

@@ -1,4 +1,4 @@
-"""The smallest runs of the benchmarks and of the soak test. No test depends on a time."""
+"""The smallest runs of the benchmarks and of the soak test. No test depends on measured times."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_end_to_end_benchmark(environment: dict[str, str], tmp_path: Path) -> No
         *("fidtool", "fidtool, torchrun, 2 ranks", "torchmetrics, 0 workers")
     ]
     assert ours["fid"] == ranks["fid"], "bitwise equal at any world size"
-    assert ours["fid"] != peer["fid"], "it uses another protocol"
+    assert ours["fid"] != peer["fid"], "it uses a different protocol"
     assert peer["fidtool_relative_difference"] < 0.2
     assert results["speed_ratio"] == peer["median_seconds"] / ours["median_seconds"]
     assert [limit["network"]["fp32"] > 0 for limit in results["limits"]] == [True, True]

@@ -21,7 +21,7 @@ from fidtool.errors import InputError
 LONGEST_SECONDS = 30.0 * 86400
 """Upper limit of all timeouts."""
 MAX_PIXELS = 178_956_970
-"""Default of ``max_pixels``: the limit above which Pillow, and so every peer, refuses an image."""
+"""Default of ``max_pixels``: the limit above which Pillow, and so every tool that uses it, refuses an image."""
 _SWITCHES = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 File = str | os.PathLike[str] | None
@@ -85,7 +85,9 @@ class Declared(NamedTuple):
     def described(self) -> str:
         """The help text, followed by the choices or limits, and by what None means."""
         allowed = _one_of(self.setting.choices) if self.setting.choices else self.limits
-        default = f"default: {self.setting.shown_default}" if self.default is None and self.setting.shown_default else ""
+        default = (
+            f"default: {self.setting.shown_default}" if self.default is None and self.setting.shown_default else ""
+        )
         notes = "; ".join(filter(None, (allowed, default)))
         return f"{self.setting.help} [{notes}]" if notes else self.setting.help
 

@@ -29,7 +29,7 @@ _EXAMPLES = (
 )
 @option("--json", "as_json", group=OUTPUT, is_flag=True, help="Print the result as JSON.")
 @QUIET
-@option("--strict", group=GATES, is_flag=True, help="Exit code 3 if there is a finding about IMAGES.")
+@option("--strict", group=GATES, is_flag=True, help="Exit with status 3 if there is a finding about IMAGES.")
 def check(
     images: str,
     against: str | None,
@@ -54,7 +54,7 @@ def check(
         require_exists(paths)  # reports a typo before the slow import of torch
     if only_list:
         if against is not None or strict:
-            raise InputError("--list only lists the images:", "leave out --against and --strict")
+            raise InputError("--list only lists the images:", "omit --against and --strict")
         return 0 if discover().rank > 0 else _list(images, settings(), as_json, quiet)
     with loading():
         from fidtool.console import Console

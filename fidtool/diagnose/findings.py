@@ -134,7 +134,7 @@ def property_warnings() -> dict[str, str]:
         "used; composite the images onto a background first if you do not want that",
         "deep": "images have more than 8 bits per channel: integers of 9 to 16 bits were scaled to 8 bits, which other "
         "tools clip to white; floats and 32-bit integers were clipped to 0..255, as in other tools",
-        "animated": "files hold several frames, of which only the first is used",
+        "animated": "files contain several frames, of which only the first is used",
         "rotated": "images have an EXIF orientation, which is not applied, as in the tools that the protocols are "
         "named after: the pixels are used as stored; rotate the images first if you do not want that",
         "clipped": f"images have values outside {value_range}, which were clipped to it: check that the range is right",
@@ -224,7 +224,7 @@ def _ranges(images: ImageRecords) -> Iterator[Finding]:
             "high",
             pale,
             f"{{}} have no pixel value below {_PALE}: it looks as if values in [0, 1] had been converted as if they "
-            "were in [-1, 1]; leave out (x + 1) / 2",
+            "were in [-1, 1]; omit (x + 1) / 2",
         )
         return
     ends = zeros + full

@@ -280,7 +280,7 @@ def side_by_side(
 
 
 def _stopped_before(future: Future[Any], stop: Callable[[], bool]) -> bool:
-    """Wait for ``future`` or for ``stop``; whether it was ``stop``."""
+    """Wait for ``future`` or for ``stop``; true if ``stop`` came first."""
     while not stop():
         if wait([future], _STOP_SECONDS).done:
             return False

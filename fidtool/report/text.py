@@ -35,7 +35,7 @@ def verdict_lines(evaluation: Evaluation) -> list[str]:
     title = evaluation.labels.title("fid")
     return [
         legible(
-            f"{title} of {each.first} less that of {each.second}: {each.interval.value:+.4f} "
+            f"{title} of {each.first} minus that of {each.second}: {each.interval.value:+.4f} "
             f"(95 %: {each.interval.low:+.4f} to {each.interval.high:+.4f}): {each.verdict}"
         )
         for each in differences_shown(evaluation, _MOST_PAIRS)
@@ -46,9 +46,9 @@ def _error_bars(result: Comparison) -> list[str]:
     corrected = None if result.uncertainty is None else result.uncertainty.corrected
     if corrected is None:
         return []
-    interval = f"95 %: {corrected.low:.4f} to {corrected.high:.4f}, REAL taken as it is"
+    interval = f"95 %: {corrected.low:.4f} to {corrected.high:.4f}, REAL taken as fixed"
     title = legible(result.labels.title("fid"))
-    return [f"{title} without its bias: {corrected.value:.4f} ± {corrected.error:.4f} ({interval})"]
+    return [f"bias-corrected {title}: {corrected.value:.4f} ± {corrected.error:.4f} ({interval})"]
 
 
 def influence_lines(evaluation: Evaluation) -> list[str]:
@@ -80,7 +80,7 @@ def checkup_lines(checkup: Checkup) -> list[str]:
         return [legible(f"{each.summary()}: no findings") for each in sets]
     lines = [each.summary() for each in sets]
     for where, finding in checkup.findings:
-        example = f" (for instance {finding.example})" if finding.example else ""
+        example = f" (for example {finding.example})" if finding.example else ""
         lines.append(f"{finding.severity}: {where}: {finding.message}{example}")
     return [legible(line) for line in lines]
 

@@ -78,7 +78,7 @@ _IGNORED = frozenset({"__MACOSX"})
 _HIDDEN, _FOLDER = "hidden", "subfolder"
 _FEW, _MOST = 64, 256
 """Number of files per suffix to open, and the number once one of them was an image. A limit is needed because a folder
-may contain a million text files beside its images."""
+may contain a million text files in addition to its images."""
 _MOST_KINDS = 64
 """Number of suffixes with separate counts of opened files; all others share one count."""
 _RARE = "other kinds"

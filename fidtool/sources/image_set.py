@@ -298,7 +298,7 @@ class _LazyNames(Sequence[str]):
 
 
 class Names(_LazyNames):
-    """Names stored contiguously in memory; each takes eight bytes beside its own.
+    """Names stored contiguously in memory; each takes eight bytes in addition to its own.
 
     A tuple of strings would take three times as much. Forked workers share this memory, whereas the reference count of
     a string changes when it is read, and so copies its memory page.

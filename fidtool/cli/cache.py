@@ -16,6 +16,7 @@ import click
 from fidtool.cli.options import OnceCommand
 from fidtool.cli.output import print_lines
 from fidtool.errors import InputError, RunError
+from fidtool.names import counted
 
 if TYPE_CHECKING:
     from fidtool.statistics.cache import Entry, StatisticsCache
@@ -90,7 +91,7 @@ def _remove(statistics: StatisticsCache, entries: Sequence[Entry]) -> None:
 
 
 def _entries(count: int) -> str:
-    return f"{count} {'entry' if count == 1 else 'entries'}"
+    return counted(count, "entry", "entries")
 
 
 def _moment(text: str) -> float:

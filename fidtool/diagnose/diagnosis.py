@@ -33,6 +33,7 @@ from fidtool.diagnose.findings import (
 )
 from fidtool.images.records import ImageRecords
 from fidtool.labels import Labels
+from fidtool.names import counted
 from fidtool.redaction import without_secrets
 from fidtool.sources.census import PassedOver
 from fidtool.sources.contents import BadFile
@@ -256,7 +257,7 @@ class Health:
         kinds = [_kinds(self.formats), _kinds(self.modes), _kinds(self.sizes, " pixels")]
         if self.passed_over is not None and self.passed_over.words:
             kinds.append(f"ignored: {self.passed_over.words}")
-        return f"{self.path}: {self.images} images, {'; '.join(kinds)}"
+        return f"{self.path}: {counted(self.images, 'image')}, {'; '.join(kinds)}"
 
 
 def _kinds(counts: dict[str, int], unit: str = "") -> str:
@@ -305,7 +306,7 @@ class Checkup:
     def exit_reason(self) -> str:
         """Reason for the exit status."""
         number = self._failures
-        return f"gate missed: {number} finding{'' if number == 1 else 's'}" if self.exit_code else "done"
+        return f"gate missed: {counted(number, 'finding')}" if self.exit_code else "done"
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the result as it appears in the JSON."""

@@ -423,7 +423,8 @@ def shared_warning(real: str, fake: str, shared: SharedCopies, images: int) -> s
             f"all {images} images in {fake} are pixel-identical to images in {real} (for example {one} and {other}): "
             "they are real images, or the generator has memorised its training images"
         )
+    are = "is" if shared.count == 1 else "are"
     return (
-        f"{shared.count} of {images} images in {fake} are pixel-identical to images in {real} (for example {one} and "
+        f"{shared.count} of {images} images in {fake} {are} pixel-identical to images in {real} (for example {one} and "
         f"{other}): real images were mixed in (remove them), or the generator has memorised training images"
     )

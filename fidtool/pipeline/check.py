@@ -170,6 +170,6 @@ class _CheckedSet:
         assert self._buffer is not None
         if len(self.skipped) == len(self._images):
             reason = f"{self.skipped[0].file}: {self.skipped[0].reason}"
-            raise InputError(f"none of the {len(self._images)} files in {self._path} can be read ({reason})")
+            raise InputError(f"no file in {self._path} can be read ({reason})")
         rows = in_canonical_order(self._images, self._buffer.array(), self.skipped)
         return ImageRecords.of(self._images, rows, self.skipped)

@@ -8,6 +8,7 @@ from typing import Any
 
 from fidtool.diagnose.diagnosis import Checkup
 from fidtool.errors import FidtoolError
+from fidtool.names import counted
 from fidtool.record import Origin, changed_settings
 from fidtool.redaction import without_secrets
 from fidtool.report.names import legible
@@ -67,7 +68,7 @@ def influence_lines(evaluation: Evaluation) -> list[str]:
             continue
         lines += [f"  {image.effect:+.6f}  {legible(image.file)}" for image in influence.raising[:_MOST_HARMFUL]]
         for part in influence.removals:
-            worst = f"without the worst {part.fraction:.1%} ({part.images} image{'s' * (part.images > 1)})"
+            worst = f"without the worst {part.fraction:.1%} ({counted(part.images, 'image')})"
             lines.append(f"  {worst} the {title} is {part.distance:.6g} (their effects predict {part.predicted:.6g})")
         lines += [f"  the effects are rough estimates: {influence.doubt}"] if influence.doubt else []
     return lines
@@ -103,7 +104,7 @@ def timing_line(evaluation: Evaluation) -> str:
     run = evaluation.run
     phases = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in run.seconds.items())
     speed = f", {run.images_per_second:.1f} images/s" if run.images_per_second else ""
-    return f"{run.images_computed} images through the network{speed} ({phases})"
+    return f"{counted(run.images_computed, 'image')} through the network{speed} ({phases})"
 
 
 # --- JSON ------------------------------------------------------------------------------------------------------------

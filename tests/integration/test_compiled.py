@@ -91,7 +91,7 @@ def test_compiling_that_fails_ends_with_advice(
     (line,) = [line for line in run.stderr.splitlines() if not line.startswith("warning")]
     assert line.startswith("error: --compile: torch cannot compile the network (")
     assert "it needs a C++ compiler" in line
-    assert line.endswith("leave --compile out to run without compilation")
+    assert line.endswith("omit --compile to run without compilation")
 
 
 def test_a_compiled_run_is_on_record(here: Run, pair: tuple[str, str], tmp_path: Path) -> None:

@@ -202,7 +202,7 @@ def test_a_store_that_says_nothing_of_an_object_is_not_waited_for_forever(
     monkeypatch.setattr(HttpStore, "described", lambda self: silent.wait() and None)
     run = here("compute", place / "real", f"{web.url}images.zip", *ARGUMENTS)
     assert run.status == 1
-    assert "could not be read after 5 attempts: no answer within 0.2 s" in run.error
+    assert "could not be read after 5 attempts: no response within 0.2 s" in run.error
 
 
 def test_a_program_does_not_wait_for_what_it_asked(place: Path, web: HttpStore) -> None:

@@ -77,7 +77,7 @@ def check_differences(rank: int) -> None:
     if rank:
         refused(AbsentRanksError, lambda: assert_in_sync(module, timeout=3.0), "assert_in_sync()", "rank 0 of 3")
     dist.barrier()
-    refused(fidtool.RunError, lambda: assert_in_sync(Module()), "rank 0 makes call number")
+    refused(fidtool.RunError, lambda: assert_in_sync(Module()), "rank 0 is in call")
     assert_in_sync(Module())
     torch.manual_seed(rank)
     many = nn.Sequential(*[nn.Linear(2, 2) for _ in range(9)])

@@ -54,7 +54,7 @@ def statistics_of(images: torch.Tensor) -> fidtool.Statistics:
 
 
 def refused(kind: type[Exception], call: Callable[[], object], *texts: str) -> str:
-    """Return the message of the error that ``call`` raises, which must contain ``texts``. Training's own go to goldens."""
+    """Return the message of the error that ``call`` raises, which must contain ``texts``."""
     try:
         call()
     except kind as error:

@@ -1,8 +1,8 @@
 """A Lightning training that computes or logs FID in the usual wrong places, with torchmetrics or with fidtool.
 
 ``lightning_faults.py LIBRARY CASE``: ``validation-end`` computes in a hook under @rank_zero_only; ``global-zero`` logs
-under ``if trainer.is_global_zero``; ``early-stopping`` logs with rank_zero_only=True the value that EarlyStopping monitors. With
-``callback`` instead of a library, FIDCallback computes the FID and the model logs nothing.
+under ``if trainer.is_global_zero``; ``early-stopping`` logs the value that EarlyStopping monitors with
+rank_zero_only=True. With ``callback`` instead of a library, FIDCallback computes the FID and the model logs nothing.
 """
 
 from __future__ import annotations

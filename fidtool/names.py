@@ -1,9 +1,14 @@
-"""Names as users type them: case, hyphens and underscores do not matter, and close matches are suggested."""
+"""Names and counts in messages. In names as users type them, case, hyphens and underscores do not matter."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun: ``1 image``, ``2 images``. ``plural`` replaces the noun with an s."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
 def folded(name: str) -> str:

@@ -23,7 +23,7 @@ def redacted(text: str) -> str:
     """Returns ``text`` with user names, passwords, queries and fragments removed from all URLs in it.
 
     In ambiguous cases more is removed. If a password contains characters that should have been escaped, everything up
-    to the last ``@`` before the next URL or the closing quote goes.
+    to the last ``@`` before the next URL or the closing quote is removed.
     """
     if "://" not in text:
         return text

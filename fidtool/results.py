@@ -82,7 +82,7 @@ class Difference:
     def verdict(self) -> str:
         """Whether one of the two is better, as text."""
         if self.interval.low <= 0.0 <= self.interval.high:
-            return f"{self.first} and {self.second} cannot be told apart"
+            return f"{self.first} and {self.second} cannot be distinguished"
         better, worse = (self.first, self.second) if self.interval.high < 0.0 else (self.second, self.first)
         return f"{better} is better than {worse}"
 
@@ -290,7 +290,7 @@ def is_real(result: Comparison) -> bool:
 def best_of(results: Sequence[Comparison], values: Sequence[float | None], better: str) -> frozenset[int]:
     """Return the indices of the best of ``values``, one per FAKE; several in a tie.
 
-    None is the best if fewer than two FAKEs can be compared, or if all are equal. A FAKE that is REAL is left out.
+    None is the best if fewer than two FAKEs can be compared, or if all are equal. A FAKE that is REAL is excluded.
 
     Args:
         results: the FAKEs.

@@ -473,14 +473,16 @@ class Settings(StatisticsSettings):
         if self.fail_above is not None and not self.gated:
             names = " or ".join(name for name, kind in BUILT_IN.items() if kind.frechet)
             problem = f"{option('fail_above')} limits a Fréchet distance, and none is computed:"
-            raise InputError(problem, f"add {names} to the metrics", "leave it out", setting="fail_above")
+            raise InputError(
+                problem, f"add {names} to {option('metrics')}", f"omit {option('fail_above')}", setting="fail_above"
+            )
         off = option("diagnose", False)
         if self.max_duplicates is not None and not self.diagnose:
             problem = f"{option('max_duplicates')} limits duplicates, and {off} does not look for them"
             raise InputError(problem, setting="max_duplicates")
         if self.uncertainty and not self.diagnose:
             problem = f"{option('uncertainty')} needs the diagnosis, because duplicates would narrow the interval:"
-            raise InputError(problem, f"leave out {off}", setting="uncertainty")
+            raise InputError(problem, f"omit {off}", setting="uncertainty")
         for name, does in (("uncertainty", "is about"), ("influence", "is about"), ("plot", "draws")):
             if getattr(self, name) and self.metric("fid") is None:
                 problem = f"{option(name)} {does} the metric fid, which is not requested:"

@@ -5,7 +5,7 @@ interface:
 
 ===========================  =====================================================================
 ``default_store``            Returns None. fidtool then runs in a user's process group without a
-                             watchdog, so that only the time-outs of the collectives end a wait;
+                             watchdog, so that only the timeouts of the collectives end a wait;
                              `fidtool.training` raises an error.
 ``new_gloo_group``           `fidtool.training` raises an error; nothing else uses it.
 ``pack_convolution_weight``  `fidtool.features.models.inception` tests both on a small example and
@@ -53,13 +53,13 @@ def new_gloo_group(store: dist.Store, rank: int, size: int, seconds: float) -> A
     """Creates a gloo group of the ranks that rendezvous in ``store``. A collective of these ranks only.
 
     The group is not registered with torch. `torch.distributed.new_group` requires that all ranks create the same groups
-    in the same order: a group of only some ranks would change the names, and thereby the store keys, of later groups.
+    in the same order: a group of only some ranks would change the names, and so the store keys, of later groups.
 
     Args:
         store: a store that only this group uses.
         rank: this rank's number in the group.
         size: number of ranks in the group.
-        seconds: time-out of the rendezvous and of each collective.
+        seconds: timeout of the rendezvous and of each collective.
 
     Raises:
         RuntimeError: if not all ranks join within ``seconds``.

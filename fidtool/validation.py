@@ -21,7 +21,7 @@ from fidtool.errors import InputError
 LONGEST_SECONDS = 30.0 * 86400
 """Upper limit of all timeouts."""
 MAX_PIXELS = 178_956_970
-"""Default of ``max_pixels``: the limit above which Pillow, and so every peer, refuses an image."""
+"""Default of ``max_pixels``: the limit above which Pillow, and so every tool that uses it, refuses an image."""
 _SWITCHES = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 File = str | os.PathLike[str] | None

@@ -16,6 +16,7 @@ import click
 from fidtool.cli.options import OnceCommand
 from fidtool.cli.output import print_lines
 from fidtool.errors import InputError, RunError
+from fidtool.names import counted
 
 if TYPE_CHECKING:
     from fidtool.statistics.cache import Entry, StatisticsCache
@@ -25,8 +26,8 @@ SCHEMA = 1
 """Version of the list's JSON."""
 _EXAMPLES = (
     ("List the cached statistics", "fidtool cache"),
-    ("Delete those of one set", "fidtool cache --remove real/"),
-    ("Delete those that were last used more than 30 days ago", "fidtool cache --older-than 30d"),
+    ("Delete the statistics of one set", "fidtool cache --remove real/"),
+    ("Delete statistics last used more than 30 days ago", "fidtool cache --older-than 30d"),
 )
 
 
@@ -53,7 +54,7 @@ def cache(as_json: bool, remove: str | None, older_than: str | None, clear: bool
     passed = {"--json": as_json, "--remove": remove is not None, "--older-than": older_than is not None}
     flags = [flag for flag, there in {**passed, "--clear": clear}.items() if there]
     if len(flags) > 1:
-        raise InputError(f"{' and '.join(flags)} cannot be combined:", "give one of them")
+        raise InputError(f"{' and '.join(flags)} cannot be combined:", "pass one of them")
     statistics = StatisticsCache(lambda line: click.echo(line, err=True))
     if clear:
         _clear(statistics)
@@ -90,7 +91,7 @@ def _remove(statistics: StatisticsCache, entries: Sequence[Entry]) -> None:
 
 
 def _entries(count: int) -> str:
-    return f"{count} {'entry' if count == 1 else 'entries'}"
+    return counted(count, "entry", "entries")
 
 
 def _moment(text: str) -> float:

@@ -54,7 +54,7 @@ def check(
         require_exists(paths)  # reports a typo before the slow import of torch
     if only_list:
         if against is not None or strict:
-            raise InputError("--list only lists the images:", "leave out --against and --strict")
+            raise InputError("--list only lists the images:", "omit --against and --strict")
         return 0 if discover().rank > 0 else _list(images, settings(), as_json, quiet)
     with loading():
         from fidtool.console import Console

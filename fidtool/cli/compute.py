@@ -60,7 +60,7 @@ def compute(
     usage or input, 3 missed gate, 130 or 143 stopped by Ctrl-C or SIGTERM.
     """
     if as_json and form not in (None, "json"):
-        raise InputError(f"--json and --format {form} contradict each other:", "give one of them")
+        raise InputError(f"--json and --format {form} contradict each other:", "pass one of them")
     context = click.get_current_context()
     origin = Origin.here(command_of(context.obj or ()))
     outlet = Outlet(origin, as_json or form == "json", output)
@@ -70,10 +70,10 @@ def compute(
         return _run(real, fakes, chosen, form, quiet, outlet, origin)
     except FidtoolError as error:
         if not error.printed and not error.agreed:
-            outlet.failed(error, aloud=False)
+            outlet.failed(error, show=False)
         raise
     except KeyboardInterrupt:
-        outlet.failed(stopped_error(), aloud=False)
+        outlet.failed(stopped_error(), show=False)
         raise
 
 

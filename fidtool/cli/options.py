@@ -107,9 +107,9 @@ def _refuse_contradiction(ctx: click.Context, option: click.Option, values: list
             continue
         if option.is_flag:
             raise click.UsageError(
-                f"{name} and {option.secondary_opts[0]} contradict each other: give one of them", ctx
+                f"{name} and {option.secondary_opts[0]} contradict each other: pass one of them", ctx
             )
-        raise click.UsageError(f"{name} is given twice, as {first[0]} and as {value}: give it once", ctx)
+        raise click.UsageError(f"{name} is passed twice, as {first[0]} and as {value}: pass it once", ctx)
 
 
 class GroupedOption(click.Option):
@@ -276,7 +276,9 @@ def _assignments(context: click.Context, parameter: click.Parameter, texts: Sequ
         if not equals or "." not in place:
             raise click.BadParameter(f"{text!r} is not NAME.SETTING=VALUE", context, parameter)
         if found.setdefault(place, value) != value:
-            raise click.BadParameter(f"{place} is given twice, as {found[place]} and as {value}", context, parameter)
+            raise click.BadParameter(
+                f"{place} is passed twice, as {found[place]} and as {value}: pass it once", context, parameter
+            )
     return found or None
 
 

@@ -42,9 +42,9 @@ def error_line(message: str) -> None:
     click.echo(f"error: {redacted(' '.join(message.split()))}", err=True)
 
 
-def print_failure(error: FidtoolError, aloud: bool) -> None:
-    """Print the error that ends a run if ``aloud``; ``on_failure`` of `fidtool.console.Console`."""
-    if aloud:
+def print_failure(error: FidtoolError, show: bool) -> None:
+    """Print the error that ends a run if ``show``; ``on_failure`` of `fidtool.console.Console`."""
+    if show:
         error_line(str(error))
 
 
@@ -240,8 +240,8 @@ class Outlet:
         if problems:
             raise RunError(f"the result could not be written to {' and to '.join(problems)}")
 
-    def failed(self, error: FidtoolError, aloud: bool) -> None:
-        """Write the JSON of a failed run on rank zero, and print the error if ``aloud``."""
+    def failed(self, error: FidtoolError, show: bool) -> None:
+        """Write the JSON of a failed run on rank zero, and print the error if ``show``."""
         from fidtool.distributed.launch import will_be_restarted
         from fidtool.report.text import failure_to_dict
 
@@ -251,7 +251,7 @@ class Outlet:
         if not self._published and _is_rank_zero() and (isinstance(error, StoppedError) or not again):
             with contextlib.suppress(RunError):
                 self.publish(failure_to_dict(error, self._origin, self._settings), [], on_stdout=not again)
-        print_failure(error, aloud)
+        print_failure(error, show)
 
 
 def _is_rank_zero() -> bool:

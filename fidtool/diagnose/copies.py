@@ -109,7 +109,7 @@ def find_copies(records: RecordArray) -> Copies:
 def find_shared_copies(real: RecordArray, fake: RecordArray) -> NDArray[np.int64]:
     """Finds the images of ``fake`` that are pixel-identical to an image of ``real``.
 
-    Images of a single colour are left out: they do not show that real images were copied.
+    Images of a single colour are excluded: they do not show that real images were copied.
 
     Returns:
         int64 array of shape (pairs, 2): index in ``fake``, index in ``real``.

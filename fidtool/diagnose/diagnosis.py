@@ -33,6 +33,7 @@ from fidtool.diagnose.findings import (
 )
 from fidtool.images.records import ImageRecords
 from fidtool.labels import Labels
+from fidtool.names import counted
 from fidtool.redaction import without_secrets
 from fidtool.sources.census import PassedOver
 from fidtool.sources.contents import BadFile
@@ -42,8 +43,8 @@ CHECKUP_SCHEMA = 1
 _KINDS = 3
 """Formats, modes or sizes that a summary names."""
 _HALF = 0.5
-"""Share of duplicates that gives a warning about a set with nothing to compare it with: no kind of images has that many
-near duplicates by nature."""
+"""Share of duplicates that gives a warning about a set with nothing to compare it with: no kind of image naturally has
+that many near duplicates."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class SetInspection:
     passed_over: PassedOver | None = None
 
     def has_notable_copies(self, other: SetInspection | None) -> bool:
-        """Returns whether the set has more duplicates than its kind of images has by nature.
+        """Returns whether the set has more duplicates than is natural for its kind of images.
 
         Args:
             other: another set of the same kind of images, to compare with; None without one.
@@ -256,7 +257,7 @@ class Health:
         kinds = [_kinds(self.formats), _kinds(self.modes), _kinds(self.sizes, " pixels")]
         if self.passed_over is not None and self.passed_over.words:
             kinds.append(f"ignored: {self.passed_over.words}")
-        return f"{self.path}: {self.images} images, {'; '.join(kinds)}"
+        return f"{self.path}: {counted(self.images, 'image')}, {'; '.join(kinds)}"
 
 
 def _kinds(counts: dict[str, int], unit: str = "") -> str:
@@ -294,7 +295,7 @@ class Checkup:
 
     @property
     def exit_code(self) -> int:
-        """Exit code: 3 if findings are a failure and at least one is not about REAL alone, else 0."""
+        """Exit status: 3 if findings are a failure and at least one is not about REAL alone, else 0."""
         return 3 if self.strict and self._failures else 0
 
     @property
@@ -303,9 +304,9 @@ class Checkup:
 
     @property
     def exit_reason(self) -> str:
-        """Reason for the exit code."""
+        """Reason for the exit status."""
         number = self._failures
-        return f"gate missed: {number} finding{'' if number == 1 else 's'}" if self.exit_code else "done"
+        return f"gate missed: {counted(number, 'finding')}" if self.exit_code else "done"
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the result as it appears in the JSON."""

@@ -57,7 +57,7 @@ def pair_findings(real: ImageRecords, fake: ImageRecords, own: Sequence[Finding]
 
     Args:
         real, fake: records of the images of the two sets.
-        own: findings about FAKE alone; differences that follow from them are left out.
+        own: findings about FAKE alone; differences that follow from them are omitted.
     """
     found = [
         *_sizes(real.records, fake.records),
@@ -143,8 +143,9 @@ def _colours(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
     if straight > 2 * _LEAST_COLOUR and swapped < _SWAPPED * straight:
         yield _about_all(
             "swapped channels",
-            "FAKE is as blue as REAL is red, or vice versa: if both show the same kind of images, FAKE's channels were "
-            "saved in BGR order, or its images are negatives; swap the channels or invert the values",
+            "FAKE's mean colours match REAL's after red and blue are swapped: if both show the same kind of images, "
+            "FAKE's channels were saved in BGR order, or its images are negatives; swap the channels or invert the "
+            "values",
             fake,
         )
     gray = [float((records["gray"] == 1).mean()) for records in (real, fake)]
@@ -188,7 +189,7 @@ def _values(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
         yield _about_all(
             "rough",
             f"neighbouring pixels differ more in FAKE than in REAL ({rougher:.0f}% against {rough:.0f}% of the "
-            "difference between unrelated pixels): noise is left, values overflowed when they were converted to "
+            "difference between unrelated pixels): noise remains, values overflowed when they were converted to "
             "bytes, or CHW and HWC layouts were confused",
             fake,
             "high",
@@ -223,7 +224,7 @@ def _variety(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
     if min(len(real), len(fake)) < _FEWEST:
         return
     varied, other = (_between_images(records) for records in (real, fake))
-    # Images of less contrast differ less by nature.
+    # Images of less contrast naturally differ less.
     usual, spread = (
         max(float(np.median(records["thumb"][:, :BRIGHTNESS].std(axis=1))), 1.0) for records in (real, fake)
     )

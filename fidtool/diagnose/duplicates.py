@@ -16,17 +16,17 @@ from fidtool.diagnose.copies import Copies, Groups, find_shared_copies
 from fidtool.images.records import ImageRecords
 
 NOTABLE_SHARE = 0.01
-"""From this share of duplicates on there is a warning. Smaller shares are only recorded: most photo collections have a
+"""Share of duplicates from which a warning is given. Smaller shares are only recorded: most photo collections have a
 few duplicates."""
 _NOTABLE_NEAR_SHARE = 0.05
 """The same threshold for exact and near duplicates together: simple images may look alike by chance."""
 _TIMES_REAL, _BEYOND_REAL = 2.0, 0.1
-"""Sets of simple images have duplicates by nature. FAKE's share of duplicates is therefore compared with REAL's: it is
+"""Sets of simple images naturally have duplicates. FAKE's share of duplicates is therefore compared with REAL's: it is
 unusual from this multiple of it, or this much above it, whichever is less."""
 _MOST_BY_NATURE = 0.5
 """Largest share of near duplicates that REAL can excuse: a small REAL says little about a large FAKE."""
 FEWEST_COPIES = 2
-"""Fewer duplicates are regarded as accidental, even in a small set."""
+"""Fewer duplicates than this are regarded as accidental, even in a small set."""
 _GROUPS, _FILES = 8, 8
 """Groups of duplicates listed as examples, and files listed of each."""
 _OF_PROCESSES = ("folder", "name", "rank", "ranks", "gpu", "cuda", "device", "proc", "process", "worker", "node")
@@ -42,7 +42,7 @@ _THROUGHOUT = 0.5
 """Share of the set's images that must occur more than once before a pattern of positions is attributed to processes or
 batches: all images would if each process or batch had generated the same ones, but some may not be recognised."""
 _OFTEN, _FEWEST_OF_ONE = 0.02, 5
-"""The least share of the set, and number of images, for a single repeated image to be a pattern of its own."""
+"""The least share of the set, and number of images, for a single repeated image to be a separate pattern."""
 _HANDFUL = 0.1
 """Up to this share of different images, the set is described as a few images repeated."""
 _LOOKED_AT = 2000
@@ -88,7 +88,7 @@ class Duplicates:
         unique: number of different images.
         exact: number of images that are pixel-identical to an earlier image.
         near: number of other images that are near duplicates of an earlier image, for example re-encoded.
-        multiplicities: maps a number of occurrences to the number of different images that occur so often.
+        multiplicities: maps a number of occurrences to the number of different images that occur that many times.
         pattern: pattern of the duplicates; None if there are too few to find one.
         examples: files of some duplicated images, the most frequent image first.
         complete: whether near duplicates were searched for; False if there were too many images.
@@ -164,7 +164,7 @@ def shared_copies_of(real: ImageRecords, fake: ImageRecords) -> SharedCopies:
 
 
 def has_notable_copies(fake: Duplicates, real: Duplicates | None) -> bool:
-    """Returns whether ``fake`` has more duplicates than its kind of images has by nature, judged by ``real``."""
+    """Returns whether ``fake`` has more duplicates than is natural for its kind of images, judged by ``real``."""
     exact, usual = (0.0, 0.0) if real is None else (real.exact / real.images, _usual(real, fake.images))
     if fake.copies < FEWEST_COPIES:
         return False
@@ -180,7 +180,7 @@ def are_dependent(fake: Duplicates, real: Duplicates | None) -> bool:
 
 
 def _usual(real: Duplicates, images: int) -> float:
-    """Estimates the share of duplicates that this number of images of REAL's kind has by nature.
+    """Estimates the share of duplicates that this number of images of REAL's kind naturally has.
 
     The more images, the more of them look alike: any two do with a probability of about share / images.
     """
@@ -190,7 +190,7 @@ def _usual(real: Duplicates, images: int) -> float:
 
 
 def _threshold(usual: float) -> float:
-    """Returns the share of duplicates from which FAKE has unusually many, if ``usual`` is the share by nature."""
+    """Returns the share of duplicates from which FAKE has unusually many, if ``usual`` is the natural share."""
     return min(_TIMES_REAL * usual, usual + _BEYOND_REAL)
 
 
@@ -423,7 +423,8 @@ def shared_warning(real: str, fake: str, shared: SharedCopies, images: int) -> s
             f"all {images} images in {fake} are pixel-identical to images in {real} (for example {one} and {other}): "
             "they are real images, or the generator has memorised its training images"
         )
+    are = "is" if shared.count == 1 else "are"
     return (
-        f"{shared.count} of {images} images in {fake} are pixel-identical to images in {real} (for example {one} and "
+        f"{shared.count} of {images} images in {fake} {are} pixel-identical to images in {real} (for example {one} and "
         f"{other}): real images were mixed in (remove them), or the generator has memorised training images"
     )

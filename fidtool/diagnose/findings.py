@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fidtool.errors import option
 from fidtool.images.decode import is_decoded
 from fidtool.images.records import BRIGHTNESS, FLAGS, NOISE, ImageRecords, RecordArray
+from fidtool.names import counted
 from fidtool.sources.census import WITHOUT_SUFFIX, PassedOver
 
 _UNSCALED = 2
@@ -130,14 +131,14 @@ def property_warnings() -> dict[str, str]:
     """Returns warnings about images with a property, by its name in `ImageProperties`; their number comes first."""
     value_range = option("value_range")
     return {
-        "alpha": "images have transparent pixels: transparency is dropped, and the colours stored in these pixels are "
+        "alpha": "with transparent pixels: transparency is dropped, and the colours stored in these pixels are "
         "used; composite the images onto a background first if you do not want that",
-        "deep": "images have more than 8 bits per channel: integers of 9 to 16 bits were scaled to 8 bits, which other "
-        "tools clip to white; floats and 32-bit integers were clipped to 0..255, as in other tools",
-        "animated": "files hold several frames, of which only the first is used",
-        "rotated": "images have an EXIF orientation, which is not applied, as in the tools that the protocols are "
+        "deep": "with more than 8 bits per channel: integers of 9 to 16 bits were scaled to 8 bits, which other tools "
+        "clip to white; floats and 32-bit integers were clipped to 0..255, as in other tools",
+        "animated": "with several frames, of which only the first is used",
+        "rotated": "with an EXIF orientation, which is not applied, as in the tools that the protocols are "
         "named after: the pixels are used as stored; rotate the images first if you do not want that",
-        "clipped": f"images have values outside {value_range}, which were clipped to it: check that the range is right",
+        "clipped": f"with values outside {value_range}, which were clipped to it: check that the range is right",
     }
 
 
@@ -151,7 +152,7 @@ def property_findings(images: ImageRecords) -> list[Finding]:
         indices = np.flatnonzero(images.records["flags"] >> FLAGS[name] & 1)
         if len(indices):
             example = images.file(int(indices[0]))
-            found.append(Finding(name, "low", len(indices), example, f"{len(indices)} {text}"))
+            found.append(Finding(name, "low", len(indices), example, f"{counted(len(indices), 'image')} {text}"))
     return found
 
 
@@ -224,7 +225,7 @@ def _ranges(images: ImageRecords) -> Iterator[Finding]:
             "high",
             pale,
             f"{{}} have no pixel value below {_PALE}: it looks as if values in [0, 1] had been converted as if they "
-            "were in [-1, 1]; leave out (x + 1) / 2",
+            "were in [-1, 1]; omit (x + 1) / 2",
         )
         return
     ends = zeros + full

@@ -9,6 +9,7 @@ from fidtool.diagnose.differences import LOSSY_GAP
 from fidtool.diagnose.findings import passed_over_findings, property_warnings
 from fidtool.errors import option
 from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL, layer_prefix
+from fidtool.names import counted
 from fidtool.sources.census import PassedOver
 from fidtool.statistics.statistics_file import Statistics
 
@@ -47,7 +48,7 @@ def set_warnings(name: str, statistics: Statistics, gaussians: Collection[str] =
         )
     for flag, text in property_warnings().items():
         if traits is not None and (number := getattr(traits, flag)):
-            found.append(f"{name}: {number} {text}")
+            found.append(f"{name}: {counted(number, 'image')} {text}")
     if statistics.skipped:
         example, number = statistics.skipped[0].file, len(statistics.skipped)
         files = f"{number} files could not be read and were skipped (for example {example})"

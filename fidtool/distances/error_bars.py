@@ -85,8 +85,8 @@ def error_bars(real: Gaussian, fake: NDArray[np.float32], settings: FeatureSetti
 def difference(one: ErrorBars, other: ErrorBars) -> Interval:
     """Returns the bias-corrected FID of ``one`` minus that of ``other``: positive if ``other`` is closer to REAL.
 
-    The sets are compared block by block, so that common variation cancels. It does if row i of both comes from the same
-    latents, that is with equal numbers of images and the same order of names. For independent sets nothing is lost. The
+    The sets are compared block by block, so that common variation cancels. This requires that row i of both
+    comes from the same latents: equal numbers of images and the same order of names. Independent sets lose nothing. The
     interval is symmetric and has the same coverage as that of a single set.
 
     Args:
@@ -98,7 +98,7 @@ def difference(one: ErrorBars, other: ErrorBars) -> Interval:
 def fid_curve(real: Gaussian, fake: NDArray[np.float32], settings: FeatureSettings, world: World) -> Curve:
     """Computes the FID of parts of the images, as in `ErrorBars.curve`, for any number of images. A collective.
 
-    Parts without images are left out. For arguments and errors see `error_bars`.
+    Parts without images are omitted. For arguments and errors see `error_bars`.
     """
     _check_shape(real, fake)
     return world.on_rank_zero(lambda: _curve(real, _blocks(fake, _POINTS, settings, world), settings.ddof, world))
@@ -120,7 +120,7 @@ def check_enough(count: int, dims: int) -> None:
             "use features of fewer dimensions",
             setting="uncertainty",
             joiner=", ",
-        ).also("leave the error bars out")
+        ).also("omit the error bars")
 
 
 def _check_shape(real: Gaussian, fake: NDArray[np.float32]) -> None:
@@ -131,7 +131,7 @@ def _check_shape(real: Gaussian, fake: NDArray[np.float32]) -> None:
 
 
 def _blocks(fake: NDArray[np.float32], number: int, settings: FeatureSettings, world: World) -> list[MeanCovariance]:
-    """Returns ``number`` consecutive blocks, with covariances of ddof 0. Blocks without images are left out."""
+    """Returns ``number`` consecutive blocks, with covariances of ddof 0. Blocks without images are omitted."""
     ends = [len(fake) * block // number for block in range(number + 1)]
     return [
         settings.gaussian(fake, np.arange(start, end), world, ddof=0)

@@ -130,7 +130,7 @@ def _check(count: int, shape: tuple[int, ...], dims: int, points: int, fewest: i
             f"fid-infinity is extrapolated from {points} subsets of {fewest} to all images, so it needs at least "
             f"{fewest + points - 1} generated images, but there are {count}:",
             "generate more images (50000 are usual)",
-            "leave fid-infinity out",
+            "omit fid-infinity",
         )
 
 

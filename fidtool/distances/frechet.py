@@ -331,7 +331,7 @@ def transport_root(real: Gaussian, fake: MeanCovariance) -> torch.Tensor:
 
     With sigma_real = L Lᵀ and A = Lᵀ sigma_fake L, T = L A^(-1/2) Lᵀ: the last trace in the Fréchet distance is that of
     A^(1/2), and its derivative with respect to A is A^(-1/2) / 2. Directions in which A consists of rounding errors are
-    left out; their contribution to T is small, because L is small there.
+    omitted; their contribution to T is small, because L is small there.
 
     Returns:
         float64 tensor of shape (D, rank).

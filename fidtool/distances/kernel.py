@@ -64,7 +64,7 @@ def kid(
     device: torch.device = torch.device("cpu"),  # noqa: B008 (immutable)
     draws: Sequence[Draw] | None = None,
 ) -> KID:
-    """Return the Kernel Inception Distance (Bińkowski et al. 2018). A collective.
+    """Returns the Kernel Inception Distance (Bińkowski et al. 2018). A collective.
 
     It is the squared maximum mean discrepancy with the kernel k(x, y) = (<x, y> / D + 1)³. The unbiased estimate
     [sum over i != j of k(x_i, x_j) + k(y_i, y_j)] / (m (m - 1)) - 2 [sum of k(x_i, y_j)] / m² is computed on subsets of
@@ -122,7 +122,7 @@ def _check_subsets(reals: int, fakes: int, subset_size: int, subsets: int) -> No
 
 
 def _draw(reals: int, fakes: int, size: int, seed: int, number: int) -> Draw:
-    """Subset ``number``: the first ``size`` entries of a separate permutation of each set."""
+    """Returns subset ``number``: the first ``size`` entries of a separate permutation of each set."""
     real, fake = (
         canonical_order(count, sample_seed(seed, 2 * number + side))[:size] for side, count in enumerate((reals, fakes))
     )
@@ -137,7 +137,7 @@ class _Sums:
     world: World
 
     def within(self, features: QuantizedFeatures, parts: Sequence[Rows], number: int) -> float:
-        """Return the sum over pairs a != b within one part, plus twice the sum over pairs with each later part."""
+        """Returns the sum over pairs a != b within one part, plus twice the sum over pairs with each later part."""
         first = features.block(parts[number])
         sums = self.kernel(first, first).fill_diagonal_(0.0).sum(1).tolist()
         for second in features.blocks(parts[number + 1 :], self.world):
@@ -145,7 +145,7 @@ class _Sums:
         return math.fsum(sums)
 
     def between(self, one: QuantizedFeatures, rows: Rows, other: QuantizedFeatures, parts: Sequence[Rows]) -> float:
-        """Return the sum over pairs of some rows of one set and all parts of the other."""
+        """Returns the sum over pairs of some rows of one set and all parts of the other."""
         first = one.block(rows)
         sums = [self.kernel(first, second).sum(1).tolist() for second in other.blocks(parts, self.world)]
         return math.fsum(itertools.chain.from_iterable(sums))
@@ -154,7 +154,7 @@ class _Sums:
 def _subset_mmd(
     reals: QuantizedFeatures, fakes: QuantizedFeatures, pick: Callable[[int], Draw], number: int, sums: _Sums
 ) -> float:
-    """The unbiased estimate on subset ``number``."""
+    """Returns the unbiased estimate on subset ``number``."""
     real, fake = (np.asarray(rows, dtype=np.int64) for rows in pick(number))
     count = len(real)
     real_parts, fake_parts = ([rows[part] for part in parts_of(count, BLOCK_ROWS)] for rows in (real, fake))
@@ -184,7 +184,7 @@ def cmmd(
     sigma: float = 10.0,
     scale: float = 1000.0,
 ) -> float:
-    """Return CMMD (Jayasumana et al. 2024), the squared MMD with a Gaussian kernel. A collective.
+    """Returns CMMD (Jayasumana et al. 2024), the squared MMD with a Gaussian kernel. A collective.
 
     The value is mean k(x, x') + mean k(y, y') - 2 mean k(x, y), times ``scale``, with k = exp(-|x - y|² / (2 sigma²)).
     The means include the pairs of an image with itself (the biased estimate, as in the authors' code). For embeddings
@@ -229,7 +229,7 @@ def cmmd(
 
 
 def _gaussian_less_one(first: FeatureBlock, second: FeatureBlock, *, threads: int, factor: float) -> torch.Tensor:
-    """exp(factor |a - b|²) - 1, which is 0 for the pair of an image with itself."""
+    """Returns exp(factor |a - b|²) - 1, which is 0 for the pair of an image with itself."""
     with using_threads(threads):
         distances = squared_distances(first, second)
     return distances.mul_(factor).expm1_()

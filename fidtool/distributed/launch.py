@@ -1,4 +1,4 @@
-"""Reads rank and world size from the environment: torchrun's or SLURM's variables, or the same set manually."""
+"""Reads rank and world size from environment variables: those of torchrun, also if set manually, or those of SLURM."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def find_differences(
 def _deltas(tensor: torch.Tensor | None, ranks: Sequence[int], world: World) -> list[str]:
     """The largest absolute difference of ``tensor`` on each of ``ranks`` from rank zero's. A collective.
 
-    No rank may miss a collective, so exceptions are caught and become part of the answer.
+    No rank may miss a collective, so exceptions are caught and become part of the result.
     """
     mine = reference = None
     with contextlib.suppress(Exception):

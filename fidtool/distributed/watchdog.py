@@ -51,7 +51,7 @@ _PRINT_SECONDS = 2.0
 _KILL_DELAY_SECONDS = 1.5
 """Delay before killing a frozen rank zero that serves the store, so that all ranks first detect that it is frozen."""
 _EXPLANATION_SECONDS = 3.5
-"""How long a rank whose collective failed waits for the cause before it reports a failure of its own."""
+"""How long a rank whose collective failed waits for the cause before it reports its own failure."""
 
 
 @dataclass(frozen=True)

@@ -217,7 +217,7 @@ def network_extractor(
         raise InputError(
             f"{option('protocol', protocol.name)} cannot be combined with {option(setting, name)}, which prepares the "
             f"images with its own transform ({network.preparation.describe(network.input_size)}):",
-            f"leave {option('protocol')} out",
+            f"omit {option('protocol')}",
             setting="protocol",
         )
     standard = protocol or protocol_named(DEFAULT_PROTOCOL)

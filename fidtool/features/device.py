@@ -92,7 +92,7 @@ def choose_device(requested: str | None, launch: Launch) -> Device:
     if device.type == "mps":
         if not torch.backends.mps.is_available():
             problem = f"{option('device', 'mps')}: this machine has no Apple GPU"
-            raise InputError(problem, f"leave {option('device')} out to use the default device", setting="device")
+            raise InputError(problem, f"omit {option('device')} to use the default device", setting="device")
         return Device(device, "Apple GPU", 1, shared=launch.local_world_size > 1)
     if device.type != "cuda":
         problem = f"{option('device', requested)} is not supported"
@@ -113,7 +113,7 @@ def _cuda_device(device: torch.device, launch: Launch) -> Device:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count == 0:
         problem = f"{option('device', 'cuda')}: torch finds no CUDA device on this machine"
-        raise InputError(problem, f"leave {option('device')} out to use the CPU", setting="device")
+        raise InputError(problem, f"omit {option('device')} to use the CPU", setting="device")
     if device.index is not None and device.index >= count:
         named = option("device", f"{device}")
         problem = f"{named}: this machine has only {count} CUDA devices, cuda:0 to cuda:{count - 1}"

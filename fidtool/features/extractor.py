@@ -25,6 +25,7 @@ from fidtool.features.network import fixed_batch
 from fidtool.features.preparation import Preparation
 from fidtool.features.resize import network_input, resize
 from fidtool.features.runner import Run, Runner
+from fidtool.names import counted
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -138,7 +139,7 @@ class Extractor:
         except (Exception, SystemExit) as error:
             message = " ".join(str(error).split())[:300]
             what = f"{type(error).__name__}: {message}" if message else type(error).__name__
-            problem = f"{self.definition.extractor} failed on a batch of {len(x)} images: {what}"
+            problem = f"{self.definition.extractor} failed on a batch of {counted(len(x), 'image')}: {what}"
             if isinstance(error, torch.cuda.OutOfMemoryError):
                 remedy = f"try a smaller {option('batch_size')}"
                 raise RunError(problem, remedy, setting="batch_size") from error
@@ -280,7 +281,7 @@ def side_by_side(
 
 
 def _stopped_before(future: Future[Any], stop: Callable[[], bool]) -> bool:
-    """Wait for ``future`` or for ``stop``; whether it was ``stop``."""
+    """Wait for ``future`` or for ``stop``; true if ``stop`` came first."""
     while not stop():
         if wait([future], _STOP_SECONDS).done:
             return False

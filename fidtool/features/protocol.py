@@ -93,7 +93,7 @@ PROTOCOLS = {
             1,
             "the 2015 TensorFlow graph: TTUR, ADM's evaluator, EDM and EDM2, torch-fidelity, torchmetrics with "
             "antialias=False",
-            "TTUR and TensorFlow papers since; ADM (guided-diffusion) and whoever takes its evaluator, such as DiT and "
+            "TTUR and TensorFlow papers since; ADM (guided-diffusion) and users of its evaluator, such as DiT and "
             "SiT; EDM, EDM2; torch-fidelity",
             ("adm", "edm"),
             ("tf", "ttur", "edm2", "guided-diffusion", "torch-fidelity"),

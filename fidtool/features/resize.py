@@ -139,7 +139,7 @@ def network_input(
 
 
 def _few_at_a_time(positions: list[int], image: torch.Tensor) -> list[list[int]]:
-    """Splits a batch: all photos of a batch in float32 would take gigabytes."""
+    """Split a batch: all photos of a batch in float32 would take gigabytes."""
     at_once = max(1, _PIXELS_AT_ONCE // (image.shape[0] * image.shape[1]))
     return [positions[start : start + at_once] for start in range(0, len(positions), at_once)]
 

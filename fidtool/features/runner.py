@@ -115,7 +115,7 @@ def _autocast(run: Run, kind: str, dtype: torch.dtype) -> Run:
 
 
 def _of_one_shape(run: Run, size: int) -> Run:
-    """Runs batches of exactly ``size`` images: smaller batches are padded with zeros, larger ones are split."""
+    """Run batches of exactly ``size`` images: smaller batches are padded with zeros, larger ones are split."""
 
     def shaped(x: torch.Tensor) -> Any:
         outputs = [cut(run(filled), len(part)) for part in torch.split(x, size) for filled in [_filled(part, size)]]
@@ -175,7 +175,7 @@ def _uncompiled(error: Exception) -> RunError:
     needs = ": it needs a C++ compiler (CXX, else g++)" if "compiler" in reason.lower() else ""
     named = option("compiled", True)
     problem = f"{named}: torch cannot compile the network ({reason}){needs}"
-    return RunError(problem, f"leave {named} out to run without compilation", setting="compiled")
+    return RunError(problem, f"omit {named} to run without compilation", setting="compiled")
 
 
 def _with_new_code(run: Run) -> Run:
@@ -200,7 +200,7 @@ def _settings(freezing: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _silent(logger: logging.Logger) -> Iterator[None]:
-    """Silences a logger except for errors."""
+    """Silence a logger except for errors."""
     before = logger.level
     logger.setLevel(logging.ERROR)
     try:
@@ -211,7 +211,7 @@ def _silent(logger: logging.Logger) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _in_cache() -> Iterator[None]:
-    """Lets torch store compiled code in fidtool's cache, unless the user chose a folder or it cannot be written."""
+    """Let torch store compiled code in fidtool's cache, unless the user chose a folder or it cannot be written."""
     before, folder = os.environ.get(_FOLDER), compiled_dir()
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)

@@ -87,7 +87,7 @@ def repeatable(tf32: bool = False) -> Iterator[TorchSettings]:
 
 @contextlib.contextmanager
 def _modes_come_back() -> Iterator[None]:
-    """Restores modes that an unfinished generator may hold for longer than a run: inference mode and autocast."""
+    """Restore modes that an unfinished generator may hold for longer than a run: inference mode and autocast."""
     grad = torch.is_grad_enabled()
     with (
         _strict([replace(switch, strict=_AS_IT_IS) for switch in _autocast_switches()]),
@@ -120,7 +120,7 @@ def _strict(switches: list[_Switch]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_modes() -> Iterator[None]:
-    """Switches off inference mode and the default device, and restores the random state."""
+    """Switch off inference mode and the default device, and restore the random state."""
     random_state = torch.get_rng_state()
     plain = torch.empty(0).device.type == "cpu"
     try:
@@ -132,7 +132,7 @@ def _without_modes() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _on_default_stream(device: torch.device) -> Iterator[None]:
-    """Runs GPU work after the work on the program's current stream, which then waits for it."""
+    """Run GPU work after the work on the program's current stream, which then waits for it."""
     callers, default = torch.cuda.current_stream(device), torch.cuda.default_stream(device)
     default.wait_stream(callers)
     with torch.cuda.stream(default):

@@ -326,7 +326,7 @@ def load(
         pin_memory: page-lock the pixels, so that copies to a GPU overlap with computation.
         ranks_here: number of ranks on this machine, whose workers share its /dev/shm.
         watch: monitors the workers.
-        complain: is called with a message if workers cannot be started, or shared memory is too small for the pixels.
+        complain: called with a message if workers cannot be started, or shared memory is too small for the pixels.
     """
     workers = min(num_workers, len(batches))
     start = partial(_start, source, batches, options, pin_memory, ranks_here)

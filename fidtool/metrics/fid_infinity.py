@@ -40,10 +40,10 @@ class FIDInfinity(Metric):
     def check_features(self, definition: Definition | None, dims: int, file: str) -> None:
         if dims >= FEWEST_IMAGES:
             raise InputError(
-                f"fid-infinity extrapolates from subsets of {FEWEST_IMAGES} images, which must be more than the "
-                f"features' dimensions, {dims}:",
+                f"fid-infinity extrapolates from subsets of {FEWEST_IMAGES} images, which is too few for features of "
+                f"{dims} dimensions:",
                 "use a smaller network",
-                f"leave fid-infinity out of {option('metrics')}",
+                f"omit fid-infinity from {option('metrics')}",
                 setting="metrics",
             )
 

@@ -30,7 +30,7 @@ class InceptionScore(Metric):
     ] = 10
     bias: Annotated[
         bool,
-        Setting(help="Inception Score: add the classifier's bias, which other tools leave out.", group=METRICS),
+        Setting(help="Inception Score: add the classifier's bias, which other tools omit.", group=METRICS),
     ] = False
 
     name = "is"
@@ -50,7 +50,7 @@ class InceptionScore(Metric):
 
     def check_network(self, extractor: str, dims: int | None) -> None:
         if extractor != "inception":
-            remedy = f"leave out {option('extractor')}, or is of {option('metrics')}"
+            remedy = f"omit {option('extractor')}, or is from {option('metrics')}"
             raise InputError("the Inception Score is defined for Inception only:", remedy, setting="metrics")
         if dims not in (None, max(INCEPTION_DIMS)):
             problem = f"the Inception Score needs {max(INCEPTION_DIMS)} dims, the input of the classifier, not {dims}"
@@ -59,8 +59,8 @@ class InceptionScore(Metric):
     def check_features(self, definition: Definition | None, dims: int, file: str) -> None:
         if definition is None:
             raise InputError(
-                f"the Inception Score needs Inception's features, and {file} does not state which network its features "
-                "are from:",
+                f"the Inception Score needs Inception's features, and {file} does not state the network of its "
+                "features:",
                 "pass the folder of images",
                 setting="metrics",
             )
@@ -68,7 +68,7 @@ class InceptionScore(Metric):
             raise InputError(
                 f"the Inception Score needs Inception's {max(INCEPTION_DIMS)} features, not the {definition.dims} of "
                 f"{definition.extractor}:",
-                f"leave is out of {option('metrics')}",
+                f"omit is from {option('metrics')}",
                 setting="metrics",
             )
 

@@ -61,7 +61,7 @@ class KID(Metric):
 
     def check_count(self, images: int, has: str) -> None:
         if images < 2:
-            remedy = f"leave kid out of {option('metrics')}"
+            remedy = f"omit kid from {option('metrics')}"
             raise InputError(f"KID needs at least two images per set, and {has}:", remedy, setting="metrics")
         if images < self.size:
             raise InputError(

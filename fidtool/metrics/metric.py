@@ -127,7 +127,7 @@ class Metric(Validated):
 
     Attributes:
         name: value of ``--metrics``.
-        other_names: further values of ``--metrics``; the names of its numbers are accepted as well.
+        other_names: further values of ``--metrics``; the names of its values are accepted as well.
         numbers: the values that `compute` returns, without spreads, and how they are shown.
         real_features, fake_features: whether the metric needs per-image features of REAL or of a FAKE. Mean and
             covariance are always available.
@@ -152,7 +152,7 @@ class Metric(Validated):
 
     @property
     def optional(self) -> bool:
-        """Whether ``all`` selected it and none of its settings was set: it is left out if it cannot be computed."""
+        """Whether ``all`` selected it and none of its settings was set: it is omitted if it cannot be computed."""
         return self.spec == ALL and self == type(self)()
 
     @property

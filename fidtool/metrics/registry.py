@@ -32,7 +32,7 @@ BUILT_IN: dict[str, type[Metric]] = {
 class here; export it in the package's ``__init__`` as ``fidtool.NAME`` and add it to the table in the README."""
 ABOUT_ALL = (
     "Each built-in metric that can be computed from the sets with what is installed and on this machine. A metric that "
-    "is left out is reported with the reason. Nothing is downloaded for a metric."
+    "is omitted is reported with the reason. Nothing is downloaded for a metric."
 )
 """What `ALL` selects, for lists of metrics."""
 NUMBERS: dict[str, Number] = {number.name: number for kind in BUILT_IN.values() for number in kind.numbers}
@@ -59,7 +59,7 @@ def metric_named(spec: str) -> Metric:
     """Return a metric with default settings.
 
     Args:
-        spec: the name of a metric or of one of its numbers (case, hyphens and underscores do not matter), or the spec
+        spec: the name of a metric or of one of its values (case, hyphens and underscores do not matter), or the spec
             of a metric or of a class of metrics in user code, see `fidtool.user_code.load`; that code is run.
 
     Raises:
@@ -174,11 +174,11 @@ def check_together(metrics: Sequence[Metric]) -> None:
             problem = (
                 f"the metrics {metric.name} and {twin.name} use different networks for the layer {metric.layer!r}:"
             )
-            raise InputError(problem, "choose another layer for the numbers of one of them", setting="metrics")
+            raise InputError(problem, "choose another layer for the values of one of them", setting="metrics")
 
 
 def _names_of(metric: Metric) -> list[str]:
-    """Names of a metric's numbers and of their spreads."""
+    """Names of a metric's values and of their spreads."""
     return [name for number in metric.numbers for name in (number.name, number.spread) if name]
 
 
@@ -190,29 +190,29 @@ def _fault_of(metric: Metric) -> tuple[str, ...]:
     if not isinstance(name, str) or not re.fullmatch(r"[\w-]+", name):
         return f"{kind.__name__} has no name:", 'write one in its class, such as name = "mind"'
     if not isinstance(numbers, tuple) or not numbers or not all(isinstance(each, Number) for each in numbers):
-        return f"{name} does not declare its numbers:", "write numbers = (fidtool.Number(...),) in its class"
+        return f"{name} does not declare its values:", "write numbers = (fidtool.Number(...),) in its class"
     names = _names_of(metric)
     taken = {given for each in BUILT_IN.values() for number in each.numbers for given in (number.name, number.spread)}
     # With another network, fid is called fd.
     same = [name] if name in BUILT_IN else [each for each in names if re.sub("^fd", "fid", each) in taken]
     if same:
-        return f"{same[0]} is the name of a built-in metric or number:", "choose another name"
+        return f"{same[0]} is the name of a built-in metric or value:", "choose another name"
     if not all(number.name and number.better in ("lower", "higher") for number in numbers):
-        return f"a number of {name} has no name, or its better is neither 'lower' nor 'higher':", "fix its declaration"
+        return f"a value of {name} has no name, or its better is neither 'lower' nor 'higher':", "fix its declaration"
     if len(names) > len(set(names)):
-        return (f"{name} declares a number twice",)
+        return (f"{name} declares a value twice",)
     return _fault_of_layers(metric)
 
 
 def _fault_of_layers(metric: Metric) -> tuple[str, ...]:
-    """What is wrong with the layers of its numbers and with its network, and a remedy."""
+    """What is wrong with the layers of its values and with its network, and a remedy."""
     name, layers = metric.name, {number.layer for number in metric.numbers}
     try:
         network = metric.network()
     except Exception as error:
         return (f"network() of {name} failed: {type(error).__name__}: {error}",)
     if len(layers) > 1:
-        return f"{name} has numbers of several layers ({', '.join(sorted(layers))}):", "split it into several metrics"
+        return f"{name} has values of several layers ({', '.join(sorted(layers))}):", "split it into several metrics"
     if network is None:
         if metric.layer in (FEATURES, SPATIAL):
             return ()

@@ -22,7 +22,7 @@ class SpatialFID(Metric):
 
     def check_network(self, extractor: str, dims: int | None) -> None:
         if extractor != "inception":
-            remedy = f"leave out {option('extractor')}, or sfid of {option('metrics')}"
+            remedy = f"omit {option('extractor')}, or sfid from {option('metrics')}"
             raise InputError("sFID is defined for Inception only:", remedy, setting="metrics")
         if dims in (64, 192):
             problem = f"sFID needs Inception up to Mixed_6d: {option('dims', 768)} or 2048, not {dims}"

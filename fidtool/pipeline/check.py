@@ -108,7 +108,7 @@ class _CheckedSet:
             self._world.on_rank_zero(integrity.wait)
 
     def _open(self) -> bool:
-        """Opens the set on rank zero. Whether it has images to decode; a statistics file has their records instead."""
+        """Opens the set on rank zero. Returns whether it has images to decode: a statistics file only has records."""
         settings, in_memory = self._settings, self._run.in_memory.get(self._path)
         if in_memory is not None and in_memory.is_stream:
             raise InputError(f"{self._path} is an iterable:", "pass images that can be indexed, such as a list")
@@ -170,6 +170,6 @@ class _CheckedSet:
         assert self._buffer is not None
         if len(self.skipped) == len(self._images):
             reason = f"{self.skipped[0].file}: {self.skipped[0].reason}"
-            raise InputError(f"none of the {len(self._images)} files in {self._path} can be read ({reason})")
+            raise InputError(f"no file in {self._path} can be read ({reason})")
         rows = in_canonical_order(self._images, self._buffer.array(), self.skipped)
         return ImageRecords.of(self._images, rows, self.skipped)

@@ -66,7 +66,7 @@ class Comparer:
 
     @property
     def _metrics(self) -> list[tuple[Metric, str]]:
-        """The metrics with their layers; ``all`` may leave out some of them once an iterable has been counted."""
+        """The metrics with their layers; ``all`` may omit some of them once an iterable has been counted."""
         settings = self._inputs.settings
         return [(metric, settings.layer_of(metric)) for metric in in_order(settings.chosen)]
 

@@ -104,7 +104,7 @@ def compute_statistics(inputs: Inputs) -> Statistics | None:
 
 
 def _measured(inputs: Inputs, measurer: Measurer | None) -> Iterator[MeasuredSet]:
-    """Yields the set of each path, REAL's first, and processes it when it is requested. Each step is a collective.
+    """Yield the set of each path, REAL's first, and process it when it is requested. Each step is a collective.
 
     A path that occurs several times is processed once and held until its last occurrence; other sets can be freed.
     """

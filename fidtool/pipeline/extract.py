@@ -17,6 +17,7 @@ from fidtool.features.extractor import Networks
 from fidtool.images.batches import PlannedBatch, deal, fetch_batch, plan_batches
 from fidtool.images.loader import DecodedBatch, DecodeOptions, WorkerWatch, decode_batch, load
 from fidtool.images.stream import Stream, StreamPlan
+from fidtool.names import counted
 from fidtool.pipeline.run import RunContext
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet
@@ -236,9 +237,9 @@ class Extraction:
         example = "; ".join(f"{bad.file}: {bad.reason}" for bad in skipped[:_EXAMPLES])
         if len(skipped) > allowed:
             raise InputError(
-                f"{len(skipped)} of the {count} files in {path} cannot be used, but {option('max_skip')} "
+                f"{len(skipped)} of {counted(count, 'file')} in {path} cannot be used, but {option('max_skip')} "
                 f"{self._settings.max_skip:g} allows {allowed} ({example})",
                 setting="max_skip",
             )
         if len(skipped) == count:
-            raise InputError(f"none of the {count} files in {path} can be used ({example})")
+            raise InputError(f"no file in {path} can be used ({example})")

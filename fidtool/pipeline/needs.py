@@ -58,8 +58,8 @@ class ImageCount:
     skippable: int = 0
 
     @property
-    def surely(self) -> int:
-        """Number of images that are used in any case."""
+    def certain(self) -> int:
+        """Number of images that are certain to be used."""
         return self.images - self.skippable
 
     def __str__(self) -> str:
@@ -71,7 +71,7 @@ class ImageCount:
 def smallest_set(
     metric: Metric, counts: Mapping[str, ImageCount], fakes: Collection[str]
 ) -> tuple[str, ImageCount] | None:
-    """Return the smallest set whose per-image features a metric needs, and its size; None if there is none.
+    """Returns the smallest set whose per-image features a metric needs, and its size; None if there is none.
 
     Args:
         metric: the metric.
@@ -81,11 +81,11 @@ def smallest_set(
     if not metric.fake_features:
         return None
     used = [(path, count) for path, count in counts.items() if metric.real_features or path in fakes]
-    return min(used, key=lambda item: item[1].surely, default=None)
+    return min(used, key=lambda item: item[1].certain, default=None)
 
 
 def check_count(metric: Metric, counts: Mapping[str, ImageCount], fakes: Collection[str]) -> None:
-    """Refuse sets that are too small for a metric.
+    """Refuses sets that are too small for a metric.
 
     Args:
         metric, counts, fakes: see `smallest_set`.
@@ -97,7 +97,7 @@ def check_count(metric: Metric, counts: Mapping[str, ImageCount], fakes: Collect
         return
     path, count = found
     try:
-        metric.check_count(count.surely, f"{path} has {count}")
+        metric.check_count(count.certain, f"{path} has {count}")
     except InputError as error:
         if not count.skippable:
             raise
@@ -105,7 +105,7 @@ def check_count(metric: Metric, counts: Mapping[str, ImageCount], fakes: Collect
 
 
 def check_counts(settings: Settings, counts: Mapping[str, ImageCount], fakes: Collection[str]) -> None:
-    """Refuse sets that are too small for any metric of a run, before any work is done.
+    """Refuses sets that are too small for any metric of a run, before any work is done.
 
     Args:
         settings: the settings of the run.

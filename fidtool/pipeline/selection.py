@@ -17,7 +17,7 @@ from fidtool.statistics.statistics_file import Statistics
 
 @dataclass(frozen=True)
 class Sets:
-    """What is known of the sets of a run before any image is processed. On rank zero.
+    """What is known about the sets of a run before any image is processed. On rank zero.
 
     Attributes:
         files: the statistics files by path.
@@ -49,7 +49,7 @@ class Selection:
 
 
 def select(settings: Settings, sets: Sets, fit: bool = True) -> Selection:
-    """Leave out those metrics of ``all`` that cannot be computed, and adapt the others to the number of images.
+    """Omit those metrics of ``all`` that cannot be computed, and adapt the others to the number of images.
 
     Args:
         settings: the settings of the run, completed by its statistics files.
@@ -57,7 +57,7 @@ def select(settings: Settings, sets: Sets, fit: bool = True) -> Selection:
         fit: whether settings may still be adapted: all results of a run use the same ones.
 
     Returns:
-        The selection. Metrics that were requested by name are never left out: see `fidtool.pipeline.needs.check_counts`
+        The selection. Metrics that were requested by name are never omitted: see `fidtool.pipeline.needs.check_counts`
         for their refusal.
     """
     chosen, left_out, adapted = [], [], []
@@ -67,7 +67,7 @@ def select(settings: Settings, sets: Sets, fit: bool = True) -> Selection:
             try:
                 _check(fitted, settings, sets)
             except InputError as error:
-                left_out.append(f"{option('metrics', ALL)} leaves out {metric.name}: {error.problem}")
+                left_out.append(f"{option('metrics', ALL)} omits {metric.name}: {error.problem}")
                 continue
         chosen.append(fitted)
         adapted += [warning] if warning else []
@@ -84,7 +84,7 @@ def _fitted(metric: Metric, sets: Sets) -> tuple[Metric, str]:
     if found is None:
         return metric, ""
     path, count = found
-    changed, warning = metric.fitted(count.surely, f"{path} has {count}")
+    changed, warning = metric.fitted(count.certain, f"{path} has {count}")
     return (with_settings(metric, changed), warning) if changed else (metric, "")
 
 

@@ -28,7 +28,7 @@ _INCHES = (9.0, 4.5)
 _DOTS_PER_INCH = 160
 _BINS = 16
 _MOST_NAMES = 8
-"""Names that fit under an axis."""
+"""Maximum number of names under an axis."""
 _MOST_TICKS = 6
 _ROOM = {True: 84, False: 36}
 """Total length of the names that fit under the axis of a wide and of a narrow chart, in characters."""
@@ -43,8 +43,8 @@ class SweepPoint:
     """One FAKE of a sweep.
 
     Attributes:
-        x: its position on the axis.
-        name: of the FAKE, short and legible.
+        x: position on the axis.
+        name: short, printable name of the FAKE.
         distance: Fréchet distance.
         corrected: the bias-corrected distance; None if unknown.
     """
@@ -62,7 +62,7 @@ class Sweep:
     Attributes:
         points: ascending in x.
         axis: label of x, such as ``step``; empty if x is the position among the arguments, 1, 2, 3 …
-        title: of the distance, such as ``FID``.
+        title: title of the distance, such as ``FID``.
     """
 
     points: tuple[SweepPoint, ...]
@@ -259,14 +259,14 @@ def _finish(axes: Axes, palette: _Palette) -> None:
         columnspacing=1.2,
     )
     for text in legend.get_texts():
-        text.set_parse_math(False)  # a network's name may contain dollar signs, which are no formula
+        text.set_parse_math(False)  # a network's name may contain dollar signs, which must not start a formula
 
 
 @contextmanager
 def _plain_style() -> Iterator[None]:
     """Use matplotlib's defaults regardless of the user's matplotlibrc; the same figure gives the same bytes."""
     with warnings.catch_warnings():
-        # matplotlib warns of characters missing in its font; the page's fonts may have them.
+        # matplotlib warns about characters missing in its font; the page's fonts may have them.
         warnings.simplefilter("ignore")
         from matplotlib import style
 
@@ -286,7 +286,7 @@ def sweep_plot(evaluation: Evaluation, kind: str) -> bytes:
     """The Fréchet distances of an evaluation as the bytes of an image file.
 
     Args:
-        evaluation: with at least one result.
+        evaluation: an evaluation with at least one result.
         kind: format, ``png`` or another one that matplotlib supports.
 
     Raises:
@@ -304,7 +304,7 @@ def sweep_plot(evaluation: Evaluation, kind: str) -> bytes:
         figure = Figure(figsize=_INCHES, layout=ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.15))
         axes = figure.subplots()
         _draw_sweep(axes, _LIGHT, sweep, wide=True)
-        # Names may contain dollar signs, which are no formula.
+        # Names may contain dollar signs, which must not start a formula.
         axes.set_ylabel(sweep.title, color=_LIGHT.ink, parse_math=False)
         title = title_of(evaluation)
         lines = [shortened(line, _LONGEST_LINE) for line in (title.text, title.details)]
@@ -337,9 +337,9 @@ def sweep_chart(sweep: Sweep, title: str, key: str, *, wide: bool) -> Chart:
 
     Args:
         sweep: the data.
-        title: for screen readers.
+        title: title for screen readers.
         key: prefix of the ids in the chart, unique on a page.
-        wide: whether it is for a wide window rather than for a phone.
+        wide: whether the chart is for a wide window rather than for a phone.
     """
     size = (860, 340) if wide else (380, 300)
     description = "; ".join(
@@ -354,9 +354,9 @@ def curve_chart(uncertainty: Uncertainty | None, distance: str, name: str, key: 
     """The distance against the number of images, and the bias-corrected distance; None without a curve.
 
     Args:
-        uncertainty: of the distance; None if unknown.
-        distance: its title, such as ``FID``.
-        name: of the FAKE.
+        uncertainty: uncertainty of the distance; None if unknown.
+        distance: title of the distance, such as ``FID``.
+        name: name of the FAKE.
         key: prefix of the ids in the chart.
     """
     if uncertainty is None or not uncertainty.curve:
@@ -378,7 +378,7 @@ def histogram_chart(real: Sequence[float] | None, fake: Sequence[float] | None, 
 
     Args:
         real, fake: shares of 16 ranges of values, see `fidtool.diagnose.diagnosis.Health`; None if unknown.
-        name: of the FAKE.
+        name: name of the FAKE.
         key: prefix of the ids in the chart.
     """
     if real is None and fake is None:

@@ -68,8 +68,8 @@ def write_plot(evaluation: Evaluation, file: Path) -> None:
     """Write the plot atomically; see `fidtool.report.charts.sweep_plot`.
 
     Args:
-        evaluation: with at least one result.
-        file: its suffix gives the format, ``.png`` or another one that matplotlib supports.
+        evaluation: an evaluation with at least one result.
+        file: path of the plot; its suffix selects the format, ``.png`` or another one that matplotlib supports.
 
     Raises:
         InputError: if there is no Fréchet distance to draw.

@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 _MOST_CHARTED = 60
-"""FAKEs up to which each has charts of its own."""
+"""Maximum number of FAKEs for which each has its own charts."""
 _MOST_PAIRS = 12
-"""Differences shown at once; the others are in a closed block."""
+"""Number of differences shown initially; the others are in a collapsed block."""
 _MOST_DIFFERENCES = 190
 """If there are more, only the differences to the best FAKE are shown: their number grows quadratically."""
 _MOST_WARNINGS = 3
-"""Warnings shown at once; if there are more, all are in a closed block."""
+"""Maximum number of warnings shown initially; if there are more, all are in a collapsed block."""
 _LABELS = {"weights_sha256": "Weights, SHA-256", "dims": "Dimensions", "ddof": "Covariance, ddof"}
 _MOST_TILES = 6
-"""FAKEs up to which all scores are at the top of the page."""
+"""Maximum number of FAKEs whose scores are at the top of the page."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ def html_report(
     The images that it shows are read again. For an image that cannot be read, the page gives the reason.
 
     Args:
-        evaluation: with at least one result.
-        exhibits: what there is to show, one per result; None if unknown.
+        evaluation: an evaluation with at least one result.
+        exhibits: what the page can show of each FAKE, one per result; None if unknown.
         gallery: reads the images; None reads them from files.
 
     Raises:
@@ -181,7 +181,7 @@ def _exact_rows(section: Section) -> list[tuple[str, str]]:
     return [(row.title, row.value.exact) for row in section.metrics]
 
 
-# --- what is about all FAKEs -----------------------------------------------------------------------------------------
+# --- about all FAKEs -------------------------------------------------------------------------------------------------
 
 
 def _title(evaluation: Evaluation, sections: Sequence[Section]) -> str:
@@ -215,7 +215,7 @@ def _warning_groups(evaluation: Evaluation, names: Sequence[str]) -> list[Warnin
 
 
 def _sweep_charts(evaluation: Evaluation) -> list[tuple[str, Chart]]:
-    """The chart for wide windows and that for narrow ones, of which the page shows one; none without a distance."""
+    """The charts for wide and for narrow windows, of which the page shows one; none without a distance."""
     sweep = sweep_of(evaluation.results)
     if sweep is None:
         return []
@@ -224,7 +224,7 @@ def _sweep_charts(evaluation: Evaluation) -> list[tuple[str, Chart]]:
 
 
 def _difference_rows(evaluation: Evaluation, names: Sequence[str]) -> list[DifferenceRow]:
-    """The differences that are shown, with short names."""
+    """The differences to show, with short names."""
     named = dict(zip((result.fake for result in evaluation.results), names, strict=True))
     differences = differences_shown(evaluation, _MOST_DIFFERENCES)
     short = [replace(each, first=named[each.first], second=named[each.second]) for each in differences]

@@ -15,10 +15,10 @@ class Column:
     """A column of the overview.
 
     Attributes:
-        title: of the metric, such as ``FID``.
-        qualifier: the features that it is of, such as ``dinov2``; empty for Inception's 2048.
+        title: title of the metric, such as ``FID``.
+        qualifier: the features that it is computed from, such as ``dinov2``; empty for Inception's 2048.
         better: ``lower`` or ``higher``.
-        note: what its second lines show; empty for a metric.
+        note: what the second lines of its cells show; empty for a metric.
     """
 
     title: str
@@ -49,7 +49,7 @@ class Overview:
 
 
 def overview_of(results: Sequence[Comparison]) -> Overview:
-    """The overview of a run's results, of which there is at least one."""
+    """The overview of a run's results, at least one."""
     numbers = results[0].labels.numbers
     columns: list[Column] = []
     cells: list[list[Cell]] = []

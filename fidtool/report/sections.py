@@ -29,11 +29,11 @@ _HEADINGS = {
     "skipped": "Skipped files",
 }
 _MOST_ROWS = 100
-"""Rows of a table of files; the JSON has all of them."""
+"""Maximum number of rows of a table of files; the JSON has all of them."""
 _MOST_KINDS = 4
-"""Formats, modes or sizes that are listed."""
+"""Maximum number of formats, modes or sizes that are listed."""
 _MOST_TIMES = 4
-"""Multiplicities for which the number of images is listed."""
+"""Maximum number of multiplicities that are listed."""
 
 
 @dataclass(frozen=True)
@@ -88,12 +88,12 @@ class Section:
     """One FAKE on the page.
 
     Attributes:
-        key: prefix of its ids.
+        key: prefix of the ids in the section.
         name, path: short name and path of FAKE.
-        title, score: of the main metric, as text.
-        main: its plain name.
+        title, score: title and value of the main metric, as text.
+        main: plain name of the main metric.
         distance: short title of the Fréchet distance.
-        tiles: key figures beside the score.
+        tiles: key figures next to the score.
         metrics: rows of the table of metrics.
         curve, histogram: charts; None if there is nothing to draw.
         curve_rows, histogram_rows: their data as text.
@@ -162,7 +162,7 @@ def section_of(
 
     Args:
         result: the comparison.
-        exhibit: what there is to show of it; None if unknown.
+        exhibit: what the page can show of it; None if unknown.
         name: short name of the FAKE.
         key: prefix of the ids in the section.
         sheets: the contact sheets, by name.
@@ -336,7 +336,7 @@ def _duplicates_sentence(name: str, copies: Duplicates) -> str:
 
 
 def _set_rows(real: Health | None, fake: Health | None) -> list[tuple[str, str, str]]:
-    """Rows of label, REAL's value, FAKE's value; none if nothing is known of either set."""
+    """Rows of label, REAL's value, FAKE's value; none if nothing is known about either set."""
     if real is None and fake is None:
         return []
     facts = [None if health is None else _facts(health) for health in (real, fake)]

@@ -19,9 +19,9 @@ from fidtool.results import MOST_NEIGHBOURS, MOST_RANDOM, Comparison, Exhibit, H
 from fidtool.sources.contents import ContentError, ForeignError, ProgramError, Read, StoreError
 
 MOST_IMAGES = 800
-"""Images on one page, over all its sheets."""
+"""Maximum number of images on a page, over all its sheets."""
 PAGE_BYTES = 5 * 2**20
-"""Bytes of all images of a page together, before base64 makes them a third larger."""
+"""Maximum size of all images of a page together, in bytes, before base64 makes them a third larger."""
 SHORTEST_SIDE, LONGEST_SIDE = 128, 384
 """Range of the long side of a thumbnail, in pixels: the fewer images on the page, the larger they are."""
 BYTES_AT_SHORTEST_SIDE = 4 * 1024
@@ -29,14 +29,14 @@ BYTES_AT_SHORTEST_SIDE = 4 * 1024
 SMALL = 64
 """Images up to this long side are shown with visible pixels, and stored losslessly if they fit."""
 MOST_COLUMNS = 8
-"""FAKEs that the sheet of equal names shows side by side."""
+"""Maximum number of FAKEs that the sheet of equal names shows side by side."""
 _MOST_COMPARED = 72
-"""Images on the sheet of equal names."""
+"""Maximum number of images on the sheet of equal names."""
 _MOST_ROWS = 12
 _QUALITIES = (85, 75, 60, 40, 20, 5)
 
 MakeThumbnail = Callable[[str], "Thumbnail"]
-"""Gives the thumbnail of an image file."""
+"""Returns the thumbnail of an image file."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def quota_for(fakes: int) -> Quota:
     return Quota(
         random=int(whole.random * part),
         harmful=int(whole.harmful * part),
-        groups=side if side > 1 else 0,  # one image is no group of duplicates
+        groups=side if side > 1 else 0,  # a single image is not a group of duplicates
         copies=side,
         shared=int(whole.shared * part),
         neighbours=int(whole.neighbours * part),
@@ -96,12 +96,12 @@ class Card:
 
 @dataclass(frozen=True)
 class SameNames:
-    """Images of equal names in several FAKEs, side by side.
+    """Images with equal names in several FAKEs, side by side.
 
     Attributes:
         columns: short names of the FAKEs.
-        rows: name of the images, and the image of each FAKE; None if it has no image of that name.
-        left_out: number of FAKEs that share names as well and have no column.
+        rows: name of the images, and the image of each FAKE; None if it has no image with that name.
+        left_out: number of further FAKEs that share names but have no column.
     """
 
     columns: tuple[str, ...]
@@ -114,9 +114,9 @@ class Sheets:
     """All contact sheets of a page.
 
     Attributes:
-        fakes: those of each FAKE, by name.
+        fakes: the sheets of each FAKE, by name.
         real: random images of REAL.
-        same_names: images of equal names; None if no two FAKEs share names.
+        same_names: images with equal names; None if no two FAKEs share names.
     """
 
     fakes: list[dict[str, list[Card]]]
@@ -143,7 +143,7 @@ def sheets_of(
 
     Args:
         results: one per FAKE.
-        exhibits: what there is to show, one per FAKE; None if unknown.
+        exhibits: what the page can show of each FAKE; None if unknown.
         names: short names of the FAKEs.
         thumbnail: makes the thumbnails.
     """
@@ -237,8 +237,8 @@ class ThumbnailSize:
     """Limits of a thumbnail.
 
     Attributes:
-        side: of its long side, in pixels; smaller images keep their size.
-        most_bytes: of its encoding, before base64.
+        side: limit of the long side, in pixels; smaller images keep their size.
+        most_bytes: limit of its encoding in bytes, before base64.
     """
 
     side: int
@@ -260,7 +260,7 @@ class Thumbnail:
     Attributes:
         file: path of the image.
         uri: ``data:image/…``; empty if there is none.
-        width, height: of the thumbnail in pixels; 0 if there is none.
+        width, height: size of the thumbnail in pixels; 0 if there is none.
         problem: why there is none; empty if there is one.
     """
 
@@ -283,7 +283,7 @@ def thumbnail_of(file: str, content: Read, size: ThumbnailSize) -> Thumbnail:
 
     Args:
         file: path of the image.
-        content: of the file, or the error that was met.
+        content: content of the file, or the error that occurred.
         size: limits of the thumbnail.
     """
     try:

@@ -82,7 +82,7 @@ def _error_bars(evaluation: Evaluation, bars: Sequence[Interval | None]) -> list
     corrected = ["-" if bar is None else f"{bar.value:.4f} ± {bar.error:.4f}" for bar in bars]
     intervals = ["-" if bar is None else f"{bar.low:.4f} to {bar.high:.4f}" for bar in bars]
     title = _heading(evaluation.labels.title("fid"))
-    return [_Column.of(f"{title} without bias", corrected, best), _Column.of("95 % interval", intervals)]
+    return [_Column.of(f"bias-corrected {title}", corrected, best), _Column.of("95 % interval", intervals)]
 
 
 def _heading(title: str) -> str:

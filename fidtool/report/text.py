@@ -8,6 +8,7 @@ from typing import Any
 
 from fidtool.diagnose.diagnosis import Checkup
 from fidtool.errors import FidtoolError
+from fidtool.names import counted
 from fidtool.record import Origin, changed_settings
 from fidtool.redaction import without_secrets
 from fidtool.report.names import legible
@@ -35,7 +36,7 @@ def verdict_lines(evaluation: Evaluation) -> list[str]:
     title = evaluation.labels.title("fid")
     return [
         legible(
-            f"{title} of {each.first} less that of {each.second}: {each.interval.value:+.4f} "
+            f"{title} of {each.first} minus that of {each.second}: {each.interval.value:+.4f} "
             f"(95 %: {each.interval.low:+.4f} to {each.interval.high:+.4f}): {each.verdict}"
         )
         for each in differences_shown(evaluation, _MOST_PAIRS)
@@ -46,9 +47,9 @@ def _error_bars(result: Comparison) -> list[str]:
     corrected = None if result.uncertainty is None else result.uncertainty.corrected
     if corrected is None:
         return []
-    interval = f"95 %: {corrected.low:.4f} to {corrected.high:.4f}, REAL taken as it is"
+    interval = f"95 %: {corrected.low:.4f} to {corrected.high:.4f}, REAL taken as fixed"
     title = legible(result.labels.title("fid"))
-    return [f"{title} without its bias: {corrected.value:.4f} ± {corrected.error:.4f} ({interval})"]
+    return [f"bias-corrected {title}: {corrected.value:.4f} ± {corrected.error:.4f} ({interval})"]
 
 
 def influence_lines(evaluation: Evaluation) -> list[str]:
@@ -67,7 +68,7 @@ def influence_lines(evaluation: Evaluation) -> list[str]:
             continue
         lines += [f"  {image.effect:+.6f}  {legible(image.file)}" for image in influence.raising[:_MOST_HARMFUL]]
         for part in influence.removals:
-            worst = f"without the worst {part.fraction:.1%} ({part.images} image{'s' * (part.images > 1)})"
+            worst = f"without the worst {part.fraction:.1%} ({counted(part.images, 'image')})"
             lines.append(f"  {worst} the {title} is {part.distance:.6g} (their effects predict {part.predicted:.6g})")
         lines += [f"  the effects are rough estimates: {influence.doubt}"] if influence.doubt else []
     return lines
@@ -80,7 +81,7 @@ def checkup_lines(checkup: Checkup) -> list[str]:
         return [legible(f"{each.summary()}: no findings") for each in sets]
     lines = [each.summary() for each in sets]
     for where, finding in checkup.findings:
-        example = f" (for instance {finding.example})" if finding.example else ""
+        example = f" (for example {finding.example})" if finding.example else ""
         lines.append(f"{finding.severity}: {where}: {finding.message}{example}")
     return [legible(line) for line in lines]
 
@@ -103,7 +104,7 @@ def timing_line(evaluation: Evaluation) -> str:
     run = evaluation.run
     phases = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in run.seconds.items())
     speed = f", {run.images_per_second:.1f} images/s" if run.images_per_second else ""
-    return f"{run.images_computed} images through the network{speed} ({phases})"
+    return f"{counted(run.images_computed, 'image')} through the network{speed} ({phases})"
 
 
 # --- JSON ------------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from os.path import splitext
 
 from fidtool.errors import option
+from fidtool.names import counted
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ _IGNORED = frozenset({"__MACOSX"})
 _HIDDEN, _FOLDER = "hidden", "subfolder"
 _FEW, _MOST = 64, 256
 """Number of files per suffix to open, and the number once one of them was an image. A limit is needed because a folder
-may contain a million text files beside its images."""
+may contain a million text files in addition to its images."""
 _MOST_KINDS = 64
 """Number of suffixes with separate counts of opened files; all others share one count."""
 _RARE = "other kinds"
@@ -259,7 +260,7 @@ class Census:
         counts = Counter({kind: count for kind, count in self.passed_over.items() if count})
         below, hidden = counts.pop(_FOLDER, 0), counts.pop(_HIDDEN, 0)
         kinds = sorted(counts.items(), key=lambda each: (-each[1], each[0]))  # independent of the listing order
-        named = [f"{count} {'file' if count == 1 else 'files'} ({suffix})" for suffix, count in kinds[:4]]
+        named = [f"{counted(count, 'file')} ({suffix})" for suffix, count in kinds[:4]]
         if more := sum(count for _, count in kinds[4:]):
             named.append(f"{more} other{'s' if more > 1 else ''}")
         if below and folders:

@@ -42,7 +42,7 @@ class ForeignError(Exception):
 
 
 class StoreError(Exception):
-    """A remote store does not answer or refuses a request, so nothing is known about the image.
+    """A remote store does not respond or refuses a request, so nothing is known about the image.
 
     The message is a complete sentence.
     """

@@ -212,7 +212,7 @@ def _check(lines: list[str], what: str, folder: str) -> None:
     if address := next((line for line in lines if "://" in line), None):
         raise InputError(
             f"{what} contains the URL {redacted(address)}, but a local list can only name local files:",
-            "store the list beside the images in the remote store",
+            "store the list next to the images in the remote store",
             "pass the URL of their folder or archive as the set",
         )
     refuse_repeated_lines([os.path.abspath(os.path.join(folder, line)) for line in lines], lines, what)

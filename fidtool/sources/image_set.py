@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError, option
+from fidtool.names import counted
 from fidtool.sources.census import NOTHING, PassedOver
 from fidtool.sources.contents import GONE, Files, ForeignError, Read, Reader, Stamps, StoreError, bytes_of
 
@@ -145,11 +146,12 @@ class ImageSet:
 
     def in_words(self) -> str:
         """Returns a description of the set for people."""
-        drawn = f"{len(self)} of {self.found}" if len(self) < self.found else str(self.found)
+        found = counted(self.found, "image")
+        drawn = f"{len(self)} of {found}" if len(self) < self.found else found
         access = "sequentially" if self.in_order else "in any order"
         ignored = self.source.passed_over.words
         rest = f"; ignored: {ignored}" if ignored else ""
-        return f"{self.source.kind}, {drawn} images, read {access}{rest}"
+        return f"{self.source.kind}, {drawn}, read {access}{rest}"
 
     def read(self, indices: Indices) -> list[Read]:
         """Returns the contents of these images, with errors in place of those that cannot be read."""
@@ -298,7 +300,7 @@ class _LazyNames(Sequence[str]):
 
 
 class Names(_LazyNames):
-    """Names stored contiguously in memory; each takes eight bytes beside its own.
+    """Names stored contiguously in memory; each takes eight bytes in addition to its own.
 
     A tuple of strings would take three times as much. Forked workers share this memory, whereas the reference count of
     a string changes when it is read, and so copies its memory page.

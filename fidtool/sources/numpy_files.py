@@ -42,7 +42,7 @@ from fidtool.sources.contents import (
 from fidtool.sources.image_set import ImageSet, NamedFiles
 
 SAMPLES = "arr_0"
-"""Name that numpy.savez gives the first array, and thereby guided-diffusion its images."""
+"""Name that numpy.savez gives the first array, as in the files of guided-diffusion."""
 STATISTICS = frozenset({"mu", "sigma"})
 """Names of the arrays in a file of FID statistics."""
 _HEADER_BYTES = 30
@@ -102,7 +102,7 @@ def list_npz(named: NamedFiles) -> ImageSet:
 
 
 def array_shapes(files: Files) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of the arrays in an ``.npz`` file by name; arrays that cannot be read are left out."""
+    """Returns the shapes of the arrays in an ``.npz`` file by name; arrays that cannot be read are omitted."""
     found = {}
     with contextlib.suppress(Exception), files.open(0) as handle, zipfile.ZipFile(handle) as archive:
         for name in archive.namelist():

@@ -34,7 +34,7 @@ def open_images(path: str, recursive: bool = True, value_range: ValueRange | Non
 
     Raises:
         InputError: if the source does not exist, is of no known kind, or contains no images.
-        RunError: if a remote store does not answer.
+        RunError: if a remote store does not respond.
     """
     if path in (STDIN, "/dev/stdin") or _is_pipe(path):
         return list_paths(path)

@@ -64,7 +64,7 @@ def _pyarrow(path: str) -> Any:
     try:
         import pyarrow.parquet
     except ImportError:
-        raise InputError(f"reading {path} requires pyarrow:", "pip install 'fidtool[parquet]'") from None
+        raise InputError(f"reading {path} needs the package pyarrow:", "pip install 'fidtool[parquet]'") from None
     return pyarrow
 
 

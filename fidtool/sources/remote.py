@@ -257,7 +257,7 @@ def list_remote_folder(url: str, recursive: bool) -> ImageSet:
 
     Raises:
         InputError: if the URL does not exist or contains no images.
-        StoreError: if the store does not answer.
+        StoreError: if the store does not respond.
     """
     began = time.time_ns()
     prefix = url if url.endswith("/") else f"{url}/"
@@ -317,7 +317,7 @@ def remote_files(url: str) -> RemoteFiles:
 
     Raises:
         InputError: if an object does not exist or access is denied.
-        StoreError: if the store does not answer.
+        StoreError: if the store does not respond.
     """
     urls: list[str] = []
     for each in expand_braces(url):
@@ -366,7 +366,7 @@ def list_remote_paths(url: str, files: Files) -> ImageSet:
 
     Raises:
         InputError: if the list cannot be read, is empty, or contains a URL twice or one of a different kind of store.
-        StoreError: if the store does not answer.
+        StoreError: if the store does not respond.
     """
     began = time.time_ns()
     with readable(url), files.open(0) as handle:

@@ -52,7 +52,7 @@ def file_system(url: str) -> Any:
     try:
         from fsspec.core import url_to_fs
     except ImportError:
-        raise InputError(f"reading {shown} requires fsspec:", "pip install 'fidtool[remote]'") from None
+        raise InputError(f"reading {shown} needs the package fsspec:", "pip install 'fidtool[remote]'") from None
     if _scheme(url) != url.partition("://")[0]:
         raise InputError(f"{shown} must begin with {_scheme(url)}:// in lower case")
     if _scheme(url) == "s3" and "@" in url.split("/")[2]:  # s3fs would treat it as part of the bucket's name
@@ -81,7 +81,7 @@ def _settings(url: str) -> dict[str, Any]:
 
 
 def in_background(work: Callable[[], T]) -> Future[T]:
-    """Runs ``work`` in a daemon thread, so that the program can exit although a store does not answer."""
+    """Runs ``work`` in a daemon thread, so that the program can exit even if a store does not respond."""
     future: Future[T] = Future()
 
     def run() -> None:
@@ -103,7 +103,7 @@ def with_deadline(seconds: float, work: Callable[[], T]) -> T:
     try:
         return in_background(work).result(seconds)
     except FutureTimeoutError as error:  # not a TimeoutError before Python 3.11
-        raise TimeoutError(str(error) or f"no answer within {seconds:g} s") from error
+        raise TimeoutError(str(error) or f"no response within {seconds:g} s") from error
 
 
 def with_retries(work: Callable[[], T], url: str, timeout: float | None = None) -> T:

@@ -198,7 +198,7 @@ class StatisticsCache:
         if not found:
             raise InputError(f"the cache has no entry {name!r}: `fidtool cache` lists paths and IDs")
         if len(found) > 1 and not of_path:
-            raise InputError(f"{len(found)} entries of the cache have IDs that begin with {name}:", "give more digits")
+            raise InputError(f"{len(found)} entries of the cache have IDs that begin with {name}:", "pass more digits")
         return found
 
     def remove(self, entries: Sequence[Entry]) -> None:

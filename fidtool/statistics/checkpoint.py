@@ -7,7 +7,7 @@ it. A part is not used if its files have changed since, or if a file that it ski
 
 Rank zero reads all parts when a run starts, and continues from their total. After writing its own part, it deletes the
 parts that are contained in it. If the process is killed before that, the contained parts are ignored, because the new
-part lists them as its forerunners. Of two parts with a batch in common, from concurrent runs, only one is used.
+part lists them. Of two parts with a batch in common, from concurrent runs, only one is used.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class RowStorage:
         return RunError(
             f"{size:.2f} GiB of features cannot be stored in {cache_dir()} ({error.strerror or error}):",
             "set FIDTOOL_CACHE to a folder with enough space",
-            "leave out the metrics that need per-image features",
+            "omit the metrics that need per-image features",
         )
 
 
@@ -135,7 +135,7 @@ class FeatureBuffer:
         return self.dims * self.dtype.itemsize
 
     def put(self, batch: int, rows: NDArray[Any]) -> None:
-        """Add the rows of one batch.
+        """Adds the rows of one batch.
 
         Args:
             batch: number of the batch in the plan.
@@ -298,7 +298,7 @@ def in_canonical_order(images: ImageSet, rows: NDArray[Any], skipped: Sequence[B
 
 
 def read_features(archive: NpzFile, name: str) -> Features:
-    """Read feature vectors from a statistics file in chunks, so that they need not fit into memory.
+    """Reads feature vectors from a statistics file in chunks, so that they need not fit into memory.
 
     Args:
         archive: the open file.

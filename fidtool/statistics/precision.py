@@ -26,7 +26,7 @@ def better_step(feature_step: int, largest: float) -> int:
 
 
 class FeatureSizes:
-    """Histogram of the features' bit lengths, in units of their step; features that are 0 are left out.
+    """Histogram of the features' bit lengths, in units of their step; features that are 0 are omitted.
 
     Args:
         device: device on which features are counted. Only `refusal` and the methods below it wait for an accelerator.

@@ -153,7 +153,7 @@ def spread_features(path: str, statistics: Statistics | None, layers: Iterable[s
     Args:
         path: path of the set, as passed by the caller.
         statistics: statistics of the set on rank zero; None on the other ranks.
-        layers: layers whose per-image features are needed; those that the statistics lack are left out.
+        layers: layers whose per-image features are needed; those that the statistics lack are omitted.
         world: the ranks.
 
     Raises:

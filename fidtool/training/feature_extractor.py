@@ -218,7 +218,7 @@ def pixels_of(images: object, normalize: bool, device: torch.device) -> torch.Te
         raise InputError(f"images must be a torch.Tensor, not {type(images).__name__}")
     if images.ndim != 4 or images.shape[1] != 3 or 0 in images.shape[2:]:
         grey = images.ndim == 4 and images.shape[1] == 1
-        hint = "; convert greyscale images with images.expand(-1, 3, -1, -1)" if grey else ""
+        hint = "; convert grayscale images with images.expand(-1, 3, -1, -1)" if grey else ""
         raise InputError(f"images must have the shape (n, 3, height, width), not {tuple(images.shape)}{hint}")
     if device.type == "meta":
         raise InputError("the metric is on the meta device: move it to a real device with metric.to_empty(device=…)")

@@ -96,9 +96,9 @@ class Ranks:
         for rank, entry in zip(self.ranks, entries, strict=True):
             if entry["call"] != latest:
                 self._calls[purpose] = latest
-                behind = f"rank {rank} makes call number {entry['call']} of {purpose}, other ranks number {latest}"
+                behind = f"rank {rank} is in call number {entry['call']} of {purpose} and the others in number {latest}"
                 missed = "it missed a call that failed"
-                raise on_every_rank(RunError(f"{behind}: {missed}; nothing was exchanged, make the call again"))
+                raise on_every_rank(RunError(f"{behind}, because {missed}; no data was exchanged: make the call again"))
         return [entry["payload"] for entry in entries]
 
     def _begin(self) -> GroupRendezvous:

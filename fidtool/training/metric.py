@@ -32,7 +32,7 @@ from fidtool.validation import LONGEST_SECONDS
 
 
 class PlainMetric(nn.Module):
-    """The used subset of ``torchmetrics.Metric``, for programs without torchmetrics.
+    """The parts of ``torchmetrics.Metric`` that are used here, for programs without torchmetrics.
 
     As a subclass of ``torchmetrics.Metric`` the metric can be in a ``MetricCollection`` and be moved, copied and logged
     like any other. Its state is not registered with torchmetrics, which does not synchronise it.
@@ -54,10 +54,10 @@ class PlainMetric(nn.Module):
         return self._anchor.device
 
     def reset(self) -> None:
-        """Nothing to reset."""
+        """Does nothing."""
 
     def clone(self) -> PlainMetric:
-        """A copy."""
+        """Returns a copy."""
         return copy.deepcopy(self)
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> PlainMetric:
@@ -149,7 +149,7 @@ class FrechetInceptionDistance(Base):
         if not (isinstance(sync_timeout, (int, float)) and 0 < sync_timeout <= LONGEST_SECONDS):
             limits = f"above 0, {LONGEST_SECONDS:g} at most"
             raise InputError(f"sync_timeout must be a number of seconds {limits}, not {sync_timeout!r}")
-        self._to_sync = False  # torchmetrics must not synchronize in compute()
+        self._to_sync = False  # torchmetrics must not synchronise in compute()
         self.sync_timeout = sync_timeout
         self._name, self._label = name, name or _numbered_label(sync_on_compute)
         self._sums = sums

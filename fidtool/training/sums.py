@@ -369,8 +369,9 @@ class MetricSums:
             sides = ("fake",) if self._fixed is not None else tuple(_SIDES)
             self._lost = {side for side in sides if f"{side}_count" in state}
             return (
-                f"rank {group_rank} of {size} loaded the state of rank {was} of {of}; its images are not its own and "
-                "were not restored: save the metric within `with metric.sync_context():`, or save every rank's"
+                f"rank {group_rank} of {size} loaded the state of rank {was} of {of}, whose images belong to another "
+                "rank and were not restored: save the metric within `with metric.sync_context():`, or save the state "
+                "of every rank"
             )
         for side, sums in self._sides.items():
             own = {name.removeprefix(f"{side}_"): value for name, value in state.items() if name.startswith(f"{side}_")}

@@ -20,7 +20,7 @@ def check(end: End, launcher: str, rank: int) -> None:
     assert end.left == [], end
     (said,) = end.causes
     assert "GiB of features cannot be stored in" in said
-    assert "File too large): set FIDTOOL_CACHE to a folder with enough space, or leave out the metrics" in said
+    assert "File too large): set FIDTOOL_CACHE to a folder with enough space, or omit the metrics" in said
     assert f"(rank {rank} on" in said
     assert "Traceback" not in end.own_words, end.stderr
 

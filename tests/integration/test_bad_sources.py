@@ -195,7 +195,7 @@ def test_values_outside_the_range_are_clipped_and_counted(here: Run, place: Path
     values[:3] += 0.5
     np.save(place / "odd.npy", values)
     run = here("compute", "images", "odd.npy", *SMALL, "--value-range", "0,1")
-    assert "odd.npy: 3 images have values outside --value-range" in run.stderr
+    assert "odd.npy: 3 images with values outside --value-range" in run.stderr
     values[4, 0, 0, 0] = np.nan
     np.save(place / "odd.npy", values)
     assert "odd.npy[4]: it contains NaN" in here("compute", "images", "odd.npy", *SMALL, "--value-range", "0,1").error

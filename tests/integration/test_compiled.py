@@ -94,7 +94,7 @@ def test_a_failed_compilation_suggests_a_remedy(
     (line,) = [line for line in run.stderr.splitlines() if not line.startswith("warning")]
     assert line.startswith("error: --compile: torch cannot compile the network (")
     assert "it needs a C++ compiler" in line
-    assert line.endswith("leave --compile out to run without compilation")
+    assert line.endswith("omit --compile to run without compilation")
 
 
 def test_a_compiled_run_is_recorded(here: Run, pair: tuple[str, str], tmp_path: Path) -> None:

@@ -42,8 +42,8 @@ def test_an_interval_beside_the_value(here: Run, sets: tuple[Path, ...]) -> None
     assert fids[-1] == pytest.approx(fid, rel=1e-9)
     assert outcome.json["differences"] == []
     line = here("compute", real, bad, *FLAGS, "--quiet").stdout.splitlines()[1]
-    interval = f"95 %: {corrected['low']:.4f} to {corrected['high']:.4f}, REAL taken as it is"
-    assert line == f"{FD} without its bias: {corrected['value']:.4f} ± {corrected['error']:.4f} ({interval})"
+    interval = f"95 %: {corrected['low']:.4f} to {corrected['high']:.4f}, REAL taken as fixed"
+    assert line == f"bias-corrected {FD}: {corrected['value']:.4f} ± {corrected['error']:.4f} ({interval})"
 
 
 def test_a_larger_set_has_less_bias_and_the_same_corrected_value(here: Run, sets: tuple[Path, ...]) -> None:
@@ -66,14 +66,14 @@ def test_comparison_of_two_fakes(here: Run, sets: tuple[Path, ...]) -> None:
     verdicts = {(each["first"], each["second"]): each for each in outcome.json["differences"]}
     assert list(verdicts) == [(str(bad), str(good)), (str(bad), str(again)), (str(good), str(again))]
     assert verdicts[str(bad), str(good)]["verdict"] == f"{good} is better than {bad}"
-    assert verdicts[str(good), str(again)]["verdict"] == f"{good} and {again} cannot be told apart"
+    assert verdicts[str(good), str(again)]["verdict"] == f"{good} and {again} cannot be distinguished"
     results = {result["fake"]: result["uncertainty"]["corrected"] for result in outcome.json["results"]}
     for (first, second), each in verdicts.items():
         expected = results[first]["value"] - results[second]["value"]
         assert each["interval"]["value"] == pytest.approx(expected, rel=1e-6, abs=1e-9)
     text = here("compute", *sets, *FLAGS, "--quiet").stdout
-    assert f"{FD} of {bad} less that of {good}: +" in text
-    assert text.splitlines()[-1].endswith(f"): {good} and {again} cannot be told apart")
+    assert f"{FD} of {bad} minus that of {good}: +" in text
+    assert text.splitlines()[-1].endswith(f"): {good} and {again} cannot be distinguished")
     assert real.is_dir()
 
 
@@ -81,7 +81,7 @@ def test_many_fakes_are_compared_with_the_best(here: Run, sets: tuple[Path, ...]
     real, *fakes = sets
     worst = degenerate.write(real.with_name("worst"), blurred(0.6, 4000))
     text = here("compute", real, *fakes, worst, *FLAGS, "--quiet").stdout
-    lines = [line for line in text.splitlines() if " less that of " in line]
+    lines = [line for line in text.splitlines() if " minus that of " in line]
     assert len(lines) == 3
     outcome = here("compute", real, *fakes, worst, *FLAGS, "--json")
     assert len(outcome.json["differences"]) == 6
@@ -100,7 +100,7 @@ def test_too_few_images_have_a_curve_and_no_interval(here: Run, sets: tuple[Path
     (line,) = (line for line in result["warnings"] if "no error bars" in line)
     assert f"{found['curve'][0][1]:.6g} of 15" in line
     assert f"warning: {line}" in outcome.stderr
-    assert "without its bias" not in here("compute", real, bad, *FLAGS, "--num", 60).stdout
+    assert "bias-corrected" not in here("compute", real, bad, *FLAGS, "--num", 60).stdout
 
 
 def test_sets_that_depend_on_real_have_no_interval(here: Run, sets: tuple[Path, ...]) -> None:

@@ -239,7 +239,7 @@ def test_invalid_metric_objects_are_refused(sets: tuple[Path, Path], mind: Any) 
     class Taken(mind):  # type: ignore[misc]
         name = "fid"
 
-    with pytest.raises(fidtool.InputError, match="Taken: fid is the name of a built-in metric or number"):
+    with pytest.raises(fidtool.InputError, match="Taken: fid is the name of a built-in metric or value"):
         fidtool.compute(*sets, extractor=TINY, metrics=[Taken()])
     with pytest.raises(fidtool.InputError, match=r"metrics has a class: write MIND\(\)"):
         fidtool.compute(*sets, extractor=TINY, metrics=[mind])
@@ -309,7 +309,7 @@ def test_a_metric_may_use_its_own_network(here: Run, sets: tuple[Path, Path], tm
         (["--metrics", "faults.py:Nothing"], 2, "faults.py has no Nothing (from --metrics faults.py:Nothing)"),
         (["--metrics", "faults.py:NUMBER"], 2, "faults.py:NUMBER is a int; it must be a fidtool.Metric"),
         (["--metrics", "broken.py:Any"], 2, "--metrics broken.py:Any failed: ZeroDivisionError: "),
-        (["--metrics", "faults.py:Taken"], 2, "kid is the name of a built-in metric or number"),
+        (["--metrics", "faults.py:Taken"], 2, "kid is the name of a built-in metric or value"),
         (["--metrics", "faults.py:Picky"], 2, "too few: "),
         (
             ["--metrics", "faults.py:Faulty"],
@@ -320,7 +320,7 @@ def test_a_metric_may_use_its_own_network(here: Run, sets: tuple[Path, Path], tm
         (
             ["--metrics", "faults.py:Down"],
             2,
-            "a number of down has no name, or its better is neither 'lower' nor 'higher'",
+            "a value of down has no name, or its better is neither 'lower' nor 'higher'",
         ),
         (["--metrics", "faults.py:Other"], 1, "the metric faulty returned another; it declares faulty"),
         (["--metrics", "faults.py:Endless"], 1, "the metric faulty returned inf for faulty"),
@@ -329,7 +329,7 @@ def test_a_metric_may_use_its_own_network(here: Run, sets: tuple[Path, Path], tm
         (["--metrics", MIND, "--metric-option", "mind.way=3"], 2, "has no setting 'way'; there are directions, seed"),
         (["--metric-option", "mind.seed=3"], 2, "a setting of mind, which is not computed: add it to --metrics"),
         (["--metric-option", "mind"], 2, "'mind' is not NAME.SETTING=VALUE"),
-        (["--metrics", "kid", "--metric-option", "kid.seed=3", "--metric-option", "kid.seed=4"], 2, "given twice"),
+        (["--metrics", "kid", "--metric-option", "kid.seed=3", "--metric-option", "kid.seed=4"], 2, "passed twice"),
         (["--metrics", "kid", "--metric-option", "kid.seed=3", "--kid-seed", "4"], 2, "the same setting"),
         (["--metrics", "kid", "--metric-option", "kid.seed=3", "--kid-seed", "0"], 2, "the same setting"),
         (["--metrics", "Kidd"], 2, "unknown metric 'Kidd'; did you mean kid"),
@@ -343,22 +343,22 @@ def test_a_metric_may_use_its_own_network(here: Run, sets: tuple[Path, Path], tm
         (
             ["--metrics", "faults.py:Spread"],
             2,
-            "fid is the name of a built-in metric or number: choose another name",
+            "fid is the name of a built-in metric or value: choose another name",
         ),
-        (["--metrics", "faults.py:Distance"], 2, "fd is the name of a built-in metric or number"),
+        (["--metrics", "faults.py:Distance"], 2, "fd is the name of a built-in metric or value"),
         (["--metrics", "faults.py:Bare"], 2, "Bare is not a dataclass: write @dataclass(frozen=True, kw_only=True)"),
         (["--metrics", "faults.py:Nameless"], 2, 'Nameless has no name: write one in its class, such as name = "mind"'),
-        (["--metrics", "faults.py:Numberless"], 2, "numberless does not declare its numbers: write numbers"),
-        (["--metrics", "faults.py:Double"], 2, "double declares a number twice"),
-        (["--metrics", "faults.py:Layers"], 2, "layers has numbers of several layers (features, mine): split it"),
+        (["--metrics", "faults.py:Numberless"], 2, "numberless does not declare its values: write numbers"),
+        (["--metrics", "faults.py:Double"], 2, "double declares a value twice"),
+        (["--metrics", "faults.py:Layers"], 2, "layers has values of several layers (features, mine): split it"),
         (["--metrics", "faults.py:Nowhere"], 2, "nowhere uses the layer 'mine': return the network of this layer"),
         (["--metrics", "faults.py:Unnamed"], 2, "unnamed has its own network: name its layer"),
         (["--metrics", "faults.py:Undecorated"], 2, "Undecorated is not a dataclass: write @dataclass"),
-        (["--metrics", "faults.py:Single"], 2, "faulty does not declare its numbers: write numbers"),
+        (["--metrics", "faults.py:Single"], 2, "faulty does not declare its values: write numbers"),
         (["--metrics", "faults.py:Numbered"], 2, "Numbered has no name: write one in its class"),
         (["--metrics", "faults.py:Lost"], 2, "network() of lost failed: ZeroDivisionError: division by zero"),
         (["--metrics", "faults.py:Text"], 2, "network() of lost returned 'dinov2': return fidtool.NetworkChoice(...)"),
-        (["--metrics", "faults.py:small"], 2, "kid is the name of a built-in metric or number"),
+        (["--metrics", "faults.py:small"], 2, "kid is the name of a built-in metric or value"),
         (["--metrics", "faults.py:Greedy"], 2, "but does not request them: set real_features and fake_features"),
         (
             ["--metrics", "faults.py:Plain"],

@@ -200,7 +200,7 @@ def test_metadata_requests_time_out(
     monkeypatch.setattr(HttpStore, "described", lambda self: silent.wait() and None)
     run = here("compute", place / "real", f"{web.url}images.zip", *ARGUMENTS)
     assert run.status == 1
-    assert "could not be read after 5 attempts: no answer within 0.2 s" in run.error
+    assert "could not be read after 5 attempts: no response within 0.2 s" in run.error
 
 
 def test_pending_requests_do_not_block_exit(place: Path, web: HttpStore) -> None:

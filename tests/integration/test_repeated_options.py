@@ -42,12 +42,12 @@ def test_two_values_are_refused(here: Run, command: click.Command, option: click
     given = [name, first, f"{name}={second}"]
     if other_names:
         given = [name, first, other_names[0], second]
-    said = f"{name} is given twice, as {first} and as {second}: give it once"
+    said = f"{name} is passed twice, as {first} and as {second}: pass it once"
     if option.is_flag:
         given, said = [name, option.secondary_opts[0]], f"{name} and {option.secondary_opts[0]} contradict each other"
     run = here(command.name, *ARGUMENTS.get(str(command.name), []), *given)
     if option.name == "output" and command.name == "stats":
-        said = "--output is given twice, as kept.npz and as 3"
+        said = "--output is passed twice, as kept.npz and as 3"
     assert (run.status, run.stdout) == (2, "")
     assert said in run.error
     assert f"(see `fidtool {command.name} --help`)" in run.error

@@ -77,8 +77,8 @@ def test_alpha_and_sixteen_bits(real: Path, tmp_path: Path) -> None:
     Image.fromarray(np.arange(400, dtype=np.uint16).reshape(20, 20) * 100).save(fake / "00001.png")
     found = warnings_of(real, fake)
     assert len(found) == 2
-    assert any("1 images have transparent pixels" in line for line in found)
-    assert any("1 images have more than 8 bits" in line for line in found)
+    assert any("1 image with transparent pixels" in line for line in found)
+    assert any("1 image with more than 8 bits" in line for line in found)
 
 
 def test_opaque_images_with_an_alpha_channel_give_no_warning(real: Path, tmp_path: Path) -> None:

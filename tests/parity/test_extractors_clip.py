@@ -132,7 +132,7 @@ def test_a_failed_download(here: Run, place: Path, monkeypatch: pytest.MonkeyPat
         ("clip:ViT-L-15", None, ["no model 'ViT-L-15'", "did you mean", "ViT-L-14"]),
         ("clip:fidtool-tiny", None, ["no weights 'openai' for clip:fidtool-tiny", "--weights FILE"]),
         ("clip:RN50", "nobodys", ["no weights 'nobodys' for clip:RN50", "openai", "or a file"]),
-        ("clip:RN50", "none.pt", ["no weights file none.pt (given by --weights)"]),
+        ("clip:RN50", "none.pt", ["no weights file none.pt (from --weights)"]),
         ("clip:fidtool-tiny", "text.pt", ["text.pt cannot be read"]),
         ("clip:fidtool-tiny", "other.pt", ["other.pt cannot be read", "Error(s) in loading state_dict"]),
         ("clip:xlm-roberta-base-ViT-B-32", None, ["text network that is not needed"]),

@@ -235,7 +235,7 @@ def test_a_failed_download(here: Run, place: Path, server: str, monkeypatch: pyt
     [
         ("dinov2:vits16", None, ["no dinov2:vits16", "vits14, vitb14, vitl14, vitg14"]),
         ("dinov2:vits14", "none.pth", ["no weights file none.pth"]),
-        ("dinov2:vitb14", "small.pth", ["small.pth does not hold the weights of dinov2:vitb14"]),
+        ("dinov2:vitb14", "small.pth", ["small.pth does not contain the weights of dinov2:vitb14"]),
     ],
 )
 def test_mistakes_are_reported(here: Run, place: Path, spec: str, weights: str | None, texts: list[str]) -> None:

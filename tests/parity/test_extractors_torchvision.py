@@ -137,11 +137,11 @@ def test_a_failed_download(here: Run, place: Path, server: str, monkeypatch: pyt
             ["--weights V7 is neither a file nor one of the weights of resnet18: IMAGENET1K_V1"],
         ),
         ("torchvision:resnet18:layer9", "resnet18.pth", ["no node 'layer9'", "did you mean", "layer4"]),
-        ("torchvision:resnet34", "resnet18.pth", ["resnet18.pth does not hold the weights of torchvision:resnet34"]),
+        ("torchvision:resnet34", "resnet18.pth", ["resnet18.pth does not contain the weights of torchvision:resnet34"]),
         ("torchvision:squeezenet1_1", "squeeze.pth", ["no Linear layer", "name a node"]),
         ("torchvision:fcn_resnet50", "resnet18.pth", ["not an image classifier", "SemanticSegmentation"]),
         ("torchvision:quantized_resnet18", "resnet18.pth", ["8 bits", "use resnet18"]),
-        ("torchvision:resnet18", "own.pth", ["own.pth does not hold a state_dict"]),
+        ("torchvision:resnet18", "own.pth", ["own.pth does not contain a state_dict"]),
         (
             "torchvision:resnet18",
             "text.pth",

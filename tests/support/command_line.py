@@ -1,4 +1,4 @@
-"""What a command leaves behind."""
+"""Outcome of a command."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.documents import checked
 
 
 def changed(arguments: Sequence[object], *options: object) -> list[object]:
-    """``arguments`` with these options, each followed by its value, which takes the place of the one that it has."""
+    """Return ``arguments`` with these options and values, which replace those of the same options."""
     found = list(arguments)
     for name, value in zip(options[::2], options[1::2], strict=True):
         if name in found:
@@ -23,14 +23,14 @@ def changed(arguments: Sequence[object], *options: object) -> list[object]:
 
 
 def frechet(result: Mapping[str, Any]) -> float:
-    """The Fréchet distance of the extractor's features in one of the JSON's ``results``, whatever network that is."""
+    """Return the Fréchet distance of the extractor's features in one of the JSON's ``results``, for any network."""
     (value,) = (value for name, value in result["metrics"].items() if re.match(r"fi?d(?!_infinity)(_|$)", name))
     return float(value)
 
 
 @dataclass
 class Outcome:
-    """What a command left behind."""
+    """Exit status and output of a command."""
 
     status: int
     stdout: str
@@ -38,18 +38,18 @@ class Outcome:
 
     @property
     def json(self) -> dict[str, Any]:
-        """stdout as the one JSON document it must be, which matches its schema."""
+        """The JSON document in stdout, which must contain nothing else and match its schema."""
         return checked(json.loads(self.stdout))
 
     @property
     def fid(self) -> float:
-        """The only result's Fréchet distance, whatever network it is of."""
+        """The only result's Fréchet distance, for any network."""
         (result,) = self.json["results"]
         return frechet(result)
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The only result's numbers."""
+        """The only result's metric values."""
         assert self.status == 0, self.stderr
         (result,) = self.json["results"]
         found: dict[str, float] = result["metrics"]
@@ -57,7 +57,7 @@ class Outcome:
 
     @property
     def error(self) -> str:
-        """The line about the error, which must be the only one, stand last, and come without a traceback."""
+        """The error line, which must be the only one, the last line, and without a traceback."""
         assert "Traceback" not in self.stderr, self.stderr
         *news, error = self.stderr.splitlines()
         assert error.startswith("error: "), self.stderr

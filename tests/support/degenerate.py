@@ -1,4 +1,4 @@
-"""Sets of pictures as faulty samplers leave them, each made of a toy generator's smooth noise pictures."""
+"""Sets of images as written by faulty samplers, made with a toy generator of smooth noise."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Pixels = NDArray[np.uint8]
 
 
 def sample(seed: int, side: int = 32) -> Pixels:
-    """The toy generator: one smooth picture a seed, uint8 of shape (side, side, 3)."""
+    """The toy generator: one smooth image per seed, uint8 of shape (side, side, 3)."""
     rng = np.random.default_rng(seed)
     coarse = rng.integers(0, 256, (6, 6, 3), dtype=np.uint8)
     fine = Image.fromarray(coarse).resize((side, side), Image.Resampling.BICUBIC)
@@ -29,7 +29,7 @@ def sample(seed: int, side: int = 32) -> Pixels:
 
 
 def write(folder: Path, pictures: Iterable[tuple[str, Pixels]], **settings: object) -> Path:
-    """Writes pictures under their names, whose suffix is the format, and returns the folder."""
+    """Write images under their names, whose suffix is the format, and return the folder."""
     for name, pixels in pictures:
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -43,12 +43,12 @@ def distinct(folder: Path, count: int, first: int = 0) -> Path:
 
 
 def same_seed_on_ranks(folder: Path, ranks: int, each: int, name: Callable[[int, int], str]) -> Path:
-    """Each rank samples seeds 0, 1, 2, ...; ``name`` says where it writes its sample number ``i``."""
+    """Each rank samples the seeds 0, 1, 2, …; ``name`` returns the file name of a rank's sample ``i``."""
     return write(folder, ((name(rank, i), sample(i)) for rank in range(ranks) for i in range(each)))
 
 
 def recompressed(folder: Path, ranks: int, each: int) -> Path:
-    """The same, each rank with a JPEG quality of its own."""
+    """The same, with a different JPEG quality on each rank."""
     for rank in range(ranks):
         pictures = ((f"{rank * each + i:05}.jpg", sample(i)) for i in range(each))
         write(folder, pictures, quality=95 - 5 * rank)
@@ -56,29 +56,29 @@ def recompressed(folder: Path, ranks: int, each: int) -> Path:
 
 
 def same_seed_in_batches(folder: Path, batch: int, batches: int) -> Path:
-    """The seed is set again before each batch."""
+    """The seed is reset before each batch."""
     return write(folder, ((f"{number}.png", sample(number % batch)) for number in range(batch * batches)))
 
 
 def one_noise_a_batch(folder: Path, batch: int, batches: int) -> Path:
-    """All samples of a batch are drawn from one noise."""
+    """All samples of a batch come from the same noise."""
     return write(folder, ((f"{number}.png", sample(number // batch)) for number in range(batch * batches)))
 
 
 def handful(folder: Path, pictures: int, times: int) -> Path:
-    """Few pictures, many names, in no order."""
+    """A few images under many names, in random order."""
     order = np.random.default_rng(3).permutation(pictures * times)
     return write(folder, ((f"sample-{place:x}.png", sample(i % pictures)) for i, place in enumerate(order)))
 
 
 def noise(folder: Path, count: int) -> Path:
-    """A generator that has learnt nothing."""
+    """An untrained generator."""
     rng = np.random.default_rng(5)
     return write(folder, ((f"{i}.png", rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)) for i in range(count)))
 
 
 def compared(here: Run, real: Path, fake: Path, *flags: object) -> tuple[dict[str, Any], str, Outcome]:
-    """A result, its line about copies if there is one, and all that was printed."""
+    """Return a result, its warning about duplicates if there is one, and the whole output."""
     outcome = here("compute", real, fake, "--extractor", TINY, "--json", *flags)
     (result,) = outcome.json["results"]
     lines = [line for line in result["warnings"] if " duplicates: " in line]
@@ -89,7 +89,7 @@ WITHOUT_COPIES = Labels(TINY).key("fid_without_copies")
 
 
 def make_real(tmp_path: Path) -> Path:
-    """Real pictures, of the toy generator's kind, with seeds of their own."""
+    """Write real images: those of the toy generator with other seeds."""
     return distinct(tmp_path / "real", 120, first=10_000)
 
 
@@ -106,14 +106,14 @@ FLAGS = ("--extractor", TINY, "--uncertainty")
 
 
 def blurred(amount: float, first: int, count: int = COUNT) -> Iterator[tuple[str, Pixels]]:
-    """The toy generator with its contrast taken down: the more, the worse."""
+    """The toy generator with reduced contrast: the lower, the worse."""
     for i in range(count):
         pixels = sample(first + i).astype(float)
         yield f"{i:04}.png", (128 + (pixels - 128) * (1 - amount)).astype(np.uint8)
 
 
 def make_sets(tmp_path: Path) -> tuple[Path, Path, Path, Path]:
-    """REAL, a bad FAKE, and two of one good generator with seeds of their own."""
+    """Write REAL, a bad FAKE, and two FAKEs of one good generator with different seeds."""
     real = distinct(tmp_path / "real", 300, first=50_000)
     bad = write(tmp_path / "bad", blurred(0.3, 1000))
     good = write(tmp_path / "good", blurred(0.1, 2000))

@@ -12,19 +12,19 @@ from support.places import ROOT
 
 SCHEMA_FILE = ROOT / "fidtool" / "guide" / "schema.json"
 _KINDS = {"results": "compute", "against": "check", "files": "list", "entries": "cache", "metrics": "metrics"}
-"""A key that only documents of one kind have at their top, and the kind."""
+"""A top-level key that only documents of one kind have, and the kind."""
 _PATTERNS = {"^f(id|d)": "fid", "^f(id|d)_without_copies": "fid_without_copies"}
-"""Keys that change their names with the network, as they are for Inception's 2048 features."""
+"""Keys whose names depend on the network, as they are for Inception's 2048 features."""
 
 
 @cache
 def schema() -> Any:
-    """The contents of the schema file."""
+    """Return the contents of the schema file."""
     return json.loads(SCHEMA_FILE.read_text("utf-8"))
 
 
 def checked(document: dict[str, Any]) -> dict[str, Any]:
-    """``document``, which must match its schema; a key that the schema does not name is a failure."""
+    """Return ``document``, which must match its schema; a key that is not in the schema is a failure."""
     from jsonschema import Draft202012Validator
 
     kind = next(kind for key, kind in _KINDS.items() if key in document)
@@ -35,7 +35,7 @@ def checked(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def described_keys() -> str:
-    """Every key of every document as Markdown, at most 80 columns wide: one section per object of the schema."""
+    """Return every key of every document as Markdown, at most 80 columns wide: one section per object of the schema."""
     parts = [f"### {name}\n\n{_fill(each.get('description', ''))}\n\n{_list(each)}" for name, each in _objects()]
     return "\n\n".join(parts)
 
@@ -56,12 +56,12 @@ def _lines(found: Mapping[str, Any], prefix: str) -> Iterator[str]:
         words = f"- `{prefix}{key}` ({_kind(each)})" + (f": {each['description']}" if each.get("description") else "")
         yield _fill(words, "  ")
         for inner, mark in _inner(each):
-            if list(inner.get("properties", ())) != ["real", "fake"]:  # a pair needs no lines of its own
+            if list(inner.get("properties", ())) != ["real", "fake"]:  # a pair needs no separate lines
                 yield from _lines(inner, f"{prefix}{key}{mark}.")
 
 
 def _inner(found: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """Objects without a name of their own in a key's value, and the sign for a list of them."""
+    """Return the unnamed objects in a key's value, and the mark for a list of them."""
     for each in [found, *found.get("anyOf", ())]:
         if "properties" in each:
             yield each, ""
@@ -70,7 +70,7 @@ def _inner(found: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str]]:
 
 
 def _kind(found: Mapping[str, Any]) -> str:
-    """The type of a key's value in words."""
+    """Return the type of a key's value as text."""
     if "$ref" in found:
         name = found["$ref"].rpartition("/")[2]
         return "object or null" if name == "config" else f"[{name}](#{name})"

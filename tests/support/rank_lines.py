@@ -1,4 +1,4 @@
-"""What several ranks say of a failure, as goldens have it: masked is what tells one machine or moment from another."""
+"""Messages of several ranks about a failure, for goldens. Values that depend on the machine or the time are masked."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from support.places import TESTS
 
 
 def masked_line(said: str, place: Path, chance: Mapping[str, str] | None = None) -> str:
-    """``said`` without the numbers of processes and ports, the host, and the folders.
+    """Return ``said`` with process ids, ports, the host and the folders masked.
 
     Args:
         said: one line.
         place: the folder in which the ranks ran.
-        chance: what else may vary, by regular expression, and what stands for it.
+        chance: replacements for other parts that may vary, by regular expression.
     """
     masks = {
         re.escape(str(place)): "PLACE",
@@ -27,7 +27,7 @@ def masked_line(said: str, place: Path, chance: Mapping[str, str] | None = None)
         r"\bprocess \d+": "process N",
         r"\bnetwork@[0-9a-f]{12}\b": "network@DIGEST",
         r"\b(127\.0\.0\.1|localhost):\d+": r"\1:PORT",
-        # What the system says, of which there is more than one kind.
+        # The system's messages, which differ between systems.
         r"(?<=within \d s )\([^)]*\)": "(…)",
         r"(?<=the rendezvous store )\([^)]*\)": "(…)",
         r"(?<=a decoding worker died )\(.*?\)(?=: it was)": "(…)",
@@ -38,15 +38,15 @@ def masked_line(said: str, place: Path, chance: Mapping[str, str] | None = None)
 
 
 def compare(golden: Golden, fault: str, said: str, place: Path, chance: Mapping[str, str] | None = None) -> None:
-    """Compares the line with the golden of that fault."""
+    """Compare the line with the golden of that fault."""
     golden(f"failures/ranks/{re.sub('[^a-z0-9]+', '_', fault.lower()).strip('_')}", masked_line(said, place, chance))
 
 
 def refusals(stderr: str) -> list[str]:
-    """What training's own errors said in a program of the folder ``programs``, on whatever rank.
+    """Return the messages of the training package's errors in a program of the folder ``programs``, on any rank.
 
-    Which rank was the first to give up waiting is chance, and so are the numbers of a program's calls; differences of
-    modules with random numbers are the processor's.
+    Masked are the rank that gave up waiting first, the numbers of calls, and the differences between modules with
+    random values, which depend on the processor.
     """
     always = {r" \(reported by rank \d\)": "", r"\b(number|of metric) \d+": r"\1 N"}
     random = {r"\bby [\d.e-]+ on rank": "by N on rank"}

@@ -36,7 +36,7 @@ MODEL_FAMILIES = {
     "clip": ModelFamily("clip[:MODEL]", "ViT-L-14-336-quickgelu"),
 }
 """The families, by the part of ``--extractor`` before the colon. To add one, add a line here and a module of that name
-beside this one with the functions ``fetch`` and ``build``, see `fidtool.features.models.published.PublishedModels`."""
+to this package with the functions ``fetch`` and ``build``, see `fidtool.features.models.published.PublishedModels`."""
 _EXAMPLES = {
     "torchvision": "torchvision:resnet50",
     "timm": "timm:resnet50",
@@ -114,7 +114,7 @@ def usual_spelling(extractor: str) -> str:
 
 
 def check_extractor(choice: NetworkChoice) -> None:
-    """Refuse an extractor that has none of the known forms. Imports neither torch nor any library of networks.
+    """Refuse an extractor that has none of the known forms.
 
     Raises:
         InputError: if the value names no network. The message gives close names, or for a Python file those of the

@@ -148,7 +148,7 @@ def load_weights(
     named, cached, offline, _ = places(explicit)
     if named.named:
         if named.path is None:
-            raise InputError(f"no weights file {named.note} (given by {named.label})", setting="weights")
+            raise InputError(f"no weights file {named.note} (from {named.label})", setting="weights")
         return _with_classifier(_read_original(named.path, own), classifier)
     if cached.path is not None:
         try:
@@ -216,11 +216,11 @@ def verify(path: Path) -> str:
         try:
             found = _read_converted(path).sha256
         except Exception as error:
-            message = f"{path} is damaged ({type(error).__name__}: {error}); delete it, and it is created again"
+            message = f"{path} is damaged ({type(error).__name__}: {error}): delete it to have it created again"
             raise InputError(message) from None
         if found != TENSORS_SHA256:
             raise InputError(
-                f"{path} holds a different network (tensors' SHA-256 {found})", "delete it, and it is created again"
+                f"{path} contains a different network (tensors' SHA-256 {found}):", "delete it to have it created again"
             )
         return f"converted weights, tensors' SHA-256 {found}"
     return f"{_KINDS[hashlib.sha256(_read_checked(path)).hexdigest()].name}, SHA-256 verified"
@@ -235,7 +235,7 @@ def _read_converted(path: Path) -> Weights:
 
 
 def _keep(weights: Weights) -> None:
-    """Stores the converted weights in the cache.
+    """Store the converted weights in the cache.
 
     Raises:
         OSError: if the cache cannot be written.
@@ -253,7 +253,7 @@ def _read_original(path: Path, own: str = "extractor") -> Weights:
 
 
 def _parse(data: bytes, origin: str) -> Weights:
-    """Reads the tensors from a file whose hash has been verified."""
+    """Read the tensors from a file whose hash has been verified."""
     state = _KINDS[hashlib.sha256(data).hexdigest()].read(io.BytesIO(data))
     return Weights(state, digest(state), origin)
 

@@ -88,7 +88,7 @@ def weights_file(choice: NetworkChoice) -> Path:
     """
     assert choice.weights is not None
     if not Path(choice.weights).is_file():
-        problem = f"no weights file {choice.weights} (given by {choice.option('weights')})"
+        problem = f"no weights file {choice.weights} (from {choice.option('weights')})"
         raise InputError(problem, setting=choice.named("weights"))
     return Path(choice.weights)
 
@@ -113,7 +113,7 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
     No code in the file is run.
 
     Raises:
-        InputError: if it cannot be read, or holds something else.
+        InputError: if it cannot be read, or contains something else.
     """
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
@@ -123,7 +123,7 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
         loaded = loaded["state_dict"]
     if not isinstance(loaded, dict) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
         raise InputError(
-            f"the weights file {path} does not hold a state_dict:", "save one with torch.save(model.state_dict(), …)"
+            f"the weights file {path} does not contain a state_dict:", "save one with torch.save(model.state_dict(), …)"
         )
     return loaded
 
@@ -131,7 +131,7 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
 def unreadable(path: Path | str, error: Exception) -> InputError:
     """Return the error for a weights file that a library cannot read."""
     # torch's own message recommends reading it unsafely.
-    pickled = "it was not written by torch.save, or holds more than tensors"
+    pickled = "it was not written by torch.save, or contains more than tensors"
     reason = pickled if isinstance(error, pickle.UnpicklingError) else in_short(error)
     return InputError(f"the weights file {path} cannot be read ({reason})")
 
@@ -152,7 +152,7 @@ def load_strictly(module: nn.Module, tensors: dict[str, torch.Tensor], spec: str
         module.load_state_dict(tensors)
     except (RuntimeError, ValueError) as error:
         what = " ".join(str(error).split())[:300]
-        raise InputError(f"{origin} does not hold the weights of {spec}: {what}") from None
+        raise InputError(f"{origin} does not contain the weights of {spec}: {what}") from None
 
 
 @contextlib.contextmanager

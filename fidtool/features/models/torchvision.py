@@ -137,7 +137,7 @@ def _architecture(model: str, size: int) -> Any:
 
 
 def _fit_classes(module: Any, tensors: dict[str, torch.Tensor]) -> None:
-    """Adapts the classifier to the number of classes in ``tensors``, of a network that was fine-tuned on others."""
+    """Adapt the classifier to the number of classes in ``tensors``, of a network that was fine-tuned on others."""
     layers = [name for name, child in module.named_modules() if isinstance(child, nn.Linear)]
     weight = tensors.get(f"{layers[-1]}.weight") if layers else None
     if weight is not None and weight.ndim == 2 and len(weight) != module.get_submodule(layers[-1]).out_features:

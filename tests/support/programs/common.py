@@ -1,4 +1,4 @@
-"""What the programs that tests run under torchrun share: images, a small network, a metric of either library."""
+"""Common parts of the programs that tests run with torchrun: images, a small network, a metric of either library."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from support.tiny_network import network
 
 
 def pictures(count: int, seed: int, side: int = 32) -> torch.Tensor:
-    """Noise pictures, uint8 of shape (count, 3, side, side); the same for the same seed."""
+    """Return images of noise, uint8 of shape (count, 3, side, side); equal for equal seeds."""
     coarse = torch.randint(0, 256, (count, 3, 8, 8), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
     return coarse.repeat_interleave(side // 8, 2).repeat_interleave(side // 8, 3)
 
 
 class Bytes(nn.Module):
-    """The small network as torchmetrics takes one: it gets uint8 images."""
+    """The small network in the form that torchmetrics takes: its input is uint8 images."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Bytes(nn.Module):
 
 
 def metric_of(library: str, **settings: Any) -> Any:
-    """FID with the small network, by torchmetrics or by fidtool."""
+    """Return FID with the small network, by torchmetrics or by fidtool."""
     if library == "torchmetrics":
         from torchmetrics.image.fid import FrechetInceptionDistance
 
@@ -47,14 +47,14 @@ def metric_of(library: str, **settings: Any) -> Any:
 
 
 def statistics_of(images: torch.Tensor) -> fidtool.Statistics:
-    """Mean and covariance of the small network's features, in plain NumPy."""
+    """Return mean and covariance of the small network's features, computed with NumPy."""
     with torch.no_grad():
         features = Bytes()(images).double().numpy()
     return fidtool.Statistics.of(features.mean(0), np.cov(features, rowvar=False), len(features))
 
 
 def refused(kind: type[Exception], call: Callable[[], object], *texts: str) -> str:
-    """The message with which ``call`` is refused; all ``texts`` must be in it. Goldens hear of training's own."""
+    """Return the message of the error that ``call`` raises, which must contain ``texts``."""
     try:
         call()
     except kind as error:
@@ -70,7 +70,7 @@ def refused(kind: type[Exception], call: Callable[[], object], *texts: str) -> s
 
 
 def say(line: str) -> None:
-    """Prints in one piece: the ranks share the pipe."""
+    """Print with a single write, because the ranks share the pipe."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 

@@ -1,4 +1,4 @@
-"""Four ranks gather with gradients, in every mode and in every kind of trouble; each rank checks its own part."""
+"""Four ranks gather with gradients, in every mode and with every fault; each rank checks its own part."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from fidtool.training import AbsentRanksError, dist_sync_fn, gather_with_grad
 
 SIZES = [3, 5, 0, 2]
 WEIGHTS = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
-"""Each rank's loss is another one, so that no mode gives another's gradient by chance."""
+"""The loss differs between ranks, so that no mode gives the gradient of another by chance."""
 VAIN = 3.0
-"""Seconds that ranks wait for others which do not come."""
+"""Seconds that ranks wait for absent ranks."""
 
 
 def joined_batch(*trailing: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Ten rows, and each rank's share of them."""
+    """Return ten rows, and each rank's share of them."""
     rows = torch.randn(sum(SIZES), *trailing, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     return rows, list(rows.split(SIZES))
 
 
 def loss_of(joined: torch.Tensor) -> torch.Tensor:
-    """A loss in which every row meets every other."""
+    """Return a loss that depends on all pairs of rows."""
     flat = joined.flatten(1)
     return (flat @ flat.T).tanh().sum() + flat.sum()
 
 
 def check_modes(rank: int) -> None:
-    """Sizes 3, 5, 0, 2; also with more trailing dimensions and a rank whose tensor needs no gradient."""
+    """Check the sizes 3, 5, 0 and 2; also with more trailing dimensions and a rank whose tensor needs no gradient."""
     for trailing in ((4,), (2, 3)):
         whole, shares = joined_batch(*trailing)
         reference = whole.clone().requires_grad_()
@@ -47,12 +47,12 @@ def check_modes(rank: int) -> None:
 
 
 def check_memory_layouts(rank: int) -> None:
-    """Tensors and gradients whose elements do not lie side by side."""
+    """Check tensors and gradients that are not contiguous."""
     whole, shares = joined_batch(4)
     own = shares[rank].t().contiguous().t().requires_grad_()
     joined = gather_with_grad(own)
     assert torch.equal(joined, whole)
-    joined.sum().backward()  # an expanded gradient: every element is the same one
+    joined.sum().backward()  # an expanded gradient: all elements share one location in memory
     assert own.grad is not None
     assert torch.equal(own.grad, torch.full_like(own, 4.0))
     own.grad = None
@@ -63,7 +63,7 @@ def check_memory_layouts(rank: int) -> None:
 
 
 def check_dtypes(rank: int) -> None:
-    """Every dtype arrives as it left."""
+    """Check that every dtype is transferred unchanged."""
     for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.int64, torch.uint8, torch.bool, torch.complex64):
         own = torch.full((rank, 3), rank).to(dtype)
         joined = gather_with_grad(own)
@@ -79,7 +79,7 @@ def check_dtypes(rank: int) -> None:
 
 
 def check_adapter(rank: int) -> None:
-    """As torchmetrics calls it: states of any shape, and an empty one-dimensional tensor where there was no update."""
+    """Check calls as in torchmetrics: states of any shape, and an empty one-dimensional tensor without an update."""
     assert [float(each) for each in dist_sync_fn(torch.tensor(rank / 2))] == [0.0, 0.5, 1.0, 1.5]
     mine = torch.tensor([]) if rank == 1 else torch.ones(rank, 3, dtype=torch.float64)
     parts = dist_sync_fn(mine)
@@ -92,7 +92,7 @@ def check_adapter(rank: int) -> None:
 
 
 def check_refusals(rank: int) -> None:
-    """Every rank gets the same message, which names a rank that is at fault."""
+    """Check that every rank gets the same message, which names a rank at fault."""
     error = fidtool.InputError
     shape = (2, 3) if rank != 2 else (2, 4)
     refused(error, lambda: gather_with_grad(torch.zeros(shape)), "trailing shape", "[3] on rank 0", "[4] on rank 2")
@@ -112,15 +112,15 @@ def check_refusals(rank: int) -> None:
 
 
 def one_refusal_then_all_is_well(own: torch.Tensor) -> None:
-    """A rank that has missed a call must not bring its own into the next one: all raise once."""
+    """A rank that has missed a call must not join the next one with the payload of the missed one: all raise once."""
     refused(fidtool.RunError, lambda: gather_with_grad(own), "call number", "it missed a call that failed")
     assert gather_with_grad(own).tolist() == [0, 1, 2, 3]
 
 
 def check_absence(rank: int) -> None:
-    """Nobody waits longer than the time-out, nothing is mixed up afterwards, and then it works again.
+    """Check that no rank waits longer than the timeout, and that later calls work again.
 
-    Ranks that wait together come from a barrier: what one of them may be late by is not what the others wait for.
+    Ranks that wait together start from a barrier, so that they do not also wait for each other's delays.
     """
     own = torch.tensor([float(rank)], requires_grad=True)
     dist.barrier()
@@ -133,14 +133,14 @@ def check_absence(rank: int) -> None:
     dist.barrier()
     joined = gather_with_grad(own, timeout=VAIN)
     dist.barrier()
-    if rank in (0, 3):  # the others never come to backward
+    if rank in (0, 3):  # the others never call backward
         refused(AbsentRanksError, joined.sum().backward, "backward", "ranks 1, 2 of 4", "grad='local'")
     dist.barrier()
     joined = gather_with_grad(own)
     call = joined.sum().backward if rank == 2 else lambda: gather_with_grad(own)
     refused(fidtool.RunError, call, "different calls", "rank 2 in the backward of", "ranks 0, 1, 3 in gather")
     one_refusal_then_all_is_well(own)
-    # Late: the first to wait gives up and goes on to its next call, which the late one must not enter.
+    # The first rank to wait gives up and makes its next call, which the late rank must not join.
     dist.barrier()
     if rank != 1:
         refused(AbsentRanksError, lambda: gather_with_grad(own, timeout=VAIN), "rank 1")
@@ -149,7 +149,7 @@ def check_absence(rank: int) -> None:
 
 
 def check_uneven_groups(rank: int) -> None:
-    """A group of some ranks only, before all ranks have met, and a group of torch's own after that."""
+    """Check a group of some ranks before the first call of all ranks, and a group created by torch afterwards."""
     some = dist.new_group([1, 2, 3])
     if rank:
         assert gather_with_grad(torch.tensor([rank]), group=some).tolist() == [1, 2, 3]
@@ -161,7 +161,7 @@ def check_uneven_groups(rank: int) -> None:
 
 
 def check_groups(rank: int) -> None:
-    """Two halves gather beside each other."""
+    """Check that two halves of the ranks can gather at the same time."""
     halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     own = torch.full((rank + 1,), float(rank), requires_grad=True)
     joined = gather_with_grad(own, group=halves[rank // 2])
@@ -175,7 +175,7 @@ def check_groups(rank: int) -> None:
 
 
 def main() -> None:
-    """All of it, in one program."""
+    """Run all checks."""
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     for check in (

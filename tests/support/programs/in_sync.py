@@ -1,4 +1,4 @@
-"""Copies of modules that differ between ranks in every way; an ArcFace loss that drifts, and one that does not."""
+"""Replicas of modules that differ between ranks in every way; an ArcFace loss that diverges, and one that does not."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STEPS, BATCH = 5, 6
 
 
 class Module(nn.Module):
-    """Parameters and buffers, also one that no state_dict holds."""
+    """Parameters and buffers, including one that is not in the state_dict."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Module(nn.Module):
 
 
 def check_differences(rank: int) -> None:
-    """Each is told alike on every rank: the name, the rank, the difference."""
+    """Check that every rank reports the same name, rank and difference."""
     assert_in_sync(Module())
     assert_in_sync(DistributedDataParallel(Module()))
 
@@ -73,11 +73,11 @@ def check_differences(rank: int) -> None:
     refused(OutOfSyncError, lambda: assert_in_sync(module), "layer.weight", "by nan on rank 1")
     module = nn.Linear(2, 2) if rank else nn.Identity()  # type: ignore[assignment]
     refused(OutOfSyncError, lambda: assert_in_sync(module), "weight is on rank 1 but not on rank 0")
-    dist.barrier()  # so that none of those who wait together is late
+    dist.barrier()  # so that none of the waiting ranks is late
     if rank:
         refused(AbsentRanksError, lambda: assert_in_sync(module, timeout=3.0), "assert_in_sync()", "rank 0 of 3")
     dist.barrier()
-    refused(fidtool.RunError, lambda: assert_in_sync(Module()), "rank 0 makes call number")
+    refused(fidtool.RunError, lambda: assert_in_sync(Module()), "rank 0 is in call number")
     assert_in_sync(Module())
     torch.manual_seed(rank)
     many = nn.Sequential(*[nn.Linear(2, 2) for _ in range(9)])
@@ -85,7 +85,7 @@ def check_differences(rank: int) -> None:
 
 
 def check_odd_tensors(rank: int) -> None:
-    """Tensors that cannot be subtracted, or not plainly: still an answer on every rank, and at once."""
+    """Check tensors that cannot be subtracted directly: every rank still gets a message, immediately."""
     sparse = nn.Module()
     sparse.register_buffer("table", torch.eye(3).mul(1 + rank).to_sparse())
     small = nn.Module()
@@ -111,7 +111,7 @@ def check_odd_tensors(rank: int) -> None:
 
 
 def check_lost(rank: int) -> None:
-    """A rank that stays away from the transfer after it has met: the others raise, and a new carrier is made."""
+    """Check a rank that is absent from the transfer after the rendezvous: the others raise and create a new group."""
     ranks = group.ranks_of()
     ranks.exchange("transfer", {}, 10, "")
     with ranks.world("transfer") as world:
@@ -130,14 +130,14 @@ def check_lost(rank: int) -> None:
 
 
 def embeddings_of(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The joined batch of one step: what all ranks' shares make up."""
+    """Return the joined batch of one step, which consists of all ranks' shares."""
     generator = torch.Generator().manual_seed(step)
     count = dist.get_world_size() * BATCH
     return torch.randn(count, 8, generator=generator), torch.randint(0, 4, (count,), generator=generator)
 
 
 def trained(loss: nn.Module, whole: bool) -> torch.Tensor:
-    """ArcFace's W after some steps, on this rank's share or on the joined batch."""
+    """Return ArcFace's W after some steps, on this rank's share or on the joined batch."""
     optimizer = torch.optim.SGD(loss.parameters(), lr=0.5)
     rank = dist.get_rank()
     for step in range(STEPS):
@@ -150,13 +150,13 @@ def trained(loss: nn.Module, whole: bool) -> torch.Tensor:
 
 
 def arcface() -> ArcFaceLoss:
-    """The same W on every rank, at first."""
+    """Return a loss whose W is initially the same on every rank."""
     torch.manual_seed(3)
     return ArcFaceLoss(num_classes=4, embedding_size=8)
 
 
 def check_drift(rank: int) -> None:
-    """Unwrapped, W is caught; wrapped, it is the same on every rank and that of a single process."""
+    """Check that an unwrapped W is reported, and that a wrapped one equals that of a single process on every rank."""
     loose = arcface()
     assert_in_sync(loose)
     trained(loose, whole=False)
@@ -168,13 +168,13 @@ def check_drift(rank: int) -> None:
     dist.all_gather(every, together)
     assert all(torch.equal(each, together) for each in every)
     single = trained(arcface(), whole=True)
-    # In float32 the ranks' means are averaged in another order than the joined batch's, five steps in a row.
+    # In float32 the ranks' means are averaged in a different order than the joined batch's, in each of five steps.
     torch.testing.assert_close(together, single, rtol=1e-5, atol=1e-6)
     assert (single - arcface().W.detach()).abs().max() > 0.1, "it has learned something"
 
 
 def check_loss(rank: int) -> None:
-    """A projection that is not wrapped is told loudly; wrapped it is not, and one step is that of the joined batch."""
+    """Check that only an unwrapped projection warns, and that a step of a wrapped one is that of the joined batch."""
     real = statistics_of(shared_pictures(60, 1))
     generator = torch.Generator().manual_seed(4)
     features = torch.randn(3 * dist.get_world_size(), 16, generator=generator, dtype=torch.float64) * 0.3
@@ -225,7 +225,7 @@ def check_loss(rank: int) -> None:
 
 
 def main(*checks: str) -> None:
-    """The checks that were asked for."""
+    """Run the requested checks."""
     dist.init_process_group("gloo")
     for check in checks:
         globals()[f"check_{check}"](dist.get_rank())

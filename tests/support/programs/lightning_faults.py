@@ -1,8 +1,8 @@
-"""A Lightning training that computes or logs FID where people do, with torchmetrics or with fidtool.
+"""A Lightning training that computes or logs FID in the usual wrong places, with torchmetrics or with fidtool.
 
 ``lightning_faults.py LIBRARY CASE``: ``validation-end`` computes in a hook under @rank_zero_only; ``global-zero`` logs
-under ``if trainer.is_global_zero``; ``early-stopping`` logs with rank_zero_only=True what EarlyStopping watches. With
-``callback`` in the place of the library, FIDCallback does the work and the model logs nothing itself.
+under ``if trainer.is_global_zero``; ``early-stopping`` logs the value that EarlyStopping monitors with
+rank_zero_only=True. With ``callback`` instead of a library, FIDCallback computes the FID and the model logs nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fidtool.training import AbsentRanksError, FIDCallback
 
 
 class Model(pl.LightningModule):
-    """Trains next to nothing; its samples get worse from epoch to epoch."""
+    """Trains a minimal model, whose samples get worse from epoch to epoch."""
 
     def __init__(self, library: str, case: str) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Model(pl.LightningModule):
 
 
 def main(library: str, case: str) -> None:
-    """Three epochs, or fewer where EarlyStopping says so."""
+    """Train for three epochs, or fewer if EarlyStopping ends the training."""
     callbacks: list[Any] = [EarlyStopping("fid", patience=0, strict=False)] if case == "early-stopping" else []
     if library == "callback":
         reference = statistics_of(pictures(40, 1))

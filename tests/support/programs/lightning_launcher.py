@@ -1,4 +1,4 @@
-"""A Trainer that starts its ranks itself, as most people have it: ``python lightning_launcher.py REAL FEATURE``."""
+"""A Trainer that starts its ranks itself, as is usual: ``python lightning_launcher.py REAL FEATURE``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fidtool.training import FIDCallback
 
 
 class Model(pl.LightningModule):
-    """Noise of one brightness."""
+    """A model that generates noise with a fixed brightness."""
 
     def __init__(self) -> None:
         super().__init__()

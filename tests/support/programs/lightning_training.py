@@ -21,7 +21,7 @@ SIZE = int(os.environ.get("WORLD_SIZE", "1"))
 
 
 class Model(pl.LightningModule):
-    """Its samples depend on the epoch alone, so that every number of ranks trains the same model."""
+    """Its samples depend only on the epoch, so that any number of ranks trains the same model."""
 
     def __init__(self, fail: bool = False) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ def main(case: str, folder: str) -> None:
 
 
 def run(folder: str, case: str, every: int, epochs: int, validation: bool, resume: str | None) -> pl.Trainer:
-    """One training."""
+    """Run one training."""
     fid = FIDCallback(
         "generate",
         statistics_of(pictures(40, 1)),
@@ -104,7 +104,7 @@ def run(folder: str, case: str, every: int, epochs: int, validation: bool, resum
 
 
 def described(trainer: pl.Trainer) -> str:
-    """The last value to the bit, what was kept, when it ended, and the training's own random numbers."""
+    """Return the last value exactly, the saved checkpoints, the last epoch, and the training's random numbers."""
     noise = float(trainer.lightning_module.noise)
     value, kept = "none", "none"
     for fid in trainer.callbacks:

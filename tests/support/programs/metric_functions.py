@@ -1,6 +1,6 @@
-"""PRDC, KID, CMMD and FID∞ of fixed random features, in memory and on disk; prints each to the last bit.
+"""PRDC, KID, CMMD and FID∞ of fixed random features, in memory and on disk; prints each exactly.
 
-``metric_functions.py FOLDER``, where the features on disk are to lie.
+``metric_functions.py FOLDER``: the features on disk are in this folder.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from support.feature_sets import Features, mixture, normal
 
 
 def hexadecimal(value: object) -> str:
-    """Every number of a result, to the last bit."""
+    """Return every number of a result, exactly."""
     numbers = dataclasses.astuple(value) if dataclasses.is_dataclass(value) else (value,)  # type: ignore[arg-type]
     return " ".join(float(number).hex() for entry in numbers for number in np.atleast_1d(entry))
 
 
 def measure(world: World, real: Features, fake: Features) -> None:
-    """All metrics of two sets."""
+    """Compute all metrics of two sets."""
     for ties in ("strict", "inclusive"):
         say(f"{world.rank} prdc {ties}: {hexadecimal(prdc(real, fake, world, ties=ties, feature_step=18))}")  # type: ignore[arg-type]
     say(f"{world.rank} kid: {hexadecimal(kid(real, fake, world, subset_size=150, subsets=7, feature_step=18))}")
@@ -45,7 +45,7 @@ def measure(world: World, real: Features, fake: Features) -> None:
 
 
 def main(folder: Path) -> None:
-    """In memory, from disk, and with a feature that only one rank reads and all must hear of."""
+    """Compute them in memory, from disk, and with an invalid feature that only one rank reads and all must report."""
     torch.set_num_threads(1 + int(os.environ.get("WORLD_SIZE", "1")) % 2)
     real, fake = mixture(2500, 24, 1), mixture(2300, 24, 2) + np.float32(0.1)
     with open_world(discover()) as world:

@@ -19,7 +19,7 @@ from fidtool.training import dist_sync_fn
 
 
 class Spread(torchmetrics.Metric):
-    """How far apart the embeddings are: a loss of the whole batch, not a sum over its samples."""
+    """Spread of the embeddings: a loss of the whole batch that is not a sum over its samples."""
 
     full_state_update = True
 
@@ -39,7 +39,7 @@ class Spread(torchmetrics.Metric):
 
 
 def main(library: str, sizes: str) -> None:
-    """One backward pass on every rank."""
+    """Run one backward pass on every rank."""
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     counts = [int(size) for size in sizes.split(",")]

@@ -1,4 +1,4 @@
-"""One FID, however the images are dealt to the ranks and cut into batches; and all the ways in which ranks disagree.
+"""The same FID for any distribution of the images over ranks and batches; and all ways in which ranks can disagree.
 
 ``metric_values.py CHECK […]``; each check prints what the test compares.
 """
@@ -22,7 +22,7 @@ FAKE = [*pictures(30, 3, side=40), *pictures(23, 4)]
 
 
 def value(metric: Any) -> str:
-    """The FID to the bit, and what it is said to be of."""
+    """Return the exact FID and its scope."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         computed = metric.compute()
@@ -32,7 +32,7 @@ def value(metric: Any) -> str:
 
 
 def deal(metric: Any, way: str) -> None:
-    """Gives each rank its images of both kinds, in one of several ways."""
+    """Give each rank its real and generated images, in one of several ways."""
     for images, real in ((REAL, True), (FAKE, False)):
         if way == "alternating, one by one":
             for image in images[RANK::SIZE]:
@@ -47,7 +47,7 @@ def deal(metric: Any, way: str) -> None:
 
 
 def update_in_batches(metric: Any, images: list[torch.Tensor], real: bool, size: int) -> None:
-    """As a data loader does, but for batches of one size of image each."""
+    """Update in batches as a data loader does, each with images of one size."""
     for start in range(0, len(images), size):
         batch = images[start : start + size]
         for side in sorted({image.shape[1] for image in batch}):
@@ -55,7 +55,7 @@ def update_in_batches(metric: Any, images: list[torch.Tensor], real: bool, size:
 
 
 def dealing() -> None:
-    """The same bits each way; a second epoch after reset; real images kept."""
+    """Check equal bits for each distribution; a second epoch after reset; reset without discarding the real images."""
     for way in ("alternating, one by one", "last rank has nearly all", "shuffled"):
         metric = FrechetInceptionDistance(network())
         deal(metric, way)
@@ -77,7 +77,7 @@ def dealing() -> None:
 
 
 def inception() -> None:
-    """The real network: its bits depend on the batch's shape, so this shows that shapes are always the same."""
+    """Check with Inception, whose bits depend on the batch's shape, that shapes are always the same."""
     metric = FrechetInceptionDistance(192, batch_size=4)
     for number, image in enumerate(REAL[:9]):
         if number % SIZE == RANK:
@@ -87,7 +87,7 @@ def inception() -> None:
 
 
 def saved() -> None:
-    """state_dict: each rank's own share, and everything at once taken up by one rank more or fewer."""
+    """Check state_dict: with each rank's own share, and with all images, loaded by one rank more or fewer."""
     metric = FrechetInceptionDistance(network())
     deal(metric, "shuffled")
     own = metric.state_dict()
@@ -113,7 +113,7 @@ def saved() -> None:
 
 
 def filled(*arguments: Any, **settings: Any) -> FrechetInceptionDistance:
-    """A metric that has seen a few images, different ones on each rank."""
+    """Return a metric with a few images, different ones on each rank."""
     metric = FrechetInceptionDistance(*arguments, **settings)
     if not settings.get("real_statistics"):
         metric.update(pictures(4, 10 + RANK), real=True)
@@ -122,7 +122,7 @@ def filled(*arguments: Any, **settings: Any) -> FrechetInceptionDistance:
 
 
 def disagreement() -> None:
-    """Refused on every rank, by name."""
+    """Check that every rank refuses the call and names the cause."""
     other = fidtool.Network(network().module, input_size=32, mean=(0.4, 0.5, 0.5))
     refused(
         fidtool.InputError,
@@ -146,7 +146,7 @@ def disagreement() -> None:
     fresh = FrechetInceptionDistance(network())
     refused(fidtool.InputError, fresh.compute, "at least 2 real images, but there are 0", "real=True")
     absent = filled(network(), sync_timeout=3.0)
-    dist.barrier()  # so that none of those who wait together is late
+    dist.barrier()  # so that none of the waiting ranks is late
     if RANK != 1:
         texts = ("timed out after 3 s waiting for rank 1 of", "sync_on_compute=False", "== 0")
         refused(AbsentRanksError, absent.compute, *texts)
@@ -177,13 +177,13 @@ def no_memory() -> None:
 
 
 def more_on_one() -> None:
-    """A rank may make more metrics than others: named ones, and such as are its own affair."""
+    """A rank may create more metrics than others: named ones, and ones that are not synchronised."""
     if RANK == 0:
         filled(network(), name="extra")
         filled(network(), sync_on_compute=False)
     metric = filled(network())
     say(f"{RANK} more on one: {value(metric)}")
-    with torch.device("meta"):  # the default device is the program's affair
+    with torch.device("meta"):  # the program's default device must not matter
         assert metric.compute() is not None
     with metric.sync_context():
         text = "would discard the effect of merge_state()"
@@ -195,7 +195,7 @@ def more_on_one() -> None:
 
 
 def alone() -> None:
-    """sync_on_compute=False: this rank's own value, on one rank only if it likes."""
+    """Check sync_on_compute=False: the value covers this rank, and a single rank may compute it."""
     metric = filled(network(), sync_on_compute=False)
     if RANK == 1:
         with warnings.catch_warnings(record=True) as caught:
@@ -212,7 +212,7 @@ def alone() -> None:
 
 
 def seeds() -> None:
-    """One seed on every rank is noticed; sample_seed is not, and gives the same samples at any number of ranks."""
+    """Check that equal seeds on all ranks give a warning, and sample_seed the same samples at any world size."""
     for kind in ("one seed", "own seeds"):
         metric = FrechetInceptionDistance(network(), batch_size=8)
         for number in range(RANK, 24, SIZE):
@@ -228,7 +228,7 @@ def seeds() -> None:
 
 
 def main(*checks: str) -> None:
-    """The checks that were asked for."""
+    """Run the requested checks."""
     if SIZE > 1:
         dist.init_process_group("gloo")
     for check in checks:

@@ -1,7 +1,7 @@
-"""A training program that computes FID where people do, with torchmetrics or with fidtool, in plain torch.
+"""A training program that computes FID in the usual wrong places, with torchmetrics or with fidtool, in plain torch.
 
 ``plain_faults.py LIBRARY CASE``: ``rank-zero`` computes on rank zero only; ``local`` does so with sync_on_compute off;
-``unequal`` gives rank 1 nothing new before the second compute. Each rank prints ``done`` when training went on.
+``unequal`` gives rank 1 no new images before the second compute. Each rank prints ``done`` if training continued.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from fidtool.training import AbsentRanksError
 
 
 def train(model: DistributedDataParallel) -> None:
-    """The steps that follow an evaluation."""
+    """Run the steps that follow an evaluation."""
     for _ in range(3):
         model(torch.ones(2, 4)).sum().backward()
 
 
 def main(library: str, case: str) -> None:
-    """Trains, evaluates, trains."""
+    """Train, evaluate and train again."""
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     model = DistributedDataParallel(torch.nn.Linear(4, 4))
     settings: dict[str, Any] = {"sync_on_compute": False} if case == "local" else {}
     if library != "torchmetrics" and case == "rank-zero":
-        settings["sync_timeout"] = 3.0  # elsewhere all ranks come, sooner or later
+        settings["sync_timeout"] = 3.0  # in the other cases all ranks eventually call it
     metric = metric_of(library, **settings)
     train(model)
     metric.update(pictures(20, 10 + rank), real=True)

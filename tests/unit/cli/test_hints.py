@@ -115,7 +115,7 @@ def test_a_value_outside_its_limits(here: Run, flags: list[str], said: str) -> N
 def test_two_formats(here: Run, form: str) -> None:
     outcome = here("compute", "real", "fake", "--json", "--format", form)
     assert (outcome.status, outcome.stdout) == (2, "")
-    assert outcome.error == f"error: --json and --format {form} contradict each other: give one of them"
+    assert outcome.error == f"error: --json and --format {form} contradict each other: pass one of them"
 
 
 def test_short_flags(here: Run, tmp_path: Path) -> None:

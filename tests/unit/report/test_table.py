@@ -70,13 +70,13 @@ def test_error_bars_are_columns_and_verdicts_follow() -> None:
     evaluation = replace(plain, results=results, differences=(Difference("a", "b", Interval(-0.25, 0.5, -1.25, 0.75)),))
     lines = table_lines(evaluation, 80)
     assert cells(lines[:4]) == [
-        ["FAKE", "FID", "FID without bias", "95 % interval"],
+        ["FAKE", "FID", "bias-corrected FID", "95 % interval"],
         ["a", "12.0000", "11.5000 ± 0.2500*", "11.0000 to 12.0000"],
         ["b", "11.0000*", "11.7500 ± 0.5000", "10.7500 to 12.7500"],
         ["c", "13.0000", "-", "-"],
     ]
     assert lines[4:] == [LEGEND, *verdict_lines(evaluation)]
-    assert lines[5].endswith("a and b cannot be told apart")
+    assert lines[5].endswith("a and b cannot be distinguished")
 
 
 LONG = {f"/data/runs/experiment-{word}-with-a-long-name/samples/step{step}": METRICS | {"fid": 10.0 + step}

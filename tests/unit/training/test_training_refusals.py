@@ -27,7 +27,7 @@ from support.tiny_network import broken, network
         (torch.zeros(2, 3, 8, 8) - 0.5, True, r"in -0\.5\.\.-0\.5: \(images \+ 1\) / 2"),
         (torch.zeros(2, 3, 8, 8) + 1.5, True, r"images.clamp\(0, 1\)"),
         (torch.full((2, 3, 8, 8), float("nan")), True, "must be in 0..1"),
-        (torch.zeros(2, 1, 8, 8, dtype=torch.uint8), False, "greyscale images with images.expand"),
+        (torch.zeros(2, 1, 8, 8, dtype=torch.uint8), False, "grayscale images with images.expand"),
         (torch.zeros(3, 8, 8, dtype=torch.uint8), False, r"shape \(n, 3, height, width\), not \(3, 8, 8\)"),
         (torch.zeros(2, 8, 8, 3, dtype=torch.uint8), False, "shape"),
         (torch.zeros(2, 3, 0, 8, dtype=torch.uint8), False, "shape"),

@@ -15,6 +15,20 @@ from fidtool.names import closest, unknown
 _PAGES = files("fidtool") / "guide"
 _LISTED = re.compile(r"- \[(\w+)\]\(\1\.md\): (.+)")
 """A line of the index: the topic's name, its file and its description."""
+_ALSO = {
+    "questions": "help start faq compute",
+    "protocols": "protocol paper adm edm stylegan clean-fid pytorch-fid",
+    "metrics": "fid kid is sfid cmmd precision recall",
+    "networks": "extractor dinov2 clip timm torchvision",
+    "diagnosis": "check duplicates warnings",
+    "uncertainty": "influence error",
+    "distributed": "torchrun slurm srun gpu gpus ddp nccl",
+    "resume": "checkpoint",
+    "caching": "cache stats statistics",
+    "training": "lightning loss torchmetrics",
+    "numbers": "exif alpha",
+}
+"""What users look for, by topic."""
 _EXAMPLES = (
     ("List the topics", "fidtool guide"),
     ("Short answers to common questions", "fidtool guide questions"),
@@ -53,6 +67,9 @@ def _meant(typed: str, topics: list[str]) -> str:
         InputError: if there is no such topic, or several start so.
     """
     name = typed.lower().removesuffix(".md")
+    also = {word: topic for topic, words in _ALSO.items() for word in words.split()}
+    if name in also:
+        return also[name]
     begun = [topic for topic in topics if topic.startswith(name)]
     if name in topics:
         return name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -236,9 +237,12 @@ class Extraction:
         allowed = self._settings.most_skipped(count)
         example = "; ".join(f"{bad.file}: {bad.reason}" for bad in skipped[:_EXAMPLES])
         if len(skipped) > allowed:
+            enough = math.ceil(1000 * len(skipped) / count) / 1000
             raise InputError(
                 f"{len(skipped)} of {counted(count, 'file')} in {path} cannot be used, but {option('max_skip')} "
-                f"{self._settings.max_skip:g} allows {allowed} ({example})",
+                f"{self._settings.max_skip:g} allows {allowed} ({example}):",
+                "fix them" if len(skipped) > 1 else "fix it",
+                f"pass {option('max_skip', enough)}",
                 setting="max_skip",
             )
         if len(skipped) == count:

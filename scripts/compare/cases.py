@@ -214,6 +214,10 @@ def _add_newer_flags(table: Table, facts: Facts) -> None:
         table.add("settings/of stats, by default", f"stats {REAL} -o a.npz {SMALL} --cache --diagnosis")
     if "metrics" in facts.commands:
         table.add("settings/of metrics", "metrics", "metrics --json", "metrics kid", "metrics kid --json")
+    if "--format" in facts.flags["compute"]:
+        both = f"compute {SETS} {I}/step100 {SMALL} -q"
+        table.add("settings/formats", f"{both} --format table", f"{both} --format lines", f"{both} -o out.json")
+        table.add("settings/short flags", f"stats {REAL} -o a.npz {SMALL} -q", f"check {REAL} -q")
 
 
 def _add_settings(table: Table) -> None:

@@ -385,7 +385,7 @@ def test_refusals(
 
 def test_metrics_are_listed(here: Run) -> None:
     names = [line.partition(":")[0] for line in here("metrics").stdout.splitlines()]
-    assert names == ["fid", "kid", "is", "prdc", "sfid", "fid-infinity", "cmmd"]
+    assert names == ["all", "fid", "kid", "is", "prdc", "sfid", "fid-infinity", "cmmd"]
     (listed,) = here("metrics", MIND, "--json").json["metrics"]
     assert listed["name"] == "mind"
     assert [setting["name"] for setting in listed["settings"]] == ["directions", "seed"]

@@ -263,7 +263,7 @@ def open_source(
 
     Args:
         path: path or URL as passed by the user.
-        settings: for ``recursive`` and ``value_range``.
+        settings: settings, of which ``recursive`` and ``value_range`` are used.
         features_of: see `read_statistics`.
         warn: called with a warning if a file has both statistics and images.
 

@@ -51,7 +51,7 @@ class MetricValue:
 
     Attributes:
         value: rounded to the digits that its spread supports, or to the metric's usual digits without a spread.
-        spread: with as many digits; empty if there is none.
+        spread: the spread with as many decimals; empty if there is none.
         exact: both in full precision.
     """
 

@@ -35,7 +35,7 @@ from fidtool.sources.image_set import ImageSet, ImageSource, NamedFiles, Names, 
 Location = TypeVar("Location")
 
 _MOST_KINDS = 8
-"""Maximum number of images in a sample. If names have more different endings, the endings do not denote kinds of images."""
+"""Maximum number of images in a sample. More different endings of names do not denote kinds of images."""
 _MANY = 0.5
 """Smallest fraction of the samples that must have each kind of image; some samples may be incomplete."""
 

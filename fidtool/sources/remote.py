@@ -53,7 +53,7 @@ _READ_AHEAD = 1 << 23
 _BLOCK_BYTES = 1 << 22
 """Maximum number of bytes in a request for several extents."""
 _MAX_GAP = 1 << 18
-"""Maximum number of bytes between two extents that share a request. Fetching these bytes is faster than a second request."""
+"""Maximum number of bytes between two extents that share a request. Fetching them is faster than a second request."""
 _CONCURRENT_BLOCKS = 4
 """Number of requests for blocks of extents to run concurrently."""
 _MOST_CHECKED = 1024

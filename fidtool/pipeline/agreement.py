@@ -34,7 +34,7 @@ def complete_settings(files: Mapping[str, Statistics], settings: Settings) -> tu
 
     Args:
         files: the statistics files by path.
-        settings: settings as passed by the user, which take precedence.
+        settings: settings as passed by the caller, which take precedence.
 
     Returns:
         The settings, and a line that says what was taken from which file; empty if nothing was.

@@ -86,7 +86,7 @@ def list_members(
     """Lists the images in all ``files``.
 
     Args:
-        path: the source as the user typed it.
+        path: the source as passed by the caller.
         kind: display name of the kind of archive.
         files: the archives.
         members: lists the images in one archive. It is called with the archive's path, the open file and a census, and

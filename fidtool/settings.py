@@ -373,7 +373,7 @@ class StatisticsSettings(CheckSettings):
         for name in options:
             if name not in chosen:
                 problem = f"{option('metric_options')} has a setting of {name}, which is not computed:"
-                raise InputError(problem, f"add it to {option('metrics')}", setting="metric_options")
+                raise InputError(problem, f"add {name} to {option('metrics')}", setting="metric_options")
         check_together([*chosen.values()])
         for metric in chosen.values():
             if not metric.optional:
@@ -486,7 +486,7 @@ class Settings(StatisticsSettings):
         for name, does in (("uncertainty", "is about"), ("influence", "is about"), ("plot", "draws")):
             if getattr(self, name) and self.metric("fid") is None:
                 problem = f"{option(name)} {does} the metric fid, which is not requested:"
-                raise InputError(problem, f"add it to {option('metrics')}", setting=name)
+                raise InputError(problem, f"add fid to {option('metrics')}", setting=name)
 
     @property
     def gated(self) -> Metric | None:

@@ -64,7 +64,7 @@ def _meant(typed: str, topics: list[str]) -> str:
     """Return the name of a topic from its name, its file name or the start of one, in any case.
 
     Raises:
-        InputError: if there is no such topic, or several start so.
+        InputError: if there is no such topic, or several begin with it.
     """
     name = typed.lower().removesuffix(".md")
     also = {word: topic for topic, words in _ALSO.items() for word in words.split()}

@@ -230,7 +230,7 @@ def _settings(values: dict[str, Any], of_metrics: dict[str, tuple[str, Any]]) ->
     for flag in typed:
         if settings.metric(owners[flag]) is None:
             problem = f"{as_flag(flag)} is a setting of {owners[flag]}, which is not computed:"
-            raise InputError(problem, "add it to --metrics", setting=flag)
+            raise InputError(problem, f"add {owners[flag]} to --metrics", setting=flag)
     options = values.get("metric_options") or {}
     refuse_given_twice({"metric_options": options, **dict.fromkeys(typed)})
     further = {place: value for place, (flag, value) in of_metrics.items() if flag in typed}

@@ -41,7 +41,7 @@ from fidtool.sources.contents import BadFile
 CHECKUP_SCHEMA = 1
 """Version of the JSON format of a `Checkup`."""
 _KINDS = 3
-"""Formats, modes or sizes that a summary names."""
+"""Maximum number of formats, modes or sizes in a summary."""
 _HALF = 0.5
 """Share of duplicates that gives a warning about a set with nothing to compare it with: no kind of image naturally has
 that many near duplicates."""

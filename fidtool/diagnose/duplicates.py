@@ -28,7 +28,7 @@ _MOST_BY_NATURE = 0.5
 FEWEST_COPIES = 2
 """Fewer duplicates than this are regarded as accidental, even in a small set."""
 _GROUPS, _FILES = 8, 8
-"""Groups of duplicates listed as examples, and files listed of each."""
+"""Maximum number of groups of duplicates listed as examples, and of files listed per group."""
 _OF_PROCESSES = ("folder", "name", "rank", "ranks", "gpu", "cuda", "device", "proc", "process", "worker", "node")
 """Words in file names that denote something with its own random seed."""
 
@@ -46,7 +46,7 @@ _OFTEN, _FEWEST_OF_ONE = 0.02, 5
 _HANDFUL = 0.1
 """Up to this share of different images, the set is described as a few images repeated."""
 _LOOKED_AT = 2000
-"""Groups of duplicates whose file names are compared, to limit time."""
+"""Maximum number of groups of duplicates whose file names are compared, to limit time."""
 _WHOLE_BATCH = 1.5
 """If all batches are the same, the set has about as many different images as one batch; up to this many times as many
 are accepted."""
@@ -365,8 +365,8 @@ def _described(found: Duplicates) -> str:
     if pattern.kind == "one picture":
         return f"{text}, one of which occurs {pattern.multiplicity} times"
     repeated = found.unique - found.multiplicities.get(1, 0)
-    copies = f"mostly {pattern.multiplicity} copies each"
-    text += f", {copies}" if 2 * repeated > found.unique else f", {repeated} of them repeated ({copies})"
+    times = f"mostly {pattern.multiplicity} times each"
+    text += f", {times}" if 2 * repeated > found.unique else f", {repeated} of them repeated ({times})"
     if pattern.stride is None and not pattern.field:
         return f"{text}, in no particular order"
     if pattern.stride == 1:

@@ -21,7 +21,7 @@ from fidtool.sources.image_set import ImageSet, Indices
 T = TypeVar("T")
 
 _DEPTH = 4
-"""Most batches that are read ahead."""
+"""Maximum number of batches that are read ahead."""
 _POLL_SECONDS = 0.2
 """Interval at which the thread checks whether the batches are still needed."""
 _TOO_FEW = ContentError("its file ended early: the file has changed since it was listed")

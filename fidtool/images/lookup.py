@@ -45,7 +45,7 @@ class ImageLookup:
         return self._sets[number].read([index])[0]
 
     def prefetch(self, files: Iterable[str]) -> None:
-        """Reads and stores the given images that can only be read sequentially, in one pass over each source."""
+        """Reads and stores the requested images that must be read sequentially, in one pass over each source."""
         wanted: dict[int, list[tuple[int, str]]] = {}
         for file in dict.fromkeys(files):
             if (position := self._position(file)) is not None and self._sets[position[0]].in_order:

@@ -168,8 +168,8 @@ class ImageRecords:
     Attributes:
         records: array of shape (images,) and dtype `RECORD`.
         names: names of the images, in the order of the records.
-        prefix: prefix of a name where an image is shown: the source as the user typed it, or its absolute path if the
-            records were loaded from a statistics file.
+        prefix: prefix of a name where an image is shown: the source as passed by the caller, or its absolute path if
+            the records were loaded from a statistics file.
     """
 
     records: RecordArray

@@ -50,7 +50,7 @@ class InceptionScore(Metric):
 
     def check_network(self, extractor: str, dims: int | None) -> None:
         if extractor != "inception":
-            remedy = f"omit {option('extractor')}, or is from {option('metrics')}"
+            remedy = f"omit {option('extractor')}, or 'is' from {option('metrics')}"
             raise InputError("the Inception Score is defined for Inception only:", remedy, setting="metrics")
         if dims not in (None, max(INCEPTION_DIMS)):
             problem = f"the Inception Score needs {max(INCEPTION_DIMS)} dims, the input of the classifier, not {dims}"
@@ -68,7 +68,7 @@ class InceptionScore(Metric):
             raise InputError(
                 f"the Inception Score needs Inception's {max(INCEPTION_DIMS)} features, not the {definition.dims} of "
                 f"{definition.extractor}:",
-                f"omit is from {option('metrics')}",
+                f"omit 'is' from {option('metrics')}",
                 setting="metrics",
             )
 

@@ -34,7 +34,7 @@ def complete_settings(files: Mapping[str, Statistics], settings: Settings) -> tu
 
     Args:
         files: the statistics files by path.
-        settings: settings as passed by the user, which take precedence.
+        settings: settings as passed by the caller, which take precedence.
 
     Returns:
         The settings, and a line that says what was taken from which file; empty if nothing was.
@@ -212,7 +212,7 @@ def _common_definition(
     Args:
         files: the layer's statistics by path.
         measured: the definition of the sets with images; None if there are no such sets.
-        settings: for ``protocol`` and ``allow_mismatch``.
+        settings: settings, of which ``protocol`` and ``allow_mismatch`` are used.
         wanted_dims: the requested number of dimensions of this layer; None if there is no request.
     """
     reference, reference_name = measured, "this run"

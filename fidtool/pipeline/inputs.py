@@ -262,8 +262,8 @@ def open_source(
     """Opens a set of images or a statistics file, without reading any image.
 
     Args:
-        path: path or URL as passed by the user.
-        settings: for ``recursive`` and ``value_range``.
+        path: path or URL as passed by the caller.
+        settings: settings, of which ``recursive`` and ``value_range`` are used.
         features_of: see `read_statistics`.
         warn: called with a warning if a file has both statistics and images.
 

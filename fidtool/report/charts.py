@@ -60,7 +60,7 @@ class Sweep:
     """The Fréchet distances of a run's FAKEs, by the numbers in their names or in the order of the arguments.
 
     Attributes:
-        points: ascending in x.
+        points: the points, ascending in x.
         axis: label of x, such as ``step``; empty if x is the position among the arguments, 1, 2, 3 …
         title: title of the distance, such as ``FID``.
     """

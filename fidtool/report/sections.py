@@ -50,8 +50,8 @@ class MetricValue:
     """A value as text.
 
     Attributes:
-        value: rounded to the digits that its spread supports, or to the metric's usual digits without a spread.
-        spread: with as many digits; empty if there is none.
+        value: the value, rounded to the digits that its spread supports, or without one to the metric's usual digits.
+        spread: the spread with as many decimals; empty if there is none.
         exact: both in full precision.
     """
 

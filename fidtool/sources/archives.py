@@ -35,7 +35,7 @@ from fidtool.sources.image_set import ImageSet, ImageSource, NamedFiles, Names, 
 Location = TypeVar("Location")
 
 _MOST_KINDS = 8
-"""Most images in a sample. If names have more different endings, the endings do not denote kinds of images."""
+"""Maximum number of images in a sample. More different endings of names do not denote kinds of images."""
 _MANY = 0.5
 """Smallest fraction of the samples that must have each kind of image; some samples may be incomplete."""
 
@@ -86,7 +86,7 @@ def list_members(
     """Lists the images in all ``files``.
 
     Args:
-        path: the source as the user typed it.
+        path: the source as passed by the caller.
         kind: display name of the kind of archive.
         files: the archives.
         members: lists the images in one archive. It is called with the archive's path, the open file and a census, and

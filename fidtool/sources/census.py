@@ -215,7 +215,7 @@ class Census:
         """Returns the error message for a source without images.
 
         Args:
-            path: the source as the user typed it.
+            path: the source as passed by the caller.
             kind: its kind; ``location`` is a URL that names no file.
             recursive: whether subfolders were searched.
         """

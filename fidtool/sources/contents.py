@@ -98,7 +98,7 @@ class BadFile:
     """An image file that cannot be used.
 
     Attributes:
-        file: its path, beginning with the source as the user typed it.
+        file: its path, beginning with the source as passed by the caller.
         reason: what is wrong with it.
     """
 

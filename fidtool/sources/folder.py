@@ -127,7 +127,7 @@ STDIN = "-"
 _MARK = b"\xef\xbb\xbf"
 """The byte order mark that some editors write at the start of UTF-8 files."""
 _LONGEST = 1 << 16
-"""Most bytes in a line; no system has longer paths."""
+"""Maximum number of bytes in a line; no system has longer paths."""
 
 
 def list_paths(path: str) -> ImageSet:

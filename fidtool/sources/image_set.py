@@ -33,7 +33,7 @@ class ImageSource:
     """A listed source.
 
     Attributes:
-        path: the source as the user typed it.
+        path: the source as passed by the caller.
         kind: display name of its kind, such as ``folder`` or ``zip archive``.
         names: names of its images, in the reader's numbering.
         prefix: prefix of a name where an image is shown.
@@ -59,10 +59,10 @@ class ImageSource:
 
 @dataclass(frozen=True)
 class NamedFiles:
-    """Files that contain images, as named by the user.
+    """Files that contain images, as named by the caller.
 
     Attributes:
-        path: the source as the user typed it.
+        path: the source as passed by the caller.
         files: the files that it names, all of one kind.
         prefix: prefix of a name where an image is shown.
         key: the part of ``path`` after a colon; empty if there is none.
@@ -107,7 +107,7 @@ class ImageSet:
 
     @property
     def path(self) -> str:
-        """The source as the user typed it."""
+        """The source as passed by the caller."""
         return self.source.path
 
     @property

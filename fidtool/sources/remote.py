@@ -51,13 +51,13 @@ AT_ONCE = 32
 _READ_AHEAD = 1 << 23
 """Bytes to request beyond those that are read from a file."""
 _BLOCK_BYTES = 1 << 22
-"""Most bytes in a request for several extents."""
+"""Maximum number of bytes in a request for several extents."""
 _MAX_GAP = 1 << 18
-"""Most bytes between two extents that share a request. Fetching these bytes is faster than a second request."""
+"""Maximum number of bytes between two extents that share a request. Fetching them is faster than a second request."""
 _CONCURRENT_BLOCKS = 4
 """Number of requests for blocks of extents to run concurrently."""
 _MOST_CHECKED = 1024
-"""Most files to check for changes at the end of a run."""
+"""Maximum number of files to check for changes at the end of a run."""
 _VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "mtime", "updated")
 """Keys with which stores describe an object's version."""
 

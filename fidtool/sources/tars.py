@@ -37,9 +37,9 @@ from fidtool.sources.image_set import ImageSet, NamedFiles
 _OPENERS = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
 """Functions that open compressed files, by the first bytes of such a file."""
 _MOST_PADDING = 1 << 16
-"""Most padding bytes at the end of an archive; up to 10 KiB are usual."""
+"""Maximum number of padding bytes at the end of an archive; up to 10 KiB are usual."""
 _MOST_METADATA = 1 << 20
-"""Most bytes in an extended header, which holds a member's long name, times and owner."""
+"""Maximum number of bytes in an extended header, which holds a member's long name, times and owner."""
 _METADATA_TYPES = frozenset({tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE})
 _METADATA_TYPES |= {tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK}
 _MOST_LINKS = 16

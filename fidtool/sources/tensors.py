@@ -37,7 +37,7 @@ from fidtool.sources.image_set import ImageSet, NamedFiles
 _UNKNOWN = np.dtype("V1")
 """Placeholder for dtypes that images cannot have."""
 _NAMED = 8
-"""Most tensors that a message names."""
+"""Maximum number of tensors that a message names."""
 _MOST_HEADER = 100_000_000
 """Largest header in bytes, the same limit as in safetensors' own readers."""
 _MOST_RECORD = 16_000_000

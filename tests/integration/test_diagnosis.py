@@ -25,10 +25,10 @@ def real(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("names", "words"),
     [
-        ("blocks", ["4 copies each", "40 files apart", "4 processes had used the same random seed"]),
-        ("in turn", ["4 copies each", "next to each other", "4 processes had used the same random seed"]),
-        ("rank in the name", ["4 copies each", "differ only in the number after 'rank'", "as if 4 processes"]),
-        ("folders", ["4 copies each", "differ only in the folder", "as if 4 processes"]),
+        ("blocks", ["4 times each", "40 files apart", "4 processes had used the same random seed"]),
+        ("in turn", ["4 times each", "next to each other", "4 processes had used the same random seed"]),
+        ("rank in the name", ["4 times each", "differ only in the number after 'rank'", "as if 4 processes"]),
+        ("folders", ["4 times each", "differ only in the folder", "as if 4 processes"]),
     ],
 )
 def test_the_same_seed_on_four_ranks(here: Run, real: Path, tmp_path: Path, names: str, words: list[str]) -> None:
@@ -101,7 +101,7 @@ def test_a_handful_of_images_repeated(here: Run, real: Path, tmp_path: Path) -> 
     found = result["diagnosis"]["duplicates"]["fake"]
     assert (found["images"], found["unique"], found["multiplicities"]) == (1600, 64, {"25": 64})
     assert found["pattern"]["kind"] == "repeated"
-    assert "64 different images, mostly 25 copies each, in no particular order" in line
+    assert "64 different images, mostly 25 times each, in no particular order" in line
     assert "few images make up the whole set" in line
 
 
@@ -253,7 +253,6 @@ def test_a_repeated_part_is_not_attributed_to_ranks(here: Run, real: Path, tmp_p
     pattern = result["diagnosis"]["duplicates"]["fake"]["pattern"]
     assert (pattern["kind"], pattern["multiplicity"], pattern["stride"]) == ("none", 2, 90)
     assert (
-        "90 different images, 10 of them repeated (mostly 2 copies each), 90 files apart; if these are generated"
-        in line
+        "90 different images, 10 of them repeated (mostly 2 times each), 90 files apart; if these are generated" in line
     )
     assert "as if" not in line

@@ -61,6 +61,6 @@ def test_it_is_refused_beside_its_option(settings_of: Callable[..., Settings]) -
 
 
 def test_it_is_refused_without_its_metric(settings_of: Callable[..., Settings]) -> None:
-    words = "^--energy-subset-size is a setting of energy, which is not computed: add it to --metrics$"
+    words = "^--energy-subset-size is a setting of energy, which is not computed: add energy to --metrics$"
     with pytest.raises(InputError, match=words):
         settings_of("--energy-subset-size", "5")

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from fidtool.distances.jackknife import Interval
+from fidtool.labels import Labels
 from fidtool.report.table import table_lines
 from fidtool.report.text import verdict_lines
 from fidtool.results import Difference, Evaluation, Uncertainty
@@ -37,6 +38,20 @@ def test_one_row_per_fake_and_one_column_per_value() -> None:
         "FAKE      FID                   KID                IS",
         "a     12.0000   0.020000 ± 0.001000   9.0000 ± 0.5000*",
         "b     11.0000*  0.010000 ± 0.002000*  8.0000 ± 0.2500",
+        LEGEND,
+    ]
+
+
+def test_features_of_all_values_are_named_once() -> None:
+    """Titles such as ``KID (64 dimensions)`` would make each column twice as wide."""
+    evaluation = evaluation_of({name: {"fid_64": each["fid"], "kid_64": each["kid"]} for name, each in FAKES.items()})
+    labels = Labels("inception", 64)
+    evaluation = replace(evaluation, results=tuple(replace(each, labels=labels) for each in evaluation.results))
+    assert table_lines(evaluation, 80) == [
+        "Features of all values: 64 dimensions",
+        "FAKE      FID        KID",
+        "a     12.0000   0.020000",
+        "b     11.0000*  0.010000*",
         LEGEND,
     ]
 

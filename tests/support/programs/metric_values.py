@@ -151,7 +151,7 @@ def disagreement() -> None:
         texts = ("timed out after 3 s waiting for rank 1 of", "sync_on_compute=False", "== 0")
         refused(AbsentRanksError, absent.compute, *texts)
     dist.barrier()
-    refused(fidtool.RunError, absent.compute, "call number 1 of", "other ranks number 2")
+    refused(fidtool.RunError, absent.compute, "call number 1 of", "the others in number 2")
     assert float(absent.compute()) > 0, "one refusal, then all is well"
     for metric in [filled(network()), filled(network())][:: 1 if RANK else -1]:
         refused(fidtool.RunError, metric.compute, "different calls", "every rank must make the same calls")

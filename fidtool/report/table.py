@@ -58,7 +58,7 @@ def table_lines(evaluation: Evaluation, width: int, styled: bool = False) -> lis
     columns = _columns(evaluation)
     names = _names([result.fake for result in evaluation.results], columns, width)
     features = _common_features(evaluation)
-    lines = [f"Features of all values: {legible(features)}"] if features else []
+    lines = [shortened(f"Features of all values: {legible(features)}", width)] if features else []
     for position, block in enumerate(_blocks(columns, width - len(names.heading))):
         lines += [*([""] if position else []), *_rows([names, *block], styled)]
     if any(column.best for column in columns):
@@ -73,7 +73,8 @@ def _columns(evaluation: Evaluation) -> list[_Column]:
     for name, title in results[0].titles.items():
         values = [result.value(name) for result in results]
         best = best_of(results, values, numbers[name].better)
-        columns.append(_Column.of(_heading(title, features), [number(name, result) for result in results], best))
+        heading = _heading(title if name == "fid" else title.removesuffix(f" ({features})"))
+        columns.append(_Column.of(heading, [number(name, result) for result in results], best))
     bars = [None if result.uncertainty is None else result.uncertainty.corrected for result in results]
     return columns + (_error_bars(evaluation, bars) if any(bars) else [])
 
@@ -82,18 +83,24 @@ def _error_bars(evaluation: Evaluation, bars: Sequence[Interval | None]) -> list
     best = best_of(evaluation.results, [None if bar is None else bar.value for bar in bars], "lower")
     corrected = ["-" if bar is None else f"{bar.value:.4f} ± {bar.error:.4f}" for bar in bars]
     intervals = ["-" if bar is None else f"{bar.low:.4f} to {bar.high:.4f}" for bar in bars]
-    title = _heading(evaluation.labels.title("fid"), _common_features(evaluation))
+    title = _heading(evaluation.labels.title("fid"))
     return [_Column.of(f"bias-corrected {title}", corrected, best), _Column.of("95 % interval", intervals)]
 
 
 def _common_features(evaluation: Evaluation) -> str:
-    """Return the features that the titles of all values name, such as ``64 dimensions``; empty if they differ."""
-    found = {title.partition(" (")[2].removesuffix(")") for title in evaluation.results[0].titles.values()}
+    """Return the features that the titles of several values name, such as ``64 dimensions``; empty if they differ.
+
+    They are printed once above the table. Only a Fréchet distance keeps them in its heading: nothing else is an FID.
+    """
+    titles = evaluation.results[0].titles
+    if len(titles) == 1:
+        return ""
+    found = {title.partition(" (")[2].removesuffix(")") for title in titles.values()}
     return found.pop() if len(found) == 1 else ""
 
 
-def _heading(title: str, features: str) -> str:
-    return shortened(legible(title.removesuffix(f" ({features})")), _LONGEST_HEADING)
+def _heading(title: str) -> str:
+    return shortened(legible(title), _LONGEST_HEADING)
 
 
 def _names(paths: Sequence[str], columns: Sequence[_Column], width: int) -> _Column:

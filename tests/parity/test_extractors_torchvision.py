@@ -145,7 +145,7 @@ def test_a_failed_download(here: Run, place: Path, server: str, monkeypatch: pyt
         (
             "torchvision:resnet18",
             "text.pth",
-            ["text.pth cannot be read (it was not written by torch.save, or holds"],
+            ["text.pth cannot be read (it was not written by torch.save, or contains"],
         ),
     ],
 )

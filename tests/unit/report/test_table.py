@@ -49,9 +49,9 @@ def test_features_of_all_values_are_named_once() -> None:
     evaluation = replace(evaluation, results=tuple(replace(each, labels=labels) for each in evaluation.results))
     assert table_lines(evaluation, 80) == [
         "Features of all values: 64 dimensions",
-        "FAKE      FID        KID",
-        "a     12.0000   0.020000",
-        "b     11.0000*  0.010000*",
+        "FAKE  FID (64 dimensions)        KID",
+        "a                 12.0000   0.020000",
+        "b                 11.0000*  0.010000*",
         LEGEND,
     ]
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import textwrap
-from collections.abc import Sequence
 
 import click
 
@@ -22,9 +20,8 @@ _DIFFERENCES = (
 )
 
 
-_WIDTHS = (13, 30, 30, 31)
-_GAP = "  "
-_LINE = sum(_WIDTHS) + len(_GAP) * (len(_WIDTHS) - 1)
+_WIDTH = 80
+"""Width of the output in columns."""
 
 
 _EXAMPLES = (
@@ -39,25 +36,20 @@ def protocols() -> None:
     """List the protocols: how each prepares images, which tools it equals, and which papers use it."""
     from fidtool.features.protocol import DEFAULT_PROTOCOL, INCEPTION_INPUT_SIZE, PROTOCOLS
 
-    _row(("protocol", "what it does", "equals", "used by"))
     for protocol in PROTOCOLS.values():
-        click.echo(_GAP.join("-" * width for width in _WIDTHS))
-        also = [*(["(default)"] if protocol.name == DEFAULT_PROTOCOL else []), *protocol.other_names]
-        resize = f"{protocol.resize} to {INCEPTION_INPUT_SIZE} x {INCEPTION_INPUT_SIZE}"
-        pixels = f"(x - {protocol.offset:g}) / {protocol.scale:g}"
-        covariance = f"covariance divided by n - {protocol.ddof}" if protocol.ddof else "covariance divided by n"
-        name, arithmetic = "\n".join([protocol.name, *also]), f"{resize}\n{pixels}\n{covariance}"
-        _row((name, arithmetic, protocol.equals, protocol.used_by))
+        default = " (default)" if protocol.name == DEFAULT_PROTOCOL else ""
+        click.echo(f"{', '.join([protocol.name, *protocol.other_names])}{default}")
+        covariance = f"covariance / (n - {protocol.ddof})" if protocol.ddof else "covariance / n"
+        size = f"{INCEPTION_INPUT_SIZE} x {INCEPTION_INPUT_SIZE}"
+        arithmetic = f"{protocol.resize} to {size}; (x - {protocol.offset:g}) / {protocol.scale:g}; {covariance}"
+        for label, text in (("method", arithmetic), ("equals", protocol.equals), ("used by", protocol.used_by)):
+            _paragraph(text, f"  {label:9}", " " * 11)
     click.echo()
     for text in _DIFFERENCES:
-        click.echo(textwrap.fill(text, _LINE, subsequent_indent="  "))
+        _paragraph(text, "", "  ")
 
 
-def _row(cells: Sequence[str]) -> None:
-    """Print a row, with each cell wrapped to the width of its column."""
-    columns = [
-        [part for line in cell.splitlines() for part in textwrap.wrap(line, width, break_on_hyphens=False)]
-        for cell, width in zip(cells, _WIDTHS, strict=True)
-    ]
-    for parts in itertools.zip_longest(*columns, fillvalue=""):
-        click.echo(_GAP.join(f"{part:{width}}" for part, width in zip(parts, _WIDTHS, strict=True)).rstrip())
+def _paragraph(text: str, first: str, other: str) -> None:
+    """Print a text, its lines indented by ``first`` and ``other``."""
+    indents = {"initial_indent": first, "subsequent_indent": other}
+    click.echo(textwrap.fill(text, _WIDTH, break_on_hyphens=False, **indents))

@@ -69,8 +69,8 @@ def _covariance_warnings(name: str, statistics: Statistics, gaussians: Collectio
         found.append(f"{name} has a single image: its covariance is taken to be zero")
     elif count is not None and count <= dims:
         found.append(
-            f"{name} has only {count} images for {dims} dimensions: the {distance} is far too high "
-            f"for so few; use more than {dims} images, and 10,000 or more to compare with papers"
+            f"{name} has only {count} images for {dims} dimensions: the {distance} is far too high; use more than "
+            f"{dims}, or 10,000 and more to compare with papers"
         )
     return found
 

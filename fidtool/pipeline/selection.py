@@ -67,7 +67,7 @@ def select(settings: Settings, sets: Sets, fit: bool = True) -> Selection:
             try:
                 _check(fitted, settings, sets)
             except InputError as error:
-                left_out.append(f"{option('metrics', ALL)} omits {metric.name}: {error.problem}")
+                left_out.append(f"{option('metrics', ALL)} omits '{metric.name}': {error.problem}")
                 continue
         chosen.append(fitted)
         adapted += [warning] if warning else []

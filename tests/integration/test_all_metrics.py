@@ -36,8 +36,8 @@ def no_clip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def left_out(notes: list[str]) -> list[str]:
     """Return the metrics that the record reports as left out."""
-    start = "--metrics all omits "
-    return [note.removeprefix(start).partition(":")[0] for note in notes if note.startswith(start)]
+    start = "--metrics all omits '"
+    return [note.removeprefix(start).partition("':")[0] for note in notes if note.startswith(start)]
 
 
 def test_available_metrics_are_computed(here: Run, sets: tuple[Path, Path]) -> None:
@@ -73,7 +73,7 @@ def test_a_file_without_features_allows_frechet_distances_only(here: Run, sets: 
         assert "metrics" not in found.json["run"]["config"], "only fid, the default"
         assert len(found.metrics) == 1
         assert "kid" in left_out(found.json["run"]["notes"])
-        assert "all omits kid: real.npz" in found.stderr
+        assert "all omits 'kid': real.npz" in found.stderr
 
 
 def test_statistics_files_for_all_metrics(here: Run, sets: tuple[Path, Path]) -> None:
@@ -116,7 +116,7 @@ def test_an_iterable_is_counted_first(sets: tuple[Path, Path], environment: dict
     found = fidtool.compute(sets[0], iter(opened()), extractor=TINY, metrics="all", cache=False)
     assert found.run.config["metrics"] == ["fid", "kid"]
     assert found.settings["kid"]["subset_size"] == 4
-    assert any("omits prdc: " in note and note.endswith("fake has 4") for note in found.run.notes)
+    assert any("omits 'prdc': " in note and note.endswith("fake has 4") for note in found.run.notes)
     assert [line for line in found.results[0].warnings if "subsets of 4 images" in line]
 
 

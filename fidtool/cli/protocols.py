@@ -51,5 +51,5 @@ def protocols() -> None:
 
 def _paragraph(text: str, first: str, other: str) -> None:
     """Print a text, its lines indented by ``first`` and ``other``."""
-    indents = {"initial_indent": first, "subsequent_indent": other}
-    click.echo(textwrap.fill(text, _WIDTH, break_on_hyphens=False, **indents))
+    lines = textwrap.fill(text, _WIDTH, initial_indent=first, subsequent_indent=other, break_on_hyphens=False)
+    click.echo(lines)

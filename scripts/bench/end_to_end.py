@@ -1,4 +1,4 @@
-"""Whole runs of fidtool and of other tools on the same images, and what the hardware allows. Imports no torch."""
+"""Whole runs of fidtool and of other tools on the same images, and what the hardware allows."""
 
 from __future__ import annotations
 

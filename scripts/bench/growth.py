@@ -5,7 +5,7 @@ The cost model of ``scale``: a run of N images on W ranks takes
     seconds = fixed + N * (rank zero alone) + N / W * (one image in the pipeline) + merging
 
 Rank zero lists the files, looks for duplicates and writes. The ranks share decoding and the network. Merging sends the
-same few matrices for any N. This module imports no torch.
+same few matrices for any N.
 """
 
 from __future__ import annotations

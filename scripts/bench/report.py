@@ -1,4 +1,4 @@
-"""How the benchmarks describe the machine, print tables and write JSON. Imports no torch."""
+"""How the benchmarks describe the machine, print tables and write JSON."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Exact comparison of the output and files of two runs, except for what differs between any two runs.
-
-Imports no torch.
-"""
+"""Exact comparison of the output and files of two runs, except for what differs between any two runs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The two versions: built from their sources, installed in separate folders, and run on the same cases.
-
-Imports no torch.
-"""
+"""The two versions: built from their sources, installed in separate folders, and run on the same cases."""
 
 from __future__ import annotations
 

@@ -96,8 +96,10 @@ def _items(found: Mapping[str, Any]) -> str:
         return " and ".join(_kind(one) for one in found["prefixItems"])
     if "$ref" in each:
         return _kind(each)
+    if "prefixItems" in each:
+        return f"pairs of {_items(each)}"
     plain = _kind(each)
-    return "lists of strings" if plain.startswith("list") else "pairs" if "prefixItems" in each else f"{plain}s"
+    return plain.replace("list", "lists", 1) if plain.startswith("list") else f"{plain}s"
 
 
 def _fill(text: str, indent: str = "") -> str:

@@ -16,17 +16,23 @@ _PAGES = files("fidtool") / "guide"
 _LISTED = re.compile(r"- \[(\w+)\]\(\1\.md\): (.+)")
 """A line of the index: the topic's name, its file and its description."""
 _ALSO = {
-    "questions": "help start faq compute",
+    "questions": "help start faq compute install errors",
     "protocols": "protocol paper adm edm stylegan clean-fid pytorch-fid",
     "metrics": "fid kid is sfid cmmd precision recall",
     "networks": "extractor dinov2 clip timm torchvision",
     "diagnosis": "check duplicates warnings",
-    "uncertainty": "influence error",
+    "uncertainty": "influence error interval",
     "distributed": "torchrun slurm srun gpu gpus ddp nccl",
     "resume": "checkpoint",
     "caching": "cache stats statistics",
-    "training": "lightning loss torchmetrics",
-    "numbers": "exif alpha",
+    "training": "lightning loss torchmetrics seed",
+    "ci": "gate gates exit",
+    "json": "schema",
+    "report": "page html plot table",
+    "python": "api",
+    "sources": "s3 zip tar parquet",
+    "design": "contributing contribute",
+    "numbers": "exif alpha bits",
 }
 """What users look for, by topic."""
 _EXAMPLES = (

@@ -23,7 +23,7 @@ class FIDInfinity(Metric):
     """FID-infinity (Chong & Forsyth 2020): the FID at several sample sizes N, extrapolated by a line in 1/N."""
 
     name = "fid-infinity"
-    other_names = ("fid-inf",)
+    other_names = ("fid-inf", "fid∞")
     numbers = (
         Number(
             "fid_infinity",

@@ -112,8 +112,14 @@ def _unknown_metric(spec: str) -> InputError:
             return InputError(f"no file {file} (from {option('metrics', spec)})", setting="metrics")
         problem = f"{option('metrics', spec)} needs the name of a metric in this file:"
         return InputError(problem, *(specs_of_metrics(file) or [f"{file}:NAME"]), setting="metrics")
-    listed = ", ".join([*BUILT_IN, ALL])
-    return InputError(unknown("metric", spec, closest(spec, [*_all_names(), ALL]), listed), setting="metrics")
+    names = {**{name: kind.name for name, kind in _all_names().items()}, ALL: ALL}
+    by_fold = {folded(name): metric for name, metric in names.items()}
+    several = [by_fold.get(folded(part)) for part in re.split(r"[\s;+|/]+", spec)]
+    if len(several) > 1 and all(several):
+        problem = f"{option('metrics')} needs commas between metrics, not {spec!r}:"
+        return InputError(problem, f"pass {option('metrics', ','.join(map(str, several)))}", setting="metrics")
+    close = dict.fromkeys(names[name] for name in closest(spec, names))
+    return InputError(unknown("metric", spec, [*close], ", ".join([*BUILT_IN, ALL])), setting="metrics")
 
 
 def _named(metric: Metric, spec: str, source: str = "") -> Metric:

@@ -40,6 +40,7 @@ class Helper: ...
         "FID-infinity": "fid-infinity",
         "fid_infinity": "fid-infinity",
         "FIDinfinity": "fid-infinity",
+        "FID∞": "fid-infinity",
         "CMMD": "cmmd",
         "sFID": "sfid",
         "Precision": "prdc",

@@ -84,7 +84,10 @@ def misplaced_flag(flag: str, typed: Sequence[str]) -> str:
         return f"no such option {flag}: did you mean --version?"
     if len(typed) == 1:
         return f"no such option {flag}"
-    return f"no such option {flag} before a command: the command comes first, as in `fidtool compute REAL FAKE {flag}`"
+    if flag == "--save-stats":
+        return f"no such option {flag}: {_SENTENCES[flag]}"
+    meant = command_line(["fidtool", "compute", *typed])
+    return f"no such option {flag} before a command: the command comes first, as in `{meant}`"
 
 
 def unknown_command(typed: Sequence[str], commands: Sequence[str]) -> str:

@@ -112,7 +112,8 @@ def _unknown_metric(spec: str) -> InputError:
             return InputError(f"no file {file} (from {option('metrics', spec)})", setting="metrics")
         problem = f"{option('metrics', spec)} needs the name of a metric in this file:"
         return InputError(problem, *(specs_of_metrics(file) or [f"{file}:NAME"]), setting="metrics")
-    names = {**{name: kind.name for name, kind in _all_names().items()}, ALL: ALL}
+    names = {name: name for name in [*BUILT_IN, *NUMBERS, ALL]}
+    names |= {name: kind.name for name, kind in _all_names().items() if name not in names}
     by_fold = {folded(name): metric for name, metric in names.items()}
     several = [by_fold.get(folded(part)) for part in re.split(r"[\s;+|/]+", spec)]
     if len(several) > 1 and all(several):

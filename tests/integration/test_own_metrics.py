@@ -334,7 +334,7 @@ def test_a_metric_may_use_its_own_network(here: Run, sets: tuple[Path, Path], tm
         (["--metrics", "kid", "--metric-option", "kid.seed=3", "--kid-seed", "0"], 2, "the same setting"),
         (["--metrics", "Kidd"], 2, "unknown metric 'Kidd'; did you mean kid"),
         (["--metrics", "fid kid"], 2, "needs commas between metrics, not 'fid kid': pass --metrics fid,kid"),
-        (["--metrics", "FID;precision"], 2, "pass --metrics fid,prdc"),
+        (["--metrics", "FID;precision"], 2, "pass --metrics fid,precision"),
         (["--metrics", "fid-infi"], 2, "did you mean fid-infinity?"),
         (
             ["--metrics", "lpips"],

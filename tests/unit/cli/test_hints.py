@@ -22,8 +22,10 @@ COMMANDS = {
     "computee": "no command 'computee': did you mean 'compute'?",
     "stat real/ -o real.npz": "no command 'stat': did you mean 'stats'?",
     "evaluate real/ fake/": "no command 'evaluate'; the commands are ",
+    "--save-stats real/ real.npz": "no such option --save-stats: use `fidtool stats IMAGES -o FILE.npz`",
     "--device cuda real/ fake/": (
-        "no such option --device before a command: the command comes first, as in `fidtool compute REAL FAKE --device`"
+        "no such option --device before a command: the command comes first, as in "
+        "`fidtool compute --device cuda real/ fake/`"
     ),
     "-v": "no such option -v: did you mean --version?",
     "--nonsense": "no such option --nonsense (",

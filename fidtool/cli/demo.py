@@ -68,8 +68,8 @@ def demo(folder: str) -> None:
     here = _prefix()
     real_, fake_, saved = (shlex.quote(str(path)) for path in (real, fake, Path(folder) / "real.npz"))
     click.echo(
-        "\nNext, try the same with warnings and all details as JSON; statistics of one set for later use; and the\n"
-        "same FID on two processes:\n"
+        "\nNext, try the same with warnings and all details as JSON; statistics of one\n"
+        "set for later use; and the same FID on two processes:\n"
         f"  {here}fidtool compute {real_} {fake_} --json\n"
         f"  {here}fidtool stats {real_} -o {saved}\n"
         f"  {here}torchrun --nproc-per-node=2 -m fidtool compute {real_} {fake_} --no-cache"

@@ -75,10 +75,17 @@ def _covariance_warnings(name: str, statistics: Statistics, gaussians: Collectio
     return found
 
 
-def pair_warnings(real_name: str, real: Statistics, fake_name: str, fake: Statistics) -> list[str]:
-    """Returns warnings about the comparison of two sets, in addition to the `set_warnings` of each."""
+def pair_warnings(
+    real_name: str, real: Statistics, fake_name: str, fake: Statistics, frechet: bool = True
+) -> list[str]:
+    """Returns warnings about the comparison of two sets, in addition to the `set_warnings` of each.
+
+    Args:
+        real_name, real, fake_name, fake: paths and statistics of the sets.
+        frechet: whether a Fréchet distance is computed, whose bias depends on the numbers of images.
+    """
     found = []
-    if real.count is not None and fake.count is not None:
+    if frechet and real.count is not None and fake.count is not None:
         ratio = max(real.count, fake.count) / min(real.count, fake.count)
         if ratio > 2:
             found.append(

@@ -160,7 +160,7 @@ class Comparer:
             *passed_over,
             *set_warnings(real.path, of_real, layers),
             *itself,
-            *pair_warnings(real.path, of_real, fake.path, of_fake),
+            *pair_warnings(real.path, of_real, fake.path, of_fake, frechet=bool(layers)),
         ]
 
     # --- metrics -----------------------------------------------------------------------------------------------------

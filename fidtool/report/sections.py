@@ -388,7 +388,7 @@ def _finding_rows(result: Comparison, real: Health | None, fake: Health | None) 
     known: list[tuple[str, Iterable[Finding]]] = [
         (name, health.findings) for name, health in (("FAKE", fake), ("REAL", real)) if health is not None
     ]
-    among = "both" if real is not None and fake is not None else "–"
+    among = "both sets" if real is not None and fake is not None else "–"
     if result.diagnosis is not None:
         known.append((among, (*result.diagnosis.findings, *result.diagnosis.real_findings)))
     seen: set[Finding] = set()

@@ -51,6 +51,8 @@ def test_different_counts(real: Path, tmp_path: Path) -> None:
     found = [line for line in warnings_of(real, make_pictures(tmp_path / "many", 81, 2)) if "differ in size" in line]
     assert len(found) == 1
     assert "40 against 81" in found[0]
+    kid = fidtool.compute(real, tmp_path / "many", extractor=TINY, metrics="kid", kid_subset_size=9)
+    assert "differ in size" not in "".join(kid.results[0].warnings), "a bias of Fréchet distances"
 
 
 def test_only_one_set_is_lossy(real: Path, tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
+from jsonschema import Draft202012Validator
+
 from support.places import ROOT
 
 SCHEMA_FILE = ROOT / "fidtool" / "guide" / "schema.json"
@@ -25,8 +27,6 @@ def schema() -> Any:
 
 def checked(document: dict[str, Any]) -> dict[str, Any]:
     """Return ``document``, which must match its schema; a key that is not in the schema is a failure."""
-    from jsonschema import Draft202012Validator
-
     kind = next(kind for key, kind in _KINDS.items() if key in document)
     validator = Draft202012Validator({"$ref": f"#/$defs/{kind}", "$defs": schema()["$defs"]})
     faults = [f"{fault.json_path}: {fault.message}" for fault in validator.iter_errors(document)]

@@ -55,7 +55,7 @@ def test_all_metrics_at_any_world_size(fidtool: Run, here: Run, sets: tuple[Path
     for name in ("notes", "config"):
         assert several.json["run"][name] == one.json["run"][name]
     assert one.json["settings"]["kid"]["subset_size"] == COUNT
-    assert several.stderr.count("omits sfid") == 1
+    assert several.stderr.count("omits 'sfid'") == 1
 
 
 def test_features_travel_in_statistics_files(here: Run, fidtool: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 DEFAULT_LIMIT_BYTES = 2 * 1024**3
 SHOWN_DIGITS = 12
 """Hexadecimal digits of an entry's name that lists show; enough to identify the entry."""
+_CONTENT_DIGITS = 16
+"""First digits of an entry's name, which depend on what it contains. The others only depend on the images."""
+_OTHER_PROBE = "_probe"
+"""Suffix of the probes of networks other than the extractor in the arithmetic, see `Measurer`."""
 _ABANDONED_SECONDS = 3600.0
 """Age from which a temporary file is assumed to belong to a process that was killed."""
 _FINE_CLOCK_NS = 50_000_000
@@ -71,9 +75,10 @@ class StatisticsCache:
     def key(self, images: ImageSet, layers: Mapping[str, Layer], arithmetic: dict[str, Any], inspected: bool) -> str:
         """Returns the key of a set's statistics, a hexadecimal string.
 
-        It depends on the definitions of the features, the layers whose per-image features are stored, whether the
-        images' records are stored, the source's real path, the names of its images in canonical order, and each file's
-        size, mtime, ctime and inode. Different or changed files, ``--num`` or ``--seed`` therefore change the key.
+        It depends on the definition of the extractor's features, the source's real path, the names of its images in
+        canonical order, and each file's size, mtime, ctime and inode. Different or changed files, ``--num`` or
+        ``--seed`` therefore change it. Its first digits depend on what is stored as well: the other layers, the layers
+        whose per-image features are stored, and whether the images' records are.
 
         Args:
             images: the set.
@@ -81,21 +86,12 @@ class StatisticsCache:
             arithmetic: settings that determine the bits of the features, such as device and precision.
             inspected: whether the images' records are stored, too.
         """
-        sha = hashlib.sha256()
-        main = layers[FEATURES].definition
-        header = [main.to_json(), json.dumps(arithmetic, sort_keys=True)]
-        for name in sorted(layers):
-            if name != FEATURES:
-                header.append(f"{name} {layers[name].definition.to_json()}")
-            if layers[name].with_features:
-                header.append(f"{name} kept")
-        if inspected:
-            header.append("records")
-        for part in header:
-            sha.update(os.fsencode(part) + b"\0")
-        sha.update(images.identity().encode())
-        sha.update(images.state().encode())
-        return sha.hexdigest()
+        shared = {name: value for name, value in arithmetic.items() if not name.endswith(_OTHER_PROBE)}
+        source = [layers[FEATURES].definition.to_json(), json.dumps(shared, sort_keys=True)]
+        content = [f"{name} {layer.definition.to_json()} {layer.with_features}" for name, layer in layers.items()]
+        content = [*sorted(content), json.dumps(arithmetic, sort_keys=True), str(inspected)]
+        of_source = _digest([*source, images.identity(), images.state()])
+        return _digest([*content, of_source])[:_CONTENT_DIGITS] + of_source[_CONTENT_DIGITS:]
 
     def find(
         self, images: ImageSet, layers: Mapping[str, Layer], arithmetic: dict[str, Any], inspected: bool
@@ -106,11 +102,15 @@ class StatisticsCache:
             images, layers, arithmetic: see `key`.
             inspected: whether the images' records are needed, too.
         """
-        wanted = [name for name, layer in layers.items() if layer.with_features]
-        for richer in _richer(layers):
-            for recorded in {inspected, True}:
-                if (found := self.get(self.key(images, richer, arithmetic, recorded), wanted)) is not None:
-                    return found if inspected else replace(found, pictures=None)
+        exact = self.key(images, layers, arithmetic, inspected)
+        same_source = sorted(self._folder.glob(f"{'?' * _CONTENT_DIGITS}{exact[_CONTENT_DIGITS:]}.npz"))
+        richer = [path.stem for path in same_source if _contains(read_summary(path), layers, arithmetic, inspected)]
+        features_of = [name for name, layer in layers.items() if layer.with_features]
+        for key in dict.fromkeys([exact, *richer]):
+            if (found := self.get(key, features_of)) is not None:
+                requested = {name: found.layers[name] for name in layers}
+                pictures = found.pictures if inspected else None
+                return replace(found, layers=requested, arithmetic=arithmetic, pictures=pictures)
         return None
 
     def get(self, key: str, features_of: Collection[str] | None = None) -> Statistics | None:
@@ -230,12 +230,22 @@ class StatisticsCache:
                 entry.path.unlink(missing_ok=True)
 
 
-def _richer(layers: Mapping[str, Layer]) -> Iterator[dict[str, Layer]]:
-    """Yields ``layers``, then ``layers`` with the per-image features of more of them."""
-    optional = [name for name, layer in layers.items() if not layer.with_features]
-    for number in range(2 ** len(optional)):
-        chosen = {name for bit, name in enumerate(optional) if number >> bit & 1}
-        yield {name: replace(layer, with_features=True) if name in chosen else layer for name, layer in layers.items()}
+def _digest(parts: Sequence[str]) -> str:
+    """Returns the SHA-256 of some strings, 64 hexadecimal digits."""
+    sha = hashlib.sha256()
+    for part in parts:
+        sha.update(os.fsencode(part) + b"\0")
+    return sha.hexdigest()
+
+
+def _contains(entry: Summary, layers: Mapping[str, Layer], arithmetic: dict[str, Any], inspected: bool) -> bool:
+    """Returns whether an entry has all these layers, and the images' records if they are needed."""
+    return (
+        all(entry.definitions.get(name) == layer.definition for name, layer in layers.items())
+        and all(name in entry.with_features for name, layer in layers.items() if layer.with_features)
+        and all(entry.arithmetic.get(name) == value for name, value in arithmetic.items())
+        and (entry.has_records or not inspected)
+    )
 
 
 def _listed_path(path: str) -> str:

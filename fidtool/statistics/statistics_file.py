@@ -232,13 +232,24 @@ class Summary:
         source: path of the images; empty if not recorded.
         count: number of images; None if not recorded.
         found: number of images in the source, of which ``num`` may have selected some; None if not recorded.
-        definition: definition of the features; None if not recorded.
+        definitions: definitions of the features by layer, as far as they are recorded.
+        with_features: the layers whose per-image features are stored.
+        has_records: whether the records of the images are stored.
+        arithmetic: see `Statistics`; empty if not recorded.
     """
 
     source: str = ""
     count: int | None = None
     found: int | None = None
-    definition: Definition | None = None
+    definitions: Mapping[str, Definition] = field(default_factory=dict)
+    with_features: frozenset[str] = frozenset()
+    has_records: bool = False
+    arithmetic: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def definition(self) -> Definition | None:
+        """Definition of the extractor's features; None if not recorded."""
+        return self.definitions.get(FEATURES)
 
 
 def read_summary(path: Path) -> Summary:
@@ -248,8 +259,16 @@ def read_summary(path: Path) -> Summary:
             source = os.fsdecode(archive["source"].tobytes()) if "source" in archive.files else ""
             count = _count(path, archive["count"]) if "count" in archive.files else None
             run = json.loads(_text(path, archive["run"])) if "run" in archive.files else {}
-            definition = _definition(path, archive["fingerprint"]) if "fingerprint" in archive.files else None
-            return Summary(source, count, _found_of(run.get("found"), count), definition)
+            layers = [layer for layer in _layers_in(archive.files) if f"fingerprint{_suffix(layer)}" in archive.files]
+            return Summary(
+                source,
+                count,
+                _found_of(run.get("found"), count),
+                {layer: _definition(path, archive[f"fingerprint{_suffix(layer)}"]) for layer in layers},
+                frozenset(layer for layer in layers if f"features{_suffix(layer)}" in archive.files),
+                {*RECORD_ARRAYS} <= {*archive.files},
+                run.get("arithmetic", {}),
+            )
     except Exception:  # damaged archives and headers raise many kinds of exceptions
         return Summary()
 

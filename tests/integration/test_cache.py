@@ -19,7 +19,7 @@ from fidtool.statistics.partial import Layer
 from fidtool.statistics.statistics_file import Statistics
 from support.command_line import Outcome, Run, changed
 from support.pictures import make_pictures
-from support.places import TINY
+from support.places import COLOURS, TINY
 
 COUNT = 20  # more than the dimensions of the small network, to avoid warnings
 BASE = ("--extractor", TINY, "--json")
@@ -128,6 +128,19 @@ def test_what_can_change_the_bits_misses(
     assert computed(here("compute", *sets, *other)) == expected
     assert computed(here("compute", *sets, *other)) == 0
     assert computed(here("compute", *sets, *BASE)) == 0
+
+
+def test_statistics_with_more_than_is_needed_are_found(here: Run, sets: tuple[Path, Path]) -> None:
+    """An entry with a further layer, per-image features or records also serves a run that needs less."""
+    more = ("--metrics", "fid,kid,cmmd", "--cmmd-extractor", COLOURS)
+    assert computed(here("compute", *sets, *BASE, "--no-diagnosis")) == 2 * COUNT
+    assert computed(here("compute", *sets, *BASE, *more)) == 2 * COUNT
+    for arguments in ((), ("--metrics", "kid"), ("--metrics", "cmmd", "--cmmd-extractor", COLOURS), more):
+        cached, fresh = (here("compute", *sets, *BASE, *arguments, *flag) for flag in ((), ("--no-cache",)))
+        assert (computed(cached), computed(fresh)) == (0, 2 * COUNT)
+        assert cached.json["results"] == fresh.json["results"]
+    other = ("--metrics", "cmmd", "--cmmd-extractor", COLOURS, "--cmmd-feature-step", 17)
+    assert computed(here("compute", *sets, *BASE, *other)) == 2 * COUNT
 
 
 def test_the_same_folder_by_another_path_is_found(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:

@@ -79,9 +79,14 @@ class Difference:
     interval: Interval
 
     @property
+    def distinguished(self) -> bool:
+        """Whether one of the two is better: 0 is outside the interval."""
+        return not self.interval.low <= 0.0 <= self.interval.high
+
+    @property
     def verdict(self) -> str:
         """Whether one of the two is better, as text."""
-        if self.interval.low <= 0.0 <= self.interval.high:
+        if not self.distinguished:
             return f"{self.first} and {self.second} cannot be distinguished"
         better, worse = (self.first, self.second) if self.interval.high < 0.0 else (self.second, self.first)
         return f"{better} is better than {worse}"
@@ -287,7 +292,12 @@ def is_real(result: Comparison) -> bool:
     )
 
 
-def best_of(results: Sequence[Comparison], values: Sequence[float | None], better: str) -> frozenset[int]:
+def best_of(
+    results: Sequence[Comparison],
+    values: Sequence[float | None],
+    better: str,
+    differences: Sequence[Difference] = (),
+) -> frozenset[int]:
     """Return the indices of the best of ``values``, one per FAKE; several in a tie.
 
     None is the best if fewer than two FAKEs can be compared, or if all are equal. A FAKE that is REAL is excluded.
@@ -296,6 +306,7 @@ def best_of(results: Sequence[Comparison], values: Sequence[float | None], bette
         results: the FAKEs.
         values: one per FAKE; None if unknown.
         better: ``lower`` or ``higher``.
+        differences: differences of the values. A FAKE that they do not distinguish from the best is as good.
     """
     known = {
         place: value
@@ -305,7 +316,11 @@ def best_of(results: Sequence[Comparison], values: Sequence[float | None], bette
     if len({*known.values()}) < 2:
         return frozenset()
     best = min(known.values()) if better == "lower" else max(known.values())
-    return frozenset(place for place, value in known.items() if value == best)
+    leading = {results[place].fake for place, value in known.items() if value == best}
+    ties = [{each.first, each.second} for each in differences if not each.distinguished]
+    leading |= {fake for pair in ties if pair & leading for fake in pair}
+    found = frozenset(place for place in known if results[place].fake in leading)
+    return frozenset() if len(found) == len(known) else found
 
 
 @dataclass(frozen=True)

@@ -25,22 +25,29 @@ def passed_over_warnings(name: str, passed_over: PassedOver | None) -> list[str]
     return [f"{name}: {finding.message} (for example {finding.example})" for finding in found]
 
 
-def set_warnings(name: str, statistics: Statistics, gaussians: Collection[str] = (FEATURES,)) -> list[str]:
-    """Returns warnings about one set.
+def set_warnings(sets: Mapping[str, Statistics], gaussians: Collection[str] = (FEATURES,)) -> list[str]:
+    """Returns warnings about sets, each by itself.
 
     Args:
-        name: path of the set, as passed by the caller.
-        statistics: statistics of the set.
+        sets: statistics by the path of the set, as passed by the caller.
         gaussians: layers whose mean and covariance are compared, as opposed to per-image features alone.
     """
+    found = [
+        f"{name} does not state its protocol: the result is only correct if it was computed with this protocol"
+        for name, statistics in sets.items()
+        if statistics.definition is None
+    ]
+    if gaussians:
+        found += _covariance_warnings(sets, gaussians)
+    for name, statistics in sets.items():
+        found += _image_warnings(name, statistics)
+    return found
+
+
+def _image_warnings(name: str, statistics: Statistics) -> list[str]:
+    """Returns warnings about the images of a set."""
     found = []
     count, traits = statistics.count, statistics.traits
-    if statistics.definition is None:
-        found.append(
-            f"{name} does not state its protocol: the result is only correct if it was computed with this protocol"
-        )
-    if gaussians:
-        found += _covariance_warnings(name, statistics, gaussians)
     if count is not None and count > 1 and not statistics.sigma.any():
         found.append(
             f"{name}: all {count} images have the same features: either they are all the same image, or the network "
@@ -58,21 +65,33 @@ def set_warnings(name: str, statistics: Statistics, gaussians: Collection[str] =
     return found
 
 
-def _covariance_warnings(name: str, statistics: Statistics, gaussians: Collection[str]) -> list[str]:
-    """Returns a warning if there are too few images for the covariance of the layer with the most dimensions."""
-    layers = {layer: statistics.layers[layer] for layer in gaussians if layer in statistics.layers}
-    largest = max(layers, key=lambda layer: layers[layer].dims)
-    count, dims = statistics.count, layers[largest].dims
-    distance = "sFID" if largest == SPATIAL else "Fréchet distance"
-    found = []
-    if count == 1:
-        found.append(f"{name} has a single image: its covariance is taken to be zero")
-    elif count is not None and count <= dims:
+def _covariance_warnings(sets: Mapping[str, Statistics], gaussians: Collection[str]) -> list[str]:
+    """Returns warnings about sets with too few images for the covariance of the layer with the most dimensions."""
+    largest, dims = FEATURES, 0
+    for statistics in sets.values():
+        for layer in gaussians:
+            if layer in statistics.layers and statistics.layers[layer].dims > dims:
+                largest, dims = layer, statistics.layers[layer].dims
+    counts = {name: statistics.count for name, statistics in sets.items() if statistics.count is not None}
+    found = [
+        f"{name} has a single image: its covariance is taken to be zero" for name, count in counts.items() if count == 1
+    ]
+    if few := {name: count for name, count in counts.items() if 1 < count <= dims}:
         found.append(
-            f"{name} has only {count} images for {dims} dimensions: the {distance} is far too high; use more than "
-            f"{dims}, or 10,000 and more to compare with papers"
+            f"{_have_images(few)} for {dims} dimensions: the {'sFID' if largest == SPATIAL else 'Fréchet distance'} is "
+            f"far too high; use more than {dims}, or 10,000 and more to compare with papers"
         )
     return found
+
+
+def _have_images(counts: Mapping[str, int]) -> str:
+    """Returns the start of a sentence about the numbers of images, such as ``a and b have only 5 images each``."""
+    (first, number), *rest = counts.items()
+    if not rest:
+        return f"{first} has only {number} images"
+    if {*counts.values()} == {number}:
+        return f"{' and '.join(counts)} have only {number} images each"
+    return " and ".join([f"{first} has only {number} images", *(f"{name} {count}" for name, count in rest)])
 
 
 def pair_warnings(

@@ -147,20 +147,15 @@ class Comparer:
 
     def _comparison_warnings(self, real: MeasuredSet, fake: MeasuredSet) -> list[str]:
         """The warnings about the sources and the statistics."""
-        of_real, of_fake = _statistics(real), _statistics(fake)
+        sets = {each.path: _statistics(each) for each in (real, fake)}
         layers = {layer: None for metric, layer in self._metrics if metric.frechet}
-        passed_over = passed_over_warnings(real.path, self._inputs.passed_over(real.path))
-        itself = [f"{fake.path} is the same set as REAL: the values say nothing about a generator"]
-        if fake.path != real.path:
-            passed_over += passed_over_warnings(fake.path, self._inputs.passed_over(fake.path))
-            itself = set_warnings(fake.path, of_fake, layers)
         return [
             *self._warnings,
             *self._inputs.adapted,
-            *passed_over,
-            *set_warnings(real.path, of_real, layers),
-            *itself,
-            *pair_warnings(real.path, of_real, fake.path, of_fake, frechet=bool(layers)),
+            *(line for path in sets for line in passed_over_warnings(path, self._inputs.passed_over(path))),
+            *set_warnings(sets, layers),
+            *([f"{fake.path} is the same set as REAL: the values say nothing about a generator"] * (len(sets) == 1)),
+            *pair_warnings(real.path, sets[real.path], fake.path, sets[fake.path], frechet=bool(layers)),
         ]
 
     # --- metrics -----------------------------------------------------------------------------------------------------

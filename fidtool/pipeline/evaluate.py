@@ -95,7 +95,7 @@ def compute_statistics(inputs: Inputs) -> Statistics | None:
     for line in [
         *measurer.warnings,
         *passed_over_warnings(path, inputs.passed_over(path)),
-        *set_warnings(path, statistics),
+        *set_warnings({path: statistics}),
         *([] if inspection is None else inspection.warnings),
     ]:
         run.console.warn(line)

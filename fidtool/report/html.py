@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -94,7 +94,7 @@ def html_report(
             most_pairs=_MOST_PAIRS,
             charts=_sweep_charts(evaluation) if several else [],
             chart_title=title_of(evaluation),
-            overview=overview_of(evaluation.results),
+            overview=overview_of(evaluation),
             contrasts=_difference_rows(evaluation, names),
             all_pairs=len(evaluation.differences) <= _MOST_DIFFERENCES,
             real_images=sheets.real,
@@ -225,9 +225,6 @@ def _sweep_charts(evaluation: Evaluation) -> list[tuple[str, Chart]]:
 
 def _difference_rows(evaluation: Evaluation, names: Sequence[str]) -> list[DifferenceRow]:
     """The differences to show, with short names."""
-    named = dict(zip((result.fake for result in evaluation.results), names, strict=True))
-    differences = differences_shown(evaluation, _MOST_DIFFERENCES)
-    short = [replace(each, first=named[each.first], second=named[each.second]) for each in differences]
     return [
         DifferenceRow(
             each.first,
@@ -236,7 +233,7 @@ def _difference_rows(evaluation: Evaluation, names: Sequence[str]) -> list[Diffe
             f"{each.interval.low:+.4f} to {each.interval.high:+.4f}",
             each.verdict,
         )
-        for each in short
+        for each in differences_shown(evaluation, _MOST_DIFFERENCES, names)
     ]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fidtool.report.names import short_title
 from fidtool.report.sections import MetricValue, metric_value, rounded
-from fidtool.results import Comparison, best_of
+from fidtool.results import Comparison, Evaluation, best_of
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """A value of the overview, and whether it is the best of its column."""
+    """A value of the overview, and whether it is the best of its column, see `best_of`."""
 
     value: MetricValue
     best: bool = False
@@ -48,25 +48,26 @@ class Overview:
     rows: tuple[tuple[Cell, ...], ...]
 
 
-def overview_of(results: Sequence[Comparison]) -> Overview:
+def overview_of(evaluation: Evaluation) -> Overview:
     """The overview of a run's results, at least one."""
-    numbers = results[0].labels.numbers
+    results, numbers = evaluation.results, evaluation.labels.numbers
     columns: list[Column] = []
     cells: list[list[Cell]] = []
 
-    def add(column: Column, values: Sequence[MetricValue], exact: Sequence[float | None]) -> None:
-        best = best_of(results, exact, column.better)
+    def add(name: str, column: Column, values: Sequence[MetricValue], exact: Sequence[float | None]) -> None:
+        best = best_of(results, exact, column.better, evaluation.differences if name == "fid" else ())
         columns.append(column)
         cells.append([Cell(value, row in best) for row, value in enumerate(values)])
 
     for name, title in results[0].titles.items():
         base, _, qualifier = short_title(title).partition(" (")
         column = Column(base, qualifier.removesuffix(")"), numbers[name].better)
-        add(column, [metric_value(name, each) for each in results], [each.value(name) for each in results])
+        add(name, column, [metric_value(name, each) for each in results], [each.value(name) for each in results])
         bars = [None if each.uncertainty is None else each.uncertainty.corrected for each in results]
         if name == "fid" and any(each.uncertainty is not None for each in results):
             column = Column(f"Bias-corrected {base}", "", "lower", "95 % interval")
-            add(column, [_corrected(each) for each in results], [None if bar is None else bar.value for bar in bars])
+            exact = [None if bar is None else bar.value for bar in bars]
+            add(name, column, [_corrected(each) for each in results], exact)
     return Overview(tuple(columns), tuple(zip(*cells, strict=True)))
 
 

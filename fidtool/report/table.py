@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from textwrap import wrap
 from typing import NamedTuple
 
 import click
@@ -62,9 +63,13 @@ def table_lines(evaluation: Evaluation, width: int, styled: bool = False) -> lis
     for position, block in enumerate(_blocks(columns, width - len(names.heading))):
         lines += [*([""] if position else []), *_rows([names, *block], styled)]
     if any(column.best for column in columns):
+        ties = any(not each.distinguished for each in evaluation.differences)
         real = any(is_real(result) for result in evaluation.results)
-        lines.append(f"* best of its column{' (sets with images of REAL do not count)' if real else ''}")
-    return lines + verdict_lines(evaluation)
+        legend = "* best of its column" + (", or not distinguishable from it" if ties else "")
+        lines.append(f"{legend}{' (sets with images of REAL do not count)' if real else ''}")
+    for line in verdict_lines(evaluation, short_names([result.fake for result in evaluation.results])):
+        lines += wrap(line, max(width, 24), subsequent_indent=_GAP, break_on_hyphens=False)
+    return lines
 
 
 def _columns(evaluation: Evaluation) -> list[_Column]:
@@ -72,7 +77,7 @@ def _columns(evaluation: Evaluation) -> list[_Column]:
     numbers, columns = evaluation.labels.numbers, []
     for name, title in results[0].titles.items():
         values = [result.value(name) for result in results]
-        best = best_of(results, values, numbers[name].better)
+        best = best_of(results, values, numbers[name].better, evaluation.differences if name == "fid" else ())
         heading = _heading(title if name == "fid" else title.removesuffix(f" ({features})"))
         columns.append(_Column.of(heading, [number(name, result) for result in results], best))
     bars = [None if result.uncertainty is None else result.uncertainty.corrected for result in results]
@@ -80,10 +85,11 @@ def _columns(evaluation: Evaluation) -> list[_Column]:
 
 
 def _error_bars(evaluation: Evaluation, bars: Sequence[Interval | None]) -> list[_Column]:
-    best = best_of(evaluation.results, [None if bar is None else bar.value for bar in bars], "lower")
+    values = [None if bar is None else bar.value for bar in bars]
+    best = best_of(evaluation.results, values, "lower", evaluation.differences)
     corrected = ["-" if bar is None else f"{bar.value:.4f} ± {bar.error:.4f}" for bar in bars]
     intervals = ["-" if bar is None else f"{bar.low:.4f} to {bar.high:.4f}" for bar in bars]
-    title = _heading(evaluation.labels.title("fid"))
+    title = evaluation.labels.title("fid").partition(" (")[0]  # the column of the distance says of which features
     return [_Column.of(f"bias-corrected {title}", corrected, best), _Column.of("95 % interval", intervals)]
 
 

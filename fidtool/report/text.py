@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from fidtool.diagnose.diagnosis import Checkup
@@ -31,15 +32,20 @@ def result_lines(evaluation: Evaluation) -> list[str]:
     return lines + verdict_lines(evaluation)
 
 
-def verdict_lines(evaluation: Evaluation) -> list[str]:
-    """Return one line per compared pair of FAKEs: the difference, its interval, and which FAKE is better."""
+def verdict_lines(evaluation: Evaluation, names: Sequence[str] | None = None) -> list[str]:
+    """Return one line per compared pair of FAKEs: the difference, its interval, and which FAKE is better.
+
+    Args:
+        evaluation: the results.
+        names: names of the FAKEs; None for their paths.
+    """
     title = evaluation.labels.title("fid")
     return [
         legible(
             f"{title} of {each.first} minus that of {each.second}: {each.interval.value:+.4f} "
             f"(95 %: {each.interval.low:+.4f} to {each.interval.high:+.4f}): {each.verdict}"
         )
-        for each in differences_shown(evaluation, _MOST_PAIRS)
+        for each in differences_shown(evaluation, _MOST_PAIRS, names)
     ]
 
 
@@ -86,9 +92,18 @@ def checkup_lines(checkup: Checkup) -> list[str]:
     return [legible(line) for line in lines]
 
 
-def differences_shown(evaluation: Evaluation, most: int) -> Sequence[Difference]:
-    """Return all differences if there are at most ``most``, else those that involve the best FAKE."""
-    return evaluation.differences if len(evaluation.differences) <= most else evaluation.differences_to_best
+def differences_shown(evaluation: Evaluation, most: int, names: Sequence[str] | None = None) -> list[Difference]:
+    """Return all differences if there are at most ``most``, else those that involve the best FAKE.
+
+    Args:
+        evaluation: the results.
+        most: see above.
+        names: names of the FAKEs, which replace their paths; None keeps the paths.
+    """
+    paths = [result.fake for result in evaluation.results]
+    named = dict(zip(paths, paths if names is None else names, strict=True))
+    shown = evaluation.differences if len(evaluation.differences) <= most else evaluation.differences_to_best
+    return [replace(each, first=named[each.first], second=named[each.second]) for each in shown]
 
 
 def number(name: str, result: Comparison) -> str:

@@ -325,9 +325,8 @@ class MetricSums:
         real = self._sides["real"].statistics() if self._fixed is None else self._fixed
         fake = self._sides["fake"].statistics()
         fid = frechet_distance(real.mu, real.sigma, fake.mu, fake.sigma, count1=real.count, count2=fake.count)
-        warnings = set_warnings(self.fixed_name or "the set of real images", real)
-        warnings += set_warnings("the set of generated images", fake)
-        return Result(fid, real.count, self._sides["fake"].count, warnings=tuple(warnings))
+        sets = {self.fixed_name or "the set of real images": real, "the set of generated images": fake}
+        return Result(fid, real.count, self._sides["fake"].count, warnings=tuple(set_warnings(sets)))
 
     # Checkpoints.
 

@@ -52,7 +52,7 @@ def test_features_for_the_score_need_no_classifier(here: Run, few: tuple[Path, P
     assert kept is not None
     assert kept.shape == (8, 2048)
     spatial = here("compute", *few, "--metrics", "sfid", "--dims", 768)
-    assert "images for 2023 dimensions" in spatial.stderr
+    assert "images each for 2023 dimensions" in spatial.stderr
     assert "the sFID is far too high" in spatial.stderr
     assert "768 dimensions" not in spatial.stderr
 

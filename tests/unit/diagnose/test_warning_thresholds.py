@@ -38,12 +38,19 @@ def test_formats_that_differ_by_more_than_10_percent() -> None:
 
 @pytest.mark.parametrize(("count", "words"), [(1, "single image"), (2, "2 images"), (64, "64 images"), (65, None)])
 def test_a_covariance_needs_more_images_than_dims(count: int, words: str | None) -> None:
-    found = set_warnings("real", statistics(count))
+    found = set_warnings({"real": statistics(count)})
     assert [words in each for each in found if words] == [True] * len(found)
     assert len(found) == (words is not None)
 
 
+def test_too_few_images_in_several_sets_are_one_warning() -> None:
+    (found,) = set_warnings({"a": statistics(50), "b": statistics(50)})
+    assert found.startswith("a and b have only 50 images each for 64 dimensions: ")
+    (found,) = set_warnings({"a": statistics(50), "b": statistics(40), "c": statistics(65)})
+    assert found.startswith("a has only 50 images and b 40 for 64 dimensions: ")
+
+
 @pytest.mark.parametrize("trait", ["alpha", "deep", "animated", "rotated", "clipped"])
 def test_a_single_image_with_a_property_is_reported(trait: str) -> None:
-    (found,) = set_warnings("real", statistics(100, **{trait: 1}))
+    (found,) = set_warnings({"real": statistics(100, **{trait: 1})})
     assert found.startswith("real: 1 ")

@@ -189,7 +189,7 @@ def test_all_digits_are_at_hand(fakes: tuple[str, ...]) -> None:
 def best(evaluation: Evaluation, name: str) -> set[int]:
     """The rows whose value of a metric is marked as the best."""
     place = list(evaluation.results[0].titles).index(name)
-    return {row for row, cells in enumerate(overview_of(evaluation.results).rows) if cells[place].best}
+    return {row for row, cells in enumerate(overview_of(evaluation).rows) if cells[place].best}
 
 
 def test_the_best_of_each_metric_is_marked_by_its_own_direction() -> None:
@@ -219,7 +219,7 @@ def test_real_itself_is_never_the_best(files: list[str]) -> None:
     """Nor is a set that contains many of REAL's images: their values say nothing."""
     evaluation = valued(bare("real", "b", "c"), {"fid": 0.0}, {"fid": 2.0}, {"fid": 1.0})
     assert best(evaluation, "fid") == {2}
-    assert [[cell.best for cell in row] for row in overview_of(evaluation.results).rows] == [[False], [False], [True]]
+    assert [[cell.best for cell in row] for row in overview_of(evaluation).rows] == [[False], [False], [True]]
     assert best(valued(bare("real", "b"), {"fid": 0.0}, {"fid": 1.0}), "fid") == set(), "there is no other"
     copied, exhibits = rich(bare("a", "b", "c"), files)
     assert 'class="best"' not in html_report(copied, exhibits)
@@ -232,7 +232,7 @@ def test_real_itself_is_never_the_best(files: list[str]) -> None:
 def test_the_best_bias_corrected_distance_is_marked(files: list[str]) -> None:
     evaluation, _ = rich(bare("a", "b", "c"), files)
     own = tuple(replace(result, diagnosis=None) for result in evaluation.results)
-    found = overview_of(own)
+    found = overview_of(replace(evaluation, results=own))
     (place,) = (place for place, column in enumerate(found.columns) if column.title == "Bias-corrected FID")
     assert [row[place].best for row in found.rows] == [True, False, False]
     assert found.rows[1][place].value.value == "–", "withheld"

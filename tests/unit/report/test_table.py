@@ -75,15 +75,20 @@ def test_real_is_never_the_best() -> None:
     assert "*" not in "".join(only)
 
 
-def test_error_bars_are_columns_and_verdicts_follow() -> None:
+def with_bars(difference: Interval) -> Evaluation:
+    """An evaluation of a, b and c, of which a and b have error bars and this difference."""
     plain = evaluation_of({name: {"fid": values["fid"]} for name, values in FAKES.items()} | {"c": {"fid": 13.0}})
     bars = [Interval(11.5, 0.25, 11.0, 12.0), Interval(11.75, 0.5, 10.75, 12.75), None]
     results = tuple(
         replace(result, uncertainty=Uncertainty(None, bar, "", ()))
         for result, bar in zip(plain.results, bars, strict=True)
     )
-    evaluation = replace(plain, results=results, differences=(Difference("a", "b", Interval(-0.25, 0.5, -1.25, 0.75)),))
-    lines = table_lines(evaluation, 80)
+    return replace(plain, results=results, differences=(Difference("a", "b", difference),))
+
+
+def test_error_bars_are_columns_and_verdicts_follow() -> None:
+    evaluation = with_bars(Interval(-0.25, 0.125, -0.5, -0.125))
+    lines = table_lines(evaluation, 100)
     assert cells(lines[:4]) == [
         ["FAKE", "FID", "bias-corrected FID", "95 % interval"],
         ["a", "12.0000", "11.5000 ± 0.2500*", "11.0000 to 12.0000"],
@@ -91,7 +96,32 @@ def test_error_bars_are_columns_and_verdicts_follow() -> None:
         ["c", "13.0000", "-", "-"],
     ]
     assert lines[4:] == [LEGEND, *verdict_lines(evaluation)]
+    assert lines[5].endswith("a is better than b")
+
+
+def test_fakes_that_cannot_be_distinguished_from_the_best_are_marked() -> None:
+    lines = table_lines(with_bars(Interval(-0.25, 0.5, -1.25, 0.75)), 100)
+    assert cells(lines[:4]) == [
+        ["FAKE", "FID", "bias-corrected FID", "95 % interval"],
+        ["a", "12.0000*", "11.5000 ± 0.2500", "11.0000 to 12.0000"],
+        ["b", "11.0000*", "11.7500 ± 0.5000", "10.7500 to 12.7500"],
+        ["c", "13.0000", "-", "-"],
+    ]
+    assert lines[4] == f"{LEGEND}, or not distinguishable from it"
     assert lines[5].endswith("a and b cannot be distinguished")
+
+
+def test_verdicts_fit_the_terminal() -> None:
+    """With short names, and on several lines if necessary."""
+    evaluation = with_bars(Interval(-0.25, 0.125, -0.5, -0.125))
+    named = {name: f"/data/runs/of-november/{name}" for name in "abc"}
+    results = tuple(replace(each, fake=named[each.fake]) for each in evaluation.results)
+    differences = tuple(replace(each, first=named["a"], second=named["b"]) for each in evaluation.differences)
+    lines = table_lines(replace(evaluation, results=results, differences=differences), 70)
+    assert lines[-2:] == [
+        "FID of a minus that of b: -0.2500 (95 %: -0.5000 to -0.1250): a is",
+        "  better than b",
+    ]
 
 
 LONG = {f"/data/runs/experiment-{word}-with-a-long-name/samples/step{step}": METRICS | {"fid": 10.0 + step}

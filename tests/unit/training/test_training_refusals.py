@@ -98,7 +98,7 @@ def test_features_that_are_not_numbers() -> None:
         metric.compute()
 
 
-def test_doubts_are_said_once() -> None:
+def test_a_warning_is_issued_once() -> None:
     metric = FrechetInceptionDistance(network())
     metric.update(pictures(5, 1), real=True)
     metric.update(pictures(5, 2), real=False)
@@ -107,8 +107,8 @@ def test_doubts_are_said_once() -> None:
         metric.compute()
         metric.compute()
     texts = [str(warning.message) for warning in caught if warning.category is fidtool.FidtoolWarning]
-    assert len(texts) == 2
-    assert "has only 5 images for 16 dimensions" in texts[0]
+    assert len(texts) == 1
+    assert "have only 5 images each for 16 dimensions" in texts[0]
 
 
 def test_a_launcher_without_a_process_group(metric: FrechetInceptionDistance, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,17 +144,17 @@ class StatisticsSettings(CheckSettings):
             help=f"How images are resized and normalised: {NAMED_PROTOCOLS}; see `fidtool protocols`.",
             group=MEASURE,
             metavar="NAME",
-            shown_default="taken from the statistics files, else pytorch-fid",
+            shown_default="pytorch-fid; with a statistics file, the file's",
         ),
     ] = None
     extractor: Annotated[
         str | None,
         Setting(
             help=f"Network: {NAMED_EXTRACTORS}, an exported program FILE.pt2, a TorchScript FILE.pt, or a function "
-            "that returns a custom network, path/to/file.py:NAME or package.module:NAME, whose code is executed.",
+            "that returns a custom network, FILE.py:NAME or package.module:NAME, whose code is executed.",
             group=MEASURE,
             metavar="SPEC",
-            shown_default="taken from the statistics files, else inception",
+            shown_default="inception; with a statistics file, the file's",
         ),
     ] = None
     dims: Annotated[
@@ -163,7 +163,7 @@ class StatisticsSettings(CheckSettings):
             help="Feature dimensions, which select a layer of Inception.",
             group=MEASURE,
             choices=("64", "192", "768", "2048"),
-            shown_default="taken from the statistics files, else 2048",
+            shown_default="2048; with a statistics file, the file's",
         ),
     ] = None
     weights: Annotated[
@@ -199,7 +199,7 @@ class StatisticsSettings(CheckSettings):
         str | Sequence[str | Metric],
         Setting(
             help=f"Metrics to compute in one pass over the images: {', '.join(BUILT_IN)}, all (each of these that can "
-            "be computed), or path/to/file.py:NAME for a custom metric, whose code is executed. See `fidtool metrics`.",
+            "be computed), or FILE.py:NAME for a custom metric, whose code is executed. See `fidtool metrics`.",
             group=METRICS,
             metavar="NAME,NAME",
         ),

@@ -1,4 +1,4 @@
-"""Objects in user code, named by a spec: ``path/to/file.py:NAME`` or ``package.module:NAME``."""
+"""Objects in user code, named by a spec: ``FILE.py:NAME`` or ``package.module:NAME``."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def load(spec: str) -> tuple[Any, str]:
     """Load the object that ``spec`` names. This runs the file's code with the caller's rights.
 
     Args:
-        spec: ``path/to/file.py:NAME``, or ``package.module:NAME`` for a module that can be imported, also from the
+        spec: ``FILE.py:NAME``, or ``package.module:NAME`` for a module that can be imported, also from the
             current folder.
 
     Returns:

@@ -26,7 +26,7 @@ _EXAMPLES = (
 def metrics(names: tuple[str, ...], as_json: bool) -> None:
     """List the metrics for --metrics; with NAMEs, only these, with their values and settings.
 
-    NAME can be path/to/file.py:NAME for a custom metric, whose code is executed.
+    NAME can be FILE.py:NAME for a custom metric, whose code is executed.
     """
     found = [_described(metric_named(name)) for name in names or BUILT_IN]
     if as_json:

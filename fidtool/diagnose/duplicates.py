@@ -16,7 +16,7 @@ from fidtool.diagnose.copies import Copies, Groups, find_shared_copies
 from fidtool.images.records import ImageRecords
 
 NOTABLE_SHARE = 0.01
-"""Share of duplicates from which a warning is given. Smaller shares are only recorded: most photo collections have a
+"""Share of duplicates at which a warning is issued. Smaller shares are only recorded: most photo collections have a
 few duplicates."""
 _NOTABLE_NEAR_SHARE = 0.05
 """The same threshold for exact and near duplicates together: simple images may look alike by chance."""

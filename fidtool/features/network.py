@@ -27,7 +27,7 @@ def _floats(values: Iterable[float]) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Network:
-    """A custom feature extractor, as returned by the factory in ``--extractor FILE.py:FACTORY``.
+    """A custom feature extractor, as returned by the factory in ``--extractor FILE.py:NAME``.
 
     Attributes:
         module: maps a float32 tensor of shape (n, 3, input_size, input_size) to (n, D), (n, D, 1, 1) or (n, D, h, w);

@@ -201,7 +201,7 @@ class Comparer:
         """Inspects the images of both sets, if the diagnosis is enabled. A collective.
 
         Returns:
-            On every rank, whether the images that `images_to_measure` returns must be processed: FAKE has so many
+            On every rank, whether the images that `images_to_measure` returns must be processed: FAKE has enough
             duplicates that the distance without them is of interest, and it cannot be computed from known features.
         """
         if not self._inputs.settings.diagnose:

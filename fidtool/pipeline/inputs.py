@@ -116,7 +116,7 @@ class Inputs:
         for line in found.left_out:
             if line not in self.taken:
                 self.taken.append(line)
-                self.run.console.warn(line)
+                self.run.console.say(line)
         self.adapted = found.adapted if fit else self.adapted
         if self._real:
             check_counts(found.settings, self._counts, fakes)

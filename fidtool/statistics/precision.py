@@ -20,7 +20,7 @@ FEWEST_BITS = 14
 
 
 def better_step(feature_step: int, largest: float) -> int:
-    """Returns a step for features up to ``largest``, in units of the current step, with room for four times as much."""
+    """Returns a step for features up to ``largest``, in units of the current step, with a margin of a factor of 4."""
     _, room = math.frexp(largest)
     return feature_step + INTEGER_BITS - 2 - room
 

@@ -130,7 +130,7 @@ def _copied(module: nn.Module) -> nn.Module:
         raise InputError(
             f"the metric must copy its network, and {type(module).__name__} cannot be copied "
             f"({' '.join(str(error).split())[:200]}):",
-            "pass 'file.py:factory', which creates it, instead",
+            "pass 'FILE.py:NAME', which creates it, instead",
         ) from error
     copied.zero_grad(set_to_none=True)
     return copied

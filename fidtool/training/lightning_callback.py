@@ -60,7 +60,7 @@ class FIDCallback(Base):
         batch_size: number of images per call of ``generate``.
         name: name of the logged value.
         feature, protocol, weights, sync_timeout: see `FrechetInceptionDistance`; ``feature`` may also be
-            ``path/to/file.py:factory``.
+            ``FILE.py:NAME``.
 
     Attributes:
         fid: the last value; None before the first evaluation.
@@ -203,7 +203,7 @@ class FIDCallback(Base):
         if isinstance(self._feature, Network):
             raise InputError(
                 "a folder as FIDCallback's reference needs a network that is specified by name:",
-                "pass feature='file.py:factory', or the statistics file that `fidtool stats` writes for the folder",
+                "pass feature='FILE.py:NAME', or the statistics file that `fidtool stats` writes for the folder",
             )
         named = isinstance(self._feature, str)
         statistics = compute_statistics(

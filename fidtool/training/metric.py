@@ -98,7 +98,7 @@ class FrechetInceptionDistance(Base):
     can be repeated.
 
     Args:
-        feature: 64, 192, 768 or 2048 for a layer of Inception, the name of a network or ``path/to/file.py:factory`` (as
+        feature: 64, 192, 768 or 2048 for a layer of Inception, the name of a network or ``FILE.py:NAME`` (as
             for ``--extractor``), or a `fidtool.Network`, which is copied.
         reset_real_features: whether ``reset`` also discards the real images.
         normalize: whether images are floating-point in 0..1 (converted to 8 bits as in torchmetrics) instead of uint8.

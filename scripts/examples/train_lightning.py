@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("real", help="folder of real images, used for training and for the FID")
     parser.add_argument("--epochs", type=int, default=10, help="number of epochs")
     parser.add_argument("--num-samples", type=int, default=2048, help="number of images to generate for each FID")
-    parser.add_argument("--feature", default="2048", help="Inception's dimensions, or FILE.py:FACTORY")
+    parser.add_argument("--feature", default="2048", help="Inception's dimensions, or FILE.py:NAME")
     parser.add_argument("--checkpoints", default="checkpoints", help="folder for the checkpoints")
     parser.add_argument("--resume", help="checkpoint from which to continue")
     arguments = parser.parse_args()

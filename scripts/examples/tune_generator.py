@@ -72,7 +72,7 @@ def main() -> None:
     """Fine-tune the generator, and print the FID before and after."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("real", help="folder of real images")
-    parser.add_argument("--feature", default="64", help="Inception's dimensions, or FILE.py:FACTORY")
+    parser.add_argument("--feature", default="64", help="Inception's dimensions, or FILE.py:NAME")
     parser.add_argument("--steps", type=int, default=200, help="number of steps")
     parser.add_argument("--batch", type=int, default=32, help="samples per rank and step")
     parser.add_argument("--samples", type=int, default=512, help="number of held-out samples")

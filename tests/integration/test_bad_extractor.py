@@ -29,8 +29,8 @@ def refused(here: Run, extractor: str, texts: list[str], status: int = 2) -> Non
     [
         ("nowhere.py:network", ["nowhere.py", "no file"]),
         ("real:network", ["real:network"]),
-        ("resnet50", ["resnet50", "file.py:factory"]),
-        ("inception:", ["inception:", "file.py:factory"]),
+        ("resnet50", ["resnet50", "FILE.py:NAME"]),
+        ("inception:", ["inception:", "FILE.py:NAME"]),
         (TINY_FILE, ["needs the name of a function", "tiny_network.py:network, or "]),
         (f"{TINY_FILE}:", ["tiny_network.py: needs", "tiny_network.py:network, or "]),
         (f"{TINY_FILE}:missing", ["tiny_network.py:missing", "tiny_network.py has no missing"]),

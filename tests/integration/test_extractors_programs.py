@@ -1,4 +1,4 @@
-"""``--extractor FILE.pt2``, TorchScript files, ``package.module:factory``, and their flags."""
+"""``--extractor FILE.pt2``, TorchScript files, ``package.module:NAME``, and their flags."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_programs_exported_in_training_mode_are_refused(here: Run, place: Path) 
 
 
 def test_a_factory_in_a_module(here: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The current folder is on the search path, as with `python -m`. `file.py:factory` gives the same network."""
+    """The current folder is on the search path, as with `python -m`. `FILE.py:NAME` gives the same network."""
     (place / "ours").mkdir()
     (place / "ours" / "__init__.py").write_text("")
     source = Path(TINY.rpartition(":")[0]).read_text()

@@ -108,7 +108,7 @@ def test_download(here: Run, place: Path, server: str, monkeypatch: pytest.Monke
     arguments = ("compute", "real", "fake", "--extractor", "torchvision:resnet18", "--json")
     downloaded = here(*arguments)
     assert downloaded.status == 0, downloaded.stderr
-    assert f"getting the weights IMAGENET1K_V1 of torchvision's resnet18: {server}" in downloaded.stderr
+    assert f"downloading the weights IMAGENET1K_V1 of torchvision's resnet18: {server}" in downloaded.stderr
     local = here(*arguments, "--weights", "resnet18.pth")
     named = here(*arguments, "--weights", "IMAGENET1K_V1")
     assert downloaded.fid == local.fid == named.fid

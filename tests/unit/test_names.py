@@ -92,7 +92,7 @@ def test_a_file_without_the_name_of_what_is_in_it(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=re.escape(f"{file}:Only") + "$"):
         metric_named(f"{file}")
     file.write_text("no Python")
-    with pytest.raises(InputError, match=re.escape(f"{file}:FACTORY") + "$"):
+    with pytest.raises(InputError, match=re.escape(f"{file}:NAME") + "$"):
         check_extractor(NetworkChoice(f"{file}"))
     with pytest.raises(InputError, match=re.escape(f"{file}:NAME") + "$"):
         metric_named(f"{file}")

@@ -50,7 +50,7 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
     if choice.weights is not None:
         return State(read_tensors(weights_file(choice)), choice.weights)
     source = url(name)
-    say(f"getting the weights of DINOv2 {name}: {source}")
+    say(f"downloading the weights of DINOv2 {name}: {source}")
     with downloading(choice, f"dinov2:{name}", source, "FIDTOOL_DINOV2_URL to the address of a mirror"):
         state = torch.hub.load_state_dict_from_url(source, map_location="cpu", progress=False, weights_only=True)
     return State(state, source)

@@ -136,9 +136,9 @@ def check_extractor(choice: NetworkChoice) -> None:
         problem = (
             f"{choice.option('extractor', extractor)} needs the name of a function that returns a fidtool.Network:"
         )
-        raise InputError(problem, *(specs_of_factories(file) or [f"{file}:FACTORY"]), setting=setting)
+        raise InputError(problem, *(specs_of_factories(file) or [f"{file}:NAME"]), setting=setting)
     listed = (
-        f"{NAMED_EXTRACTORS}, FILE.pt2 or TorchScript FILE.pt, and path/to/file.py:factory or package.module:factory "
+        f"{NAMED_EXTRACTORS}, FILE.pt2 or TorchScript FILE.pt, and FILE.py:NAME or package.module:NAME "
         "for a custom network"
     )
     close = _meant_by(extractor) or closest(extractor, ("inception", *MODEL_FAMILIES))

@@ -269,7 +269,7 @@ def _read_checked(path: Path, own: str = "extractor") -> bytes:
         raise InputError(
             f"the weights file {path} has the wrong hash: its SHA-256 {found} is neither that of {known}",
             "download it again",
-            f"use a custom network with {option(own, 'FILE.py:FACTORY')}",
+            f"use a custom network with {option(own, 'FILE.py:NAME')}",
             setting="weights",
         )
     return data

@@ -57,7 +57,7 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
         )
     entry = entries[weights or "DEFAULT"]
     _preset(model, entry)  # refused before anything is downloaded
-    say(f"getting the weights {entry.name} of torchvision's {model}: {entry.url}")
+    say(f"downloading the weights {entry.name} of torchvision's {model}: {entry.url}")
     with downloading(choice, f"torchvision:{model}", entry.url, _CACHE):
         loaded = torchvision.models.get_model(model, weights=entry, progress=False)
     return State(loaded.state_dict(), entry.url, entry.name)
@@ -118,7 +118,7 @@ def _preset(model: str, entry: Any) -> Any:
         raise InputError(
             f"torchvision:{model} is not an image classifier (its weights come with {type(preset).__name__}):",
             "choose one of torchvision's classification models",
-            "wrap it in a custom factory (FILE.py:FACTORY)",
+            "wrap it in a custom factory (FILE.py:NAME)",
         )
     if preset.interpolation.value not in _RESIZES:
         raise InputError(f"torchvision:{model} needs {preset.interpolation.value} resizing, which is not supported")

@@ -1,4 +1,4 @@
-"""Custom networks: ``path/to/file.py:factory``, ``package.module:factory``, and programs in files.
+"""Custom networks: ``FILE.py:NAME``, ``package.module:NAME``, and programs in files.
 
 A program is a file written by torch.export.save (.pt2) or torch.jit.save (TorchScript). An extra file in the archive,
 ``fidtool.json``, states what else defines its features: an object with ``input_size``, ``mean``, ``std`` and
@@ -138,7 +138,7 @@ def _torchscript(choice: NetworkChoice) -> tuple[nn.Module, str | bytes]:
         raise InputError(
             f"{path} is not a TorchScript program ({in_short(error)}); a state_dict needs its network:",
             f"pass it with {choice.option('weights')} and name the network with {choice.option('extractor')}",
-            "write a factory (FILE.py:FACTORY)",
+            "write a factory (FILE.py:NAME)",
             setting=choice.named("extractor"),
         ) from None
     return _TorchScript(script), extra[_EXTRA]

@@ -71,7 +71,7 @@ def test_settings_that_make_no_sense(settings: dict[str, int], text: str) -> Non
 
 
 def test_a_folder_needs_a_network_with_a_name(tmp_path: Path) -> None:
-    with pytest.raises(fidtool.InputError, match=r"feature='file.py:factory'"):
+    with pytest.raises(fidtool.InputError, match=r"feature='FILE.py:NAME'"):
         started(FIDCallback(lambda n, seed: None, tmp_path, feature=network()))
     with pytest.raises(fidtool.InputError, match="no statistics file"):
         started(FIDCallback(lambda n, seed: None, tmp_path / "none.npz", feature=network()))

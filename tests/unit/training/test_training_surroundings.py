@@ -242,7 +242,7 @@ def test_a_network_in_training_is_copied() -> None:
 def test_a_network_that_cannot_be_copied() -> None:
     module = nn.Conv2d(3, 4, 3)
     module.stream = io.TextIOWrapper(io.BytesIO())  # type: ignore[assignment]
-    with pytest.raises(fidtool.InputError, match=r"Conv2d cannot be copied \(.*TextIOWrapper.*pass 'file.py:factory'"):
+    with pytest.raises(fidtool.InputError, match=r"Conv2d cannot be copied \(.*TextIOWrapper.*pass 'FILE.py:NAME'"):
         FrechetInceptionDistance(fidtool.Network(module, input_size=8))
 
 

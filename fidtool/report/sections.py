@@ -246,9 +246,9 @@ def metric_value(name: str, result: Comparison) -> MetricValue:
     """The value of a metric, by its plain name."""
     shown, metrics, key = result.labels.numbers[name], result.metrics, result.labels.key
     value = metrics[key(name)]
-    if not shown.spread:
+    spread = metrics.get(key(shown.spread)) if shown.spread else None
+    if spread is None:
         return MetricValue(f"{value:.{shown.digits}f}", "", repr(value))
-    spread = metrics[key(shown.spread)]
     digits = _decimals(spread, shown.digits)
     return MetricValue(f"{value:.{digits}f}", f"{spread:.{digits}f}", f"{value!r} ± {spread!r}")
 

@@ -6,7 +6,7 @@ import base64
 import io
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -29,9 +29,11 @@ BYTES_AT_SHORTEST_SIDE = 4 * 1024
 SMALL = 64
 """Images up to this long side are shown with visible pixels, and stored losslessly if they fit."""
 MOST_COLUMNS = 8
-"""Maximum number of FAKEs that the sheet of equal names shows side by side."""
+"""Maximum number of FAKEs that a table of equal names shows side by side."""
+MOST_TABLES = 3
+"""Maximum number of tables of equal names."""
 _MOST_COMPARED = 72
-"""Maximum number of images on the sheet of equal names."""
+"""Maximum number of images in the tables of equal names."""
 _MOST_ROWS = 12
 _QUALITIES = (85, 75, 60, 40, 20, 5)
 
@@ -95,17 +97,28 @@ class Card:
 
 
 @dataclass(frozen=True)
-class SameNames:
+class NameTable:
     """Images with equal names in several FAKEs, side by side.
 
     Attributes:
         columns: short names of the FAKEs.
         rows: name of the images, and the image of each FAKE; None if it has no image with that name.
-        left_out: number of further FAKEs that share names but have no column.
     """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, tuple[Picture | None, ...]], ...]
+
+
+@dataclass(frozen=True)
+class SameNames:
+    """Images with equal names.
+
+    Attributes:
+        tables: one per group of FAKEs that share names.
+        left_out: number of further FAKEs that share names but have no column.
+    """
+
+    tables: tuple[NameTable, ...]
     left_out: int
 
 
@@ -129,7 +142,8 @@ class Sheets:
         cards = [card for sheets in self.fakes for cards in sheets.values() for card in cards]
         pictures = [picture for card in [*cards, *self.real] for picture in card.pictures]
         if self.same_names is not None:
-            pictures += [picture for _, row in self.same_names.rows for picture in row if picture is not None]
+            rows = [row for table in self.same_names.tables for _, row in table.rows]
+            pictures += [picture for row in rows for picture in row if picture is not None]
         return [picture.thumbnail.file for picture in pictures if picture.thumbnail.file]
 
 
@@ -184,25 +198,40 @@ def _same_names(
         for path, exhibit, name in zip(paths, exhibits, names, strict=True)
         if exhibit is not None
     }
-    counts = Counter(name for _, named in sets.values() for name in named)
-    sharing = [each for each in sets.values() if any(counts[name] > 1 for name in each[1])]
-    columns = sharing[:MOST_COLUMNS]
-    if len(columns) < 2:
+    groups = _sharing_names({path: named.keys() for path, (_, named) in sets.items()})
+    shown_groups = [group[:MOST_COLUMNS] for group in groups[:MOST_TABLES]]
+    columns = sum(map(len, shown_groups))
+    if not columns:
         return None
+    most_rows = min(_MOST_ROWS, _MOST_COMPARED // columns)
+    tables = tuple(_name_table([sets[path] for path in group], most_rows, thumbnail) for group in shown_groups)
+    return SameNames(tables, sum(map(len, groups)) - columns)
+
+
+def _sharing_names(names: Mapping[str, Collection[str]]) -> list[list[str]]:
+    """The groups of paths that share names, directly or through others of the group; the largest first."""
+    groups: list[tuple[list[str], set[str]]] = []
+    for path, own in names.items():
+        joined = [group for group in groups if group[1].intersection(own)]
+        groups = [group for group in groups if group not in joined]
+        members = [member for group in joined for member in group[0]]
+        groups.append(([*members, path], set(own).union(*(group[1] for group in joined))))
+    order = list(names)
+    found = [sorted(members, key=order.index) for members, _ in groups if len(members) > 1]
+    return sorted(found, key=lambda members: (-len(members), order.index(members[0])))
+
+
+def _name_table(
+    columns: Sequence[tuple[str, Mapping[str, str]]], most_rows: int, thumbnail: MakeThumbnail
+) -> NameTable:
+    """The table of these FAKEs, each with its short name and its images by name. Names that more of them have first."""
     counts = Counter(name for _, named in columns for name in named)
-    most = min(_MOST_ROWS, _MOST_COMPARED // len(columns))
-    rows = [name for name, count in counts.most_common(most) if count > 1]
-    return SameNames(
-        tuple(name for name, _ in columns),
-        tuple(
-            (
-                row,
-                tuple(_picture(thumbnail, named[row], f"{name}:") if row in named else None for name, named in columns),
-            )
-            for row in sorted(rows)
-        ),
-        len(sharing) - len(columns),
-    )
+    rows = sorted(name for name, count in counts.most_common(most_rows) if count > 1)
+    pictures = {
+        row: tuple(_picture(thumbnail, named[row], f"{name}:") if row in named else None for name, named in columns)
+        for row in rows
+    }
+    return NameTable(tuple(name for name, _ in columns), tuple(pictures.items()))
 
 
 def _pair(fake: str, real: str) -> list[tuple[str, str]]:

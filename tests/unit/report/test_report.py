@@ -355,9 +355,30 @@ def test_of_many_sets_with_equal_names_some_are_side_by_side() -> None:
     exhibits = [named(*(f"{number}.png" for number in range(100)), folder=fake) for fake in fakes]
     found = sheets_of(bare(*fakes).results, exhibits, fakes, Thumbnail).same_names
     assert found is not None
-    assert (found.columns, found.left_out) == (tuple(fakes[:MOST_COLUMNS]), 2)
-    assert 5 < len(found.rows) < 15
-    assert "2 more contain images of the same names" in html_report(bare(*fakes), exhibits)
+    (table,) = found.tables
+    assert (table.columns, found.left_out) == (tuple(fakes[:MOST_COLUMNS]), 2)
+    assert 5 < len(table.rows) < 15
+    assert "2 more sets contain images with the same names" in html_report(bare(*fakes), exhibits)
+
+
+def test_sets_that_share_different_names_have_tables_of_their_own() -> None:
+    """Two sets also belong together if a third one shares names with both."""
+    fakes = ["a", "p", "b", "q", "c", "alone"]
+    own = {"a": "01", "b": "12", "c": "2", "p": "89", "q": "9", "alone": "5"}
+    exhibits = [named(*own[fake], folder=fake) for fake in fakes]
+    found = sheets_of(bare(*fakes).results, exhibits, fakes, Thumbnail).same_names
+    assert found is not None
+    assert [table.columns for table in found.tables] == [("a", "b", "c"), ("p", "q")]
+    assert [[name for name, _ in table.rows] for table in found.tables] == [["1", "2"], ["9"]]
+    assert found.left_out == 0
+
+
+def test_groups_that_share_names_are_limited() -> None:
+    fakes = [f"{group}{member}" for group in "abcde" for member in (1, 2)]
+    exhibits = [named(*(f"{fake[0]}{number}" for number in range(20)), folder=fake) for fake in fakes]
+    found = sheets_of(bare(*fakes).results, exhibits, fakes, Thumbnail).same_names
+    assert found is not None
+    assert ([len(table.rows) for table in found.tables], found.left_out) == ([12] * 3, 4)
 
 
 def test_every_image_can_be_enlarged(files: list[str]) -> None:

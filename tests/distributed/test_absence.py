@@ -34,7 +34,7 @@ def test_a_typo_on_one_rank_ends_all_under_torchrun(arena: Arena) -> None:
     assert end.left == []
 
 
-def test_a_typo_on_every_rank_is_said_once_under_torchrun(arena: Arena) -> None:
+def test_a_typo_on_every_rank_is_reported_once_under_torchrun(arena: Arena) -> None:
     end = arena.torchrun(arena.arguments("--sed", 5), 2, **PATIENT)
     (said,) = end.causes
     assert "no such option" in said
@@ -46,7 +46,9 @@ def test_a_typo_on_every_rank_is_said_once_under_torchrun(arena: Arena) -> None:
     [(["--sed", "5"], "no such option"), (["--value-range", "1,0"], "must rise")],
     ids=["typo", "value"],
 )
-def test_an_error_on_one_rank_ends_all_by_hand(arena: Arena, golden: Golden, wrong: list[str], said: str) -> None:
+def test_an_error_on_one_rank_ends_all_without_a_launcher(
+    arena: Arena, golden: Golden, wrong: list[str], said: str
+) -> None:
     """On the rank concerned and on rank zero, which may be on another machine."""
     end = arena.by_hand([arena.arguments(), arena.arguments(*wrong)], **PATIENT)
     assert end.statuses == [2, 2]

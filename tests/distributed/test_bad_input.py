@@ -49,7 +49,7 @@ torch.distributed.destroy_process_group = slowly
 """
 
 
-def test_the_cause_is_said_even_where_rank_zero_is_slow_to_leave(fidtool: Run, place: Path) -> None:
+def test_the_cause_is_printed_even_if_rank_zero_exits_slowly(fidtool: Run, place: Path) -> None:
     """torchrun kills the other ranks as soon as one exits with an error: the cause must be printed before that."""
     half(place / "fake" / "00011.png")
     (place / "slow.py").write_text(SLOW_END)

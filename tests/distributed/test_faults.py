@@ -212,7 +212,7 @@ def test_a_killed_worker_ends_all(arena: Arena, check: Check, launcher: str) -> 
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_killed_rank_takes_its_workers_along(arena: Arena, check: Check, launcher: str) -> None:
+def test_the_workers_of_a_killed_rank_exit(arena: Arena, check: Check, launcher: str) -> None:
     """Under torchrun with separate interpreters: the workers are found by their environment."""
     variables, arguments = {"FAULT": "kill", "FAULT_RANK": "1"}, arena.arguments("--num-workers", 2)
     run = arena.torchrun(arguments, 2, fresh=True, **variables) if launcher == "torchrun" else None
@@ -244,7 +244,7 @@ def apart(ahead: Callable[..., Ahead]) -> Ahead:
 
 
 @pytest.mark.parametrize("fault", APART)
-def test_ranks_on_machines_of_their_own_hear_of_it_too(apart: Ahead, check: Check, fault: str) -> None:
+def test_ranks_on_separate_machines_end_too(apart: Ahead, check: Check, fault: str) -> None:
     """A lost rank is only detected by missing heartbeats."""
     run = apart[fault]
     variables, _ = APART[fault]
@@ -301,7 +301,7 @@ def test_a_rank_that_never_starts_is_named(absent: Ahead, check: Check, launcher
     check(run.arena, run.end(), words, statuses(launcher, 2), worked=False)
 
 
-def test_a_rank_whose_rank_zero_never_starts_gives_up(absent: Ahead, golden: Golden) -> None:
+def test_a_rank_gives_up_if_rank_zero_never_starts(absent: Ahead, golden: Golden) -> None:
     run = absent["rank 0"]
     end = run.end()
     assert (end.statuses, end.recorded) == ([1], []), end
@@ -317,7 +317,7 @@ def test_a_signal_to_the_launcher_stops_all(arena: Arena, check: Check, number: 
     check(arena, end, f"{number.name} to the launcher", [1], 128 + number, **EITHER)
 
 
-def test_a_launcher_that_is_killed_takes_its_ranks_along(arena: Arena, check: Check) -> None:
+def test_the_ranks_of_a_killed_launcher_exit(arena: Arena, check: Check) -> None:
     end = arena.torchrun(arena.arguments(), 2, act=lambda launcher: launcher.send(signal.SIGKILL), FAULT_PACE=LONG)
     check(arena, end, "killed launcher", [-signal.SIGKILL], store_gone=True)
 
@@ -366,7 +366,7 @@ def test_ranks_with_different_arguments_end(arena: Arena, check: Check, launcher
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_signal_keeps_what_was_finished(arena: Arena, check: Check, ranks: int) -> None:
+def test_finished_work_is_saved_after_a_signal(arena: Arena, check: Check, ranks: int) -> None:
     """Also during a forward pass that never ends, and long before the next save."""
 
     def act(started: list[Rank]) -> None:
@@ -391,7 +391,7 @@ def test_a_full_disk_loses_no_result(arena: Arena, reference: float, launcher: s
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_frozen_worker_runs_into_the_timeout(patient: Ahead, check: Check, ranks: int) -> None:
+def test_a_frozen_worker_causes_a_timeout(patient: Ahead, check: Check, ranks: int) -> None:
     """Either the deadline of the batch or that of the collective comes first."""
     run = patient[f"frozen worker, {ranks}"]
     words = {f"frozen worker, {ranks}": "no batch for 10 s"}
@@ -401,12 +401,12 @@ def test_a_frozen_worker_runs_into_the_timeout(patient: Ahead, check: Check, ran
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_rank_that_is_stuck_but_alive_runs_into_the_timeout(patient: Ahead, check: Check, launcher: str) -> None:
+def test_a_rank_that_is_stuck_but_alive_causes_a_timeout(patient: Ahead, check: Check, launcher: str) -> None:
     run = patient[f"stuck, {launcher}"]
     check(run.arena, run.end(), "stuck rank 1", statuses(launcher, 2))
 
 
-def test_a_launcher_that_is_frozen_is_named_and_no_rank_blamed(frozen_launcher: Begun, check: Check) -> None:
+def test_a_frozen_launcher_is_named_and_no_rank_is_blamed(frozen_launcher: Begun, check: Check) -> None:
     """torchrun's ranks are in separate sessions and keep running."""
     (launcher,) = frozen_launcher.ranks
     wait_until(lambda: not children_of(launcher.pid), "the ranks wait for the launcher")

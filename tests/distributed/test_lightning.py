@@ -47,7 +47,7 @@ def test_every_two_epochs_stopping_and_resuming(programs: Programs, tmp_path: Pa
     assert stopped.split()[2] == "4", "epoch 3 is the best, epoch 4 worse, and patience 1"
 
 
-def test_training_goes_on_as_without_it(programs: Programs, tmp_path: Path) -> None:
+def test_the_callback_does_not_affect_training(programs: Programs, tmp_path: Path) -> None:
     """Its random numbers equal those of a training that generates no samples."""
     (with_fid,) = runs_of(programs, 1, "every-two", tmp_path / "with")
     (without,) = runs_of(programs, 1, "without", tmp_path / "without")

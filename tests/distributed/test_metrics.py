@@ -35,9 +35,7 @@ def test_the_same_bits_at_any_world_size(fidtool: Run, here: Run, sets: tuple[Pa
     assert on_disk.json["results"][0]["count"] == {"real": COUNT, "fake": COUNT + 2}
 
 
-def test_a_metric_of_ones_own_has_the_same_bits_at_any_world_size(
-    fidtool: Run, here: Run, sets: tuple[Path, Path]
-) -> None:
+def test_a_custom_metric_has_the_same_bits_at_any_world_size(fidtool: Run, here: Run, sets: tuple[Path, Path]) -> None:
     own = ("--metrics", f"fid,{MIND}", "--metric-option", "mind.directions=120")
     arguments = ["compute", *sets, "--extractor", TINY, *own, "--json", "--no-cache"]
     reference = here(*arguments).metrics
@@ -58,7 +56,9 @@ def test_all_metrics_at_any_world_size(fidtool: Run, here: Run, sets: tuple[Path
     assert several.stderr.count("omits 'sfid'") == 1
 
 
-def test_features_travel_in_statistics_files(here: Run, fidtool: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+def test_features_are_stored_in_statistics_files(
+    here: Run, fidtool: Run, sets: tuple[Path, Path], tmp_path: Path
+) -> None:
     reference = here("compute", *sets, "--extractor", TINY, *METRICS, "--json", "--no-cache").metrics
     file = tmp_path / "real.npz"
     assert here("stats", sets[0], "-o", file, "--extractor", TINY, *METRICS[:4]).status == 0

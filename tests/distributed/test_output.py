@@ -20,7 +20,7 @@ def sets(tmp_path: Path) -> tuple[Path, Path, Path]:
 
 
 @pytest.mark.parametrize("ranks", [None, 2])
-def test_json_has_the_promised_shape(fidtool: Run, sets: tuple[Path, Path, Path], ranks: int | None) -> None:
+def test_json_has_the_documented_structure(fidtool: Run, sets: tuple[Path, Path, Path], ranks: int | None) -> None:
     real, fake, _ = sets
     record = fidtool("compute", real, fake, "--extractor", TINY, "--json", "--no-cache", ranks=ranks).json
     assert record["schema"] == 2

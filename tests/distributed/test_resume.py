@@ -47,7 +47,7 @@ def await_passes(server: RankServer, ranks: list[Rank], passes: Path, more: int)
 @pytest.mark.parametrize(
     ("wanted", "batches", "ends", "worked"), [(3, 60, 1, 1), pytest.param(20, 150, 2, 15, marks=pytest.mark.slow)]
 )
-def test_kills_at_random_instants_cost_an_interval_each_and_no_bit(
+def test_kills_at_random_times_cost_at_most_an_interval_each(
     rank_server: RankServer, tmp_path: Path, wanted: int, batches: int, ends: int, worked: int
 ) -> None:
     """The network counts its passes in a file, including those of killed runs.
@@ -118,7 +118,7 @@ def test_a_finished_run_is_found_again(fidtool: Run, tmp_path: Path, ranks: int 
 
 
 @pytest.mark.parametrize("fault", ["kill", "terminate"])
-def test_torchruns_restarts_go_on(
+def test_a_run_resumes_after_a_restart_by_torchrun(
     rank_server: RankServer, environment: dict[str, str], tmp_path: Path, fault: str
 ) -> None:
     """The last rank is killed in the first attempt only; stdout is one JSON document."""

@@ -72,7 +72,7 @@ def test_the_api_works_again_after_a_run_and_after_an_error(
 
 
 @pytest.mark.slow  # six separate interpreters, whose exit is tested; forks skip it
-def test_a_rank_that_ends_right_after_a_collective_ends_well(environment: dict[str, str], tmp_path: Path) -> None:
+def test_a_rank_that_exits_right_after_a_collective_exits_cleanly(environment: dict[str, str], tmp_path: Path) -> None:
     """A gloo thread that still holds a Python tensor aborts the process at exit (in every second run of these)."""
     (tmp_path / "script.py").write_text(
         "import torch.distributed as dist\n"

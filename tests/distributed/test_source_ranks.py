@@ -112,7 +112,7 @@ def places(tmp_path: Path) -> list[Path]:
 
 @pytest.mark.parametrize("command", ["compute", "check"])
 @pytest.mark.parametrize("case", CASES)
-def test_ranks_with_other_contents_are_refused(
+def test_ranks_with_different_contents_are_refused(
     rank_server: RankServer, environment: dict[str, str], places: list[Path], case: str, command: str
 ) -> None:
     name, make = CASES[case]
@@ -137,7 +137,7 @@ def test_skipping_does_not_hide_that_files_are_missing_on_a_rank(
     assert "exists on rank 0 but not on this rank" in first
 
 
-def test_copies_on_every_machine_will_do(
+def test_local_copies_on_every_machine_are_accepted(
     rank_server: RankServer, environment: dict[str, str], places: list[Path]
 ) -> None:
     """Copied to local disks: equal contents, different time stamps."""

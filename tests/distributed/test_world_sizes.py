@@ -29,7 +29,7 @@ def statistics_bits(path: Path) -> tuple[bytes, bytes, int]:
     return statistics.mu.tobytes(), statistics.sigma.tobytes(), statistics.count
 
 
-def in_an_interpreter_of_its_own(environment: dict[str, str], arguments: list[str], folder: Path) -> Outcome:
+def in_a_new_interpreter(environment: dict[str, str], arguments: list[str], folder: Path) -> Outcome:
     """The command as started by a shell, on one rank."""
     command = [sys.executable, "-m", "fidtool", *arguments]
     done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=PATIENCE)
@@ -89,7 +89,7 @@ def test_any_launcher_gives_the_same_bits(
     fake = make_pictures(tmp_path / "fake", count, 2, ".jpg", sides=MIXED)
     common = [str(real), str(fake), "--extractor", TINY, "--batch-size", "4", "--no-cache", "--json", "--quiet"]
     runs: dict[str, Outcome] = {
-        "plain": in_an_interpreter_of_its_own(environment, ["compute", *common], tmp_path),
+        "plain": in_a_new_interpreter(environment, ["compute", *common], tmp_path),
         "2 workers": fidtool("compute", *common, "--num-workers", 2),
         "torchrun 1": fidtool("compute", *common, ranks=1),
         "torchrun 2, 2 workers": fidtool("compute", *common, "--num-workers", 2, ranks=2, fresh=True),
@@ -153,7 +153,7 @@ def _with_other_weights(folder: Path) -> dict[str, str]:
     return {"FIDTOOL_CACHE": str(cache), "FIDTOOL_WEIGHTS": str(offline_path())}
 
 
-def test_ranks_that_compute_other_bits_are_reported(fidtool: Run, tmp_path: Path) -> None:
+def test_ranks_that_compute_different_bits_are_reported(fidtool: Run, tmp_path: Path) -> None:
     """A network whose output depends on the rank simulates two kinds of GPU in one run."""
     uneven = tmp_path / "uneven.py"
     uneven.write_text(
@@ -198,12 +198,12 @@ def test_the_number_of_images_is_not_padded_to_the_ranks(fidtool: Run, tmp_path:
     np.testing.assert_allclose(statistics.sigma, 1 / 7, rtol=1e-14)
 
 
-def test_the_calling_environment_is_what_the_fixture_says() -> None:
+def test_the_environment_has_no_launcher_variables() -> None:
     """With a launcher's variables set, the tests above would be meaningless."""
     assert "RANK" not in os.environ
 
 
-def test_inside_a_program_that_has_a_process_group_of_its_own(
+def test_inside_a_program_with_a_process_group(
     tmp_path: Path, environment: dict[str, str], fidtool: Run, rank_server: RankServer
 ) -> None:
     """As in a training script: the group is used and left open; every rank gets the same evaluation."""

@@ -273,7 +273,7 @@ class TestReport:
             (("--plot", "plot.png", "--metrics", "kid"), "--plot draws the metric fid"),
         ],
     )
-    def test_refusals_come_before_the_work(
+    def test_invalid_settings_are_refused_before_the_work(
         self, here: Run, sets: tuple[Path, ...], flags: tuple[str, ...], words: str
     ) -> None:
         outcome = here("compute", *sets[:2], "--extractor", TINY, *flags)

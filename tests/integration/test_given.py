@@ -94,7 +94,9 @@ def test_every_form_gives_the_folders_values(
     assert evaluation.results[0].fake == "fake"
 
 
-def test_bfloat16_batches_come_close(place: Path, expected: dict[str, float], environment: dict[str, str]) -> None:
+def test_bfloat16_batches_give_similar_values(
+    place: Path, expected: dict[str, float], environment: dict[str, str]
+) -> None:
     """bfloat16 has eight significant bits, so its images differ slightly."""
     evaluation = fidtool.compute(place / "real", batches(pixels_in(place / "images")), value_range=(0, 1), **SETTINGS)
     assert evaluation.results[0].count_fake == COUNT

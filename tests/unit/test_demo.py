@@ -23,7 +23,7 @@ def looked_at(file: Path) -> dict[str, Any]:
     return found | {"colour": near(colour, absolute=0.5), "edges": near(edges, 0.02)}
 
 
-def test_golden_pictures(golden: Golden, tmp_path: Path) -> None:
+def test_golden_images(golden: Golden, tmp_path: Path) -> None:
     """The number of images and properties of some; the last digits depend on Pillow."""
     found = {}
     for place in make_sets(tmp_path / "demo"):

@@ -156,11 +156,11 @@ def test_every_name_can_be_imported_and_is_listed() -> None:
         assert thing is not None, name
 
 
-def test_how_they_are_called(golden: Golden) -> None:
+def test_signatures(golden: Golden) -> None:
     golden("public/calls", {name: described(thing) for name, thing in public()})
 
 
-def test_how_they_are_annotated(golden: Golden) -> None:
+def test_annotations(golden: Golden) -> None:
     """By the words in the source: a type checker's business. Exceptions have none of their own, settings have help."""
     bases = (BaseException, fidtool.Metric)
     callables = {name: thing for name, thing in public() if not (inspect.isclass(thing) and issubclass(thing, bases))}

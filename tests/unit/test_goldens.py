@@ -36,7 +36,7 @@ def test_differences_are_named(golden: Any, value: Any, said: list[str]) -> None
     assert list(differences(golden, value)) == said
 
 
-def test_masks_keep_the_shape() -> None:
+def test_masks_preserve_the_structure() -> None:
     run = {"host": "node7", "seconds": {"list": 0.1, "total": 2.5}, "speed": None, "all": [{"n": 1}, {"n": 2}]}
     run |= {"began": "2025-01-31T23:59:59Z", "ended": "2025-01-31 23:59:59"}
     assert masked(run, "host", "seconds.*", "speed", "all.*.n", "began", "ended") == {
@@ -50,7 +50,7 @@ def test_masks_keep_the_shape() -> None:
     assert placed({"at /tmp/x/a": ["in /tmp/x", 3]}, {"/tmp/x": "PLACE"}) == {"at PLACE/a": ["in PLACE", 3]}
 
 
-def test_nothing_is_written_unless_asked_for(tmp_path: Path) -> None:
+def test_goldens_are_only_written_on_request(tmp_path: Path) -> None:
     value = {"numbers": near([0.1, 2.0], 1e-12), "text": "é"}
     strict, writing = Golden(False, tmp_path), Golden(True, tmp_path)
     with pytest.raises(pytest.fail.Exception, match="there is none"):
@@ -68,7 +68,7 @@ def test_nothing_is_written_unless_asked_for(tmp_path: Path) -> None:
         strict("some/where", {**value, "numbers": near([0.2, 2.0], 1e-12)})
 
 
-def test_text_is_made_for_reading() -> None:
+def test_text_is_readable() -> None:
     value = {"short": [1, 2], "long": list(range(60)), "nested": {"a": "x" * 100, "b": [{"c": "y" * 90}, {}]}}
     text = as_text(value)
     assert json.loads(text) == value
@@ -76,7 +76,7 @@ def test_text_is_made_for_reading() -> None:
     assert text.splitlines()[1] == ' "short": [1, 2],'
 
 
-def test_no_golden_is_forgotten() -> None:
+def test_every_golden_is_used() -> None:
     """Each file is one that a test names, or begins as the names that a test makes."""
     tests = "".join(file.read_text("utf-8") for file in TESTS.rglob("*.py"))
     names = [file.relative_to(FOLDER).with_suffix("") for file in FOLDER.rglob("*.json")]

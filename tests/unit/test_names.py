@@ -77,7 +77,7 @@ def test_unknown_metrics(typed: str, message: str) -> None:
         metric_named(typed)
 
 
-def test_a_file_without_the_name_of_what_is_in_it(tmp_path: Path) -> None:
+def test_a_file_without_the_name_of_its_contents(tmp_path: Path) -> None:
     """The file is parsed and not run."""
     file = tmp_path / "code.py"
     file.write_text(CODE)

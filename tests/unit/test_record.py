@@ -11,7 +11,7 @@ from fidtool.record import call_of, changed_settings
 from fidtool.settings import Settings
 
 
-def test_settings_are_those_that_were_changed() -> None:
+def test_a_record_has_the_changed_settings() -> None:
     assert changed_settings(Settings()) == {}
     config = Settings(
         value_range=(0, 1), metrics=("kid",), max_pixels=10, on_error="skip", recursive=False, weights="w"
@@ -22,14 +22,14 @@ def test_settings_are_those_that_were_changed() -> None:
     assert changed_settings(Settings(report="page.html")) == {}, "it decides no number"
 
 
-def test_inception_that_was_asked_for_is_on_record() -> None:
+def test_inception_is_recorded_if_requested() -> None:
     """In the place of one that was not, the network of a statistics file is taken."""
     settings = Settings(extractor="inception")
     assert changed_settings(settings) == {"extractor": "inception"}
     assert call_of("a", ["b"], {}, settings) == "fidtool.compute('a', 'b', extractor='inception')"
 
 
-def test_the_command_has_its_launcher(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_recorded_command_has_its_launcher(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     typed = ["compute", "real/", "fake/"]
     assert command_of(typed) == ["fidtool", *typed]
     for name, value in {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}.items():

@@ -56,24 +56,24 @@ from fidtool.report.names import short_names, shortened
         ("://", "://"),
     ],
 )
-def test_addresses_lose_what_may_be_secret(text: str, shown: str) -> None:
+def test_secrets_are_removed_from_addresses(text: str, shown: str) -> None:
     assert redacted(text) == shown
     assert redacted(shown) == shown
 
 
-def test_keys_lose_secrets_too() -> None:
+def test_secrets_are_removed_from_keys() -> None:
     assert without_secrets({"https://u:p@h/x?t=1": {"https://h/x#t": 1}}) == {"https://h/x": {"https://h/x": 1}}
 
 
 @pytest.mark.parametrize("start", ["x://", "http://", "'x://u:p", ""])
 @pytest.mark.parametrize("rest", ["?)", "a", "x://", "u:x://", "a.", "[a:.", "a:@", "?a= ", "#&a", "'x://a' "])
-def test_hostile_texts_are_done_in_a_moment(start: str, rest: str) -> None:
+def test_hostile_texts_take_linear_time(start: str, rest: str) -> None:
     """Twice the text takes twice as long, which is a moment; with four times as long this would not end."""
     text = f"{start}{''.join(each * 200_000 for each in rest)} {start}{rest * 50_000}b"
     assert len(redacted(text)) <= len(text)
 
 
-def test_half_an_address_shows_no_secret() -> None:
+def test_a_shortened_address_shows_no_secret() -> None:
     """Where the middle of a long name is left out, the question mark may be in it."""
     address = f"https://host/{'folder/' * 30}x.zip?sig=pa55word"
     assert "pa55word" not in shortened(address)

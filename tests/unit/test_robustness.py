@@ -42,7 +42,7 @@ def test_files_that_change_during_the_run_are_reported(
     assert package.compute(images, images, extractor=TINY).run.images_computed == 20, "it was not cached"
 
 
-def test_a_pipe_is_writable_in_a_folder_that_is_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_pipe_is_writable_in_a_read_only_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As /dev/stdout is to everyone but root, whom nothing is forbidden: so the folder's answer is made up here."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -63,12 +63,12 @@ def test_a_pipe_is_writable_in_a_folder_that_is_not(monkeypatch: pytest.MonkeyPa
         ({"cache": None}, "cache must be True or False"),
     ],
 )
-def test_settings_of_other_types_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_settings_of_wrong_types_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(package.InputError, match=message):
         package.compute("real", "fake", **settings)
 
 
-def test_numpys_numbers_are_numbers() -> None:
+def test_numpy_numbers_are_accepted() -> None:
     assert type(Settings(batch_size=np.int64(4)).batch_size) is int  # type: ignore[arg-type]
     assert type(Settings(max_skip=np.float64(0.1)).max_skip) is float
     assert Settings(max_skip=Fraction(1, 4)).max_skip == 0.25  # type: ignore[arg-type]

@@ -77,7 +77,7 @@ def test_commands(golden: Golden) -> None:
 
 
 @pytest.mark.parametrize("name", LEAST)
-def test_help_can_be_asked_for(name: str) -> None:
+def test_help_flags(name: str) -> None:
     for flag in ("-h", "--help"):
         assert CliRunner().invoke(cli, [name, flag]).output.startswith(f"Usage: cli {name} ")
 
@@ -103,7 +103,7 @@ def test_help_in_groups(golden: Golden) -> None:
     golden("cli/help", found)
 
 
-def test_the_group(golden: Golden) -> None:
+def test_help_of_the_group(golden: Golden) -> None:
     """fidtool itself: its commands with a line each, its version."""
     text = CliRunner().invoke(cli, ["--help"], terminal_width=200).output
     listed = text.split("Commands:\n", 1)[1].splitlines()
@@ -125,7 +125,7 @@ TWICE = [
 ]
 
 
-def test_options_given_twice(golden: Golden) -> None:
+def test_options_passed_twice(golden: Golden) -> None:
     said = {}
     for arguments in TWICE:
         with pytest.raises(click.UsageError) as error:

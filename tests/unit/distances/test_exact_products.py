@@ -103,7 +103,7 @@ def test_features_that_the_step_rounds_away_and_other_shapes_are_refused() -> No
     assert zeros.step == 18
 
 
-def test_jobs_come_back_in_order() -> None:
+def test_jobs_are_returned_in_order() -> None:
     assert share_out([lambda number=number: number for number in range(5)], alone()) == [0, 1, 2, 3, 4]
     with pytest.raises(ZeroDivisionError):
         share_out([lambda: 1 // 0], alone())

@@ -91,7 +91,7 @@ def test_too_few_images_are_refused(count: int, options: dict[str, int], message
         extrapolated(generated(count, 0), **options)
 
 
-def test_the_fewest_there_can_be_are_enough() -> None:
+def test_the_smallest_allowed_number_of_images_is_enough() -> None:
     one = extrapolated(generated(505, 0))
     assert one.counts == tuple(range(500, 506))
     assert one.error > 2 * abs(TRUE), "the error reflects how little the points determine"

@@ -83,7 +83,7 @@ def _noted(log: list[str], name: str) -> Iterator[None]:
     log.append("back on work:")
 
 
-def test_pixels_travel_beside_the_work_and_no_more_than_two_batches_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_most_two_batches_are_copied_on_a_second_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = _FakeCuda()
     cuda.install(monkeypatch, device)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: cuda.log.append(f"kept for {stream.name}"))
@@ -104,7 +104,7 @@ def test_pixels_travel_beside_the_work_and_no_more_than_two_batches_do(monkeypat
     assert not isinstance(device.transfer_to(CPU), device.StreamedTransfer)
 
 
-def test_a_pass_is_recorded_once_and_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_is_captured_once_and_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = _FakeCuda()
     cuda.install(monkeypatch, fidtool.features.runner)
     calls = []
@@ -127,7 +127,7 @@ def test_a_pass_is_recorded_once_and_replayed(monkeypatch: pytest.MonkeyPatch) -
     assert cuda.log.count("replay") == 2
 
 
-def test_what_cannot_be_recorded_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_that_cannot_be_captured_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = _FakeCuda()
     cuda.install(monkeypatch, fidtool.features.runner)
     cuda.refuses = True
@@ -138,7 +138,7 @@ def test_what_cannot_be_recorded_is_called(monkeypatch: pytest.MonkeyPatch) -> N
     assert "replay" not in cuda.log
 
 
-def test_only_batches_of_known_size_are_recorded() -> None:
+def test_only_batches_of_known_size_are_captured() -> None:
     """A training loop's come as they are."""
     cuda = torch.device("cuda")  # a module without parameters goes there without CUDA
     module = nn.Identity()
@@ -150,7 +150,7 @@ def test_only_batches_of_known_size_are_recorded() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_replayed_passes_give_the_bits_of_called_ones() -> None:
+def test_replayed_passes_give_the_same_bits_as_called_ones() -> None:
     cuda = torch.device("cuda")
     module = Inception(load_weights(None, print).state)
     with repeatable(), torch.inference_mode():

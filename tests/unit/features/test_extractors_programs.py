@@ -24,7 +24,7 @@ def place(environment: dict[str, str], tmp_path: Path) -> Path:
     return make_place(environment, tmp_path)
 
 
-def test_every_pass_has_the_first_ones_bits_on_any_thread(place: Path) -> None:
+def test_every_pass_has_the_same_bits_on_any_thread(place: Path) -> None:
     """TorchScript left alone compiles after two passes, and rounds in another way from then on."""
     save_script(place / "small.pt", json.dumps(SETTINGS))
     extractor = built(str(place / "small.pt"))
@@ -55,12 +55,12 @@ def test_every_pass_has_the_first_ones_bits_on_any_thread(place: Path) -> None:
         ({"extractor": TINY, "input_size": 0}, "at least 1"),
     ],
 )
-def test_settings_that_make_no_sense(settings: dict[str, Any], text: str) -> None:
+def test_invalid_settings(settings: dict[str, Any], text: str) -> None:
     with pytest.raises(fidtool.InputError, match=text):
         Settings(**settings)
 
 
-def test_training_takes_named_networks_and_passes_gradients(place: Path) -> None:
+def test_training_accepts_named_networks_and_passes_gradients(place: Path) -> None:
     """Also through the rounding to 8 bits of a network that prepares images in its own way."""
     import torchvision
 
@@ -84,7 +84,7 @@ def test_training_takes_named_networks_and_passes_gradients(place: Path) -> None
 
 
 @pytest.mark.parametrize("protocol", ["clean", "torchmetrics", "stylegan", "adm"])
-def test_training_takes_every_protocol(place: Path, protocol: str) -> None:
+def test_training_accepts_every_protocol(place: Path, protocol: str) -> None:
     from fidtool.training import FeatureExtractor
 
     extractor = FeatureExtractor(TINY, protocol=protocol)

@@ -39,7 +39,7 @@ def shown(definition: Definition) -> dict[str, Any]:
     }
 
 
-def test_of_inception(golden: Golden) -> None:
+def test_fingerprints_of_inception(golden: Golden) -> None:
     """Each protocol at all dimensions, with the weights that there are, and the spatial features beside them."""
     found: dict[str, Any] = {}
     for name in PROTOCOLS:
@@ -68,7 +68,7 @@ def test_weights(golden: Golden) -> None:
     golden("features/weights", {"official": OFFICIAL_SHA256, "offline": OFFLINE_SHA256, "tensors": TENSORS_SHA256})
 
 
-def test_weights_that_are_here(converted_weights: tuple[bytes, str]) -> None:
+def test_weights_on_this_machine(converted_weights: tuple[bytes, str]) -> None:
     assert converted_weights[1] == TENSORS_SHA256
 
 
@@ -89,7 +89,7 @@ def torchscript(folder: Path) -> str:
     return str(folder / "program.pt")
 
 
-def test_of_networks_of_ones_own(golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fingerprints_of_custom_networks(golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file's factory, a module's, with settings of the command line, under another protocol, with a preparation."""
     monkeypatch.chdir(beside_network(tmp_path))
     (tmp_path / "golden_module.py").write_bytes((FOLDER / "network.py").read_bytes())
@@ -102,7 +102,7 @@ def test_of_networks_of_ones_own(golden: Golden, tmp_path: Path, monkeypatch: py
     golden("features/own_fingerprints", found)
 
 
-def test_of_programs(golden: Golden, tmp_path: Path) -> None:
+def test_fingerprints_of_programs(golden: Golden, tmp_path: Path) -> None:
     """A program's file, whose bytes differ from one torch to the next, is known by the start of its SHA-256."""
     json_text = json.loads(definition_of(torchscript(tmp_path)).to_json())
     name, _, digest = json_text.pop("extractor").partition("@")
@@ -120,7 +120,7 @@ PREPARATIONS = {
 }
 
 
-def test_of_preparations(golden: Golden) -> None:
+def test_descriptions_of_preparations(golden: Golden) -> None:
     """How a network's own way to prepare images is spelled, and what it does to images of several shapes."""
     found: dict[str, Any] = {}
     for name, arguments in PREPARATIONS.items():
@@ -130,7 +130,7 @@ def test_of_preparations(golden: Golden) -> None:
     golden("features/preparations", found)
 
 
-def test_normalisation_is_spelled_alike(golden: Golden) -> None:
+def test_description_of_the_normalisation(golden: Golden) -> None:
     """Whatever numbers a factory gives."""
     module = torch.nn.Identity()
     found = [
@@ -144,7 +144,7 @@ def test_normalisation_is_spelled_alike(golden: Golden) -> None:
     golden("features/normalisation", found)
 
 
-def test_of_a_published_network(golden: Golden, tmp_path: Path) -> None:
+def test_fingerprint_of_a_published_network(golden: Golden, tmp_path: Path) -> None:
     """torchvision's, with weights from a file."""
     torchvision = pytest.importorskip("torchvision")
     state = ramps(torchvision.models.squeezenet1_1(weights=None).state_dict())

@@ -115,19 +115,19 @@ def shown(calls: Calls, spec: str, weights: str | None = None) -> dict[str, Any]
     return {"asked": list(calls), "known by": json.loads(definition.to_json()), "sha256": definition.fingerprint}
 
 
-def test_of_timm(golden: Golden, calls: Calls, weights: str) -> None:
+def test_fingerprints_of_timm(golden: Golden, calls: Calls, weights: str) -> None:
     """Each framing, with each of the ways to resize."""
     golden("features/timm_fingerprints", {name: shown(calls, f"timm:{name}", weights) for name in TIMM})
 
 
-def test_of_dinov2(golden: Golden, calls: Calls, weights: str) -> None:
+def test_fingerprints_of_dinov2(golden: Golden, calls: Calls, weights: str) -> None:
     """Every architecture, by download, and the default one, by a file, too."""
     names = ["dinov2", *(f"dinov2:{name}" for name in ("vits14", "vitb14", "vitl14", "vitg14"))]
     found = {name: shown(calls, name) for name in names} | {"a file": shown(calls, "dinov2", weights)}
     golden("features/dinov2_fingerprints", found)
 
 
-def test_of_clip(golden: Golden, calls: Calls, weights: str) -> None:
+def test_fingerprints_of_clip(golden: Golden, calls: Calls, weights: str) -> None:
     """CMMD's own network, the default of CLIP's, one by its name, and weights of a file, which has its own colours."""
     found = {"CMMD's own": shown(calls, cmmd_network()), "clip": shown(calls, "clip")}
     found |= {"by name": shown(calls, "clip:RN50-quickgelu", "other"), "a file": shown(calls, "clip:RN50", weights)}

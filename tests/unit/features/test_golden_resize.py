@@ -33,7 +33,7 @@ def shown(resized: torch.Tensor, whole: bool) -> Any:
     return [list(values.shape), near(some, 1e-6, 1e-3), near(float(values.astype(np.float64).mean()), 1e-6)]
 
 
-def test_each_way(golden: Golden) -> None:
+def test_each_resize(golden: Golden) -> None:
     found: dict[str, Any] = {}
     for way in RESIZES:
         preparation = Preparation(way)

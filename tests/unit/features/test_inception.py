@@ -23,7 +23,7 @@ def images() -> torch.Tensor:
     return network_inputs()
 
 
-def test_the_shapes_are_torchvisions() -> None:
+def test_the_shapes_equal_torchvisions() -> None:
     module = Inception3(num_classes=1008, aux_logits=False, init_weights=False)
     theirs = {name: child.conv for name, child in module.named_modules() if isinstance(child, BasicConv2d)}
     assert list(CONVOLUTIONS) == list(theirs), "in this order"
@@ -45,7 +45,7 @@ def test_bits_do_not_depend_on_the_batch(state: dict[str, torch.Tensor], images:
 
 
 @needs_weights
-def test_spatial_features_come_beside_the_same_features(state: dict[str, torch.Tensor], images: torch.Tensor) -> None:
+def test_spatial_features_do_not_change_the_main_features(state: dict[str, torch.Tensor], images: torch.Tensor) -> None:
     with repeatable(), torch.inference_mode():
         features, spatial = SpatialInception(state, 768)(images[:3])
         assert torch.equal(features, Inception(state, 768)(images[:3]))
@@ -53,7 +53,7 @@ def test_spatial_features_come_beside_the_same_features(state: dict[str, torch.T
     assert spatial.min() >= 0
 
 
-def test_operators_that_compute_something_else_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operators_with_different_results_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are no part of torch's stable interface: a version in which they mean something else gets torch's own."""
     if not inception.packs(torch.float32):
         pytest.skip("they are not used here anyway")

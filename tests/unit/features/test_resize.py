@@ -52,7 +52,7 @@ def tf1_by_definition(image: NDArray[np.uint8], size: int) -> NDArray[np.float64
 
 
 @pytest.mark.parametrize(("height", "width"), SMALL)
-def test_tf1_is_its_definition(height: int, width: int) -> None:
+def test_tf1_equals_its_definition(height: int, width: int) -> None:
     pixels = noise(height, width)
     found = resize(pixels, 20, Preparation("bilinear-tf1"))
     assert (found.shape, found.dtype) == ((1, 3, 20, 20), torch.float32)
@@ -63,7 +63,7 @@ def test_tf1_is_its_definition(height: int, width: int) -> None:
 
 
 @pytest.mark.parametrize(("height", "width"), LARGE)
-def test_bilinear_is_torchs_on_a_tensor_of_zero_to_one(height: int, width: int) -> None:
+def test_bilinear_equals_torchs_on_values_from_0_to_1(height: int, width: int) -> None:
     """pytorch-fid: ToTensor, then interpolate, then 2x - 1."""
     pixels = noise(height, width)
     ready = to_tensor(pixels[0].numpy())[None]
@@ -77,21 +77,21 @@ def test_bilinear_is_torchs_on_a_tensor_of_zero_to_one(height: int, width: int) 
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_an_image_of_the_right_size_is_left_alone(method: Resize) -> None:
+def test_an_image_of_the_right_size_is_unchanged(method: Resize) -> None:
     pixels = noise(299, 299)
     assert torch.equal(resize(pixels, 299, Preparation(method)), pixels.permute(0, 3, 1, 2).float())
 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (7, 500), (400, 400)])
-def test_a_plain_colour_stays_plain(method: Resize, height: int, width: int) -> None:
+def test_a_uniform_colour_remains_uniform(method: Resize, height: int, width: int) -> None:
     pixels = torch.tensor([7, 130, 255], dtype=torch.uint8).expand(1, height, width, 3)
     expected = torch.tensor([7.0, 130.0, 255.0])[None, :, None, None].expand(1, 3, 299, 299)
     # The weights of a source pixel's neighbours add up to 1 in float32 only to a few of its roundings.
     torch.testing.assert_close(resize(pixels, 299, Preparation(method)), expected, rtol=1e-6, atol=0)
 
 
-def test_the_two_interpolations_differ() -> None:
+def test_bilinear_and_bilinear_tf1_differ() -> None:
     """Half-pixel centres are all the difference, and they are worth far more than rounding."""
     pixels = noise(32, 32)
     first, second = (resize(pixels, 299, Preparation(PROTOCOLS[name].resize)) for name in ("pytorch-fid", "tensorflow"))
@@ -99,7 +99,7 @@ def test_the_two_interpolations_differ() -> None:
 
 
 @pytest.mark.parametrize(("height", "width"), LARGE)
-def test_clean_is_pillows_resize_of_float32(height: int, width: int) -> None:
+def test_clean_equals_pillows_resize_of_float32(height: int, width: int) -> None:
     """clean-fid: each channel as float32 through Pillow's bicubic, clipped, not rounded."""
     pixels = noise(height, width)[0].numpy()
     channels = (Image.fromarray(pixels[:, :, channel].astype(np.float32)) for channel in range(3))
@@ -111,7 +111,7 @@ def test_clean_is_pillows_resize_of_float32(height: int, width: int) -> None:
 
 
 @pytest.mark.parametrize(("height", "width"), LARGE)
-def test_torchmetrics_is_torchmetrics_own_call_to_the_bit(height: int, width: int) -> None:
+def test_torchmetrics_is_bitwise_equal_to_torchmetrics_call(height: int, width: int) -> None:
     pixels = noise(height, width, 2)
     theirs = F.interpolate(
         pixels.permute(0, 3, 1, 2).contiguous().float(),
@@ -140,7 +140,7 @@ def test_mixed_sizes_equal_one_image_at_a_time(method: Resize) -> None:
     assert torch.equal(together[4], first)
 
 
-def test_the_input_is_left_as_it_was() -> None:
+def test_the_input_is_unchanged() -> None:
     image = noise(10, 12)[0]
     before = image.clone()
     network_input([image], 10, Preparation("bilinear"), torch.tensor(1.0), torch.tensor(2.0))
@@ -148,7 +148,7 @@ def test_the_input_is_left_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("method", ["bilinear", "bilinear-tf1", "bicubic-antialias", "pillow-bilinear"])
-def test_gradients_pass_where_passes_without_them_have_been(method: Resize) -> None:
+def test_gradients_pass_after_inference_mode(method: Resize) -> None:
     """What is kept from one call to the next must not be of inference mode."""
     pixels, preparation = torch.full((1, 9, 7, 3), 100, dtype=torch.uint8), Preparation(method)
     with torch.inference_mode():

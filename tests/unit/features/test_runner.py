@@ -15,7 +15,7 @@ from fidtool.features.torch_state import repeatable
 CPU = torch.device("cpu")
 
 
-def test_tf32_is_on_for_the_run_alone() -> None:
+def test_tf32_is_only_on_during_the_run() -> None:
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32
     with repeatable(tf32=True):
@@ -30,7 +30,7 @@ def test_tf32_is_on_for_the_run_alone() -> None:
 
 @pytest.mark.parametrize("count", [1, 3, 4, 5, 8, 11])
 @pytest.mark.parametrize("several", [False, True])
-def test_batches_of_one_shape_lose_nothing(count: int, several: bool) -> None:
+def test_padding_to_one_shape_loses_no_image(count: int, several: bool) -> None:
     seen = []
 
     def run(x: torch.Tensor) -> Any:
@@ -48,7 +48,7 @@ def test_batches_of_one_shape_lose_nothing(count: int, several: bool) -> None:
     assert len(parts) == 1 + several
 
 
-def test_numbers_survive_the_way_through_numpy() -> None:
+def test_features_can_be_converted_to_numpy() -> None:
     """bfloat16 has no counterpart in NumPy: features are float32 before anything keeps them."""
     runner = Runner(nn.Flatten(), CPU, Arithmetic("bf16"))
     assert np.isfinite(runner(torch.ones(2, 3, 4, 4)).float().numpy()).all()
@@ -72,7 +72,7 @@ class Watching(nn.Module):
 
 
 @pytest.mark.parametrize("precision", HALVES)
-def test_what_a_precision_is_called(precision: str) -> None:
+def test_dtypes_of_each_precision(precision: str) -> None:
     """Inception itself is of that type; another network is left to autocast."""
     half = HALVES[precision]
     inception, other = Watching(), Watching()

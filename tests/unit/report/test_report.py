@@ -69,7 +69,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [*(write_image(folder, name, seed=seed) for seed, name in enumerate(names)), str(folder / "gone.png")]
 
 
-def test_a_bare_result_leaves_out_what_there_is_not() -> None:
+def test_the_page_of_a_bare_result_has_no_empty_sections() -> None:
     page = Page(html_report(bare("some/fake"), [None]))
     assert page.text.count("12.3456") >= 2
     headings = [attributes["id"] for attributes in page.all("section")]
@@ -81,7 +81,7 @@ def test_a_bare_result_leaves_out_what_there_is_not() -> None:
     assert "fidtool compute real fake --report report.html" in page.text
 
 
-def test_everything_has_its_place(files: list[str]) -> None:
+def test_the_page_of_a_full_result_has_all_sections(files: list[str]) -> None:
     evaluation, exhibits = rich(bare("run/step100", "run/step200"), files)
     page = Page(html_report(evaluation, exhibits))
     sections = {attributes["id"] for attributes in page.all("section")}
@@ -106,7 +106,7 @@ def test_everything_has_its_place(files: list[str]) -> None:
     assert page.text.count("about every set") == 1, "once, not once a FAKE"
 
 
-def test_names_are_text_and_nothing_else(files: list[str]) -> None:
+def test_names_are_escaped(files: list[str]) -> None:
     evaluation, exhibits = rich(bare(f"sets/{NASTY}", os.fsdecode(b"sets/\xff"), real=NASTY), files)
     command = (*COMMAND, NASTY, os.fsdecode(b"\xff"))
     evaluation = replace(evaluation, run=replace(evaluation.run, warnings=(f"{NASTY}\x00\ud800",), command=command))
@@ -122,7 +122,7 @@ def test_names_are_text_and_nothing_else(files: list[str]) -> None:
     assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
 
 
-def test_same_input_same_page(files: list[str], tmp_path: Path) -> None:
+def test_equal_input_gives_the_same_page(files: list[str], tmp_path: Path) -> None:
     evaluation, exhibits = rich(bare("a", "b"), files)
     assert html_report(evaluation, exhibits) == html_report(evaluation, exhibits)
     for name in ("one.png", "two.png"):
@@ -131,7 +131,7 @@ def test_same_input_same_page(files: list[str], tmp_path: Path) -> None:
 
 
 @pytest.mark.slow  # it draws 40 charts
-def test_twenty_sets_of_noise_stay_below_ten_megabytes(files: list[str]) -> None:
+def test_a_page_of_twenty_sets_of_noise_is_below_ten_megabytes(files: list[str]) -> None:
     evaluation, exhibits = rich(bare(*(f"/a/long/path/to/the/run/step{number:06}" for number in range(20))), files[:4])
     html = html_report(evaluation, exhibits)
     shown = len(Page(html).all("img"))
@@ -175,7 +175,7 @@ def test_a_value_without_a_spread_has_its_usual_digits() -> None:
 
 
 @pytest.mark.parametrize("fakes", [("one",), ("one", "two")])
-def test_all_digits_are_at_hand(fakes: tuple[str, ...]) -> None:
+def test_all_digits_are_available(fakes: tuple[str, ...]) -> None:
     """On hover, and in a block that the keyboard opens."""
     found = {"fid": 12.345678901, "kid": 0.3195123456, "kid_std": 0.0012345678}
     html = html_report(valued(bare(*fakes), *[found] * len(fakes)), [None] * len(fakes))
@@ -192,7 +192,7 @@ def best(evaluation: Evaluation, name: str) -> set[int]:
     return {row for row, cells in enumerate(overview_of(evaluation).rows) if cells[place].best}
 
 
-def test_the_best_of_each_metric_is_marked_by_its_own_direction() -> None:
+def test_the_best_value_is_marked_in_each_metrics_direction() -> None:
     low, high = dict.fromkeys(METRICS, 1.0) | {"fid": 1.0}, dict.fromkeys(METRICS, 2.0) | {"fid": 2.0}
     evaluation = valued(bare("low", "high"), low, high)
     labels = evaluation.labels.numbers
@@ -256,7 +256,7 @@ def test_the_chart_precedes_the_warnings_and_these_the_overview() -> None:
 
 @pytest.mark.parametrize("fakes", [("a",), ("a", "b")])
 @pytest.mark.parametrize(("number", "folded"), [(1, False), (3, False), (4, True), (30, True)])
-def test_more_than_three_warnings_fold_to_a_line(number: int, folded: bool, fakes: tuple[str, ...]) -> None:
+def test_more_than_three_warnings_are_collapsed(number: int, folded: bool, fakes: tuple[str, ...]) -> None:
     html = warned(number, fakes)
     section = html[html.index('id="warnings"') :].partition("</section>")[0]
     assert section.count("<li>warning number") == number
@@ -267,12 +267,12 @@ def test_more_than_three_warnings_fold_to_a_line(number: int, folded: bool, fake
         assert "<li>" not in section.partition("</summary>")[0]
 
 
-def test_a_missed_gate_is_seen_before_everything(files: list[str]) -> None:
+def test_a_missed_gate_is_in_the_header(files: list[str]) -> None:
     html = html_report(*rich(bare("a", "b"), files))
     assert "Gate missed:" in html.partition("</header>")[0]
 
 
-def test_the_title_of_the_charts_says_what_they_show(tmp_path: Path) -> None:
+def test_the_title_of_the_charts_describes_them(tmp_path: Path) -> None:
     evaluation = bare("runs/step1", "runs/step2", real="data/real")
     found = title_of(evaluation)
     assert found.text == "FID of 2 sets against data/real (100 images)"
@@ -301,7 +301,7 @@ def section(html: str, key: str) -> str:
 
 
 @pytest.mark.parametrize("fakes", [("a",), ("a", "b")])
-def test_real_has_a_sheet_of_its_own(fakes: tuple[str, ...], files: list[str]) -> None:
+def test_real_has_its_own_sheet(fakes: tuple[str, ...], files: list[str]) -> None:
     html = html_report(*rich(bare(*fakes), files))
     assert html.count('id="real"') == 1
     part = html[html.index('id="real"') :].partition("</section>")[0]
@@ -350,7 +350,7 @@ def test_without_equal_names_nothing_is_side_by_side(fakes: tuple[str, ...], exh
     assert "same-names" not in html_report(bare(*fakes), exhibits)
 
 
-def test_of_many_sets_with_equal_names_some_are_side_by_side() -> None:
+def test_only_some_of_many_sets_are_side_by_side() -> None:
     fakes = [f"set{number}" for number in range(MOST_COLUMNS + 2)]
     exhibits = [named(*(f"{number}.png" for number in range(100)), folder=fake) for fake in fakes]
     found = sheets_of(bare(*fakes).results, exhibits, fakes, Thumbnail).same_names
@@ -393,7 +393,7 @@ def test_images_with_negative_effects_do_not_raise_the_distance(files: list[str]
     assert "The effects of the images are unknown: this set is REAL itself." in section(html, "fake-harmful")
 
 
-def test_what_needs_unknown_features_says_so_in_its_place(files: list[str]) -> None:
+def test_sections_that_lack_features_explain_why(files: list[str]) -> None:
     evaluation, exhibits = rich(bare("fake"), files)
     evaluation = replace(evaluation, results=(replace(evaluation.results[0], uncertainty=None),))
     (full,) = exhibits
@@ -420,7 +420,7 @@ def test_what_needs_unknown_features_says_so_in_its_place(files: list[str]) -> N
 
 
 @pytest.mark.slow  # it draws 120 charts
-def test_of_many_pairs_those_with_the_best_are_shown(files: list[str]) -> None:
+def test_of_many_pairs_only_those_with_the_best_set_are_shown(files: list[str]) -> None:
     evaluation, exhibits = rich(bare(*(f"step{number:03}" for number in range(60))), files[:4])
     html = html_report(evaluation, exhibits)
     assert len(html.encode()) < 10e6
@@ -429,7 +429,7 @@ def test_of_many_pairs_those_with_the_best_are_shown(files: list[str]) -> None:
     assert "Only the differences to the best set are listed" in html
 
 
-def test_no_id_comes_twice(files: list[str]) -> None:
+def test_ids_are_unique(files: list[str]) -> None:
     html = html_report(*rich(bare("a", "b", "c"), files))
     page = Page(html)
     ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
@@ -440,7 +440,7 @@ def test_no_id_comes_twice(files: list[str]) -> None:
 
 
 @pytest.mark.parametrize("fakes", [1, 4, 20, 1000])
-def test_a_quota_is_kept(fakes: int) -> None:
+def test_the_limit_of_images_is_kept(fakes: int) -> None:
     assert quota_for(fakes).images * fakes <= MOST_IMAGES
     names = [str(number) for number in range(fakes)]
     evaluation, exhibits = rich(bare(*names), [f"{number}.png" for number in range(300)])
@@ -454,7 +454,7 @@ def thumbnail(file: str, images: int = 10) -> Thumbnail:
     return thumbnail_of(file, ImageLookup().read(file), ThumbnailSize.for_page(images))
 
 
-def test_thumbnails_show_the_pixels_that_were_measured(tmp_path: Path) -> None:
+def test_thumbnails_show_the_pixels_that_were_processed(tmp_path: Path) -> None:
     small = thumbnail(write_image(tmp_path, "small.png", (32, 24)))
     assert (small.width, small.height, small.small) == (32, 24, True)
     assert small.uri.startswith("data:image/png;base64,")
@@ -471,7 +471,7 @@ def test_thumbnails_are_as_large_as_the_page_allows(images: int, tmp_path: Path)
     assert images * len(noise.uri) < PAGE_BYTES * 4 / 3 + images * 100
 
 
-def test_what_cannot_be_shown_says_why(tmp_path: Path) -> None:
+def test_the_page_explains_why_an_image_is_missing(tmp_path: Path) -> None:
     (tmp_path / "text.png").write_text("no image")
     os.mkfifo(tmp_path / "pipe.png")
     wanted = {
@@ -494,7 +494,7 @@ def test_what_cannot_be_shown_says_why(tmp_path: Path) -> None:
 # --- names and numbers -----------------------------------------------------------------------------------------------
 
 
-def test_names_are_made_legible_and_short() -> None:
+def test_names_are_legible_and_short() -> None:
     assert legible("a\nb\x7f\udcff\u2028é猫") == r"a\nb\x7f" + "\ufffd\ufffdé猫"
     assert shortened("x" * 500, 10) == "xxx…xxxxxx"
     assert short_names(["runs/a/step1/", "runs/a/step2"]) == ["step1", "step2"]
@@ -505,7 +505,7 @@ def test_names_are_made_legible_and_short() -> None:
     assert command_line(["a b", "it's\n", os.fsdecode(b"\xe9x")]) == r"'a b' $'it\'s\x0a' $'\xe9x'"
 
 
-def test_numbers_in_names_order_a_sweep() -> None:
+def test_a_sweep_is_ordered_by_the_numbers_in_its_names() -> None:
     assert numbers_of(["r3/step1000", "r3/step200"]) == ([1000.0, 200.0], "step")
     assert numbers_of(["a1.5.npz", "b2.5.npz"]) == ([1.5, 2.5], "number in the name")
     assert numbers_of(["a1", "b1"]) is None
@@ -526,7 +526,7 @@ def test_numbers_in_names_order_a_sweep() -> None:
 
 
 @pytest.mark.parametrize("fakes", [("fake",), ("step1", "step2", "step4"), ("$a_b^c$ 猫", "<b>", "x" * 300)])
-def test_plot_is_a_picture(fakes: tuple[str, ...], files: list[str], tmp_path: Path) -> None:
+def test_the_plot_is_an_image(fakes: tuple[str, ...], files: list[str], tmp_path: Path) -> None:
     write_plot(rich(bare(*fakes), files)[0], tmp_path / "plot.png")
     with Image.open(io.BytesIO((tmp_path / "plot.png").read_bytes())) as image:
         image.load()
@@ -582,7 +582,7 @@ NAMES = (
         ("plot", ["a.png", "A.PNG", "a.htm.png"]),
     ],
 )
-def test_what_the_names_of_files_end_in(tmp_path: Path, flag: str, taken: list[str]) -> None:
+def test_suffixes_of_output_files(tmp_path: Path, flag: str, taken: list[str]) -> None:
     """Others are refused before any work is done."""
     for name in taken:
         check_shown(flag, tmp_path / name)

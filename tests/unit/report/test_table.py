@@ -143,7 +143,7 @@ def test_it_fits_the_terminal(width: int) -> None:
     assert [f"{value:.4f}" in "".join(lines) for value in (10.0, 11.0, 12.0, 40.5, 0.625, 1.5)] == [True] * 6
 
 
-def test_names_that_differ_in_the_middle_stay_whole() -> None:
+def test_names_that_differ_in_the_middle_are_not_shortened() -> None:
     names = [f"{'x' * 60}{middle}{'y' * 60}" for middle in ("1", "2")]
     lines = table_lines(evaluation_of({name: {"fid": 1.0} for name in names}), 60)
     assert len({line.split()[0] for line in lines}) == 3

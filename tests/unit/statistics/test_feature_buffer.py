@@ -50,9 +50,7 @@ def test_skipped_files_leave_no_gaps(place: str) -> None:
     assert np.array_equal(buffer.array(), np.concatenate([vectors(0, 3), vectors(2, 1), vectors(3, 2)]))
 
 
-def test_a_file_has_no_name_that_could_be_left_behind(
-    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_open_file_has_no_name(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FIDTOOL_FEATURE_BYTES", "0")
     before = sorted(os.listdir(environment["FIDTOOL_CACHE"]))
     stored = RowStorage(1000, 4)

@@ -184,7 +184,7 @@ def test_descent_reaches_the_real_distribution() -> None:
         ({"queue": -1}, "queue must be at least 0"),
     ],
 )
-def test_settings_that_make_no_sense(settings: dict[str, object], text: str) -> None:
+def test_invalid_settings(settings: dict[str, object], text: str) -> None:
     with pytest.raises(fidtool.InputError, match=text):
         FrechetLoss(statistics(gaussian(1, 9, 3)), **settings)  # type: ignore[arg-type]
 

@@ -56,7 +56,7 @@ def test_an_old_state_is_read(golden: Golden) -> None:
     assert shown(metric.state_dict()) == shown(old_state())
 
 
-def test_a_new_state_is_as_the_old_one(golden: Golden) -> None:
+def test_a_new_state_equals_the_old_one(golden: Golden) -> None:
     """For the same images: names, order, types and bits."""
     metric = trained_metric()
     state = metric.state_dict()
@@ -143,7 +143,7 @@ def test_features_with_gradients(golden: Golden) -> None:
     golden("training/features", near(found, 1e-6))
 
 
-def test_gathering_alone() -> None:
+def test_gathering_with_a_single_rank() -> None:
     """Without other ranks the tensor is returned unchanged."""
     x = torch.arange(6.0).reshape(3, 2).requires_grad_()
     (gather_with_grad(x) * torch.tensor([1.0, 2.0])).sum().backward()

@@ -1,4 +1,4 @@
-"""What rank zero says on stderr while it works."""
+"""Progress lines on stderr."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fidtool import console
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A clock that stands still until a test sets ``now``, in seconds."""
+    """A clock that only changes when a test sets ``now``, in seconds."""
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=lambda: clock.now))
     return clock

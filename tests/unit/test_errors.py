@@ -115,14 +115,14 @@ PACKAGE = ROOT / "fidtool"
 FLAG = re.compile(r"(?<![\w-])--[a-z]")
 COMMAND = re.compile(r"`[^`]*`|\(pip install [^)]*\)")
 OTHERS_FLAGS = {
-    "demo.py": "of the command `fidtool demo`, which alone calls it",
+    "demo.py": "of `fidtool demo`, the only caller",
     "sources/tars.py": "of tar",
     "report/charts.py": "variables of CSS",
 }
 
 
 def sources() -> Iterator[tuple[str, ast.Module]]:
-    """The package without its command line."""
+    """Yield the modules of the package except those of the command line."""
     for file in sorted(PACKAGE.rglob("*.py")):
         name = file.relative_to(PACKAGE).as_posix()
         if not name.startswith("cli/"):
@@ -130,7 +130,7 @@ def sources() -> Iterator[tuple[str, ast.Module]]:
 
 
 def strings(tree: ast.Module) -> Iterator[str]:
-    """The strings of a module but for those that stand alone, and for what declares a setting."""
+    """Yield the strings of a module except docstrings and those in declarations of settings."""
     left_out: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr):
@@ -143,7 +143,7 @@ def strings(tree: ast.Module) -> Iterator[str]:
 
 
 def test_only_the_command_line_names_flags() -> None:
-    """Whatever else names a setting does it by `option`; commands to type stand between backticks."""
+    """All other code names settings with `option`. Commands for users are in backticks."""
     found = {
         name: text
         for name, tree in sources()
@@ -171,7 +171,7 @@ def test_settings_named_in_messages_exist() -> None:
 
 
 def test_an_error_about_one_setting_names_it() -> None:
-    """A refusal that begins with a setting's name is about it."""
+    """The error has the setting as an attribute, and its message begins with the setting's name."""
     for name, value in [("num", 0), ("seed", 1.5), ("device", 0), ("checkpoint", ""), ("value_range", (1, 0))]:
         with pytest.raises(FidtoolError) as refused:
             Settings(**{name: value})  # type: ignore[arg-type]

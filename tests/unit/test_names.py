@@ -1,4 +1,4 @@
-"""Names in other spellings are understood, or answered with the name that works."""
+"""Alternative spellings of names are accepted, or the error suggests the right name."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_file_without_the_name_of_its_contents(tmp_path: Path) -> None:
 )
 def test_protocols(typed: str, meant: str) -> None:
     assert protocol_named(typed).name == meant
-    assert Settings(protocol=typed).protocol == meant, "the usual name goes on record"
+    assert Settings(protocol=typed).protocol == meant, "the usual name is recorded"
 
 
 def test_unknown_protocols() -> None:

@@ -1,4 +1,4 @@
-"""What a run needs of each set: the union of what its metrics need, for the sides on which the set stands."""
+"""Layers and features that a run needs of each set: the union of its metrics' needs for REAL, FAKE or both."""
 
 from __future__ import annotations
 

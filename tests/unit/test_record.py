@@ -1,4 +1,4 @@
-"""What a record holds: changed settings, Inception, the launcher's command."""
+"""The record of a run: changed settings, Inception, and the command with its launcher."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def test_a_record_has_the_changed_settings() -> None:
     changed = changed_settings(config)
     assert json.loads(json.dumps(changed)) == changed
     assert Settings(**changed) == config
-    assert changed_settings(Settings(report="page.html")) == {}, "it decides no number"
+    assert changed_settings(Settings(report="page.html")) == {}, "it does not affect any value"
 
 
 def test_inception_is_recorded_if_requested() -> None:
-    """In the place of one that was not, the network of a statistics file is taken."""
+    """Without a request, the network of a statistics file would be adopted."""
     settings = Settings(extractor="inception")
     assert changed_settings(settings) == {"extractor": "inception"}
     assert call_of("a", ["b"], {}, settings) == "fidtool.compute('a', 'b', extractor='inception')"
@@ -34,14 +34,14 @@ def test_the_recorded_command_has_its_launcher(environment: dict[str, str], monk
     assert command_of(typed) == ["fidtool", *typed]
     for name, value in {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
-    assert command_of(typed) == ["fidtool", *typed], "variables that make no sense end a run: it is on record"
+    assert command_of(typed) == ["fidtool", *typed], "a run that fails because of invalid variables is recorded as well"
     monkeypatch.setenv("MASTER_ADDR", "node0")
     monkeypatch.setenv("MASTER_PORT", "29500")
-    assert command_of(typed) == ["fidtool", *typed], "mpirun's, or set by hand"
+    assert command_of(typed) == ["fidtool", *typed], "set by mpirun, or manually"
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     assert command_of(typed) == ["torchrun", "--nnodes=2", "--nproc-per-node=2", "-m", "fidtool", *typed]
     for name in ("RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("SLURM_PROCID", "0")
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "8")
-    assert command_of(typed) == ["fidtool", *typed], "nobody knows srun's options"
+    assert command_of(typed) == ["fidtool", *typed], "the options of srun are unknown"

@@ -1,4 +1,4 @@
-"""Settings of other types, pipes, and files that change during a run."""
+"""Settings of wrong types, pipes, and files that change during a run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_files_that_change_during_the_run_are_reported(
 
 
 def test_a_pipe_is_writable_in_a_read_only_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As /dev/stdout is to everyone but root, whom nothing is forbidden: so the folder's answer is made up here."""
+    """For example /dev/stdout. Root may write to any folder, so the test replaces `os.access`."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)

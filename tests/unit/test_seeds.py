@@ -1,4 +1,4 @@
-"""Seeds: every sample another one, at any number of ranks, and the same tomorrow."""
+"""Seeds: distinct for each sample, equal at any number of ranks, and equal in future versions."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def test_torch_generators_accept_the_seeds(seed: int, index: int) -> None:
 
 @given(seed=st.integers(0, 2**64), start=st.integers(0, 2**32 - 2001))
 def test_seeds_differ_in_the_bits_that_torch_uses(seed: int, start: int) -> None:
-    """torch's generator on the CPU takes the low 32 bits alone."""
+    """torch's generator on the CPU only uses the low 32 bits."""
     assert len({fidtool.sample_seed(seed, index) % 2**32 for index in range(start, start + 2000)}) == 2000
 
 
 def test_torch_ignores_the_high_bits_of_a_seed() -> None:
-    """The claim about torch's generator, on which the test above rests."""
+    """Checks the assumption of the test above about torch's generator."""
     low, high = (torch.Generator().manual_seed(seed) for seed in (5, 5 + (7 << 32)))
     assert torch.equal(torch.rand(4, generator=low), torch.rand(4, generator=high))
 
@@ -44,7 +44,7 @@ def test_runs_and_purposes_differ() -> None:
     many = [fidtool.sample_seed(seed, index) for seed in range(40) for index in range(40)]
     many += [fidtool.rank_seed(seed, rank) for seed in range(40) for rank in range(40)]
     assert len(set(many)) == len(many)
-    # As far apart as chance has it: half of the bits change with the run's seed.
+    # As for random numbers, half of the bits change with the run's seed.
     flipped = [(fidtool.sample_seed(seed, 7) ^ fidtool.sample_seed(seed + 1, 7)).bit_count() for seed in range(200)]
     assert 28 < sum(flipped) / len(flipped) < 35
 

@@ -1,4 +1,4 @@
-"""Flags of built-in metrics' settings that are no keywords of `fidtool.compute`."""
+"""Flags for settings of built-in metrics that are not keywords of `fidtool.compute`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Energy(Metric):
 
 @pytest.fixture
 def settings_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Settings]:
-    """What a command makes of its arguments, where `Energy` is one of the built-in metrics."""
+    """Return a function that parses arguments, with `Energy` among the built-in metrics."""
     monkeypatch.setitem(BUILT_IN, "energy", Energy)
 
     @click.command(cls=GroupedCommand)

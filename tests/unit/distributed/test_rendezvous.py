@@ -1,4 +1,4 @@
-"""Rendezvous before a collective: verdicts, late ranks, a lost store. Threads act as ranks."""
+"""Rendezvous before a collective: exchanged values, late ranks, a lost store. Each rank is a thread."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ REMEDY = "call it everywhere"
 
 
 def meetings(size: int, store: dist.Store | None = None) -> list[GroupRendezvous]:
-    """One rendezvous per rank, all with the same store; the ranks are numbered 10, 11, …"""
+    """Return one rendezvous per rank, all with the same store. The ranks are numbered 10, 11, …"""
     store = store or dist.HashStore()
     return [GroupRendezvous(store, range(10, 10 + size), place) for place in range(size)]
 
 
 def together(calls: list[Callable[[], Any]]) -> list[Any]:
-    """The results or exceptions of the calls, run concurrently."""
+    """Run the calls concurrently, and return their results or exceptions."""
     outcomes: list[Any] = [None] * len(calls)
 
     def run(number: int) -> None:
@@ -60,7 +60,7 @@ def test_ranks_that_time_out_agree_on_the_missing_ones() -> None:
     ranks = meetings(4, store)
 
     def after_the_other() -> Any:
-        wait_until(lambda: store.check(["here/2"]), "the other has not come")
+        wait_until(lambda: store.check(["here/2"]), "the other rank has not arrived")
         return come(ranks[0], 0, 0.4)()
 
     first, second = together([after_the_other, come(ranks[2], 2)])
@@ -75,7 +75,7 @@ def test_ranks_that_time_out_agree_on_the_missing_ones() -> None:
 
 
 def test_a_late_rank_does_not_proceed_alone() -> None:
-    """It arrives just as the others give up: either all proceed or none."""
+    """If it arrives just as the others time out, either all proceed or none."""
     for delay in (0.25, 0.3, 0.35, 0.28, 0.32):
         early, late = meetings(2)
 

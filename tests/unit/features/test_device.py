@@ -1,4 +1,4 @@
-"""Arithmetic and devices: strict float32 whatever the caller has set, and the device a rank gets."""
+"""Arithmetic and devices: strict float32 regardless of the caller's settings, and the device of each rank."""
 
 from __future__ import annotations
 

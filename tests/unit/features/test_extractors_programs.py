@@ -1,4 +1,4 @@
-"""Exported networks: their passes' bits, their settings, and the training metric's use of them."""
+"""Exported networks: reproducible passes, settings, and use in the training metric."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def place(environment: dict[str, str], tmp_path: Path) -> Path:
 
 
 def test_every_pass_has_the_same_bits_on_any_thread(place: Path) -> None:
-    """TorchScript left alone compiles after two passes, and rounds in another way from then on."""
+    """By default TorchScript compiles after two passes, and rounds differently from then on."""
     save_script(place / "small.pt", json.dumps(SETTINGS))
     extractor = built(str(place / "small.pt"))
     images = [torch.from_numpy(np.array(Image.open(file))) for file in sorted((place / "real").iterdir())]
@@ -61,7 +61,7 @@ def test_invalid_settings(settings: dict[str, Any], text: str) -> None:
 
 
 def test_training_accepts_named_networks_and_passes_gradients(place: Path) -> None:
-    """Also through the rounding to 8 bits of a network that prepares images in its own way."""
+    """Also through the rounding to 8 bits of a custom preparation."""
     import torchvision
 
     from fidtool.training import FeatureExtractor
@@ -73,7 +73,7 @@ def test_training_accepts_named_networks_and_passes_gradients(place: Path) -> No
     images = (picture.permute(2, 0, 1)[None].float() / 255).requires_grad_()
     output = extractor(images)
     measured = built("torchvision:resnet18", place / "resnet18.pth").features([picture])
-    # The measured pass is in channels-last memory and this one is not: float32 convolutions that round otherwise.
+    # The other pass uses channels-last memory and this one does not, so float32 convolutions round differently.
     torch.testing.assert_close(output.detach(), measured, rtol=1e-4, atol=1e-5)
     output.sum().backward()
     assert images.grad is not None

@@ -1,4 +1,4 @@
-"""The network's arithmetic: however it runs, it is the reference's network."""
+"""The network's arithmetic: it equals the reference network in every mode of execution."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def test_the_shapes_equal_torchvisions() -> None:
 
 @needs_weights
 def test_bits_do_not_depend_on_the_batch(state: dict[str, torch.Tensor], images: torch.Tensor) -> None:
-    """What oneDNN packs for one size of batch serves the others, to the same bits."""
+    """Weights that oneDNN has packed for one batch size give the same bits for other sizes."""
     if not inception.packs(torch.float32):
-        pytest.skip("this processor runs torch's own convolutions, which promise that for equal batches only")
+        pytest.skip("torch's own convolutions, which run on this processor, only guarantee this for equal batches")
     network = Inception(state)
     with repeatable(), torch.inference_mode():
         whole = network(images)
@@ -54,9 +54,9 @@ def test_spatial_features_do_not_change_the_main_features(state: dict[str, torch
 
 
 def test_operators_with_different_results_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are no part of torch's stable interface: a version in which they mean something else gets torch's own."""
+    """They are not part of torch's stable interface. If a version computes something else, torch's own are used."""
     if not inception.packs(torch.float32):
-        pytest.skip("they are not used here anyway")
+        pytest.skip("the operators are not used on this machine")
     original = inception.packed_convolution
     try:
         for change in (lambda *a: original(*a[:-1], "none"), lambda *a: original(*a, 1)):

@@ -33,14 +33,14 @@ def test_squash_is_bitwise_equal_to_pillow(method: Resize, height: int, width: i
 
 
 def pixels_of(transform: Callable[[Any], torch.Tensor], picture: Image.Image) -> torch.Tensor:
-    """What a transform with mean 0 and std 1 makes of a picture, in 0..255."""
+    """Return the output, in 0..255, of a transform with mean 0 and std 1."""
     return (transform(picture) * 255).round()
 
 
 @pytest.mark.parametrize(("height", "width"), [shape for shape in SHAPES if min(shape) > 1])
 @pytest.mark.parametrize(("edge", "size"), [(256, 224), (232, 224), (64, 64), (65, 32), (66, 31)])
 def test_shorter_edge_is_bitwise_equal_to_torchvision(height: int, width: int, edge: int, size: int) -> None:
-    """Both edges shrink alike, so that every version of Pillow has the same order: widths first."""
+    """Both edges shrink by the same factor, for which every version of Pillow resizes widths first."""
     picture = noise(height, width)
     for mode, method in (
         (InterpolationMode.BILINEAR, "pillow-bilinear"),
@@ -85,9 +85,9 @@ def test_mixed_sizes_equal_one_image_at_a_time() -> None:
 
 @pytest.mark.parametrize("method", FILTERS)
 def test_gradients_pass_straight_through_the_rounding(method: Resize) -> None:
-    """The values are the measured ones; the gradient is that of the same resize without rounding."""
+    """The values equal those without gradients; the gradient is that of the same resize without rounding."""
     rng = np.random.RandomState(0)
-    pixels = torch.from_numpy(rng.randint(100, 156, (1, 50, 37, 3)).astype(np.uint8))  # nothing reaches the clamp
+    pixels = torch.from_numpy(rng.randint(100, 156, (1, 50, 37, 3)).astype(np.uint8))  # no value is clamped
     weights = torch.from_numpy(rng.standard_normal((1, 3, 30, 30)).astype(np.float32))
     gradients = []
     for each in (method, f"{method.removeprefix('pillow-')}-antialias"):
@@ -98,7 +98,8 @@ def test_gradients_pass_straight_through_the_rounding(method: Resize) -> None:
         (gradient,) = torch.autograd.grad((output * weights).sum(), x)
         gradients.append(gradient)
     assert gradients[0].abs().max() > 0.1
-    # Pillow's weights are multiples of 2 ** -22, torch's are float32 at float32 positions: seen, up to 4.9e-6 of 1.6.
+    # Pillow's weights are multiples of 2 ** -22, torch's are float32 at float32 positions. The largest difference seen
+    # is 4.9e-6 at gradients of up to 1.6.
     torch.testing.assert_close(*gradients, rtol=1e-5, atol=2e-5)
 
 

@@ -1,4 +1,4 @@
-"""Protocols by name: what must never change, what must be told apart, and what `fidtool protocols` says."""
+"""Protocols by name: their fingerprints never change, and they are distinct."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FINGERPRINTS = {
     ("tensorflow", 64): "9343a2aa2d9cc496be366376ea60dbe71bf7847220e96e6acd93768ef8c399a1",
     ("tensorflow", 2048): "e6a32360d16e088639b52a35037d823cdc9324ca97bea453adb5fc06dbe8ff10",
 }
-"""Of the first version, by which people have kept statistics."""
+"""Fingerprints of the first version, which are in users' statistics files."""
 
 
 @pytest.mark.parametrize(("name", "dims"), FINGERPRINTS)
@@ -64,7 +64,7 @@ def test_equal_settings_of_any_type_have_one_fingerprint() -> None:
 
 
 def test_protocols_can_be_distinguished() -> None:
-    """A definition knows its protocol by these two."""
+    """A definition finds its protocol by these two properties."""
     assert len({(each.resize, each.ddof) for each in PROTOCOLS.values()}) == len(PROTOCOLS)
 
 

@@ -1,4 +1,4 @@
-"""How networks are run: TF32, batches of one shape, numbers on their way through NumPy."""
+"""Execution of networks: TF32, batches of one shape, dtypes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_tf32_is_only_on_during_the_run() -> None:
     with repeatable(tf32=True):
         assert (matmul.allow_tf32, cudnn.allow_tf32) == (True, True)
         assert cudnn.deterministic
-        assert not matmul.allow_bf16_reduced_precision_reduction, "sums of half precision have 32 bits"
+        assert not matmul.allow_bf16_reduced_precision_reduction, "half-precision sums are accumulated in 32 bits"
         assert not matmul.allow_fp16_reduced_precision_reduction
         with repeatable():
             assert (matmul.allow_tf32, cudnn.allow_tf32) == (False, False)
@@ -49,7 +49,7 @@ def test_padding_to_one_shape_loses_no_image(count: int, several: bool) -> None:
 
 
 def test_features_can_be_converted_to_numpy() -> None:
-    """bfloat16 has no counterpart in NumPy: features are float32 before anything keeps them."""
+    """NumPy has no bfloat16, so features are converted to float32 before they are stored."""
     runner = Runner(nn.Flatten(), CPU, Arithmetic("bf16"))
     assert np.isfinite(runner(torch.ones(2, 3, 4, 4)).float().numpy()).all()
 
@@ -58,7 +58,7 @@ HALVES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Watching(nn.Module):
-    """Writes down the types of what it gets and has, and autocast's where that is on."""
+    """Records the dtypes of its input and its weight, and of autocast if it is enabled."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class Watching(nn.Module):
 
 @pytest.mark.parametrize("precision", HALVES)
 def test_dtypes_of_each_precision(precision: str) -> None:
-    """Inception itself is of that type; another network is left to autocast."""
+    """Inception is converted to the dtype; other networks run under autocast."""
     half = HALVES[precision]
     inception, other = Watching(), Watching()
     Runner(inception, CPU, Arithmetic(precision), standard=True)(torch.ones(2, 3, 4, 4))

@@ -1,4 +1,4 @@
-"""What statistics files agree on is taken, and no more."""
+"""Settings that statistics files agree on are adopted, and no others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TENSORFLOW = inception_definition(protocol_named("tensorflow"), 64, "0" * 64)
 
 
 def file_of(**changes: object) -> Statistics:
-    """A statistics file that says it is of 64 dims and ``tensorflow``, with these changes."""
+    """Return statistics with 64 dims and the protocol ``tensorflow``, except for these changes."""
     definition = replace(TENSORFLOW, **changes)  # type: ignore[arg-type]
     return Statistics.of(np.zeros(definition.dims), np.eye(definition.dims), 100, definition)
 
@@ -70,7 +70,7 @@ def test_names_of_published_networks(name: str, published: bool) -> None:
 
 
 def bare_file(dims: int) -> Statistics:
-    """Another tool's statistics file."""
+    """Return statistics as of another tool, without a definition."""
     return Statistics.of(np.zeros(dims), np.eye(dims))
 
 
@@ -78,7 +78,7 @@ def test_only_settings_that_files_agree_on_are_adopted() -> None:
     files = {"a": file_of(), "b": file_of(resize=protocol_named("clean").resize)}
     config, line = complete_settings(files, Settings())
     assert (config.dims, config.protocol, line) == (64, None, "taken from a and b: dims 64")
-    assert complete_settings({"a": bare_file(64)}, Settings())[0].dims == 64, "it counts as Inception's"
+    assert complete_settings({"a": bare_file(64)}, Settings())[0].dims == 64, "the features are taken to be Inception's"
     for dims in (1000, 2048):
         assert complete_settings({"a": bare_file(dims)}, Settings()) == (Settings(), "")
     with pytest.raises(InputError, match="a has features of 64 dimensions, but b has 192; statistics of different"):

@@ -1,4 +1,4 @@
-"""`FID` is Inception's 2048 features and nothing else: every other number says whose features it is of."""
+"""Only a distance of Inception's 2048 features is called `FID`: all other values name their features."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ def test_values_without_a_title_have_keys() -> None:
     [
         (defined(INCEPTION, 2048), True, 2048, Labels()),
         (defined(INCEPTION, 192), False, 192, Labels(dims=192)),
-        (defined("dinov2:vitl14", 1024), True, 1024, DINO),  # as it was asked for
-        (defined("dinov2:vitl14", 1024), False, 1024, DINO),  # of files as well
-        (defined("dinov2:vits14", 384), False, 384, Labels("dinov2:vits14", 384)),  # as the files name another one
+        (defined("dinov2:vitl14", 1024), True, 1024, DINO),  # the requested name
+        (defined("dinov2:vitl14", 1024), False, 1024, DINO),  # also for statistics files
+        (defined("dinov2:vits14", 384), False, 384, Labels("dinov2:vits14", 384)),  # the files name a different model
         (defined("nets.py:f@0123456789ab", 9), False, 9, Labels("nets.py:f", 9)),
         (defined("torchvision:resnet50", 2048), False, 2048, Labels("torchvision:resnet50", 2048)),
-        (None, False, 2048, Labels()),  # other tools' files are of Inception
+        (None, False, 2048, Labels()),  # files of other tools are taken to contain Inception's features
         (None, False, 64, Labels(dims=64)),
         (None, False, 1024, Labels("", 1024)),
     ],
@@ -108,7 +108,7 @@ def test_cmmd_names_a_network_that_is_not_the_authors(network: str, measured: bo
         ("inception", "nets.py:f@0123456789ab", "nets.py:f"),
         ("my/nets.py:f", "nets.py:f@0123456789ab", "my/nets.py:f"),
         ("other/nets.py:g", "nets.py:f@0123456789ab", "nets.py:f"),
-        ("inception", CMMD_EXTRACTOR, "clip"),  # as where images take part
+        ("inception", CMMD_EXTRACTOR, "clip"),  # as for images
         (CMMD_EXTRACTOR, CMMD_EXTRACTOR, CMMD_EXTRACTOR),
     ],
 )
@@ -162,7 +162,7 @@ def test_a_missed_gate_names_its_distance() -> None:
 
 
 def _with(evaluation: Evaluation, labels: Labels, numbers: dict[str, float], **changes: object) -> Evaluation:
-    """The same evaluation with other numbers, of another network."""
+    """Return the evaluation with different metric values and a different network."""
     metrics = {labels.key(name): value for name, value in numbers.items()}
     results = tuple(replace(result, metrics=metrics, labels=labels) for result in evaluation.results)
     definition = replace(defined("dinov2:vitl14", 1024), resize="its own")
@@ -185,7 +185,7 @@ def test_the_page_names_metric_network_and_protocol(fakes: tuple[str, ...], tmp_
     numbers = {"fid": 9.5, "fid_infinity": 9.0, "fid_infinity_error": 0.1}
     other = html_report(_with(evaluation, DINO, numbers), exhibits)
     assert "<title>FD (dinov2) 9.5" in other
-    several = len(fakes) > 1  # whose chart has it, too
+    several = len(fakes) > 1  # their chart has it as well
     assert other.count("dinov2, 1024 dimensions, the network&#39;s own preparation") == 2 + several
     assert "Bias-corrected FD (dinov2)" in other or several
     assert "FID" not in other.replace("<b>", "")
@@ -198,10 +198,10 @@ def test_charts_name_the_distance(tmp_path: Path) -> None:
     assert sweep is not None
     chart = sweep_chart(sweep, title_of(evaluation).text, "key", wide=True).svg
     assert ">FD (nets/$x$.py:f) of 2 sets against real (100 images)</title>" in chart
-    assert chart.count(">FD (nets/$x$.py:f)</text>") == 1, "the legend, and no formula"
+    assert chart.count(">FD (nets/$x$.py:f)</text>") == 1, "in the legend, and not as a formula"
     write_plot(evaluation, tmp_path / "plot.svg")
     picture = (tmp_path / "plot.svg").read_text()
-    assert picture.count(">FD (nets/$x$.py:f)</text>") == 2, "the legend and the axis"
+    assert picture.count(">FD (nets/$x$.py:f)</text>") == 2, "in the legend and at the axis"
     assert ">nets/$x$.py:f, 1024 dimensions, the network" in picture
 
 

@@ -1,4 +1,4 @@
-"""The report and the plot as text and files; what a browser makes of the page: test_report_page."""
+"""The report and the plot as text and files. test_report_page tests the page in a browser."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ pytest.importorskip("matplotlib", reason="needs fidtool[report]")
 
 
 class Page(HTMLParser):
-    """The elements of a page, and its text."""
+    """The elements and the text of a page."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -57,13 +57,13 @@ class Page(HTMLParser):
         self.text += data
 
     def all(self, tag: str) -> list[dict[str, str | None]]:
-        """The attributes of each element of a kind."""
+        """Return the attributes of each element with this tag."""
         return [attributes for kind, attributes in self.elements if kind == tag]
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Noise with awful names, one of them no text; and a file that has gone."""
+    """Images of noise with hostile names, one of them not valid UTF-8, and a missing file."""
     folder = tmp_path_factory.mktemp("images")
     names = [NASTY.replace("/", "|") + ".png", os.fsdecode(b"no text \xff\xfe.png"), "plain.png", "\U0001f339猫.png"]
     return [*(write_image(folder, name, seed=seed) for seed, name in enumerate(names)), str(folder / "gone.png")]
@@ -77,7 +77,7 @@ def test_the_page_of_a_bare_result_has_no_empty_sections() -> None:
     assert not page.all("img")
     assert not page.all("script")
     for setting in ("uncertainty=True", "influence=True", "diagnose=False"):
-        assert setting in page.text, "it says how to get the rest"
+        assert setting in page.text, "the page explains how to get the rest"
     assert "fidtool compute real fake --report report.html" in page.text
 
 
@@ -103,7 +103,7 @@ def test_the_page_of_a_full_result_has_all_sections(files: list[str]) -> None:
         "And 50 more",
     ):
         assert words in page.text, words
-    assert page.text.count("about every set") == 1, "once, not once a FAKE"
+    assert page.text.count("about every set") == 1, "once, not once per FAKE"
 
 
 def test_names_are_escaped(files: list[str]) -> None:
@@ -130,21 +130,21 @@ def test_equal_input_gives_the_same_page(files: list[str], tmp_path: Path) -> No
     assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
 
 
-@pytest.mark.slow  # it draws 40 charts
+@pytest.mark.slow  # draws 40 charts
 def test_a_page_of_twenty_sets_of_noise_is_below_ten_megabytes(files: list[str]) -> None:
     evaluation, exhibits = rich(bare(*(f"/a/long/path/to/the/run/step{number:06}" for number in range(20))), files[:4])
     html = html_report(evaluation, exhibits)
     shown = len(Page(html).all("img"))
     assert MOST_IMAGES / 2 < shown <= MOST_IMAGES
     assert len(html.encode()) < 10e6
-    assert PAGE_BYTES * 4 / 3 < 7e6, "the images' part of it, whatever they show"
+    assert PAGE_BYTES * 4 / 3 < 7e6, "the limit of the images' size in the page, regardless of their contents"
 
 
 # --- the overview ----------------------------------------------------------------------------------------------------
 
 
 def valued(evaluation: Evaluation, *metrics: dict[str, float]) -> Evaluation:
-    """The evaluation with these metrics, one dictionary per FAKE."""
+    """Return the evaluation with these metrics, one dictionary per FAKE."""
     pairs = zip(evaluation.results, metrics, strict=True)
     return replace(evaluation, results=tuple(replace(result, metrics=each, diagnosis=None) for result, each in pairs))
 
@@ -158,7 +158,7 @@ def with_kid(value: float, spread: float) -> Comparison:
     [
         (0.319512, 0.001234, "0.3195 ±\u00a00.0012"),
         (0.000812345, 0.0000731, "0.000812 ±\u00a00.000073"),
-        (0.5, 0.0000004, "0.500000 ±\u00a00.000000"),  # KID's usual digits are the limit
+        (0.5, 0.0000004, "0.500000 ±\u00a00.000000"),  # no more digits than usual for KID
         (238.912, 9.61, "238.9 ±\u00a09.6"),
         (708.7, 17.3, "709 ±\u00a017"),
         (0.319512, 0.0, "0.319512 ±\u00a00.000000"),
@@ -176,7 +176,7 @@ def test_a_value_without_a_spread_has_its_usual_digits() -> None:
 
 @pytest.mark.parametrize("fakes", [("one",), ("one", "two")])
 def test_all_digits_are_available(fakes: tuple[str, ...]) -> None:
-    """On hover, and in a block that the keyboard opens."""
+    """On hover, and in a block that can be opened with the keyboard."""
     found = {"fid": 12.345678901, "kid": 0.3195123456, "kid_std": 0.0012345678}
     html = html_report(valued(bare(*fakes), *[found] * len(fakes)), [None] * len(fakes))
     for exact in ("12.345678901", "0.3195123456 ± 0.0012345678"):
@@ -187,7 +187,7 @@ def test_all_digits_are_available(fakes: tuple[str, ...]) -> None:
 
 
 def best(evaluation: Evaluation, name: str) -> set[int]:
-    """The rows whose value of a metric is marked as the best."""
+    """Return the rows whose value of the metric is marked as the best."""
     place = list(evaluation.results[0].titles).index(name)
     return {row for row, cells in enumerate(overview_of(evaluation).rows) if cells[place].best}
 
@@ -204,7 +204,9 @@ def test_the_best_value_is_marked_in_each_metrics_direction() -> None:
     for name in evaluation.results[0].titles:
         count[labels[name].better] += 1
     marks = '<span class="star"><span aria-hidden="true">★ </span>best</span>'
-    assert [row.count(marks) for row in rows] == [count["lower"], count["higher"]], "a word, and no colour alone"
+    assert [row.count(marks) for row in rows] == [count["lower"], count["higher"]], (
+        "the mark includes text, not only colour"
+    )
     for better, times in count.items():
         assert html.count(f'<span class="unseen">, {better} is better</span>') == times
 
@@ -212,15 +214,15 @@ def test_the_best_value_is_marked_in_each_metrics_direction() -> None:
 def test_equal_values_are_both_the_best() -> None:
     evaluation = valued(bare("a", "b", "c"), {"fid": 2.0}, {"fid": 1.0}, {"fid": 1.0})
     assert best(evaluation, "fid") == {1, 2}
-    assert best(valued(bare("a", "b"), {"fid": 1.0}, {"fid": 1.0}), "fid") == set(), "all are"
+    assert best(valued(bare("a", "b"), {"fid": 1.0}, {"fid": 1.0}), "fid") == set(), "all values are equal"
 
 
 def test_real_itself_is_never_the_best(files: list[str]) -> None:
-    """Nor is a set that contains many of REAL's images: their values say nothing."""
+    """Nor is a set that contains many of REAL's images, because its values are meaningless."""
     evaluation = valued(bare("real", "b", "c"), {"fid": 0.0}, {"fid": 2.0}, {"fid": 1.0})
     assert best(evaluation, "fid") == {2}
     assert [[cell.best for cell in row] for row in overview_of(evaluation).rows] == [[False], [False], [True]]
-    assert best(valued(bare("real", "b"), {"fid": 0.0}, {"fid": 1.0}), "fid") == set(), "there is no other"
+    assert best(valued(bare("real", "b"), {"fid": 0.0}, {"fid": 1.0}), "fid") == set(), "only one FAKE remains"
     copied, exhibits = rich(bare("a", "b", "c"), files)
     assert 'class="best"' not in html_report(copied, exhibits)
     own = tuple(replace(result, diagnosis=None) for result in copied.results[1:])
@@ -238,7 +240,7 @@ def test_the_best_bias_corrected_distance_is_marked(files: list[str]) -> None:
     assert found.rows[1][place].value.value == "–", "withheld"
 
 
-# --- what is about all sets ------------------------------------------------------------------------------------------
+# --- all sets --------------------------------------------------------------------------------------------------------
 
 
 def warned(number: int, fakes: tuple[str, ...] = ("a", "b")) -> str:
@@ -289,14 +291,14 @@ def test_the_title_of_the_charts_describes_them(tmp_path: Path) -> None:
     for line in (found.text, found.details):
         assert f">{line}</text>" in plot
         assert re.search(rf"<(h2|p class=\"lead\")>{re.escape(line)}</", html)
-    assert html.count(f">{found.text}</title>") == 2, "the wide chart and the narrow one"
+    assert html.count(f">{found.text}</title>") == 2, "in the wide and in the narrow chart"
 
 
 # --- images ----------------------------------------------------------------------------------------------------------
 
 
 def section(html: str, key: str) -> str:
-    """The text of a section of the page."""
+    """Return the text of a section of the page."""
     return " ".join(Page(html[html.index(f'id="{key}"') :].partition("</section>")[0]).text.split())
 
 
@@ -419,7 +421,7 @@ def test_sections_that_lack_features_explain_why(files: list[str]) -> None:
     assert "fake-neighbours" not in html_report(itself, [replace(full, neighbours=(), without_features=("fake",))])
 
 
-@pytest.mark.slow  # it draws 120 charts
+@pytest.mark.slow  # draws 120 charts
 def test_of_many_pairs_only_those_with_the_best_set_are_shown(files: list[str]) -> None:
     evaluation, exhibits = rich(bare(*(f"step{number:03}" for number in range(60))), files[:4])
     html = html_report(evaluation, exhibits)
@@ -464,7 +466,7 @@ def test_thumbnails_show_the_pixels_that_were_processed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("images", [1, 100, 200, 400, 600, MOST_IMAGES])
 def test_thumbnails_are_as_large_as_the_page_allows(images: int, tmp_path: Path) -> None:
-    """Noise is what compresses worst."""
+    """Noise is the content that compresses least."""
     noise = thumbnail(write_image(tmp_path, "noise.png", (500, 500)), images)
     assert SHORTEST_SIDE <= noise.width <= LONGEST_SIDE
     assert (noise.width == LONGEST_SIDE) == (images <= 100)
@@ -522,7 +524,7 @@ def test_a_sweep_is_ordered_by_the_numbers_in_its_names() -> None:
     assert ([point.name for point in named.points], named.axis) == (["good", "bad"], "")
 
 
-# --- the plot, and what both need ------------------------------------------------------------------------------------
+# --- the plot, and requirements of both ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fakes", [("fake",), ("step1", "step2", "step4"), ("$a_b^c$ 猫", "<b>", "x" * 300)])
@@ -532,7 +534,7 @@ def test_the_plot_is_an_image(fakes: tuple[str, ...], files: list[str], tmp_path
         image.load()
         assert image.format == "PNG"
         assert image.size == (1440, 720)
-        assert len(set(image.convert("L").tobytes())) > 20, "there is something in it"
+        assert len(set(image.convert("L").tobytes())) > 20, "the plot is not empty"
 
 
 def test_plot_needs_an_fid(tmp_path: Path) -> None:
@@ -583,7 +585,7 @@ NAMES = (
     ],
 )
 def test_suffixes_of_output_files(tmp_path: Path, flag: str, taken: list[str]) -> None:
-    """Others are refused before any work is done."""
+    """Other suffixes are refused before any work is done."""
     for name in taken:
         check_shown(flag, tmp_path / name)
     for name in set(NAMES) - set(taken):

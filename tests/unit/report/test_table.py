@@ -1,4 +1,4 @@
-"""The table of several values: what is in which cell, which cells are marked, and how it fits the terminal."""
+"""The table of several values: its cells, the marked ones, and how it is fitted to the terminal."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ FAKES = {
 
 
 def evaluation_of(fakes: Mapping[str, Mapping[str, float]], real: str = "real") -> Evaluation:
-    """An evaluation with these values of these FAKEs."""
+    """Return an evaluation with these metric values of these FAKEs."""
     plain = bare(*fakes, real=real)
     return replace(plain, results=tuple(replace(result, metrics=dict(fakes[result.fake])) for result in plain.results))
 
 
 def cells(lines: list[str]) -> list[list[str]]:
-    """The cells of a table in one block, without its legend."""
+    """Return the cells of a table of one block, without the legend."""
     return [re.split(r"\s{2,}", line) for line in lines if line != LEGEND]
 
 

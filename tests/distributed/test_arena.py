@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason=
 def test_processes_left_running_would_be_found(arena: Arena, forked: bool) -> None:
     """A separate process with the mark, or a worker of a forked rank."""
     code = "import time; time.sleep(10000)"
-    before = shared_memory()  # of another program, or left by a killed one
+    before = shared_memory()  # memory of other programs, or left by killed ones
     if forked:
         child = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
         assert arena.left("", {child.pid}, before, 0.0) == [child.pid]
@@ -29,7 +29,7 @@ def test_processes_left_running_would_be_found(arena: Arena, forked: bool) -> No
         child = subprocess.Popen(
             [sys.executable, "-c", code], env={**arena.environment, "FIDTOOL_TEST_MARK": "planted"}
         )
-        # Between fork and exec it still has its parent's environment.
+        # Between fork and exec the child still has its parent's environment.
         wait_until(lambda: left_of("planted") == [child.pid], "a marked process is not found")
         assert arena.left("planted", set(), before, 0.0) == [child.pid]
     assert child.wait(PATIENCE) == -signal.SIGKILL
@@ -55,7 +55,7 @@ def test_short_lived_names_are_not_reported(arena: Arena, monkeypatch: pytest.Mo
 
 
 def test_torch_memory_left_by_a_process_would_be_found(arena: Arena) -> None:
-    """A single one is not reported: a process that is killed while creating it cannot remove it."""
+    """A single name is not reported, because a process that is killed while creating it cannot remove it."""
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
     before = shared_memory()

@@ -18,7 +18,7 @@ def place(environment: dict[str, str], tmp_path: Path) -> Path:
 
 def test_a_missed_gate_under_torchrun(fidtool: Run, place: Path) -> None:
     outcome = fidtool("compute", "real", "fake", *SMALL, "--json", "--fail-above", 0, "--quiet", ranks=2)
-    assert outcome.status == 1  # torchrun's, regardless of the ranks'
+    assert outcome.status == 1  # torchrun's status, regardless of the ranks'
     assert outcome.json["exit"]["code"] == 3
     assert sum("gate missed" in line for line in outcome.stderr.splitlines()) == 1
 

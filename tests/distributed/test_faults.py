@@ -56,7 +56,7 @@ def patient(ahead: Callable[..., Ahead]) -> Ahead:
 
     def frozen_worker(ranks: int) -> Begin:
         settings = ("--num-workers", 2, "--timeout", 10)
-        return lambda arena: arena.begin("by hand", arena.arguments(*settings), ranks, FAULT="frozen worker")
+        return lambda arena: arena.begin("no launcher", arena.arguments(*settings), ranks, FAULT="frozen worker")
 
     runs = {
         **{f"frozen worker, {ranks}": frozen_worker(ranks) for ranks in (1, 2)},
@@ -125,13 +125,13 @@ def check(golden: Golden, reference: float) -> Check:
     return checked
 
 
-LAUNCHERS = ("torchrun", "by hand")
+LAUNCHERS = ("torchrun", "no launcher")
 
 EITHER = {r"on rank \d": "on rank N"}
 """If several ranks receive a signal, the first to notice it is named."""
 
 LONG = "0.3"
-"""Pace of runs that are stopped from outside, slow enough that none finishes before."""
+"""Pace of runs that are stopped from outside, slow enough that none finishes first."""
 
 LOG = "lapack.log"
 
@@ -216,7 +216,7 @@ def test_the_workers_of_a_killed_rank_exit(arena: Arena, check: Check, launcher:
     """Under torchrun with separate interpreters: the workers are found by their environment."""
     variables, arguments = {"FAULT": "kill", "FAULT_RANK": "1"}, arena.arguments("--num-workers", 2)
     run = arena.torchrun(arguments, 2, fresh=True, **variables) if launcher == "torchrun" else None
-    end = run or arena.by_hand([arguments] * 2, **variables)
+    end = run or arena.without_launcher([arguments] * 2, **variables)
     check(arena, end, "SIGKILL, rank 1 with workers", statuses(launcher, 2, killed=1))
 
 
@@ -236,7 +236,7 @@ def apart(ahead: Callable[..., Ahead]) -> Ahead:
         def run(arena: Arena) -> Begun:
             arguments = arena.arguments(peer=PEER_TIMEOUT) if silent else arena.arguments()
             own = {**variables, **(arena.silence if silent else {}), "FIDTOOL_TEST_APART": "1"}
-            return arena.begin("by hand", arguments, 2, **own)
+            return arena.begin("no launcher", arguments, 2, **own)
 
         return run
 
@@ -248,13 +248,13 @@ def test_ranks_on_separate_machines_end_too(apart: Ahead, check: Check, fault: s
     """A lost rank is only detected by missing heartbeats."""
     run = apart[fault]
     variables, _ = APART[fault]
-    check(run.arena, run.end(), f"apart, {fault}", statuses("by hand", 2, killed=killed_rank(variables)))
+    check(run.arena, run.end(), f"apart, {fault}", statuses("no launcher", 2, killed=killed_rank(variables)))
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 @pytest.mark.parametrize("kind", ["truncated", "I/O error"])
 def test_an_unreadable_file_ends_all(arena: Arena, reference: float, launcher: str, kind: str) -> None:
-    """In FAKE, so that there is finished work of REAL to save; then again with --on-error skip."""
+    """The file is in FAKE, so that finished work of REAL can be saved. A second run uses --on-error skip."""
     broken = make_pictures(arena.folder / "broken", 40, 2)
     bad = broken / "00017.png"
     if kind == "truncated":
@@ -276,7 +276,7 @@ def test_an_unreadable_file_ends_all(arena: Arena, reference: float, launcher: s
     (rank,) = arena.server.start(skipping, 1, arena.folder, FAULT_PACE="0")
     assert arena.server.wait([rank], PATIENCE) == [0], rank.stderr
     assert ('"images_resumed": 0' in rank.stdout) == (kind == "I/O error")
-    assert rank.stderr.count("00017.png") == 2, "once in the list, and once as the set's example"
+    assert rank.stderr.count("00017.png") == 2, "once in the list, and once as the example of the set"
 
 
 @pytest.fixture(scope="module")
@@ -287,8 +287,8 @@ def absent(ahead: Callable[..., Ahead]) -> Ahead:
     return ahead(
         {
             "torchrun": lambda arena: arena.begin_torchrun(arena.arguments("--timeout", 5), 3, sleeping),
-            "by hand": lambda arena: arena.begin("by hand", arena.arguments("--timeout", 5), 2, WORLD_SIZE="3"),
-            "rank 0": lambda arena: arena.begin("by hand", arena.arguments("--timeout", 3), 1, **alone),
+            "no launcher": lambda arena: arena.begin("no launcher", arena.arguments("--timeout", 5), 2, WORLD_SIZE="3"),
+            "rank 0": lambda arena: arena.begin("no launcher", arena.arguments("--timeout", 3), 1, **alone),
         }
     )
 
@@ -332,7 +332,7 @@ def test_a_signal_to_the_ranks_stops_all(
         for rank in started if to == "all" else started[-1:]:
             rank.send(number)
 
-    end = arena.by_hand([arena.arguments("--num-workers", 1)] * ranks, act, FAULT_PACE=LONG)
+    end = arena.without_launcher([arena.arguments("--num-workers", 1)] * ranks, act, FAULT_PACE=LONG)
     to_whom = f"{to} of 3 ranks" if ranks > 1 else "the only rank"
     chance = EITHER if to == "all" else {}
     check(arena, end, f"{number.name} to {to_whom}", [status] * ranks, status, **chance)
@@ -345,12 +345,12 @@ def test_a_signal_ends_a_process_that_is_inside_lapack(arena: Arena, check: Chec
     log = arena.folder / LOG
 
     def act(started: list[Rank]) -> None:
-        wait_until(log.exists, "no rank has come to LAPACK")
+        wait_until(log.exists, "no rank has reached LAPACK")
         for rank in started:
             rank.send(signal.SIGTERM)
 
     variables = {"FAULT": "lapack", "FAULT_RANK": "0", "OMP_NUM_THREADS": "1", "LAPACK_LOG": LOG}
-    end = arena.by_hand([arena.arguments()] * ranks, act, **variables)
+    end = arena.without_launcher([arena.arguments()] * ranks, act, **variables)
     assert "left" not in log.read_text(), "the run ended only after LAPACK"
     check(arena, end, f"SIGTERM in LAPACK, {ranks}", [143] * ranks, 143, **EITHER)
 
@@ -361,7 +361,7 @@ def test_ranks_with_different_arguments_end(arena: Arena, check: Check, launcher
         script = 'if [ "$RANK" = 1 ]; then set -- "$@" --seed 5; fi;'
         end = arena.torchrun(arena.arguments(), 2, shell=script)
     else:
-        end = arena.by_hand([arena.arguments(), arena.arguments("--seed", 5)])
+        end = arena.without_launcher([arena.arguments(), arena.arguments("--seed", 5)])
     check(arena, end, "started differently", statuses(launcher, 2, 2), 2, worked=False)
 
 
@@ -376,11 +376,11 @@ def test_finished_work_is_saved_after_a_signal(arena: Arena, check: Check, ranks
     log = str(arena.folder / "added")
     arguments = arena.arguments("--num-workers", 1, every=1000)
     variables = {"FAULT": "stuck", "FAULT_RANK": "all", "FAULT_AFTER": "3", "ADDED_LOG": log}
-    end = arena.by_hand([arguments] * ranks, act, **variables)
+    end = arena.without_launcher([arguments] * ranks, act, **variables)
     check(arena, end, f"SIGTERM in a pass, {ranks}", [143] * ranks, 143, **EITHER)
 
 
-@pytest.mark.parametrize(("launcher", "ranks"), [("by hand", 1), ("by hand", 2), ("torchrun", 2)])
+@pytest.mark.parametrize(("launcher", "ranks"), [("no launcher", 1), ("no launcher", 2), ("torchrun", 2)])
 def test_a_full_disk_loses_no_result(arena: Arena, reference: float, launcher: str, ranks: int) -> None:
     end = arena.begin(launcher, arena.arguments(), ranks, FAULT="disk full", FAULT_PACE="0").end()
     assert set(end.statuses) == {0}, end

@@ -68,7 +68,7 @@ def test_a_folder_of_awkward_files_fails(fidtool: Run, tmp_path: Path) -> None:
 
 
 def test_each_of_several_thousand_files_is_used_once(fidtool: Run, tmp_path: Path) -> None:
-    """Several thousand files on three ranks: found, distributed, and used once each."""
+    """The files are distributed over three ranks."""
     folder = tmp_path / "many"
     folder.mkdir()
     for number in range(3001):

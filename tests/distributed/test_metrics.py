@@ -45,7 +45,7 @@ def test_a_custom_metric_has_the_same_bits_at_any_world_size(fidtool: Run, here:
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_all_metrics_at_any_world_size(fidtool: Run, here: Run, sets: tuple[Path, Path], ranks: int) -> None:
-    """Rank zero decides what is left out, and KID's size, for all."""
+    """Rank zero decides for all ranks which metrics are left out, and the size of KID's subsets."""
     arguments = ["compute", *sets, "--extractor", TINY, "--metrics", f"all,{MIND}", "--json", "--no-cache"]
     one, several = here(*arguments), fidtool(*arguments, ranks=ranks)
     assert several.metrics == one.metrics
@@ -65,7 +65,7 @@ def test_features_are_stored_in_statistics_files(
     kept = read_statistics(file)
     assert kept.features is not None
     assert kept.features.shape == (COUNT, 16)
-    # The stored features are not rounded to multiples of 2 ** -18, as for the mean, and numpy sums them in float32.
+    # Unlike in the mean, stored features are not rounded to multiples of 2 ** -18, and NumPy sums them in float32.
     np.testing.assert_allclose(kept.features.mean(0), kept.mu, atol=1e-5)
     assert kept.layers[EMBEDDING].features is not None
     for ranks in (None, 2):

@@ -32,9 +32,9 @@ def forks(server: RankServer, environment: dict[str, str], folder: Path, script:
 
 
 def wait_for_work(folder: Path, passes: int) -> None:
-    """Waits until the network has started this many passes."""
+    """Wait until the network has started this many passes."""
     log = folder / "passes"
-    wait_until(lambda: log.exists() and log.stat().st_size >= passes, "no rank has begun")
+    wait_until(lambda: log.exists() and log.stat().st_size >= passes, "no rank has started")
 
 
 def ends(server: RankServer, ranks: list[Rank]) -> list[End]:
@@ -66,7 +66,7 @@ def start(rank_server: RankServer, environment: dict[str, str], folder: Path) ->
 
 @pytest.fixture(scope="module", autouse=True)
 def slow_to_learn(rank_server: RankServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Rank]]:
-    """Started before all tests: it mostly waits."""
+    """Ranks with slow passes and an error. They are started before all tests, because they mostly wait."""
     script = """
 import sys, fidtool
 try:
@@ -172,7 +172,7 @@ except KeyboardInterrupt:
 """
     ranks = start(script, FAULT_PACE="1")
     wait_for_work(folder, 2)
-    # To all ranks at once, like a terminal. Otherwise a rank may see the other end before its own signal.
+    # Like a terminal, signal all ranks at once. Otherwise a rank may notice the exit of the other first.
     for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGCONT):
         for rank in ranks:
             rank.send(number)
@@ -206,12 +206,12 @@ def test_a_stuck_rank_does_not_block_the_exit_of_its_program(stuck: list[subproc
 
 
 def test_even_slow_ranks_get_the_exception(rank_server: RankServer, slow_to_learn: list[Rank]) -> None:
-    """A pass of 8 s on each rank: longer than the command line would wait."""
+    """A pass takes 8 s on each rank, which is longer than the command line would wait."""
     found = ends(rank_server, slow_to_learn)
     assert [(status, stdout) for status, stdout, _ in found] == [(0, "caught True\n")] * 2, found
 
 
 def test_a_rank_that_waits_for_a_lost_one_gets_the_exception(rank_server: RankServer, alone: list[Rank]) -> None:
-    """Although gloo keeps waiting."""
+    """This holds although gloo keeps waiting."""
     assert rank_server.wait(alone[:1], PATIENCE) == [0], alone[0].stderr
     assert alone[0].stdout == "caught True\n"

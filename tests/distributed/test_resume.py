@@ -26,15 +26,15 @@ EVERY = 0.1
 def most_lost(ranks: int) -> int:
     """Maximum number of forward passes that a kill can lose: those since the last save, in an interval and two saves.
 
-    While a rank saves, its forward threads (two together or one per rank on two cores) finish what
-    they have and what waits for them; between saves, each thread takes at least PACE seconds per pass.
+    On two cores there are two forward threads on a single rank, or one per rank. While a rank saves, they finish
+    their current and their queued batches. Between saves, each thread takes at least PACE seconds per pass.
     """
     threads = max(1, 2 // ranks)
     return ranks * (threads * (int(EVERY / PACE) + 2) + 2 * (2 * threads + 1))
 
 
 def await_passes(server: RankServer, ranks: list[Rank], passes: Path, more: int) -> None:
-    """Waits until the network has done this many more passes, or the run has ended."""
+    """Wait until the network has done this many more passes, or the run has ended."""
 
     def done() -> int:
         return passes.stat().st_size if passes.exists() else 0
@@ -95,7 +95,7 @@ def test_kills_at_random_times_cost_at_most_an_interval_each(
 
 
 def kill(ranks: list[Rank], chance: random.Random) -> None:
-    """All ranks at once, or one whose loss the others must detect; mostly with SIGKILL."""
+    """Kill all ranks at once, or one whose loss the others must detect; mostly with SIGKILL."""
     number = chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM])
     for rank in ranks if chance.random() < 0.7 else [chance.choice(ranks)]:
         if rank.status is None:

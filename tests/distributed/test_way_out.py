@@ -98,7 +98,7 @@ def test_only_the_checkpoint_is_mentioned_if_there_is_one(last_words: Run) -> No
 
 
 def test_work_is_mentioned_from_half_a_minute_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Summed over all sets whose work is lost, including the one in progress."""
+    """The time is summed over all sets whose work is lost, including the one in progress."""
     now = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     kept = FinishedWork()

@@ -103,7 +103,7 @@ def test_any_launcher_gives_the_same_bits(
         record = run.json["run"]
         size = int(next((word for word in name.split() if word.strip(",").isdigit()), "1").strip(","))
         assert record["world_size"] == (size if name != "2 workers" else 1)
-        assert record["images_computed"] == 2 * count, f"{name} took something from a cache"
+        assert record["images_computed"] == 2 * count, f"{name} used a cache"
         assert record["forward_passes"] == 2 * -(-count // 4)
         assert run.json["results"][0]["count"] == {"real": count, "fake": count}
     assert len({run.fid.hex() for run in runs.values()}) == 1, {name: run.fid for name, run in runs.items()}
@@ -144,7 +144,7 @@ def test_inception_has_the_same_bits_at_any_world_size(fidtool: Run, tmp_path: P
 
 
 def _with_other_weights(folder: Path) -> dict[str, str]:
-    """The cache has weights that rank zero must not use: the other ranks read them and are then sent the right ones."""
+    """Return variables and a cache with weights that rank zero does not use. Other ranks then receive rank zero's."""
     cache = folder / "other"
     (cache / "weights").mkdir(parents=True)
     known = load_weights(None, print)
@@ -206,7 +206,7 @@ def test_the_environment_has_no_launcher_variables() -> None:
 def test_inside_a_program_with_a_process_group(
     tmp_path: Path, environment: dict[str, str], fidtool: Run, rank_server: RankServer
 ) -> None:
-    """As in a training script: the group is used and left open; every rank gets the same evaluation."""
+    """As in a training script, the group is used and left open. Every rank gets the same evaluation."""
     real, fake = make_pictures(tmp_path / "real", 9, 1), make_pictures(tmp_path / "fake", 9, 2)
     script = tmp_path / "training.py"
     script.write_text(

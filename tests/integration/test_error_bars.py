@@ -235,7 +235,7 @@ class TestReport:
             evaluation = package.compute(*sets[:2], extractor=TINY, report=tmp_path / "page.html")
         assert evaluation.frechet_distance > 0
 
-    def test_a_page_from_the_cache_says_what_is_missing(
+    def test_a_page_from_the_cache_names_what_is_missing(
         self, here: Run, sets: tuple[Path, ...], tmp_path: Path
     ) -> None:
         time.sleep(0.08)  # younger files are not cached

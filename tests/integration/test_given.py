@@ -249,7 +249,7 @@ def test_invalid_images_are_refused(
     place: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, case: str, workers: int
 ) -> None:
     make, error, words = REFUSED[case]
-    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)  # as training scripts like to
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)  # as training scripts often do
     settings = {**SETTINGS, "metrics": "fid", "num_workers": workers}
     with pytest.raises(error, match=words):
         fidtool.compute(place / "real", make(place / "images", pixels_in(place / "images")), **settings)

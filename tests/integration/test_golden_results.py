@@ -293,7 +293,7 @@ def test_cache(golden: Golden, here: Run, place: Path) -> None:
 
 
 def test_other_commands(golden: Golden, here: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The protocols, and the places of the weights."""
+    """The protocols, and the locations of the weights."""
     monkeypatch.syspath_prepend(package_without_weights(place / "packages"))
     monkeypatch.setenv("FIDTOOL_CACHE", str(place / "nothing"))
     found = {

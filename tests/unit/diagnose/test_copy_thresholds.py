@@ -42,7 +42,7 @@ NOTABLE: dict[str, tuple[Duplicates, Duplicates, Duplicates | None]] = {
 
 
 @pytest.mark.parametrize("name", NOTABLE)
-def test_more_duplicates_than_by_nature(name: str) -> None:
+def test_more_duplicates_than_in_natural_sets(name: str) -> None:
     by_nature, more, real = NOTABLE[name]
     assert not has_notable_copies(by_nature, real)
     assert has_notable_copies(more, real)

@@ -98,6 +98,6 @@ def test_the_smallest_allowed_number_of_images_is_enough() -> None:
     assert abs(one.value - TRUE) < 4 * one.error
 
 
-def test_other_dimensions_are_refused() -> None:
+def test_different_dimensions_are_refused() -> None:
     with pytest.raises(InputError, match="16 dimensions"):
         extrapolated(generated(600, 0)[:, 1:])

@@ -149,7 +149,7 @@ def test_a_worker_that_is_killed_at_any_point(images: ImageSet, after: int) -> N
 
     with pytest.raises(RunError, match=DIED), watch.explained():
         take_all()
-    assert numbers == list(range(len(numbers))), "what came before is in order"
+    assert numbers == list(range(len(numbers))), "the earlier batches are correct"
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), RuntimeError("no such codec")])

@@ -28,7 +28,7 @@ def vectors(batch: int, count: int, dims: int = 4) -> Features:
 
 @pytest.fixture(params=["memory", "file"])
 def place(request: pytest.FixtureRequest, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where rows are stored: small sets in memory; with a limit of 0, in a file like large sets."""
+    """The storage of rows: in memory for small sets, or in a file as for large sets, with a limit of 0."""
     if request.param == "file":
         monkeypatch.setenv("FIDTOOL_FEATURE_BYTES", "0")
     return str(request.param)

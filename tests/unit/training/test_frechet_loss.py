@@ -202,7 +202,7 @@ def test_wrong_features_and_files(tmp_path: Path) -> None:
     assert float(FrechetLoss(tmp_path / "real.npz")(gaussian(2, 5, 3))) == float(loss(gaussian(2, 5, 3)))
 
 
-def test_a_single_process_is_not_told_to_wrap() -> None:
+def test_a_single_process_gets_no_advice_to_wrap() -> None:
     loss = FrechetLoss(statistics(gaussian(1, 9, 3)), projection=nn.Linear(3, 2))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

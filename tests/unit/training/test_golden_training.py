@@ -44,7 +44,7 @@ def shown(state: dict[str, torch.Tensor]) -> dict[str, Any]:
 
 
 def test_an_old_state_is_read(golden: Golden) -> None:
-    """And the same state is written again."""
+    """Saving it again gives the same state."""
     from fidtool.training import FrechetInceptionDistance
 
     metric = FrechetInceptionDistance("network.py:network")
@@ -57,7 +57,7 @@ def test_an_old_state_is_read(golden: Golden) -> None:
 
 
 def test_a_new_state_equals_the_old_one(golden: Golden) -> None:
-    """For the same images: names, order, types and bits."""
+    """For the same images, both have the same names, order, types and bits."""
     metric = trained_metric()
     state = metric.state_dict()
     assert list(state) == list(old_state())
@@ -83,7 +83,7 @@ def test_a_state_of_another_network_is_refused(golden: Golden) -> None:
 
 
 def test_against_statistics(golden: Golden, environment: dict[str, str]) -> None:
-    """Instead of real images; and a metric with too few images."""
+    """Statistics instead of real images, and a metric with too few images."""
     from fidtool.training import FrechetInceptionDistance
 
     metric = FrechetInceptionDistance("network.py:network", real_statistics=FILES / "own.npz")

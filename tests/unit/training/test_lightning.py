@@ -43,7 +43,7 @@ REAL = fidtool.Statistics.of(torch.zeros(16).double().numpy(), torch.eye(16).dou
     ],
 )
 def test_callbacks_that_use_other_epochs(other: Any, text: str) -> None:
-    """Refused before the first epoch; Lightning would fail after it or save the wrong checkpoint."""
+    """They are refused before the first epoch. Lightning would fail after it, or save the wrong checkpoint."""
     with pytest.raises(fidtool.InputError, match=text):
         started(FIDCallback(lambda n, seed: torch.zeros(n, 3, 8, 8), REAL, feature=network(), every_n_epochs=2), other)
 
@@ -128,7 +128,7 @@ def old_state() -> dict[str, Any]:
 
 
 def test_an_old_state_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the same state is written again; its reference is recognised, and a different one is detected."""
+    """Saving it again gives the same state. Its reference is recognised, and a different one is detected."""
     monkeypatch.chdir(beside_network(tmp_path))
     callback = FIDCallback("generate", FILES / "own.npz", feature=NETWORK)
     state = old_state()[callback.state_key]

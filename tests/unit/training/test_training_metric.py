@@ -63,7 +63,7 @@ def test_the_metric_is_not_trained_or_saved_with_the_model(metric: FrechetIncept
 
 
 def test_checkpoint(metric: FrechetInceptionDistance) -> None:
-    """Through a file, with strict loading, as part of a model, and into a metric that has seen other images."""
+    """The state is loaded from a file, strictly, as part of a model, and into a metric that has seen other images."""
     fill(metric)
     file = io.BytesIO()
     torch.save(torch.nn.ModuleDict({"fid": metric}).state_dict(), file)
@@ -128,7 +128,7 @@ def test_marks_distinguish_images() -> None:
     assert len(set(marks.tolist())) == 100
     assert image_hashes(images.transpose(2, 3).contiguous())[0] != marks[0]
     flat = torch.zeros(1, 3, 4, 8, dtype=torch.uint8)
-    assert image_hashes(flat) != image_hashes(flat.view(1, 3, 8, 4)), "the same bytes in another shape"
+    assert image_hashes(flat) != image_hashes(flat.view(1, 3, 8, 4)), "the same bytes with a different shape"
     assert len(image_hashes(images[:0])) == 0
 
 

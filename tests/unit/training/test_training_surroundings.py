@@ -1,5 +1,4 @@
-"""The metric and the loss amid what programs do: half precision, other defaults of torch, networks in training, errors
-that are caught. One process."""
+"""The metric and the loss in one process: half precision, defaults of torch, networks in training, caught errors."""
 
 from __future__ import annotations
 
@@ -110,7 +109,7 @@ def test_images_may_be_passed_again_after_a_failed_pass(times: int) -> None:
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_half_precision_images_are_converted_exactly(dtype: torch.dtype) -> None:
-    """Diffusion pipelines return float16: converted before the product, half of its levels would be one lower."""
+    """Diffusion pipelines return float16. Converted before the product, half of its levels would be one lower."""
     every = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16).expand(30, 3, -1, -1)
     real = every.flip(3).contiguous()
     wanted, metric = FrechetInceptionDistance(network()), FrechetInceptionDistance(network(), normalize=True)
@@ -154,7 +153,7 @@ def test_lost_real_images_remain_an_error_while_the_others_are_retained(monkeypa
 
 @pytest.fixture(params=HALVES)
 def default_dtype(request: pytest.FixtureRequest) -> Iterator[torch.dtype]:
-    """As Lightning's ``bf16-true`` sets it while a model is created."""
+    """A default dtype as Lightning's ``bf16-true`` sets it while a model is created."""
     torch.set_default_dtype(request.param)
     yield request.param
     torch.set_default_dtype(torch.float32)
@@ -247,7 +246,7 @@ def test_a_network_that_cannot_be_copied() -> None:
 
 
 def test_features_with_gradient_are_computed_in_float32() -> None:
-    """A program that trains with TF32: the features do not use it, and the program's setting is unchanged."""
+    """If a program trains with TF32, the features do not use it, and the program's setting is unchanged."""
     seen = []
 
     class Noting(nn.Module):

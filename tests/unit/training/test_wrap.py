@@ -1,4 +1,4 @@
-"""Losses with parameters: wrapped if and only if there are any, device checks, optimizer checks. One process."""
+"""Wrapping of losses with parameters, and checks of their device and optimizer; in one process."""
 
 from __future__ import annotations
 

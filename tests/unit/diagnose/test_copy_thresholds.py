@@ -91,7 +91,7 @@ def lines(images: int, exact: int = 0, near: int = 0) -> list[str]:
 
 
 def test_duplicates_in_a_set_that_is_not_compared() -> None:
-    """A warning is given from 1 %, and at least two, exact duplicates on, or if half of the images are duplicates."""
+    """A warning requires at least 1 % and two exact duplicates, or that half of the images are duplicates."""
     assert lines(1000, 9) == lines(20, 1) == lines(100, 0, 49) == []
     assert len(lines(1000, 10)) == len(lines(20, 2)) == len(lines(100, 0, 50)) == 1
 

@@ -54,7 +54,7 @@ GAUSSIANS: dict[str, Callable[[], tuple[MeanCovariance, MeanCovariance]]] = {
 
 
 def test_frechet(golden: Golden) -> None:
-    """With counts, and without, where the rank is determined from the covariance."""
+    """With counts, and without them: the rank is then determined from the covariance."""
     found: dict[str, Any] = {}
     for name, make in GAUSSIANS.items():
         one, other = make()

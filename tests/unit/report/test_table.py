@@ -76,7 +76,7 @@ def test_real_is_never_the_best() -> None:
 
 
 def with_bars(difference: Interval) -> Evaluation:
-    """An evaluation of a, b and c, of which a and b have error bars and this difference."""
+    """Return an evaluation of a, b and c, of which a and b have error bars and this difference."""
     plain = evaluation_of({name: {"fid": values["fid"]} for name, values in FAKES.items()} | {"c": {"fid": 13.0}})
     bars = [Interval(11.5, 0.25, 11.0, 12.0), Interval(11.75, 0.5, 10.75, 12.75), None]
     results = tuple(
@@ -112,7 +112,7 @@ def test_fakes_that_cannot_be_distinguished_from_the_best_are_marked() -> None:
 
 
 def test_verdicts_fit_the_terminal() -> None:
-    """With short names, and on several lines if necessary."""
+    """Names are shortened, and long verdicts take several lines."""
     evaluation = with_bars(Interval(-0.25, 0.125, -0.5, -0.125))
     named = {name: f"/data/runs/of-november/{name}" for name in "abc"}
     results = tuple(replace(each, fake=named[each.fake]) for each in evaluation.results)

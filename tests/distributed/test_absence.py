@@ -18,7 +18,7 @@ from support.rank_lines import compare
 
 SETTINGS = ["--extractor", TINY, "--no-cache", "--quiet"]
 PATIENT = {"FIDTOOL_TEST_PATIENT": "1"}
-"""Generous: to report its failure a rank imports torch, which may be slow."""
+"""Long deadlines, because a rank imports torch to report its failure, which may be slow."""
 LEAVING = "from fidtool.cli import main; main._STOPPING_SECONDS = 600; main.process()"
 """The same for a rank that receives a signal, in a separate interpreter."""
 
@@ -34,7 +34,7 @@ def test_a_typo_on_one_rank_ends_all_under_torchrun(arena: Arena) -> None:
     assert end.left == []
 
 
-def test_a_typo_on_every_rank_is_said_once_under_torchrun(arena: Arena) -> None:
+def test_a_typo_on_every_rank_is_reported_once_under_torchrun(arena: Arena) -> None:
     end = arena.torchrun(arena.arguments("--sed", 5), 2, **PATIENT)
     (said,) = end.causes
     assert "no such option" in said
@@ -46,9 +46,11 @@ def test_a_typo_on_every_rank_is_said_once_under_torchrun(arena: Arena) -> None:
     [(["--sed", "5"], "no such option"), (["--value-range", "1,0"], "must rise")],
     ids=["typo", "value"],
 )
-def test_an_error_on_one_rank_ends_all_by_hand(arena: Arena, golden: Golden, wrong: list[str], said: str) -> None:
-    """On the rank concerned and on rank zero, which may be on another machine."""
-    end = arena.by_hand([arena.arguments(), arena.arguments(*wrong)], **PATIENT)
+def test_an_error_on_one_rank_ends_all_without_a_launcher(
+    arena: Arena, golden: Golden, wrong: list[str], said: str
+) -> None:
+    """The error is printed on that rank and on rank zero, which may be on another machine."""
+    end = arena.without_launcher([arena.arguments(), arena.arguments(*wrong)], **PATIENT)
     assert end.statuses == [2, 2]
     assert len(end.causes) == 2
     assert end.causes[0] == end.causes[1]
@@ -59,19 +61,19 @@ def test_an_error_on_one_rank_ends_all_by_hand(arena: Arena, golden: Golden, wro
 
 
 def listens(port: int) -> bool:
-    """Whether a process on this machine listens on the port. Connecting to it would count as a rank."""
+    """Return whether a process on this machine listens on the port. Connecting to it would count as a rank."""
     rows = [row.split() for name in ("tcp", "tcp6") for row in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
     return any(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows)
 
 
 def catches(pid: int, number: int) -> bool:
-    """Whether a process already has a handler for the signal."""
+    """Return whether a process already has a handler for the signal."""
     status = Path(f"/proc/{pid}/status").read_text()
     return bool(int(status.split("SigCgt:")[1].split()[0], 16) >> (number - 1) & 1)
 
 
 def test_a_signal_while_a_rank_still_starts_ends_all(environment: dict[str, str], tmp_path: Path) -> None:
-    """Most likely while it imports torch."""
+    """The rank most likely receives it while it imports torch."""
     images = make_pictures(tmp_path / "images", 5)
     port = free_port()
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
@@ -81,9 +83,9 @@ def test_a_signal_while_a_rank_still_starts_ends_all(environment: dict[str, str]
         own = {**environment, **meeting, "RANK": str(rank)}
         ranks.append(subprocess.Popen(command, env=own, stderr=subprocess.PIPE, text=True))
         if rank == 0:  # a stopped rank does not wait long if there is no other rank to report to
-            wait_until(lambda: listens(port), "rank 0 has not begun")
+            wait_until(lambda: listens(port), "rank 0 has not started")
     # An earlier signal would end an interpreter that is not yet a rank.
-    wait_until(lambda: catches(ranks[1].pid, signal.SIGTERM), "rank 1 has not begun")
+    wait_until(lambda: catches(ranks[1].pid, signal.SIGTERM), "rank 1 has not started")
     ranks[1].send_signal(signal.SIGTERM)
     errors = [rank.communicate(timeout=PATIENCE)[1] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [143, 143], errors

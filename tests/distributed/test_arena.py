@@ -18,10 +18,10 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason=
 
 
 @pytest.mark.parametrize("forked", [True, False])
-def test_what_is_left_running_would_be_found(arena: Arena, forked: bool) -> None:
+def test_processes_left_running_would_be_found(arena: Arena, forked: bool) -> None:
     """A separate process with the mark, or a worker of a forked rank."""
     code = "import time; time.sleep(10000)"
-    before = shared_memory()  # of another program, or left by a killed one
+    before = shared_memory()  # memory of other programs, or left by killed ones
     if forked:
         child = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
         assert arena.left("", {child.pid}, before, 0.0) == [child.pid]
@@ -29,13 +29,13 @@ def test_what_is_left_running_would_be_found(arena: Arena, forked: bool) -> None
         child = subprocess.Popen(
             [sys.executable, "-c", code], env={**arena.environment, "FIDTOOL_TEST_MARK": "planted"}
         )
-        # Between fork and exec it still has its parent's environment.
+        # Between fork and exec the child still has its parent's environment.
         wait_until(lambda: left_of("planted") == [child.pid], "a marked process is not found")
         assert arena.left("planted", set(), before, 0.0) == [child.pid]
     assert child.wait(PATIENCE) == -signal.SIGKILL
 
 
-def test_shared_memory_that_nobody_has_would_be_found(arena: Arena) -> None:
+def test_unmapped_shared_memory_would_be_found(arena: Arena) -> None:
     """Memory that a live process has mapped is not reported: it may be another test's."""
     before = shared_memory()
     segment = own.SharedMemory(create=True, size=1)
@@ -47,15 +47,15 @@ def test_shared_memory_that_nobody_has_would_be_found(arena: Arena) -> None:
         segment.unlink()
 
 
-def test_what_comes_and_goes_is_not_found(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_lived_names_are_not_reported(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
     """A semaphore of another test has a name for a moment while it is created."""
     seen = iter([{"sem.first"}, set(), {"sem.second"}])
     monkeypatch.setattr("support.arena.shared_memory", lambda: next(seen))
     assert arena.left("", set(), set(), PATIENCE) == []
 
 
-def test_all_that_a_process_leaves_of_torch_would_be_found(arena: Arena) -> None:
-    """A single one is not reported: a process that is killed while creating it cannot remove it."""
+def test_torch_memory_left_by_a_process_would_be_found(arena: Arena) -> None:
+    """A single name is not reported, because a process that is killed while creating it cannot remove it."""
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
     before = shared_memory()

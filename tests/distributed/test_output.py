@@ -20,7 +20,7 @@ def sets(tmp_path: Path) -> tuple[Path, Path, Path]:
 
 
 @pytest.mark.parametrize("ranks", [None, 2])
-def test_json_has_the_promised_shape(fidtool: Run, sets: tuple[Path, Path, Path], ranks: int | None) -> None:
+def test_json_has_the_documented_structure(fidtool: Run, sets: tuple[Path, Path, Path], ranks: int | None) -> None:
     real, fake, _ = sets
     record = fidtool("compute", real, fake, "--extractor", TINY, "--json", "--no-cache", ranks=ranks).json
     assert record["schema"] == 2
@@ -51,15 +51,15 @@ def test_gate(fidtool: Run, sets: tuple[Path, Path, Path], ranks: int | None) ->
     value = fidtool(*common).fid
     passed = fidtool(*common, "--fail-above", value, ranks=ranks)
     missed = fidtool(*common, "--fail-above", math.nextafter(value, 0), ranks=ranks)
-    assert (passed.status, passed.json["exit"]["code"]) == (0, 0), "equal to the gate is not above it"
+    assert (passed.status, passed.json["exit"]["code"]) == (0, 0), "a value equal to the limit is not above it"
     assert missed.json["exit"]["code"] == 3
-    assert missed.status == (3 if ranks is None else 1), "torchrun flattens the status"
+    assert missed.status == (3 if ranks is None else 1), "torchrun replaces the ranks' status"
     assert missed.fid == value
     assert missed.stderr.count("gate missed") == 1
 
 
 def test_only_rank_zero_prints_the_table(fidtool: Run, sets: tuple[Path, Path, Path]) -> None:
-    """torchrun rejects ``--num`` as ambiguous, except after ``--``, which is on record as well."""
+    """torchrun rejects ``--num`` as ambiguous, except after ``--``, which is recorded as well."""
     arguments = ("--", "compute", *sets, "--extractor", TINY, "--num", 30, "--format", "table", "-o", "out.json")
     run = fidtool(*arguments, ranks=2, fresh=True)
     assert [line.split()[0] for line in run.stdout.splitlines()] == ["FAKE", "fake", "other", "*"], run.stderr

@@ -32,9 +32,9 @@ def forks(server: RankServer, environment: dict[str, str], folder: Path, script:
 
 
 def wait_for_work(folder: Path, passes: int) -> None:
-    """Waits until the network has started this many passes."""
+    """Wait until the network has started this many passes."""
     log = folder / "passes"
-    wait_until(lambda: log.exists() and log.stat().st_size >= passes, "no rank has begun")
+    wait_until(lambda: log.exists() and log.stat().st_size >= passes, "no rank has started")
 
 
 def ends(server: RankServer, ranks: list[Rank]) -> list[End]:
@@ -66,7 +66,7 @@ def start(rank_server: RankServer, environment: dict[str, str], folder: Path) ->
 
 @pytest.fixture(scope="module", autouse=True)
 def slow_to_learn(rank_server: RankServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Rank]]:
-    """Started before all tests: it mostly waits."""
+    """Ranks with slow passes and an error. They are started before all tests, because they mostly wait."""
     script = """
 import sys, fidtool
 try:
@@ -118,7 +118,7 @@ except fidtool.RunError as error:
         process.wait(PATIENCE)
 
 
-def test_a_process_group_of_the_programs_own_outlives_a_failed_meeting(rank_server: RankServer, start: Start) -> None:
+def test_the_programs_process_group_survives_a_failed_rendezvous(rank_server: RankServer, start: Start) -> None:
     """Only rank zero calls fidtool, a common mistake."""
     script = """
 import sys, torch, torch.distributed as dist, fidtool
@@ -141,7 +141,7 @@ dist.destroy_process_group()
     ("handler", "status", "said"),
     [("", -signal.SIGTERM, ""), ("signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))", 7, "")],
 )
-def test_signals_are_the_programs_own(
+def test_the_program_handles_its_own_signals(
     rank_server: RankServer, start: Start, folder: Path, handler: str, status: int, said: str
 ) -> None:
     script = f"""
@@ -162,7 +162,7 @@ except fidtool.FidtoolError as error:
     assert first == "ready\ncaught RunError\n"
 
 
-def test_ctrl_c_stays_a_keyboard_interrupt(rank_server: RankServer, start: Start, folder: Path) -> None:
+def test_ctrl_c_remains_a_keyboard_interrupt(rank_server: RankServer, start: Start, folder: Path) -> None:
     script = """
 import sys, fidtool
 try:
@@ -172,7 +172,7 @@ except KeyboardInterrupt:
 """
     ranks = start(script, FAULT_PACE="1")
     wait_for_work(folder, 2)
-    # To all ranks at once, like a terminal. Otherwise a rank may see the other end before its own signal.
+    # Like a terminal, signal all ranks at once. Otherwise a rank may notice the exit of the other first.
     for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGCONT):
         for rank in ranks:
             rank.send(number)
@@ -180,7 +180,7 @@ except KeyboardInterrupt:
     assert [(status, stdout) for status, stdout, _ in found] == [(0, "interrupted\n")] * 2, found
 
 
-def test_a_pass_that_never_ends_keeps_no_program(environment: dict[str, str], folder: Path) -> None:
+def test_a_pass_that_never_ends_does_not_block_exit(environment: dict[str, str], folder: Path) -> None:
     """Neither Ctrl-C nor the exit of the program waits for it."""
     script = """
 import sys, fidtool
@@ -198,20 +198,20 @@ except KeyboardInterrupt:
     assert process.returncode == 3
 
 
-def test_a_rank_that_is_stuck_ends_when_its_program_does(stuck: list[subprocess.Popen[str]]) -> None:
+def test_a_stuck_rank_does_not_block_the_exit_of_its_program(stuck: list[subprocess.Popen[str]]) -> None:
     """The error is about the stuck rank, not about ranks that did not join."""
     said = [process.communicate(timeout=PATIENCE)[0] for process in stuck]
     assert [process.returncode for process in stuck] == [5, 5], said
     assert ["rank 0 timed out after 10 s" in words for words in said] == [True, True], said
 
 
-def test_every_rank_gets_the_exception_however_slow_it_is(rank_server: RankServer, slow_to_learn: list[Rank]) -> None:
-    """A pass of 8 s on each rank: longer than the command line would wait."""
+def test_even_slow_ranks_get_the_exception(rank_server: RankServer, slow_to_learn: list[Rank]) -> None:
+    """A pass takes 8 s on each rank, which is longer than the command line would wait."""
     found = ends(rank_server, slow_to_learn)
     assert [(status, stdout) for status, stdout, _ in found] == [(0, "caught True\n")] * 2, found
 
 
 def test_a_rank_that_waits_for_a_lost_one_gets_the_exception(rank_server: RankServer, alone: list[Rank]) -> None:
-    """Although gloo keeps waiting."""
+    """This holds although gloo keeps waiting."""
     assert rank_server.wait(alone[:1], PATIENCE) == [0], alone[0].stderr
     assert alone[0].stdout == "caught True\n"

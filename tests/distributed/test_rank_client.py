@@ -31,7 +31,7 @@ def start(rank_server: RankServer, environment: dict[str, str], tmp_path: Path) 
 
 @pytest.fixture
 def ended(rank_server: RankServer, start: Start) -> Callable[..., Outcome]:
-    """Runs the program like this until it exits."""
+    """Runs the program on two ranks until it exits."""
     return lambda *program, **variables: finish(rank_server, start(*program, **variables))
 
 
@@ -48,7 +48,7 @@ def wait_for_the_end(folder: Path) -> None:
     wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids(folder)), "a fork is left")
 
 
-def test_each_rank_is_a_script_of_its_own(ended: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_each_rank_runs_the_script_separately(ended: Callable[..., Outcome], tmp_path: Path) -> None:
     told = (
         "import torch\n"
         "names = ['RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'TORCHELASTIC_MAX_RESTARTS', 'HUE']\n"
@@ -66,7 +66,7 @@ def test_each_rank_is_a_script_of_its_own(ended: Callable[..., Outcome], tmp_pat
     assert run.stderr.count("also said\n") == 2
 
 
-def test_an_exception_is_told_and_fails(ended: Callable[..., Outcome]) -> None:
+def test_an_exception_is_printed_and_fails(ended: Callable[..., Outcome]) -> None:
     run = ended("if os.environ['RANK'] == '1': raise ValueError('too blue')\ntime.sleep(10000)")
     assert run.status == 1
     assert "Traceback (most recent call last):" in run.stderr
@@ -75,7 +75,7 @@ def test_an_exception_is_told_and_fails(ended: Callable[..., Outcome]) -> None:
 
 
 @pytest.mark.parametrize(("code", "status"), [("7", 7), ("'a reason'", 1)])
-def test_an_exit_status_comes_through(ended: Callable[..., Outcome], code: str, status: int) -> None:
+def test_an_exit_status_is_passed_on(ended: Callable[..., Outcome], code: str, status: int) -> None:
     run = ended(f"sys.exit({code})")
     assert run.status == 1
     assert f"(exitcode: {status}) " in run.stderr
@@ -83,21 +83,21 @@ def test_an_exit_status_comes_through(ended: Callable[..., Outcome], code: str, 
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT])
-def test_torchrun_sees_the_signal_that_a_rank_died_of(
+def test_torchrun_sees_the_signal_that_killed_a_rank(
     ended: Callable[..., Outcome], tmp_path: Path, number: signal.Signals
 ) -> None:
-    """It also ends the other rank."""
+    """torchrun then stops the other rank."""
     run = ended(f"if os.environ['RANK'] == '1': os.kill(os.getpid(), {int(number)})\n{SLEEP}")
     assert run.status == 1
     assert f"(exitcode: {-number}) local_rank: 1 " in run.stderr
     wait_for_the_end(tmp_path)
 
 
-def test_torchruns_end_is_that_of_its_ranks(rank_server: RankServer, start: Start, tmp_path: Path) -> None:
-    """They receive SIGTERM and may handle it."""
+def test_the_ranks_end_with_torchrun(rank_server: RankServer, start: Start, tmp_path: Path) -> None:
+    """The ranks receive torchrun's SIGTERM and may handle it."""
     answer = "def answer(*_):\n    os.write(1, b'heard.')\n    sys.exit()\nsignal.signal(signal.SIGTERM, answer)"
     launcher = start(f"{answer}\n{SLEEP}")
-    wait_until(lambda: len(pids(tmp_path)) == 2, "no rank has begun")
+    wait_until(lambda: len(pids(tmp_path)) == 2, "no rank has started")
     launcher.send(signal.SIGTERM)
     outcome = finish(rank_server, launcher)
     assert outcome.status != 0
@@ -105,10 +105,10 @@ def test_torchruns_end_is_that_of_its_ranks(rank_server: RankServer, start: Star
     wait_for_the_end(tmp_path)
 
 
-def test_a_stand_in_that_is_killed_takes_the_fork_along(rank_server: RankServer, tmp_path: Path) -> None:
+def test_the_fork_of_a_killed_stand_in_exits(rank_server: RankServer, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(f"import os, time\n{SLEEP}")
     stand_in = subprocess.Popen(rank_server.stand_in("script", ["script.py"]), cwd=tmp_path)
-    wait_until(lambda: len(pids(tmp_path)) == 1, "the script has not begun")
+    wait_until(lambda: len(pids(tmp_path)) == 1, "the script has not started")
     stand_in.kill()
     assert stand_in.wait(PATIENCE) == -signal.SIGKILL
     wait_for_the_end(tmp_path)
@@ -117,7 +117,7 @@ def test_a_stand_in_that_is_killed_takes_the_fork_along(rank_server: RankServer,
 def test_the_server_waits_for_one_process_and_serves_others(
     rank_server: RankServer, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """One exits when the other has started, which was requested while this process waits for the server."""
+    """The first process exits once the second starts, which is requested while this process waits for the first."""
     (tmp_path / "script.py").write_text("import os, time\nwhile not os.path.exists('begun'):\n    time.sleep(0.01)")
     waiting = rank_server.launch("script", ["script.py"], environment, tmp_path)
     assert rank_server.wait([waiting], 0.1) == [None]
@@ -137,8 +137,8 @@ def test_the_server_waits_for_one_process_and_serves_others(
     assert other.communicate(timeout=PATIENCE)[0] == b"word\n"
 
 
-def test_the_server_ends_when_told_whoever_else_has_its_pipe(environment: dict[str, str], tmp_path: Path) -> None:
-    """Forks of the test process inherit it, including decoding workers."""
+def test_the_server_ends_even_if_other_processes_hold_its_pipe(environment: dict[str, str], tmp_path: Path) -> None:
+    """Forks of the test process, including decoding workers, inherit the pipe."""
     server = RankServer(environment, tmp_path)
     fork = os.fork()
     if not fork:

@@ -8,7 +8,7 @@ from support.ranks import RankServer, finish
 from support.stores import ARGUMENTS, filled
 
 
-def test_ranks_that_see_other_servers_are_told_apart(
+def test_ranks_that_see_different_servers_are_refused(
     rank_server: RankServer, environment: dict[str, str], tmp_path: Path
 ) -> None:
     """The same URL can refer to a different server on each machine: here each rank has its own folder."""

@@ -26,15 +26,15 @@ EVERY = 0.1
 def most_lost(ranks: int) -> int:
     """Maximum number of forward passes that a kill can lose: those since the last save, in an interval and two saves.
 
-    While a rank saves, its forward threads (two together or one per rank on two cores) finish what
-    they have and what waits for them; between saves, each thread takes at least PACE seconds per pass.
+    On two cores there are two forward threads on a single rank, or one per rank. While a rank saves, they finish
+    their current and their queued batches. Between saves, each thread takes at least PACE seconds per pass.
     """
     threads = max(1, 2 // ranks)
     return ranks * (threads * (int(EVERY / PACE) + 2) + 2 * (2 * threads + 1))
 
 
 def await_passes(server: RankServer, ranks: list[Rank], passes: Path, more: int) -> None:
-    """Waits until the network has done this many more passes, or the run has ended."""
+    """Wait until the network has done this many more passes, or the run has ended."""
 
     def done() -> int:
         return passes.stat().st_size if passes.exists() else 0
@@ -47,7 +47,7 @@ def await_passes(server: RankServer, ranks: list[Rank], passes: Path, more: int)
 @pytest.mark.parametrize(
     ("wanted", "batches", "ends", "worked"), [(3, 60, 1, 1), pytest.param(20, 150, 2, 15, marks=pytest.mark.slow)]
 )
-def test_kills_at_random_instants_cost_an_interval_each_and_no_bit(
+def test_kills_at_random_times_cost_at_most_an_interval_each(
     rank_server: RankServer, tmp_path: Path, wanted: int, batches: int, ends: int, worked: int
 ) -> None:
     """The network counts its passes in a file, including those of killed runs.
@@ -95,7 +95,7 @@ def test_kills_at_random_instants_cost_an_interval_each_and_no_bit(
 
 
 def kill(ranks: list[Rank], chance: random.Random) -> None:
-    """All ranks at once, or one whose loss the others must detect; mostly with SIGKILL."""
+    """Kill all ranks at once, or one whose loss the others must detect; mostly with SIGKILL."""
     number = chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM])
     for rank in ranks if chance.random() < 0.7 else [chance.choice(ranks)]:
         if rank.status is None:
@@ -118,7 +118,7 @@ def test_a_finished_run_is_found_again(fidtool: Run, tmp_path: Path, ranks: int 
 
 
 @pytest.mark.parametrize("fault", ["kill", "terminate"])
-def test_torchruns_restarts_go_on(
+def test_a_run_resumes_after_a_restart_by_torchrun(
     rank_server: RankServer, environment: dict[str, str], tmp_path: Path, fault: str
 ) -> None:
     """The last rank is killed in the first attempt only; stdout is one JSON document."""

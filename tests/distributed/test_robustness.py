@@ -16,7 +16,7 @@ from support.processes import PATIENCE, free_port
 from support.ranks import RankServer, finish
 
 
-def by_hand(
+def run_ranks(
     server: RankServer, program: str, environment: dict[str, str], folder: Path, arguments: Sequence[Sequence[object]]
 ) -> list[Outcome]:
     """One process per rank, each with its own arguments."""
@@ -39,7 +39,7 @@ def test_ranks_with_different_arguments_are_refused(
     for seed, folder in enumerate(("real", "fake", "third")):
         make_pictures(tmp_path / folder, 8, seed)
     common = ["compute", "real", "fake", "--extractor", TINY, "--no-cache"]
-    ends = by_hand(rank_server, "fidtool", environment, tmp_path, [common, [*common, *own]])
+    ends = run_ranks(rank_server, "fidtool", environment, tmp_path, [common, [*common, *own]])
     assert [end.status for end in ends] == [2, 2], ends
     assert [end.stdout for end in ends] == ["", ""]
     first, second = (end.stderr for end in ends)
@@ -67,12 +67,12 @@ def test_the_api_works_again_after_a_run_and_after_an_error(
         "    else:\n"
         "        raise AssertionError\n"
     )
-    ends = by_hand(rank_server, "script", environment, tmp_path, [[tmp_path / "script.py", TINY]] * 2)
+    ends = run_ranks(rank_server, "script", environment, tmp_path, [[tmp_path / "script.py", TINY]] * 2)
     assert [end.status for end in ends] == [0, 0], ends
 
 
 @pytest.mark.slow  # six separate interpreters, whose exit is tested; forks skip it
-def test_a_rank_that_ends_right_after_a_collective_ends_well(environment: dict[str, str], tmp_path: Path) -> None:
+def test_a_rank_that_exits_right_after_a_collective_exits_cleanly(environment: dict[str, str], tmp_path: Path) -> None:
     """A gloo thread that still holds a Python tensor aborts the process at exit (in every second run of these)."""
     (tmp_path / "script.py").write_text(
         "import torch.distributed as dist\n"

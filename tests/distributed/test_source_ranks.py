@@ -22,7 +22,7 @@ RANKS = 2
 
 
 def make_bitmaps(folder: Path, seed: int) -> None:
-    """All files have the same size in bytes."""
+    """Write bitmaps, which all have the same size in bytes."""
     pictures = make_squares(folder / "png", COUNT, seed)
     (folder / "images").mkdir()
     for number, name in enumerate(names_in(pictures)):
@@ -34,8 +34,8 @@ def make_folder(folder: Path, seed: int) -> None:
     make_squares(folder / "images", COUNT, seed)
 
 
-def with_one_gone(folder: Path, seed: int) -> None:
-    """The first file that rank 1 reads, which does not depend on the other files."""
+def make_folder_with_missing_files(folder: Path, seed: int) -> None:
+    """Write images, and for rank 1 delete every third file."""
     make_squares(folder / "images", COUNT, 0)
     if seed:
         for name in names_in(folder / "images")[2::3]:
@@ -53,7 +53,7 @@ def make_array(folder: Path, seed: int) -> None:
 
 
 def make_packed_array(folder: Path, seed: int) -> None:
-    """Noise, whose compressed size does not depend on its content."""
+    """Write noise, whose compressed size does not depend on its content."""
     values = np.random.RandomState(seed).randint(0, 256, (COUNT, 24, 24, 3)).astype(np.uint8)
     np.savez_compressed(folder / "images.npz", values)
 
@@ -77,7 +77,7 @@ def make_tar_gz(folder: Path, seed: int) -> None:
 CASES: dict[str, tuple[str, Callable[[Path, int], None]]] = {
     "a folder": ("images", make_folder),
     "a folder of bitmaps": ("images", make_bitmaps),
-    "a folder with files missing": ("images", with_one_gone),
+    "a folder with files missing": ("images", make_folder_with_missing_files),
     "a list": ("images.txt", make_list),
     "an array": ("images.npy", make_array),
     "a packed array": ("images.npz", make_packed_array),
@@ -112,7 +112,7 @@ def places(tmp_path: Path) -> list[Path]:
 
 @pytest.mark.parametrize("command", ["compute", "check"])
 @pytest.mark.parametrize("case", CASES)
-def test_ranks_with_other_contents_are_refused(
+def test_ranks_with_different_contents_are_refused(
     rank_server: RankServer, environment: dict[str, str], places: list[Path], case: str, command: str
 ) -> None:
     name, make = CASES[case]
@@ -131,13 +131,13 @@ def test_skipping_does_not_hide_that_files_are_missing_on_a_rank(
     rank_server: RankServer, environment: dict[str, str], places: list[Path]
 ) -> None:
     for seed, place in enumerate(places):
-        with_one_gone(place, seed)
+        make_folder_with_missing_files(place, seed)
     arguments = ("compute", "real", "images", "--extractor", TINY, "--on-error", "skip", "--max-skip", "1")
     first, _ = run_apart(rank_server, environment, places, *arguments)
     assert "exists on rank 0 but not on this rank" in first
 
 
-def test_copies_on_every_machine_will_do(
+def test_local_copies_on_every_machine_are_accepted(
     rank_server: RankServer, environment: dict[str, str], places: list[Path]
 ) -> None:
     """Copied to local disks: equal contents, different time stamps."""

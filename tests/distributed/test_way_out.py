@@ -61,7 +61,7 @@ def last_words(rank_server: RankServer, environment: dict[str, str], sets: list[
 
 @pytest.mark.parametrize("fault", ENDS)
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_without_a_checkpoint_nothing_is_kept(
+def test_without_a_checkpoint_nothing_is_saved(
     last_words: Run, golden: Golden, tmp_path: Path, fault: str, ranks: int
 ) -> None:
     status, line = last_words(fault, "--no-cache", passes=2, ranks=ranks)
@@ -72,13 +72,13 @@ def test_without_a_checkpoint_nothing_is_kept(
 
 
 @pytest.mark.parametrize("fault", ENDS)
-def test_what_was_short_is_lost_without_a_word(last_words: Run, fault: str) -> None:
+def test_the_loss_of_short_work_is_not_mentioned(last_words: Run, fault: str) -> None:
     assert "save" not in last_words(fault, "--no-cache", passes=2, worth_telling=NEVER)[1]
 
 
 @pytest.mark.parametrize("fault", ENDS)
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_set_that_was_finished_is_in_the_cache(
+def test_a_finished_set_is_in_the_cache(
     last_words: Run, golden: Golden, sets: list[Path], tmp_path: Path, here: Run, fault: str, ranks: int
 ) -> None:
     """The same command then uses the cache."""
@@ -92,13 +92,13 @@ def test_a_set_that_was_finished_is_in_the_cache(
     assert again.json["run"]["cached"] == [str(sets[0])]
 
 
-def test_of_a_checkpoint_only_is_spoken_where_there_is_one(last_words: Run) -> None:
+def test_only_the_checkpoint_is_mentioned_if_there_is_one(last_words: Run) -> None:
     _, line = last_words("terminate", "--checkpoint", "kept", "--checkpoint-every", 0, passes=COUNT + 2)
     assert line == "error: stopped by SIGTERM; finished work is saved in kept: run the same command again to resume"
 
 
-def test_half_a_minute_at_work_is_worth_telling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Summed over all sets whose work is lost, including the one in progress."""
+def test_work_is_mentioned_from_half_a_minute_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time is summed over all sets whose work is lost, including the one in progress."""
     now = [100.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     kept = FinishedWork()
@@ -124,14 +124,14 @@ def test_half_a_minute_at_work_is_worth_telling(monkeypatch: pytest.MonkeyPatch)
         assert kept.advice() == f"; the statistics of a and 1 more {cached}; {REST}"
 
 
-def test_a_checkpoint_that_kept_nothing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_empty_checkpoint_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(module, "WORTH_TELLING_SECONDS", 0.0)
     kept = FinishedWork()
     kept.folder, kept.checkpoint = "ck", SimpleNamespace(has_work=False)  # type: ignore[assignment]
     assert kept.advice() == "; no work was saved: ck could not be written, or nothing was finished"
 
 
-def test_a_programs_exception_says_it_too(sets: list[Path]) -> None:
+def test_an_exception_of_the_program_gets_the_advice_too(sets: list[Path]) -> None:
     def broken() -> Iterator[NDArray[np.uint8]]:
         yield np.zeros((8, 8, 3), np.uint8)
         raise ValueError("my own bug")

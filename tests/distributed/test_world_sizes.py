@@ -29,7 +29,7 @@ def statistics_bits(path: Path) -> tuple[bytes, bytes, int]:
     return statistics.mu.tobytes(), statistics.sigma.tobytes(), statistics.count
 
 
-def in_an_interpreter_of_its_own(environment: dict[str, str], arguments: list[str], folder: Path) -> Outcome:
+def in_a_new_interpreter(environment: dict[str, str], arguments: list[str], folder: Path) -> Outcome:
     """The command as started by a shell, on one rank."""
     command = [sys.executable, "-m", "fidtool", *arguments]
     done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=PATIENCE)
@@ -89,7 +89,7 @@ def test_any_launcher_gives_the_same_bits(
     fake = make_pictures(tmp_path / "fake", count, 2, ".jpg", sides=MIXED)
     common = [str(real), str(fake), "--extractor", TINY, "--batch-size", "4", "--no-cache", "--json", "--quiet"]
     runs: dict[str, Outcome] = {
-        "plain": in_an_interpreter_of_its_own(environment, ["compute", *common], tmp_path),
+        "plain": in_a_new_interpreter(environment, ["compute", *common], tmp_path),
         "2 workers": fidtool("compute", *common, "--num-workers", 2),
         "torchrun 1": fidtool("compute", *common, ranks=1),
         "torchrun 2, 2 workers": fidtool("compute", *common, "--num-workers", 2, ranks=2, fresh=True),
@@ -103,7 +103,7 @@ def test_any_launcher_gives_the_same_bits(
         record = run.json["run"]
         size = int(next((word for word in name.split() if word.strip(",").isdigit()), "1").strip(","))
         assert record["world_size"] == (size if name != "2 workers" else 1)
-        assert record["images_computed"] == 2 * count, f"{name} took something from a cache"
+        assert record["images_computed"] == 2 * count, f"{name} used a cache"
         assert record["forward_passes"] == 2 * -(-count // 4)
         assert run.json["results"][0]["count"] == {"real": count, "fake": count}
     assert len({run.fid.hex() for run in runs.values()}) == 1, {name: run.fid for name, run in runs.items()}
@@ -144,7 +144,7 @@ def test_inception_has_the_same_bits_at_any_world_size(fidtool: Run, tmp_path: P
 
 
 def _with_other_weights(folder: Path) -> dict[str, str]:
-    """The cache has weights that rank zero must not use: the other ranks read them and are then sent the right ones."""
+    """Return variables and a cache with weights that rank zero does not use. Other ranks then receive rank zero's."""
     cache = folder / "other"
     (cache / "weights").mkdir(parents=True)
     known = load_weights(None, print)
@@ -153,7 +153,7 @@ def _with_other_weights(folder: Path) -> dict[str, str]:
     return {"FIDTOOL_CACHE": str(cache), "FIDTOOL_WEIGHTS": str(offline_path())}
 
 
-def test_ranks_that_compute_other_bits_are_reported(fidtool: Run, tmp_path: Path) -> None:
+def test_ranks_that_compute_different_bits_are_reported(fidtool: Run, tmp_path: Path) -> None:
     """A network whose output depends on the rank simulates two kinds of GPU in one run."""
     uneven = tmp_path / "uneven.py"
     uneven.write_text(
@@ -198,15 +198,15 @@ def test_the_number_of_images_is_not_padded_to_the_ranks(fidtool: Run, tmp_path:
     np.testing.assert_allclose(statistics.sigma, 1 / 7, rtol=1e-14)
 
 
-def test_the_calling_environment_is_what_the_fixture_says() -> None:
+def test_the_environment_has_no_launcher_variables() -> None:
     """With a launcher's variables set, the tests above would be meaningless."""
     assert "RANK" not in os.environ
 
 
-def test_inside_a_program_that_has_a_process_group_of_its_own(
+def test_inside_a_program_with_a_process_group(
     tmp_path: Path, environment: dict[str, str], fidtool: Run, rank_server: RankServer
 ) -> None:
-    """As in a training script: the group is used and left open; every rank gets the same evaluation."""
+    """As in a training script, the group is used and left open. Every rank gets the same evaluation."""
     real, fake = make_pictures(tmp_path / "real", 9, 1), make_pictures(tmp_path / "fake", 9, 2)
     script = tmp_path / "training.py"
     script.write_text(

@@ -214,7 +214,7 @@ def test_command(
 ) -> None:
     """All commands run in one folder. The files that a command reads are written first if needed."""
     for package in re.findall(r"^import (\w+)", text_of(command), re.MULTILINE):
-        pytest.importorskip(package)
+        pytest.importorskip(package, reason=f"needs {package}, from the extra 'test'")
     for file in missing_files(command, clone):
         test_command(MAKERS[file], clone, mirror, environment, stand_ins)
     command = smaller(command)
@@ -222,7 +222,7 @@ def test_command(
         command = command.replace("torchrun", f"torchrun --master-port={free_port()}", 1)
     for name, package in PUBLISHED.items():
         if name in command and not (clone / name).exists():
-            pytest.importorskip(package)
+            pytest.importorskip(package, reason=f"needs {package}, from the extra 'test'")
             random_weights(clone / name)
     command = quick(command, stand_ins).replace("s3://bucket", f"file://{clone}")
     if command.startswith("fidtool stats"):

@@ -20,7 +20,7 @@ NAMES = [topic.stem for topic in TOPICS]
 
 
 @pytest.mark.parametrize("page", [INDEX, *TOPICS], ids=lambda page: page.stem)
-def test_page_reads_well_as_plain_text(page: Path) -> None:
+def test_page_is_readable_as_plain_text(page: Path) -> None:
     """A title, a one-line summary, and no line wider than a terminal."""
     title, empty, summary, below, *_ = lines = PAGES[page].splitlines()
     assert re.fullmatch(r"# \S.*", title)
@@ -41,7 +41,7 @@ def test_links_and_blocks(page: Path) -> None:
 
 
 def test_readme_is_short() -> None:
-    """The README is for users who have five minutes; the guide has the rest."""
+    """The README can be read in five minutes. Details are in the guide."""
     assert len(PAGES[ROOT / "README.md"].encode()) <= 10_000
 
 

@@ -1,4 +1,4 @@
-"""Invalid input is refused in one line that names the problem, the place and the remedy, with the right status."""
+"""Invalid input is refused in one line that names the problem, the location and the remedy, with the right status."""
 
 from __future__ import annotations
 

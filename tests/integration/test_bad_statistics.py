@@ -205,7 +205,7 @@ def real(tmp_path: Path) -> Path:
     return make_pictures(tmp_path / "real", 20)
 
 
-def test_other_dims_are_refused(here: Run, real: Path, tmp_path: Path) -> None:
+def test_different_dims_are_refused(here: Run, real: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "four.npz", mu=np.zeros(4), sigma=np.eye(4))
     (tmp_path / "good.npz").write_bytes(npz())
     for arguments in (["real", "four.npz", *SMALL], ["four.npz", "real", *SMALL], ["good.npz", "four.npz"]):

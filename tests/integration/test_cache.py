@@ -96,7 +96,7 @@ def _remove(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [_rename, _touch, _remove])
-def test_another_list_of_files_misses(here: Run, sets: tuple[Path, Path], change: Callable[[Path], None]) -> None:
+def test_a_different_list_of_files_misses(here: Run, sets: tuple[Path, Path], change: Callable[[Path], None]) -> None:
     assert computed(here("compute", *sets, *BASE)) == 2 * COUNT
     change(sets[1])
     settle()
@@ -115,7 +115,7 @@ def test_another_list_of_files_misses(here: Run, sets: tuple[Path, Path], change
         (("--num-workers", 0, "--recursive", "--device", "cpu", "--quiet"), 0),  # no effect on the bits
     ],
 )
-def test_what_can_change_the_bits_misses(
+def test_settings_that_may_change_the_bits_miss(
     here: Run, sets: tuple[Path, Path], tmp_path: Path, arguments: tuple[object, ...], expected: int
 ) -> None:
     if "same_again" in str(arguments):

@@ -78,7 +78,7 @@ def test_composition_of_a_set(here: Run, tmp_path: Path) -> None:
         ("deep", "deep", "low"),
     ],
 )
-def test_each_fault_is_found_alone(here: Run, tmp_path: Path, fault: str, code: str, severity: str) -> None:
+def test_each_fault_is_the_only_finding(here: Run, tmp_path: Path, fault: str, code: str, severity: str) -> None:
     """The finding has the number of images and an example."""
     folder, count = broken(tmp_path / "set", fault)
     outcome = here("check", folder, "--json")
@@ -199,7 +199,7 @@ def test_portrait_and_landscape_photos_count_as_one_size(here: Run, tmp_path: Pa
     assert here("check", tmp_path / "set").stdout.endswith("no findings\n")
 
 
-def test_drawings_in_pure_colours_are_not_clipped(here: Run, tmp_path: Path) -> None:
+def test_drawings_in_pure_colours_are_not_reported_as_clipped(here: Run, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for i in range(60):
         drawing = np.full((48, 48, 3), 255, dtype=np.uint8)

@@ -235,7 +235,7 @@ class TestReport:
             evaluation = package.compute(*sets[:2], extractor=TINY, report=tmp_path / "page.html")
         assert evaluation.frechet_distance > 0
 
-    def test_a_page_from_the_cache_says_what_is_missing(
+    def test_a_page_from_the_cache_names_what_is_missing(
         self, here: Run, sets: tuple[Path, ...], tmp_path: Path
     ) -> None:
         time.sleep(0.08)  # younger files are not cached
@@ -273,7 +273,7 @@ class TestReport:
             (("--plot", "plot.png", "--metrics", "kid"), "--plot draws the metric fid"),
         ],
     )
-    def test_refusals_come_before_the_work(
+    def test_invalid_settings_are_refused_before_the_work(
         self, here: Run, sets: tuple[Path, ...], flags: tuple[str, ...], words: str
     ) -> None:
         outcome = here("compute", *sets[:2], "--extractor", TINY, *flags)

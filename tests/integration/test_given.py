@@ -94,7 +94,9 @@ def test_every_form_gives_the_folders_values(
     assert evaluation.results[0].fake == "fake"
 
 
-def test_bfloat16_batches_come_close(place: Path, expected: dict[str, float], environment: dict[str, str]) -> None:
+def test_bfloat16_batches_give_similar_values(
+    place: Path, expected: dict[str, float], environment: dict[str, str]
+) -> None:
     """bfloat16 has eight significant bits, so its images differ slightly."""
     evaluation = fidtool.compute(place / "real", batches(pixels_in(place / "images")), value_range=(0, 1), **SETTINGS)
     assert evaluation.results[0].count_fake == COUNT
@@ -247,7 +249,7 @@ def test_invalid_images_are_refused(
     place: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, case: str, workers: int
 ) -> None:
     make, error, words = REFUSED[case]
-    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)  # as training scripts like to
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)  # as training scripts often do
     settings = {**SETTINGS, "metrics": "fid", "num_workers": workers}
     with pytest.raises(error, match=words):
         fidtool.compute(place / "real", make(place / "images", pixels_in(place / "images")), **settings)

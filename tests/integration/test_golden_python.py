@@ -88,7 +88,7 @@ PUBLIC = {*fidtool.__all__, *fidtool.training.__all__}
 def shape_of(thing: Any) -> Any:
     """Return the names of an object's attributes, recursively for fidtool's own objects.
 
-    The first entry of a sequence, and the first three of a mapping, stand for all.
+    Only the first entry of a sequence and the first three of a mapping are described.
     """
     name = type(thing).__name__
     if dataclasses.is_dataclass(thing) and not isinstance(thing, type):

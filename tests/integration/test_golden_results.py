@@ -246,7 +246,7 @@ def make_odd(folder: Path) -> None:
         picture.save(folder / f"moving{number}.png", save_all=True, append_images=[smooth[8]])
 
 
-def test_odd_pictures(golden: Golden, here: Run, place: Path) -> None:
+def test_odd_images(golden: Golden, here: Run, place: Path) -> None:
     """Warnings about rotated, transparent, 16-bit and animated images, and about clipped values."""
     make_odd(place / "odd")
     np.save(place / "beyond.npy", pixels(18, 13).astype(np.float32) / np.float32(128))
@@ -293,7 +293,7 @@ def test_cache(golden: Golden, here: Run, place: Path) -> None:
 
 
 def test_other_commands(golden: Golden, here: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The protocols, and the places of the weights."""
+    """The protocols, and the locations of the weights."""
     monkeypatch.syspath_prepend(package_without_weights(place / "packages"))
     monkeypatch.setenv("FIDTOOL_CACHE", str(place / "nothing"))
     found = {

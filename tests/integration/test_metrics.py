@@ -30,7 +30,7 @@ def sets(tmp_path: Path) -> tuple[Path, Path]:
     return make_sets(tmp_path)
 
 
-def test_all_metrics_come_from_one_pass(here: Run, sets: tuple[Path, Path]) -> None:
+def test_all_metrics_are_computed_in_one_pass(here: Run, sets: tuple[Path, Path]) -> None:
     outcome = here("compute", *sets, "--extractor", TINY, *METRICS, "--json")
     assert list(outcome.metrics) == KEYS
     run = outcome.json["run"]

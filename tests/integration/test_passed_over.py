@@ -105,7 +105,7 @@ def test_the_error_about_a_missing_decoder_names_the_format(
 
 
 @pytest.mark.parametrize("brands", [b"heic\0\0\0\0mif1heic", b"mif1\0\0\0\0mif1heic"])
-def test_the_error_about_heic_says_to_convert_it(here: Run, sets: tuple[Path, Path], brands: bytes) -> None:
+def test_the_error_about_heic_suggests_a_conversion(here: Run, sets: tuple[Path, Path], brands: bytes) -> None:
     alien = sets[1] / "photo.HEIC"
     alien.write_bytes(b"\0\0\0\x18ftyp" + brands + bytes(1000))
     run = here("compute", *sets, *BASE)

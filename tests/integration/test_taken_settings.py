@@ -24,7 +24,7 @@ def real(here: Run, tmp_path: Path) -> Path:
     return make_real(here, tmp_path)
 
 
-def test_dims_and_protocol_are_taken_from_the_file(here: Run, real: Path) -> None:
+def test_dims_and_protocol_are_adopted_from_the_file(here: Run, real: Path) -> None:
     said = here("compute", "real", "fake", "--dims", 64, "--protocol", "tensorflow", "--json")
     unsaid = here("compute", "real64.npz", "fake", "--json")
     assert unsaid.metrics == said.metrics
@@ -62,7 +62,7 @@ def test_explicit_settings_take_precedence(here: Run, real: Path) -> None:
     assert "not 64 (taken from real64.npz: dims 64 and protocol tensorflow)" in layer.error
 
 
-def test_a_published_network_is_taken_from_the_file(here: Run, tmp_path: Path) -> None:
+def test_a_published_network_is_adopted_from_the_file(here: Run, tmp_path: Path) -> None:
     """The network may also be CMMD's, which then uses the extractor's features."""
     make_sets(tmp_path, 4)
     torch.save(randomised(torchvision.models.resnet18(weights=None)).state_dict(), tmp_path / "resnet18.pth")
@@ -94,7 +94,7 @@ def test_code_named_in_a_file_is_not_run(here: Run, tmp_path: Path) -> None:
     assert "pass --extractor mine.py:network, with its path" in refused.error
 
 
-def test_settings_are_taken_from_two_files(here: Run, real: Path) -> None:
+def test_settings_are_adopted_from_two_files(here: Run, real: Path) -> None:
     assert here("stats", "fake", "-o", "fake64.npz", "--dims", 64, "--protocol", "tensorflow", "--quiet").status == 0
     run = here("compute", "real64.npz", "fake64.npz", "--json")
     assert "taken from real64.npz and fake64.npz: dims 64 and protocol tensorflow" in run.stderr.splitlines()

@@ -165,7 +165,7 @@ class TestPairs:
         assert "grayscale" in self.codes(here, real, fake)
 
 
-class TestByNature:
+class TestNaturalProperties:
     """Properties that REAL has as well are not faults of FAKE."""
 
     @staticmethod

@@ -113,7 +113,7 @@ def test_a_metric_as_a_loss(programs: Programs, sizes: str) -> None:
 def test_the_peer_hangs(hanging: dict[str, Running], case: str) -> None:
     """(a)-(e) Long after its ranks reached the fault, the peer's program is still running and has not continued."""
     running = hanging[case]
-    wait_until(lambda: "at the fault 0" in running.stdout, "the program has not come to the fault")
+    wait_until(lambda: "at the fault 0" in running.stdout, "the program has not reached the fault")
     # The time is the program's own, because the test may have noticed the fault late.
     came = float(re.findall(r"at the fault 0, (\S+)", running.stdout)[-1])
     time.sleep(max(0.0, came + HANG_SECONDS - time.time()))

@@ -49,7 +49,7 @@ def pixels_of(transform: Callable[[Any], torch.Tensor], picture: Image.Image) ->
 def test_preparations_are_bitwise_equal_to_timms_transforms(
     mode: str, framing: Framing, share: float, edge: int
 ) -> None:
-    timm_data = pytest.importorskip("timm.data")
+    timm_data = pytest.importorskip("timm.data", reason="needs timm, of the extra 'timm'")
     for interpolation, method in (("bicubic", "pillow-bicubic"), ("bilinear", "pillow-bilinear")):
         theirs = timm_data.create_transform(
             (3, 64, 64), interpolation=interpolation, crop_pct=share, crop_mode=mode, **BLANK

@@ -105,7 +105,7 @@ EXAMPLE_FILES = sorted(file for file in EXAMPLES.iterdir() if file.suffix in (".
 
 
 @pytest.mark.parametrize("file", EXAMPLE_FILES, ids=lambda file: file.name)
-def test_an_example_says_how_to_run_it(file: Path) -> None:
+def test_every_example_documents_its_command(file: Path) -> None:
     """The docstring, or the leading comment of a shell script, has the exact command."""
     text = file.read_text()
     opening = ast.get_docstring(ast.parse(text)) if file.suffix == ".py" else text.partition("\nset -eu")[0]

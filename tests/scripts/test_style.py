@@ -125,7 +125,7 @@ def test_other_tools_and_ranks_have_separate_folders(kind: str) -> None:
 
 def test_pre_commit_runs_the_linters_of_the_dev_extra() -> None:
     """Each hook is local and runs a module of the repository's environment, so that it works offline."""
-    yaml = pytest.importorskip("yaml", reason="needs PyYAML, which some of the extra 'test' brings")
+    yaml = pytest.importorskip("yaml", reason="needs PyYAML, which packages of the extra 'test' install")
     (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     assert repository["repo"] == "local"
     assert {hook["language"] for hook in repository["hooks"]} == {"system"}

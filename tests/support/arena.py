@@ -185,7 +185,7 @@ class Arena:
         """Return variables for a run in which a rank falls silent. Before that, no rank is considered lost."""
         return {"FIDTOOL_TEST_SIGN": str(self.sign)}
 
-    def begin_by_hand(self, arguments: list[list[str]], **variables: str) -> Begun:
+    def begin_without_launcher(self, arguments: list[list[str]], **variables: str) -> Begun:
         """Start one process per rank, without a launcher."""
         mark, before = uuid.uuid4().hex, shared_memory()
         ranks = self.server.start_each(arguments, self.folder, FIDTOOL_TEST_MARK=mark, **variables)
@@ -210,13 +210,13 @@ class Arena:
         """Start the run with one of the launchers."""
         if launcher == "torchrun":
             return self.begin_torchrun(arguments, ranks, **variables)
-        return self.begin_by_hand([arguments] * ranks, **variables)
+        return self.begin_without_launcher([arguments] * ranks, **variables)
 
-    def by_hand(
+    def without_launcher(
         self, arguments: list[list[str]], act: Callable[[list[Rank]], None] | None = None, **variables: str
     ) -> End:
         """Start a run without a launcher, call ``act`` with the ranks once they are working, and wait for the end."""
-        begun = self.begin_by_hand(arguments, **variables)
+        begun = self.begin_without_launcher(arguments, **variables)
         if act is not None:
             with begun.killed_on_failure():
                 self.wait_for_work(variables.get("ADDED_LOG"), len(begun.ranks))
@@ -269,7 +269,7 @@ class Arena:
                 return any(self.folder.glob("kept/*.part.npz"))
             return Path(log).exists() and set(Path(log).read_text()) >= set(map(str, range(ranks)))
 
-        wait_until(all_at_work, "no rank has begun")
+        wait_until(all_at_work, "no rank has started")
 
     def resume(self) -> dict[str, Any]:
         """Resume the run from the checkpoint on one rank, without faults, and return its JSON."""

@@ -1,4 +1,4 @@
-"""A slow, small network that fails on one rank, after some batches, as the variable FAULT says.
+"""A slow, small network that fails on one rank, after some batches, as set by the variable FAULT.
 
 Every rank runs the code in the file of an extractor before it reads images. This makes it possible to break a rank.
 """

@@ -132,7 +132,7 @@ def _of_keys(golden: list[str], value: list[str], here: str) -> Iterator[str]:
     both = [name for name in golden if name in value], [name for name in value if name in golden]
     if both[0] != both[1]:
         old, now = next(pair for pair in zip(*both, strict=True) if pair[0] != pair[1])
-        yield f"{here}: the order of the keys is another: {now} stands where {old} was"
+        yield f"{here}: the order of the keys differs: {now} is where {old} was"
 
 
 def _excerpts(golden: Any, value: Any) -> str:

@@ -115,7 +115,7 @@ def become(order: dict[str, Any], descriptors: Sequence[int]) -> None:
     if "FIDTOOL_TEST_APART" in os.environ:
         live_apart()
     if sign := os.environ.get("FIDTOOL_TEST_SIGN"):
-        blame_nobody_before(sign)
+        ignore_silence_before(sign)
     if "FIDTOOL_TEST_PATIENT" in os.environ:  # a rank that cannot join imports torch to report why, which can take long
         replace(command_line, "_TELLING_SECONDS", 600.0)
 
@@ -126,7 +126,7 @@ def live_apart() -> None:
     replace(Process, "current", staticmethod(lambda: mine))
 
 
-def blame_nobody_before(sign: str) -> None:
+def ignore_silence_before(sign: str) -> None:
     """Ignore silent ranks until the file ``sign`` exists, which shows that the fault has happened."""
     detect = Watchdog._detect
     replace(Watchdog, "_detect", lambda self, now: detect(self, now) if os.path.exists(sign) else None)

@@ -10,8 +10,8 @@ from fidtool.cache_dir import byte_limit, cache_dir
 from fidtool.errors import InputError
 
 
-def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The nearest variable wins, and one that is empty does not count."""
+def test_location_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The most specific variable is used. An empty one is ignored."""
     for name, value in {"FIDTOOL_CACHE": "/own", "XDG_CACHE_HOME": "/xdg", "HOME": "/home/me"}.items():
         monkeypatch.setenv(name, value)
     assert cache_dir() == Path("/own")

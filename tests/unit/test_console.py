@@ -1,4 +1,4 @@
-"""What rank zero says on stderr while it works."""
+"""Progress lines on stderr."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fidtool import console
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A clock that stands still until a test sets ``now``, in seconds."""
+    """A clock that only changes when a test sets ``now``, in seconds."""
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=lambda: clock.now))
     return clock
@@ -21,7 +21,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     ("total", "line"),
     [(40, "real: 30/40 images, 3.0 images/s, 3 s left\n"), (None, "real: 30 images, 3.0 images/s\n")],
 )
-def test_a_log_file_gets_a_line_every_ten_seconds(
+def test_a_log_file_has_a_line_every_ten_seconds(
     clock: SimpleNamespace, capsys: pytest.CaptureFixture[str], total: int | None, line: str
 ) -> None:
     with console.Console(progress=True).progress("real", total) as progress:
@@ -37,7 +37,7 @@ def test_a_log_file_gets_a_line_every_ten_seconds(
         assert capsys.readouterr().err == ""
 
 
-def test_nothing_is_logged_unless_asked_for(clock: SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_logged_by_default(clock: SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:
     with console.Console().progress("real", 40) as progress:
         clock.now += 60
         progress.advance(10)

@@ -15,7 +15,7 @@ _LOOKED_AT = 4
 
 
 def looked_at(file: Path) -> dict[str, Any]:
-    """The mean colour, and the mean difference of neighbouring pixels, which blurring reduces."""
+    """Return the mean colour, and the mean difference of neighbouring pixels, which blurring reduces."""
     with Image.open(file) as picture:
         values = np.asarray(picture, dtype=np.float64)
         found = {"format": picture.format, "mode": picture.mode, "size": list(picture.size)}
@@ -23,7 +23,7 @@ def looked_at(file: Path) -> dict[str, Any]:
     return found | {"colour": near(colour, absolute=0.5), "edges": near(edges, 0.02)}
 
 
-def test_golden_pictures(golden: Golden, tmp_path: Path) -> None:
+def test_golden_images(golden: Golden, tmp_path: Path) -> None:
     """The number of images and properties of some; the last digits depend on Pillow."""
     found = {}
     for place in make_sets(tmp_path / "demo"):

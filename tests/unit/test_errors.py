@@ -41,7 +41,7 @@ SPELLINGS = [
 
 
 @pytest.mark.parametrize(("given", "flag", "argument"), SPELLINGS)
-def test_a_setting_is_named_as_it_is_given(given: tuple[str, object], flag: str, argument: str) -> None:
+def test_a_setting_is_named_as_users_pass_it(given: tuple[str, object], flag: str, argument: str) -> None:
     assert option(*given) == argument
     with spelled_by(as_flag):
         assert option(*given) == flag
@@ -57,18 +57,18 @@ def in_a_thread(work: object) -> object:
     return found[0]
 
 
-def test_the_spelling_is_put_back_after_an_error() -> None:
+def test_the_spelling_is_restored_after_an_error() -> None:
     with pytest.raises(KeyError), spelled_by(as_flag):
         raise KeyError
     assert option("num") == "num"
 
 
-def test_every_setting_has_the_flag_that_click_takes() -> None:
+def test_every_setting_has_a_flag_that_click_accepts() -> None:
     flags = {flag for each in compute.params if isinstance(each, click.Option) for flag in each.opts}
     assert {as_flag(name) for name in declared(Settings)} <= flags
 
 
-def test_a_message_is_put_together_from_its_parts() -> None:
+def test_a_message_is_composed_of_its_parts() -> None:
     error = InputError("a is not b:", "give c", "leave d out", setting="num")
     assert (error.problem, error.remedies, error.setting) == ("a is not b", ("give c", "leave d out"), "num")
     assert str(error) == "a is not b: give c, or leave d out"
@@ -77,7 +77,7 @@ def test_a_message_is_put_together_from_its_parts() -> None:
     assert str(InputError("a is not b:")) == "a is not b:"
 
 
-def test_further_remedies_follow_those_that_are_there() -> None:
+def test_further_remedies_follow_the_existing_ones() -> None:
     error = InputError("a is not b:", "give c", setting="num")
     more = error.also("d", "e", joiner="; or ")
     assert (str(more), more.remedies, more.setting) == ("a is not b: give c; or d; or e", ("give c", "d", "e"), "num")
@@ -87,7 +87,7 @@ def test_further_remedies_follow_those_that_are_there() -> None:
 
 
 @pytest.mark.parametrize("way", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))])
-def test_a_copy_has_all_of_it(way: object) -> None:
+def test_a_copied_error_has_all_attributes(way: object) -> None:
     error = RunError("a:", "b", "c", setting="num", joiner="; or ").at(" (rank 1 on x)").noted("; d")
     error.subject = "e"
     other = way(error)  # type: ignore[operator]
@@ -95,7 +95,7 @@ def test_a_copy_has_all_of_it(way: object) -> None:
     assert way(StoppedError("f", 143)).exit_code == 143  # type: ignore[operator]
 
 
-def test_what_is_added_later_leaves_the_error_as_it_was() -> None:
+def test_additions_do_not_change_the_original_error() -> None:
     error = InputError("a", "b")
     assert str(error.at(" (rank 1 on x)").noted("; c").noted("; d")) == "a; b (rank 1 on x); c; d"
     assert (str(error), error.location) == ("a; b", None)
@@ -103,7 +103,7 @@ def test_what_is_added_later_leaves_the_error_as_it_was() -> None:
     assert on_every_rank(error.at(" (rank 1 on x)")).location == " (rank 1 on x)"
 
 
-def test_the_innermost_subject_counts() -> None:
+def test_the_innermost_subject_is_used() -> None:
     with pytest.raises(InputError, match=r"^inner: a$") as refused, about("outer"), about(""), about("inner"):
         raise InputError("a")
     assert (refused.value.problem, refused.value.subject) == ("a", "inner")
@@ -115,14 +115,14 @@ PACKAGE = ROOT / "fidtool"
 FLAG = re.compile(r"(?<![\w-])--[a-z]")
 COMMAND = re.compile(r"`[^`]*`|\(pip install [^)]*\)")
 OTHERS_FLAGS = {
-    "demo.py": "of the command `fidtool demo`, which alone calls it",
+    "demo.py": "of `fidtool demo`, the only caller",
     "sources/tars.py": "of tar",
     "report/charts.py": "variables of CSS",
 }
 
 
 def sources() -> Iterator[tuple[str, ast.Module]]:
-    """The package without its command line."""
+    """Yield the modules of the package except those of the command line."""
     for file in sorted(PACKAGE.rglob("*.py")):
         name = file.relative_to(PACKAGE).as_posix()
         if not name.startswith("cli/"):
@@ -130,7 +130,7 @@ def sources() -> Iterator[tuple[str, ast.Module]]:
 
 
 def strings(tree: ast.Module) -> Iterator[str]:
-    """The strings of a module but for those that stand alone, and for what declares a setting."""
+    """Yield the strings of a module except docstrings and those in declarations of settings."""
     left_out: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr):
@@ -142,8 +142,8 @@ def strings(tree: ast.Module) -> Iterator[str]:
             yield node.value
 
 
-def test_only_the_command_line_spells_flags() -> None:
-    """Whatever else names a setting does it by `option`; commands to type stand between backticks."""
+def test_only_the_command_line_names_flags() -> None:
+    """All other code names settings with `option`. Commands for users are in backticks."""
     found = {
         name: text
         for name, tree in sources()
@@ -153,7 +153,7 @@ def test_only_the_command_line_spells_flags() -> None:
     assert found == {}
 
 
-def test_settings_that_messages_name_are_there() -> None:
+def test_settings_named_in_messages_exist() -> None:
     known = {*declared(Settings), "feature"}
     named = [
         (name, each.value)
@@ -170,8 +170,8 @@ def test_settings_that_messages_name_are_there() -> None:
     assert [each for each in named if each[1] not in known] == []
 
 
-def test_every_error_that_concerns_one_setting_says_which() -> None:
-    """A refusal that begins with a setting's name is about it."""
+def test_an_error_about_one_setting_names_it() -> None:
+    """The error has the setting as an attribute, and its message begins with the setting's name."""
     for name, value in [("num", 0), ("seed", 1.5), ("device", 0), ("checkpoint", ""), ("value_range", (1, 0))]:
         with pytest.raises(FidtoolError) as refused:
             Settings(**{name: value})  # type: ignore[arg-type]
@@ -181,7 +181,7 @@ def test_every_error_that_concerns_one_setting_says_which() -> None:
         assert str(refused.value).split()[0] == as_flag(name)
 
 
-def test_a_metrics_own_setting_is_named_by_its_place() -> None:
+def test_the_error_about_a_metrics_setting_names_the_option() -> None:
     with pytest.raises(InputError, match=r"^metric_options\['kid.subset_size'\] must be at least 2, not 1$"):
         Settings(metrics="kid", metric_options={"kid.subset_size": 1})
     with spelled_by(as_flag), pytest.raises(InputError, match=r"^--metric-option kid\.subset_size must be an integer"):

@@ -1,4 +1,4 @@
-"""What programs import and how they call it: names, parameters, defaults, fields and exceptions."""
+"""The public Python API: names, parameters, defaults, fields and exceptions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.places import ROOT
 MODULES = {"fidtool": fidtool, "fidtool.training": fidtool.training}
 NAMES = {name for module in MODULES.values() for name in module.__all__}
 GIVEN = ("Images", "Network", "Preparation")
-"""Programs make these and hand them over: only the package itself asks them anything."""
+"""Programs create these and pass them to fidtool. Only the package uses their methods."""
 _KNOWN = {"Any", "ArrayLike", "Callable", "Collection", "Mapping", "NDArray", "None", "Path", "Sequence", *NAMES}
 _KINDS = {
     inspect.Parameter.POSITIONAL_ONLY: "positional only",
@@ -33,7 +33,7 @@ _KINDS = {
 
 @pytest.fixture(autouse=True)
 def _light() -> Iterator[None]:
-    """A class in the place of Lightning's, which takes seconds to import and is not everywhere: it is a base alone."""
+    """Replace Lightning's Callback, which is only a base class, takes seconds to import, and may not be installed."""
     light = types.ModuleType("lightning.pytorch")
     light.Callback = type("Callback", (), {})  # type: ignore[attr-defined]
     if "lightning.pytorch" in sys.modules:
@@ -51,14 +51,14 @@ def _has_callback(module: types.ModuleType) -> bool:
 
 
 def public() -> Iterator[tuple[str, Any]]:
-    """Every public object by its full name."""
+    """Yield every public object with its full name."""
     for place, module in MODULES.items():
         for name in module.__all__:
             yield f"{place}.{name}", getattr(module, name)
 
 
 def default_of(value: Any) -> str:
-    """A default as text that no version of Python or of a library words differently."""
+    """Return a default as text that does not depend on the versions of Python and libraries."""
     if value is dataclasses.MISSING or value is inspect.Parameter.empty:
         return "required"
     if value is None or isinstance(value, (str, bool, int, float, tuple)):
@@ -67,7 +67,7 @@ def default_of(value: Any) -> str:
 
 
 def parameters_of(function: Any) -> list[str]:
-    """One line per parameter: its name, how it may be given, its default."""
+    """Return one line per parameter: its name, how it may be passed, and its default."""
     found = []
     for parameter in inspect.signature(function).parameters.values():
         default = "" if parameter.kind in _STARS else f", {default_of(parameter.default)}"
@@ -79,17 +79,17 @@ _STARS = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def own_members(kind: type) -> dict[str, Any]:
-    """Public methods and properties that fidtool itself defines, and not a base class from elsewhere."""
+    """Return the public methods and properties that fidtool defines, without those of other packages' base classes."""
     found: dict[str, Any] = {}
     for base in reversed(kind.__mro__):
-        # Where torchmetrics is missing its place is taken by a class of fidtool's with the same names.
+        # Without torchmetrics, a class of fidtool with the same names replaces its base class.
         if base.__module__.startswith("fidtool") and base.__name__ != "PlainMetric":
             found |= {name: each for name, each in vars(base).items() if not name.startswith("_")}
     return dict(sorted(found.items()))
 
 
 def members_of(kind: type) -> dict[str, Any]:
-    """Each with its parameters; of properties and plain values, what they are."""
+    """Return the parameters of methods, and descriptions of properties and plain values."""
     found: dict[str, Any] = {}
     fields = {field.name for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set()
     for name, member in own_members(kind).items() if kind.__name__ not in GIVEN else ():
@@ -105,7 +105,7 @@ def members_of(kind: type) -> dict[str, Any]:
 
 
 def described(thing: Any) -> dict[str, Any]:
-    """What a caller sees of a public object."""
+    """Return the properties of a public object that callers see."""
     if not inspect.isclass(thing):
         return {"kind": "function", "parameters": parameters_of(thing)}
     if issubclass(thing, Warning) or issubclass(thing, Exception):
@@ -126,9 +126,9 @@ def _field_default(field: dataclasses.Field[Any]) -> str:
 
 
 def annotations_of(thing: Any) -> list[str]:
-    """Parameters with their annotations as they are written, and what is returned.
+    """Return the annotations of parameters and of the return value as in the source.
 
-    Names that programs cannot import, of classes and types alike, stand as a question mark.
+    A question mark replaces the names of classes and types that programs cannot import.
     """
     signature = inspect.signature(thing)
     written = [(each.name, each.annotation) for each in signature.parameters.values()]
@@ -156,12 +156,12 @@ def test_every_name_can_be_imported_and_is_listed() -> None:
         assert thing is not None, name
 
 
-def test_how_they_are_called(golden: Golden) -> None:
+def test_signatures(golden: Golden) -> None:
     golden("public/calls", {name: described(thing) for name, thing in public()})
 
 
-def test_how_they_are_annotated(golden: Golden) -> None:
-    """By the words in the source: a type checker's business. Exceptions have none of their own, settings have help."""
+def test_annotations(golden: Golden) -> None:
+    """Annotations are compared as in the source. Exceptions and metrics are left out."""
     bases = (BaseException, fidtool.Metric)
     callables = {name: thing for name, thing in public() if not (inspect.isclass(thing) and issubclass(thing, bases))}
     golden("public/annotations", {name: annotations_of(thing) for name, thing in callables.items()})
@@ -172,7 +172,7 @@ _NO_VARIABLES = {"O_NONBLOCK"}
 
 
 def test_environment_variables(golden: Golden) -> None:
-    """Those that fidtool reads or sets: whatever is quoted in capitals."""
+    """Variables that fidtool reads or sets: all quoted names in capital letters."""
     sources = [file.read_text("utf-8") for file in sorted((ROOT / "fidtool").rglob("*.py"))]
     golden(
         "public/environment", sorted({name for source in sources for name in _VARIABLE.findall(source)} - _NO_VARIABLES)

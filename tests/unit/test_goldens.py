@@ -1,4 +1,4 @@
-"""The fixture ``golden``: what it finds, how it says so, and that it writes on demand alone."""
+"""The fixture ``golden``: the differences it finds, its messages, and that it only writes on request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.places import TESTS
     [
         ({"a": [1, 2.5, None, "x"]}, {"a": [1, 2.5, None, "x"]}, []),
         ({"a": {"b": [1, 2]}}, {"a": {"b": [1, 3]}}, ["a.b[1]: 2 in the golden and 3 now"]),
-        ({"a": 1, "b": 2}, {"b": 2, "a": 1}, ["the whole: the order of the keys is another: b stands where a was"]),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}, ["the whole: the order of the keys differs: b is where a was"]),
         ({"a": 1, "b": 2}, {"a": 1, "c": 2}, ["the whole: b is missing", "the whole: c is new"]),
         ([1, 2, 3], [1, 2], ["the whole: 3 entries in the golden and 2 now"]),
         (1, 1.0, ["the whole: 1 in the golden and 1.0 now"]),
@@ -36,7 +36,7 @@ def test_differences_are_named(golden: Any, value: Any, said: list[str]) -> None
     assert list(differences(golden, value)) == said
 
 
-def test_masks_keep_the_shape() -> None:
+def test_masks_preserve_the_structure() -> None:
     run = {"host": "node7", "seconds": {"list": 0.1, "total": 2.5}, "speed": None, "all": [{"n": 1}, {"n": 2}]}
     run |= {"began": "2025-01-31T23:59:59Z", "ended": "2025-01-31 23:59:59"}
     assert masked(run, "host", "seconds.*", "speed", "all.*.n", "began", "ended") == {
@@ -50,7 +50,7 @@ def test_masks_keep_the_shape() -> None:
     assert placed({"at /tmp/x/a": ["in /tmp/x", 3]}, {"/tmp/x": "PLACE"}) == {"at PLACE/a": ["in PLACE", 3]}
 
 
-def test_nothing_is_written_unless_asked_for(tmp_path: Path) -> None:
+def test_goldens_are_only_written_on_request(tmp_path: Path) -> None:
     value = {"numbers": near([0.1, 2.0], 1e-12), "text": "é"}
     strict, writing = Golden(False, tmp_path), Golden(True, tmp_path)
     with pytest.raises(pytest.fail.Exception, match="there is none"):
@@ -63,12 +63,12 @@ def test_nothing_is_written_unless_asked_for(tmp_path: Path) -> None:
     assert json.loads(file.read_text("utf-8")) == {"numbers": [0.1, 2.0], "text": "é"}
     before = file.stat().st_mtime_ns
     writing("some/where", {**value, "numbers": near([0.1 + 1e-14, 2.0], 1e-12)})
-    assert file.stat().st_mtime_ns == before, "the last digits of another processor are no reason to write"
+    assert file.stat().st_mtime_ns == before, "differences in the last digits must not cause a write"
     with pytest.raises(pytest.fail.Exception, match=r"numbers\[0\]: 0.1 in the golden and 0.2 now"):
         strict("some/where", {**value, "numbers": near([0.2, 2.0], 1e-12)})
 
 
-def test_text_is_made_for_reading() -> None:
+def test_text_is_readable() -> None:
     value = {"short": [1, 2], "long": list(range(60)), "nested": {"a": "x" * 100, "b": [{"c": "y" * 90}, {}]}}
     text = as_text(value)
     assert json.loads(text) == value
@@ -76,8 +76,8 @@ def test_text_is_made_for_reading() -> None:
     assert text.splitlines()[1] == ' "short": [1, 2],'
 
 
-def test_no_golden_is_forgotten() -> None:
-    """Each file is one that a test names, or begins as the names that a test makes."""
+def test_every_golden_is_used() -> None:
+    """Each file name is in a test, or has the prefix of an f-string in a test."""
     tests = "".join(file.read_text("utf-8") for file in TESTS.rglob("*.py"))
     names = [file.relative_to(FOLDER).with_suffix("") for file in FOLDER.rglob("*.json")]
     own = [name for name in names if name.parts[0] != "files"]

@@ -1,4 +1,4 @@
-"""Names in other spellings are understood, or answered with the name that works."""
+"""Alternative spellings of names are accepted, or the error suggests the right name."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_unknown_metrics(typed: str, message: str) -> None:
         metric_named(typed)
 
 
-def test_a_file_without_the_name_of_what_is_in_it(tmp_path: Path) -> None:
+def test_a_file_without_the_name_of_its_contents(tmp_path: Path) -> None:
     """The file is parsed and not run."""
     file = tmp_path / "code.py"
     file.write_text(CODE)
@@ -117,7 +117,7 @@ def test_a_file_without_the_name_of_what_is_in_it(tmp_path: Path) -> None:
 )
 def test_protocols(typed: str, meant: str) -> None:
     assert protocol_named(typed).name == meant
-    assert Settings(protocol=typed).protocol == meant, "the usual name goes on record"
+    assert Settings(protocol=typed).protocol == meant, "the usual name is recorded"
 
 
 def test_unknown_protocols() -> None:

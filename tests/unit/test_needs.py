@@ -1,4 +1,4 @@
-"""What a run needs of each set: the union of what its metrics need, for the sides on which the set stands."""
+"""Layers and features that a run needs of each set: the union of its metrics' needs for REAL, FAKE or both."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ def test_a_frechet_distance_needs_no_features() -> None:
 
 
 @pytest.mark.parametrize("settings", [{"metrics": "fid-infinity"}, {"uncertainty": True}, {"influence": True}])
-def test_features_of_fake_alone(settings: dict[str, object]) -> None:
+def test_only_features_of_fake_are_needed(settings: dict[str, object]) -> None:
     assert needs(**settings) == SetNeeds()
     assert needs(real=False, fake=True, **settings) == FEATURES_OF_EACH
     assert needs(real=True, fake=True, **settings) == FEATURES_OF_EACH
 
 
-def test_layers_are_in_one_order_whatever_was_asked_for_first() -> None:
+def test_layers_are_in_one_order_regardless_of_the_metrics_order() -> None:
     found = needs(metrics="cmmd,sfid,kid", report="page.html")
     assert found == SetNeeds((FEATURES, SPATIAL, EMBEDDING), frozenset({FEATURES, EMBEDDING}), frozenset({FEATURES}))
     assert found.collected == (FEATURES, EMBEDDING)
 
 
-def test_cmmd_of_the_extractors_own_features() -> None:
+def test_cmmd_with_the_extractors_features() -> None:
     assert needs(metrics="fid,cmmd", extractor="clip") == FEATURES_OF_EACH
 
 
-def test_a_report_takes_features_that_are_at_hand() -> None:
+def test_a_report_uses_features_that_are_available() -> None:
     found = needs(report="page.html")
     assert (found.features, found.collected) == (frozenset(), (FEATURES,))

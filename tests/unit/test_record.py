@@ -1,4 +1,4 @@
-"""What a record holds: changed settings, Inception, the launcher's command."""
+"""The record of a run: changed settings, Inception, and the command with its launcher."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fidtool.record import call_of, changed_settings
 from fidtool.settings import Settings
 
 
-def test_settings_are_those_that_were_changed() -> None:
+def test_a_record_has_the_changed_settings() -> None:
     assert changed_settings(Settings()) == {}
     config = Settings(
         value_range=(0, 1), metrics=("kid",), max_pixels=10, on_error="skip", recursive=False, weights="w"
@@ -19,29 +19,29 @@ def test_settings_are_those_that_were_changed() -> None:
     changed = changed_settings(config)
     assert json.loads(json.dumps(changed)) == changed
     assert Settings(**changed) == config
-    assert changed_settings(Settings(report="page.html")) == {}, "it decides no number"
+    assert changed_settings(Settings(report="page.html")) == {}, "it does not affect any value"
 
 
-def test_inception_that_was_asked_for_is_on_record() -> None:
-    """In the place of one that was not, the network of a statistics file is taken."""
+def test_inception_is_recorded_if_requested() -> None:
+    """Without a request, the network of a statistics file would be adopted."""
     settings = Settings(extractor="inception")
     assert changed_settings(settings) == {"extractor": "inception"}
     assert call_of("a", ["b"], {}, settings) == "fidtool.compute('a', 'b', extractor='inception')"
 
 
-def test_the_command_has_its_launcher(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_recorded_command_has_its_launcher(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     typed = ["compute", "real/", "fake/"]
     assert command_of(typed) == ["fidtool", *typed]
     for name, value in {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
-    assert command_of(typed) == ["fidtool", *typed], "variables that make no sense end a run: it is on record"
+    assert command_of(typed) == ["fidtool", *typed], "a run that fails because of invalid variables is recorded as well"
     monkeypatch.setenv("MASTER_ADDR", "node0")
     monkeypatch.setenv("MASTER_PORT", "29500")
-    assert command_of(typed) == ["fidtool", *typed], "mpirun's, or set by hand"
+    assert command_of(typed) == ["fidtool", *typed], "set by mpirun, or manually"
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     assert command_of(typed) == ["torchrun", "--nnodes=2", "--nproc-per-node=2", "-m", "fidtool", *typed]
     for name in ("RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("SLURM_PROCID", "0")
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "8")
-    assert command_of(typed) == ["fidtool", *typed], "nobody knows srun's options"
+    assert command_of(typed) == ["fidtool", *typed], "the options of srun are unknown"

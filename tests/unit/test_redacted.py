@@ -1,4 +1,4 @@
-"""Addresses and keys lose what may be secret."""
+"""Possible secrets are removed from addresses and keys."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fidtool.report.names import short_names, shortened
         ("https://u:p@h/a?t=1 and s3://k:s@b/c", "https://h/a and s3://b/c"),
         ("abfs://container@account/x", "abfs://container@account/x"),
         ("s3://bucket/step@2.tar", "s3://bucket/step@2.tar"),
-        ("http://host:8080/a@b.png", "http://b.png"),  # which may be a password that begins with digits
+        ("http://host:8080/a@b.png", "http://b.png"),  # the text before @ may be a password that begins with digits
         ("http://localhost:8080/a@2x.zip?t=1 and icon@2x", "http://localhost:8080/a@2x.zip and icon@2x"),
         ("http://127.0.0.1:80/a@2x.zip", "http://127.0.0.1:80/a@2x.zip"),
         ("https://mirror.lab.org:8443/a@2x.zip", "https://mirror.lab.org:8443/a@2x.zip"),
@@ -56,25 +56,25 @@ from fidtool.report.names import short_names, shortened
         ("://", "://"),
     ],
 )
-def test_addresses_lose_what_may_be_secret(text: str, shown: str) -> None:
+def test_secrets_are_removed_from_addresses(text: str, shown: str) -> None:
     assert redacted(text) == shown
     assert redacted(shown) == shown
 
 
-def test_keys_lose_secrets_too() -> None:
+def test_secrets_are_removed_from_keys() -> None:
     assert without_secrets({"https://u:p@h/x?t=1": {"https://h/x#t": 1}}) == {"https://h/x": {"https://h/x": 1}}
 
 
 @pytest.mark.parametrize("start", ["x://", "http://", "'x://u:p", ""])
 @pytest.mark.parametrize("rest", ["?)", "a", "x://", "u:x://", "a.", "[a:.", "a:@", "?a= ", "#&a", "'x://a' "])
-def test_hostile_texts_are_done_in_a_moment(start: str, rest: str) -> None:
-    """Twice the text takes twice as long, which is a moment; with four times as long this would not end."""
+def test_hostile_texts_take_linear_time(start: str, rest: str) -> None:
+    """If the time were quadratic in the length of the text, this test would not finish."""
     text = f"{start}{''.join(each * 200_000 for each in rest)} {start}{rest * 50_000}b"
     assert len(redacted(text)) <= len(text)
 
 
-def test_half_an_address_shows_no_secret() -> None:
-    """Where the middle of a long name is left out, the question mark may be in it."""
+def test_a_shortened_address_shows_no_secret() -> None:
+    """The omitted middle of a long name may include the question mark that begins the query."""
     address = f"https://host/{'folder/' * 30}x.zip?sig=pa55word"
     assert "pa55word" not in shortened(address)
     assert short_names([f"{address}/1", "https://pa55word@host/b.zip"])[1] == "b.zip"

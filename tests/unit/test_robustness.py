@@ -1,4 +1,4 @@
-"""Settings of other types, pipes, and files that change during a run."""
+"""Settings of wrong types, pipes, and files that change during a run."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def test_files_that_change_during_the_run_are_reported(
     assert package.compute(images, images, extractor=TINY).run.images_computed == 20, "it was not cached"
 
 
-def test_a_pipe_is_writable_in_a_folder_that_is_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As /dev/stdout is to everyone but root, whom nothing is forbidden: so the folder's answer is made up here."""
+def test_a_pipe_is_writable_in_a_read_only_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """For example /dev/stdout. Root may write to any folder, so the test replaces `os.access`."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)
@@ -63,12 +63,12 @@ def test_a_pipe_is_writable_in_a_folder_that_is_not(monkeypatch: pytest.MonkeyPa
         ({"cache": None}, "cache must be True or False"),
     ],
 )
-def test_settings_of_other_types_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_settings_of_wrong_types_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(package.InputError, match=message):
         package.compute("real", "fake", **settings)
 
 
-def test_numpys_numbers_are_numbers() -> None:
+def test_numpy_numbers_are_accepted() -> None:
     assert type(Settings(batch_size=np.int64(4)).batch_size) is int  # type: ignore[arg-type]
     assert type(Settings(max_skip=np.float64(0.1)).max_skip) is float
     assert Settings(max_skip=Fraction(1, 4)).max_skip == 0.25  # type: ignore[arg-type]

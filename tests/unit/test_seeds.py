@@ -1,4 +1,4 @@
-"""Seeds: every sample another one, at any number of ranks, and the same tomorrow."""
+"""Seeds: distinct for each sample, equal at any number of ranks, and equal in future versions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import fidtool
 
 
-def test_seeds_stay_what_they_are() -> None:
+def test_seeds_never_change() -> None:
     """A changed seed would change every published sample."""
     assert [fidtool.sample_seed(0, index) for index in range(3)] == [
         8339858935639719119,
@@ -22,20 +22,20 @@ def test_seeds_stay_what_they_are() -> None:
 
 
 @given(seed=st.integers(-(2**70), 2**70), index=st.integers(0, 2**32 - 1))
-def test_every_generator_takes_them(seed: int, index: int) -> None:
+def test_torch_generators_accept_the_seeds(seed: int, index: int) -> None:
     for number in (fidtool.sample_seed(seed, index), fidtool.rank_seed(seed, index)):
         assert 0 <= number < 2**63
         torch.Generator().manual_seed(number)
 
 
 @given(seed=st.integers(0, 2**64), start=st.integers(0, 2**32 - 2001))
-def test_no_two_samples_share_what_torch_uses(seed: int, start: int) -> None:
-    """torch's generator on the CPU takes the low 32 bits alone."""
+def test_seeds_differ_in_the_bits_that_torch_uses(seed: int, start: int) -> None:
+    """torch's generator on the CPU only uses the low 32 bits."""
     assert len({fidtool.sample_seed(seed, index) % 2**32 for index in range(start, start + 2000)}) == 2000
 
 
-def test_a_hash_would_not_do() -> None:
-    """The claim about torch's generator, on which the test above rests."""
+def test_torch_ignores_the_high_bits_of_a_seed() -> None:
+    """Checks the assumption of the test above about torch's generator."""
     low, high = (torch.Generator().manual_seed(seed) for seed in (5, 5 + (7 << 32)))
     assert torch.equal(torch.rand(4, generator=low), torch.rand(4, generator=high))
 
@@ -44,12 +44,12 @@ def test_runs_and_purposes_differ() -> None:
     many = [fidtool.sample_seed(seed, index) for seed in range(40) for index in range(40)]
     many += [fidtool.rank_seed(seed, rank) for seed in range(40) for rank in range(40)]
     assert len(set(many)) == len(many)
-    # As far apart as chance has it: half of the bits change with the run's seed.
+    # As for random numbers, half of the bits change with the run's seed.
     flipped = [(fidtool.sample_seed(seed, 7) ^ fidtool.sample_seed(seed + 1, 7)).bit_count() for seed in range(200)]
     assert 28 < sum(flipped) / len(flipped) < 35
 
 
-def test_the_rank_is_found(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
+def test_the_rank_is_detected(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
     assert fidtool.rank_seed(5) == fidtool.rank_seed(5, 0)
     monkeypatch.setenv("RANK", "2")
     monkeypatch.setenv("WORLD_SIZE", "4")
@@ -62,11 +62,11 @@ def test_the_rank_is_found(monkeypatch: pytest.MonkeyPatch, environment: dict[st
     ("arguments", "text"),
     [((0, -1), "index"), ((0, 2**32), "index"), ((0.5, 1), "seed"), ((0, "a"), "index"), ((0, 1.0), "index")],
 )
-def test_nonsense_is_refused(arguments: tuple[int, int], text: str) -> None:
+def test_invalid_arguments_are_refused(arguments: tuple[int, int], text: str) -> None:
     with pytest.raises(fidtool.InputError, match=text):
         fidtool.sample_seed(*arguments)
 
 
-def test_nonsense_ranks_are_refused() -> None:
+def test_invalid_ranks_are_refused() -> None:
     with pytest.raises(fidtool.InputError, match="rank must be from 0"):
         fidtool.rank_seed(0, -1)

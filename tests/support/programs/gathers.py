@@ -111,7 +111,7 @@ def check_refusals(rank: int) -> None:
     refused(RuntimeError, first.sum().backward, "once_differentiable")
 
 
-def one_refusal_then_all_is_well(own: torch.Tensor) -> None:
+def check_recovery(own: torch.Tensor) -> None:
     """A rank that has missed a call must not join the next one with the payload of the missed one: all raise once."""
     refused(fidtool.RunError, lambda: gather_with_grad(own), "call number", "it missed a call that failed")
     assert gather_with_grad(own).tolist() == [0, 1, 2, 3]
@@ -128,7 +128,7 @@ def check_absence(rank: int) -> None:
         message = refused(AbsentRanksError, lambda: gather_with_grad(own, timeout=VAIN), "rank 1 of 4")
         assert "gather_with_grad() timed out after 3 s" in message
     dist.barrier()
-    one_refusal_then_all_is_well(own)
+    check_recovery(own)
 
     dist.barrier()
     joined = gather_with_grad(own, timeout=VAIN)
@@ -139,13 +139,13 @@ def check_absence(rank: int) -> None:
     joined = gather_with_grad(own)
     call = joined.sum().backward if rank == 2 else lambda: gather_with_grad(own)
     refused(fidtool.RunError, call, "different calls", "rank 2 in the backward of", "ranks 0, 1, 3 in gather")
-    one_refusal_then_all_is_well(own)
+    check_recovery(own)
     # The first rank to wait gives up and makes its next call, which the late rank must not join.
     dist.barrier()
     if rank != 1:
         refused(AbsentRanksError, lambda: gather_with_grad(own, timeout=VAIN), "rank 1")
     dist.barrier()  # so late that the others have given up
-    one_refusal_then_all_is_well(own)
+    check_recovery(own)
 
 
 def check_uneven_groups(rank: int) -> None:

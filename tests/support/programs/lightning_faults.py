@@ -1,4 +1,4 @@
-"""A Lightning training that computes or logs FID in the usual wrong places, with torchmetrics or with fidtool.
+"""A Lightning training with common mistakes in computing or logging FID, with torchmetrics or with fidtool.
 
 ``lightning_faults.py LIBRARY CASE``: ``validation-end`` computes in a hook under @rank_zero_only; ``global-zero`` logs
 under ``if trainer.is_global_zero``; ``early-stopping`` logs the value that EarlyStopping monitors with

@@ -53,4 +53,4 @@ if __name__ == "__main__":
     trainer.fit_loop.max_epochs = 2
     first.fid = None
     trainer.fit(Model(), data)
-    assert first.fid is not None, "a second training is measured, too"
+    assert first.fid is not None, "the FID of a second training is computed as well"

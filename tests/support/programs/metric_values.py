@@ -152,7 +152,7 @@ def disagreement() -> None:
         refused(AbsentRanksError, absent.compute, *texts)
     dist.barrier()
     refused(fidtool.RunError, absent.compute, "call number 1 of", "the others in number 2")
-    assert float(absent.compute()) > 0, "one refusal, then all is well"
+    assert float(absent.compute()) > 0, "the call after a refusal succeeds"
     for metric in [filled(network()), filled(network())][:: 1 if RANK else -1]:
         refused(fidtool.RunError, metric.compute, "different calls", "every rank must make the same calls")
     more = [filled(network()) for _ in range(RANK)]
@@ -206,7 +206,7 @@ def alone() -> None:
     half = dist.new_group([0, 1])
     dist.new_group([2])
     outside = filled(network(), process_group=half)
-    assert outside.state_dict() or RANK == 2, "a rank outside the group can save its model, too"
+    assert outside.state_dict() or RANK == 2, "a rank outside the group can save its model as well"
     if RANK < 2:
         say(f"{RANK} half: {value(filled(network(), process_group=half, name='half'))}")
 

@@ -1,4 +1,4 @@
-"""A training program that computes FID in the usual wrong places, with torchmetrics or with fidtool, in plain torch.
+"""A training program in plain torch with common mistakes in computing FID, with torchmetrics or with fidtool.
 
 ``plain_faults.py LIBRARY CASE``: ``rank-zero`` computes on rank zero only; ``local`` does so with sync_on_compute off;
 ``unequal`` gives rank 1 no new images before the second compute. Each rank prints ``done`` if training continued.

@@ -1,4 +1,4 @@
-"""The command line: each command, each option with its spellings, values and default, and where help lists it."""
+"""The command line: each command, each option with its spellings, values and default, and its place in the help."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ LEAST = {
     "demo": [],
     "guide": [],
 }
-"""What each command cannot do without."""
+"""Arguments that each command requires."""
 
 
 def kind_of(kind: click.ParamType) -> str:
-    """What values an option takes, in words that no version of click decides on."""
+    """Return the values that an option accepts, in a form that does not depend on the version of click."""
     if isinstance(kind, click.Choice):
         return f"one of {', '.join(map(str, kind.choices))}" + ("" if kind.case_sensitive else ", in any case")
     if isinstance(kind, (click.IntRange, click.FloatRange)):
@@ -40,7 +40,7 @@ def kind_of(kind: click.ParamType) -> str:
 
 
 def described(parameter: click.Parameter, default: Any) -> dict[str, Any]:
-    """What a user sees of an option or an argument."""
+    """Return the properties of an option or an argument that users see."""
     found: dict[str, Any] = {"spelled": [*parameter.opts], "takes": kind_of(parameter.type)}
     if isinstance(parameter, click.Option):
         if parameter.secondary_opts:
@@ -54,8 +54,8 @@ def described(parameter: click.Parameter, default: Any) -> dict[str, Any]:
 
 
 def defaults_of(name: str, command: click.Command) -> dict[str, Any]:
-    """What a command gets where nothing is asked for."""
-    # As under fidtool itself: the first context decides what asks for help.
+    """Return the defaults of a command's parameters."""
+    # As in fidtool itself: the outermost context sets the names of the help flags.
     whole = click.Context(cli, info_name="fidtool", **cli.context_settings)
     with command.make_context(name, list(LEAST[name]), parent=whole) as context:
         return dict(context.params)
@@ -65,7 +65,7 @@ def test_commands(golden: Golden) -> None:
     found: dict[str, Any] = {}
     for name, command in sorted(COMMANDS.items()):
         defaults = defaults_of(name, command)
-        # Help is click's own, and made where it is asked for.
+        # click adds the help option itself, on request.
         own = [parameter for parameter in command.params if parameter.name != "help"]
         options = [each for each in own if isinstance(each, click.Option)]
         found[name] = {
@@ -77,13 +77,13 @@ def test_commands(golden: Golden) -> None:
 
 
 @pytest.mark.parametrize("name", LEAST)
-def test_help_can_be_asked_for(name: str) -> None:
+def test_help_flags(name: str) -> None:
     for flag in ("-h", "--help"):
         assert CliRunner().invoke(cli, [name, flag]).output.startswith(f"Usage: cli {name} ")
 
 
 def headings(text: str) -> dict[str, list[str]]:
-    """The options under each heading of a help text, by their first spelling, in their order."""
+    """Return the options under each heading of a help text, by their first spelling, in order."""
     found: dict[str, list[str]] = {}
     heading = ""
     for line in text.splitlines():
@@ -95,7 +95,7 @@ def headings(text: str) -> dict[str, list[str]]:
 
 
 def test_help_in_groups(golden: Golden) -> None:
-    """What stands beside what, in which order."""
+    """Groups of options, and their order."""
     found = {}
     for name in LEAST:
         outcome = CliRunner().invoke(cli, [name, "--help"], terminal_width=200)
@@ -103,8 +103,8 @@ def test_help_in_groups(golden: Golden) -> None:
     golden("cli/help", found)
 
 
-def test_the_group(golden: Golden) -> None:
-    """fidtool itself: its commands with a line each, its version."""
+def test_help_of_the_group(golden: Golden) -> None:
+    """The commands with one line each, and the version."""
     text = CliRunner().invoke(cli, ["--help"], terminal_width=200).output
     listed = text.split("Commands:\n", 1)[1].splitlines()
     golden("cli/group", [" ".join(line.split()) for line in listed if line])
@@ -112,7 +112,7 @@ def test_the_group(golden: Golden) -> None:
 
 
 def test_a_misspelt_command() -> None:
-    """What was meant is said, though no command has been imported."""
+    """The right command is suggested, although no command has been imported."""
     assert "'check'" in CliRunner().invoke(cli, ["chekc"]).output
 
 
@@ -125,7 +125,7 @@ TWICE = [
 ]
 
 
-def test_options_given_twice(golden: Golden) -> None:
+def test_options_passed_twice(golden: Golden) -> None:
     said = {}
     for arguments in TWICE:
         with pytest.raises(click.UsageError) as error:
@@ -155,7 +155,7 @@ GIVEN = {
 
 
 def test_what_options_set(golden: Golden, here: Run) -> None:
-    """As the JSON records them, by the names of the Python arguments. A run without images has them, too."""
+    """The JSON records them under the names of the Python arguments, even if a run fails before it starts."""
     found: dict[str, Any] = {}
     for name, given in GIVEN.items():
         outcome = here("compute", "nowhere", "neither", *given, "--json")

@@ -1,4 +1,4 @@
-"""Answers to mistyped command lines: what was probably meant is named, and nothing is begun."""
+"""Errors about mistyped command lines: they suggest the probable intention, and no work is started."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_two_formats(here: Run, form: str) -> None:
 
 
 def test_short_flags(here: Run, tmp_path: Path) -> None:
-    """They are those of the long ones: the failed run has its JSON in the file, and nothing else on stderr."""
+    """They equal the long ones: the failed run writes its JSON to the file, and only the error to stderr."""
     outcome = here("compute", "nowhere", "neither", "-q", "-o", "out.json")
     assert outcome.stderr == "error: no such file or folder: nowhere\n"
     assert '"no such file or folder: nowhere"' in (tmp_path / "out.json").read_text()

@@ -1,4 +1,4 @@
-"""Flags of built-in metrics' settings that are no keywords of `fidtool.compute`."""
+"""Flags for settings of built-in metrics that are not keywords of `fidtool.compute`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Energy(Metric):
 
 @pytest.fixture
 def settings_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Settings]:
-    """What a command makes of its arguments, where `Energy` is one of the built-in metrics."""
+    """Return a function that parses arguments, with `Energy` among the built-in metrics."""
     monkeypatch.setitem(BUILT_IN, "energy", Energy)
 
     @click.command(cls=GroupedCommand)
@@ -46,13 +46,13 @@ def settings_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Settings]:
     return run
 
 
-def test_a_metrics_setting_has_a_flag_of_its_own(settings_of: Callable[..., Settings]) -> None:
+def test_a_metrics_setting_has_its_own_flag(settings_of: Callable[..., Settings]) -> None:
     assert settings_of("--metrics", "energy", "--energy-subset-size", "3").metric("energy") == Energy(subset_size=3)
     assert settings_of("--metrics", "energy", "--energy-subset-size", "20").metric("energy") == Energy()
     assert settings_of("--metrics", "energy").metric("energy") == Energy()
 
 
-def test_it_is_refused_beside_its_option(settings_of: Callable[..., Settings]) -> None:
+def test_the_flag_cannot_be_combined_with_its_option(settings_of: Callable[..., Settings]) -> None:
     words = "--energy-subset-size and --metric-option energy.subset_size are the same setting: set one of them"
     with pytest.raises(InputError, match=words):
         settings_of(
@@ -60,7 +60,7 @@ def test_it_is_refused_beside_its_option(settings_of: Callable[..., Settings]) -
         )
 
 
-def test_it_is_refused_without_its_metric(settings_of: Callable[..., Settings]) -> None:
+def test_the_flag_is_refused_without_its_metric(settings_of: Callable[..., Settings]) -> None:
     words = "^--energy-subset-size is a setting of energy, which is not computed: add energy to --metrics$"
     with pytest.raises(InputError, match=words):
         settings_of("--energy-subset-size", "5")

@@ -135,7 +135,7 @@ class TestCopies:
 
 
 def test_in_larger_sets_more_images_look_alike() -> None:
-    """A larger set has a larger share of near duplicates by nature. A small REAL does not excuse half of FAKE."""
+    """A larger set naturally has a larger share of near duplicates. Half of FAKE is reported even if REAL is small."""
 
     def found(images: int, near: int) -> Duplicates:
         return Duplicates(images, images - near, 0, near, {}, None, ())
@@ -144,8 +144,8 @@ def test_in_larger_sets_more_images_look_alike() -> None:
     assert not has_notable_copies(found(10_000, 1_200), found(500, 3))
     assert has_notable_copies(found(10_000, 1_200), found(10_000, 60))
     assert has_notable_copies(found(10_000, 7_500), found(50, 5))
-    assert has_notable_copies(found(10_000, 2_500), found(200, 1)), "one pair is an accident"
-    assert are_dependent(found(10_000, 1_200), found(500, 3)), "natural or not"
+    assert has_notable_copies(found(10_000, 2_500), found(200, 1)), "a single pair is accidental"
+    assert are_dependent(found(10_000, 1_200), found(500, 3)), "even if such duplicates are natural"
     assert not are_dependent(found(10_000, 1_200), found(10_000, 1_500))
 
 
@@ -160,7 +160,7 @@ def test_images_of_a_single_colour_are_not_shared() -> None:
     assert find_shared_copies(records, records).tolist() == [[1, 1], [2, 2]]
 
 
-def test_simple_images_have_near_duplicates_by_nature() -> None:
+def test_natural_near_duplicates_of_simple_images() -> None:
     """Duplicates that REAL has as well are not reported for FAKE."""
     records = np.zeros(100, dtype=RECORD)
     records["digest"] = np.arange(100)

@@ -42,7 +42,7 @@ NOTABLE: dict[str, tuple[Duplicates, Duplicates, Duplicates | None]] = {
 
 
 @pytest.mark.parametrize("name", NOTABLE)
-def test_more_duplicates_than_by_nature(name: str) -> None:
+def test_more_duplicates_than_in_natural_sets(name: str) -> None:
     by_nature, more, real = NOTABLE[name]
     assert not has_notable_copies(by_nature, real)
     assert has_notable_copies(more, real)
@@ -90,8 +90,8 @@ def lines(images: int, exact: int = 0, near: int = 0) -> list[str]:
     return SetInspection("set", pictures(images), Copies(groups_of, groups_of), own, []).warnings
 
 
-def test_duplicates_in_a_set_without_another_to_compare_with() -> None:
-    """A warning is given from 1 %, and at least two, exact duplicates on, or if half of the images are duplicates."""
+def test_duplicates_in_a_set_that_is_not_compared() -> None:
+    """A warning requires at least 1 % and two exact duplicates, or that half of the images are duplicates."""
     assert lines(1000, 9) == lines(20, 1) == lines(100, 0, 49) == []
     assert len(lines(1000, 10)) == len(lines(20, 2)) == len(lines(100, 0, 50)) == 1
 

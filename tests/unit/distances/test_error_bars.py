@@ -60,7 +60,7 @@ def drawn(generator: Gaussian, count: int, seed: int) -> Features:
     ],
 )
 def test_gaussians_of_known_distance(dims: int, count: int, decades: float, amount: float, latents: str) -> None:
-    """Perfect, nearly perfect and other generators, with flat or steep spectra."""
+    """Perfect, nearly perfect and worse generators, with flat or steep spectra."""
     real, *fakes = generators(dims, decades, amount)
     factors = [np.linalg.cholesky(fake.sigma).T for fake in fakes]
     rng = np.random.RandomState(1)
@@ -77,7 +77,7 @@ def test_gaussians_of_known_distance(dims: int, count: int, decades: float, amou
 
 @pytest.mark.parametrize("latents", [pytest.param("independent", marks=pytest.mark.slow), "the same"])
 def test_features_of_drawings(latents: str) -> None:
-    """They are skewed, and most of their variance is in two or three dimensions. Fakes are drawn with replacement."""
+    """The features are skewed, and two or three dimensions have most variance. Fakes are drawn with replacement."""
 
     def features(first: int, blur: float) -> Array:
         drawings = [demo._drawing(random.Random(number)) for number in range(first, first + 600)]
@@ -101,7 +101,7 @@ def test_features_of_drawings(latents: str) -> None:
 
 @pytest.mark.slow
 def test_the_jackknife_alone_would_leave_bias() -> None:
-    """At 5 images per dimension, more than its standard error; it grows with the number of dimensions."""
+    """At 5 images per dimension the bias exceeds the standard error; it grows with the number of dimensions."""
     real = Gaussian(np.zeros(120), np.eye(120), None)
     rng = np.random.RandomState(3)
     parts = np.concatenate([distances_of_parts(real, rng.randn(1, 600, 120)) for _ in range(60)])
@@ -135,7 +135,7 @@ def test_parts_equal_those_computed_from_rows() -> None:
 
 @pytest.mark.parametrize(("amount", "seed"), [(0.0, 2), (0.0, 4), (0.0, 11), (0.3, 2)])
 def test_the_estimate_equals_the_textbook_formulas(amount: float, seed: int) -> None:
-    """Polynomials through the points, pseudo-values, and an upper end with the error at this end."""
+    """Polynomials through the points, pseudo-values, and an upper end that uses the error at this end."""
     real, one, _ = generators(7, 1.0, amount)
     parts = slowly(real, drawn(one, 400, seed))
     halves = parts[21:33].reshape(6, 2).mean(1)
@@ -198,7 +198,7 @@ def test_reals_of_low_rank() -> None:
 
 
 @pytest.mark.parametrize(("dims", "count", "fewest"), [(7, 199, 200), (41, 204, 205)])
-def test_too_few_images_and_other_dimensions_are_refused(dims: int, count: int, fewest: int) -> None:
+def test_too_few_images_and_different_dimensions_are_refused(dims: int, count: int, fewest: int) -> None:
     real, one, _ = generators(dims, 0.0, 0.1)
     with pytest.raises(InputError, match=f"{dims} dimensions need at least {fewest} .* there are {count}: generate"):
         bars(real, drawn(one, count, 0))

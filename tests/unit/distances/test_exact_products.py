@@ -56,7 +56,7 @@ def test_long_vectors_take_the_finest_step_that_is_exact(scale: float) -> None:
     assert [list(map(int, row)) for row in found] == expected
 
 
-def test_vectors_as_long_as_allowed_are_exact_with_any_threads() -> None:
+def test_vectors_of_maximum_length_are_exact_with_any_threads() -> None:
     """This test can fail: floating-point products of such vectors depend on the order of the sum."""
     rng = np.random.RandomState(0)
     x = rng.uniform(-1, 1, (300, 2048)).astype(np.float32)
@@ -103,7 +103,7 @@ def test_features_that_the_step_rounds_away_and_other_shapes_are_refused() -> No
     assert zeros.step == 18
 
 
-def test_jobs_come_back_in_order() -> None:
+def test_jobs_are_returned_in_order() -> None:
     assert share_out([lambda number=number: number for number in range(5)], alone()) == [0, 1, 2, 3, 4]
     with pytest.raises(ZeroDivisionError):
         share_out([lambda: 1 // 0], alone())

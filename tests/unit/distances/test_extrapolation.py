@@ -91,13 +91,13 @@ def test_too_few_images_are_refused(count: int, options: dict[str, int], message
         extrapolated(generated(count, 0), **options)
 
 
-def test_the_fewest_there_can_be_are_enough() -> None:
+def test_the_smallest_allowed_number_of_images_is_enough() -> None:
     one = extrapolated(generated(505, 0))
     assert one.counts == tuple(range(500, 506))
     assert one.error > 2 * abs(TRUE), "the error reflects how little the points determine"
     assert abs(one.value - TRUE) < 4 * one.error
 
 
-def test_other_dimensions_are_refused() -> None:
+def test_different_dimensions_are_refused() -> None:
     with pytest.raises(InputError, match="16 dimensions"):
         extrapolated(generated(600, 0)[:, 1:])

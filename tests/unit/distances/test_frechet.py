@@ -154,7 +154,7 @@ def test_a_matrix_that_is_not_a_covariance_is_refused(change: object, message: s
         frechet_distance(mu, bad if first else good, mu, good if first else bad)
 
 
-def test_other_dimensions_and_overflow_are_refused() -> None:
+def test_different_dimensions_and_overflow_are_refused() -> None:
     with pytest.raises(InputError, match="3 against 2"):
         frechet_distance(np.zeros(3), np.eye(3), np.zeros(2), np.eye(2))
     with pytest.raises(RunError, match="overflow"), np.errstate(over="ignore"):

@@ -54,7 +54,7 @@ GAUSSIANS: dict[str, Callable[[], tuple[MeanCovariance, MeanCovariance]]] = {
 
 
 def test_frechet(golden: Golden) -> None:
-    """With counts, and without, where the rank is determined from the covariance."""
+    """With counts, and without them: the rank is then determined from the covariance."""
     found: dict[str, Any] = {}
     for name, make in GAUSSIANS.items():
         one, other = make()
@@ -128,7 +128,7 @@ def test_kid(golden: Golden) -> None:
     golden("metrics/kid", near(found, 1e-10))
 
 
-def test_kid_of_given_subsets(golden: Golden) -> None:
+def test_kid_of_fixed_subsets(golden: Golden) -> None:
     real, fake = KERNEL_SETS["far apart"]
     rows = np.arange(40)
     value = kid(real, fake, draws=[(rows, rows + 5), (rows + 3, rows[::-1])])

@@ -14,7 +14,7 @@ from support.feature_sets import DIMS, MU, REAL, SIGMA, Array, alone, generated
 
 @pytest.mark.parametrize("count", [None, 9])
 def test_the_influence_is_the_derivative(count: int | None) -> None:
-    """The derivative of the distance by the weight of one image, also if the real covariance is singular."""
+    """The derivative of the distance with respect to an image's weight, also if the real covariance is singular."""
     real = REAL
     if count is not None:
         rows = np.random.RandomState(3).randn(count, DIMS)

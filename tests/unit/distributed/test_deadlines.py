@@ -7,7 +7,7 @@ from fidtool.distributed import watchdog
 from fidtool.distributed.watchdog import Deadlines
 
 
-def test_the_deadlines_are_the_readmes() -> None:
+def test_deadlines_equal_those_in_the_readme() -> None:
     """Checks the constants, not elapsed time, so that a slow machine does not fail the test."""
     assert watchdog._SIGNAL_GRACE_SECONDS + watchdog._PRINT_SECONDS <= 5.0
     assert main._STOPPING_SECONDS <= 5.0

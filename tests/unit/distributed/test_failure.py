@@ -19,7 +19,7 @@ def test_every_rank_raises_the_same(error: FidtoolError, kind: type[FidtoolError
     assert (type(found), str(found), found.exit_code, found.location) == (kind, "no", status, "")
 
 
-def test_a_launchers_fault_is_one_of_input() -> None:
+def test_a_launcher_error_is_an_input_error() -> None:
     error = LaunchError("no")
     assert (error.exit_code, Failure.from_error(error, 0).to_error().exit_code) == (2, 2)
 

@@ -23,7 +23,7 @@ def test_torchrun() -> None:
     assert discover({"RANK": "1", "WORLD_SIZE": "2", **MEETING}) == Launch("env", 1, 2, 1, 2, "env://")
 
 
-def test_torchrun_inside_a_slurm_job_wins() -> None:
+def test_torchrun_takes_precedence_inside_a_slurm_job() -> None:
     env = {"RANK": "0", "WORLD_SIZE": "2", **MEETING, "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
     assert discover(env).launcher == "env"
     assert discover({"RANK": "0", "WORLD_SIZE": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"}).world_size == 1
@@ -128,7 +128,7 @@ def test_golden_launches(golden: Golden) -> None:
     golden("distributed/launches", {name: place_of(env) for name, env in LAUNCHES.items()})
 
 
-def test_variables_of_torchrun_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_torchrun_only(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = {"TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "1"}
     assert will_be_restarted(counts)
     assert not will_be_restarted({**counts, "TORCHELASTIC_RESTART_COUNT": "1"})

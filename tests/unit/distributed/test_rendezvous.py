@@ -1,4 +1,4 @@
-"""Rendezvous before a collective: verdicts, late ranks, a lost store. Threads act as ranks."""
+"""Rendezvous before a collective: exchanged values, late ranks, a lost store. Each rank is a thread."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ REMEDY = "call it everywhere"
 
 
 def meetings(size: int, store: dist.Store | None = None) -> list[GroupRendezvous]:
-    """One rendezvous per rank, all with the same store; the ranks are numbered 10, 11, …"""
+    """Return one rendezvous per rank, all with the same store. The ranks are numbered 10, 11, …"""
     store = store or dist.HashStore()
     return [GroupRendezvous(store, range(10, 10 + size), place) for place in range(size)]
 
 
 def together(calls: list[Callable[[], Any]]) -> list[Any]:
-    """The results or exceptions of the calls, run concurrently."""
+    """Run the calls concurrently, and return their results or exceptions."""
     outcomes: list[Any] = [None] * len(calls)
 
     def run(number: int) -> None:
@@ -48,19 +48,19 @@ def come(
     return lambda: meeting.exchange(purpose, {"word": word}, seconds, REMEDY)
 
 
-def test_everybody_hears_everybody() -> None:
+def test_all_ranks_receive_all_values() -> None:
     ranks = meetings(5)
     for turn in range(3):
         heard = together([come(meeting, 10 * turn + place) for place, meeting in enumerate(ranks)])
         assert heard == [[{"word": 10 * turn + place} for place in range(5)]] * 5
 
 
-def test_those_who_wait_in_vain_agree_on_who_is_missing() -> None:
+def test_ranks_that_time_out_agree_on_the_missing_ones() -> None:
     store = dist.HashStore()
     ranks = meetings(4, store)
 
     def after_the_other() -> Any:
-        wait_until(lambda: store.check(["here/2"]), "the other has not come")
+        wait_until(lambda: store.check(["here/2"]), "the other rank has not arrived")
         return come(ranks[0], 0, 0.4)()
 
     first, second = together([after_the_other, come(ranks[2], 2)])
@@ -74,8 +74,8 @@ def test_those_who_wait_in_vain_agree_on_who_is_missing() -> None:
     assert heard == [[{"word": place} for place in range(4)]] * 4, "the next rendezvous works"
 
 
-def test_the_last_to_come_may_not_enter_alone() -> None:
-    """It arrives just as the others give up: either all proceed or none."""
+def test_a_late_rank_does_not_proceed_alone() -> None:
+    """If it arrives just as the others time out, either all proceed or none."""
     for delay in (0.25, 0.3, 0.35, 0.28, 0.32):
         early, late = meetings(2)
 
@@ -97,7 +97,7 @@ def test_different_purposes_are_refused_at_once() -> None:
         assert "ranks 10, 11 in add(), rank 12 in sort()" in str(error)
 
 
-def test_a_store_that_is_gone_or_silent() -> None:
+def test_a_store_that_is_lost_or_does_not_respond() -> None:
     class Gone:
         def set(self, *_: Any) -> None:
             raise dist.DistNetworkError("Connection reset by peer\nframe #0: noise")
@@ -115,7 +115,7 @@ def test_a_store_that_is_gone_or_silent() -> None:
             come(GroupRendezvous(Silent(), range(2), 0), 0, 0.2)()  # type: ignore[arg-type]
 
 
-def test_keys_do_not_pile_up() -> None:
+def test_keys_do_not_accumulate() -> None:
     """A training of a million steps must not fill the store."""
     store = dist.HashStore()
     ranks = [GroupRendezvous(store, range(2), place) for place in range(2)]

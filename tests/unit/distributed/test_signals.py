@@ -19,7 +19,7 @@ print(*(number.name for number in signals.STOPPING if signal.getsignal(number) i
 
 
 @pytest.mark.parametrize(("before", "taken"), [("default", "SIGINT SIGTERM"), ("ignored", "SIGTERM")])
-def test_a_signal_that_is_ignored_stays_so(before: str, taken: str) -> None:
+def test_an_ignored_signal_remains_ignored(before: str, taken: str) -> None:
     """A shell starts background jobs with SIGINT ignored, because Ctrl-C is for the foreground job."""
     command = [sys.executable, "-c", TAKEN, before]
     done = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, timeout=PATIENCE)

@@ -1,4 +1,4 @@
-"""What a GPU does beside the arithmetic: streams, recorded passes; stand-ins for torch.cuda where there is none."""
+"""CUDA streams and graphs, with stand-ins for torch.cuda on machines without a GPU."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def pair(tmp_path: Path) -> tuple[str, str]:
 
 
 class _FakeCuda:
-    """Stands for torch.cuda: notes in which order streams, events and graphs are used."""
+    """Replaces torch.cuda and logs the order in which streams, events and graphs are used."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -83,7 +83,7 @@ def _noted(log: list[str], name: str) -> Iterator[None]:
     log.append("back on work:")
 
 
-def test_pixels_travel_beside_the_work_and_no_more_than_two_batches_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_most_two_batches_are_copied_on_a_second_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = _FakeCuda()
     cuda.install(monkeypatch, device)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: cuda.log.append(f"kept for {stream.name}"))
@@ -99,12 +99,12 @@ def test_pixels_travel_beside_the_work_and_no_more_than_two_batches_do(monkeypat
         *("host waits for event 2", "event 3 on work", *copied, "network 2"),
     ]
     move.await_room()
-    assert cuda.log[-1] == "host waits for event 3", "asked before, the copy itself waits for nothing"
+    assert cuda.log[-1] == "host waits for event 3", "the wait comes before the copy, which then does not wait"
     assert isinstance(device.transfer_to(torch.device("cuda")), device.StreamedTransfer)
     assert not isinstance(device.transfer_to(CPU), device.StreamedTransfer)
 
 
-def test_a_pass_is_recorded_once_and_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_is_captured_once_and_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = _FakeCuda()
     cuda.install(monkeypatch, fidtool.features.runner)
     calls = []
@@ -116,18 +116,18 @@ def test_a_pass_is_recorded_once_and_replayed(monkeypatch: pytest.MonkeyPatch) -
     graphed = Graphed(run, CPU)
     x = torch.rand(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
     first = graphed(x)
-    assert len(calls) == 3, "two to warm up, one to record"
+    assert len(calls) == 3, "two to warm up, one to capture"
     assert [torch.equal(*pair) for pair in zip(first, run(x), strict=True)] == [True, True]
     later = graphed(torch.zeros_like(x))
-    assert len(calls) == 4, "a replay calls nothing"
-    assert torch.equal(graphed._input, torch.zeros_like(x)), "its input lies where the recorded kernels read"
+    assert len(calls) == 4, "a replay does not call the function"
+    assert torch.equal(graphed._input, torch.zeros_like(x)), "the input is copied to where the captured kernels read it"
     assert graphed._input.is_contiguous(memory_format=torch.channels_last)
-    assert later[0].data_ptr() != first[0].data_ptr(), "results of earlier batches stay"
+    assert later[0].data_ptr() != first[0].data_ptr(), "results of earlier batches are not overwritten"
     assert cuda.log.count("record") == 1
     assert cuda.log.count("replay") == 2
 
 
-def test_what_cannot_be_recorded_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_that_cannot_be_captured_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = _FakeCuda()
     cuda.install(monkeypatch, fidtool.features.runner)
     cuda.refuses = True
@@ -138,19 +138,19 @@ def test_what_cannot_be_recorded_is_called(monkeypatch: pytest.MonkeyPatch) -> N
     assert "replay" not in cuda.log
 
 
-def test_only_batches_of_known_size_are_recorded() -> None:
-    """A training loop's come as they are."""
-    cuda = torch.device("cuda")  # a module without parameters goes there without CUDA
+def test_only_batches_of_known_size_are_captured() -> None:
+    """Batches of a training loop have any size."""
+    cuda = torch.device("cuda")  # a module without parameters can be moved there without CUDA
     module = nn.Identity()
     assert Runner(module, cuda, Arithmetic(), standard=True)._run is module
-    assert Runner(module, cuda, Arithmetic(batch_size=4))._run is module, "another network may wait for the GPU"
+    assert Runner(module, cuda, Arithmetic(batch_size=4))._run is module, "other networks may wait for the GPU"
     assert Runner(module, cuda, Arithmetic(batch_size=4), standard=True)._run is not module
     assert Runner(module, CPU, Arithmetic(batch_size=4), standard=True)._run is module
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_replayed_passes_give_the_bits_of_called_ones() -> None:
+def test_replayed_passes_give_the_same_bits_as_called_ones() -> None:
     cuda = torch.device("cuda")
     module = Inception(load_weights(None, print).state)
     with repeatable(), torch.inference_mode():

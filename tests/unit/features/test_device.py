@@ -1,4 +1,4 @@
-"""Arithmetic and devices: strict float32 whatever the caller has set, and the device a rank gets."""
+"""Arithmetic and devices: strict float32 regardless of the caller's settings, and the device of each rank."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fidtool.features.device import choose_device
 from fidtool.features.torch_state import repeatable
 
 
-def test_settings_come_back_after_an_error() -> None:
+def test_settings_are_restored_after_an_error() -> None:
     torch.backends.cudnn.benchmark = True
     threads = torch.get_num_threads()
     try:
@@ -35,7 +35,7 @@ def test_the_cpu_is_shared_among_the_ranks() -> None:
 
 
 @pytest.mark.parametrize(("cores", "ranks", "workers"), [(2, 1, 0), (15, 1, 0), (64, 1, 4), (64, 8, 0)])
-def test_many_cores_are_not_fed_by_one_thread(
+def test_cores_are_divided_into_forward_threads_and_workers(
     monkeypatch: pytest.MonkeyPatch, cores: int, ranks: int, workers: int
 ) -> None:
     monkeypatch.setattr("fidtool.features.device.available_cores", lambda: cores)
@@ -46,7 +46,7 @@ def test_many_cores_are_not_fed_by_one_thread(
 
 
 @pytest.mark.parametrize("name", ["nonsense", "cuda:99", "meta"])
-def test_a_device_that_is_not_there_is_refused(name: str) -> None:
+def test_a_missing_device_is_refused(name: str) -> None:
     with pytest.raises(InputError, match="device"):
         choose_device(name, Launch())
 
@@ -61,7 +61,7 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_gpus_go_by_local_rank_and_are_shared_where_there_are_too_few() -> None:
+def test_gpus_are_assigned_by_local_rank_and_shared_if_too_few() -> None:
     pair = [choose_device(None, Launch("env", rank, 2, rank, 2)) for rank in (0, 1)]
     assert [str(device.torch_device) for device in pair] == ["cuda:0", "cuda:1"]
     assert all(device.use_nccl and not device.shared for device in pair)

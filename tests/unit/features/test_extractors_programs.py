@@ -1,4 +1,4 @@
-"""Exported networks: their passes' bits, their settings, and the training metric's use of them."""
+"""Exported networks: reproducible passes, settings, and use in the training metric."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def place(environment: dict[str, str], tmp_path: Path) -> Path:
     return make_place(environment, tmp_path)
 
 
-def test_every_pass_has_the_first_ones_bits_on_any_thread(place: Path) -> None:
-    """TorchScript left alone compiles after two passes, and rounds in another way from then on."""
+def test_every_pass_has_the_same_bits_on_any_thread(place: Path) -> None:
+    """By default TorchScript compiles after two passes, and rounds differently from then on."""
     save_script(place / "small.pt", json.dumps(SETTINGS))
     extractor = built(str(place / "small.pt"))
     images = [torch.from_numpy(np.array(Image.open(file))) for file in sorted((place / "real").iterdir())]
@@ -55,13 +55,13 @@ def test_every_pass_has_the_first_ones_bits_on_any_thread(place: Path) -> None:
         ({"extractor": TINY, "input_size": 0}, "at least 1"),
     ],
 )
-def test_settings_that_make_no_sense(settings: dict[str, Any], text: str) -> None:
+def test_invalid_settings(settings: dict[str, Any], text: str) -> None:
     with pytest.raises(fidtool.InputError, match=text):
         Settings(**settings)
 
 
-def test_training_takes_named_networks_and_passes_gradients(place: Path) -> None:
-    """Also through the rounding to 8 bits of a network that prepares images in its own way."""
+def test_training_accepts_named_networks_and_passes_gradients(place: Path) -> None:
+    """Also through the rounding to 8 bits of a custom preparation."""
     import torchvision
 
     from fidtool.training import FeatureExtractor
@@ -73,7 +73,7 @@ def test_training_takes_named_networks_and_passes_gradients(place: Path) -> None
     images = (picture.permute(2, 0, 1)[None].float() / 255).requires_grad_()
     output = extractor(images)
     measured = built("torchvision:resnet18", place / "resnet18.pth").features([picture])
-    # The measured pass is in channels-last memory and this one is not: float32 convolutions that round otherwise.
+    # The other pass uses channels-last memory and this one does not, so float32 convolutions round differently.
     torch.testing.assert_close(output.detach(), measured, rtol=1e-4, atol=1e-5)
     output.sum().backward()
     assert images.grad is not None
@@ -84,7 +84,7 @@ def test_training_takes_named_networks_and_passes_gradients(place: Path) -> None
 
 
 @pytest.mark.parametrize("protocol", ["clean", "torchmetrics", "stylegan", "adm"])
-def test_training_takes_every_protocol(place: Path, protocol: str) -> None:
+def test_training_accepts_every_protocol(place: Path, protocol: str) -> None:
     from fidtool.training import FeatureExtractor
 
     extractor = FeatureExtractor(TINY, protocol=protocol)

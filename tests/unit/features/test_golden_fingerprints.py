@@ -1,4 +1,4 @@
-"""Fingerprints: what statistics files and caches are known by. One that changes makes all of them useless."""
+"""Fingerprints identify the features in statistics files and caches. Changing one would make those files unusable."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from support.inside import (
 
 
 def shown(definition: Definition) -> dict[str, Any]:
-    """A definition as a file holds it, its hash, and the protocol that it is taken for."""
+    """Return a definition as stored in files, its hash, and the name of its protocol."""
     return {
         "json": definition.to_json(),
         "sha256": definition.fingerprint,
@@ -39,8 +39,8 @@ def shown(definition: Definition) -> dict[str, Any]:
     }
 
 
-def test_of_inception(golden: Golden) -> None:
-    """Each protocol at all dimensions, with the weights that there are, and the spatial features beside them."""
+def test_fingerprints_of_inception(golden: Golden) -> None:
+    """Each protocol at all dimensions, and the spatial features of the same networks."""
     found: dict[str, Any] = {}
     for name in PROTOCOLS:
         definitions = {dims: inception(name, dims) for dims in INCEPTION_DIMS}
@@ -50,7 +50,7 @@ def test_of_inception(golden: Golden) -> None:
 
 
 def test_protocols(golden: Golden) -> None:
-    """Their names and what each does."""
+    """Names and settings of all protocols."""
     found = {
         name: {
             "resize": protocol.resize,
@@ -68,12 +68,12 @@ def test_weights(golden: Golden) -> None:
     golden("features/weights", {"official": OFFICIAL_SHA256, "offline": OFFLINE_SHA256, "tensors": TENSORS_SHA256})
 
 
-def test_weights_that_are_here(converted_weights: tuple[bytes, str]) -> None:
+def test_weights_on_this_machine(converted_weights: tuple[bytes, str]) -> None:
     assert converted_weights[1] == TENSORS_SHA256
 
 
 def ramps(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Weights that are the same on every machine, for a network whose own would have to be downloaded."""
+    """Return weights that are the same on every machine, so that none have to be downloaded."""
     ramps = {}
     for place, (name, tensor) in enumerate(sorted(state.items())):
         values = (torch.arange(tensor.numel()) % 31 - 15 + place % 3).reshape(tensor.shape) / 64
@@ -82,15 +82,15 @@ def ramps(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def torchscript(folder: Path) -> str:
-    """A program with its settings inside."""
+    """Write a TorchScript program that contains its settings, and return its path."""
     script = torch.jit.script(torch.nn.Sequential(torch.nn.AdaptiveMaxPool2d(2), torch.nn.Flatten()))
     settings = {"input_size": 8, "mean": [0.5, 0.25, 0], "std": [0.5, 0.25, 1], "feature_step": 16}
     torch.jit.save(script, folder / "program.pt", _extra_files={"fidtool.json": json.dumps(settings)})
     return str(folder / "program.pt")
 
 
-def test_of_networks_of_ones_own(golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file's factory, a module's, with settings of the command line, under another protocol, with a preparation."""
+def test_fingerprints_of_custom_networks(golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Factories in a file and in a module, with another feature step, and with each protocol."""
     monkeypatch.chdir(beside_network(tmp_path))
     (tmp_path / "golden_module.py").write_bytes((FOLDER / "network.py").read_bytes())
     found = {
@@ -102,8 +102,8 @@ def test_of_networks_of_ones_own(golden: Golden, tmp_path: Path, monkeypatch: py
     golden("features/own_fingerprints", found)
 
 
-def test_of_programs(golden: Golden, tmp_path: Path) -> None:
-    """A program's file, whose bytes differ from one torch to the next, is known by the start of its SHA-256."""
+def test_fingerprints_of_programs(golden: Golden, tmp_path: Path) -> None:
+    """A program is identified by the start of its file's SHA-256, which differs between versions of torch."""
     json_text = json.loads(definition_of(torchscript(tmp_path)).to_json())
     name, _, digest = json_text.pop("extractor").partition("@")
     assert len(digest) == 12
@@ -120,8 +120,8 @@ PREPARATIONS = {
 }
 
 
-def test_of_preparations(golden: Golden) -> None:
-    """How a network's own way to prepare images is spelled, and what it does to images of several shapes."""
+def test_descriptions_of_preparations(golden: Golden) -> None:
+    """Descriptions of preparations, and the regions that they select from images of several shapes."""
     found: dict[str, Any] = {}
     for name, arguments in PREPARATIONS.items():
         preparation = fidtool.Preparation(*arguments)
@@ -130,8 +130,8 @@ def test_of_preparations(golden: Golden) -> None:
     golden("features/preparations", found)
 
 
-def test_normalisation_is_spelled_alike(golden: Golden) -> None:
-    """Whatever numbers a factory gives."""
+def test_description_of_the_normalisation(golden: Golden) -> None:
+    """For several means and standard deviations."""
     module = torch.nn.Identity()
     found = [
         normalization_of(fidtool.Network(module, 8, mean, std))
@@ -144,9 +144,9 @@ def test_normalisation_is_spelled_alike(golden: Golden) -> None:
     golden("features/normalisation", found)
 
 
-def test_of_a_published_network(golden: Golden, tmp_path: Path) -> None:
-    """torchvision's, with weights from a file."""
-    torchvision = pytest.importorskip("torchvision")
+def test_fingerprint_of_a_published_network(golden: Golden, tmp_path: Path) -> None:
+    """A network of torchvision, with weights from a file."""
+    torchvision = pytest.importorskip("torchvision", reason="torchvision is not installed")
     state = ramps(torchvision.models.squeezenet1_1(weights=None).state_dict())
     torch.save(state, tmp_path / "weights.pth")
     definition = definition_of("torchvision:squeezenet1_1:features.3", weights=str(tmp_path / "weights.pth"))

@@ -1,7 +1,7 @@
-"""Published networks: what their libraries are asked for, and what the features are known by.
+"""Published networks: calls of their libraries, and fingerprints of the features.
 
-The libraries' places are taken by modules of as much as fidtool calls: so no weights are needed, and no version of
-theirs shows.
+Stand-in modules with the functions that fidtool calls replace the libraries, so that no weights are needed and the
+versions of the libraries have no effect.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ TIMM = {
     "squashed": {"input_size": (3, 48, 48), "interpolation": "bicubic", "crop_mode": "squash", "crop_pct": 1.0},
     "cut": {"input_size": (3, 48, 48), "interpolation": "bilinear", "crop_mode": "squash", "crop_pct": 0.75},
 }
-"""Data configurations by models' names."""
+"""Data configurations by name of the model."""
 
 
 class Quarters(nn.Module):
-    """The brightest value of each quarter and channel."""
+    """The maximum of each quarter and channel, multiplied by a parameter."""
 
     pretrained_cfg: dict[str, Any] = {}  # noqa: RUF012
     image_size = (32, 32)
@@ -62,7 +62,7 @@ def call(name: str, *arguments: object, **settings: object) -> str:
 
 @pytest.fixture
 def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A file in the current folder."""
+    """A weights file in the current folder."""
     monkeypatch.chdir(tmp_path)
     torch.save(Quarters("").state_dict(), "weights.pth")
     return "weights.pth"
@@ -70,7 +70,7 @@ def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    """What timm, torch.hub and open_clip are asked for."""
+    """The calls of timm, torch.hub and open_clip."""
     made: Calls = []
 
     def of_timm(name: str, **settings: object) -> Quarters:
@@ -109,26 +109,26 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
 
 
 def shown(calls: Calls, spec: str, weights: str | None = None) -> dict[str, Any]:
-    """What was asked for, and what the network is known by."""
+    """Return the calls, and the definition with its fingerprint."""
     calls.clear()
     definition = definition_of(spec, weights=weights)
     return {"asked": list(calls), "known by": json.loads(definition.to_json()), "sha256": definition.fingerprint}
 
 
-def test_of_timm(golden: Golden, calls: Calls, weights: str) -> None:
-    """Each framing, with each of the ways to resize."""
+def test_fingerprints_of_timm(golden: Golden, calls: Calls, weights: str) -> None:
+    """Each framing with each interpolation."""
     golden("features/timm_fingerprints", {name: shown(calls, f"timm:{name}", weights) for name in TIMM})
 
 
-def test_of_dinov2(golden: Golden, calls: Calls, weights: str) -> None:
-    """Every architecture, by download, and the default one, by a file, too."""
+def test_fingerprints_of_dinov2(golden: Golden, calls: Calls, weights: str) -> None:
+    """Every architecture with a download, and the default one also with a file."""
     names = ["dinov2", *(f"dinov2:{name}" for name in ("vits14", "vitb14", "vitl14", "vitg14"))]
     found = {name: shown(calls, name) for name in names} | {"a file": shown(calls, "dinov2", weights)}
     golden("features/dinov2_fingerprints", found)
 
 
-def test_of_clip(golden: Golden, calls: Calls, weights: str) -> None:
-    """CMMD's own network, the default of CLIP's, one by its name, and weights of a file, which has its own colours."""
+def test_fingerprints_of_clip(golden: Golden, calls: Calls, weights: str) -> None:
+    """CMMD's network, the default of ``clip``, a named model, and a weights file, whose mean and deviation differ."""
     found = {"CMMD's own": shown(calls, cmmd_network()), "clip": shown(calls, "clip")}
     found |= {"by name": shown(calls, "clip:RN50-quickgelu", "other"), "a file": shown(calls, "clip:RN50", weights)}
     golden("features/clip_fingerprints", found)

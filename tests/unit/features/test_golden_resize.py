@@ -1,4 +1,4 @@
-"""What becomes of pixels on their way into a network, by each protocol's and each network's own way of resizing."""
+"""Pixels after each way of resizing, before they are normalised for a network."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ SIDE = 16
 
 
 def picture(height: int, width: int) -> torch.Tensor:
-    """Whole numbers from 0 to 255: tensor of shape (1, height, width, 3)."""
+    """Return random integers from 0 to 255: float32 tensor of shape (1, height, width, 3)."""
     random = np.random.RandomState(height * 100 + width)
     return torch.from_numpy(random.randint(0, 256, (1, height, width, 3)).astype(np.float32))
 
 
 def shown(resized: torch.Tensor, whole: bool) -> Any:
-    """Of whole numbers all, as their SHA-256; of others a few, and the mean: the last bits are a processor's."""
+    """Return the SHA-256 of integers; otherwise the mean and some values, whose last bits depend on the processor."""
     values = resized.numpy()
     if whole:
         assert np.array_equal(values, np.rint(values))
@@ -33,7 +33,7 @@ def shown(resized: torch.Tensor, whole: bool) -> Any:
     return [list(values.shape), near(some, 1e-6, 1e-3), near(float(values.astype(np.float64).mean()), 1e-6)]
 
 
-def test_each_way(golden: Golden) -> None:
+def test_each_resize(golden: Golden) -> None:
     found: dict[str, Any] = {}
     for way in RESIZES:
         preparation = Preparation(way)
@@ -45,7 +45,7 @@ def test_each_way(golden: Golden) -> None:
 
 
 def test_framings(golden: Golden) -> None:
-    """What is cut away, by Pillow's ways, whose numbers are whole."""
+    """The cropped regions, resized in Pillow's ways, which give integers."""
     found: dict[str, Any] = {}
     for framing, edge in (("squash", 20), ("shorter edge", 18), ("largest square", None), ("largest square", 24)):
         for way in ("pillow-bilinear", "pillow-bicubic"):

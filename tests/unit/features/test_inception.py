@@ -1,4 +1,4 @@
-"""The network's arithmetic: however it runs, it is the reference's network."""
+"""The network's arithmetic: it equals the reference network in every mode of execution."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def images() -> torch.Tensor:
     return network_inputs()
 
 
-def test_the_shapes_are_torchvisions() -> None:
+def test_the_shapes_equal_torchvisions() -> None:
     module = Inception3(num_classes=1008, aux_logits=False, init_weights=False)
     theirs = {name: child.conv for name, child in module.named_modules() if isinstance(child, BasicConv2d)}
     assert list(CONVOLUTIONS) == list(theirs), "in this order"
@@ -34,9 +34,9 @@ def test_the_shapes_are_torchvisions() -> None:
 
 @needs_weights
 def test_bits_do_not_depend_on_the_batch(state: dict[str, torch.Tensor], images: torch.Tensor) -> None:
-    """What oneDNN packs for one size of batch serves the others, to the same bits."""
+    """Weights that oneDNN has packed for one batch size give the same bits for other sizes."""
     if not inception.packs(torch.float32):
-        pytest.skip("this processor runs torch's own convolutions, which promise that for equal batches only")
+        pytest.skip("torch's own convolutions, which run on this processor, only guarantee this for equal batches")
     network = Inception(state)
     with repeatable(), torch.inference_mode():
         whole = network(images)
@@ -45,7 +45,7 @@ def test_bits_do_not_depend_on_the_batch(state: dict[str, torch.Tensor], images:
 
 
 @needs_weights
-def test_spatial_features_come_beside_the_same_features(state: dict[str, torch.Tensor], images: torch.Tensor) -> None:
+def test_spatial_features_do_not_change_the_main_features(state: dict[str, torch.Tensor], images: torch.Tensor) -> None:
     with repeatable(), torch.inference_mode():
         features, spatial = SpatialInception(state, 768)(images[:3])
         assert torch.equal(features, Inception(state, 768)(images[:3]))
@@ -53,10 +53,10 @@ def test_spatial_features_come_beside_the_same_features(state: dict[str, torch.T
     assert spatial.min() >= 0
 
 
-def test_operators_that_compute_something_else_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are no part of torch's stable interface: a version in which they mean something else gets torch's own."""
+def test_operators_with_different_results_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are not part of torch's stable interface. If a version computes something else, torch's own are used."""
     if not inception.packs(torch.float32):
-        pytest.skip("they are not used here anyway")
+        pytest.skip("the operators are not used on this machine")
     original = inception.packed_convolution
     try:
         for change in (lambda *a: original(*a[:-1], "none"), lambda *a: original(*a, 1)):

@@ -1,4 +1,4 @@
-"""Protocols by name: what must never change, what must be told apart, and what `fidtool protocols` says."""
+"""Protocols by name: their fingerprints never change, and they are distinct."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FINGERPRINTS = {
     ("tensorflow", 64): "9343a2aa2d9cc496be366376ea60dbe71bf7847220e96e6acd93768ef8c399a1",
     ("tensorflow", 2048): "e6a32360d16e088639b52a35037d823cdc9324ca97bea453adb5fc06dbe8ff10",
 }
-"""Of the first version, by which people have kept statistics."""
+"""Fingerprints of the first version, which are in users' statistics files."""
 
 
 @pytest.mark.parametrize(("name", "dims"), FINGERPRINTS)
@@ -33,11 +33,11 @@ def test_statistics_of_the_first_version_still_match(name: str, dims: int) -> No
 
 
 @pytest.mark.parametrize("name", ["edm", "adm"])
-def test_other_names_are_the_tensorflow_protocol(name: str) -> None:
+def test_edm_and_adm_are_the_tensorflow_protocol(name: str) -> None:
     assert protocol_named(name) is PROTOCOLS["tensorflow"]
 
 
-def test_every_protocol_is_told_from_the_others() -> None:
+def test_definitions_of_protocols_are_distinct() -> None:
     definitions = {name: inception_definition(protocol, 2048, WEIGHTS) for name, protocol in PROTOCOLS.items()}
     assert [definition.protocol_name for definition in definitions.values()] == list(PROTOCOLS)
     assert len({definition.fingerprint for definition in definitions.values()}) == 5
@@ -46,13 +46,13 @@ def test_every_protocol_is_told_from_the_others() -> None:
     assert definitions["stylegan"].differences(definitions["tensorflow"]) == ["ddof 0 against 1"]
 
 
-def test_an_unknown_name_is_refused_with_all_there_are() -> None:
+def test_the_error_about_an_unknown_name_lists_all() -> None:
     names = "pytorch-fid, tensorflow, clean, torchmetrics, stylegan, adm, edm"
     with pytest.raises(fidtool.InputError, match=f"unknown protocol 'vgg'; there are {names}$"):
         protocol_named("vgg")
 
 
-def test_equal_settings_are_one_fingerprint_whatever_their_type() -> None:
+def test_equal_settings_of_any_type_have_one_fingerprint() -> None:
     plain = Network(nn.Identity(), input_size=8, mean=(0.0, 0.5, 0.5), std=(1.0, 1.0, 1.0))
     arrays = Network(
         nn.Identity(),
@@ -63,10 +63,10 @@ def test_equal_settings_are_one_fingerprint_whatever_their_type() -> None:
     assert (arrays.normalization, type(arrays.input_size)) == (plain.normalization, int)
 
 
-def test_protocols_can_be_told_apart() -> None:
-    """A definition knows its protocol by these two."""
+def test_protocols_can_be_distinguished() -> None:
+    """A definition finds its protocol by these two properties."""
     assert len({(each.resize, each.ddof) for each in PROTOCOLS.values()}) == len(PROTOCOLS)
 
 
-def test_every_resize_of_pillows_has_its_kernel() -> None:
+def test_every_pillow_resize_has_a_kernel() -> None:
     assert {name for name in get_args(Resize) if name.startswith("pillow-")} == set(_KERNELS)

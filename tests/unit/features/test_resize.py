@@ -1,4 +1,4 @@
-"""The protocols' interpolations against their definitions and against the libraries they are named after."""
+"""The protocols' interpolations compared with their definitions and with the libraries they are named after."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ LARGE = [(1, 1), (1, 640), (32, 32), (299, 299), (300, 298), (333, 500), (640, 1
 
 
 def noise(height: int, width: int, count: int = 1) -> torch.Tensor:
-    """uint8 tensor of shape (count, height, width, 3)."""
+    """Return noise: uint8 tensor of shape (count, height, width, 3)."""
     rng = np.random.RandomState(height * 1000 + width)
     return torch.from_numpy(rng.randint(0, 256, (count, height, width, 3)).astype(np.uint8))
 
 
 def tf1_by_definition(image: NDArray[np.uint8], size: int) -> NDArray[np.float64]:
-    """TensorFlow 1's bilinear, a value at a time: source = index * in / out, floor, upper neighbour clamped."""
+    """TensorFlow 1's bilinear, value by value: source = index * in / out, floor, upper neighbour clamped."""
     height, width, channels = image.shape
     result = np.zeros((size, size, channels))
     for row in range(size):
@@ -52,23 +52,23 @@ def tf1_by_definition(image: NDArray[np.uint8], size: int) -> NDArray[np.float64
 
 
 @pytest.mark.parametrize(("height", "width"), SMALL)
-def test_tf1_is_its_definition(height: int, width: int) -> None:
+def test_tf1_equals_its_definition(height: int, width: int) -> None:
     pixels = noise(height, width)
     found = resize(pixels, 20, Preparation("bilinear-tf1"))
     assert (found.shape, found.dtype) == ((1, 3, 20, 20), torch.float32)
     expected = tf1_by_definition(pixels[0].numpy(), 20)
-    # float32 source positions are off by at most 2 ** -24 of the side, in units of up to 255 a pixel.
+    # float32 source positions are off by at most 2 ** -24 of the side, in units of up to 255 per pixel.
     tolerance = 255 * (max(height, width) + 2) * 2.0**-23
     np.testing.assert_allclose(found[0].permute(1, 2, 0).double().numpy(), expected, rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize(("height", "width"), LARGE)
-def test_bilinear_is_torchs_on_a_tensor_of_zero_to_one(height: int, width: int) -> None:
+def test_bilinear_equals_torchs_on_values_from_0_to_1(height: int, width: int) -> None:
     """pytorch-fid: ToTensor, then interpolate, then 2x - 1."""
     pixels = noise(height, width)
     ready = to_tensor(pixels[0].numpy())[None]
     theirs = F.interpolate(ready, size=(299, 299), mode="bilinear", align_corners=False)
-    # The same operations on values 255 times as large: float32 rounds a handful of times, by 2 ** -24 below 1 each.
+    # The same operations on values 255 times as large: a few float32 roundings, each of up to 2 ** -24 below 1.
     torch.testing.assert_close(resize(pixels, 299, Preparation("bilinear")) / 255, theirs, rtol=0, atol=3e-7)
     protocol = PROTOCOLS["pytorch-fid"]
     offset, scale = torch.tensor(protocol.offset), torch.tensor(protocol.scale)
@@ -77,29 +77,29 @@ def test_bilinear_is_torchs_on_a_tensor_of_zero_to_one(height: int, width: int) 
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_an_image_of_the_right_size_is_left_alone(method: Resize) -> None:
+def test_an_image_of_the_right_size_is_unchanged(method: Resize) -> None:
     pixels = noise(299, 299)
     assert torch.equal(resize(pixels, 299, Preparation(method)), pixels.permute(0, 3, 1, 2).float())
 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (7, 500), (400, 400)])
-def test_a_plain_colour_stays_plain(method: Resize, height: int, width: int) -> None:
+def test_a_uniform_colour_remains_uniform(method: Resize, height: int, width: int) -> None:
     pixels = torch.tensor([7, 130, 255], dtype=torch.uint8).expand(1, height, width, 3)
     expected = torch.tensor([7.0, 130.0, 255.0])[None, :, None, None].expand(1, 3, 299, 299)
-    # The weights of a source pixel's neighbours add up to 1 in float32 only to a few of its roundings.
+    # The weights of neighbouring pixels add up to 1 only up to a few float32 roundings.
     torch.testing.assert_close(resize(pixels, 299, Preparation(method)), expected, rtol=1e-6, atol=0)
 
 
-def test_the_two_interpolations_differ() -> None:
-    """Half-pixel centres are all the difference, and they are worth far more than rounding."""
+def test_bilinear_and_bilinear_tf1_differ() -> None:
+    """They only differ in half-pixel centres, whose effect is far larger than rounding."""
     pixels = noise(32, 32)
     first, second = (resize(pixels, 299, Preparation(PROTOCOLS[name].resize)) for name in ("pytorch-fid", "tensorflow"))
     assert (first - second).abs().mean() > 1
 
 
 @pytest.mark.parametrize(("height", "width"), LARGE)
-def test_clean_is_pillows_resize_of_float32(height: int, width: int) -> None:
+def test_clean_equals_pillows_resize_of_float32(height: int, width: int) -> None:
     """clean-fid: each channel as float32 through Pillow's bicubic, clipped, not rounded."""
     pixels = noise(height, width)[0].numpy()
     channels = (Image.fromarray(pixels[:, :, channel].astype(np.float32)) for channel in range(3))
@@ -111,7 +111,7 @@ def test_clean_is_pillows_resize_of_float32(height: int, width: int) -> None:
 
 
 @pytest.mark.parametrize(("height", "width"), LARGE)
-def test_torchmetrics_is_torchmetrics_own_call_to_the_bit(height: int, width: int) -> None:
+def test_torchmetrics_is_bitwise_equal_to_torchmetrics_call(height: int, width: int) -> None:
     pixels = noise(height, width, 2)
     theirs = F.interpolate(
         pixels.permute(0, 3, 1, 2).contiguous().float(),
@@ -135,12 +135,12 @@ def test_mixed_sizes_equal_one_image_at_a_time(method: Resize) -> None:
     assert together.is_contiguous(memory_format=torch.channels_last)
     alone = torch.cat([network_input([image], 99, prepared, offset, scale) for image in images])
     assert torch.equal(together, alone)
-    # Reference: resize, then normalise, each channel by its own values.
+    # Reference: resize, then normalise each channel separately.
     first = (resize(images[4][None], 99, prepared)[0] - offset[0]) / scale[0]
     assert torch.equal(together[4], first)
 
 
-def test_the_input_is_left_as_it_was() -> None:
+def test_the_input_is_unchanged() -> None:
     image = noise(10, 12)[0]
     before = image.clone()
     network_input([image], 10, Preparation("bilinear"), torch.tensor(1.0), torch.tensor(2.0))
@@ -148,8 +148,8 @@ def test_the_input_is_left_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("method", ["bilinear", "bilinear-tf1", "bicubic-antialias", "pillow-bilinear"])
-def test_gradients_pass_where_passes_without_them_have_been(method: Resize) -> None:
-    """What is kept from one call to the next must not be of inference mode."""
+def test_gradients_pass_after_inference_mode(method: Resize) -> None:
+    """Tensors that are cached between calls must not be inference tensors."""
     pixels, preparation = torch.full((1, 9, 7, 3), 100, dtype=torch.uint8), Preparation(method)
     with torch.inference_mode():
         resize(pixels, 12, preparation)

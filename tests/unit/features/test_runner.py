@@ -1,4 +1,4 @@
-"""How networks are run: TF32, batches of one shape, numbers on their way through NumPy."""
+"""Execution of networks: TF32, batches of one shape, dtypes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from fidtool.features.torch_state import repeatable
 CPU = torch.device("cpu")
 
 
-def test_tf32_is_on_for_the_run_alone() -> None:
+def test_tf32_is_only_on_during_the_run() -> None:
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32
     with repeatable(tf32=True):
         assert (matmul.allow_tf32, cudnn.allow_tf32) == (True, True)
         assert cudnn.deterministic
-        assert not matmul.allow_bf16_reduced_precision_reduction, "sums of half precision have 32 bits"
+        assert not matmul.allow_bf16_reduced_precision_reduction, "half-precision sums are accumulated in 32 bits"
         assert not matmul.allow_fp16_reduced_precision_reduction
         with repeatable():
             assert (matmul.allow_tf32, cudnn.allow_tf32) == (False, False)
@@ -30,7 +30,7 @@ def test_tf32_is_on_for_the_run_alone() -> None:
 
 @pytest.mark.parametrize("count", [1, 3, 4, 5, 8, 11])
 @pytest.mark.parametrize("several", [False, True])
-def test_batches_of_one_shape_lose_nothing(count: int, several: bool) -> None:
+def test_padding_to_one_shape_loses_no_image(count: int, several: bool) -> None:
     seen = []
 
     def run(x: torch.Tensor) -> Any:
@@ -48,8 +48,8 @@ def test_batches_of_one_shape_lose_nothing(count: int, several: bool) -> None:
     assert len(parts) == 1 + several
 
 
-def test_numbers_survive_the_way_through_numpy() -> None:
-    """bfloat16 has no counterpart in NumPy: features are float32 before anything keeps them."""
+def test_features_can_be_converted_to_numpy() -> None:
+    """NumPy has no bfloat16, so features are converted to float32 before they are stored."""
     runner = Runner(nn.Flatten(), CPU, Arithmetic("bf16"))
     assert np.isfinite(runner(torch.ones(2, 3, 4, 4)).float().numpy()).all()
 
@@ -58,7 +58,7 @@ HALVES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Watching(nn.Module):
-    """Writes down the types of what it gets and has, and autocast's where that is on."""
+    """Records the dtypes of its input and its weight, and of autocast if it is enabled."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,8 +72,8 @@ class Watching(nn.Module):
 
 
 @pytest.mark.parametrize("precision", HALVES)
-def test_what_a_precision_is_called(precision: str) -> None:
-    """Inception itself is of that type; another network is left to autocast."""
+def test_dtypes_of_each_precision(precision: str) -> None:
+    """Inception is converted to the dtype; other networks run under autocast."""
     half = HALVES[precision]
     inception, other = Watching(), Watching()
     Runner(inception, CPU, Arithmetic(precision), standard=True)(torch.ones(2, 3, 4, 4))

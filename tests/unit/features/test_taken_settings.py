@@ -1,4 +1,4 @@
-"""What statistics files agree on is taken, and no more."""
+"""Settings that statistics files agree on are adopted, and no others."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ TENSORFLOW = inception_definition(protocol_named("tensorflow"), 64, "0" * 64)
 
 
 def file_of(**changes: object) -> Statistics:
-    """A statistics file that says it is of 64 dims and ``tensorflow``, with these changes."""
+    """Return statistics with 64 dims and the protocol ``tensorflow``, except for these changes."""
     definition = replace(TENSORFLOW, **changes)  # type: ignore[arg-type]
     return Statistics.of(np.zeros(definition.dims), np.eye(definition.dims), 100, definition)
 
 
-def test_the_page_says_where_settings_came_from() -> None:
+def test_the_page_names_the_source_of_settings() -> None:
     pytest.importorskip("jinja2", reason="needs fidtool[report]")
     run = replace(bare("fake").run, config={"dims": 64}, notes=("taken from real64.npz: dims 64",))
     assert ("Settings", "dims=64; taken from real64.npz: dims 64") in _run_rows(run)
 
 
-def test_all_files_must_say_the_same() -> None:
+def test_settings_must_be_the_same_in_all_files() -> None:
     one = file_of()
     config, line = complete_settings({"a.npz": one, "b.npz": one}, Settings())
     assert (config.dims, config.protocol) == (64, "tensorflow")
@@ -42,13 +42,13 @@ def test_all_files_must_say_the_same() -> None:
     assert line.startswith("taken from a.npz and 2 other files: ")
 
 
-def test_the_defaults_are_nothing_to_speak_of() -> None:
+def test_defaults_are_not_mentioned() -> None:
     usual = inception_definition(protocol_named("pytorch-fid"), 2048, "0" * 64)
     assert complete_settings({"a.npz": file_of(**vars(usual))}, Settings()) == (Settings(), "")
     assert complete_settings({}, Settings()) == (Settings(), "")
 
 
-def test_cmmds_network_keeps_the_name_under_which_it_is_one() -> None:
+def test_cmmds_network_has_its_published_name() -> None:
     config, line = complete_settings({"a.npz": file_of(extractor=CMMD_EXTRACTOR)}, Settings())
     assert (config.extractor, line) == ("clip", "taken from a.npz: extractor clip")
     assert complete_settings({"a.npz": file_of(extractor="dinov2:vits14")}, Settings(dims=64))[1] == ""
@@ -70,15 +70,15 @@ def test_names_of_published_networks(name: str, published: bool) -> None:
 
 
 def bare_file(dims: int) -> Statistics:
-    """Another tool's statistics file."""
+    """Return statistics as of another tool, without a definition."""
     return Statistics.of(np.zeros(dims), np.eye(dims))
 
 
-def test_what_files_agree_on_is_taken_and_no_more() -> None:
+def test_only_settings_that_files_agree_on_are_adopted() -> None:
     files = {"a": file_of(), "b": file_of(resize=protocol_named("clean").resize)}
     config, line = complete_settings(files, Settings())
     assert (config.dims, config.protocol, line) == (64, None, "taken from a and b: dims 64")
-    assert complete_settings({"a": bare_file(64)}, Settings())[0].dims == 64, "it counts as Inception's"
+    assert complete_settings({"a": bare_file(64)}, Settings())[0].dims == 64, "the features are taken to be Inception's"
     for dims in (1000, 2048):
         assert complete_settings({"a": bare_file(dims)}, Settings()) == (Settings(), "")
     with pytest.raises(InputError, match="a has features of 64 dimensions, but b has 192; statistics of different"):

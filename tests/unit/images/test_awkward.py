@@ -101,7 +101,7 @@ MISREAD = {
 
 @pytest.mark.skipif(sys.byteorder != "little", reason="the test files assume a little-endian machine")
 @pytest.mark.parametrize("name", MISREAD)
-def test_what_pillow_misreads_is_refused(name: str) -> None:
+def test_files_that_pillow_misreads_are_refused(name: str) -> None:
     with pytest.raises(DecodeError, match="Pillow misreads"):
         decode(MISREAD[name])
 
@@ -119,13 +119,13 @@ ANIMATIONS = {
 
 
 @pytest.mark.parametrize("kind", ANIMATIONS)
-def test_the_first_frame_is_taken_and_the_others_are_told_of(kind: str) -> None:
+def test_the_first_frame_is_used_and_the_others_are_reported(kind: str) -> None:
     found = decode(ANIMATIONS[kind])
     np.testing.assert_array_equal(found.pixels, np.asarray(Image.open(io.BytesIO(ANIMATIONS[kind])).convert("RGB")))
     assert found.properties.animated == (kind != "MPO")  # its further frames are a camera's previews
 
 
-def test_a_page_that_is_cut_off_is_not_told_of() -> None:
+def test_a_truncated_page_is_not_reported() -> None:
     pages = ANIMATIONS["TIFF"]
     with Image.open(io.BytesIO(pages)) as image:
         image.seek(1)
@@ -140,7 +140,7 @@ def turned(orientation: object, kind: str, **options: Any) -> bytes:
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "AVIF"])
 @pytest.mark.parametrize("orientation", range(10))
-def test_an_orientation_is_told_of_and_not_applied(kind: str, orientation: int) -> None:
+def test_an_orientation_is_reported_and_not_applied(kind: str, orientation: int) -> None:
     if kind == "AVIF" and not features.check("avif"):
         pytest.skip("this Pillow has been built without AVIF")
     found, plain = decode(turned(orientation, kind)), decode(encoded(noise(), kind))
@@ -150,7 +150,7 @@ def test_an_orientation_is_told_of_and_not_applied(kind: str, orientation: int) 
 
 @pytest.mark.parametrize("compression", ["raw", "tiff_lzw"])
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_pillow_turns_a_tiff_by_itself(compression: str, orientation: int) -> None:
+def test_pillow_rotates_a_tiff_itself(compression: str, orientation: int) -> None:
     expected = noise()
     expected.getexif()[0x0112] = orientation
     found = decode(turned(orientation, "TIFF", compression=compression))
@@ -166,7 +166,7 @@ def test_a_damaged_exif_does_no_harm(kind: str, exif: bytes) -> None:
     assert not found.properties.rotated
 
 
-def test_an_orientation_in_xmp_is_told_of() -> None:
+def test_an_orientation_in_xmp_is_reported() -> None:
     text = '<rdf:Description tiff:Orientation="6"/>'
     chunk = PngImagePlugin.PngInfo()
     chunk.add_itxt("XML:com.adobe.xmp", text)
@@ -175,13 +175,13 @@ def test_an_orientation_in_xmp_is_told_of() -> None:
 
 
 @pytest.mark.parametrize("size", [(2**24 + 1, 1), (MAX_PIXELS, 1), (1, MAX_PIXELS)])
-def test_a_side_that_pillow_has_no_room_for_is_a_decode_error(size: tuple[int, int]) -> None:
+def test_a_side_too_long_for_pillow_is_a_decode_error(size: tuple[int, int]) -> None:
     """For some of these, Pillow raises a MemoryError although memory is sufficient."""
     with pytest.raises(DecodeError, match=f"{size[0]} x {size[1]} pixels; Pillow supports at most 16777216 per side"):
         decode(claim(*size))
 
 
-def test_a_picture_inside_an_icon_is_under_the_limit_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_applies_to_images_inside_icons_too(monkeypatch: pytest.MonkeyPatch) -> None:
     picture = encoded(noise(3, 80, 90), "PNG")
     icon = struct.pack("<3H4B2H2I", 0, 1, 1, 16, 16, 0, 0, 1, 32, len(picture), 22) + picture
     assert decode(icon, 80 * 90).pixels.shape == (80, 90, 3)
@@ -192,6 +192,6 @@ def test_a_picture_inside_an_icon_is_under_the_limit_too(monkeypatch: pytest.Mon
     assert loaded == []
 
 
-def test_a_program_is_no_image() -> None:
+def test_a_program_is_not_an_image() -> None:
     with pytest.raises(DecodeError, match="EPS file"):
         decode(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nnewpath\nshowpage\n")

@@ -60,7 +60,7 @@ def test_pixels_are_those_of_pillows_conversion_to_rgb(name: str) -> None:
     ],
     ids=["long alpha", "long profile"],
 )
-def test_a_lossy_webp_is_known_behind_long_chunks(image: Image.Image, options: dict[str, Any]) -> None:
+def test_a_lossy_webp_is_detected_after_long_chunks(image: Image.Image, options: dict[str, Any]) -> None:
     assert decode(encoded(image, "WEBP", **options)).properties.lossy
 
 
@@ -78,7 +78,7 @@ def test_sixteen_bit_grayscale_is_scaled_not_clipped(kind: str) -> None:
     assert (found.properties.lossy, found.properties.alpha, found.properties.deep) == (False, False, True)
 
 
-def test_an_eight_bit_pgm_with_an_odd_maximum_is_as_pillow_reads_it() -> None:
+def test_an_eight_bit_pgm_with_an_odd_maximum_is_read_as_by_pillow() -> None:
     data = b"P5 4 1 100\n" + bytes([0, 50, 99, 100])
     found = decode(data)
     np.testing.assert_array_equal(found.pixels, np.asarray(Image.open(io.BytesIO(data)).convert("RGB")))
@@ -86,7 +86,7 @@ def test_an_eight_bit_pgm_with_an_odd_maximum_is_as_pillow_reads_it() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\0", b"<!doctype html>", b"version https://git-lfs", b"GIF89a"])
-def test_what_is_no_image_is_a_decode_error(data: bytes) -> None:
+def test_a_file_that_is_not_an_image_is_a_decode_error(data: bytes) -> None:
     with pytest.raises(DecodeError) as failed:
         decode(data)
     assert str(failed.value).strip()
@@ -113,7 +113,7 @@ def pillows_limit(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_limit_holds_to_the_pixel_whatever_pillows_is(name: str, pillows_limit: int) -> None:
+def test_the_limit_is_exact_regardless_of_pillows(name: str, pillows_limit: int) -> None:
     assert decode(FILES[name], 23 * 31).pixels.shape == (23, 31, 3)
     with pytest.raises(DecodeError) as refused:
         decode(FILES[name], 23 * 31 - 1)
@@ -123,7 +123,7 @@ def test_the_limit_holds_to_the_pixel_whatever_pillows_is(name: str, pillows_lim
     )
 
 
-def test_the_limit_is_pillows_unless_told_otherwise(pillows_limit: int) -> None:
+def test_the_default_limit_is_pillows(pillows_limit: int) -> None:
     assert MAX_PIXELS == 2 * 89_478_485
     with pytest.raises(DecodeError, match="65536 x 65536 = 4294967296 pixels, more than the limit of 178956970 "):
         decode(claim(65536, 65536))
@@ -140,7 +140,7 @@ def test_a_webp_is_refused_before_pillow_makes_its_canvas(monkeypatch: pytest.Mo
     assert opened == []
 
 
-def test_threads_leave_pillows_limit_alone(pillows_limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_do_not_change_pillows_limit(pillows_limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a lock, the second thread would end after the first, and restore the first thread's limit."""
     opened, in_turn, ended = Image.open, [Event(), Event()], Event()
 
@@ -231,7 +231,7 @@ def test_a_batch_unpacks_to_its_images(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_loading_leaves_the_global_random_numbers_alone(tmp_path: Path, workers: int) -> None:
+def test_loading_does_not_change_the_global_random_state(tmp_path: Path, workers: int) -> None:
     folder = make_pictures(tmp_path / "set", 6)
     torch.manual_seed(11)
     before = torch.get_rng_state()
@@ -250,7 +250,7 @@ def test_the_first_unreadable_image_is_named(tmp_path: Path, workers: int) -> No
     assert (bad.sizes, len(bad.pixels)) == ([], 0)
 
 
-def test_a_file_that_has_gone_is_named(tmp_path: Path) -> None:
+def test_a_file_that_no_longer_exists_is_named(tmp_path: Path) -> None:
     source = list_folder(str(make_pictures(tmp_path / "set", 2)))
     (tmp_path / "set" / "00001.png").unlink()
     failure = decode_batch(fetch_batch(source, PlannedBatch(0, range(2))), DecodeOptions()).failure

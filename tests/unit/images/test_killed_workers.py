@@ -70,7 +70,7 @@ def outcome(delivered: Delivered) -> Exception:
 
 
 @pytest.mark.parametrize("error", NOTICED, ids=repr)
-def test_a_pipe_that_breaks_with_its_worker_is_the_workers_death(error: Exception) -> None:
+def test_a_broken_pipe_is_reported_as_the_workers_death(error: Exception) -> None:
     """The worker is killed just before, so it may still exist when its pipes are already closed."""
     found = outcome(Delivered(error, lambda worker: worker.kill()))
     assert isinstance(found, RunError)
@@ -79,13 +79,15 @@ def test_a_pipe_that_breaks_with_its_worker_is_the_workers_death(error: Exceptio
 
 
 @pytest.mark.parametrize("error", NOTICED, ids=repr)
-def test_an_error_while_all_workers_live_is_none(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_while_all_workers_live_is_not_a_worker_death(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """For example, a broken connection to a remote store, which this process reads in the same call."""
     monkeypatch.setattr(loader, "_DYING_SECONDS", 0.1)
     assert outcome(Delivered(error)) is error
 
 
-def test_torchs_own_words_tell_wherever_they_come() -> None:
+def test_torchs_own_message_is_recognised_anywhere() -> None:
     """torch raises from a signal handler, anywhere in the main thread."""
     watch = WorkerWatch(PATIENCE)
     with pytest.raises(RunError, match=DIED), watch.explained():
@@ -95,7 +97,7 @@ def test_torchs_own_words_tell_wherever_they_come() -> None:
             raise other
 
 
-def test_the_others_end_with_it() -> None:
+def test_the_other_workers_end_as_well() -> None:
     """If another worker died later, torch's signal handler would raise an error somewhere else in the program."""
     died, other = Delivered(EOFError(), lambda worker: worker.kill()), Delivered(EOFError())
     died._workers += other._workers
@@ -147,11 +149,11 @@ def test_a_worker_that_is_killed_at_any_point(images: ImageSet, after: int) -> N
 
     with pytest.raises(RunError, match=DIED), watch.explained():
         take_all()
-    assert numbers == list(range(len(numbers))), "what came before is in order"
+    assert numbers == list(range(len(numbers))), "the earlier batches are correct"
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), RuntimeError("no such codec")])
-def test_an_error_inside_a_worker_is_told_as_what_it_is(
+def test_an_error_inside_a_worker_is_reported_unchanged(
     images: ImageSet, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> DecodedBatch:
@@ -170,7 +172,7 @@ def test_an_error_inside_a_worker_is_told_as_what_it_is(
     assert plain.value is error
 
 
-def test_workers_end_with_an_error_and_not_with_its_traceback(
+def test_workers_end_with_the_error_and_not_with_its_traceback(
     images: ImageSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The workers ignore SIGTERM, as under the command line, so they must be shut down explicitly."""

@@ -15,7 +15,7 @@ from support.pictures import make_pictures
 from support.places import TINY
 
 
-def test_processes_that_cannot_start_are_done_without(
+def test_decoding_works_if_processes_cannot_start(
     environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In this test, the system refuses to create a process."""
@@ -34,7 +34,7 @@ def test_processes_that_cannot_start_are_done_without(
     assert evaluation.results[0].count_real == 10
 
 
-def test_batches_too_large_for_shared_memory_go_by_pipe(
+def test_batches_too_large_for_shared_memory_are_sent_by_pipe(
     environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Results are identical with and without shared memory."""

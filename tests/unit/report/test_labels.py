@@ -1,4 +1,4 @@
-"""`FID` is Inception's 2048 features and nothing else: every other number says whose features it is of."""
+"""Only a distance of Inception's 2048 features is called `FID`: all other values name their features."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def defined(extractor: str, dims: int) -> Definition:
         (Labels(own_networks={EMBEDDING: "dinov2"}), "fid", "FID", "fid"),
     ],
 )
-def test_a_name_says_whose_features_a_number_is_of(labels: Labels, name: str, title: str, key: str) -> None:
+def test_a_name_shows_which_features_a_value_is_based_on(labels: Labels, name: str, title: str, key: str) -> None:
     assert (labels.title(name), labels.key(name)) == (title, key)
 
 
-def test_numbers_without_a_title_have_keys() -> None:
+def test_values_without_a_title_have_keys() -> None:
     names = ("kid_std", "fid_infinity_error", "fid_without_copies", "is_std")
     assert [Labels().key(name) for name in names] == list(names)
     assert [DINO.key(name) for name in names] == [
@@ -76,12 +76,12 @@ def test_numbers_without_a_title_have_keys() -> None:
     [
         (defined(INCEPTION, 2048), True, 2048, Labels()),
         (defined(INCEPTION, 192), False, 192, Labels(dims=192)),
-        (defined("dinov2:vitl14", 1024), True, 1024, DINO),  # as it was asked for
-        (defined("dinov2:vitl14", 1024), False, 1024, DINO),  # of files as well
-        (defined("dinov2:vits14", 384), False, 384, Labels("dinov2:vits14", 384)),  # as the files name another one
+        (defined("dinov2:vitl14", 1024), True, 1024, DINO),  # the requested name
+        (defined("dinov2:vitl14", 1024), False, 1024, DINO),  # also for statistics files
+        (defined("dinov2:vits14", 384), False, 384, Labels("dinov2:vits14", 384)),  # the files name a different model
         (defined("nets.py:f@0123456789ab", 9), False, 9, Labels("nets.py:f", 9)),
         (defined("torchvision:resnet50", 2048), False, 2048, Labels("torchvision:resnet50", 2048)),
-        (None, False, 2048, Labels()),  # other tools' files are of Inception
+        (None, False, 2048, Labels()),  # files of other tools are taken to contain Inception's features
         (None, False, 64, Labels(dims=64)),
         (None, False, 1024, Labels("", 1024)),
     ],
@@ -94,7 +94,7 @@ def test_the_definition_decides(definition: Definition | None, measured: bool, d
     ("network", "measured", "expected"),
     [(CMMD_EXTRACTOR, True, ""), ("dinov2:vitl14", True, "dinov2"), ("dinov2:vits14", False, "dinov2:vits14")],
 )
-def test_cmmd_names_a_network_other_than_its_authors(network: str, measured: bool, expected: str) -> None:
+def test_cmmd_names_a_network_that_is_not_the_authors(network: str, measured: bool, expected: str) -> None:
     definitions = {FEATURES: defined(INCEPTION, 2048), EMBEDDING: defined(network, 1024)}
     config = Settings(metrics=("fid", "cmmd"), cmmd_extractor="dinov2")
     assert labels_of(definitions, config, measured, 2048) == Labels(
@@ -108,11 +108,11 @@ def test_cmmd_names_a_network_other_than_its_authors(network: str, measured: boo
         ("inception", "nets.py:f@0123456789ab", "nets.py:f"),
         ("my/nets.py:f", "nets.py:f@0123456789ab", "my/nets.py:f"),
         ("other/nets.py:g", "nets.py:f@0123456789ab", "nets.py:f"),
-        ("inception", CMMD_EXTRACTOR, "clip"),  # as where images take part
+        ("inception", CMMD_EXTRACTOR, "clip"),  # as for images
         (CMMD_EXTRACTOR, CMMD_EXTRACTOR, CMMD_EXTRACTOR),
     ],
 )
-def test_files_go_by_the_name_that_was_asked_for_if_it_is_theirs(asked: str, said: str, expected: str) -> None:
+def test_the_requested_name_is_used_if_it_fits_the_files(asked: str, said: str, expected: str) -> None:
     assert labels_of({FEATURES: defined(said, 9)}, Settings(extractor=asked), False, 9).network == expected
 
 
@@ -128,7 +128,7 @@ def test_two_networks_are_both_named() -> None:
     assert (found.title("fid"), found.title("cmmd")) == ("FID", "CMMD (clip against dinov2:vitb14)")
 
 
-def test_in_python_there_is_no_fid_of_another_network(sets: tuple[Path, Path], environment: dict[str, str]) -> None:
+def test_in_python_fid_is_none_for_other_networks(sets: tuple[Path, Path], environment: dict[str, str]) -> None:
     evaluation = package.compute(*sets, extractor=TINY)
     (result,) = evaluation.results
     assert (evaluation.fid, result.fid) == (None, None)
@@ -143,12 +143,12 @@ def test_in_python_there_is_no_fid_of_another_network(sets: tuple[Path, Path], e
     ("metrics", "gated"),
     [("kid,fid", "fid"), ("fid-infinity,fid", "fid-infinity"), ("fid,sfid", "fid"), ("sfid,kid,fid", "sfid")],
 )
-def test_the_gate_is_on_the_first_frechet_distance_asked_for(metrics: str, gated: str) -> None:
+def test_the_gate_applies_to_the_first_requested_frechet_distance(metrics: str, gated: str) -> None:
     config = Settings(metrics=tuple(metrics.split(",")), fail_above=3.0)
     assert config.gated == replace(config, num=9).gated == config.metric(gated)
 
 
-def test_the_gate_says_which_distance_it_is_on() -> None:
+def test_a_missed_gate_names_its_distance() -> None:
     (result,) = bare("fake/").results
     numbers = {"fid_infinity": 12.3, "fid_infinity_error": 0.5, "fid": 9.0}
     missed = _with(bare("fake/"), DINO, numbers, fail_above=10.0, gated="fid_infinity")
@@ -162,7 +162,7 @@ def test_the_gate_says_which_distance_it_is_on() -> None:
 
 
 def _with(evaluation: Evaluation, labels: Labels, numbers: dict[str, float], **changes: object) -> Evaluation:
-    """The same evaluation with other numbers, of another network."""
+    """Return the evaluation with different metric values and a different network."""
     metrics = {labels.key(name): value for name, value in numbers.items()}
     results = tuple(replace(result, metrics=metrics, labels=labels) for result in evaluation.results)
     definition = replace(defined("dinov2:vitl14", 1024), resize="its own")
@@ -185,7 +185,7 @@ def test_the_page_names_metric_network_and_protocol(fakes: tuple[str, ...], tmp_
     numbers = {"fid": 9.5, "fid_infinity": 9.0, "fid_infinity_error": 0.1}
     other = html_report(_with(evaluation, DINO, numbers), exhibits)
     assert "<title>FD (dinov2) 9.5" in other
-    several = len(fakes) > 1  # whose chart has it, too
+    several = len(fakes) > 1  # their chart has it as well
     assert other.count("dinov2, 1024 dimensions, the network&#39;s own preparation") == 2 + several
     assert "Bias-corrected FD (dinov2)" in other or several
     assert "FID" not in other.replace("<b>", "")
@@ -198,14 +198,14 @@ def test_charts_name_the_distance(tmp_path: Path) -> None:
     assert sweep is not None
     chart = sweep_chart(sweep, title_of(evaluation).text, "key", wide=True).svg
     assert ">FD (nets/$x$.py:f) of 2 sets against real (100 images)</title>" in chart
-    assert chart.count(">FD (nets/$x$.py:f)</text>") == 1, "the legend, and no formula"
+    assert chart.count(">FD (nets/$x$.py:f)</text>") == 1, "in the legend, and not as a formula"
     write_plot(evaluation, tmp_path / "plot.svg")
     picture = (tmp_path / "plot.svg").read_text()
-    assert picture.count(">FD (nets/$x$.py:f)</text>") == 2, "the legend and the axis"
+    assert picture.count(">FD (nets/$x$.py:f)</text>") == 2, "in the legend and at the axis"
     assert ">nets/$x$.py:f, 1024 dimensions, the network" in picture
 
 
-def test_lines_for_every_metric_have_titles() -> None:
+def test_the_line_of_every_metric_has_a_title() -> None:
     evaluation, _ = rich(bare("a", "b"), ["x.png"])
     numbers = dict.fromkeys((*Labels().numbers, "kid_std", "is_std", "fid_infinity_error"), 1.0)
     lines = result_lines(_with(evaluation, DINO, numbers)) + influence_lines(_with(evaluation, DINO, numbers))

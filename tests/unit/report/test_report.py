@@ -1,4 +1,4 @@
-"""The report and the plot as text and files; what a browser makes of the page: test_report_page."""
+"""The report and the plot as text and files. test_report_page tests the page in a browser."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ pytest.importorskip("matplotlib", reason="needs fidtool[report]")
 
 
 class Page(HTMLParser):
-    """The elements of a page, and its text."""
+    """The elements and the text of a page."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -57,19 +57,19 @@ class Page(HTMLParser):
         self.text += data
 
     def all(self, tag: str) -> list[dict[str, str | None]]:
-        """The attributes of each element of a kind."""
+        """Return the attributes of each element with this tag."""
         return [attributes for kind, attributes in self.elements if kind == tag]
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Noise with awful names, one of them no text; and a file that has gone."""
+    """Images of noise with hostile names, one of them not valid UTF-8, and a missing file."""
     folder = tmp_path_factory.mktemp("images")
     names = [NASTY.replace("/", "|") + ".png", os.fsdecode(b"no text \xff\xfe.png"), "plain.png", "\U0001f339猫.png"]
     return [*(write_image(folder, name, seed=seed) for seed, name in enumerate(names)), str(folder / "gone.png")]
 
 
-def test_a_bare_result_leaves_out_what_there_is_not() -> None:
+def test_the_page_of_a_bare_result_has_no_empty_sections() -> None:
     page = Page(html_report(bare("some/fake"), [None]))
     assert page.text.count("12.3456") >= 2
     headings = [attributes["id"] for attributes in page.all("section")]
@@ -77,11 +77,11 @@ def test_a_bare_result_leaves_out_what_there_is_not() -> None:
     assert not page.all("img")
     assert not page.all("script")
     for setting in ("uncertainty=True", "influence=True", "diagnose=False"):
-        assert setting in page.text, "it says how to get the rest"
+        assert setting in page.text, "the page explains how to get the rest"
     assert "fidtool compute real fake --report report.html" in page.text
 
 
-def test_everything_has_its_place(files: list[str]) -> None:
+def test_the_page_of_a_full_result_has_all_sections(files: list[str]) -> None:
     evaluation, exhibits = rich(bare("run/step100", "run/step200"), files)
     page = Page(html_report(evaluation, exhibits))
     sections = {attributes["id"] for attributes in page.all("section")}
@@ -103,10 +103,10 @@ def test_everything_has_its_place(files: list[str]) -> None:
         "And 50 more",
     ):
         assert words in page.text, words
-    assert page.text.count("about every set") == 1, "once, not once a FAKE"
+    assert page.text.count("about every set") == 1, "once, not once per FAKE"
 
 
-def test_names_are_text_and_nothing_else(files: list[str]) -> None:
+def test_names_are_escaped(files: list[str]) -> None:
     evaluation, exhibits = rich(bare(f"sets/{NASTY}", os.fsdecode(b"sets/\xff"), real=NASTY), files)
     command = (*COMMAND, NASTY, os.fsdecode(b"\xff"))
     evaluation = replace(evaluation, run=replace(evaluation.run, warnings=(f"{NASTY}\x00\ud800",), command=command))
@@ -122,7 +122,7 @@ def test_names_are_text_and_nothing_else(files: list[str]) -> None:
     assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
 
 
-def test_same_input_same_page(files: list[str], tmp_path: Path) -> None:
+def test_equal_input_gives_the_same_page(files: list[str], tmp_path: Path) -> None:
     evaluation, exhibits = rich(bare("a", "b"), files)
     assert html_report(evaluation, exhibits) == html_report(evaluation, exhibits)
     for name in ("one.png", "two.png"):
@@ -130,21 +130,21 @@ def test_same_input_same_page(files: list[str], tmp_path: Path) -> None:
     assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
 
 
-@pytest.mark.slow  # it draws 40 charts
-def test_twenty_sets_of_noise_stay_below_ten_megabytes(files: list[str]) -> None:
+@pytest.mark.slow  # draws 40 charts
+def test_a_page_of_twenty_sets_of_noise_is_below_ten_megabytes(files: list[str]) -> None:
     evaluation, exhibits = rich(bare(*(f"/a/long/path/to/the/run/step{number:06}" for number in range(20))), files[:4])
     html = html_report(evaluation, exhibits)
     shown = len(Page(html).all("img"))
     assert MOST_IMAGES / 2 < shown <= MOST_IMAGES
     assert len(html.encode()) < 10e6
-    assert PAGE_BYTES * 4 / 3 < 7e6, "the images' part of it, whatever they show"
+    assert PAGE_BYTES * 4 / 3 < 7e6, "the limit of the images' size in the page, regardless of their contents"
 
 
 # --- the overview ----------------------------------------------------------------------------------------------------
 
 
 def valued(evaluation: Evaluation, *metrics: dict[str, float]) -> Evaluation:
-    """The evaluation with these metrics, one dictionary per FAKE."""
+    """Return the evaluation with these metrics, one dictionary per FAKE."""
     pairs = zip(evaluation.results, metrics, strict=True)
     return replace(evaluation, results=tuple(replace(result, metrics=each, diagnosis=None) for result, each in pairs))
 
@@ -158,7 +158,7 @@ def with_kid(value: float, spread: float) -> Comparison:
     [
         (0.319512, 0.001234, "0.3195 ±\u00a00.0012"),
         (0.000812345, 0.0000731, "0.000812 ±\u00a00.000073"),
-        (0.5, 0.0000004, "0.500000 ±\u00a00.000000"),  # KID's usual digits are the limit
+        (0.5, 0.0000004, "0.500000 ±\u00a00.000000"),  # no more digits than usual for KID
         (238.912, 9.61, "238.9 ±\u00a09.6"),
         (708.7, 17.3, "709 ±\u00a017"),
         (0.319512, 0.0, "0.319512 ±\u00a00.000000"),
@@ -175,8 +175,8 @@ def test_a_value_without_a_spread_has_its_usual_digits() -> None:
 
 
 @pytest.mark.parametrize("fakes", [("one",), ("one", "two")])
-def test_all_digits_are_at_hand(fakes: tuple[str, ...]) -> None:
-    """On hover, and in a block that the keyboard opens."""
+def test_all_digits_are_available(fakes: tuple[str, ...]) -> None:
+    """On hover, and in a block that can be opened with the keyboard."""
     found = {"fid": 12.345678901, "kid": 0.3195123456, "kid_std": 0.0012345678}
     html = html_report(valued(bare(*fakes), *[found] * len(fakes)), [None] * len(fakes))
     for exact in ("12.345678901", "0.3195123456 ± 0.0012345678"):
@@ -187,12 +187,12 @@ def test_all_digits_are_at_hand(fakes: tuple[str, ...]) -> None:
 
 
 def best(evaluation: Evaluation, name: str) -> set[int]:
-    """The rows whose value of a metric is marked as the best."""
+    """Return the rows whose value of the metric is marked as the best."""
     place = list(evaluation.results[0].titles).index(name)
     return {row for row, cells in enumerate(overview_of(evaluation).rows) if cells[place].best}
 
 
-def test_the_best_of_each_metric_is_marked_by_its_own_direction() -> None:
+def test_the_best_value_is_marked_in_each_metrics_direction() -> None:
     low, high = dict.fromkeys(METRICS, 1.0) | {"fid": 1.0}, dict.fromkeys(METRICS, 2.0) | {"fid": 2.0}
     evaluation = valued(bare("low", "high"), low, high)
     labels = evaluation.labels.numbers
@@ -204,7 +204,9 @@ def test_the_best_of_each_metric_is_marked_by_its_own_direction() -> None:
     for name in evaluation.results[0].titles:
         count[labels[name].better] += 1
     marks = '<span class="star"><span aria-hidden="true">★ </span>best</span>'
-    assert [row.count(marks) for row in rows] == [count["lower"], count["higher"]], "a word, and no colour alone"
+    assert [row.count(marks) for row in rows] == [count["lower"], count["higher"]], (
+        "the mark includes text, not only colour"
+    )
     for better, times in count.items():
         assert html.count(f'<span class="unseen">, {better} is better</span>') == times
 
@@ -212,15 +214,15 @@ def test_the_best_of_each_metric_is_marked_by_its_own_direction() -> None:
 def test_equal_values_are_both_the_best() -> None:
     evaluation = valued(bare("a", "b", "c"), {"fid": 2.0}, {"fid": 1.0}, {"fid": 1.0})
     assert best(evaluation, "fid") == {1, 2}
-    assert best(valued(bare("a", "b"), {"fid": 1.0}, {"fid": 1.0}), "fid") == set(), "all are"
+    assert best(valued(bare("a", "b"), {"fid": 1.0}, {"fid": 1.0}), "fid") == set(), "all values are equal"
 
 
 def test_real_itself_is_never_the_best(files: list[str]) -> None:
-    """Nor is a set that contains many of REAL's images: their values say nothing."""
+    """Nor is a set that contains many of REAL's images, because its values are meaningless."""
     evaluation = valued(bare("real", "b", "c"), {"fid": 0.0}, {"fid": 2.0}, {"fid": 1.0})
     assert best(evaluation, "fid") == {2}
     assert [[cell.best for cell in row] for row in overview_of(evaluation).rows] == [[False], [False], [True]]
-    assert best(valued(bare("real", "b"), {"fid": 0.0}, {"fid": 1.0}), "fid") == set(), "there is no other"
+    assert best(valued(bare("real", "b"), {"fid": 0.0}, {"fid": 1.0}), "fid") == set(), "only one FAKE remains"
     copied, exhibits = rich(bare("a", "b", "c"), files)
     assert 'class="best"' not in html_report(copied, exhibits)
     own = tuple(replace(result, diagnosis=None) for result in copied.results[1:])
@@ -238,7 +240,7 @@ def test_the_best_bias_corrected_distance_is_marked(files: list[str]) -> None:
     assert found.rows[1][place].value.value == "–", "withheld"
 
 
-# --- what is about all sets ------------------------------------------------------------------------------------------
+# --- all sets --------------------------------------------------------------------------------------------------------
 
 
 def warned(number: int, fakes: tuple[str, ...] = ("a", "b")) -> str:
@@ -256,7 +258,7 @@ def test_the_chart_precedes_the_warnings_and_these_the_overview() -> None:
 
 @pytest.mark.parametrize("fakes", [("a",), ("a", "b")])
 @pytest.mark.parametrize(("number", "folded"), [(1, False), (3, False), (4, True), (30, True)])
-def test_more_than_three_warnings_fold_to_a_line(number: int, folded: bool, fakes: tuple[str, ...]) -> None:
+def test_more_than_three_warnings_are_collapsed(number: int, folded: bool, fakes: tuple[str, ...]) -> None:
     html = warned(number, fakes)
     section = html[html.index('id="warnings"') :].partition("</section>")[0]
     assert section.count("<li>warning number") == number
@@ -267,12 +269,12 @@ def test_more_than_three_warnings_fold_to_a_line(number: int, folded: bool, fake
         assert "<li>" not in section.partition("</summary>")[0]
 
 
-def test_a_missed_gate_is_seen_before_everything(files: list[str]) -> None:
+def test_a_missed_gate_is_in_the_header(files: list[str]) -> None:
     html = html_report(*rich(bare("a", "b"), files))
     assert "Gate missed:" in html.partition("</header>")[0]
 
 
-def test_the_title_of_the_charts_says_what_they_show(tmp_path: Path) -> None:
+def test_the_title_of_the_charts_describes_them(tmp_path: Path) -> None:
     evaluation = bare("runs/step1", "runs/step2", real="data/real")
     found = title_of(evaluation)
     assert found.text == "FID of 2 sets against data/real (100 images)"
@@ -289,19 +291,19 @@ def test_the_title_of_the_charts_says_what_they_show(tmp_path: Path) -> None:
     for line in (found.text, found.details):
         assert f">{line}</text>" in plot
         assert re.search(rf"<(h2|p class=\"lead\")>{re.escape(line)}</", html)
-    assert html.count(f">{found.text}</title>") == 2, "the wide chart and the narrow one"
+    assert html.count(f">{found.text}</title>") == 2, "in the wide and in the narrow chart"
 
 
 # --- images ----------------------------------------------------------------------------------------------------------
 
 
 def section(html: str, key: str) -> str:
-    """The text of a section of the page."""
+    """Return the text of a section of the page."""
     return " ".join(Page(html[html.index(f'id="{key}"') :].partition("</section>")[0]).text.split())
 
 
 @pytest.mark.parametrize("fakes", [("a",), ("a", "b")])
-def test_real_has_a_sheet_of_its_own(fakes: tuple[str, ...], files: list[str]) -> None:
+def test_real_has_its_own_sheet(fakes: tuple[str, ...], files: list[str]) -> None:
     html = html_report(*rich(bare(*fakes), files))
     assert html.count('id="real"') == 1
     part = html[html.index('id="real"') :].partition("</section>")[0]
@@ -350,7 +352,7 @@ def test_without_equal_names_nothing_is_side_by_side(fakes: tuple[str, ...], exh
     assert "same-names" not in html_report(bare(*fakes), exhibits)
 
 
-def test_of_many_sets_with_equal_names_some_are_side_by_side() -> None:
+def test_only_some_of_many_sets_are_side_by_side() -> None:
     fakes = [f"set{number}" for number in range(MOST_COLUMNS + 2)]
     exhibits = [named(*(f"{number}.png" for number in range(100)), folder=fake) for fake in fakes]
     found = sheets_of(bare(*fakes).results, exhibits, fakes, Thumbnail).same_names
@@ -414,7 +416,7 @@ def test_images_with_negative_effects_do_not_raise_the_distance(files: list[str]
     assert "The effects of the images are unknown: this set is REAL itself." in section(html, "fake-harmful")
 
 
-def test_what_needs_unknown_features_says_so_in_its_place(files: list[str]) -> None:
+def test_sections_that_lack_features_explain_why(files: list[str]) -> None:
     evaluation, exhibits = rich(bare("fake"), files)
     evaluation = replace(evaluation, results=(replace(evaluation.results[0], uncertainty=None),))
     (full,) = exhibits
@@ -440,8 +442,8 @@ def test_what_needs_unknown_features_says_so_in_its_place(files: list[str]) -> N
     assert "fake-neighbours" not in html_report(itself, [replace(full, neighbours=(), without_features=("fake",))])
 
 
-@pytest.mark.slow  # it draws 120 charts
-def test_of_many_pairs_those_with_the_best_are_shown(files: list[str]) -> None:
+@pytest.mark.slow  # draws 120 charts
+def test_of_many_pairs_only_those_with_the_best_set_are_shown(files: list[str]) -> None:
     evaluation, exhibits = rich(bare(*(f"step{number:03}" for number in range(60))), files[:4])
     html = html_report(evaluation, exhibits)
     assert len(html.encode()) < 10e6
@@ -450,7 +452,7 @@ def test_of_many_pairs_those_with_the_best_are_shown(files: list[str]) -> None:
     assert "Only the differences to the best set are listed" in html
 
 
-def test_no_id_comes_twice(files: list[str]) -> None:
+def test_ids_are_unique(files: list[str]) -> None:
     html = html_report(*rich(bare("a", "b", "c"), files))
     page = Page(html)
     ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
@@ -461,7 +463,7 @@ def test_no_id_comes_twice(files: list[str]) -> None:
 
 
 @pytest.mark.parametrize("fakes", [1, 4, 20, 1000])
-def test_a_quota_is_kept(fakes: int) -> None:
+def test_the_limit_of_images_is_kept(fakes: int) -> None:
     assert quota_for(fakes).images * fakes <= MOST_IMAGES
     names = [str(number) for number in range(fakes)]
     evaluation, exhibits = rich(bare(*names), [f"{number}.png" for number in range(300)])
@@ -475,7 +477,7 @@ def thumbnail(file: str, images: int = 10) -> Thumbnail:
     return thumbnail_of(file, ImageLookup().read(file), ThumbnailSize.for_page(images))
 
 
-def test_thumbnails_show_the_pixels_that_were_measured(tmp_path: Path) -> None:
+def test_thumbnails_show_the_pixels_that_were_processed(tmp_path: Path) -> None:
     small = thumbnail(write_image(tmp_path, "small.png", (32, 24)))
     assert (small.width, small.height, small.small) == (32, 24, True)
     assert small.uri.startswith("data:image/png;base64,")
@@ -485,14 +487,14 @@ def test_thumbnails_show_the_pixels_that_were_measured(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("images", [1, 100, 200, 400, 600, MOST_IMAGES])
 def test_thumbnails_are_as_large_as_the_page_allows(images: int, tmp_path: Path) -> None:
-    """Noise is what compresses worst."""
+    """Noise is the content that compresses least."""
     noise = thumbnail(write_image(tmp_path, "noise.png", (500, 500)), images)
     assert SHORTEST_SIDE <= noise.width <= LONGEST_SIDE
     assert (noise.width == LONGEST_SIDE) == (images <= 100)
     assert images * len(noise.uri) < PAGE_BYTES * 4 / 3 + images * 100
 
 
-def test_what_cannot_be_shown_says_why(tmp_path: Path) -> None:
+def test_the_page_explains_why_an_image_is_missing(tmp_path: Path) -> None:
     (tmp_path / "text.png").write_text("no image")
     os.mkfifo(tmp_path / "pipe.png")
     wanted = {
@@ -515,7 +517,7 @@ def test_what_cannot_be_shown_says_why(tmp_path: Path) -> None:
 # --- names and numbers -----------------------------------------------------------------------------------------------
 
 
-def test_names_are_made_legible_and_short() -> None:
+def test_names_are_legible_and_short() -> None:
     assert legible("a\nb\x7f\udcff\u2028é猫") == r"a\nb\x7f" + "\ufffd\ufffdé猫"
     assert shortened("x" * 500, 10) == "xxx…xxxxxx"
     assert short_names(["runs/a/step1/", "runs/a/step2"]) == ["step1", "step2"]
@@ -526,7 +528,7 @@ def test_names_are_made_legible_and_short() -> None:
     assert command_line(["a b", "it's\n", os.fsdecode(b"\xe9x")]) == r"'a b' $'it\'s\x0a' $'\xe9x'"
 
 
-def test_numbers_in_names_order_a_sweep() -> None:
+def test_a_sweep_is_ordered_by_the_numbers_in_its_names() -> None:
     assert numbers_of(["r3/step1000", "r3/step200"]) == ([1000.0, 200.0], "step")
     assert numbers_of(["a1.5.npz", "b2.5.npz"]) == ([1.5, 2.5], "number in the name")
     assert numbers_of(["a1", "b1"]) is None
@@ -543,17 +545,17 @@ def test_numbers_in_names_order_a_sweep() -> None:
     assert ([point.name for point in named.points], named.axis) == (["good", "bad"], "")
 
 
-# --- the plot, and what both need ------------------------------------------------------------------------------------
+# --- the plot, and requirements of both ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fakes", [("fake",), ("step1", "step2", "step4"), ("$a_b^c$ 猫", "<b>", "x" * 300)])
-def test_plot_is_a_picture(fakes: tuple[str, ...], files: list[str], tmp_path: Path) -> None:
+def test_the_plot_is_an_image(fakes: tuple[str, ...], files: list[str], tmp_path: Path) -> None:
     write_plot(rich(bare(*fakes), files)[0], tmp_path / "plot.png")
     with Image.open(io.BytesIO((tmp_path / "plot.png").read_bytes())) as image:
         image.load()
         assert image.format == "PNG"
         assert image.size == (1440, 720)
-        assert len(set(image.convert("L").tobytes())) > 20, "there is something in it"
+        assert len(set(image.convert("L").tobytes())) > 20, "the plot is not empty"
 
 
 def test_plot_needs_an_fid(tmp_path: Path) -> None:
@@ -603,8 +605,8 @@ NAMES = (
         ("plot", ["a.png", "A.PNG", "a.htm.png"]),
     ],
 )
-def test_what_the_names_of_files_end_in(tmp_path: Path, flag: str, taken: list[str]) -> None:
-    """Others are refused before any work is done."""
+def test_suffixes_of_output_files(tmp_path: Path, flag: str, taken: list[str]) -> None:
+    """Other suffixes are refused before any work is done."""
     for name in taken:
         check_shown(flag, tmp_path / name)
     for name in set(NAMES) - set(taken):

@@ -1,4 +1,4 @@
-"""The table of several values: what is in which cell, which cells are marked, and how it fits the terminal."""
+"""The table of several values: its cells, the marked ones, and how it is fitted to the terminal."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ FAKES = {
 
 
 def evaluation_of(fakes: Mapping[str, Mapping[str, float]], real: str = "real") -> Evaluation:
-    """An evaluation with these values of these FAKEs."""
+    """Return an evaluation with these metric values of these FAKEs."""
     plain = bare(*fakes, real=real)
     return replace(plain, results=tuple(replace(result, metrics=dict(fakes[result.fake])) for result in plain.results))
 
 
 def cells(lines: list[str]) -> list[list[str]]:
-    """The cells of a table in one block, without its legend."""
+    """Return the cells of a table of one block, without the legend."""
     return [re.split(r"\s{2,}", line) for line in lines if line != LEGEND]
 
 
@@ -76,7 +76,7 @@ def test_real_is_never_the_best() -> None:
 
 
 def with_bars(difference: Interval) -> Evaluation:
-    """An evaluation of a, b and c, of which a and b have error bars and this difference."""
+    """Return an evaluation of a, b and c, of which a and b have error bars and this difference."""
     plain = evaluation_of({name: {"fid": values["fid"]} for name, values in FAKES.items()} | {"c": {"fid": 13.0}})
     bars = [Interval(11.5, 0.25, 11.0, 12.0), Interval(11.75, 0.5, 10.75, 12.75), None]
     results = tuple(
@@ -112,7 +112,7 @@ def test_fakes_that_cannot_be_distinguished_from_the_best_are_marked() -> None:
 
 
 def test_verdicts_fit_the_terminal() -> None:
-    """With short names, and on several lines if necessary."""
+    """Names are shortened, and long verdicts take several lines."""
     evaluation = with_bars(Interval(-0.25, 0.125, -0.5, -0.125))
     named = {name: f"/data/runs/of-november/{name}" for name in "abc"}
     results = tuple(replace(each, fake=named[each.fake]) for each in evaluation.results)
@@ -143,7 +143,7 @@ def test_it_fits_the_terminal(width: int) -> None:
     assert [f"{value:.4f}" in "".join(lines) for value in (10.0, 11.0, 12.0, 40.5, 0.625, 1.5)] == [True] * 6
 
 
-def test_names_that_differ_in_the_middle_stay_whole() -> None:
+def test_names_that_differ_in_the_middle_are_not_shortened() -> None:
     names = [f"{'x' * 60}{middle}{'y' * 60}" for middle in ("1", "2")]
     lines = table_lines(evaluation_of({name: {"fid": 1.0} for name in names}), 60)
     assert len({line.split()[0] for line in lines}) == 3

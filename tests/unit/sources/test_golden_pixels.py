@@ -130,5 +130,5 @@ def test_floats_in_training(golden: Golden) -> None:
     every = (torch.arange(256).reshape(1, 1, 16, 16).expand(1, 3, 16, 16) / 255).contiguous()
     for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
         found[str(dtype).removeprefix("torch.")] = trained_on(values.to(dtype))[0, 0].flatten().tolist()
-        assert trained_on(every.to(dtype))[0, 2].flatten().tolist() == list(range(256)), "bytes come back"
+        assert trained_on(every.to(dtype))[0, 2].flatten().tolist() == list(range(256)), "bytes are preserved"
     golden("training/pixels", found)

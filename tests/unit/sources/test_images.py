@@ -46,18 +46,18 @@ def test_image_suffixes_count_in_any_case(tmp_path: Path, suffix: str, spell: Ca
     assert names_in(make_files(tmp_path / "set", [name, "notes.txt", f"{suffix}", f"b.{suffix}.part"])) == [name]
 
 
-def test_names_are_sorted_whatever_the_depth(tmp_path: Path) -> None:
+def test_names_are_sorted_at_any_depth(tmp_path: Path) -> None:
     names = ["b.png", "a/z.png", "a/b/c.png", "a.png", "B.png", "10.png", "9.png", "naïve 猫.png"]
     assert names_in(make_files(tmp_path / "set", names)) == sorted(names)
 
 
-def test_subfolders_only_where_recursive(tmp_path: Path) -> None:
+def test_subfolders_are_only_listed_with_recursive(tmp_path: Path) -> None:
     folder = make_files(tmp_path / "set", ["top.png", "sub/deep.png", "sub/sub/deeper.png"])
     assert names_in(folder) == ["sub/deep.png", "sub/sub/deeper.png", "top.png"]
     assert names_in(folder, recursive=False) == ["top.png"]
 
 
-def test_hidden_and_macosx_names_are_passed_over(tmp_path: Path) -> None:
+def test_hidden_and_macosx_names_are_ignored(tmp_path: Path) -> None:
     names = ["a.png", ".b.png", "._a.png", ".cache/c.png", "__MACOSX/a.png", "sub/__MACOSX/d.png", "sub/.e.png"]
     assert names_in(make_files(tmp_path / "set", names)) == ["a.png"]
 
@@ -83,7 +83,7 @@ def test_a_linked_folder_is_listed_once(tmp_path: Path) -> None:
     assert sorted(Path(name).name for name in found) == ["a.png", "o.png", "p.png", "s.png"]
 
 
-def test_links_that_make_loops_end(tmp_path: Path) -> None:
+def test_loops_of_links_end(tmp_path: Path) -> None:
     folder = make_files(tmp_path / "set", ["a.png", "sub/b.png"])
     (folder / "self").symlink_to(folder)
     (folder / "dot").symlink_to(".")
@@ -113,7 +113,7 @@ def test_broken_links_with_an_images_name_are_listed(tmp_path: Path) -> None:
     assert listed.stamps[1:].tolist() == [[-1] * 5] * 2
 
 
-def test_stamps_are_size_times_and_identity(tmp_path: Path) -> None:
+def test_stamps_consist_of_size_times_and_identity(tmp_path: Path) -> None:
     folder = make_files(tmp_path / "set", ["b.png", "a.png", "sub/c.png"])
     listed = list_folder(str(folder))
     statuses = [(folder / name).stat() for name in listed.names]
@@ -139,7 +139,7 @@ def test_stamps_are_size_times_and_identity(tmp_path: Path) -> None:
         (["sub/a.txt"], True, ["1 subfolder", "1 file (.txt)"]),
     ],
 )
-def test_a_folder_without_images_says_what_it_holds(
+def test_the_error_about_a_folder_without_images_names_its_contents(
     tmp_path: Path, names: list[str], recursive: bool, expected: list[str]
 ) -> None:
     folder = make_files(tmp_path / "set", names)
@@ -178,7 +178,7 @@ def test_the_canonical_order_never_changes() -> None:
     assert digest == "c060fc5323076cc136c21157c02cb10c9e789e262a6404b8732f2698c82f155d"
 
 
-def test_each_seed_has_an_order_of_its_own() -> None:
+def test_each_seed_has_its_own_order() -> None:
     orders = {tuple(canonical_order(12, seed).tolist()) for seed in range(-100, 100)}
     assert len(orders) == 200
 
@@ -222,7 +222,7 @@ def test_num_above_the_count_is_refused() -> None:
 
 @given(count=st.integers(0, 400), batch_size=st.integers(1, 70), world_size=st.integers(1, 20))
 @settings(max_examples=200, deadline=None)
-def test_every_image_is_dealt_exactly_once(count: int, batch_size: int, world_size: int) -> None:
+def test_every_image_is_assigned_exactly_once(count: int, batch_size: int, world_size: int) -> None:
     batches = cut_batches(count, batch_size)
     hands = [deal(batches, rank, world_size) for rank in range(world_size)]
     dealt = [index for hand in hands for batch in hand for index in batch]

@@ -19,7 +19,7 @@ FILE_NAMES = TEXT | st.binary(min_size=1, max_size=20).filter(lambda data: 0 not
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(FILE_NAMES, max_size=30))
-def test_names_are_what_they_were_made_of(texts: list[str]) -> None:
+def test_names_equal_those_they_were_made_from(texts: list[str]) -> None:
     names = Names(texts)
     for each in (names, pickle.loads(pickle.dumps(names))):
         assert list(each) == texts
@@ -31,7 +31,7 @@ def test_names_are_what_they_were_made_of(texts: list[str]) -> None:
         names[len(texts)]
 
 
-def test_many_names_take_little_more_than_their_letters() -> None:
+def test_many_names_take_little_more_memory_than_their_characters() -> None:
     names = Names(f"{number:08}.png" for number in range(200_000))
     assert names[123_456] == "00123456.png"
     assert len(pickle.dumps(names)) < 200_000 * 15
@@ -48,7 +48,7 @@ def test_many_names_take_little_more_than_their_letters() -> None:
         (["s3://b/x/c.tar", "s3://b/y/c.tar"], "s3://b/", ["x/c.tar", "y/c.tar"]),
     ],
 )
-def test_what_paths_share(paths: list[str], prefix: str, rest: list[str]) -> None:
+def test_common_folder_of_paths(paths: list[str], prefix: str, rest: list[str]) -> None:
     assert split_common_folder(paths) == (prefix, rest)
 
 

@@ -47,7 +47,7 @@ def extents_of(rng: random.Random) -> list[Extent]:
 
 
 @pytest.mark.parametrize(("block", "gap"), [(20, 0), (64, 5), (1000, 40)])
-def test_merged_requests_bring_each_piece(monkeypatch: pytest.MonkeyPatch, block: int, gap: int) -> None:
+def test_merged_requests_return_each_extent(monkeypatch: pytest.MonkeyPatch, block: int, gap: int) -> None:
     monkeypatch.setattr(remote, "_BLOCK_BYTES", block)
     monkeypatch.setattr(remote, "_MAX_GAP", gap)
     for seed in range(50):
@@ -58,7 +58,7 @@ def test_merged_requests_bring_each_piece(monkeypatch: pytest.MonkeyPatch, block
         assert all(length <= max(block, 50) for _, _, length in store.requests)
 
 
-def test_neighbours_come_with_one_request() -> None:
+def test_adjacent_extents_need_one_request() -> None:
     store = Store()
     assert list(store.stream([(1, 10 * row, 10) for row in range(100)])) == [
         content(1, 10 * row, 10) for row in range(100)
@@ -66,7 +66,7 @@ def test_neighbours_come_with_one_request() -> None:
     assert store.requests == [(1, 0, 1000)]
 
 
-def test_a_remote_file_is_read_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_remote_file_can_be_read_at_any_position(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "_READ_AHEAD", 600)
     store, rng = Store(), random.Random(0)
     with store.open(2) as handle:

@@ -20,7 +20,7 @@ from support.source_forms import encoded
         ("AVIF", {}, "AVIF"),
     ],
 )
-def test_formats_are_told_by_their_first_bytes(file_format: str, settings: dict[str, Any], expected: str) -> None:
+def test_formats_are_detected_by_their_first_bytes(file_format: str, settings: dict[str, Any], expected: str) -> None:
     try:
         data = encoded(file_format, **settings)
     except (OSError, KeyError):
@@ -31,7 +31,7 @@ def test_formats_are_told_by_their_first_bytes(file_format: str, settings: dict[
 @pytest.mark.parametrize(
     "head", [b"", b"BM is what they call it, for a reason nobody remembers", b"Python", b"P5", b"\0\0\0\x18ftypisom"]
 )
-def test_texts_and_films_are_no_images(head: bytes) -> None:
+def test_texts_and_videos_are_not_images(head: bytes) -> None:
     assert format_of(head) == ""
 
 
@@ -39,7 +39,7 @@ def test_texts_and_films_are_no_images(head: bytes) -> None:
     "text",
     [b"P2 3 people", b"P1: the first", b"P6 24 hours on 3 days", b"P1 10 20 things", b"P5 # a caption", b"\xff\x0a"],
 )
-def test_texts_are_in_no_format(text: bytes) -> None:
+def test_texts_have_no_image_format(text: bytes) -> None:
     assert format_of(text) == ""
 
 

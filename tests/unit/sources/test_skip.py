@@ -17,7 +17,7 @@ from support.pictures import make_pictures
 from support.places import TINY
 
 
-def test_a_file_that_vanishes_during_the_run(
+def test_a_file_that_disappears_during_the_run(
     environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = make_pictures(tmp_path / "images", 20)
@@ -45,7 +45,7 @@ def test_a_file_that_vanishes_during_the_run(
         (OSError(errno.EMFILE, "Too many open files"), r"cannot read .*\.png: Too many open files; raise the limits"),
     ],
 )
-def test_a_machine_that_is_exhausted_is_no_bad_file(
+def test_lack_of_resources_is_not_blamed_on_a_file(
     environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lack: Exception, said: str
 ) -> None:
     """Such files are not skipped, which would depend on the load. The error does not advise fixing or removing them."""

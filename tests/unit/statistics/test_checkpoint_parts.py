@@ -119,7 +119,9 @@ def test_a_full_device_leaves_the_sums_unchanged(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["whole", "killed before the old parts were deleted"])
-def test_a_part_replaces_those_that_it_contains(tmp_path: Path, killed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_replaces_the_parts_that_it_contains(
+    tmp_path: Path, killed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     checkpoint(tmp_path, "a").save(0, partial_of([0, 1]))
     second = checkpoint(tmp_path, "b")
     partial = empty()

@@ -28,7 +28,7 @@ def vectors(batch: int, count: int, dims: int = 4) -> Features:
 
 @pytest.fixture(params=["memory", "file"])
 def place(request: pytest.FixtureRequest, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where rows are stored: small sets in memory; with a limit of 0, in a file like large sets."""
+    """The storage of rows: in memory for small sets, or in a file as for large sets, with a limit of 0."""
     if request.param == "file":
         monkeypatch.setenv("FIDTOOL_FEATURE_BYTES", "0")
     return str(request.param)
@@ -50,9 +50,7 @@ def test_skipped_files_leave_no_gaps(place: str) -> None:
     assert np.array_equal(buffer.array(), np.concatenate([vectors(0, 3), vectors(2, 1), vectors(3, 2)]))
 
 
-def test_a_file_has_no_name_that_could_be_left_behind(
-    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_open_file_has_no_name(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FIDTOOL_FEATURE_BYTES", "0")
     before = sorted(os.listdir(environment["FIDTOOL_CACHE"]))
     stored = RowStorage(1000, 4)

@@ -70,7 +70,7 @@ def test_same_bits_for_any_permutation_and_batching(data: st.DataObject) -> None
     assert same_bits(summed([x]).mean_covariance(1), summed(batches).mean_covariance(1))
 
 
-def test_float_sums_would_not_have_the_same_bits() -> None:
+def test_float_sums_do_not_have_the_same_bits() -> None:
     """The test above can fail: float64 sums of the same features differ between batchings."""
     x = features(400, 9, seed=400).double()
     assert not torch.equal(x.T @ x, sum(part.T @ part for part in x.split(37)))  # type: ignore[arg-type]
@@ -225,7 +225,7 @@ class _Ranks(World):
 
 
 @pytest.mark.parametrize("safe", [2.0**62, 0.0])
-def test_merge_keeps_the_bits_with_one_limb_and_with_two(safe: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_merging_preserves_the_bits_with_one_limb_and_with_two(safe: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moments_module, "_SAFE_DIAGONAL", safe)
     x = features(700, 5, offset=-2.0)
     mine, other = summed([x[:300]]), summed([x[300:]])

@@ -184,7 +184,7 @@ def test_descent_reaches_the_real_distribution() -> None:
         ({"queue": -1}, "queue must be at least 0"),
     ],
 )
-def test_settings_that_make_no_sense(settings: dict[str, object], text: str) -> None:
+def test_invalid_settings(settings: dict[str, object], text: str) -> None:
     with pytest.raises(fidtool.InputError, match=text):
         FrechetLoss(statistics(gaussian(1, 9, 3)), **settings)  # type: ignore[arg-type]
 
@@ -202,7 +202,7 @@ def test_wrong_features_and_files(tmp_path: Path) -> None:
     assert float(FrechetLoss(tmp_path / "real.npz")(gaussian(2, 5, 3))) == float(loss(gaussian(2, 5, 3)))
 
 
-def test_a_single_process_is_not_told_to_wrap() -> None:
+def test_a_single_process_gets_no_advice_to_wrap() -> None:
     loss = FrechetLoss(statistics(gaussian(1, 9, 3)), projection=nn.Linear(3, 2))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

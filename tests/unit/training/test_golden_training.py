@@ -44,7 +44,7 @@ def shown(state: dict[str, torch.Tensor]) -> dict[str, Any]:
 
 
 def test_an_old_state_is_read(golden: Golden) -> None:
-    """And the same state is written again."""
+    """Saving it again gives the same state."""
     from fidtool.training import FrechetInceptionDistance
 
     metric = FrechetInceptionDistance("network.py:network")
@@ -56,8 +56,8 @@ def test_an_old_state_is_read(golden: Golden) -> None:
     assert shown(metric.state_dict()) == shown(old_state())
 
 
-def test_a_new_state_is_as_the_old_one(golden: Golden) -> None:
-    """For the same images: names, order, types and bits."""
+def test_a_new_state_equals_the_old_one(golden: Golden) -> None:
+    """For the same images, both have the same names, order, types and bits."""
     metric = trained_metric()
     state = metric.state_dict()
     assert list(state) == list(old_state())
@@ -83,7 +83,7 @@ def test_a_state_of_another_network_is_refused(golden: Golden) -> None:
 
 
 def test_against_statistics(golden: Golden, environment: dict[str, str]) -> None:
-    """Instead of real images; and a metric with too few images."""
+    """Statistics instead of real images, and a metric with too few images."""
     from fidtool.training import FrechetInceptionDistance
 
     metric = FrechetInceptionDistance("network.py:network", real_statistics=FILES / "own.npz")
@@ -143,7 +143,7 @@ def test_features_with_gradients(golden: Golden) -> None:
     golden("training/features", near(found, 1e-6))
 
 
-def test_gathering_alone() -> None:
+def test_gathering_with_a_single_rank() -> None:
     """Without other ranks the tensor is returned unchanged."""
     x = torch.arange(6.0).reshape(3, 2).requires_grad_()
     (gather_with_grad(x) * torch.tensor([1.0, 2.0])).sum().backward()

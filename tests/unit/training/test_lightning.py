@@ -42,13 +42,13 @@ REAL = fidtool.Statistics.of(torch.zeros(16).double().numpy(), torch.eye(16).dou
         ),
     ],
 )
-def test_callbacks_that_look_at_other_epochs(other: Any, text: str) -> None:
-    """Refused before the first epoch; Lightning would fail after it or save the wrong checkpoint."""
+def test_callbacks_that_use_other_epochs(other: Any, text: str) -> None:
+    """They are refused before the first epoch. Lightning would fail after it, or save the wrong checkpoint."""
     with pytest.raises(fidtool.InputError, match=text):
         started(FIDCallback(lambda n, seed: torch.zeros(n, 3, 8, 8), REAL, feature=network(), every_n_epochs=2), other)
 
 
-def test_callbacks_that_fit() -> None:
+def test_compatible_callbacks() -> None:
     callback = FIDCallback(lambda n, seed: torch.zeros(n, 3, 8, 8), REAL, feature=network(), every_n_epochs=2)
     fitting = [ModelCheckpoint(monitor="fid", every_n_epochs=4), EarlyStopping("fid", strict=False)]
     callback.load_state_dict({"fid": 1.5, "epoch": 3, "reference": "something else"})
@@ -65,7 +65,7 @@ def test_callbacks_that_fit() -> None:
         ({"batch_size": 0}, "batch_size must be at least 1"),
     ],
 )
-def test_settings_that_make_no_sense(settings: dict[str, int], text: str) -> None:
+def test_invalid_settings(settings: dict[str, int], text: str) -> None:
     with pytest.raises(fidtool.InputError, match=text):
         FIDCallback("generate", REAL, **settings)  # type: ignore[arg-type]
 
@@ -128,7 +128,7 @@ def old_state() -> dict[str, Any]:
 
 
 def test_an_old_state_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the same state is written again; its reference is recognised, and a different one is detected."""
+    """Saving it again gives the same state. Its reference is recognised, and a different one is detected."""
     monkeypatch.chdir(beside_network(tmp_path))
     callback = FIDCallback("generate", FILES / "own.npz", feature=NETWORK)
     state = old_state()[callback.state_key]
@@ -144,7 +144,7 @@ def test_an_old_state_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         other.on_fit_start(Trainer(callbacks=[other]), Model())
 
 
-def test_a_new_state_is_as_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_state_equals_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(beside_network(tmp_path))
     callback = trained_callback(FILES / "own.npz")
     ((key, old),) = old_state().items()

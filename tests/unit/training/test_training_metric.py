@@ -19,7 +19,7 @@ from support.pictures import fill, pictures
 from support.tiny_network import network
 
 
-def test_floats_are_cut_to_bytes_as_torchmetrics_does(metric: FrechetInceptionDistance) -> None:
+def test_floats_are_truncated_to_bytes_as_in_torchmetrics(metric: FrechetInceptionDistance) -> None:
     floats = FrechetInceptionDistance(network(), normalize=True)
     images = torch.rand(30, 3, 20, 20, generator=torch.Generator().manual_seed(1))
     for real, part in ((True, images[:15]), (False, images[15:] / 2)):
@@ -28,7 +28,7 @@ def test_floats_are_cut_to_bytes_as_torchmetrics_does(metric: FrechetInceptionDi
     assert floats.compute() == metric.compute()
 
 
-def test_the_batch_size_does_not_show() -> None:
+def test_the_value_does_not_depend_on_the_batch_size() -> None:
     values = []
     for size in (1, 3, 64):
         metric = FrechetInceptionDistance(network(), batch_size=size)
@@ -50,7 +50,7 @@ def test_copies_and_pickles(metric: FrechetInceptionDistance) -> None:
     assert metric.compute() == value, "a copy has its own sums"
 
 
-def test_nothing_of_it_is_trained_or_saved_with_the_model(metric: FrechetInceptionDistance) -> None:
+def test_the_metric_is_not_trained_or_saved_with_the_model(metric: FrechetInceptionDistance) -> None:
     module = torch.nn.Module()
     module.fid, module.features = metric, FeatureExtractor(network())
     assert list(module.parameters()) == []
@@ -63,7 +63,7 @@ def test_nothing_of_it_is_trained_or_saved_with_the_model(metric: FrechetIncepti
 
 
 def test_checkpoint(metric: FrechetInceptionDistance) -> None:
-    """Through a file, with strict loading, as part of a model, and into a metric that has seen other images."""
+    """The state is loaded from a file, strictly, as part of a model, and into a metric that has seen other images."""
     fill(metric)
     file = io.BytesIO()
     torch.save(torch.nn.ModuleDict({"fid": metric}).state_dict(), file)
@@ -81,7 +81,7 @@ def test_checkpoint(metric: FrechetInceptionDistance) -> None:
         other.load_state_dict({**metric.state_dict(), "real_low": torch.zeros(3, dtype=torch.int64)})
 
 
-def test_precision_of_the_model_around_it(metric: FrechetInceptionDistance) -> None:
+def test_precision_of_the_enclosing_model(metric: FrechetInceptionDistance) -> None:
     """half(), double(), bfloat16() and autocast do not change the value."""
     fill(metric)
     value = metric.compute()
@@ -119,7 +119,7 @@ def test_statistics_of_another_protocol_are_refused(metric: FrechetInceptionDist
         FrechetInceptionDistance(network(), real_statistics=statistics)
 
 
-def test_marks_tell_images_apart() -> None:
+def test_marks_distinguish_images() -> None:
     images = pictures(50, 1)
     other = images.clone()
     other[:, 0, 0, 0] ^= 1
@@ -128,11 +128,11 @@ def test_marks_tell_images_apart() -> None:
     assert len(set(marks.tolist())) == 100
     assert image_hashes(images.transpose(2, 3).contiguous())[0] != marks[0]
     flat = torch.zeros(1, 3, 4, 8, dtype=torch.uint8)
-    assert image_hashes(flat) != image_hashes(flat.view(1, 3, 8, 4)), "the same bytes in another shape"
+    assert image_hashes(flat) != image_hashes(flat.view(1, 3, 8, 4)), "the same bytes with a different shape"
     assert len(image_hashes(images[:0])) == 0
 
 
-def test_who_generated_the_same() -> None:
+def test_ranks_that_generated_the_same_images_are_found() -> None:
     def own(*marks: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         return np.array(marks, dtype=np.int64)
 
@@ -142,7 +142,7 @@ def test_who_generated_the_same() -> None:
     assert shared_images_warning([own(), own()], [0, 1]) == ""
 
 
-def test_differentiable_features_are_those_that_are_measured() -> None:
+def test_differentiable_features_equal_those_of_the_metric() -> None:
     """The same values, with a gradient, also under half precision and autocast."""
     for protocol in ("pytorch-fid", "tensorflow"):
         extractor = FeatureExtractor(network(), protocol=protocol)

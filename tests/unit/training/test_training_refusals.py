@@ -35,7 +35,7 @@ from support.tiny_network import broken, network
         (torch.zeros(2, 3, 8, 8, dtype=torch.uint8, device="meta"), False, "are on meta and the metric is on cpu"),
     ],
 )
-def test_images_that_are_none(images: Any, normalize: bool, text: str) -> None:
+def test_invalid_images(images: Any, normalize: bool, text: str) -> None:
     metric = FrechetInceptionDistance(network(), normalize=normalize)
     with pytest.raises(fidtool.InputError, match=text):
         metric.update(images, real=True)
@@ -61,12 +61,12 @@ def test_images_that_are_none(images: Any, normalize: bool, text: str) -> None:
         ({"feature": TINY, "sync_timeout": None}, "sync_timeout must be a number"),
     ],
 )
-def test_settings_that_make_no_sense(settings: dict[str, Any], text: str, environment: object) -> None:
+def test_invalid_settings(settings: dict[str, Any], text: str, environment: object) -> None:
     with pytest.raises(fidtool.InputError, match=text):
         FrechetInceptionDistance(**settings)
 
 
-def test_merging_and_foreign_checkpoints(metric: FrechetInceptionDistance) -> None:
+def test_merging_and_checkpoints_of_other_metrics(metric: FrechetInceptionDistance) -> None:
     whole, other = FrechetInceptionDistance(network()), FrechetInceptionDistance(network())
     for each in (metric, whole):
         fill(each)
@@ -84,14 +84,14 @@ def test_merging_and_foreign_checkpoints(metric: FrechetInceptionDistance) -> No
     assert metric.compute() == whole.compute()
 
 
-def test_empty_batches_count_nothing(metric: FrechetInceptionDistance) -> None:
+def test_empty_batches_are_accepted(metric: FrechetInceptionDistance) -> None:
     fill(metric)
     value = metric.compute()
     metric.update(pictures(0, 1), real=False)
     assert metric.compute() == value
 
 
-def test_features_that_are_not_numbers() -> None:
+def test_features_that_are_nan() -> None:
     metric = FrechetInceptionDistance(broken())
     fill(metric)
     with pytest.raises(fidtool.RunError, match="NaN"):

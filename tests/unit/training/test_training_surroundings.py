@@ -1,5 +1,4 @@
-"""The metric and the loss amid what programs do: half precision, other defaults of torch, networks in training, errors
-that are caught. One process."""
+"""The metric and the loss in one process: half precision, defaults of torch, networks in training, caught errors."""
 
 from __future__ import annotations
 
@@ -76,7 +75,7 @@ def test_a_refused_feature_is_an_error_until_reset() -> None:
     assert float(metric.compute()) == right
 
 
-def test_refused_features_of_real_images_that_are_kept() -> None:
+def test_refused_features_of_retained_real_images() -> None:
     metric, right = failing(-1, "NaN", reset_real_features=False)
     module = metric._sums._features.extractor(torch.device("cpu"))._runner.module
     module.left = 2  # type: ignore[assignment]
@@ -95,7 +94,7 @@ def test_refused_features_of_real_images_that_are_kept() -> None:
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_images_with_which_the_network_failed_may_be_given_again(times: int) -> None:
+def test_images_may_be_passed_again_after_a_failed_pass(times: int) -> None:
     metric, right = failing(2, "raise")
     module = metric._sums._features.extractor(torch.device("cpu"))._runner.module
     for _ in range(times):
@@ -109,8 +108,8 @@ def test_images_with_which_the_network_failed_may_be_given_again(times: int) -> 
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-def test_images_in_another_precision_are_the_bytes_they_were(dtype: torch.dtype) -> None:
-    """Diffusion pipelines return float16: converted before the product, half of its levels would be one lower."""
+def test_half_precision_images_are_converted_exactly(dtype: torch.dtype) -> None:
+    """Diffusion pipelines return float16. Converted before the product, half of its levels would be one lower."""
     every = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16).expand(30, 3, -1, -1)
     real = every.flip(3).contiguous()
     wanted, metric = FrechetInceptionDistance(network()), FrechetInceptionDistance(network(), normalize=True)
@@ -137,7 +136,7 @@ def test_checkpoints_of_another_protocol_are_refused(metric: FrechetInceptionDis
     assert metric.compute() == value
 
 
-def test_lost_real_images_are_remembered_as_long_as_the_others_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_real_images_remain_an_error_while_the_others_are_retained(monkeypatch: pytest.MonkeyPatch) -> None:
     metric = FrechetInceptionDistance(network(), reset_real_features=False)
     fill(metric)
     monkeypatch.setattr("fidtool.training.metric.group_rank_and_size", lambda group: (0, 2))
@@ -154,7 +153,7 @@ def test_lost_real_images_are_remembered_as_long_as_the_others_are_kept(monkeypa
 
 @pytest.fixture(params=HALVES)
 def default_dtype(request: pytest.FixtureRequest) -> Iterator[torch.dtype]:
-    """As Lightning's ``bf16-true`` sets it while a model is created."""
+    """A default dtype as Lightning's ``bf16-true`` sets it while a model is created."""
     torch.set_default_dtype(request.param)
     yield request.param
     torch.set_default_dtype(torch.float32)
@@ -173,7 +172,7 @@ def tiny_value(metric: FrechetInceptionDistance) -> float:
     return float(metric.compute())
 
 
-def test_torchs_default_dtype_does_not_show(
+def test_torchs_default_dtype_has_no_effect(
     inception_value: float, tiny_value: float, default_dtype: torch.dtype
 ) -> None:
     for feature, wanted in ((64, inception_value), (TINY, tiny_value)):
@@ -190,7 +189,7 @@ def test_torchs_default_dtype_does_not_show(
     assert torch.get_default_dtype() == default_dtype
 
 
-def test_torchs_default_device_does_not_show(tiny_value: float) -> None:
+def test_torchs_default_device_has_no_effect(tiny_value: float) -> None:
     """The meta device stands in for a GPU: fidtool must not create its own tensors there."""
     metric = FrechetInceptionDistance(network())
     loss = FrechetLoss(fidtool.Statistics.of(torch.zeros(16).double().numpy(), torch.eye(16).double().numpy(), 99))
@@ -246,8 +245,8 @@ def test_a_network_that_cannot_be_copied() -> None:
         FrechetInceptionDistance(fidtool.Network(module, input_size=8))
 
 
-def test_features_with_gradient_are_float32s() -> None:
-    """A program that trains with TF32: the features do not use it, and the program's setting is unchanged."""
+def test_features_with_gradient_are_computed_in_float32() -> None:
+    """If a program trains with TF32, the features do not use it, and the program's setting is unchanged."""
     seen = []
 
     class Noting(nn.Module):

@@ -1,4 +1,4 @@
-"""Losses with parameters: wrapped if and only if there are any, device checks, optimizer checks. One process."""
+"""Wrapping of losses with parameters, and checks of their device and optimizer; in one process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def process_group(tmp_path: Path) -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def test_wrapped_exactly_when_something_learns(process_group: None) -> None:
+def test_losses_are_wrapped_if_they_have_parameters(process_group: None) -> None:
     arcface = ArcFaceLoss(num_classes=3, embedding_size=4)
     wrapped = wrap_trainable(arcface)
     assert isinstance(wrapped, DistributedDataParallel)
@@ -48,7 +48,7 @@ def test_without_a_process_group_nothing_is_wrapped(environment: object, monkeyp
     assert wrap_trainable(nn.CrossEntropyLoss()) is not None
 
 
-def test_a_loss_that_is_elsewhere_is_refused(process_group: None) -> None:
+def test_a_loss_on_a_different_device_is_refused(process_group: None) -> None:
     loss = ArcFaceLoss(num_classes=3, embedding_size=4)
     with pytest.raises(fidtool.InputError, match=r"ArcFaceLoss is on cpu but device_ids selects cuda:0: call loss.to"):
         wrap_trainable(loss, device_ids=[0])
@@ -58,7 +58,7 @@ def test_a_loss_that_is_elsewhere_is_refused(process_group: None) -> None:
         wrap_trainable(loss.to("meta"))
 
 
-def test_parameters_that_nobody_trains() -> None:
+def test_parameters_without_an_optimizer() -> None:
     model, loss = nn.Linear(4, 4), ArcFaceLoss(num_classes=3, embedding_size=4)
     both = torch.optim.SGD([*model.parameters(), *loss.parameters()], 0.1)
     assert_optimized(loss, both)

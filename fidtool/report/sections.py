@@ -28,6 +28,8 @@ _HEADINGS = {
     "random": "Random images",
     "skipped": "Skipped files",
 }
+_MOST_DECIMALS = 4
+"""Decimals of a value without a spread. All digits are in a collapsed block."""
 _MOST_ROWS = 100
 """Maximum number of rows of a table of files; the JSON has all of them."""
 _MOST_KINDS = 4
@@ -248,7 +250,7 @@ def metric_value(name: str, result: Comparison) -> MetricValue:
     value = metrics[key(name)]
     spread = metrics.get(key(shown.spread)) if shown.spread else None
     if spread is None:
-        return MetricValue(f"{value:.{shown.digits}f}", "", repr(value))
+        return MetricValue(f"{value:.{min(shown.digits, _MOST_DECIMALS)}f}", "", repr(value))
     digits = _decimals(spread, shown.digits)
     return MetricValue(f"{value:.{digits}f}", f"{spread:.{digits}f}", f"{value!r} ± {spread!r}")
 

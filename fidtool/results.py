@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fidtool.diagnose.diagnosis import Diagnosis, Health
-from fidtool.diagnose.duplicates import NOTABLE_SHARE, Duplicates
+from fidtool.diagnose.duplicates import Duplicates
 from fidtool.distances.jackknife import Interval
 from fidtool.features.definition import Definition
 from fidtool.features.protocol import FEATURES
@@ -282,45 +282,6 @@ class Comparison:
             "uncertainty": None if self.uncertainty is None else self.uncertainty.to_dict(),
             "influence": None if self.influence is None else self.influence.to_dict(self.labels),
         }
-
-
-def is_real(result: Comparison) -> bool:
-    """Whether FAKE is REAL, or contains so many of its images that the distance is meaningless."""
-    shared = None if result.diagnosis is None else result.diagnosis.shared
-    return result.fake == result.real or (
-        shared is not None and shared.count >= NOTABLE_SHARE * (result.count_fake or 1)
-    )
-
-
-def best_of(
-    results: Sequence[Comparison],
-    values: Sequence[float | None],
-    better: str,
-    differences: Sequence[Difference] = (),
-) -> frozenset[int]:
-    """Return the indices of the best of ``values``, one per FAKE; several in a tie.
-
-    None is the best if fewer than two FAKEs can be compared, or if all are equal. A FAKE that is REAL is excluded.
-
-    Args:
-        results: the FAKEs.
-        values: one per FAKE; None if unknown.
-        better: ``lower`` or ``higher``.
-        differences: differences of the values. A FAKE that they do not distinguish from the best is as good.
-    """
-    known = {
-        place: value
-        for place, (result, value) in enumerate(zip(results, values, strict=True))
-        if value is not None and not is_real(result)
-    }
-    if len({*known.values()}) < 2:
-        return frozenset()
-    best = min(known.values()) if better == "lower" else max(known.values())
-    leading = {results[place].fake for place, value in known.items() if value == best}
-    ties = [{each.first, each.second} for each in differences if not each.distinguished]
-    leading |= {fake for pair in ties if pair & leading for fake in pair}
-    found = frozenset(place for place in known if results[place].fake in leading)
-    return frozenset() if len(found) == len(known) else found
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from fidtool.report.names import short_title
 from fidtool.report.sections import MetricValue, metric_value, rounded
-from fidtool.results import Comparison, Evaluation, best_of
+from fidtool.report.table import best_of
+from fidtool.results import Comparison, Evaluation
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ _EXAMPLES = (
 )
 
 
-@click.command(cls=GroupedCommand, examples=_EXAMPLES)
+@click.command(cls=GroupedCommand, examples=_EXAMPLES, second="to compare with real images, pass --against REAL")
 @click.argument("images")
 @settings_options(CheckSettings)
 @option("--against", group=IMAGES, metavar="REAL", help="Compare with these real images, or with a file of `stats`.")

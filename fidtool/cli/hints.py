@@ -7,7 +7,7 @@ import os
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 
-from fidtool.metrics.registry import BUILT_IN
+from fidtool.metrics.registry import is_name
 from fidtool.report.names import command_line, legible
 
 _FLAGS = {
@@ -84,8 +84,11 @@ def misplaced_flag(flag: str, typed: Sequence[str]) -> str:
         return f"no such option {flag}: did you mean --version?"
     if len(typed) == 1:
         return f"no such option {flag}"
-    if flag == "--save-stats":
-        return f"no such option {flag}: {_SENTENCES[flag]}"
+    name = flag.replace("_", "-")
+    if name in _SENTENCES:
+        return f"no such option {flag}: {_SENTENCES[name]}"
+    if name in _INSTEAD:
+        return f"no such option {flag}: write `fidtool compute REAL FAKE`, and after it {_INSTEAD[name]}"
     meant = command_line(["fidtool", "compute", *typed])
     return f"no such option {flag} before a command: the command comes first, as in `{meant}`"
 
@@ -123,8 +126,13 @@ def separated_metrics(typed: Sequence[str]) -> str:
             continue
         rest = flags[position + 1 :] if equals else flags[position + 2 :]
         first = value if equals else "".join(flags[position + 1 : position + 2])
-        stray = list(itertools.takewhile(lambda each: each.strip(",") in BUILT_IN and not os.path.exists(each), rest))
+        stray = list(itertools.takewhile(_is_stray_metric, rest))
         if stray:
             joined = ",".join(each.strip(",") for each in (first, *stray))
             return f"metrics are separated by commas: write --metrics {joined}"
     return ""
+
+
+def _is_stray_metric(text: str) -> bool:
+    """Whether an argument is a metric rather than a set. ``images.npz:NAME`` is a set."""
+    return (is_name(text.strip(",")) or ".py:" in text) and not os.path.exists(text)

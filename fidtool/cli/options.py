@@ -30,11 +30,13 @@ class StrictCommand(click.Command):
 
     Args:
         examples: pairs of a comment and a command.
+        second: for commands with one argument: what to do with a second one.
     """
 
-    def __init__(self, *args: Any, examples: Sequence[tuple[str, str]] = (), **kwargs: Any) -> None:
+    def __init__(self, *args: Any, examples: Sequence[tuple[str, str]] = (), second: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.examples = tuple(examples)
+        self.second = second
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples."""
@@ -49,18 +51,23 @@ class StrictCommand(click.Command):
         """See `click.Command.parse_args`.
 
         Raises:
-            click.UsageError: if an option is unknown, or has two values but takes one.
+            click.UsageError: if an option is unknown or lacks a value, or has two values but takes one; or if there is
+                a second argument.
         """
         if not ctx.resilient_parsing:
             if problem := hints.separated_metrics(args):
                 raise click.UsageError(problem, ctx)
             options = [parameter for parameter in self.get_params(ctx) if isinstance(parameter, click.Option)]
             try:
-                given = _all_values(ctx, options, args)
+                given, arguments = _all_values(ctx, options, args)
             except click.NoSuchOption as error:
                 flags = {flag for option in options for flag in (*option.opts, *option.secondary_opts)}
                 problem = hints.unknown_flag(error.option_name, flags)
                 raise click.UsageError(problem, ctx) from None
+            except click.UsageError as error:
+                raise click.UsageError(error.message, ctx) from None
+            if self.second and len(arguments) > 1:
+                raise click.UsageError(f"unexpected second argument {arguments[1]}: {self.second}", ctx)
             for option in options:
                 if not option.multiple and not option.count:
                     _refuse_contradiction(ctx, option, given.get(option.name, []))
@@ -80,14 +87,16 @@ class OnceCommand(StrictCommand):
         return super().invoke(ctx)
 
 
-def _all_values(ctx: click.Context, options: list[click.Option], args: list[str]) -> dict[str | None, list[Any]]:
-    """Return all values of each option in ``args``, by the name of the option."""
+def _all_values(
+    ctx: click.Context, options: list[click.Option], args: list[str]
+) -> tuple[dict[str | None, list[Any]], list[str]]:
+    """Return all values of each option in ``args``, by the name of the option, and the other arguments."""
     parser: Any = click.Command(None, add_help_option=False).make_parser(ctx)
     appending: Any = _Appending(parser)
     for option in options:
         option.add_to_parser(appending, ctx)
-    given: dict[str | None, list[Any]] = parser.parse_args(list(args))[0]
-    return given
+    given, arguments, _ = parser.parse_args(list(args))
+    return given, arguments
 
 
 class _Appending:
@@ -149,7 +158,7 @@ _NOTES = {
 }
 """Sentences that ``--help`` adds to the help texts of settings, which Python shows as well."""
 QUIET = option(
-    "--quiet", "-q", group=OUTPUT, is_flag=True, help="Hide progress and timings on stderr, but not warnings."
+    "--quiet", "-q", group=OUTPUT, is_flag=True, help="Hide progress, timings and notes on stderr, but not warnings."
 )
 
 

@@ -19,7 +19,7 @@ _EXAMPLES = (
 )
 
 
-@click.command(cls=GroupedCommand, examples=_EXAMPLES)
+@click.command(cls=GroupedCommand, examples=_EXAMPLES, second="the file to write is -o FILE.npz")
 @click.argument("images")
 @settings_options(StatisticsSettings)
 @option("--output", "-o", group=OUTPUT, metavar="FILE.npz", required=True, help="Statistics file to write.")

@@ -96,6 +96,11 @@ def metric_named(spec: str) -> Metric:
     return _loaded[place]
 
 
+def is_name(text: str) -> bool:
+    """Whether a text is ``all`` or a name of a built-in metric."""
+    return folded(text) in {ALL, *map(folded, _all_names())}
+
+
 def _all_names() -> dict[str, type[Metric]]:
     """The built-in metrics by each name that is understood."""
     return {

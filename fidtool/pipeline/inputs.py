@@ -20,7 +20,7 @@ from fidtool.settings import Settings
 from fidtool.sources.census import PassedOver
 from fidtool.sources.contents import Files, LocalFiles, StoreError
 from fidtool.sources.folder import STDIN, is_pattern, split_by_the_shell
-from fidtool.sources.image_set import ImageSet
+from fidtool.sources.image_set import ImageSet, real_path
 from fidtool.sources.numpy_files import SAMPLES, STATISTICS, array_shapes
 from fidtool.sources.opening import local_paths, open_images, split_key, suffix_of
 from fidtool.sources.remote import remote_files
@@ -41,7 +41,7 @@ class Inputs:
 
     Attributes:
         run: the run, its settings completed from the statistics files.
-        paths: as passed by the caller.
+        paths: as passed by the caller; a FAKE that is REAL has REAL's path.
         needs: what is needed of each set, by path.
         taken: one sentence per completed setting, with the file that it is from, and per metric that ``all`` leaves
             out; on rank zero.
@@ -50,7 +50,8 @@ class Inputs:
     """
 
     def __init__(self, run: RunContext, paths: Sequence[str], real: bool = True) -> None:
-        self.run, self.paths, self._real = run, paths, real
+        self.run, self._real = run, real
+        self.paths = run.world.on_rank_zero(lambda: _spelled_once(paths, run.in_memory))
         self.needs = self._needs()
         self.taken: list[str] = []
         self._warnings: list[str] = []
@@ -254,6 +255,12 @@ class Inputs:
     def needs_classifier(self) -> bool:
         """Whether the run computes the Inception Score, which needs Inception's classifier."""
         return self._real and self.settings.metric("is") is not None
+
+
+def _spelled_once(paths: Sequence[str], in_memory: Collection[str]) -> list[str]:
+    """Returns the paths, with REAL's spelling for every path of the same set."""
+    real = paths[0]
+    return [real if not {real, path} & {*in_memory} and real_path(path) == real_path(real) else path for path in paths]
 
 
 def open_source(

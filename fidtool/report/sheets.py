@@ -198,8 +198,9 @@ def _same_names(
         for path, exhibit, name in zip(paths, exhibits, names, strict=True)
         if exhibit is not None
     }
+    counts = Counter(name for _, named in sets.values() for name in named)
     groups = _sharing_names({path: named.keys() for path, (_, named) in sets.items()})
-    shown_groups = [group[:MOST_COLUMNS] for group in groups[:MOST_TABLES]]
+    shown_groups = [_most_shared(group, sets, counts) for group in groups[:MOST_TABLES]]
     columns = sum(map(len, shown_groups))
     if not columns:
         return None
@@ -219,6 +220,15 @@ def _sharing_names(names: Mapping[str, Collection[str]]) -> list[list[str]]:
     order = list(names)
     found = [sorted(members, key=order.index) for members, _ in groups if len(members) > 1]
     return sorted(found, key=lambda members: (-len(members), order.index(members[0])))
+
+
+def _most_shared(
+    group: Sequence[str], sets: Mapping[str, tuple[str, Mapping[str, str]]], counts: Mapping[str, int]
+) -> list[str]:
+    """At most `MOST_COLUMNS` paths of a group, those with the most shared names, in their order."""
+    shared = {path: sum(counts[name] > 1 for name in sets[path][1]) for path in group}
+    chosen = sorted(group, key=lambda path: -shared[path])[:MOST_COLUMNS]
+    return [path for path in group if path in chosen]
 
 
 def _name_table(

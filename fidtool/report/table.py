@@ -16,6 +16,8 @@ from fidtool.results import Comparison, Difference, Evaluation
 
 _GAP = "  "
 _LONGEST_HEADING = 28
+_NARROWEST = 24
+"""Least width of text below the table, in characters."""
 _NARROWEST_NAMES, _NARROW_NAMES = 8, 24
 """Widths of the column of names: the least, and the one below which the other columns are split into blocks instead."""
 
@@ -63,14 +65,22 @@ def table_lines(evaluation: Evaluation, width: int, styled: bool = False) -> lis
     lines = [shortened(f"Features of all values: {legible(features)}", width)] if features else []
     for position, block in enumerate(_blocks(columns, width - len(names.heading))):
         lines += [*([""] if position else []), *_rows([names, *block], styled)]
+    texts = []
     if any(column.best for column in columns):
-        ties = any(not each.distinguished for each in evaluation.differences)
+        legend = "* best of its column" + (", or not distinguishable from it" if _has_ties(evaluation) else "")
         real = any(is_real(result) for result in evaluation.results)
-        legend = "* best of its column" + (", or not distinguishable from it" if ties else "")
-        lines.append(f"{legend}{' (sets with images of REAL do not count)' if real else ''}")
-    for line in verdict_lines(evaluation, short_names([result.fake for result in evaluation.results])):
-        lines += wrap(line, max(width, 24), subsequent_indent=_GAP, break_on_hyphens=False)
+        texts = [f"{legend}{' (sets that contain images of REAL are not considered)' if real else ''}"]
+    for text in [*texts, *verdict_lines(evaluation, short_names([result.fake for result in evaluation.results]))]:
+        lines += wrap(text, max(width, _NARROWEST), subsequent_indent=_GAP, break_on_hyphens=False)
     return lines
+
+
+def _has_ties(evaluation: Evaluation) -> bool:
+    """Whether a FAKE is marked because it cannot be distinguished from the best."""
+    results, differences = evaluation.results, evaluation.differences
+    bars = [None if result.uncertainty is None else result.uncertainty.corrected for result in results]
+    distances = [result.value("fid") for result in results], [None if bar is None else bar.value for bar in bars]
+    return any(best_of(results, each, "lower", differences) > best_of(results, each, "lower") for each in distances)
 
 
 def is_real(result: Comparison) -> bool:

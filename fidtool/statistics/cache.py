@@ -6,8 +6,9 @@ import contextlib
 import hashlib
 import json
 import os
+import stat
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,15 +104,30 @@ class StatisticsCache:
             inspected: whether the images' records are needed, too.
         """
         exact = self.key(images, layers, arithmetic, inspected)
-        same_source = sorted(self._folder.glob(f"{'?' * _CONTENT_DIGITS}{exact[_CONTENT_DIGITS:]}.npz"))
-        richer = [path.stem for path in same_source if _contains(read_summary(path), layers, arithmetic, inspected)]
-        features_of = [name for name, layer in layers.items() if layer.with_features]
-        for key in dict.fromkeys([exact, *richer]):
-            if (found := self.get(key, features_of)) is not None:
+        features_of = frozenset(name for name, layer in layers.items() if layer.with_features)
+        definitions = {name: layer.definition for name, layer in layers.items()}
+        needed = Summary(
+            definitions=definitions, with_features=features_of, has_records=inspected, arithmetic=arithmetic
+        )
+        for key in self._candidates(exact, needed):
+            found = self.get(key, features_of)
+            if found is not None and Summary.of(found).contains(needed):
                 requested = {name: found.layers[name] for name in layers}
                 pictures = found.pictures if inspected else None
                 return replace(found, layers=requested, arithmetic=arithmetic, pictures=pictures)
         return None
+
+    def _candidates(self, exact: str, needed: Summary) -> Iterator[str]:
+        """Yields the key ``exact``, then those of other entries of the same images that contain what is needed."""
+        yield exact
+        for path in self._same_images(exact):
+            if read_summary(path).contains(needed):
+                yield path.stem
+
+    def _same_images(self, key: str) -> list[Path]:
+        """The other entries of the images of ``key``, regardless of their content."""
+        pattern = f"{'?' * _CONTENT_DIGITS}{key[_CONTENT_DIGITS:]}.npz"
+        return [path for path in sorted(self._folder.glob(pattern)) if path.stem != key]
 
     def get(self, key: str, features_of: Collection[str] | None = None) -> Statistics | None:
         """Returns the statistics stored under ``key``, or None. A damaged file is reported and deleted.
@@ -134,6 +150,8 @@ class StatisticsCache:
             self._warn(f"the cache is not used: {error}")
             return None
         except Exception as error:
+            if not path.exists():  # another process deleted it
+                return None
             self._warn(f"a cache file is damaged, and its statistics are computed again: {error}")
             with contextlib.suppress(OSError):
                 path.unlink()
@@ -141,6 +159,8 @@ class StatisticsCache:
 
     def put(self, key: str, images: ImageSet, statistics: Statistics) -> bool:
         """Writes an entry, unless files may have changed during the run without a change of their time stamps.
+
+        Entries of the same images that contain less are deleted.
 
         Args:
             key: see `key`.
@@ -155,6 +175,9 @@ class StatisticsCache:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             write_unredacted(self._path(key), statistics, _listed_path(images.path))
+            added = Summary.of(statistics)
+            for superseded in [path for path in self._same_images(key) if added.contains(read_summary(path))]:
+                superseded.unlink(missing_ok=True)
             self._trim()
             return True
         except OSError as error:
@@ -167,6 +190,8 @@ class StatisticsCache:
         for path in self._folder.glob("*.npz"):
             with contextlib.suppress(OSError):
                 status = path.stat()
+                if not stat.S_ISREG(status.st_mode):
+                    continue
                 entries.append(Entry(path, status.st_size, status.st_mtime))
         return sorted(entries, key=lambda entry: entry.used, reverse=True)
 
@@ -236,16 +261,6 @@ def _digest(parts: Sequence[str]) -> str:
     for part in parts:
         sha.update(os.fsencode(part) + b"\0")
     return sha.hexdigest()
-
-
-def _contains(entry: Summary, layers: Mapping[str, Layer], arithmetic: dict[str, Any], inspected: bool) -> bool:
-    """Returns whether an entry has all these layers, and the images' records if they are needed."""
-    return (
-        all(entry.definitions.get(name) == layer.definition for name, layer in layers.items())
-        and all(name in entry.with_features for name, layer in layers.items() if layer.with_features)
-        and all(entry.arithmetic.get(name) == value for name, value in arithmetic.items())
-        and (entry.has_records or not inspected)
-    )
 
 
 def _listed_path(path: str) -> str:

@@ -246,10 +246,31 @@ class Summary:
     has_records: bool = False
     arithmetic: Mapping[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, statistics: Statistics) -> Summary:
+        """Returns the summary of statistics in memory, without their source."""
+        return cls(
+            count=statistics.count,
+            found=statistics.found,
+            definitions={name: each.definition for name, each in statistics.layers.items() if each.definition},
+            with_features=frozenset(name for name, each in statistics.layers.items() if each.features is not None),
+            has_records=statistics.pictures is not None,
+            arithmetic=statistics.arithmetic or {},
+        )
+
     @property
     def definition(self) -> Definition | None:
         """Definition of the extractor's features; None if not recorded."""
         return self.definitions.get(FEATURES)
+
+    def contains(self, other: Summary) -> bool:
+        """Returns whether statistics of the same images have everything that ``other`` has."""
+        return (
+            self.definitions.items() >= other.definitions.items()
+            and self.with_features >= other.with_features
+            and self.has_records >= other.has_records
+            and self.arithmetic.items() >= other.arithmetic.items()
+        )
 
 
 def read_summary(path: Path) -> Summary:
@@ -267,7 +288,7 @@ def read_summary(path: Path) -> Summary:
                 {layer: _definition(path, archive[f"fingerprint{_suffix(layer)}"]) for layer in layers},
                 frozenset(layer for layer in layers if f"features{_suffix(layer)}" in archive.files),
                 {*RECORD_ARRAYS} <= {*archive.files},
-                run.get("arithmetic", {}),
+                dict(run.get("arithmetic") or {}),
             )
     except Exception:  # damaged archives and headers raise many kinds of exceptions
         return Summary()

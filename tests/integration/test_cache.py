@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from fidtool.features.protocol import FEATURES
 from fidtool.sources.folder import list_folder
 from fidtool.statistics.cache import StatisticsCache
 from fidtool.statistics.partial import Layer
-from fidtool.statistics.statistics_file import Statistics
+from fidtool.statistics.statistics_file import Statistics, read_statistics
 from support.command_line import Outcome, Run, changed
 from support.pictures import make_pictures
 from support.places import COLOURS, TINY
@@ -40,7 +42,7 @@ def sets(tmp_path: Path) -> tuple[Path, Path]:
 
 def entries(environment: dict[str, str]) -> list[Path]:
     """Return the files in the cache of statistics, including temporary ones."""
-    return sorted((Path(environment["FIDTOOL_CACHE"]) / "statistics").glob("**/*"))
+    return sorted(path for path in (Path(environment["FIDTOOL_CACHE"]) / "statistics").glob("**/*") if path.is_file())
 
 
 def computed(outcome: Outcome) -> int:
@@ -130,11 +132,14 @@ def test_settings_that_may_change_the_bits_miss(
     assert computed(here("compute", *sets, *BASE)) == 0
 
 
-def test_statistics_with_more_than_is_needed_are_found(here: Run, sets: tuple[Path, Path]) -> None:
+def test_statistics_with_more_than_is_needed_are_found(
+    here: Run, sets: tuple[Path, Path], environment: dict[str, str]
+) -> None:
     """An entry with a further layer, per-image features or records also serves a run that needs less."""
     more = ("--metrics", "fid,kid,cmmd", "--cmmd-extractor", COLOURS)
     assert computed(here("compute", *sets, *BASE, "--no-diagnosis")) == 2 * COUNT
     assert computed(here("compute", *sets, *BASE, *more)) == 2 * COUNT
+    assert len(entries(environment)) == 2, "entries that contain less are deleted"
     for arguments in ((), ("--metrics", "kid"), ("--metrics", "cmmd", "--cmmd-extractor", COLOURS), more):
         cached, fresh = (here("compute", *sets, *BASE, *arguments, *flag) for flag in ((), ("--no-cache",)))
         assert (computed(cached), computed(fresh)) == (0, 2 * COUNT)
@@ -184,6 +189,48 @@ def test_a_damaged_entry_is_reported_and_recomputed(
     assert (computed(third), third.stderr) == (0, "")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda arrays: arrays.pop("features"),
+        lambda arrays: arrays.pop("records"),
+        lambda arrays: arrays.pop("fingerprint"),
+        lambda arrays: arrays.pop("run"),
+        lambda arrays: arrays.update(run=np.array(json.dumps({**json.loads(str(arrays["run"])), "arithmetic": None}))),
+        lambda arrays: arrays.update(run=np.array(json.dumps({**json.loads(str(arrays["run"])), "arithmetic": [1]}))),
+    ],
+)
+def test_an_incomplete_entry_is_not_used(
+    here: Run, sets: tuple[Path, Path], environment: dict[str, str], change: Callable[[dict[str, Any]], Any]
+) -> None:
+    """Neither under its own key nor in place of one that contains less."""
+    run = ("compute", *sets, *BASE, "--metrics", "fid,kid")
+    first = here(*run)
+    for victim in entries(environment):
+        with np.load(victim) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        change(arrays)
+        np.savez(victim, **arrays)
+    second = here(*run)
+    assert computed(second) == 2 * COUNT
+    assert second.json["results"] == first.json["results"]
+    assert computed(here("compute", *sets, *BASE)) == 0
+
+
+def test_an_entry_that_another_process_deletes_is_not_damaged(
+    here: Run, sets: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert computed(here("compute", *sets, *BASE)) == 2 * COUNT
+
+    def deleted(path: Path, features_of: object = None) -> Statistics:
+        path.unlink()
+        return read_statistics(path)
+
+    monkeypatch.setattr("fidtool.statistics.cache.read_statistics", deleted)
+    again = here("compute", *sets, *BASE, "--quiet")
+    assert (computed(again), again.stderr) == (2 * COUNT, "")
+
+
 def test_the_least_recently_used_entry_is_evicted_first(
     here: Run, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,6 +267,7 @@ def test_the_cache_command_lists_and_clears(here: Run, sets: tuple[Path, Path], 
     made = Path(folder) / "compiled" / "fxgraph" / "made"
     made.parent.mkdir(parents=True)
     made.write_bytes(bytes(2**20))
+    (Path(folder) / "statistics" / "folder.npz").mkdir()
     listed = here("cache")
     summary, _, *lines, beside = listed.stdout.splitlines()
     assert summary.startswith(f"{folder}: 2 entries, 0.0 of 2048 MiB")

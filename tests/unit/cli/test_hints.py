@@ -27,6 +27,11 @@ COMMANDS = {
         "no such option --device before a command: the command comes first, as in "
         "`fidtool compute --device cuda real/ fake/`"
     ),
+    "--gpu real/ fake/": (
+        "no such option --gpu: write `fidtool compute REAL FAKE`, and after it --device cuda; on several GPUs start "
+        "one process per GPU with torchrun"
+    ),
+    "--path1 real/ --path2 fake/": f"no such option --path1: {WITHOUT_FLAGS}",
     "-v": "no such option -v: did you mean --version?",
     "--nonsense": "no such option --nonsense (",
 }
@@ -59,6 +64,11 @@ METRICS = {
     "compute a b --metrics fid, kid, is": "fid,kid,is",
     "compute a b --metrics=fid,sfid kid": "fid,sfid,kid",
     "stats a -o a.npz --metrics fid kid": "fid,kid",
+    "compute a b --metrics precision recall": "precision,recall",
+    "compute a b --metrics FID KID": "FID,KID",
+    "compute a b --metrics fid all": "fid,all",
+    "compute a b --metrics fid Inception-Score": "fid,Inception-Score",
+    "compute a b --metrics fid mine.py:Shift": "fid,mine.py:Shift",
 }
 
 
@@ -95,6 +105,7 @@ def test_a_set_can_have_the_name_of_a_metric(here: Run, tmp_path: Path) -> None:
     assert here("compute", "--metrics", "fid", "kid", "nowhere").error == "error: no such file or folder: nowhere"
     assert here("compute", "kid", "is").error == "error: no such file or folder: is"
     assert here("compute", "--metrics", "fid", "--", "is", "fid").error == "error: no such file or folder: is"
+    assert here("compute", "kid", "--metrics", "fid", "b.npz:is").error == "error: no such file or folder: b.npz:is"
 
 
 @pytest.mark.parametrize(
@@ -111,6 +122,20 @@ def test_a_set_can_have_the_name_of_a_metric(here: Run, tmp_path: Path) -> None:
 def test_a_value_outside_its_limits(here: Run, flags: list[str], said: str) -> None:
     outcome = here("compute", "real", "fake", *flags)
     assert (outcome.status, outcome.error) == (2, f"error: {said} (see `fidtool compute --help`)")
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("check a b", "unexpected second argument b: to compare with real images, pass --against REAL"),
+        ("stats a a.npz", "unexpected second argument a.npz: the file to write is -o FILE.npz"),
+        ("compute a b --fail-above", "Option '--fail-above' requires an argument"),
+    ],
+)
+def test_wrong_numbers_of_arguments(here: Run, typed: str, said: str) -> None:
+    outcome = here(*typed.split())
+    command = typed.split()[0]
+    assert (outcome.status, outcome.error) == (2, f"error: {said} (see `fidtool {command} --help`)")
 
 
 @pytest.mark.parametrize("form", ["table", "lines"])

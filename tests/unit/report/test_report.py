@@ -375,6 +375,22 @@ def test_sets_that_share_different_names_have_tables_of_their_own() -> None:
     assert found.left_out == 0
 
 
+def test_a_table_has_the_sets_with_the_most_shared_names() -> None:
+    """The last set alone joins the others."""
+    fakes = [f"set{number}" for number in range(MOST_COLUMNS + 2)]
+    every = [f"{number}.png" for number in range(len(fakes) - 1)]
+    exhibits = [
+        *(named(name, folder=fake) for name, fake in zip(every, fakes, strict=False)),
+        named(*every, folder="all"),
+    ]
+    found = sheets_of(bare(*fakes).results, exhibits, fakes, Thumbnail).same_names
+    assert found is not None
+    (table,) = found.tables
+    assert table.columns == (*fakes[: MOST_COLUMNS - 1], fakes[-1])
+    assert [name for name, _ in table.rows] == every[: MOST_COLUMNS - 1]
+    assert found.left_out == 2
+
+
 def test_groups_that_share_names_are_limited() -> None:
     fakes = [f"{group}{member}" for group in "abcde" for member in (1, 2)]
     exhibits = [named(*(f"{fake[0]}{number}" for number in range(20)), folder=fake) for fake in fakes]

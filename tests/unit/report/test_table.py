@@ -69,7 +69,7 @@ def test_equal_values_are_not_the_best() -> None:
 
 def test_real_is_never_the_best() -> None:
     lines = table_lines(evaluation_of({**FAKES, "real": {**FAKES["a"], "fid": 0.0}}), 80)
-    assert lines[-1] == f"{LEGEND} (sets with images of REAL do not count)"
+    assert lines[-1] == f"{LEGEND} (sets that contain images of REAL are not considered)"
     assert [row[1] for row in cells(lines[:-1])] == ["FID", "12.0000", "11.0000*", "0.0000"]
     only = table_lines(evaluation_of({"a": {"fid": 3.0}, "real": {"fid": 0.0}}), 80)
     assert "*" not in "".join(only)
@@ -111,6 +111,15 @@ def test_fakes_that_cannot_be_distinguished_from_the_best_are_marked() -> None:
     assert lines[5].endswith("a and b cannot be distinguished")
 
 
+def test_only_ties_with_the_best_are_in_the_legend() -> None:
+    evaluation = evaluation_of({name: {"fid": value} for name, value in (("a", 1.0), ("b", 2.0), ("c", 3.0))})
+    worse, tie = Interval(-1.0, 0.125, -1.5, -0.5), Interval(-0.25, 0.5, -1.25, 0.75)
+    differences = (Difference("a", "b", worse), Difference("a", "c", worse), Difference("b", "c", tie))
+    lines = table_lines(replace(evaluation, differences=differences), 100)
+    assert [row[1:] for row in cells(lines[:4])] == [["FID"], ["1.0000*"], ["2.0000"], ["3.0000"]]
+    assert lines[4] == LEGEND
+
+
 def test_verdicts_fit_the_terminal() -> None:
     """Names are shortened, and long verdicts take several lines."""
     evaluation = with_bars(Interval(-0.25, 0.125, -0.5, -0.125))
@@ -122,6 +131,7 @@ def test_verdicts_fit_the_terminal() -> None:
         "FID of a minus that of b: -0.2500 (95 %: -0.5000 to -0.1250): a is",
         "  better than b",
     ]
+    assert max(map(len, table_lines(with_bars(Interval(-0.25, 0.5, -1.25, 0.75)), 40))) <= 40
 
 
 LONG = {f"/data/runs/experiment-{word}-with-a-long-name/samples/step{step}": METRICS | {"fid": 10.0 + step}

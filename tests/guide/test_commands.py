@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import os
 import re
 import shlex
@@ -20,7 +21,7 @@ import torch
 
 from fidtool.features.models.inception_weights import offline_path
 from support.inside import cli
-from support.pages import PAGES, commands, programs
+from support.pages import PAGES, commands, commands_in_text, programs
 from support.pictures import make_pictures
 from support.places import ROOT
 from support.processes import PATIENCE, free_port
@@ -35,7 +36,7 @@ EXAMPLE = next(content for page, text in PAGES.items() if page.stem == "python" 
 SNIPPETS = {f"snippet{i}.py": content for i, (name, content) in enumerate(PROGRAMS) if not name and content != EXAMPLE}
 """The blocks without a file name."""
 
-SHOWN = list(dict.fromkeys(command for text in PAGES.values() for command in commands(text)))
+SHOWN = list(dict.fromkeys(each for text in PAGES.values() for each in (*commands(text), *commands_in_text(text))))
 """Each command once, even if several pages show it."""
 INSTALL, TEST = (line for line in SHOWN if line.startswith("python3 -m venv"))
 NODES = [line for line in SHOWN if "--nnodes" in line]
@@ -51,6 +52,7 @@ SMALLER = {
     "--ntasks=8": "--ntasks=2",
     "--fail-above 20": "--fail-above 2000",
     "fake/ 20": "fake/ 2000",
+    "--num 5000": "--num 3",
     "--num-samples 2048": "--num-samples 8 --epochs 2 --feature 64",
     "tune_generator.py real/ --feature 64": "tune_generator.py real/ --feature 64 --steps 2 --batch 2 --samples 4",
     "--output encoder.pt": "--output encoder.pt --steps 3 --batch 2",
@@ -65,7 +67,8 @@ SMALLER = {
 networks with random weights for the published ones."""
 OUTPUT = re.compile(r" (?:-o|--output) (\S+\.(?:npz|pt|json))")
 MAKERS = {found[1]: line for line in REST if (found := OUTPUT.search(line))} | {
-    "colours.pt2": "python export_network.py"
+    "colours.pt2": "python export_network.py",
+    "real64.npz": "fidtool stats real/ -o real64.npz --dims 64",
 }
 """Files that commands read, and the commands that write them."""
 PUBLISHED = {"dinov2.pth": "timm", "test_vit.pth": "timm", "clip.pth": "open_clip", "resnet18.pth": "torchvision"}
@@ -182,7 +185,7 @@ def distance_of(command: str) -> tuple[str, str]:
     """Return the name of the command's Fréchet distance, and the text after the name of each metric."""
     if extractor := re.search(r"--extractor (\S+)", command):
         return "FD", f" ({extractor[1]})"
-    return "FID", " (64 dimensions)" if "--dims 64" in command else ""
+    return "FID", " (64 dimensions)" if "64" in command else ""
 
 
 def smaller(command: str) -> str:
@@ -313,6 +316,17 @@ def test_ci_runs_the_test_command() -> None:
 def test_every_command_is_documented() -> None:
     for name in cli.commands:
         assert any(f"fidtool {name}" in text for text in PAGES.values()), f"no page shows `fidtool {name}`"
+
+
+def test_every_extra_exists() -> None:
+    extras = importlib.metadata.metadata("fidtool").get_all("Provides-Extra") or []
+    named = {
+        extra
+        for text in PAGES.values()
+        for group in re.findall(r"fidtool\[([a-z,0-9]+)\]", text)
+        for extra in group.split(",")
+    }
+    assert {"offline", "report"} <= named <= {*extras}
 
 
 def test_files_with_the_same_name_are_equal() -> None:

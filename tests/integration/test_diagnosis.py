@@ -238,7 +238,10 @@ def test_an_ignored_label_is_reported_as_a_possible_cause(here: Run, real: Path,
 
 def test_a_set_against_itself_is_no_leak(here: Run, tmp_path: Path) -> None:
     real = make_pictures(tmp_path / "real", 40)
-    result, _, _ = compared(here, real, real)
+    (tmp_path / "link").symlink_to(real)
+    for spelled in (real, tmp_path / "link"):
+        result, _, _ = compared(here, real, spelled)
+        assert result["fake"] == str(real)
     assert result["diagnosis"]["shared"] is None
     assert [line for line in result["warnings"] if "as REAL" in line or "pixel-identical" in line] == [
         f"{real} is the same set as REAL: the values say nothing about a generator"

@@ -28,6 +28,12 @@ def commands(text: str) -> list[str]:
     return [line for line in joined.splitlines() if line]
 
 
+def commands_in_text(text: str) -> list[str]:
+    """The commands in the sentences of a page, as opposed to names of commands and flags: they name a set."""
+    spans = re.findall(r"`((?:fidtool|torchrun) [^`]*)`", " ".join(prose(text).split()))
+    return [span for span in spans if re.search(r" (real|fake)/| \S+\.npz", span)]
+
+
 def programs(text: str) -> list[tuple[str, str]]:
     """The Python blocks of a page: pairs of file name, empty if the block names none, and content."""
     found = [content for language, content in blocks(text) if language == "python"]

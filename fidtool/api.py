@@ -134,6 +134,9 @@ def compute(real: Source, fake: Source | Sequence[PathOrURL | Images], settings:
     fakes = several(fake)
     if not fakes:
         raise InputError("there is no FAKE to compare with REAL")
+    if any(isinstance(each, Statistics) for each in (real, *fakes)):
+        problem = "compute() takes images or paths, not objects of type Statistics:"
+        raise InputError(problem, "write them to a file with fidtool.write_statistics and pass its path")
     named = Named(real, *fakes)
     paths = [named.of(real, "real"), *(named.of(each, "fake") for each in fakes)]
     files = {"report": settings.report, "plot": settings.plot}

@@ -35,7 +35,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def unknown(what: str, name: str, close: Sequence[str], listed: str) -> str:
-    """Return the message for an unknown name: ``unknown metric 'kidd'; did you mean kid? There are fid, kid``.
+    """Return the message for an unknown name: ``unknown metric 'kidd'; did you mean kid? Choose from fid, kid``.
 
     Args:
         what: the kind of thing, such as ``metric``.
@@ -44,5 +44,5 @@ def unknown(what: str, name: str, close: Sequence[str], listed: str) -> str:
         listed: all names, as text.
     """
     if not close:
-        return f"unknown {what} {name!r}; there are {listed}"
-    return f"unknown {what} {name!r}; did you mean {', '.join(close)}? There are {listed}"
+        return f"unknown {what} {name!r}; choose from {listed}"
+    return f"unknown {what} {name!r}; did you mean {', '.join(close)}? Choose from {listed}"

@@ -228,7 +228,7 @@ class StatisticsSettings(CheckSettings):
     max_skip: Annotated[
         float,
         Setting(
-            help="Maximum fraction of a set that may be skipped because it cannot be read.",
+            help="Maximum fraction of a set's files that may be skipped as unreadable.",
             group=IMAGES,
             metavar="FRACTION",
             least=0,

@@ -97,11 +97,13 @@ def _entries(count: int) -> str:
 def _moment(text: str) -> float:
     """Return the time of ``--older-than`` in seconds since 1970: the start of a local date, or some days ago."""
     try:
-        if days := re.fullmatch(r"(\d{1,6})d", text):
+        if days := re.fullmatch(r"(\d{1,6})d?", text):
             return time.time() - 86400.0 * int(days[1])
         return datetime.strptime(text, "%Y-%m-%d").timestamp()
     except (ValueError, OverflowError, OSError):
-        raise InputError(f"--older-than must be a date such as 2026-11-01 or days such as 30d, not {text!r}") from None
+        raise InputError(
+            f"--older-than must be a date such as 2026-11-01 or a number of days such as 30, not {text!r}"
+        ) from None
 
 
 def _print_json(entries: Sequence[Entry]) -> None:

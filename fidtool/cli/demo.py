@@ -62,14 +62,14 @@ def demo(folder: str) -> None:
     click.echo(
         f"Inception computed {definition.dims} features of each image (protocol {definition.protocol_name}). The FID\n"
         "is the distance between the distributions of both sets' features; it is 0 for equal sets.\n"
-        f"The demo took {time.monotonic() - started:.0f} s. {COUNT} images per set are too few for a meaningful FID:\n"
-        "for small sets it is far too high, and `fidtool compute` prints a warning about that."
+        f"The demo took {time.monotonic() - started:.0f} s. {COUNT} images per set are too few for a meaningful\n"
+        "FID: for small sets it is far too high, and `fidtool compute` prints a warning."
     )
     here = _prefix()
     real_, fake_, saved = (shlex.quote(str(path)) for path in (real, fake, Path(folder) / "real.npz"))
     click.echo(
-        "\nNext, try the same with warnings and all details as JSON; statistics of one\n"
-        "set for later use; and the same FID on two processes:\n"
+        "\nNext, try these: the same result as JSON, with warnings and all details;\n"
+        "statistics of one set for later use; and the same FID on two processes:\n"
         f"  {here}fidtool compute {real_} {fake_} --json\n"
         f"  {here}fidtool stats {real_} -o {saved}\n"
         f"  {here}torchrun --nproc-per-node=2 -m fidtool compute {real_} {fake_} --no-cache"

@@ -19,17 +19,17 @@ _ALSO = {
     "questions": "help start faq compute install errors",
     "protocols": "protocol paper adm edm stylegan clean-fid pytorch-fid",
     "metrics": "fid kid is sfid cmmd precision recall",
-    "networks": "extractor dinov2 clip timm torchvision",
+    "networks": "extractor dinov2 clip timm torchvision other-networks",
     "diagnosis": "check duplicates warnings",
-    "uncertainty": "influence error interval",
-    "distributed": "torchrun slurm srun gpu gpus ddp nccl",
-    "resume": "checkpoint",
+    "uncertainty": "influence error error-bars bars interval intervals",
+    "distributed": "torchrun slurm srun gpu gpus ddp nccl ranks several-ranks parallel",
+    "resume": "checkpoint stop stopping stopping-and-resuming",
     "caching": "cache stats statistics",
     "training": "lightning loss torchmetrics seed",
     "ci": "gate gates exit",
     "json": "schema",
     "report": "page html plot table",
-    "python": "api",
+    "python": "api python-api",
     "sources": "s3 zip tar parquet",
     "design": "contributing contribute",
     "numbers": "exif alpha bits",
@@ -43,14 +43,14 @@ _EXAMPLES = (
 
 
 @click.command(cls=OnceCommand, examples=_EXAMPLES)
-@click.argument("topic", metavar="[TOPIC]", default="")
-def guide(topic: str) -> None:
+@click.argument("words", metavar="[TOPIC]", nargs=-1)
+def guide(words: tuple[str, ...]) -> None:
     """List the topics of the guide, or show TOPIC.
 
     TOPIC may be shortened as long as it is unique. A terminal shows it in a pager ($PAGER, else less).
     """
-    topics = _topics()
-    if not topic:
+    topic, topics = "-".join(words), _topics()
+    if topic in ("", "index"):
         width = max(map(len, topics))
         for name, about in topics.items():
             click.echo(f"{name:{width}}  {about}")
@@ -81,4 +81,5 @@ def _meant(typed: str, topics: list[str]) -> str:
         return name
     if len(begun) == 1:
         return begun[0]
-    raise InputError(unknown("topic", typed, begun or closest(name, topics), ", ".join(topics)))
+    close = begun or dict.fromkeys(also.get(word, word) for word in closest(name, [*topics, *also]))
+    raise InputError(unknown("topic", typed, [*close], ", ".join(topics)))

@@ -69,26 +69,31 @@ def unknown_flag(flag: str, flags: Collection[str]) -> str:
     # click suggests flags too, but also very different ones.
     names = {each.lstrip("-"): each for each in flags if each.startswith("--")}
     similar = [each for each in names.values() if name.startswith("--") and each.startswith(name)]
-    similar = similar[:2] or [names[each] for each in get_close_matches(name.lstrip("-"), names, 2, 0.7)]
+    similar = similar[:2] or [names[each] for each in get_close_matches(name.lstrip("-"), names, 2, 0.65)]
     return f"{problem}: did you mean {' or '.join(similar)}?" if similar else problem
 
 
-def misplaced_flag(flag: str, typed: Sequence[str]) -> str:
+def misplaced_flag(flag: str, typed: Sequence[str], commands: Sequence[str]) -> str:
     """Return the message about a flag before the command, or without one.
 
     Args:
         flag: the flag as typed.
         typed: all arguments of ``fidtool``.
+        commands: names of the commands.
     """
     if flag in ("-v", "-V"):
         return f"no such option {flag}: did you mean --version?"
-    if len(typed) == 1:
-        return f"no such option {flag}"
     name = flag.replace("_", "-")
     if name in _SENTENCES:
         return f"no such option {flag}: {_SENTENCES[name]}"
     if name in _INSTEAD:
         return f"no such option {flag}: write `fidtool compute REAL FAKE`, and after it {_INSTEAD[name]}"
+    if command := _similar(flag.lstrip("-"), commands):
+        return f"no such option {flag}: did you mean '{command}'?"
+    if similar := _similar(name, ("--version", "--help")):
+        return f"no such option {flag}: did you mean {similar}?"
+    if len(typed) == 1:
+        return f"no such option {flag}"
     meant = command_line(["fidtool", "compute", *typed])
     return f"no such option {flag} before a command: the command comes first, as in `{meant}`"
 
@@ -102,15 +107,21 @@ def unknown_command(typed: Sequence[str], commands: Sequence[str]) -> str:
     """
     name = typed[0]
     problem = f"no command '{legible(name)}'"
+    if name == "help":
+        return f"{problem}: write `fidtool {' '.join([*typed[1:2], '--help'])}`"
     is_path = os.path.exists(name) or any(sign in name for sign in "/\\.*{")
     sets = [each for each in typed if not each.startswith("-")]
-    if not is_path and (similar := get_close_matches(name, commands, 1)):
-        return f"{problem}: did you mean '{similar[0]}'?"
+    if not is_path and (similar := _similar(name, commands)):
+        return f"{problem}: did you mean '{similar}'?"
     if is_path and len(sets) == 1:
         return f"{problem}: to compare two sets write `fidtool compute REAL FAKE`"
     if is_path or len(sets) == 2:
         return f"{problem}: to compare two sets write `{command_line(['fidtool', 'compute', *typed])}`"
     return f"{problem}; the commands are {', '.join(commands)}"
+
+
+def _similar(name: str, known: Sequence[str]) -> str:
+    return next(iter(get_close_matches(name, known, 1)), "")
 
 
 def separated_metrics(typed: Sequence[str]) -> str:

@@ -50,7 +50,7 @@ class _Commands(click.Group):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            raise click.UsageError(hints.misplaced_flag(error.option_name, typed), ctx) from None
+            raise click.UsageError(hints.misplaced_flag(error.option_name, typed, list(self.commands)), ctx) from None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

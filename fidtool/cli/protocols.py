@@ -9,12 +9,12 @@ import click
 from fidtool.cli.options import OnceCommand
 
 _DIFFERENCES = (
-    "EDM and EDM2: the FID is `tensorflow`, with the covariance divided by n - 1. EDM2's FD-DINOv2 resizes with "
-    "torch's antialiased bicubic filter in float by default, and with Pillow, as dinov2 here, for resize_mode='pil'.",
-    "ADM's evaluator (guided-diffusion): its FID is `tensorflow`. Its other metrics differ from other tools: sFID uses "
-    "the first 7 channels of mixed_6/conv (torchvision's Mixed_6d.branch1x1); the Inception Score omits the "
-    "classifier's bias and averages over consecutive chunks of 5,000 images; precision and recall use k = 3, count "
-    "ties as inside (<=), and compare distances that were squared in float16 if they are finite in it.",
+    "EDM and EDM2 compute the FID as `tensorflow` does. EDM2's FD-DINOv2 resizes with torch's antialiased bicubic "
+    "filter in float by default, and with Pillow, as dinov2 here, for resize_mode='pil'.",
+    "ADM's evaluator (guided-diffusion) computes the FID as `tensorflow` does. Its other metrics differ from other "
+    "tools: sFID uses the first 7 channels of mixed_6/conv (torchvision's Mixed_6d.branch1x1); the Inception Score "
+    "omits the classifier's bias and averages over consecutive chunks of 5,000 images; precision and recall use k = 3, "
+    "count ties as inside (<=), and compare distances that were squared in float16 if they are finite in it.",
     "A network with its own transform (torchvision, timm, dinov2, clip) takes no protocol; its covariance is divided "
     "by n - 1.",
 )
@@ -26,8 +26,8 @@ _WIDTH = 80
 
 _EXAMPLES = (
     ("List the protocols", "fidtool protocols"),
-    ("Compute the FID of clean-fid", "fidtool compute real/ fake/ --protocol clean"),
-    ("Write statistics that it can be computed with", "fidtool stats real/ -o real-clean.npz --protocol clean"),
+    ("Compute the FID as clean-fid does", "fidtool compute real/ fake/ --protocol clean"),
+    ("Write statistics for this protocol", "fidtool stats real/ -o real-clean.npz --protocol clean"),
 )
 
 

@@ -185,7 +185,10 @@ def _values(images: ImageRecords) -> Iterator[Finding]:
     elif constant.any():
         severity: Severity = "high" if constant.mean() > 0.01 else "low"
         yield finding(
-            "constant", severity, constant, "{} have a single colour: if they are samples, generate them again"
+            "constant",
+            severity,
+            constant,
+            "{} have a single colour: remove them, or generate them again if they are samples",
         )
     two_valued = records["bins"][:, [0, -1]].sum(axis=1) > _MOST * records["values"]
     spread = contrast(records)

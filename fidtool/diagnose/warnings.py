@@ -33,7 +33,7 @@ def set_warnings(sets: Mapping[str, Statistics], gaussians: Collection[str] = (F
         gaussians: layers whose mean and covariance are compared, as opposed to per-image features alone.
     """
     found = [
-        f"{name} does not state its protocol: the result is only correct if it was computed with this protocol"
+        f"{name} does not state its protocol: the result is only correct if that is the protocol of this run"
         for name, statistics in sets.items()
         if statistics.definition is None
     ]
@@ -76,10 +76,11 @@ def _covariance_warnings(sets: Mapping[str, Statistics], gaussians: Collection[s
     found = [
         f"{name} has a single image: its covariance is taken to be zero" for name, count in counts.items() if count == 1
     ]
+    distances = "sFID values" if largest == SPATIAL else "Fréchet distances"
     if few := {name: count for name, count in counts.items() if 1 < count <= dims}:
         found.append(
-            f"{_have_images(few)} for {dims} dimensions: the {'sFID' if largest == SPATIAL else 'Fréchet distance'} is "
-            f"far too high; use more than {dims}, or 10,000 and more to compare with papers"
+            f"{_have_images(few)} for {dims} dimensions: {distances} are far too high; use more than {dims}, and to "
+            "compare with a paper as many as it used (most use 50,000)"
         )
     return found
 

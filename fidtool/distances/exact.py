@@ -208,7 +208,8 @@ class FeatureSettings:
         Args:
             features: shape (n, D); one block at a time is read.
             rows: int64 array of row numbers. Their order does not change the result; ascending order is fastest.
-            world: the ranks, which share the machine's cores. If a rank must stop, its result is of the rows so far.
+            world: the ranks, which share the machine's cores. If a rank must stop, its result covers
+                only the rows processed so far.
             ddof: replaces the ``ddof`` of the settings.
 
         Raises:

@@ -107,7 +107,7 @@ def _weights(*blocks: int) -> list[float]:
 
 
 def halvings() -> NDArray[np.bool_]:
-    """Returns ways to halve 20 blocks: any two give four quarters, and all pairs of blocks are together equally often.
+    """Returns ways to halve 20 blocks. Any two give four quarters; all pairs of blocks share a half equally often.
 
     They are the rows of a Hadamard matrix, constructed from the squares modulo 19 (Paley 1933).
 

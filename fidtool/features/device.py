@@ -112,7 +112,7 @@ def device_of(device: torch.device, launch: Launch) -> Device:
 def _cuda_device(device: torch.device, launch: Launch) -> Device:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count == 0:
-        problem = f"{option('device', 'cuda')}: torch finds no CUDA device on this machine"
+        problem = f"{option('device', f'{device}')}: torch finds no CUDA device on this machine"
         raise InputError(problem, f"omit {option('device')} to use the CPU", setting="device")
     if device.index is not None and device.index >= count:
         named = option("device", f"{device}")

@@ -16,10 +16,10 @@ class PRDC(Metric):
     nearest_k: Annotated[
         int,
         Setting(
-            help="Precision, recall, density, coverage: a ball's radius is the distance to the N-th nearest neighbour.",
+            help="Precision, recall, density, coverage: a ball's radius is the distance to the K-th nearest neighbour.",
             group=METRICS,
             flag="--nearest-k",
-            metavar="N",
+            metavar="K",
             least=1,
         ),
     ] = 5

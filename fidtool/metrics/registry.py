@@ -31,8 +31,8 @@ BUILT_IN: dict[str, type[Metric]] = {
 """The built-in metrics by name, in the order in which they are computed and listed. To add one, add a file and its
 class here; export it in the package's ``__init__`` as ``fidtool.NAME`` and add it to the table in the README."""
 ABOUT_ALL = (
-    "Each built-in metric that can be computed from the sets with what is installed and on this machine. A metric that "
-    "is omitted is reported with the reason. Nothing is downloaded for a metric."
+    "Each built-in metric that can be computed with these sets and this installation. For each metric that is omitted, "
+    "the reason is printed. Nothing is downloaded."
 )
 """What `ALL` selects, for lists of metrics."""
 NUMBERS: dict[str, Number] = {number.name: number for kind in BUILT_IN.values() for number in kind.numbers}

@@ -182,11 +182,10 @@ def require_layer(path: str, statistics: Statistics, layer: str, title: str, nee
             "create the file again with `fidtool stats --metrics` and the same metrics",
         )
     if layer in needs.features and found.features is None:
-        requested = f"{option('metrics')}, {option('uncertainty')} or {option('influence')}"
         raise InputError(
-            f"{path} has only a mean and a covariance, but the requested {requested} needs the features of each image:",
+            f"{path} has only a mean and a covariance, but this run needs the {title} of each image:",
             "pass the folder of images instead",
-            "create the file again with `fidtool stats --metrics fid,kid`, which stores them",
+            "create the file again with `fidtool stats IMAGES -o FILE.npz --metrics kid`, which stores them",
         )
     return found
 

@@ -326,5 +326,5 @@ def _uncertainty_warnings(name: str, uncertainty: Uncertainty, title: str) -> li
     """
     if not uncertainty.withheld:
         return []
-    points = ", ".join(f"{distance:.6g} of {images}" for images, distance in uncertainty.curve)
+    points = ", ".join(f"{distance:.6g} for {images}" for images, distance in uncertainty.curve)
     return [f"{name}: no error bars: {uncertainty.withheld}; {title} by number of images: {points}"]

@@ -129,7 +129,7 @@ class Explanations:
     def _roughness(self, distance: float, removals: Sequence[Removal], images: int, dims: int) -> str:
         """Why the effects are only rough; empty if they predict the removals well."""
         if images <= dims:
-            return f"{images} images for {dims} dimensions: with so few images, the effect of each is underestimated"
+            return f"there are only {images} images for {dims} dimensions"
         off = [
             part for part in removals if abs(part.predicted - part.distance) > _ROUGH * abs(part.distance - distance)
         ]
@@ -178,16 +178,16 @@ def _why_withheld(real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis | N
     if images < (fewest := fewest_images(dims)):
         return f"at least {fewest} images are needed for features of {dims} dimensions, and there are {images}"
     copies = None if diagnosis is None else diagnosis.fake
-    dependent = "; an interval would treat them as independent samples and be wrong"
+    dependent = "; the interval assumes independent samples and would be"
     if fake.path == real.path:
-        return f"this set is REAL itself{dependent}"
+        return f"this set is REAL itself{dependent} wrong"
     if copies is None:
-        return f"its images were not checked for duplicates, which are not independent{dependent}"
+        return f"its images were not checked for duplicates, which are not independent{dependent} wrong"
     if are_dependent(copies, None if diagnosis is None else diagnosis.real):
-        return f"{copies.copies} of {copies.images} images are duplicates of others{dependent} and much too narrow"
+        return f"{copies.copies} of {copies.images} images are duplicates of others{dependent} much too narrow"
     shared = None if diagnosis is None else diagnosis.shared
     if shared is not None and shared.count >= NOTABLE_SHARE * images:
-        return f"{shared.count} of {images} images are also in REAL{dependent}"
+        return f"{shared.count} of {images} images are also in REAL{dependent} wrong"
     return ""
 
 

@@ -42,7 +42,7 @@ def verdict_lines(evaluation: Evaluation, names: Sequence[str] | None = None) ->
     title = evaluation.labels.title("fid")
     return [
         legible(
-            f"{title} of {each.first} minus that of {each.second}: {each.interval.value:+.4f} "
+            f"bias-corrected {title} of {each.first} minus that of {each.second}: {each.interval.value:+.4f} "
             f"(95 %: {each.interval.low:+.4f} to {each.interval.high:+.4f}): {each.verdict}"
         )
         for each in differences_shown(evaluation, _MOST_PAIRS, names)
@@ -87,7 +87,8 @@ def checkup_lines(checkup: Checkup) -> list[str]:
         return [legible(f"{each.summary()}: no findings") for each in sets]
     lines = [each.summary() for each in sets]
     for where, finding in checkup.findings:
-        example = f" (for example {finding.example})" if finding.example else ""
+        quoted = not finding.example or finding.example in finding.message
+        example = "" if quoted else f" (for example {finding.example})"
         lines.append(f"{finding.severity}: {where}: {finding.message}{example}")
     return [legible(line) for line in lines]
 

@@ -281,7 +281,9 @@ def expand(path: str) -> list[str]:
         raise InputError(f"{path} matches a file twice")
     if folders := [each for each in found if os.path.isdir(each)]:
         raise InputError(
-            f"{path} matches a folder, {folders[0]}, but patterns are for files:", "pass one folder without a pattern"
+            f"{path} matches a folder, {folders[0]}, but patterns are for files:",
+            "pass one folder",
+            "omit the quotes, so that the shell passes each folder as a set",
         )
     return found
 

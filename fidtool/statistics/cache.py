@@ -111,10 +111,12 @@ class StatisticsCache:
         )
         for key in self._candidates(exact, needed):
             found = self.get(key, features_of)
-            if found is not None and Summary.of(found).contains(needed):
+            if found is None or found.arithmetic is None:
+                continue
+            found = replace(found, arithmetic=arithmetic)  # equal as far as the key depends on it
+            if Summary.of(found).contains(needed):
                 requested = {name: found.layers[name] for name in layers}
-                pictures = found.pictures if inspected else None
-                return replace(found, layers=requested, arithmetic=arithmetic, pictures=pictures)
+                return replace(found, layers=requested, pictures=found.pictures if inspected else None)
         return None
 
     def _candidates(self, exact: str, needed: Summary) -> Iterator[str]:

@@ -147,7 +147,7 @@ class FrechetInceptionDistance(Base):
             sums = MetricSums(SharedExtractor(feature, protocol, weights), real_statistics, batch_size)
         super().__init__(sync_on_compute=sync_on_compute, process_group=process_group, compute_with_cache=False)
         if not (isinstance(sync_timeout, (int, float)) and 0 < sync_timeout <= LONGEST_SECONDS):
-            limits = f"above 0, {LONGEST_SECONDS:g} at most"
+            limits = f"above 0 and at most {LONGEST_SECONDS:.10g}"
             raise InputError(f"sync_timeout must be a number of seconds {limits}, not {sync_timeout!r}")
         self._to_sync = False  # torchmetrics must not synchronise in compute()
         self.sync_timeout = sync_timeout
@@ -357,7 +357,7 @@ class FrechetInceptionDistance(Base):
         except InputError as error:
             if not self._removed_real or sums.has_real_images:
                 raise
-            remedy = "make the metric with reset_real_features=False to keep them"
+            remedy = "create the metric with reset_real_features=False to keep them"
             raise error.noted(f". reset() removes the real images: {remedy}") from None
 
     def _compute_alone(self, ranks: Ranks) -> Result:

@@ -384,7 +384,9 @@ class MetricSums:
             definition = Definition.from_json(bytes(state[_DEFINITION].tolist()).decode())
             was, of = state[_SHARE].tolist()
         except (KeyError, TypeError, ValueError) as error:
-            raise InputError("the checkpoint has no valid definition of its features: it is not a metric's") from error
+            raise InputError(
+                "the checkpoint has no valid definition of its features: this metric did not save it"
+            ) from error
         if differences := definition.differences(self._features.definition):
             raise InputError(
                 f"the checkpoint and the metric use different protocols ({', '.join(differences)}): create the metric "

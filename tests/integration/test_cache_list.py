@@ -123,7 +123,7 @@ def test_a_path_does_not_remove_entries_of_longer_paths(here: Run, cached: dict[
 
 
 @pytest.mark.parametrize(
-    ("limit", "rest"), [("5d", ["new"]), ("20d", ["new", "old"]), ("999d", ["new", "old", "oldest"]), ("0d", [])]
+    ("limit", "rest"), [("5d", ["new"]), ("20", ["new", "old"]), ("999d", ["new", "old", "oldest"]), ("0d", [])]
 )
 def test_entries_unused_for_days_are_removed(here: Run, cached: dict[str, Path], limit: str, rest: list[str]) -> None:
     assert here("cache", "--older-than", limit).status == 0
@@ -136,7 +136,7 @@ def test_entries_last_used_before_a_date_are_removed(here: Run, cached: dict[str
     assert left(cached) == ["new", "old"]
 
 
-@pytest.mark.parametrize("limit", ["30", "yesterday", "2026-13-01", "-3d", "9999999999d", ""])
+@pytest.mark.parametrize("limit", ["30 days", "yesterday", "2026-13-01", "-3d", "9999999999d", ""])
 def test_invalid_limits_are_refused(here: Run, cached: dict[str, Path], limit: str) -> None:
     refused = here("cache", "--older-than", limit)
     assert refused.status == 2

@@ -188,6 +188,7 @@ def test_a_leak(here: Run, clean: Path, tmp_path: Path) -> None:
     outcome = here("check", fake, "--against", clean, "--json")
     assert codes(outcome) == {"leak": "high"}
     text = here("check", fake, "--against", clean).stdout
+    assert text.count("for example") == 1
     assert "1 of 61 images" in text
     assert "00003.png" in text
 

@@ -98,7 +98,7 @@ def test_too_few_images_have_a_curve_and_no_interval(here: Run, sets: tuple[Path
     assert "there are 60" in found["withheld"]
     assert [count for count, _ in found["curve"]] == [15, 30, 45, 60]
     (line,) = (line for line in result["warnings"] if "no error bars" in line)
-    assert f"{found['curve'][0][1]:.6g} of 15" in line
+    assert f"{found['curve'][0][1]:.6g} for 15" in line
     assert f"warning: {line}" in outcome.stderr
     assert "bias-corrected" not in here("compute", real, bad, *FLAGS, "--num", 60).stdout
 

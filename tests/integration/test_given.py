@@ -209,6 +209,11 @@ REFUSED: dict[str, tuple[Given, type[Exception], str]] = {
     "floats": (lambda f, p: torch.rand(9, 3, 8, 8), InputError, r"fake\[\d\] contains float32.*value_range="),
     "integers": (lambda f, p: np.zeros((9, 8, 8, 3), int), InputError, "int64"),
     "a number": (lambda f, p: 7, InputError, "int, which is neither"),
+    "statistics": (
+        lambda f, p: fidtool.Statistics.of(np.zeros(2), np.eye(2)),
+        InputError,
+        "not objects of type Statistics: write them to a file with fidtool.write_statistics",
+    ),
     "nothing": (lambda f, p: iter(()), InputError, "no images in fake"),
     "an empty array": (lambda f, p: p[:0], InputError, "no images in fake: it is empty"),
     "numbers in an iterable": (lambda f, p: iter([3]), InputError, r"fake\[0\] is of type int"),

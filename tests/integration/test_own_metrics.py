@@ -339,7 +339,7 @@ def test_a_metric_may_use_its_own_network(here: Run, sets: tuple[Path, Path], tm
         (
             ["--metrics", "lpips"],
             2,
-            "unknown metric 'lpips'; there are fid, kid, is, prdc, sfid, fid-infinity, cmmd, all",
+            "unknown metric 'lpips'; choose from fid, kid, is, prdc, sfid, fid-infinity, cmmd, all",
         ),
         (["--metrics", "faults.py:Faulty,faults.py:Same"], 2, "requested twice, as two different classes"),
         (["--metrics", "faults.py:Faulty,faults.py:Twin"], 2, "faulty and twin both return a value faulty: rename one"),

@@ -34,11 +34,11 @@ def test_clean_sets_have_no_warnings(real: Path, tmp_path: Path) -> None:
 
 def test_fewer_images_than_dimensions(real: Path, tmp_path: Path) -> None:
     fake = make_pictures(tmp_path / "fake", 16, 2)
-    found = [line for line in warnings_of(real, fake) if "is far too high" in line]
+    found = [line for line in warnings_of(real, fake) if "are far too high" in line]
     assert len(found) == 1
     assert str(fake) in found[0]
     assert "16 images" in found[0]
-    assert not any("is far too high" in line for line in warnings_of(real, make_pictures(tmp_path / "more", 21, 3)))
+    assert not any("are far too high" in line for line in warnings_of(real, make_pictures(tmp_path / "more", 21, 3)))
 
 
 def test_a_single_image(real: Path, tmp_path: Path) -> None:

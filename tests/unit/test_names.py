@@ -68,7 +68,7 @@ def test_all_metrics() -> None:
         ("kidd", "unknown metric 'kidd'; did you mean kid"),
         ("precison", "did you mean precision"),
         ("fid-infinite", "did you mean fid"),
-        ("lpips", "unknown metric 'lpips'; there are fid, kid, is, prdc, sfid, fid-infinity, cmmd, all$"),
+        ("lpips", "unknown metric 'lpips'; choose from fid, kid, is, prdc, sfid, fid-infinity, cmmd, all$"),
         ("none.py", "no file none.py (from metrics='none.py')"),
     ],
 )
@@ -140,7 +140,7 @@ def test_unknown_protocols() -> None:
         ("vit_base_patch16_224", r"did you mean timm:vit_base_patch16_224\?"),
         ("torchvision", r"extractor='torchvision' needs the name of a model, as in torchvision:resnet50"),
         ("clip:", "needs the name of a model, as in clip:ViT-B-32"),
-        ("nothing-like-it", "unknown extractor 'nothing-like-it'; there are inception, torchvision:NAME"),
+        ("nothing-like-it", "unknown extractor 'nothing-like-it'; choose from inception, torchvision:NAME"),
         ("none.py", "no file none.py"),
     ],
 )

@@ -32,6 +32,10 @@ COMMANDS = {
         "one process per GPU with torchrun"
     ),
     "--path1 real/ --path2 fake/": f"no such option --path1: {WITHOUT_FLAGS}",
+    "help": "no command 'help': write `fidtool --help`",
+    "help compute": "no command 'help': write `fidtool compute --help`",
+    "--verison": "no such option --verison: did you mean --version?",
+    "--compute real/ fake/": "no such option --compute: did you mean 'compute'?",
     "-v": "no such option -v: did you mean --version?",
     "--nonsense": "no such option --nonsense (",
 }
@@ -53,6 +57,7 @@ FLAGS = {
     "compute a b --save-stats": "--save-stats: use `fidtool stats IMAGES -o FILE.npz`",
     "stats a --mode clean": "--mode: use --protocol",
     "compute a b -v": "-v: progress, timings and warnings are shown by default; --quiet hides progress and timings",
+    "compute a b --nun 3": "--nun: did you mean --num?",
     "compute a b --nonsense": "--nonsense (",
     "check a --gpu": "--gpu (",
     "cache --older 30d": "--older: did you mean --older-than?",

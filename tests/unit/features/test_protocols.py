@@ -48,7 +48,7 @@ def test_definitions_of_protocols_are_distinct() -> None:
 
 def test_the_error_about_an_unknown_name_lists_all() -> None:
     names = "pytorch-fid, tensorflow, clean, torchmetrics, stylegan, adm, edm"
-    with pytest.raises(fidtool.InputError, match=f"unknown protocol 'vgg'; there are {names}$"):
+    with pytest.raises(fidtool.InputError, match=f"unknown protocol 'vgg'; choose from {names}$"):
         protocol_named("vgg")
 
 

@@ -57,7 +57,7 @@ def test_invalid_images(images: Any, normalize: bool, text: str) -> None:
         ({"feature": TINY, "batch_size": -3}, "batch_size must be at least 1"),
         ({"feature": TINY, "sync_timeout": -1}, "sync_timeout must be a number of seconds above 0"),
         ({"feature": TINY, "sync_timeout": float("inf")}, "sync_timeout must be a number"),
-        ({"feature": TINY, "sync_timeout": 1e9}, "sync_timeout must be a number.*2.592e.06 at most"),
+        ({"feature": TINY, "sync_timeout": 1e9}, "sync_timeout must be a number.*at most 2592000"),
         ({"feature": TINY, "sync_timeout": None}, "sync_timeout must be a number"),
     ],
 )

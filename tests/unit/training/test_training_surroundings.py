@@ -285,7 +285,9 @@ def test_real_images_that_a_reset_removed_are_explained(metric: FrechetInception
     fill(metric)
     metric.reset()
     metric.update(pictures(20, 2), real=False)
-    remedy = "there are 0: add them .* reset.. removes the real images: make the metric with reset_real_features=False"
+    remedy = (
+        "there are 0: add them .* reset.. removes the real images: create the metric with reset_real_features=False"
+    )
     with pytest.raises(fidtool.InputError, match=remedy):
         metric.compute()
     metric.update(pictures(20, 1), real=True)

@@ -33,6 +33,9 @@ _MOST_TICKS = 6
 _ROOM = {True: 84, False: 36}
 """Total length of the names that fit under the axis of a wide and of a narrow chart, in characters."""
 _BAND = 0.16
+_BESIDE, _MOST_BESIDE = 0.025, 0.25
+"""Distance of the error bars from points that are not joined: per FAKE, and its maximum. FAKEs are 1 apart."""
+_CORRECTED = "bias-corrected, 95 % interval"
 _REFERENCE = re.compile(r"#([A-Za-z_][\w.-]*)")
 _FAMILY = re.compile(r"font-family:[^;]*;?\s*")
 _LONG_FRACTION = re.compile(r"(\.\d\d)\d+")
@@ -147,26 +150,27 @@ _PROPERTIES = {colour: f"var(--{name})" for name, colour in asdict(_PLACEHOLDERS
 def _draw_sweep(axes: Axes, palette: _Palette, sweep: Sweep, wide: bool) -> None:
     """Draws the Fréchet distance of each FAKE with its error bars.
 
-    A line joins the points if x is a quantity.
+    A line joins the points if x is a quantity. Otherwise the error bars are beside the points, which they would hide.
     """
     x = [point.x for point in sweep.points]
     joined = bool(sweep.axis)
     axes.plot(
         x,
         [point.distance for point in sweep.points],
-        label=sweep.title,
+        label=without_network(sweep.title),
         color=palette.accent,
         marker="o",
         linestyle=_style(joined),
     )
-    known = [(point.x, point.corrected) for point in sweep.points if point.corrected is not None]
+    beside = 0.0 if joined else min(_MOST_BESIDE, _BESIDE * len(x))
+    known = [(point.x + beside, point.corrected) for point in sweep.points if point.corrected is not None]
     if known:
         _draw_corrected(axes, palette, known, joined)
     if joined:
         _number_axis(axes, x, sweep.axis)
     else:
         _name_axis(axes, [point.name for point in sweep.points], wide)
-    _finish(axes, palette)
+    _finish(axes, palette, legend=bool(known))
 
 
 def _number_axis(axes: Axes, x: Sequence[float], title: str) -> None:
@@ -196,9 +200,15 @@ def _draw_corrected(axes: Axes, palette: _Palette, known: Sequence[tuple[float, 
         [interval.value - interval.low for _, interval in known],
         [interval.high - interval.value for _, interval in known],
     ]
-    label = "bias-corrected, 95 % interval"
     axes.errorbar(
-        x, values, yerr=reach, label=label, color=palette.second, marker="o", linestyle=_style(joined, "--"), capsize=4
+        x,
+        values,
+        yerr=reach,
+        label=_CORRECTED,
+        color=palette.second,
+        marker="o",
+        linestyle=_style(joined, "--"),
+        capsize=4,
     )
     if joined and len(known) > 1:
         low, high = ([getattr(interval, end) for _, interval in known] for end in ("low", "high"))
@@ -209,15 +219,16 @@ def _draw_curve(axes: Axes, palette: _Palette, uncertainty: Uncertainty, title: 
     """Draws the distance against the number of images, and the bias-corrected distance with its interval."""
     images = [number for number, _ in uncertainty.curve]
     distances = [distance for _, distance in uncertainty.curve]
-    axes.plot(images, distances, label=title, color=palette.accent, marker="o", clip_on=False)
+    label = without_network(title)
+    axes.plot(images, distances, label=label, color=palette.accent, marker="o", clip_on=False)
     if uncertainty.corrected is not None:
         interval = uncertainty.corrected
         axes.axhspan(interval.low, interval.high, color=palette.second, alpha=_BAND, linewidth=0)
-        axes.axhline(interval.value, color=palette.second, linestyle="--", label="bias-corrected, 95 % interval")
+        axes.axhline(interval.value, color=palette.second, linestyle="--", label=_CORRECTED)
     axes.set_xlim(0, 1.06 * max(images))
     axes.set_xticks(images, [f"{number:,}" for number in images])
     axes.set_xlabel("number of images")
-    _finish(axes, palette)
+    _finish(axes, palette, legend=uncertainty.corrected is not None)
 
 
 def _draw_histogram(axes: Axes, palette: _Palette, real: Sequence[float] | None, fake: Sequence[float] | None) -> None:
@@ -232,15 +243,20 @@ def _draw_histogram(axes: Axes, palette: _Palette, real: Sequence[float] | None,
     axes.set_xticks([0, 64, 128, 192, 255])
     axes.set_xlabel("pixel value")
     axes.yaxis.set_major_formatter("{x:g} %")
-    _finish(axes, palette)
+    _finish(axes, palette, legend=True)
 
 
 def _style(joined: bool, line: Literal["-", "--"] = "-") -> Literal["-", "--", "none"]:
     return line if joined else "none"
 
 
-def _finish(axes: Axes, palette: _Palette) -> None:
-    """Grid lines behind the data, no frame, the legend above."""
+def without_network(title: str) -> str:
+    """``FD`` for ``FD (dinov2)``: the legend must be narrower than the chart, whose title names the network."""
+    return title.partition(" (")[0]
+
+
+def _finish(axes: Axes, palette: _Palette, *, legend: bool) -> None:
+    """Grid lines behind the data, no frame, the legend above unless the chart's title describes its only series."""
     axes.set_axisbelow(True)
     axes.grid(axis="y", color=palette.line, linewidth=1)
     for side in ("top", "left", "right"):
@@ -248,18 +264,17 @@ def _finish(axes: Axes, palette: _Palette) -> None:
     axes.spines["bottom"].set_color(palette.line)
     axes.tick_params(colors=palette.muted, length=0, pad=7)
     axes.xaxis.label.set_color(palette.muted)
-    legend = axes.legend(
-        loc="lower left",
-        bbox_to_anchor=(0, 1),
-        ncols=2,
-        frameon=False,
-        labelcolor=palette.ink,
-        borderaxespad=0.4,
-        handlelength=1.6,
-        columnspacing=1.2,
-    )
-    for text in legend.get_texts():
-        text.set_parse_math(False)  # a network's name may contain dollar signs, which must not start a formula
+    if legend:
+        axes.legend(
+            loc="lower left",
+            bbox_to_anchor=(0, 1),
+            ncols=2,
+            frameon=False,
+            labelcolor=palette.ink,
+            borderaxespad=0.4,
+            handlelength=1.6,
+            columnspacing=1.2,
+        )
 
 
 @contextmanager
@@ -304,10 +319,10 @@ def sweep_plot(evaluation: Evaluation, kind: str) -> bytes:
         figure = Figure(figsize=_INCHES, layout=ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.15))
         axes = figure.subplots()
         _draw_sweep(axes, _LIGHT, sweep, wide=True)
-        # Names may contain dollar signs, which must not start a formula.
-        axes.set_ylabel(sweep.title, color=_LIGHT.ink, parse_math=False)
+        axes.set_ylabel(without_network(sweep.title), color=_LIGHT.ink)
         title = title_of(evaluation)
         lines = [shortened(line, _LONGEST_LINE) for line in (title.text, title.details)]
+        # Names may contain dollar signs, which must not start a formula.
         figure.suptitle("\n".join(lines), fontsize=12, color=_LIGHT.ink, parse_math=False)
         # A date would make the files of equal runs differ.
         dates = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind)

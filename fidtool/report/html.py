@@ -12,7 +12,9 @@ from fidtool.errors import option
 from fidtool.features.definition import Definition
 from fidtool.features.protocol import FEATURES
 from fidtool.images.lookup import ImageLookup
-from fidtool.report.charts import Chart, sweep_chart, sweep_of, title_of
+from fidtool.labels import Labels
+from fidtool.metrics.registry import BUILT_IN
+from fidtool.report.charts import Chart, sweep_chart, sweep_of, title_of, without_network
 from fidtool.report.names import command_line, legible, short_names, short_title, shortened
 from fidtool.report.overview import overview_of
 from fidtool.report.sections import Section, Tile, interval_text, rounded, section_of
@@ -172,7 +174,12 @@ def _environment(python: bool) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"rounded": rounded, "interval": interval_text, "shortened": shortened}
+    environment.filters |= {
+        "rounded": rounded,
+        "interval": interval_text,
+        "shortened": shortened,
+        "without_network": without_network,
+    }
     environment.globals |= {"shown": shown, "python": python, "exact_rows": _exact_rows}
     return environment
 
@@ -260,11 +267,15 @@ def _protocol_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
     for layer, definition in evaluation.definitions.items():
         rows += _definition_rows("" if layer == FEATURES else f"{layer}: ", definition)
     for name, settings in evaluation.settings.items():
-        text = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in settings.items())
-        title = evaluation.labels.title(name) if name in evaluation.labels.numbers else name
-        rows.append((f"Settings of {title}", text))
+        rows.append((f"Settings of {_metric_title(name, evaluation.labels)}", _settings_text(settings)))
     made = {path: config for each in evaluation.results for path, config in _made_with(each) if config}
     return rows + [(f"Settings of {shortened(path)}", _settings_text(config)) for path, config in made.items()]
+
+
+def _metric_title(name: str, labels: Labels) -> str:
+    """Titles of a metric's values, without the features that they are computed from."""
+    values = [number.name for number in BUILT_IN[name].numbers] if name in BUILT_IN else []
+    return ", ".join(without_network(labels.title(value)) for value in values) or name
 
 
 def _made_with(result: Comparison) -> list[tuple[str, Mapping[str, Any] | None]]:
@@ -288,7 +299,8 @@ def _run_rows(run: RunRecord) -> list[tuple[str, str]]:
     rows = {
         "Started": run.date.replace("T", " ").replace("Z", " UTC"),
         "Host": run.host,
-        "Settings": "; ".join([_settings_text(run.config) or "defaults", *run.notes]),
+        "Settings": _settings_text(run.config) or "defaults",
+        **({"Notes": "; ".join(run.notes)} if run.notes else {}),
         "Device": run.device,
         "Precision": ", ".join(filter(None, (run.precision, run.kernels))),
         "Processes": f"{run.world_size} ({run.backend})" if run.world_size > 1 else str(run.world_size),
@@ -305,5 +317,13 @@ def _run_rows(run: RunRecord) -> list[tuple[str, str]]:
 
 
 def _settings_text(config: Mapping[str, Any]) -> str:
-    """Settings as Python keyword arguments."""
-    return ", ".join(f"{name}={value!r}" for name, value in config.items())
+    """Names and values of settings, such as ``metrics: fid, kid; uncertainty: yes``."""
+    return "; ".join(f"{name.replace('_', ' ')}: {_value_text(value)}" for name, value in config.items())
+
+
+def _value_text(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_value_text(each)}" for name, each in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_value_text, value))
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)

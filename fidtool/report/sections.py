@@ -103,8 +103,9 @@ class Section:
         copies: sentences about duplicates.
         result: the comparison.
         harmful: rows of rank, file and effect of the images that raise the distance.
+        sampled: which generated images are shown with their nearest real ones, as a sentence; empty if all are.
         sets: rows of label, REAL's value, FAKE's value.
-        findings: rows of severity, set, sentence, example.
+        findings: rows of severity, set or sets (empty if unknown), sentence, example.
         skipped: rows of file, reason.
         missing: parts that need per-image features which are unknown: why, and what to do.
     """
@@ -126,6 +127,7 @@ class Section:
     copies: Sequence[str]
     result: Comparison
     harmful: LongTable
+    sampled: str
     sets: Sequence[tuple[str, str, str]]
     findings: Sequence[tuple[str, str, str, str]]
     skipped: LongTable
@@ -198,11 +200,32 @@ def section_of(
         copies=_duplicates_sentences(result),
         result=result,
         harmful=_harmful_rows(result.influence),
+        sampled=_sample_sentence(
+            len(sheets["neighbours"]), 0 if exhibit is None else len(exhibit.neighbours), result.count_fake
+        ),
         sets=_set_rows(real, fake),
         findings=_finding_rows(result, real, fake),
         skipped=_skipped_rows(result.skipped),
         missing=_missing_parts(result, exhibit, cached),
     )
+
+
+def _sample_sentence(shown: int, sampled: int, images: int | None) -> str:
+    """Which generated images are shown with their nearest real ones; empty if all are.
+
+    Args:
+        shown: number of images on the page.
+        sampled: number of images whose nearest real ones were searched.
+        images: number of images in the set; None if unknown.
+    """
+    if shown == images:
+        return ""
+    sample = f"a random sample of {sampled}" + ("" if images is None else f" of the {images:,} images")
+    if sampled == images:
+        return f"Only the {shown} nearest pairs are shown."
+    if shown == sampled:
+        return f"The generated images are {sample}; the others may contain nearer pairs."
+    return f"These are the {shown} nearest pairs of {sample}; the others may contain nearer pairs."
 
 
 def _missing_parts(result: Comparison, exhibit: Exhibit | None, cached: Collection[str]) -> dict[str, str]:
@@ -325,13 +348,18 @@ def _duplicates_sentences(result: Comparison) -> list[str]:
 def _duplicates_sentence(name: str, copies: Duplicates) -> str:
     kinds = [
         f"{copies.exact:,} pixel-identical" if copies.exact else "",
-        f"{copies.near:,} near duplicates" if copies.near else "",
+        f"{copies.near:,} near duplicate{'s' * (copies.near > 1)}" if copies.near else "",
     ]
     text = (
-        f"{name}: {copies.copies:,} of {copies.images:,} images ({_percent(copies.share)}) are duplicates "
-        f"({', '.join(filter(None, kinds))}); {copies.unique:,} images are unique"
+        f"{name}: {copies.copies:,} of {copies.images:,} images ({_percent(copies.share)}) "
+        f"{'is a duplicate' if copies.copies == 1 else 'are duplicates'} ({', '.join(filter(None, kinds))}); "
+        f"{copies.unique:,} different image{'s' * (copies.unique > 1)}"
     )
-    often = [f"{images:,} occur {times} times" for times, images in copies.multiplicities.items() if times > 1]
+    often = [
+        f"{images:,} {'occurs' if images == 1 else 'occur'} {times:,} times"
+        for times, images in copies.multiplicities.items()
+        if times > 1
+    ]
     more = " and others more often" if len(often) > _MOST_TIMES else ""
     searched = "" if copies.complete else "; the set is too large to search it for near duplicates"
     return f"{text}; {', '.join(often[:_MOST_TIMES])}{more}{searched}."
@@ -386,13 +414,14 @@ def _histogram_rows(real: Sequence[float] | None, fake: Sequence[float] | None) 
 
 
 def _finding_rows(result: Comparison, real: Health | None, fake: Health | None) -> list[tuple[str, str, str, str]]:
-    """Findings in FAKE, in REAL, and between the two, without repetitions; a dash if the set is unknown."""
+    """Findings in FAKE, in REAL, and between the two, without repetitions; no set if it is unknown."""
     known: list[tuple[str, Iterable[Finding]]] = [
         (name, health.findings) for name, health in (("FAKE", fake), ("REAL", real)) if health is not None
     ]
-    among = "both sets" if real is not None and fake is not None else "–"
     if result.diagnosis is not None:
-        known.append((among, (*result.diagnosis.findings, *result.diagnosis.real_findings)))
+        # Without the properties of FAKE, its own findings are not distinguished from differences between the sets.
+        known.append(("FAKE against REAL" if fake is not None else "", result.diagnosis.findings))
+        known.append(("REAL", result.diagnosis.real_findings))
     seen: set[Finding] = set()
     rows = []
     for where, findings in known:

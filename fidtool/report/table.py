@@ -67,7 +67,7 @@ def table_lines(evaluation: Evaluation, width: int, styled: bool = False) -> lis
         lines += [*([""] if position else []), *_rows([names, *block], styled)]
     texts = []
     if any(column.best for column in columns):
-        legend = "* best of its column" + (", or not distinguishable from it" if _has_ties(evaluation) else "")
+        legend = "* best of its column" + (", or not distinguishable from it" if has_ties(evaluation) else "")
         real = any(is_real(result) for result in evaluation.results)
         texts = [f"{legend}{' (sets that contain images of REAL are not considered)' if real else ''}"]
     for text in [*texts, *verdict_lines(evaluation, short_names([result.fake for result in evaluation.results]))]:
@@ -75,7 +75,7 @@ def table_lines(evaluation: Evaluation, width: int, styled: bool = False) -> lis
     return lines
 
 
-def _has_ties(evaluation: Evaluation) -> bool:
+def has_ties(evaluation: Evaluation) -> bool:
     """Whether a FAKE is marked because it cannot be distinguished from the best."""
     results, differences = evaluation.results, evaluation.differences
     bars = [None if result.uncertainty is None else result.uncertainty.corrected for result in results]

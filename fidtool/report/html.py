@@ -33,7 +33,12 @@ _MOST_DIFFERENCES = 190
 """If there are more, only the differences to the best FAKE are shown: their number grows quadratically."""
 _MOST_WARNINGS = 3
 """Maximum number of warnings shown initially; if there are more, all are in a collapsed block."""
-_LABELS = {"weights_sha256": "Weights, SHA-256", "dims": "Dimensions", "ddof": "Covariance, ddof"}
+_LABELS = {
+    "weights_sha256": "Weights, SHA-256",
+    "dims": "Dimensions",
+    "normalization": "Normalisation",
+    "ddof": "Covariance, ddof",
+}
 _MOST_TILES = 6
 """Maximum number of FAKEs whose scores are at the top of the page."""
 
@@ -293,14 +298,14 @@ def _definition_rows(prefix: str, definition: Definition | None) -> list[tuple[s
     return [(f"{prefix}{label}", str(value)) for label, value in values.items()]
 
 
-def _run_rows(run: RunRecord) -> list[tuple[str, str]]:
+def _run_rows(run: RunRecord) -> list[tuple[str, str | tuple[str, ...]]]:
     speed = "" if run.images_per_second is None else f", {run.images_per_second:.1f} images/s"
     resumed = f", {run.images_resumed:,} from a checkpoint" if run.images_resumed else ""
-    rows = {
+    rows: dict[str, str | tuple[str, ...]] = {
         "Started": run.date.replace("T", " ").replace("Z", " UTC"),
         "Host": run.host,
         "Settings": _settings_text(run.config) or "defaults",
-        **({"Notes": "; ".join(run.notes)} if run.notes else {}),
+        **({"Notes": run.notes} if run.notes else {}),
         "Device": run.device,
         "Precision": ", ".join(filter(None, (run.precision, run.kernels))),
         "Processes": f"{run.world_size} ({run.backend})" if run.world_size > 1 else str(run.world_size),

@@ -287,7 +287,7 @@ def _tiles(result: Comparison, distance: str) -> list[Tile]:
     tiles = _uncertainty_tiles(result.uncertainty, distance)
     diagnosis, duplicates = result.diagnosis, result.duplicates
     if diagnosis is not None and diagnosis.distance_without_copies is not None:
-        remark = "" if duplicates is None else f"of {duplicates.unique:,} unique images"
+        remark = "" if duplicates is None else f"of {duplicates.unique:,} different images"
         tiles.append(Tile(f"{distance} without duplicates", f"{diagnosis.distance_without_copies:.4f}", remark))
     if duplicates is not None and duplicates.copies:
         tiles.append(

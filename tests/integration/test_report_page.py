@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fidtool.labels import Labels
 from fidtool.report.html import html_report
 from support.processes import PATIENCE
 from support.report_samples import METRICS, NASTY, bare, rich, write_image
@@ -95,7 +96,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Three pages: two FAKEs with hostile names and a missing image, one FAKE, and long values."""
+    """Four pages: two FAKEs with hostile names and a missing image, one FAKE, long values, a network's long name."""
     folder = tmp_path_factory.mktemp("pages")
     names = [NASTY.replace("/", "|") + ".png", os.fsdecode(b"no text \xff.png"), "plain.png"]
     images = [write_image(folder, name, (32, 32), seed) for seed, name in enumerate(names)]
@@ -104,6 +105,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "several": html_report(*rich(bare(f"runs/{NASTY}/step1", "runs/step2" + "0" * 90), images)),
         "single": html_report(*rich(bare("runs/fake"), images)),
         "metrics": _all_metrics(images),
+        "network": _named_network(images),
     }
     for name, html in pages.items():
         (folder / f"{name}.html").write_text(html, encoding="utf-8")
@@ -127,6 +129,21 @@ def _all_metrics(images: list[str]) -> str:
     )
     run = replace(evaluation.run, warnings=tuple(f"warning number {number}" for number in range(5)))
     return html_report(replace(evaluation, results=results, run=run), exhibits)
+
+
+def _named_network(images: list[str]) -> str:
+    """Return a page about the features of a network with a long name."""
+    evaluation, exhibits = rich(bare("runs/good", "runs/other", "runs/bad"), images)
+    labels = Labels("my_folder_of_networks.py:my_own_network", 16)
+    results = tuple(
+        replace(
+            result,
+            labels=labels,
+            metrics={labels.key(name): value for name, value in result.metrics.items()},
+        )
+        for result in evaluation.results
+    )
+    return html_report(replace(evaluation, results=results), exhibits)
 
 
 def opened(browser: Browser, file: Path, size: tuple[int, int] = _DESK, **settings: Any) -> Opened:
@@ -233,7 +250,7 @@ def test_both_themes_have_sufficient_contrast(scheme: str, browser: Browser, fil
 
 
 @pytest.mark.parametrize("size", [_PHONE, _DESK])
-@pytest.mark.parametrize("name", ["several", "single", "metrics"])
+@pytest.mark.parametrize("name", ["several", "single", "metrics", "network"])
 def test_no_window_needs_horizontal_scrolling(
     name: str, size: tuple[int, int], browser: Browser, files: dict[str, Path]
 ) -> None:
@@ -247,6 +264,24 @@ def test_no_window_needs_horizontal_scrolling(
         ".chart svg text", "all => all.map(each => each.getBoundingClientRect().height).filter(Boolean)"
     )
     assert min(sizes) > 9, "text in charts must be readable as well"
+    page.context.close()
+
+
+@pytest.mark.parametrize("size", [_PHONE, _DESK])
+@pytest.mark.parametrize("name", ["network", "several", "single"])
+def test_the_texts_of_charts_are_inside_and_apart(
+    name: str, size: tuple[int, int], browser: Browser, files: dict[str, Path]
+) -> None:
+    page = opened(browser, files[name], size).page
+    touching = """[...document.querySelectorAll('.chart svg')].filter(svg => svg.checkVisibility()).flatMap(svg => {
+      const room = svg.getBoundingClientRect();
+      const boxes = [...svg.querySelectorAll('text')].map(each => [each.textContent, each.getBoundingClientRect()]);
+      const meet = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom - 2 && b.top < a.bottom - 2;
+      const beyond = boxes.filter(([, box]) => box.right > room.right + 12 || box.left < room.left - 1);
+      const pairs = boxes.filter(([, one], place) => boxes.slice(place + 1).some(([, other]) => meet(one, other)));
+      return [...beyond, ...pairs].map(([text]) => text);
+    })"""
+    assert page.evaluate(touching) == []
     page.context.close()
 
 

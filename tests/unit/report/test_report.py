@@ -13,9 +13,12 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from fidtool.diagnose.duplicates import Duplicates
+from fidtool.distances.jackknife import Interval
 from fidtool.errors import InputError
 from fidtool.images.lookup import ImageLookup
-from fidtool.report.charts import sweep_of, title_of
+from fidtool.labels import Labels
+from fidtool.report.charts import Chart, Sweep, SweepPoint, curve_chart, sweep_chart, sweep_of, title_of
 from fidtool.report.files import check_shown, require_report_extra, write_plot
 from fidtool.report.html import html_report
 from fidtool.report.names import command_line, legible, numbers_of, short_names, shortened
@@ -34,7 +37,7 @@ from fidtool.report.sheets import (
     thumbnail_of,
 )
 from fidtool.report.text import influence_lines
-from fidtool.results import Comparison, Evaluation, Exhibit, HarmfulImage
+from fidtool.results import Comparison, Difference, Evaluation, Exhibit, HarmfulImage, Uncertainty
 from support.report_samples import COMMAND, METRICS, NASTY, bare, rich, write_image
 
 pytest.importorskip("jinja2", reason="needs fidtool[report]")
@@ -240,6 +243,100 @@ def test_the_best_bias_corrected_distance_is_marked(files: list[str]) -> None:
     assert found.rows[1][place].value.value == "–", "withheld"
 
 
+def lead(evaluation: Evaluation) -> str:
+    """Return the text above the table of the overview."""
+    html = html_report(evaluation, [None] * len(evaluation.results))
+    return section(html, "overview").partition("All metrics of each set")[0]
+
+
+def test_the_overview_says_which_sets_are_never_marked_as_best() -> None:
+    three = bare("real", "b", "c")
+    assert "Sets that contain images of REAL are never marked as best." in lead(three)
+    one = "No set is marked as best: sets that contain images of REAL are excluded, and only one other set remains."
+    assert one in lead(bare("real", "b"))
+    assert "excluded, and no other set remains." in lead(bare("real", "real"))
+    assert "images of REAL" not in lead(bare("a", "b"))
+
+
+def test_the_overview_mentions_ties_only_if_sets_are_marked_for_them(files: list[str]) -> None:
+    evaluation, _ = rich(bare("a", "b", "c"), files)
+    own = tuple(replace(result, diagnosis=None) for result in evaluation.results)
+    evaluation = replace(evaluation, results=own)
+    text = "In the columns FID and Bias-corrected FID, sets whose difference to the best one is not significant are"
+    assert "not significant are marked" not in lead(evaluation), "all differences are significant"
+    unclear = Difference("a", "b", Interval(-0.5, 1.0, -2.5, 1.5))
+    tied = replace(evaluation, differences=(unclear, *evaluation.differences[1:]))
+    assert text in lead(tied)
+    excluded = replace(tied, results=(replace(own[0], real="a"), *own[1:]))
+    assert text not in lead(excluded), "the tied set is not marked"
+
+
+def test_features_that_all_metrics_share_are_named_once() -> None:
+    values = {"fid_64": 1.0, "kid_64": 0.5, "kid_std_64": 0.1, "precision_64": 0.5}
+    evaluation = valued(bare("a", "b"), values, values)
+    results = tuple(replace(result, labels=Labels(dims=64)) for result in evaluation.results)
+    found = overview_of(replace(evaluation, results=results))
+    assert [column.qualifier for column in found.columns] == ["64 dimensions", "", ""]
+    assert found.remarks == ("Features of all values: 64 dimensions.",)
+    mixed = tuple(replace(result, metrics={**values, "cmmd": 1.0}) for result in results)
+    found = overview_of(replace(evaluation, results=mixed))
+    assert [column.qualifier for column in found.columns] == ["64 dimensions"] * 3 + [""]
+    assert found.remarks == ()
+
+
+# --- charts ----------------------------------------------------------------------------------------------------------
+
+NAMED = "FD (my_other_network.py:network)"
+
+
+def drawn(scale: float, title: str, corrected: Interval | None) -> list[Chart]:
+    """Return a curve, and the distances of three FAKEs for a narrow and for a wide window."""
+    curve = ((12_500, 4.1 * scale), (25_000, 2 * scale), (37_500, 1.5 * scale), (50_000, 1.2 * scale))
+    charts = [curve_chart(Uncertainty(None, corrected, "", curve), title, "name", "key")]
+    sweep = Sweep(tuple(SweepPoint(x, f"set{x}", scale * x, corrected) for x in (1, 2, 3)), "", title)
+    charts += [sweep_chart(sweep, "title", "key", wide=wide) for wide in (False, True)]
+    return [chart for chart in charts if chart is not None]
+
+
+@pytest.mark.parametrize("scale", [1e-5, 1e-3, 1.0, 1e5])
+@pytest.mark.parametrize("title", ["FID (64 dimensions)", NAMED])
+def test_the_legend_leaves_the_plot_its_width(scale: float, title: str) -> None:
+    for chart in drawn(scale, title, Interval(-scale, scale / 2, -2 * scale, scale / 2)):
+        lines = re.findall(r'd="M ([\d.]+) [\d.]+ L ([\d.]+) [\d.]+" [^>]*stroke: var\(--line\)', chart.svg)
+        assert max(float(end) - float(start) for start, end in lines) > 0.7 * chart.width
+        assert re.findall(r">(F[^<]*|bias[^<]*)</text>", chart.svg) == [
+            title.partition(" ")[0],
+            "bias-corrected, 95 % interval",
+        ]
+
+
+def test_a_single_series_has_no_legend() -> None:
+    for chart in drawn(1.0, NAMED, None):
+        assert not re.search(">FD[^<]*</text>", chart.svg)
+
+
+def marker_positions(evaluation: Evaluation, folder: Path) -> tuple[set[float], set[float]]:
+    """Return the horizontal positions of the distances and of the bias-corrected distances, without the legend."""
+    write_plot(evaluation, folder / "plot.svg")
+    plot = (folder / "plot.svg").read_text().partition('<g id="legend')[0]
+    uses = re.findall(r'<use xlink:href="#\w+" x="([\d.]+)" y="[\d.]+" style="fill: (#\w+); stroke: #', plot)
+    first, second = ({float(x) for x, colour in uses if colour == wanted} for wanted in ("#1f5fbf", "#b3530a"))
+    return first, second
+
+
+@pytest.mark.parametrize(("fakes", "beside"), [(("good", "other", "bad"), True), (("step1", "step2", "step4"), False)])
+def test_error_bars_are_beside_points_that_are_not_joined(
+    fakes: tuple[str, ...], beside: bool, files: list[str], tmp_path: Path
+) -> None:
+    distances, corrected = marker_positions(rich(bare(*fakes), files)[0], tmp_path)
+    assert (len(distances), len(corrected)) == (3, 2), "the second FAKE has no interval"
+    nearest = [min(abs(x - other) for other in distances) for x in corrected]
+    if beside:
+        assert all(6 < gap < 30 for gap in nearest), "apart, but nearer than to the next FAKE"
+    else:
+        assert max(nearest) < 0.1
+
+
 # --- all sets --------------------------------------------------------------------------------------------------------
 
 
@@ -254,6 +351,14 @@ def test_the_chart_precedes_the_warnings_and_these_the_overview() -> None:
     assert html.index('id="chart"') < html.index('id="warnings"') < html.index('id="overview"')
     contents = html[html.index("<nav") :]
     assert contents.index("#chart") < contents.index("#warnings") < contents.index("#overview")
+
+
+def test_the_curve_of_a_single_set_precedes_the_warnings(files: list[str]) -> None:
+    html = html_report(*rich(bare("a"), files))
+    for text, kind in ((html.partition("</nav>")[2], 'id="{}"'), (html.partition("</nav>")[0], 'href="#{}"')):
+        order = [text.index(kind.format(part)) for part in ("fake-curve", "warnings", "fake-metrics", "fake-sets")]
+        assert order == sorted(order)
+        assert text.count(kind.format("fake-curve")) == 1
 
 
 @pytest.mark.parametrize("fakes", [("a",), ("a", "b")])
@@ -420,7 +525,8 @@ def test_images_with_negative_effects_do_not_raise_the_distance(files: list[str]
         assert ("up.png" in text) == raising
         assert "none.png" not in text
         assert "down.png" not in text
-        assert ("No image raises the FID" in text) != raising
+        none = "No image raises the FID: to first order, removing any single image would raise it."
+        assert (none in text) != raising
         lines = "\n".join(influence_lines(found))
         assert ("up.png" in lines) == raising
         assert "none.png" not in lines
@@ -484,6 +590,101 @@ def test_the_limit_of_images_is_kept(fakes: int) -> None:
     names = [str(number) for number in range(fakes)]
     evaluation, exhibits = rich(bare(*names), [f"{number}.png" for number in range(300)])
     assert len(sheets_of(evaluation.results, exhibits, names, Thumbnail).files) <= MOST_IMAGES
+
+
+# --- sentences and settings ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("found", "sentence"),
+    [
+        (
+            Duplicates(340, 336, 4, 0, {1: 334, 2: 1, 4: 1}, None, ()),
+            "FAKE: 4 of 340 images (1.2\u00a0%) are duplicates (4 pixel-identical); 336 different images; "
+            "1 occurs 2 times, 1 occurs 4 times.",
+        ),
+        (
+            Duplicates(2000, 1999, 0, 1, {1: 1998, 2: 1}, None, ()),
+            "FAKE: 1 of 2,000 images (0.1\u00a0%) is a duplicate (1 near duplicate); 1,999 different images; "
+            "1 occurs 2 times.",
+        ),
+        (
+            Duplicates(5, 1, 2, 2, {5: 1}, None, ()),
+            "FAKE: 4 of 5 images (80.0\u00a0%) are duplicates (2 pixel-identical, 2 near duplicates); "
+            "1 different image; 1 occurs 5 times.",
+        ),
+        (
+            Duplicates(100, 96, 4, 0, {1: 92, 2: 4}, None, ()),
+            "FAKE: 4 of 100 images (4.0\u00a0%) are duplicates (4 pixel-identical); 96 different images; "
+            "4 occur 2 times.",
+        ),
+    ],
+)
+def test_duplicates_are_described(found: Duplicates, sentence: str, files: list[str]) -> None:
+    evaluation, exhibits = rich(bare("fake"), files)
+    (result,) = evaluation.results
+    assert result.diagnosis is not None
+    diagnosis = replace(result.diagnosis, fake=found)
+    page = html_report(replace(evaluation, results=(replace(result, diagnosis=diagnosis),)), exhibits)
+    assert sentence in Page(page).text
+
+
+def test_findings_name_the_set_that_they_are_about(files: list[str]) -> None:
+    evaluation, exhibits = rich(bare("fake"), files)
+    text = section(html_report(evaluation, exhibits), "fake-findings")
+    assert "high FAKE: 3 images look like noise" in text
+    assert "medium FAKE against REAL: FAKE's images are smaller" in text
+    (full,) = exhibits
+    assert full is not None
+    text = section(html_report(evaluation, [replace(full, fake=None)]), "fake-findings")
+    assert "medium FAKE's images are smaller" in text, "it is unknown which findings are about FAKE alone"
+
+
+@pytest.mark.parametrize(
+    ("fakes", "images", "sentence"),
+    [
+        (1, 340, "The generated images are a random sample of 24 of the 340 images; the others may contain nearer"),
+        (9, 340, "These are the 9 nearest pairs of a random sample of 24 of the 340 images; the others may contain"),
+        (9, 24, "Only the 9 nearest pairs are shown."),
+        (1, None, "The generated images are a random sample of 24; the others may contain nearer pairs."),
+        (1, 24, ""),
+    ],
+)
+def test_the_sample_of_the_nearest_pairs_is_described(
+    fakes: int, images: int | None, sentence: str, files: list[str]
+) -> None:
+    names = [f"set-{place}" for place in "abcdefghi"[:fakes]]
+    evaluation, exhibits = rich(bare(*names), files[:1])
+    results = tuple(replace(result, count_fake=images) for result in evaluation.results)
+    some = [each and replace(each, neighbours=each.neighbours[:24]) for each in exhibits]
+    html = html_report(replace(evaluation, results=results), some)
+    text = section(html, f"fake{'-1' * (fakes > 1)}-neighbours")
+    assert sentence in text
+    if not sentence:
+        assert "sample" not in text
+
+
+def test_settings_and_notes_are_plain_text() -> None:
+    evaluation = bare("fake")
+    notes = ("--metrics all omits 'is': it is not defined", "dims taken from real.npz")
+    config = {"metrics": ["fid", "kid"], "kid_subset_size": 340, "cache": False, "metric_options": {"a.b": 2}}
+    evaluation = replace(
+        evaluation,
+        run=replace(evaluation.run, config=config, notes=notes),
+        settings={"kid": {"subsets": 100, "subset_size": 340}, "prdc": {"nearest_k": 5}, "own": {"fast": True}},
+    )
+    html = html_report(evaluation, [None])
+
+    def row(label: str) -> list[str]:
+        cell = html.partition(f'<th scope="row">{label}</th><td>')[2].partition("</td>")[0]
+        return [text.replace("&#39;", "'") for text in re.split("<[^>]+>", cell) if text]
+
+    assert row("Settings") == ["metrics: fid, kid; kid subset size: 340; cache: no; metric options: a.b 2"]
+    assert row("Notes") == list(notes)
+    assert row("Settings of KID") == ["subsets: 100; subset size: 340"]
+    assert row("Settings of Precision, Recall, Density, Coverage") == ["nearest k: 5"]
+    assert row("Settings of own") == ["fast: yes"]
+    assert "Notes" not in html_report(bare("fake"), [None])
 
 
 # --- thumbnails ------------------------------------------------------------------------------------------------------

@@ -184,7 +184,7 @@ def test_the_page_shows_the_record(here: Run, sets: tuple[Path, Path], tmp_path:
         f"fidtool compute real fake --extractor {TINY} --num 30 --report page.html --json",
         run["host"],
         run["date"].replace("T", " ").replace("Z", " UTC"),
-        f"num=30, extractor=&#39;{TINY}&#39;<",
+        f"<td>num: 30; extractor: {TINY}<",
         f"30 of {COUNT}",
         f"against 30 of {COUNT} real ones",
     ):

@@ -59,12 +59,12 @@ def test_a_file_without_features_is_refused_before_any_work(here: Run, sets: tup
     file = tmp_path / "real.npz"
     assert here("stats", sets[0], "-o", file, "--extractor", TINY).status == 0
     for settings, words in (
-        (["--metrics", "fid,kid", *SMALL], ["features of each image"]),
+        (["--metrics", "fid,kid", *SMALL], ["features of each image", "--metrics kid"]),
         (["--metrics", "cmmd", *METRICS[2:4]], ["CMMD", "no statistics"]),
     ):
         refused = here("compute", file, sets[1], "--extractor", TINY, *settings)
         assert refused.status == 2
-        for word in (*words, "real.npz", "--metrics kid`"):
+        for word in (*words, "real.npz", "fidtool stats"):
             assert word in refused.error
 
 

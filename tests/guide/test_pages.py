@@ -66,7 +66,12 @@ def test_command_shows_a_topic(here: Run, typed: str) -> None:
 
 @pytest.mark.parametrize(
     ("typed", "meant"),
-    [("cacheing", "did you mean caching? "), ("d", "did you mean d"), ("p", "did you mean p"), ("???", "; choose from ")],
+    [
+        ("cacheing", "did you mean caching? "),
+        ("d", "did you mean d"),
+        ("p", "did you mean p"),
+        ("???", "; choose from "),
+    ],
 )
 def test_unknown_topic(here: Run, typed: str, meant: str) -> None:
     done = here("guide", typed)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
 import pytest
 
 from support.command_line import Run, frechet
+from support.documents import read_document
 from support.pictures import make_pictures
 from support.places import TINY
 
@@ -63,5 +63,5 @@ def test_only_rank_zero_prints_the_table(fidtool: Run, sets: tuple[Path, Path, P
     arguments = ("--", "compute", *sets, "--extractor", TINY, "--num", 30, "--format", "table", "-o", "out.json")
     run = fidtool(*arguments, ranks=2, fresh=True)
     assert [line.split()[0] for line in run.stdout.splitlines()] == ["FAKE", "fake", "other", "*"], run.stderr
-    command = json.loads((sets[0].parent / "out.json").read_text())["run"]["command"]
+    command = read_document(sets[0].parent / "out.json")["run"]["command"]
     assert command == ["torchrun", "--nproc-per-node=2", "-m", "fidtool", *map(str, arguments)]

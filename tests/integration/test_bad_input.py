@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import pytest
 
 from support.bad_sets import COUNT, SMALL, half, make_place
 from support.command_line import Outcome, Run, frechet
+from support.documents import read_document
 from support.inside import COMMANDS
 from support.pictures import make_pictures
 from support.places import FD
@@ -142,7 +142,7 @@ def test_a_failure_writes_json(here: Run, place: Path, name: str) -> None:
     assert result["exit"] == {"code": 2, "reason": outcome.error.removeprefix("error: ")}
     assert [text for text in texts if text not in result["exit"]["reason"]] == []
     # The result of an earlier successful run must not remain in the --output file.
-    assert json.loads((place / "out.json").read_text()) == result
+    assert read_document(place / "out.json") == result
 
 
 def test_a_missed_gate_is_status_3(here: Run, place: Path) -> None:
@@ -175,7 +175,7 @@ def test_a_result_with_a_file_name_that_is_not_unicode(here: Run, place: Path, a
     if arguments == ["--json"]:
         assert outcome.fid > 0
     if "--output" in arguments:
-        assert frechet(json.loads((place / "out.json").read_text())["results"][0]) > 0
+        assert frechet(read_document(place / "out.json")["results"][0]) > 0
 
 
 def _empty(file: Path) -> None:
@@ -197,4 +197,4 @@ def test_an_unreadable_image_is_named(here: Run, place: Path, damage: Callable[[
     refused(here("compute", "real", "fake", *SMALL, "--quiet"), "fake/00011.png", "fix or remove")
     outcome = here("compute", "real", "fake", *SMALL, "--json", "--quiet", "--output", "out.json")
     assert outcome.json["exit"] == {"code": 2, "reason": outcome.error.removeprefix("error: ")}
-    assert json.loads((place / "out.json").read_text()) == outcome.json
+    assert read_document(place / "out.json") == outcome.json

@@ -20,6 +20,7 @@ from PIL import Image
 
 import fidtool
 from support.command_line import Run
+from support.documents import read_document
 from support.exact_sets import NETWORK, bells, beside_network, make_exact_pictures, pixels
 from support.goldens import Golden, masked, near, placed
 from support.inside import inception, package_without_weights
@@ -46,7 +47,7 @@ def test_one_pair(golden: Golden, here: Run, place: Path) -> None:
     """As JSON, as text with a JSON file, and from the cache."""
     first = shown(here("compute", "real", "fake", *CPU, "--json"), place)
     again = shown(here("compute", "real", "fake", *CPU, "--output", "out.json"), place)
-    written = json.loads((place / "out.json").read_text())
+    written = read_document(place / "out.json")
     result = near({"results": written["results"], "cached": written["run"]["cached"]}, DIGITS)
     golden("results/one_pair", {"first": first, "again": again, "written": result})
     assert (place / "out.json").read_text() == json.dumps(written, indent=2) + "\n"
@@ -112,7 +113,7 @@ def test_gates(golden: Golden, here: Run, place: Path) -> None:
     found: dict[str, Any] = {}
     for name, options in gates.items():
         text = shown(here("compute", "real", "fake", *CPU, *options, "--output", "out.json"), place)
-        found[name] = {**text, "exit": json.loads((place / "out.json").read_text())["exit"]}
+        found[name] = {**text, "exit": read_document(place / "out.json")["exit"]}
     golden("results/gates", found)
 
 

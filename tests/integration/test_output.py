@@ -14,6 +14,7 @@ import pytest
 import fidtool as package
 from fidtool.cli.main import main
 from support.command_line import Run, frechet
+from support.documents import checked, read_document
 from support.pictures import make_pictures
 from support.places import FD, SUPPORT, TINY
 from support.processes import PATIENCE
@@ -40,7 +41,7 @@ def test_several_fakes_have_one_line_each(fidtool: Run, sets: tuple[Path, Path, 
     run = fidtool("compute", real, fake, other, real, "--extractor", TINY, "--no-cache", "--output", "out.json")
     lines = run.stdout.splitlines()
     assert [line.split("  ", 1)[1] for line in lines] == [str(fake), str(other), str(real)]
-    record = json.loads((real.parent / "out.json").read_text())
+    record = read_document(real.parent / "out.json")
     assert record["run"]["images_computed"] == 120, "each of the three folders is processed once"
     assert [f"{FD}: {frechet(result):.4f}" for result in record["results"]] == [
         line.split("  ", 1)[0] for line in lines
@@ -64,7 +65,7 @@ def test_python_api_gives_the_same_evaluation(fidtool: Run, sets: tuple[Path, Pa
     run = fidtool("compute", real, fake, other, "--extractor", TINY, "--num", 30, "--seed", 5, "--json")
     theirs = [frechet(result) for result in run.json["results"]]
     assert [result.frechet_distance for result in ours.results] == theirs
-    assert ours.to_dict()["protocol"] == run.json["protocol"]
+    assert checked(ours.to_dict())["protocol"] == run.json["protocol"]
     with pytest.raises(ValueError, match="2 results"):
         _ = ours.fid
 
@@ -149,7 +150,7 @@ def test_a_full_or_closed_stdout_does_not_lose_the_result(
             errors = [line for line in ended.stderr.splitlines() if not line.startswith("warning: ")]
             assert len(errors) == 1, ended.stderr
             assert errors[0].startswith("error: the result could not be written to stdout")
-            assert frechet(json.loads(written.read_text())["results"][0]) > 0
+            assert frechet(read_document(written)["results"][0]) > 0
     os.close(gone)
 
 
@@ -227,7 +228,7 @@ def test_an_earlier_result_is_overwritten(here: Run, sets: tuple[Path, Path, Pat
     output.touch()
     for _ in range(2):
         assert here("compute", real, fake, "--extractor", TINY, "--output", output).status == 0
-        assert frechet(json.loads(output.read_text())["results"][0]) > 0
+        assert frechet(read_document(output)["results"][0]) > 0
 
 
 def test_commands_without_images_print_once_per_machine(fidtool: Run) -> None:

@@ -16,6 +16,7 @@ import torch
 from PIL import Image, ImageFilter
 
 from support.command_line import Run, frechet
+from support.documents import read_document
 from support.pictures import make_pictures
 from support.places import EXAMPLES, FD, SMALL_NETWORK, TINY
 from support.processes import PATIENCE
@@ -171,7 +172,7 @@ def test_gate_passes(gate: Gate, sets: tuple[Path, Path], tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{FD}: ")
     assert "gate PASSED: at most 1000 (details in fid.json)" in done.stderr
-    report = json.loads((tmp_path / "fid.json").read_text())
+    report = read_document(tmp_path / "fid.json")
     assert report["exit"]["code"] == 0
     assert 0 < frechet(report["results"][0]) < 1000
 
@@ -180,7 +181,7 @@ def test_missed_gate_is_status_3(gate: Gate, sets: tuple[Path, Path], tmp_path: 
     done = gate(*sets, 0, *OPTIONS, "--json", FID_JSON="reports.json")
     assert done.returncode == 3, done.stderr
     assert "gate MISSED: above 0 (details in reports.json)" in done.stderr
-    report = json.loads((tmp_path / "reports.json").read_text())
+    report = read_document(tmp_path / "reports.json")
     assert report["exit"]["code"] == 3
     assert json.loads(done.stdout) == report, "stdout has the JSON and nothing else"
 
@@ -193,7 +194,7 @@ def test_bad_input_is_status_2_without_a_verdict(gate: Gate, sets: tuple[Path, P
     assert done.returncode == 2, done.stderr
     assert "00003.png" in done.stderr
     assert "gate NOT EVALUATED: bad usage or bad input" in done.stderr
-    assert json.loads(stale.read_text())["exit"]["code"] == 2
+    assert read_document(stale)["exit"]["code"] == 2
 
 
 @pytest.mark.parametrize("limit", ["ten", "nan"])
@@ -203,7 +204,7 @@ def test_bad_limit_removes_an_earlier_result(gate: Gate, sets: tuple[Path, Path]
     done = gate(*sets, limit, *OPTIONS)
     assert done.returncode == 2, done.stderr
     assert "NOT EVALUATED" in done.stderr
-    assert not stale.exists() or json.loads(stale.read_text())["exit"]["code"] == 2
+    assert not stale.exists() or read_document(stale)["exit"]["code"] == 2
 
 
 def test_usage_of_the_gate(gate: Gate) -> None:

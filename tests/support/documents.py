@@ -6,6 +6,7 @@ import json
 import textwrap
 from collections.abc import Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from jsonschema import Draft202012Validator
@@ -32,6 +33,11 @@ def checked(document: dict[str, Any]) -> dict[str, Any]:
     faults = [f"{fault.json_path}: {fault.message}" for fault in validator.iter_errors(document)]
     assert not faults, "\n".join(faults)
     return document
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """Return the document in a file, see `checked`."""
+    return checked(json.loads(path.read_text("utf-8")))
 
 
 def described_keys() -> str:

@@ -107,7 +107,9 @@ class Bench:
         for flag in ("protocol", "metrics"):
             output = self._place / "asking"
             side.run(fidtool(f"compute {SETS} {SMALL} --{flag} nonsense"), output)
-            listing = re.search(r"(?:[Tt]here are|[Cc]hoose from) (.*?)(;|$)", Path(f"{output}-0.err").read_text().strip())
+            listing = re.search(
+                r"(?:[Tt]here are|[Cc]hoose from) (.*?)(;|$)", Path(f"{output}-0.err").read_text().strip()
+            )
             if listing is None:
                 raise click.ClickException(f"the version {side.name} does not list the values of --{flag}")
             listed[flag] = re.findall(r"[\w-]+", listing[1])

@@ -254,6 +254,11 @@ class Comparison:
         return self.metrics.get(self.labels.key(name))
 
     @property
+    def corrected(self) -> Interval | None:
+        """The bias-corrected Fréchet distance with its interval; None if unknown."""
+        return None if self.uncertainty is None else self.uncertainty.corrected
+
+    @property
     def titles(self) -> dict[str, str]:
         """Titles of the values in text, by their plain names, in the order in which they are listed."""
         return {name: self.labels.title(name) for name in self.labels.numbers if self.value(name) is not None}
@@ -414,8 +419,7 @@ class Evaluation:
     @property
     def differences_to_best(self) -> tuple[Difference, ...]:
         """Differences that involve the FAKE with the lowest bias-corrected Fréchet distance."""
-        bars = {result.fake: result.uncertainty.corrected for result in self.results if result.uncertainty}
-        values = {fake: interval.value for fake, interval in bars.items() if interval is not None}
+        values = {result.fake: result.corrected.value for result in self.results if result.corrected is not None}
         best = min(values, key=lambda fake: values[fake], default=None)
         return tuple(each for each in self.differences if best in (each.first, each.second))
 

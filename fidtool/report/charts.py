@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 from fidtool.distances.jackknife import Interval
 from fidtool.errors import InputError, option
 from fidtool.redaction import redacted
-from fidtool.report.names import legible, numbers_of, short_names, short_title, shortened
+from fidtool.report.names import legible, numbers_of, short_names, short_title, shortened, split_title
 from fidtool.results import Comparison, Evaluation, Uncertainty
 
 if TYPE_CHECKING:
@@ -82,12 +82,7 @@ def sweep_of(results: Sequence[Comparison]) -> Sweep | None:
     counted = numbers_of(paths) if len(paths) > 1 else None
     numbers, axis = counted if counted is not None else ([float(place + 1) for place in range(len(paths))], "")
     points = [
-        SweepPoint(
-            number,
-            legible(shortened(name, _LONGEST_NAME)),
-            distance,
-            None if result.uncertainty is None else result.uncertainty.corrected,
-        )
+        SweepPoint(number, legible(shortened(name, _LONGEST_NAME)), distance, result.corrected)
         for number, name, distance, result in zip(numbers, short_names(paths), distances, results, strict=True)
     ]
     title = short_title(results[0].labels.title("fid"))
@@ -157,7 +152,7 @@ def _draw_sweep(axes: Axes, palette: _Palette, sweep: Sweep, wide: bool) -> None
     axes.plot(
         x,
         [point.distance for point in sweep.points],
-        label=without_network(sweep.title),
+        label=split_title(sweep.title)[0],
         color=palette.accent,
         marker="o",
         linestyle=_style(joined),
@@ -219,7 +214,7 @@ def _draw_curve(axes: Axes, palette: _Palette, uncertainty: Uncertainty, title: 
     """Draws the distance against the number of images, and the bias-corrected distance with its interval."""
     images = [number for number, _ in uncertainty.curve]
     distances = [distance for _, distance in uncertainty.curve]
-    label = without_network(title)
+    label, _ = split_title(title)  # the legend must be narrower than the chart, whose title names the network
     axes.plot(images, distances, label=label, color=palette.accent, marker="o", clip_on=False)
     if uncertainty.corrected is not None:
         interval = uncertainty.corrected
@@ -248,11 +243,6 @@ def _draw_histogram(axes: Axes, palette: _Palette, real: Sequence[float] | None,
 
 def _style(joined: bool, line: Literal["-", "--"] = "-") -> Literal["-", "--", "none"]:
     return line if joined else "none"
-
-
-def without_network(title: str) -> str:
-    """``FD`` for ``FD (dinov2)``: the legend must be narrower than the chart, whose title names the network."""
-    return title.partition(" (")[0]
 
 
 def _finish(axes: Axes, palette: _Palette, *, legend: bool) -> None:
@@ -319,7 +309,7 @@ def sweep_plot(evaluation: Evaluation, kind: str) -> bytes:
         figure = Figure(figsize=_INCHES, layout=ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.15))
         axes = figure.subplots()
         _draw_sweep(axes, _LIGHT, sweep, wide=True)
-        axes.set_ylabel(without_network(sweep.title), color=_LIGHT.ink)
+        axes.set_ylabel(split_title(sweep.title)[0], color=_LIGHT.ink)
         title = title_of(evaluation)
         lines = [shortened(line, _LONGEST_LINE) for line in (title.text, title.details)]
         # Names may contain dollar signs, which must not start a formula.

@@ -14,8 +14,8 @@ from fidtool.features.protocol import FEATURES
 from fidtool.images.lookup import ImageLookup
 from fidtool.labels import Labels
 from fidtool.metrics.registry import BUILT_IN
-from fidtool.report.charts import Chart, sweep_chart, sweep_of, title_of, without_network
-from fidtool.report.names import command_line, legible, short_names, short_title, shortened
+from fidtool.report.charts import Chart, sweep_chart, sweep_of, title_of
+from fidtool.report.names import command_line, legible, short_names, short_title, shortened, split_title
 from fidtool.report.overview import overview_of
 from fidtool.report.sections import Section, Tile, interval_text, rounded, section_of
 from fidtool.report.sheets import Sheets, Thumbnail, ThumbnailSize, sheets_of, shown, thumbnail_of
@@ -183,7 +183,7 @@ def _environment(python: bool) -> Environment:
         "rounded": rounded,
         "interval": interval_text,
         "shortened": shortened,
-        "without_network": without_network,
+        "without_features": lambda title: split_title(title)[0],
     }
     environment.globals |= {"shown": shown, "python": python, "exact_rows": _exact_rows}
     return environment
@@ -209,7 +209,7 @@ def _score_tiles(sections: Sequence[Section]) -> list[Tile]:
     """The scores of the FAKEs; none if there are too many for the top of the page."""
     if len(sections) > _MOST_TILES:
         return []
-    bars = [None if each.result.uncertainty is None else each.result.uncertainty.corrected for each in sections]
+    bars = [each.result.corrected for each in sections]
     remarks = ["" if bar is None else f"bias-corrected {rounded(bar.value, bar.error)}" for bar in bars]
     return [Tile(each.name, each.score, remark) for each, remark in zip(sections, remarks, strict=True)]
 
@@ -280,7 +280,7 @@ def _protocol_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
 def _metric_title(name: str, labels: Labels) -> str:
     """Titles of a metric's values, without the features that they are computed from."""
     values = [number.name for number in BUILT_IN[name].numbers] if name in BUILT_IN else []
-    return ", ".join(without_network(labels.title(value)) for value in values) or name
+    return ", ".join(split_title(labels.title(value))[0] for value in values) or name
 
 
 def _made_with(result: Comparison) -> list[tuple[str, Mapping[str, Any] | None]]:

@@ -39,6 +39,12 @@ def short_title(title: str) -> str:
     return legible(shortened(title, _LONGEST_TITLE))
 
 
+def split_title(title: str) -> tuple[str, str]:
+    """Return what a metric's title names: ``FD`` and the features, ``dinov2``, which may be empty."""
+    base, _, features = title.partition(" (")
+    return base, features.removesuffix(")")
+
+
 def short_names(paths: Sequence[str]) -> list[str]:
     """Return each path without the folders that all share; the whole paths if two would be equal."""
     paths = [redacted(path) for path in paths]

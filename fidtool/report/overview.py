@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fidtool.report.names import short_title
+from fidtool.report.names import legible, short_title, shortened, split_title
 from fidtool.report.sections import MetricValue, metric_value, rounded
-from fidtool.report.table import best_of, has_ties, is_real
+from fidtool.report.table import about_marks, best_of, common_features, corrected_values
 from fidtool.results import Comparison, Evaluation
 
 
@@ -54,7 +54,7 @@ class Overview:
 def overview_of(evaluation: Evaluation) -> Overview:
     """The overview of a run's results, at least one."""
     results, numbers = evaluation.results, evaluation.labels.numbers
-    features = _common_features(evaluation)
+    features = common_features(evaluation)
     columns: list[Column] = []
     cells: list[list[Cell]] = []
 
@@ -64,50 +64,14 @@ def overview_of(evaluation: Evaluation) -> Overview:
         cells.append([Cell(value, row in best) for row, value in enumerate(values)])
 
     for name, title in results[0].titles.items():
-        base, qualifier = _parts_of(title)
-        column = Column(base, "" if qualifier == features and name != "fid" else qualifier, numbers[name].better)
+        base, qualifier = split_title(short_title(title))
+        column = Column(base, "" if features and name != "fid" else qualifier, numbers[name].better)
         add(name, column, [metric_value(name, each) for each in results], [each.value(name) for each in results])
-        bars = [None if each.uncertainty is None else each.uncertainty.corrected for each in results]
         if name == "fid" and any(each.uncertainty is not None for each in results):
             column = Column(f"Bias-corrected {base}", "", "lower", "95 % interval")
-            exact = [None if bar is None else bar.value for bar in bars]
-            add(name, column, [_corrected(each) for each in results], exact)
-    remarks = [f"Features of all values: {features}."] if features else []
-    return Overview(tuple(columns), tuple(zip(*cells, strict=True)), (*remarks, *_about_marks(evaluation)))
-
-
-def _parts_of(title: str) -> tuple[str, str]:
-    """Title and features, such as ``KID`` and ``dinov2``."""
-    base, _, qualifier = short_title(title).partition(" (")
-    return base, qualifier.removesuffix(")")
-
-
-def _common_features(evaluation: Evaluation) -> str:
-    """The features that the titles of several metrics name; empty if they differ.
-
-    They are named once above the table. Only a Fréchet distance keeps them in its heading: nothing else is an FID.
-    """
-    found = [_parts_of(title)[1] for title in evaluation.results[0].titles.values()]
-    return found[0] if len(found) > 1 and len({*found}) == 1 else ""
-
-
-def _about_marks(evaluation: Evaluation) -> Iterator[str]:
-    """Which FAKEs are marked besides the best, and which are never marked, as sentences."""
-    results = evaluation.results
-    if has_ties(evaluation):
-        base, _ = _parts_of(evaluation.labels.title("fid"))
-        yield (
-            f"In the columns {base} and Bias-corrected {base}, sets whose difference to the best one is not "
-            "significant are marked as well."
-        )
-    others = sum(not is_real(each) for each in results)
-    if others == len(results):
-        return
-    if others < 2:
-        left = "only one other set remains" if others else "no other set remains"
-        yield f"No set is marked as best: sets that contain images of REAL are excluded, and {left}."
-    else:
-        yield "Sets that contain images of REAL are never marked as best."
+            add(name, column, [_corrected(each) for each in results], corrected_values(results))
+    remarks = [f"Features of all values: {legible(shortened(features))}."] if features else []
+    return Overview(tuple(columns), tuple(zip(*cells, strict=True)), (*remarks, *about_marks(evaluation)))
 
 
 def _corrected(result: Comparison) -> MetricValue:

@@ -9,8 +9,7 @@ from typing import NamedTuple
 import click
 
 from fidtool.diagnose.duplicates import NOTABLE_SHARE
-from fidtool.distances.jackknife import Interval
-from fidtool.report.names import legible, short_names, shortened
+from fidtool.report.names import legible, short_names, shortened, split_title
 from fidtool.report.text import number, verdict_lines
 from fidtool.results import Comparison, Difference, Evaluation
 
@@ -61,26 +60,38 @@ def table_lines(evaluation: Evaluation, width: int, styled: bool = False) -> lis
     """
     columns = _columns(evaluation)
     names = _names([result.fake for result in evaluation.results], columns, width)
-    features = _common_features(evaluation)
+    features = common_features(evaluation)
     lines = [shortened(f"Features of all values: {legible(features)}", width)] if features else []
     for position, block in enumerate(_blocks(columns, width - len(names.heading))):
         lines += [*([""] if position else []), *_rows([names, *block], styled)]
-    texts = []
-    if any(column.best for column in columns):
-        legend = "* best of its column" + (", or not distinguishable from it" if has_ties(evaluation) else "")
-        real = any(is_real(result) for result in evaluation.results)
-        texts = [f"{legend}{' (sets that contain images of REAL are not considered)' if real else ''}"]
-    for text in [*texts, *verdict_lines(evaluation, short_names([result.fake for result in evaluation.results]))]:
+    legend = ["* best of its column"] if any(column.best for column in columns) else []
+    verdicts = verdict_lines(evaluation, short_names([result.fake for result in evaluation.results]))
+    for text in [*legend, *about_marks(evaluation), *verdicts]:
         lines += wrap(text, max(width, _NARROWEST), subsequent_indent=_GAP, break_on_hyphens=False)
     return lines
 
 
-def has_ties(evaluation: Evaluation) -> bool:
-    """Whether a FAKE is marked because it cannot be distinguished from the best."""
+def about_marks(evaluation: Evaluation) -> Iterator[str]:
+    """Yield sentences about which FAKEs are marked besides the best, and which are never marked."""
     results, differences = evaluation.results, evaluation.differences
-    bars = [None if result.uncertainty is None else result.uncertainty.corrected for result in results]
-    distances = [result.value("fid") for result in results], [None if bar is None else bar.value for bar in bars]
-    return any(best_of(results, each, "lower", differences) > best_of(results, each, "lower") for each in distances)
+    distances = [result.value("fid") for result in results], corrected_values(results)
+    if any(best_of(results, each, "lower", differences) > best_of(results, each, "lower") for each in distances):
+        base, _ = split_title(evaluation.labels.title("fid"))
+        columns = f"{base} and bias-corrected {base}"
+        yield f"In the columns {columns}, sets that cannot be distinguished from the best one are marked as well."
+    others = sum(not is_real(each) for each in results)
+    if others == len(results) or len(results) < 2:
+        return
+    if others < 2:
+        left = "only one other set remains" if others else "no other set remains"
+        yield f"No set is marked as best: sets that contain images of REAL are excluded, and {left}."
+    else:
+        yield "Sets that contain images of REAL are never marked as best."
+
+
+def corrected_values(results: Sequence[Comparison]) -> list[float | None]:
+    """Return the bias-corrected distances; None if unknown."""
+    return [None if result.corrected is None else result.corrected.value for result in results]
 
 
 def is_real(result: Comparison) -> bool:
@@ -123,35 +134,34 @@ def best_of(
 
 
 def _columns(evaluation: Evaluation) -> list[_Column]:
-    results, features = evaluation.results, _common_features(evaluation)
+    results, features = evaluation.results, common_features(evaluation)
     numbers, columns = evaluation.labels.numbers, []
     for name, title in results[0].titles.items():
         values = [result.value(name) for result in results]
         best = best_of(results, values, numbers[name].better, evaluation.differences if name == "fid" else ())
         heading = _heading(title if name == "fid" else title.removesuffix(f" ({features})"))
         columns.append(_Column.of(heading, [number(name, result) for result in results], best))
-    bars = [None if result.uncertainty is None else result.uncertainty.corrected for result in results]
-    return columns + (_error_bars(evaluation, bars) if any(bars) else [])
+    return columns + (_error_bars(evaluation) if any(result.corrected for result in results) else [])
 
 
-def _error_bars(evaluation: Evaluation, bars: Sequence[Interval | None]) -> list[_Column]:
-    values = [None if bar is None else bar.value for bar in bars]
-    best = best_of(evaluation.results, values, "lower", evaluation.differences)
+def _error_bars(evaluation: Evaluation) -> list[_Column]:
+    bars = [result.corrected for result in evaluation.results]
+    best = best_of(evaluation.results, corrected_values(evaluation.results), "lower", evaluation.differences)
     corrected = ["-" if bar is None else f"{bar.value:.4f} ± {bar.error:.4f}" for bar in bars]
     intervals = ["-" if bar is None else f"{bar.low:.4f} to {bar.high:.4f}" for bar in bars]
-    title = evaluation.labels.title("fid").partition(" (")[0]  # the column of the distance says of which features
+    title, _ = split_title(evaluation.labels.title("fid"))  # the column of the distance says of which features
     return [_Column.of(f"bias-corrected {title}", corrected, best), _Column.of("95 % interval", intervals)]
 
 
-def _common_features(evaluation: Evaluation) -> str:
+def common_features(evaluation: Evaluation) -> str:
     """Return the features that the titles of several values name, such as ``64 dimensions``; empty if they differ.
 
-    They are printed once above the table. Only a Fréchet distance keeps them in its heading: nothing else is an FID.
+    They are named once above the table. Only a Fréchet distance keeps them in its heading: nothing else is an FID.
     """
     titles = evaluation.results[0].titles
     if len(titles) == 1:
         return ""
-    found = {title.partition(" (")[2].removesuffix(")") for title in titles.values()}
+    found = {split_title(title)[1] for title in titles.values()}
     return found.pop() if len(found) == 1 else ""
 
 

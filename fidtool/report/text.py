@@ -50,7 +50,7 @@ def verdict_lines(evaluation: Evaluation, names: Sequence[str] | None = None) ->
 
 
 def _error_bars(result: Comparison) -> list[str]:
-    corrected = None if result.uncertainty is None else result.uncertainty.corrected
+    corrected = result.corrected
     if corrected is None:
         return []
     interval = f"95 %: {corrected.low:.4f} to {corrected.high:.4f}, REAL taken as fixed"

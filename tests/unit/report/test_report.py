@@ -262,8 +262,8 @@ def test_the_overview_mentions_ties_only_if_sets_are_marked_for_them(files: list
     evaluation, _ = rich(bare("a", "b", "c"), files)
     own = tuple(replace(result, diagnosis=None) for result in evaluation.results)
     evaluation = replace(evaluation, results=own)
-    text = "In the columns FID and Bias-corrected FID, sets whose difference to the best one is not significant are"
-    assert "not significant are marked" not in lead(evaluation), "all differences are significant"
+    text = "In the columns FID and bias-corrected FID, sets that cannot be distinguished from the best one are marked"
+    assert "cannot be distinguished" not in lead(evaluation), "all differences are significant"
     unclear = Difference("a", "b", Interval(-0.5, 1.0, -2.5, 1.5))
     tied = replace(evaluation, differences=(unclear, *evaluation.differences[1:]))
     assert text in lead(tied)

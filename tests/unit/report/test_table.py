@@ -69,10 +69,13 @@ def test_equal_values_are_not_the_best() -> None:
 
 def test_real_is_never_the_best() -> None:
     lines = table_lines(evaluation_of({**FAKES, "real": {**FAKES["a"], "fid": 0.0}}), 80)
-    assert lines[-1] == f"{LEGEND} (sets that contain images of REAL are not considered)"
-    assert [row[1] for row in cells(lines[:-1])] == ["FID", "12.0000", "11.0000*", "0.0000"]
-    only = table_lines(evaluation_of({"a": {"fid": 3.0}, "real": {"fid": 0.0}}), 80)
+    assert lines[-2:] == [LEGEND, "Sets that contain images of REAL are never marked as best."]
+    assert [row[1] for row in cells(lines[:-2])] == ["FID", "12.0000", "11.0000*", "0.0000"]
+    only = table_lines(evaluation_of({"a": {"fid": 3.0}, "real": {"fid": 0.0}}), 120)
     assert "*" not in "".join(only)
+    excluded = "No set is marked as best: sets that contain images of REAL are excluded, and "
+    assert only[-1] == f"{excluded}only one other set remains."
+    assert "images of REAL" not in "".join(table_lines(evaluation_of({"real": {"fid": 0.0}}), 120))
 
 
 def with_bars(difference: Interval) -> Evaluation:
@@ -107,8 +110,11 @@ def test_fakes_that_cannot_be_distinguished_from_the_best_are_marked() -> None:
         ["b", "11.0000*", "11.7500 ± 0.5000", "10.7500 to 12.7500"],
         ["c", "13.0000", "-", "-"],
     ]
-    assert lines[4] == f"{LEGEND}, or not distinguishable from it"
-    assert " ".join(lines[5:]).endswith("a and b cannot be   distinguished")
+    assert " ".join(" ".join(lines[4:]).split()) == (
+        f"{LEGEND} In the columns FID and bias-corrected FID, sets that cannot be distinguished from the best one are "
+        "marked as well. bias-corrected FID of a minus that of b: -0.2500 (95 %: -1.2500 to +0.7500): a and b cannot be "
+        "distinguished"
+    )
 
 
 def test_only_ties_with_the_best_are_in_the_legend() -> None:

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from fidtool.results import Comparison, Evaluation, RunRecord, SkippedFile
     from fidtool.seeds import rank_seed, sample_seed
     from fidtool.sources.memory import Images
-    from fidtool.statistics.statistics_file import LayerStatistics, Statistics, read_statistics, write_statistics
+    from fidtool.statistics.set_statistics import LayerStatistics, Statistics
+    from fidtool.statistics.statistics_file import read_statistics, write_statistics
     from fidtool.validation import Setting
 
 __version__ = "0.1.0"

@@ -26,7 +26,7 @@ from fidtool.report.files import check_shown, write_plot, write_report
 from fidtool.results import Evaluation, Exhibit
 from fidtool.settings import CheckSettings, Settings, StatisticsSettings
 from fidtool.sources.memory import Images, Named, several
-from fidtool.statistics.statistics_file import Statistics
+from fidtool.statistics.set_statistics import Statistics
 from fidtool.validation import declared
 
 PathOrURL = str | os.PathLike[str]

@@ -11,7 +11,7 @@ from fidtool.errors import option
 from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL, layer_prefix
 from fidtool.names import counted
 from fidtool.sources.census import PassedOver
-from fidtool.statistics.statistics_file import Statistics
+from fidtool.statistics.set_statistics import Statistics
 
 
 def passed_over_warnings(name: str, passed_over: PassedOver | None) -> list[str]:

@@ -22,7 +22,7 @@ from fidtool.metrics.cmmd import CMMD
 from fidtool.metrics.registry import in_order
 from fidtool.pipeline.needs import SetNeeds
 from fidtool.settings import Settings
-from fidtool.statistics.statistics_file import LayerStatistics, Statistics
+from fidtool.statistics.set_statistics import LayerStatistics, Statistics
 
 _TITLES = {FEATURES: "features", SPATIAL: "spatial features (of sFID)"}
 Definitions = Mapping[str, Definition | None]

@@ -21,7 +21,7 @@ from fidtool.pipeline.run import RunContext
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet, Indices, real_path
 from fidtool.statistics.feature_buffer import FeatureBuffer, in_canonical_order
-from fidtool.statistics.statistics_file import Statistics
+from fidtool.statistics.set_statistics import Statistics
 
 _BATCH = 32
 _BATCHES_PER_WORKER = 8

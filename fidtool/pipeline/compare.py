@@ -30,7 +30,7 @@ from fidtool.redaction import redacted
 from fidtool.results import Comparison, Difference, Exhibit, Influence, SkippedFile, Uncertainty
 from fidtool.sources.image_set import ImageSet
 from fidtool.statistics.moments import MeanCovariance, without
-from fidtool.statistics.statistics_file import MeasuredSet, Statistics
+from fidtool.statistics.set_statistics import MeasuredSet, Statistics
 from fidtool.validation import declared, text_of
 
 

@@ -15,7 +15,7 @@ from fidtool.pipeline.measure import Measurer, WorkDone
 from fidtool.record import Origin, changed_settings, versions
 from fidtool.results import Comparison, Evaluation, Exhibit, RunRecord
 from fidtool.settings import Settings
-from fidtool.statistics.statistics_file import MeasuredSet, Statistics, spread_features
+from fidtool.statistics.set_statistics import MeasuredSet, Statistics, spread_features
 from fidtool.validation import declared
 
 

@@ -35,7 +35,7 @@ from fidtool.results import (
     Uncertainty,
 )
 from fidtool.statistics.moments import MeanCovariance
-from fidtool.statistics.statistics_file import MeasuredSet
+from fidtool.statistics.set_statistics import MeasuredSet
 
 _FRACTIONS = (0.005, 0.01, 0.02)
 _FEWEST, _MOST = 20, 1000

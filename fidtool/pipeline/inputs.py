@@ -25,7 +25,8 @@ from fidtool.sources.numpy_files import SAMPLES, STATISTICS, array_shapes
 from fidtool.sources.opening import local_paths, open_images, split_key, suffix_of
 from fidtool.sources.remote import remote_files
 from fidtool.sources.store_requests import is_remote
-from fidtool.statistics.statistics_file import Statistics, read_statistics
+from fidtool.statistics.set_statistics import Statistics
+from fidtool.statistics.statistics_file import read_statistics
 
 if TYPE_CHECKING:  # it imports torch; `require_exists` must refuse a missing path before that
     from fidtool.pipeline.run import RunContext

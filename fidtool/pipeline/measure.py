@@ -29,7 +29,7 @@ from fidtool.statistics.cache import StatisticsCache
 from fidtool.statistics.checkpoint import Checkpoint
 from fidtool.statistics.feature_buffer import Features, in_canonical_order
 from fidtool.statistics.partial import RECORDS, Layer, PartialStatistics
-from fidtool.statistics.statistics_file import LayerStatistics, MeasuredSet, Statistics, spread_features
+from fidtool.statistics.set_statistics import LayerStatistics, MeasuredSet, Statistics, spread_features
 from fidtool.validation import text_of
 
 

@@ -12,7 +12,7 @@ from fidtool.metrics.registry import in_order, with_settings
 from fidtool.pipeline.agreement import require_layer
 from fidtool.pipeline.needs import ImageCount, SetNeeds, check_count, smallest_set
 from fidtool.settings import Settings
-from fidtool.statistics.statistics_file import Statistics
+from fidtool.statistics.set_statistics import Statistics
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from fidtool.features.protocol import FEATURES
 from fidtool.redaction import redacted
 from fidtool.sources.folder import STDIN
 from fidtool.sources.image_set import ImageSet, real_path
-from fidtool.statistics.statistics_file import Statistics, Summary, read_statistics, read_summary, write_unredacted
+from fidtool.statistics.set_statistics import Statistics
+from fidtool.statistics.statistics_file import Summary, read_statistics, read_summary, write_unredacted
 
 if TYPE_CHECKING:
     from fidtool.statistics.partial import Layer  # importing it needs torch, and listing the cache does not

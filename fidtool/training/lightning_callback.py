@@ -15,7 +15,7 @@ from fidtool.api import compute_statistics
 from fidtool.errors import InputError, warn_program
 from fidtool.features.network import Network
 from fidtool.seeds import sample_seed
-from fidtool.statistics.statistics_file import Statistics
+from fidtool.statistics.set_statistics import Statistics
 from fidtool.training.feature_extractor import PathLike
 from fidtool.training.group import ranks_of
 from fidtool.training.metric import FrechetInceptionDistance

@@ -13,7 +13,8 @@ from torch.autograd.function import once_differentiable
 
 from fidtool.distances.frechet import covariance_factor
 from fidtool.errors import InputError, warn_program
-from fidtool.statistics.statistics_file import Statistics, read_statistics
+from fidtool.statistics.set_statistics import Statistics
+from fidtool.statistics.statistics_file import read_statistics
 from fidtool.training.checks import in_ddp
 from fidtool.training.feature_extractor import PathLike
 from fidtool.training.gather import Grad, abandon_gathering, gather_with_grad

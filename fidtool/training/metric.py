@@ -15,7 +15,7 @@ from torch import nn
 
 from fidtool.errors import InputError, RunError, as_fidtool_error, warn_program
 from fidtool.features.network import Network
-from fidtool.statistics.statistics_file import Statistics
+from fidtool.statistics.set_statistics import Statistics
 from fidtool.training.feature_extractor import PathLike, SharedExtractor, pixels_of
 from fidtool.training.group import (
     DEFAULT_TIMEOUT,

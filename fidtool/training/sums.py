@@ -21,7 +21,8 @@ from fidtool.features.definition import Definition
 from fidtool.features.extractor import Extractor
 from fidtool.features.torch_state import repeatable
 from fidtool.statistics.moments import ExactMoments
-from fidtool.statistics.statistics_file import Statistics, read_statistics
+from fidtool.statistics.set_statistics import Statistics
+from fidtool.statistics.statistics_file import read_statistics
 from fidtool.training.checks import image_hashes, shared_images_warning
 from fidtool.training.feature_extractor import PathLike, SharedExtractor, device_here
 

@@ -18,7 +18,8 @@ from fidtool.features.protocol import FEATURES
 from fidtool.sources.folder import list_folder
 from fidtool.statistics.cache import StatisticsCache
 from fidtool.statistics.partial import Layer
-from fidtool.statistics.statistics_file import Statistics, read_statistics
+from fidtool.statistics.set_statistics import Statistics
+from fidtool.statistics.statistics_file import read_statistics
 from support.command_line import Outcome, Run, changed
 from support.pictures import make_pictures
 from support.places import COLOURS, TINY

@@ -9,7 +9,7 @@ import pytest
 
 from fidtool.diagnose.warnings import pair_warnings, set_warnings
 from fidtool.images.decode import ImageProperties
-from fidtool.statistics.statistics_file import Statistics
+from fidtool.statistics.set_statistics import Statistics
 from support.inside import inception
 
 

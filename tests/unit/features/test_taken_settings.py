@@ -14,7 +14,7 @@ from fidtool.features.protocol import protocol_named
 from fidtool.pipeline.agreement import complete_settings
 from fidtool.report.html import _run_rows
 from fidtool.settings import Settings
-from fidtool.statistics.statistics_file import Statistics
+from fidtool.statistics.set_statistics import Statistics
 from support.report_samples import bare
 
 TENSORFLOW = inception_definition(protocol_named("tensorflow"), 64, "0" * 64)

@@ -14,11 +14,12 @@ from fidtool.features.protocol import FEATURES
 from fidtool.images.lookup import ImageLookup
 from fidtool.labels import Labels
 from fidtool.metrics.registry import BUILT_IN
-from fidtool.report.charts import Chart, sweep_chart, sweep_of, title_of
+from fidtool.report.charts import Chart, sweep_chart
 from fidtool.report.names import command_line, legible, short_names, short_title, shortened, split_title
 from fidtool.report.overview import overview_of
 from fidtool.report.sections import Section, Tile, interval_text, rounded, section_of
 from fidtool.report.sheets import Sheets, Thumbnail, ThumbnailSize, sheets_of, shown, thumbnail_of
+from fidtool.report.sweep import sweep_of, title_of
 from fidtool.report.text import differences_shown
 from fidtool.results import Comparison, Evaluation, Exhibit, RunRecord
 

@@ -12,9 +12,10 @@ from fidtool.features.definition import Definition
 from fidtool.features.models.families import CMMD_EXTRACTOR
 from fidtool.features.protocol import EMBEDDING, FEATURES, INCEPTION
 from fidtool.labels import Labels, labels_of
-from fidtool.report.charts import sweep_chart, sweep_of, title_of
+from fidtool.report.charts import sweep_chart
 from fidtool.report.files import write_plot
 from fidtool.report.html import html_report
+from fidtool.report.sweep import sweep_of, title_of
 from fidtool.report.text import influence_lines, result_lines
 from fidtool.results import Evaluation
 from fidtool.settings import Settings

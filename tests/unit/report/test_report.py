@@ -18,7 +18,7 @@ from fidtool.distances.jackknife import Interval
 from fidtool.errors import InputError
 from fidtool.images.lookup import ImageLookup
 from fidtool.labels import Labels
-from fidtool.report.charts import Chart, Sweep, SweepPoint, curve_chart, sweep_chart, sweep_of, title_of
+from fidtool.report.charts import Chart, curve_chart, sweep_chart
 from fidtool.report.files import check_shown, require_report_extra, write_plot
 from fidtool.report.html import html_report
 from fidtool.report.names import command_line, legible, numbers_of, short_names, shortened
@@ -36,6 +36,7 @@ from fidtool.report.sheets import (
     sheets_of,
     thumbnail_of,
 )
+from fidtool.report.sweep import Sweep, SweepPoint, sweep_of, title_of
 from fidtool.report.text import influence_lines
 from fidtool.results import Comparison, Difference, Evaluation, Exhibit, HarmfulImage, Uncertainty
 from support.report_samples import COMMAND, METRICS, NASTY, bare, rich, write_image

@@ -15,9 +15,10 @@ from fidtool.distributed.world import World
 from fidtool.errors import InputError, on_every_rank, option
 from fidtool.images.batches import FetchedBatch, cut_batches
 from fidtool.sources.arrays import ValueRange
-from fidtool.sources.contents import Read, Reader, bytes_of
+from fidtool.sources.contents import Read, bytes_of
 from fidtool.sources.image_set import ImageSet, ImageSource, Names, Numbered, canonical_order
 from fidtool.sources.memory import Images, MemoryReader, NoFiles
+from fidtool.sources.readers import Reader
 
 
 @dataclass(frozen=True)

@@ -19,18 +19,9 @@ from numpy.typing import NDArray
 
 from fidtool.errors import InputError
 from fidtool.sources.census import HEAD, Census, PassedOver
-from fidtool.sources.contents import (
-    MOST_BYTES,
-    ContentError,
-    Extent,
-    ExtentReader,
-    Files,
-    Read,
-    Reader,
-    readable,
-    too_large,
-)
+from fidtool.sources.contents import MOST_BYTES, ContentError, Extent, Files, Read, readable, too_large
 from fidtool.sources.image_set import ImageSet, ImageSource, NamedFiles, Names, split_common_folder
+from fidtool.sources.readers import ExtentReader, Reader
 
 Location = TypeVar("Location")
 

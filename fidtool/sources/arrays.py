@@ -13,8 +13,9 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError, option
-from fidtool.sources.contents import READ_AT_ONCE, ContentError, Extent, ExtentReader, Files, Pixels, Read, Reader
+from fidtool.sources.contents import READ_AT_ONCE, ContentError, Extent, Files, Pixels, Read
 from fidtool.sources.image_set import ImageSet, ImageSource, NamedFiles, Names, Numbered, split_common_folder
+from fidtool.sources.readers import ExtentReader, Reader
 
 ValueRange = tuple[float, float]
 """The values of black and white in an array of floats."""

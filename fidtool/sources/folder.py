@@ -16,8 +16,9 @@ from typing import IO
 from fidtool.errors import InputError
 from fidtool.redaction import redacted
 from fidtool.sources.census import ARCHIVE_SUFFIXES, FILE_KINDS, HEAD, Census
-from fidtool.sources.contents import ContentError, FileReader, LocalFiles
+from fidtool.sources.contents import ContentError, LocalFiles
 from fidtool.sources.image_set import ImageSet, ImageSource, Names, Prefixed
+from fidtool.sources.readers import FileReader
 
 
 def list_folder(path: str, recursive: bool = True) -> ImageSet:

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from fidtool.errors import InputError, option
 from fidtool.names import counted
 from fidtool.sources.census import NOTHING, PassedOver
-from fidtool.sources.contents import GONE, Files, ForeignError, Read, Reader, Stamps, StoreError, bytes_of
+from fidtool.sources.contents import GONE, Files, ForeignError, Read, Stamps, StoreError, bytes_of
+from fidtool.sources.readers import Reader
 
 Indices = Sequence[int] | NDArray[np.int64]
 """Positions in a set."""

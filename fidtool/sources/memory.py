@@ -21,12 +21,12 @@ from fidtool.sources.contents import (
     Files,
     ProgramError,
     Read,
-    Reader,
     Stamps,
     message_of,
     pillow_defaults,
 )
 from fidtool.sources.image_set import ImageSet, ImageSource, Numbered
+from fidtool.sources.readers import Reader
 from fidtool.validation import MAX_PIXELS
 
 _KEYS = ("image", "img")

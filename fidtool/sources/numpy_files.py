@@ -31,15 +31,9 @@ from fidtool.sources.arrays import (
     set_of_arrays,
     set_of_rows,
 )
-from fidtool.sources.contents import (
-    READ_AT_ONCE,
-    Files,
-    Read,
-    SequentialReader,
-    message_of,
-    readable,
-)
+from fidtool.sources.contents import READ_AT_ONCE, Files, Read, message_of, readable
 from fidtool.sources.image_set import ImageSet, NamedFiles
+from fidtool.sources.readers import SequentialReader
 
 SAMPLES = "arr_0"
 """Name that numpy.savez gives the first array, as in the files of guided-diffusion."""

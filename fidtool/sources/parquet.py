@@ -12,14 +12,9 @@ from numpy.typing import NDArray
 
 from fidtool.errors import InputError
 from fidtool.sources.arrays import set_of_rows
-from fidtool.sources.contents import (
-    ContentError,
-    Files,
-    Read,
-    SequentialReader,
-    readable,
-)
+from fidtool.sources.contents import ContentError, Files, Read, readable
 from fidtool.sources.image_set import ImageSet, NamedFiles
+from fidtool.sources.readers import SequentialReader
 
 _BYTES = "bytes"
 """A Hugging Face image column is a struct of this field and the file's path."""

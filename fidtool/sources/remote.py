@@ -22,7 +22,6 @@ from fidtool.sources.contents import (
     MOST_BYTES,
     ContentError,
     Extent,
-    FileReader,
     Files,
     RefusedError,
     Stamps,
@@ -33,6 +32,7 @@ from fidtool.sources.contents import (
 )
 from fidtool.sources.folder import URL_WILDCARD, expand_braces, read_lines, refuse_repeated_lines
 from fidtool.sources.image_set import ImageSet, ImageSource, Names, Prefixed
+from fidtool.sources.readers import FileReader
 from fidtool.sources.store_requests import (
     LISTING_TIMEOUT,
     MAX_TRIES,

@@ -22,17 +22,9 @@ from numpy.typing import NDArray
 
 from fidtool.sources.archives import Member, list_members, refuse_several
 from fidtool.sources.census import HEAD, Census
-from fidtool.sources.contents import (
-    MOST_BYTES,
-    ContentError,
-    Files,
-    MemberReader,
-    Read,
-    SequentialReader,
-    readable,
-    too_large,
-)
+from fidtool.sources.contents import MOST_BYTES, ContentError, Files, Read, readable, too_large
 from fidtool.sources.image_set import ImageSet, NamedFiles
+from fidtool.sources.readers import MemberReader, SequentialReader
 
 _OPENERS = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
 """Functions that open compressed files, by the first bytes of such a file."""

@@ -15,7 +15,8 @@ PLAN = textwrap.dedent("""
     import pickle, sys
     import numpy as np
     from fidtool.images.batches import deal, plan_batches
-    from fidtool.sources.contents import FileReader, LocalFiles
+    from fidtool.sources.contents import LocalFiles
+    from fidtool.sources.readers import FileReader
     from fidtool.sources.image_set import ImageSet, ImageSource, Names, Prefixed
 
     count, ranks = int(sys.argv[1]), 7

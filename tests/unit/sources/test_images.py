@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from fidtool.errors import InputError
 from fidtool.images.batches import cut_batches, deal
-from fidtool.sources.contents import FileReader, LocalFiles
+from fidtool.sources.contents import LocalFiles
 from fidtool.sources.folder import list_folder
 from fidtool.sources.image_set import ImageSet, ImageSource, Names, Prefixed, canonical_order
+from fidtool.sources.readers import FileReader
 
 SUFFIXES = ("png", "jpg", "jpeg", "jfif", "bmp", "webp", "tif", "tiff", "ppm", "pgm", "gif")
 SUFFIXES += ("avif", "heic", "heif", "jp2", "j2k", "jpx")

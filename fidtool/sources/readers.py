@@ -1,0 +1,196 @@
+"""Readers: they return the contents of a source's images by number, or one after another."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fidtool.sources.contents import (
+    ContentError,
+    Extent,
+    Files,
+    ForeignError,
+    Read,
+    StoreError,
+    message_of,
+)
+
+
+class Reader(abc.ABC):
+    """Reads the images of a source, which are numbered from 0 in stored order.
+
+    Readers are pickled for other ranks and for decoding workers.
+
+    Attributes:
+        in_order: whether images can only be read sequentially, with `stream`; otherwise `read` accepts any order.
+        at_once: number of images that are best read together.
+        variant: settings with which the same files have different contents.
+        scaled: whether the images are floats, scaled by a value range.
+        has_checksums: whether `damage` has checksums to verify.
+    """
+
+    in_order = False
+    at_once = 1
+    variant = ""
+    scaled = False
+    has_checksums = False
+
+    def damage(self, stop: Callable[[], bool]) -> str:
+        """Verifies the checksums of the files.
+
+        Args:
+            stop: returns True to end the verification early.
+
+        Returns:
+            A sentence about the first damaged file; empty if there is none or the verification was ended.
+        """
+        return ""
+
+    def read(self, items: Sequence[int]) -> list[Read]:
+        """Returns the contents of these images. A subclass overrides this or `stream`."""
+        order = np.argsort(np.asarray(items, dtype=np.int64), kind="stable")
+        found = dict(zip(order.tolist(), self.stream(np.asarray(items, dtype=np.int64)[order]), strict=True))
+        return [found[position] for position in range(len(items))]
+
+    def stream(self, items: NDArray[np.int64]) -> Iterator[Read]:
+        """Yields the contents of these images, whose numbers must ascend."""
+        for item in items.tolist():
+            yield from self.read([item])
+
+    @abc.abstractmethod
+    def expecting(self, sizes: NDArray[np.int64]) -> Reader:
+        """Returns the same reader for another rank, which checks that the files have these sizes."""
+
+
+class FileReader(Reader):
+    """Reads images that are stored in one file each.
+
+    Args:
+        files: the files; image i is file i.
+    """
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self.at_once = files.at_once
+
+    def read(self, items: Sequence[int]) -> list[Read]:
+        return list(self._files.fetch([(int(item), 0, -1) for item in items]))
+
+    def expecting(self, sizes: NDArray[np.int64]) -> FileReader:
+        return FileReader(self._files.expecting(sizes))
+
+
+class ExtentReader(Reader):
+    """Reads images that are stored as extents of files.
+
+    Local files are read in any order. Remote files are read sequentially, so that one request fetches neighbours.
+
+    Args:
+        files: the files.
+    """
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self.in_order = files.remote
+
+    @abc.abstractmethod
+    def extent(self, item: int) -> Extent:
+        """Returns the extent of an image. Extents must ascend with the images' numbers."""
+
+    @abc.abstractmethod
+    def unpack(self, item: int, data: bytes) -> Read:
+        """Returns the content of an image from the bytes of its extent."""
+
+    def read(self, items: Sequence[int]) -> list[Read]:
+        fetched = self._files.fetch([self.extent(int(item)) for item in items])
+        return [self._unpacked(int(item), data) for item, data in zip(items, fetched, strict=True)]
+
+    def stream(self, items: NDArray[np.int64]) -> Iterator[Read]:
+        flowing = self._files.stream([self.extent(item) for item in items.tolist()])
+        for item, data in zip(items.tolist(), flowing, strict=True):
+            yield self._unpacked(item, data)
+
+    def _unpacked(self, item: int, data: bytes | Exception) -> Read:
+        return data if isinstance(data, Exception) else self.unpack(item, data)
+
+
+class MemberReader(ExtentReader):
+    """Reads encoded images at known positions of files, such as members of uncompressed tar archives.
+
+    Args:
+        files: the files.
+        file_index: index of each image's file, int32 array of shape (images,).
+        extents: first byte and number of bytes of each image, int64 array of shape (images, 2).
+        problems: why an image cannot be read, by image number.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        file_index: NDArray[np.int32],
+        extents: NDArray[np.int64],
+        problems: Mapping[int, str] | None = None,
+    ) -> None:
+        super().__init__(files)
+        self._file_index, self._extents, self._problems = file_index, extents, problems or {}
+
+    def extent(self, item: int) -> Extent:
+        start, length = self._extents[item]
+        return int(self._file_index[item]), int(start), int(length)
+
+    def unpack(self, item: int, data: bytes) -> Read:
+        return ContentError(self._problems[item]) if item in self._problems else data
+
+    def expecting(self, sizes: NDArray[np.int64]) -> MemberReader:
+        return MemberReader(self._files.expecting(sizes), self._file_index, self._extents, self._problems)
+
+
+class SequentialReader(Reader):
+    """Reads images whose positions are not known before their file is read, such as those in compressed archives.
+
+    Args:
+        files: the files.
+        counts: number of images in each file.
+    """
+
+    in_order = True
+
+    def __init__(self, files: Files, counts: Sequence[int]) -> None:
+        self._files, self._counts = files, counts
+
+    @abc.abstractmethod
+    def walk(self, handle: BinaryIO, file: int, items: NDArray[np.int64]) -> Iterator[Read]:
+        """Yields the images of one file with these numbers, which ascend and start at 0 in each file.
+
+        May raise any exception if the file is damaged.
+        """
+
+    @abc.abstractmethod
+    def damaged(self, file: int, reason: str) -> Exception:
+        """Returns the error for each image of a damaged file that could not be reached."""
+
+    def stream(self, items: NDArray[np.int64]) -> Iterator[Read]:
+        first = 0
+        for file, count in enumerate(self._counts):
+            inside = items[(items >= first) & (items < first + count)] - first
+            if len(inside):
+                yield from self._of_file(file, inside)
+            first += count
+
+    def _of_file(self, file: int, items: NDArray[np.int64]) -> Iterator[Read]:
+        done = 0
+        try:
+            with self._files.open(file) as handle:
+                for content in self.walk(handle, file, items):
+                    yield content
+                    done += 1
+                return
+        except (OSError, StoreError, ForeignError, MemoryError) as error:
+            failure: Exception = error
+        except Exception as error:  # libraries raise many kinds of errors for damaged files
+            failure = self.damaged(file, message_of(error))
+        yield from [failure] * (len(items) - done)

@@ -185,7 +185,7 @@ def distance_of(command: str) -> tuple[str, str]:
     """Return the name of the command's Fréchet distance, and the text after the name of each metric."""
     if extractor := re.search(r"--extractor (\S+)", command):
         return "FD", f" ({extractor[1]})"
-    return "FID", " (64 dimensions)" if "64" in command else ""
+    return "FID", " (64 dimensions)" if re.search(r"--dims 64|\breal64\.npz", command) else ""
 
 
 def smaller(command: str) -> str:

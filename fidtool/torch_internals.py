@@ -13,8 +13,8 @@ interface:
 ``compiler_settings``        ``--compile`` reports that torch cannot compile the network.
 ``worker_processes``         Returns an empty list. A decoding worker that freezes while it sends
                              a batch is not killed.
-``end_workers``              Does nothing. torch ends the decoding workers when their iterator is
-                             garbage-collected.
+``end_workers``              Kills them if one has died, and otherwise does nothing: torch ends them
+                             when their iterator is garbage-collected.
 ``averaged_module``          Returns None. A loss with parameters warns that it is not wrapped in
                              DDP, even if it is.
 ``without_tensors``          Loses the version numbers in the state, which few of torchvision's
@@ -97,14 +97,26 @@ def worker_processes(batches: Iterator[Any]) -> list[Any]:
 
 
 def end_workers(batches: Iterator[Any]) -> None:
-    """Shuts down the workers of a DataLoader's iterator, unless one of them has died.
+    """Ends the workers of a DataLoader's iterator. If one of them has died, the others are killed.
 
-    Without this call the garbage collector shuts them down. If it has already closed their queues, torch waits 5 s for
-    each worker.
+    torch's own shutdown could then wait forever for a lock that the dead worker held. The garbage collector would call
+    it.
     """
-    shut_down = getattr(batches, "_shutdown_workers", None)
-    if shut_down is not None and all(worker.is_alive() for worker in worker_processes(batches)):
-        shut_down()
+    workers = worker_processes(batches)
+    if all(worker.is_alive() for worker in workers):
+        getattr(batches, "_shutdown_workers", lambda: None)()
+        return
+    state: Any = batches
+    if getattr(state, "_worker_pids_set", False):  # torch's signal handler raises an error when one of these ends
+        torch.utils.data._utils.signal_handling._remove_worker_pids(id(state))
+        state._worker_pids_set = False
+    state._shutdown = True
+    if hasattr(state, "_pin_memory_thread_done_event"):
+        state._pin_memory_thread_done_event.set()
+    for worker in workers:
+        worker.kill()
+    for worker in workers:
+        worker.join()
 
 
 def averaged_module() -> nn.Module | None:

@@ -242,7 +242,7 @@ class WorkerWatch:
         except _BROKEN as error:
             # If all workers are alive, the error has a different cause and is raised unchanged.
             if _RAISED.match(str(error)) is None and (ends := _ends(workers)):
-                _end_all(workers)
+                end_workers(decoded)
                 raise _WorkerDiedError(ends) from error
             raise
         finally:
@@ -292,14 +292,6 @@ def _ends(workers: Sequence[multiprocessing.Process]) -> str:
             code = worker.exitcode or 0
             return f"process {worker.pid}: {signal.Signals(-code).name if code < 0 else f'status {code}'}"
     return ""
-
-
-def _end_all(workers: Sequence[multiprocessing.Process]) -> None:
-    # torch's signal handler raises an error when a worker dies. Make all of them die here, where it is suppressed.
-    for worker in workers:
-        with contextlib.suppress(RuntimeError):
-            worker.kill()
-            worker.join()
 
 
 def _identity(batch: Any) -> Any:

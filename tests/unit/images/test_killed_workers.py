@@ -9,12 +9,12 @@ import os
 import pickle
 import re
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import torch.utils.data
 
 from fidtool.distributed import signals
 from fidtool.errors import FidtoolError, RunError
@@ -115,21 +115,49 @@ def images(tmp_path: Path) -> ImageSet:
 
 
 @pytest.fixture(autouse=True)
-def workers_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Checks that no worker is left: as a fork, it would keep files of this process open.
-
-    The interval is shortened because garbage collection of an iterator waits for it once per worker.
-    """
-    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.2)
+def workers_end() -> Iterator[None]:
+    """Checks that no worker is left: as a fork, it would keep files of this process open."""
     yield
-    if multiprocessing.active_children():
-        gc.collect()  # torch's frames and the error form a reference cycle
     wait_until(lambda: not multiprocessing.active_children(), "a worker is left")
 
 
 def delivered(images: ImageSet, watch: WorkerWatch, workers: int = 2) -> Iterator[DecodedBatch]:
     batches = [PlannedBatch(number, indices) for number, indices in enumerate(plan_batches(images, 1))]
     return load(images, batches, DecodeOptions(), workers, False, 1, watch, complain=print)
+
+
+def test_a_lock_that_a_dead_worker_held(images: ImageSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's shutdown would wait for it forever. A thread holds it here, in place of the worker that is killed."""
+    iterators: list[Iterator[DecodedBatch]] = []
+    start, held, released = loader._start, threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with iterators[0]._workers_done_event._cond:  # type: ignore[attr-defined]
+            held.set()
+            released.wait(PATIENCE)
+
+    def started(*arguments: object) -> Iterator[DecodedBatch]:
+        iterators.append(start(*arguments))  # type: ignore[arg-type]
+        return iterators[0]
+
+    monkeypatch.setattr(loader, "_start", started)
+    holder = threading.Thread(target=hold)
+
+    def take_all() -> None:
+        for batch in delivered(images, watch):
+            if batch.number == 1:
+                holder.start()
+                held.wait()
+                multiprocessing.active_children()[0].kill()
+
+    with pytest.raises(RunError, match=DIED), (watch := WorkerWatch(PATIENCE)).explained():
+        take_all()
+    iterators.clear()
+    gc.collect()
+    assert holder.is_alive(), "the shutdown waited until the lock was released"
+    released.set()
+    holder.join()
+    assert not multiprocessing.active_children()
 
 
 # torch's signal handler may raise during garbage collection, where the error is only reported as a warning.

@@ -11,10 +11,6 @@ interface:
 ``pack_convolution_weight``  `fidtool.features.models.inception` tests both on a small example and
 ``packed_convolution``       falls back to torch's own convolution, which is slower.
 ``compiler_settings``        ``--compile`` reports that torch cannot compile the network.
-``worker_processes``         Returns an empty list. A decoding worker that freezes while it sends
-                             a batch is not killed.
-``end_workers``              Kills them if one has died, and otherwise does nothing: torch ends them
-                             when their iterator is garbage-collected.
 ``averaged_module``          Returns None. A loss with parameters warns that it is not wrapped in
                              DDP, even if it is.
 ``without_tensors``          Loses the version numbers in the state, which few of torchvision's
@@ -88,35 +84,6 @@ def packed_convolution(
     convolve: Any = torch.ops.mkldnn._convolution_pointwise
     result: torch.Tensor = convolve(x, packed, bias, padding, stride, (1, 1), 1, activation, [], "")
     return result
-
-
-def worker_processes(batches: Iterator[Any]) -> list[Any]:
-    """Returns the worker processes of a DataLoader's iterator; empty if it has none."""
-    workers: list[Any] = getattr(batches, "_workers", [])
-    return workers
-
-
-def end_workers(batches: Iterator[Any]) -> None:
-    """Ends the workers of a DataLoader's iterator. If one of them has died, the others are killed.
-
-    torch's own shutdown could then wait forever for a lock that the dead worker held. The garbage collector would call
-    it.
-    """
-    workers = worker_processes(batches)
-    if all(worker.is_alive() for worker in workers):
-        getattr(batches, "_shutdown_workers", lambda: None)()
-        return
-    state: Any = batches
-    if getattr(state, "_worker_pids_set", False):  # torch's signal handler raises an error when one of these ends
-        torch.utils.data._utils.signal_handling._remove_worker_pids(id(state))
-        state._worker_pids_set = False
-    state._shutdown = True
-    if hasattr(state, "_pin_memory_thread_done_event"):
-        state._pin_memory_thread_done_event.set()
-    for worker in workers:
-        worker.kill()
-    for worker in workers:
-        worker.join()
 
 
 def averaged_module() -> nn.Module | None:

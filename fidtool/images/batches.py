@@ -44,9 +44,6 @@ class FetchedBatch:
     contents: Iterable[Read]
 
 
-_Ready = queue.Queue[FetchedBatch | BaseException]
-
-
 def plan_batches(images: ImageSet, batch_size: int) -> Sequence[Indices]:
     """Divides the positions 0 .. len(images) - 1 into batches. The last may be smaller; none is empty.
 
@@ -96,8 +93,8 @@ def fetch_batches(source: ImageSet, batches: Sequence[PlannedBatch]) -> Iterator
         yield FetchedBatch(batch.number, files, contents)
 
 
-class Prefetcher(Iterator[FetchedBatch]):
-    """Reads batches from another iterator in a separate thread, a few ahead of their use.
+class Prefetcher(Iterator[T]):
+    """Takes batches from another iterator in a separate thread, a few ahead of their use.
 
     The thread starts at the first call of ``next``, so that processes can be forked before. It ends after the last
     batch, or shortly after this object is deleted.
@@ -106,13 +103,13 @@ class Prefetcher(Iterator[FetchedBatch]):
         batches: the other iterator. Its exceptions are raised by ``next``.
     """
 
-    def __init__(self, batches: Iterator[FetchedBatch]) -> None:
+    def __init__(self, batches: Iterator[T]) -> None:
         self._batches = batches
-        self._ready: _Ready = queue.Queue(_DEPTH)
+        self._ready: queue.Queue[T | BaseException] = queue.Queue(_DEPTH)
         self._gone = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def __next__(self) -> FetchedBatch:
+    def __next__(self) -> T:
         if self._thread is None:
             # The target is not a method, because the thread would then keep this object alive.
             arguments = self._batches, self._ready, self._gone
@@ -128,7 +125,7 @@ class Prefetcher(Iterator[FetchedBatch]):
         self._gone.set()
 
 
-def _prefetch(batches: Iterator[FetchedBatch], ready: _Ready, gone: threading.Event) -> None:
+def _prefetch(batches: Iterator[T], ready: queue.Queue[T | BaseException], gone: threading.Event) -> None:
     try:
         for batch in batches:
             if not _put(batch, ready, gone):
@@ -138,7 +135,7 @@ def _prefetch(batches: Iterator[FetchedBatch], ready: _Ready, gone: threading.Ev
         _put(error, ready, gone)
 
 
-def _put(batch: FetchedBatch | BaseException, ready: _Ready, gone: threading.Event) -> bool:
+def _put(batch: T | BaseException, ready: queue.Queue[T | BaseException], gone: threading.Event) -> bool:
     """Waits for room in the queue; returns False if the batch is no longer needed."""
     while not gone.is_set():
         try:

@@ -2,48 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import errno
-import multiprocessing
 import os
-import pickle
-import re
-import signal
-import threading
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing.connection import wait
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from fidtool.distributed import signals
-from fidtool.errors import FidtoolError, InputError, RunError, Spelling, current_spelling, option, spell_by
+from fidtool.errors import FidtoolError, InputError, RunError, option
 from fidtool.images.batches import FetchedBatch, PlannedBatch, Prefetcher, fetch_batch, fetch_batches
 from fidtool.images.decode import DecodeError, ImageProperties, decode_content
 from fidtool.images.records import RecordArray, no_records, record_of
+from fidtool.images.workers import Workers
 from fidtool.sources.contents import BadFile, ContentError, ForeignError, ProgramError, RefusedError, StoreError
 from fidtool.sources.image_set import ImageSet
-from fidtool.torch_internals import end_workers, worker_processes
 from fidtool.validation import MAX_PIXELS
 
-_PREFETCH = 2
-"""Number of batches that each worker decodes ahead."""
 _SHARED_MEMORY = "/dev/shm"
-_PR_SET_PDEATHSIG = 1
-_DYING_SECONDS = 5.0
-"""Seconds to wait for the end of a process whose pipe broke. Errors with other causes are delayed by this time."""
-_BROKEN = (RuntimeError, EOFError, OSError, pickle.UnpicklingError)
-"""Exceptions that the death of a worker may cause: from torch, or from a pipe or socket, depending on timing."""
-_DEAD = "DataLoader worker (pid"
-"""Part of torch's message about a worker that died. The message about an exception has ``worker process`` instead."""
-_RAISED = re.compile(r"Caught \w+ in DataLoader worker process \d+\.")
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Errors that reading an intact file may cause on an overloaded machine. Such files are not skipped, because the result
 would then depend on the load."""
@@ -107,12 +85,13 @@ class DecodedBatch:
 
     Attributes:
         number: number of the batch.
-        pixels: uint8 tensor of shape (sum of height * width * 3,); a NumPy array if shared memory is too small.
+        pixels: uint8 tensor of shape (sum of height * width * 3,), or an array that was sent without shared memory.
         sizes: (height, width) of each image.
         properties: number of images with each property.
         records: record of each image, see `fidtool.images.records`; empty unless `DecodeOptions.records` is set.
         skipped: files of the batch that could not be read.
         failure: why the batch could not be decoded, in which case it has no pixels; otherwise None.
+        cramped: whether shared memory was too small for the pixels.
     """
 
     number: int
@@ -122,11 +101,7 @@ class DecodedBatch:
     records: RecordArray = field(default_factory=no_records)
     skipped: list[BadFile] = field(default_factory=list)
     failure: DecodeFailure | None = None
-
-    def pin_memory(self) -> DecodedBatch:
-        """Page-locks the pixels; the DataLoader calls this for batches that go to a GPU."""
-        self.pixels = torch.as_tensor(self.pixels).pin_memory()
-        return self
+    cramped: bool = False
 
     def images(self, move: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
         """Returns the images, each a uint8 tensor of shape (height, width, 3).
@@ -183,22 +158,24 @@ def _problem(error: Exception) -> tuple[str, str]:
     return "read", getattr(error, "strerror", None) or str(error)
 
 
-# --- worker processes ------------------------------------------------------------------------------------------------
+def _decode(
+    source: ImageSet, options: DecodeOptions, sharers: int | None, batch: PlannedBatch | FetchedBatch
+) -> DecodedBatch:
+    """Decodes a batch, after reading it if it has not been read ahead.
 
-
-class _Decoding(Dataset[DecodedBatch]):
-    """Decodes batches, in this process or in a worker, after reading those that have not been read ahead."""
-
-    def __init__(self, source: ImageSet, options: DecodeOptions, sharers: int) -> None:
-        self._source, self._options, self._sharers = source, options, sharers
-
-    def __getitem__(self, batch: PlannedBatch | FetchedBatch) -> DecodedBatch:
-        if isinstance(batch, PlannedBatch):
-            batch = fetch_batch(self._source, batch)
-        decoded = decode_batch(batch, self._options)
-        if get_worker_info() is not None and not _fits(len(decoded.pixels), self._sharers):
-            decoded.pixels = np.asarray(decoded.pixels)  # tensors are sent through /dev/shm, arrays through a pipe
-        return decoded
+    Args:
+        source: the images.
+        options: options for decoding.
+        sharers: number of processes that send pixels through shared memory; None in the process that uses them.
+        batch: the batch.
+    """
+    if isinstance(batch, PlannedBatch):
+        batch = fetch_batch(source, batch)
+    decoded = decode_batch(batch, options)
+    if sharers is not None and not _fits(len(decoded.pixels), sharers):
+        # Workers send tensors through /dev/shm, and arrays through a pipe.
+        decoded.pixels, decoded.cramped = np.asarray(decoded.pixels), True
+    return decoded
 
 
 def _fits(size: int, sharers: int) -> bool:
@@ -213,91 +190,6 @@ def _fits(size: int, sharers: int) -> bool:
     return status.f_bavail * status.f_frsize > 2 * (sharers + 1) * size
 
 
-class _WorkerDiedError(RuntimeError):
-    """A pipe broke because the process at its other end died."""
-
-
-class WorkerWatch:
-    """Monitors decoding workers: kills them if they produce no batch in time, and reports why they died.
-
-    Args:
-        patience: seconds that a batch may take.
-    """
-
-    def __init__(self, patience: float) -> None:
-        self._patience = patience
-        self._frozen = False
-
-    def next_of(self, decoded: Iterator[DecodedBatch]) -> DecodedBatch | None:
-        """Returns the next batch, or None after the last.
-
-        The DataLoader's own ``timeout`` does not detect a worker that freezes while it sends a batch.
-        """
-        workers = worker_processes(decoded)
-        end = threading.Timer(self._patience, self._end, [workers])
-        end.daemon = True
-        end.start()
-        try:
-            return next(decoded, None)
-        except _BROKEN as error:
-            # If all workers are alive, the error has a different cause and is raised unchanged.
-            if _RAISED.match(str(error)) is None and (ends := _ends(workers)):
-                end_workers(decoded)
-                raise _WorkerDiedError(ends) from error
-            raise
-        finally:
-            end.cancel()
-
-    def _end(self, workers: Sequence[multiprocessing.Process]) -> None:
-        self._frozen = bool(workers)
-        for worker in workers:
-            worker.kill()
-
-    @contextlib.contextmanager
-    def explained(self) -> Iterator[None]:
-        """Converts errors caused by workers within the block to messages that say what to do.
-
-        torch raises an error about a dead worker from a signal handler, so it may occur anywhere in the main thread.
-
-        Raises:
-            RunError: if a worker died, raised an exception, or produced no batch in time.
-        """
-        try:
-            yield
-        except _BROKEN as error:
-            if self._frozen:
-                raise RunError(
-                    f"the decoding workers produced no batch for {self._patience:g} s ({option('timeout')}): a worker "
-                    "is frozen, or the storage of the images does not respond",
-                    setting="timeout",
-                ) from error
-            if _RAISED.match(str(error)):
-                raise RunError(f"{str(error).splitlines()[-1]} (in a decoding worker)") from error
-            if not isinstance(error, _WorkerDiedError) and _DEAD not in str(error):
-                raise
-            raise RunError(
-                f"a decoding worker died ({' '.join(str(error).split())[:200]}): it was killed, ran out of memory, or "
-                "/dev/shm is too small",
-                f"try {option('num_workers', 0)}",
-                setting="num_workers",
-            ) from error
-
-
-def _ends(workers: Sequence[multiprocessing.Process]) -> str:
-    """Returns how one of the workers ended; empty if all are alive."""
-    ended = wait([worker.sentinel for worker in workers], _DYING_SECONDS) if workers else []
-    for worker in workers:
-        if worker.sentinel in ended:
-            worker.join()  # the exit status may become available slightly later
-            code = worker.exitcode or 0
-            return f"process {worker.pid}: {signal.Signals(-code).name if code < 0 else f'status {code}'}"
-    return ""
-
-
-def _identity(batch: Any) -> Any:
-    return batch
-
-
 def load(
     source: ImageSet,
     batches: Sequence[PlannedBatch],
@@ -305,7 +197,7 @@ def load(
     num_workers: int,
     pin_memory: bool,
     ranks_here: int,
-    watch: WorkerWatch,
+    patience: float,
     complain: Callable[[str], None],
 ) -> Iterator[DecodedBatch]:
     """Yields the decoded ``batches`` in order.
@@ -317,70 +209,53 @@ def load(
         num_workers: number of decoding workers; 0 decodes in the calling thread.
         pin_memory: page-lock the pixels, so that copies to a GPU overlap with computation.
         ranks_here: number of ranks on this machine, whose workers share its /dev/shm.
-        watch: monitors the workers.
+        patience: seconds that a worker may take for a batch.
         complain: called with a message if workers cannot be started, or shared memory is too small for the pixels.
+
+    Raises:
+        RunError: if a worker died, raised an exception, or produced no batch in time.
     """
-    workers = min(num_workers, len(batches))
-    start = partial(_start, source, batches, options, pin_memory, ranks_here)
+    count, workers = min(num_workers, len(batches)), None
+    if count:
+        work = partial(_decode, source, options, count * ranks_here)
+        try:
+            workers = Workers(work, _prepared(source, batches, source.in_order), count, patience)
+        except OSError as error:
+            complain(f"cannot start decoding workers ({error.strerror or error}): decoding in the main process")
+    decoded: Iterator[DecodedBatch]
+    if workers is None:
+        here = _prepared(source, batches, source.in_order or source.source.files.remote)
+        decoded = map(partial(_decode, source, options, None), here)
+    else:
+        decoded = workers
     try:
-        if workers:
-            multiprocessing.Lock()  # if this fails, torch's half-initialised iterator would print tracebacks
-        decoded = start(workers)
-    except OSError as error:
-        if not workers:
-            raise
-        reason = f"{error.strerror or error}"
-        complain(f"cannot start decoding workers ({reason}; is /dev/shm too small?): decoding in the main process")
-        decoded = start(0)
-    try:
-        while (batch := watch.next_of(decoded) if workers else next(decoded, None)) is not None:
-            if workers and isinstance(batch.pixels, np.ndarray):
+        for batch in _pinned(decoded) if pin_memory else decoded:
+            if batch.cramped:
                 complain("/dev/shm is too small for decoded batches, which slows down decoding: increase its size")
             yield batch
     finally:
-        end_workers(decoded)
+        if workers is not None:
+            workers.end()
 
 
-def _start(
-    source: ImageSet,
-    batches: Sequence[PlannedBatch],
-    options: DecodeOptions,
-    pin_memory: bool,
-    ranks_here: int,
-    workers: int,
-) -> Iterator[DecodedBatch]:
-    with warnings.catch_warnings():
-        # torch warns if there are more workers than cores, but the user has chosen their number.
-        warnings.filterwarnings("ignore", message="This DataLoader will create")
-        loader = DataLoader(
-            _Decoding(source, options, workers * ranks_here),
-            sampler=_prepared(source, batches, workers),
-            batch_size=None,
-            collate_fn=_identity,
-            num_workers=workers,
-            prefetch_factor=_PREFETCH if workers else None,
-            pin_memory=pin_memory,
-            worker_init_fn=partial(_begin_worker, current_spelling()),
-            # The default generator would change the random numbers of the calling program.
-            generator=torch.Generator(),
-        )
-        return iter(loader)
-
-
-def _prepared(source: ImageSet, batches: Sequence[PlannedBatch], workers: int) -> Iterable[PlannedBatch | FetchedBatch]:
-    """Returns the batches to decode, or an iterator that reads them ahead in this process.
+def _prepared(
+    source: ImageSet, batches: Sequence[PlannedBatch], ahead: bool
+) -> Iterable[PlannedBatch] | Iterable[FetchedBatch]:
+    """Returns the batches, or an iterator that reads them ahead in this process.
 
     Batches are read ahead if images can only be read sequentially, or if they are in a remote store and there are no
     workers to wait for it.
     """
-    if source.in_order or (source.source.files.remote and not workers):
-        return Prefetcher(fetch_batches(source, batches))
-    return batches
+    return Prefetcher(fetch_batches(source, batches)) if ahead else batches
 
 
-def _begin_worker(spelling: Spelling, _: int) -> None:
-    """Prepares a worker to ignore the terminal's signals, which its rank handles, and to die with its rank."""
-    spell_by(spelling)
-    signals.reset_in_worker()
-    with contextlib.suppress(OSError, AttributeError):  # only Linux has prctl; torch's own check takes seconds
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def _pinned(decoded: Iterator[DecodedBatch]) -> Iterator[DecodedBatch]:
+    """Page-locks the pixels of the batches in a separate thread."""
+    device = torch.cuda.current_device()
+
+    def pin(batch: DecodedBatch) -> DecodedBatch:
+        with torch.cuda.device(device):  # each thread has its own; the default would use memory of GPU 0
+            batch.pixels = torch.as_tensor(batch.pixels).pin_memory()
+        return batch
+
+    return Prefetcher(map(pin, decoded))

@@ -14,7 +14,7 @@ from fidtool.errors import InputError
 from fidtool.features.device import available_cores
 from fidtool.images.batches import PlannedBatch, deal, plan_batches
 from fidtool.images.integrity import IntegrityCheck, broadcast_images
-from fidtool.images.loader import DecodeOptions, WorkerWatch, load
+from fidtool.images.loader import DecodeOptions, load
 from fidtool.images.records import RECORD, ImageRecords
 from fidtool.pipeline.inputs import open_source
 from fidtool.pipeline.run import RunContext
@@ -141,10 +141,9 @@ class _CheckedSet:
         workers = settings.num_workers
         if workers is None:
             workers = min(8, available_cores() // ranks, len(mine) // _BATCHES_PER_WORKER)
-        watch = WorkerWatch(settings.timeout)
         total = sum(len(batch.indices) for batch in mine)
-        with self._run.console.progress(images.path, total) as progress, watch.explained():
-            for batch in load(images, mine, options, workers, False, ranks, watch, self._run.console.warn):
+        with self._run.console.progress(images.path, total) as progress:
+            for batch in load(images, mine, options, workers, False, ranks, settings.timeout, self._run.console.warn):
                 if batch.failure is not None:
                     raise batch.failure.error()
                 records = batch.records

@@ -16,7 +16,7 @@ from fidtool.errors import InputError, option
 from fidtool.features.device import transfer_to
 from fidtool.features.extractor import Networks
 from fidtool.images.batches import PlannedBatch, deal, fetch_batch, plan_batches
-from fidtool.images.loader import DecodedBatch, DecodeOptions, WorkerWatch, decode_batch, load
+from fidtool.images.loader import DecodedBatch, DecodeOptions, decode_batch, load
 from fidtool.images.stream import Stream, StreamPlan
 from fidtool.names import counted
 from fidtool.pipeline.run import RunContext
@@ -64,7 +64,6 @@ class Extraction:
         self._options = DecodeOptions(
             self._settings.on_error == "skip", self._settings.max_pixels, self._settings.diagnose
         )
-        self._watch = WorkerWatch(self._settings.timeout)
         self._transfer = transfer_to(run.device.torch_device)
         self.images = self.forward_passes = self.resumed = 0
 
@@ -89,7 +88,7 @@ class Extraction:
             if not finished
         ]
         self.resumed = statistics.count + len(statistics.skipped)
-        with self._run.clock("extract"), self._world.together(), self._watch.explained():
+        with self._run.clock("extract"), self._world.together():
             mine = deal(left, self._world.rank, self._world.size, source.in_order)
             self._extract(number, source, mine, statistics)
         with self._run.clock("merge"):
@@ -160,7 +159,6 @@ class Extraction:
 
     def _extract(self, number: int, source: ImageSet, mine: list[PlannedBatch], statistics: PartialStatistics) -> None:
         with self._run.console.progress(source.path, sum(len(batch.indices) for batch in mine)) as progress:
-            # Referenced here, because releasing it ends the decoding workers, which takes longer than a stop may.
             usable = self._usable(self._load(source, mine), source)
             try:
                 for batch, features in self._features(usable):
@@ -190,8 +188,8 @@ class Extraction:
 
     def _load(self, source: ImageSet, mine: list[PlannedBatch]) -> Iterator[DecodedBatch]:
         pin = self._run.device.torch_device.type == "cuda"
-        ranks_here = self._world.launch.local_world_size
-        return load(source, mine, self._options, self._num_workers, pin, ranks_here, self._watch, self._warn)
+        ranks_here, patience = self._world.launch.local_world_size, self._settings.timeout
+        return load(source, mine, self._options, self._num_workers, pin, ranks_here, patience, self._warn)
 
     def _usable(self, decoded: Iterator[DecodedBatch], source: ImageSet | None = None) -> Iterator[DecodedBatch]:
         """Yields the batches. Raises if a file cannot be read, or too many of a set of known length are skipped."""

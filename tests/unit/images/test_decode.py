@@ -23,7 +23,7 @@ from fidtool.cli.options import as_flag
 from fidtool.errors import spelled_by
 from fidtool.images.batches import PlannedBatch, cut_batches, fetch_batch
 from fidtool.images.decode import DecodedImage, DecodeError, ImageProperties, decode
-from fidtool.images.loader import DecodedBatch, DecodeOptions, WorkerWatch, decode_batch, load
+from fidtool.images.loader import DecodedBatch, DecodeOptions, decode_batch, load
 from fidtool.sources.folder import list_folder
 from fidtool.validation import MAX_PIXELS
 from support.encoded import FILES, claim, encoded, noise
@@ -189,7 +189,7 @@ def all_batches(folder: Path, workers: int, size: int = 4) -> list[DecodedBatch]
     """Returns all batches of a folder, as loaded by a single rank."""
     source = list_folder(str(folder))
     batches = [PlannedBatch(number, indices) for number, indices in enumerate(cut_batches(len(source), size))]
-    return list(load(source, batches, DecodeOptions(), workers, False, 1, WorkerWatch(60.0), complain=print))
+    return list(load(source, batches, DecodeOptions(), workers, False, 1, PATIENCE, complain=print))
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
@@ -200,7 +200,7 @@ def test_workers_name_settings_as_their_rank_does(start: str, tmp_path: Path) ->
     try:
         with spelled_by(as_flag):
             options, batches = DecodeOptions(max_pixels=1), [PlannedBatch(0, [0])]
-            (batch,) = load(source, batches, options, 1, False, 1, WorkerWatch(PATIENCE), complain=print)
+            (batch,) = load(source, batches, options, 1, False, 1, PATIENCE, complain=print)
     finally:
         multiprocessing.set_start_method(before, force=True)
     assert batch.failure is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 import fidtool as package
-from fidtool.images import loader
+from fidtool.images import workers
 from support.pictures import make_pictures
 from support.places import TINY
 
@@ -18,19 +19,20 @@ from support.places import TINY
 def test_decoding_works_if_processes_cannot_start(
     environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In this test, the system refuses to create a process."""
+    """In this test, the system refuses to create the second process."""
     images = make_pictures(tmp_path / "images", 10)
-    iterator = loader.DataLoader.__iter__
+    start = workers._start
 
-    def refused(self: Any) -> Any:
-        if self.num_workers:
+    def refused(work: Any, number: int) -> Any:
+        if number:
             raise BlockingIOError(11, "Resource temporarily unavailable")
-        return iterator(self)
+        return start(work, number)
 
-    monkeypatch.setattr(loader.DataLoader, "__iter__", refused)
-    evaluation = package.compute(images, images, extractor=TINY, num_workers=2, cache=False)
+    monkeypatch.setattr(workers, "_start", refused)
+    evaluation = package.compute(images, images, extractor=TINY, num_workers=2, batch_size=2, cache=False)
     (warning,) = evaluation.run.warnings
-    assert "cannot start decoding workers (Resource temporarily unavailable" in warning
+    assert "cannot start decoding workers (Resource temporarily unavailable)" in warning
+    assert not multiprocessing.active_children()
     assert evaluation.results[0].count_real == 10
 
 

@@ -1,0 +1,206 @@
+"""Worker processes, which compute results ahead of their use."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import pickle
+import queue
+import random
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import torch
+from torch import multiprocessing
+
+from fidtool.distributed import signals
+from fidtool.errors import RunError, Spelling, current_spelling, option, spell_by
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+_AHEAD = 2
+"""Number of tasks that each worker has at a time."""
+_PR_SET_PDEATHSIG = 1
+_DYING_SECONDS = 5.0
+"""Seconds to wait for the end of a process whose pipe broke. Errors with other causes are delayed by this time."""
+_BROKEN = (RuntimeError, EOFError, OSError, pickle.UnpicklingError)
+"""Exceptions that the death of a worker may cause: from its pipe, or from the socket that sends shared memory."""
+
+
+@dataclass(frozen=True)
+class _Raised:
+    """The exception that a task raised in a worker."""
+
+    error: str
+
+
+@dataclass(frozen=True)
+class _Worker:
+    process: BaseProcess
+    pipe: Connection[Any, Any]
+
+
+class Workers(Iterator[Result], Generic[Task, Result]):
+    """Yields the result of each task, in order. The workers take turns, and their number does not change the results.
+
+    Each worker has its own pipe, so waiting for a result ends if the worker dies. The workers of torch's DataLoader
+    share queues and an event instead. A worker that is killed may leave their locks locked, and torch's signal handler
+    then raises an error anywhere in the main thread, which may do the same. Both have made the DataLoader hang.
+
+    Args:
+        work: called in a worker with each task. Tensors in its result are sent through shared memory.
+        tasks: the tasks. Read in this process, ahead of their results.
+        count: number of workers.
+        patience: seconds that a result may take.
+
+    Raises:
+        OSError: if the workers cannot be started.
+    """
+
+    def __init__(self, work: Callable[[Task], Result], tasks: Iterable[Task], count: int, patience: float) -> None:
+        self._tasks, self._patience = iter(tasks), patience
+        self._workers: list[_Worker] = []
+        self._turns: deque[_Worker] = deque()  # one for each task that was sent, in the order of the tasks
+        self._started = self._frozen = False
+        try:
+            for number in range(count):
+                self._workers.append(_start(work, number))
+        except OSError:
+            self.end()
+            raise
+
+    def __next__(self) -> Result:
+        """Returns the next result.
+
+        Raises:
+            RunError: if a worker died, raised an exception, or produced no result in time.
+        """
+        timer = threading.Timer(self._patience, self._give_up)
+        timer.daemon = True
+        timer.start()
+        try:
+            if not self._started:
+                self._started = True
+                for worker in self._workers * _AHEAD:
+                    self._send(worker)
+            if not self._turns:
+                self._finish()
+                raise StopIteration
+            worker = self._turns.popleft()
+            result = self._received(worker)
+            self._send(worker)
+            return result
+        finally:
+            timer.cancel()
+
+    def _send(self, worker: _Worker) -> None:
+        for task in islice(self._tasks, 1):
+            with contextlib.suppress(OSError):  # it died, which is noticed when its result is due
+                worker.pipe.send(task)
+            self._turns.append(worker)
+
+    def _received(self, worker: _Worker) -> Result:
+        try:
+            result = worker.pipe.recv()
+        except _BROKEN as error:
+            ended = self._ended()
+            if self._frozen:
+                raise RunError(
+                    f"the decoding workers produced no batch for {self._patience:g} s ({option('timeout')}): a worker "
+                    "is frozen, or the storage of the images does not respond",
+                    setting="timeout",
+                ) from error
+            if not ended:
+                raise  # all workers are alive, so the error has a different cause
+            raise RunError(
+                f"a decoding worker died ({ended}): it was killed, ran out of memory, or /dev/shm is too small",
+                f"try {option('num_workers', 0)}",
+                setting="num_workers",
+            ) from error
+        if isinstance(result, _Raised):
+            raise RunError(f"{result.error} (in a decoding worker)")
+        return result  # type: ignore[no-any-return]
+
+    def _ended(self) -> str:
+        """Returns how one of the workers ended; empty if all are alive."""
+        ended = wait([worker.process.sentinel for worker in self._workers], _DYING_SECONDS)
+        for process in (worker.process for worker in self._workers):
+            if process.sentinel in ended:
+                process.join()  # the exit status may become available slightly later
+                code = process.exitcode or 0
+                return f"process {process.pid}: {signal.Signals(-code).name if code < 0 else f'status {code}'}"
+        return ""
+
+    def _give_up(self) -> None:
+        self._frozen = True
+        for worker in self._workers:
+            worker.process.kill()
+
+    def _finish(self) -> None:
+        """Lets the workers exit normally, now that they have nothing to do."""
+        for worker in self._workers:
+            with contextlib.suppress(OSError):
+                worker.pipe.send(None)
+        for worker in self._workers:
+            worker.process.join(_DYING_SECONDS)
+        self.end()
+
+    def end(self) -> None:
+        """Kills the workers that still exist. They may ignore SIGTERM."""
+        for worker in self._workers:
+            worker.process.kill()
+        for worker in self._workers:
+            worker.process.join()
+
+
+def _start(work: Callable[[Any], Any], number: int) -> _Worker:
+    context = multiprocessing.get_context()
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_work, args=(work, number, current_spelling(), theirs, ours), daemon=True)
+    process.start()
+    theirs.close()  # so that the worker has the only copy, and the pipe breaks when it dies
+    return _Worker(process, ours)
+
+
+def _work(
+    work: Callable[[Any], Any],
+    number: int,
+    spelling: Spelling,
+    pipe: Connection[Any, Any],
+    parents_end: Connection[Any, Any],
+) -> None:
+    """Runs in a worker until its parent sends None."""
+    parents_end.close()
+    with contextlib.suppress(OSError, AttributeError):  # only Linux has prctl
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signals.reset_in_worker()
+    spell_by(spelling)
+    torch.set_num_threads(1)
+    for seed in (random.seed, np.random.seed, torch.manual_seed):  # a Dataset may draw random numbers
+        seed(number)
+    tasks: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    # Received in a thread, since this process and its parent could otherwise both wait to send.
+    threading.Thread(target=_receive, args=(pipe, tasks), daemon=True).start()
+    while (task := tasks.get()) is not None:
+        try:
+            result = ForkingPickler.dumps(work(task))
+        except Exception as error:
+            result = ForkingPickler.dumps(_Raised(f"{type(error).__name__}: {error}"))
+        pipe.send_bytes(result)
+
+
+def _receive(pipe: Connection[Any, Any], tasks: queue.SimpleQueue[Any]) -> None:
+    with contextlib.suppress(EOFError, OSError):
+        while (task := pipe.recv()) is not None:
+            tasks.put(task)
+    tasks.put(None)

@@ -91,7 +91,7 @@ class DecodedBatch:
         records: record of each image, see `fidtool.images.records`; empty unless `DecodeOptions.records` is set.
         skipped: files of the batch that could not be read.
         failure: why the batch could not be decoded, in which case it has no pixels; otherwise None.
-        cramped: whether shared memory was too small for the pixels.
+        cramped: whether shared memory was too small for the pixels, or read-only.
     """
 
     number: int
@@ -187,7 +187,8 @@ def _fits(size: int, sharers: int) -> bool:
         status = os.statvfs(_SHARED_MEMORY)
     except OSError:
         return True  # this system has no /dev/shm
-    return status.f_bavail * status.f_frsize > 2 * (sharers + 1) * size
+    writable = not status.f_flag & os.ST_RDONLY
+    return writable and status.f_bavail * status.f_frsize > 2 * (sharers + 1) * size
 
 
 def load(
@@ -210,7 +211,7 @@ def load(
         pin_memory: page-lock the pixels, so that copies to a GPU overlap with computation.
         ranks_here: number of ranks on this machine, whose workers share its /dev/shm.
         patience: seconds that a worker may take for a batch.
-        complain: called with a message if workers cannot be started, or shared memory is too small for the pixels.
+        complain: called with a message if workers cannot be started, or shared memory cannot take the pixels.
 
     Raises:
         RunError: if a worker died, raised an exception, or produced no batch in time.
@@ -231,7 +232,10 @@ def load(
     try:
         for batch in _pinned(decoded) if pin_memory else decoded:
             if batch.cramped:
-                complain("/dev/shm is too small for decoded batches, which slows down decoding: increase its size")
+                complain(
+                    "/dev/shm is too small for decoded batches, or read-only, which slows down decoding: increase its "
+                    "size"
+                )
             yield batch
     finally:
         if workers is not None:

@@ -33,9 +33,9 @@ def in_a_container(environment: dict[str, str], cwd: Path, mount: str, *argument
 
 
 MOUNTS = {
-    "1 MiB": ("mount -t tmpfs -o size=1m tmpfs /dev/shm", "/dev/shm is too small for decoded batches"),
-    "nothing": ("mount -t tmpfs -o size=4k,nr_inodes=1 tmpfs /dev/shm", "cannot start decoding workers"),
-    "read-only": ("mount -o remount,bind,ro /dev/shm", "cannot start decoding workers"),
+    "1 MiB": "mount -t tmpfs -o size=1m tmpfs /dev/shm",
+    "nothing": "mount -t tmpfs -o size=4k,nr_inodes=1 tmpfs /dev/shm",
+    "read-only": "mount -o remount,bind,ro /dev/shm",
 }
 
 
@@ -47,8 +47,8 @@ def test_small_shared_memory_gives_a_warning(
     """Batches of 16 images of 400 x 400 take 7.7 MB."""
     images = make_pictures(tmp_path / "images", 40, sides=(400,))
     arguments = ["compute", images, images, "--extractor", TINY, "--no-cache", "--json", "--quiet"]
-    command, message = MOUNTS[mount]
-    done = in_a_container(environment, tmp_path, command, *arguments, "--num-workers", 2)
+    message = "/dev/shm is too small for decoded batches, or read-only"
+    done = in_a_container(environment, tmp_path, MOUNTS[mount], *arguments, "--num-workers", 2)
     assert done.returncode == 0, done.stderr
     plain = here(*arguments)
     (warning,) = set(done.stderr.splitlines()) - set(plain.stderr.splitlines())

@@ -47,7 +47,7 @@ def test_batches_too_large_for_shared_memory_are_sent_by_pipe(
     statvfs = os.statvfs
 
     def full(path: Any) -> Any:
-        return SimpleNamespace(f_bavail=10, f_frsize=1024) if path == "/dev/shm" else statvfs(path)
+        return SimpleNamespace(f_bavail=10, f_frsize=1024, f_flag=0) if path == "/dev/shm" else statvfs(path)
 
     monkeypatch.setattr(os, "statvfs", full)
     cramped = package.compute(images, fake, **settings)

@@ -137,11 +137,10 @@ def deferred() -> Iterator[None]:
 
 
 def reset_in_worker() -> None:
-    """Makes a decoding worker ignore SIGINT and SIGTERM, which may go to the whole process group.
+    """Makes a decoding worker ignore SIGINT, and under the command line SIGTERM, which may go to the whole group.
 
     Its parent handles them and ends the worker.
     """
-    if taken_over():
-        signal.set_wakeup_fd(-1)
-        for number in STOPPING:
-            signal.signal(number, signal.SIG_IGN)
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if taken_over() else signal.SIG_DFL)

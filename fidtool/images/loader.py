@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -200,7 +200,7 @@ def load(
     ranks_here: int,
     patience: float,
     complain: Callable[[str], None],
-) -> Iterator[DecodedBatch]:
+) -> Generator[DecodedBatch, None, None]:
     """Yields the decoded ``batches`` in order.
 
     Args:
@@ -221,8 +221,9 @@ def load(
         work = partial(_decode, source, options, count * ranks_here)
         try:
             workers = Workers(work, _prepared(source, batches, source.in_order), count, patience)
-        except OSError as error:
-            complain(f"cannot start decoding workers ({error.strerror or error}): decoding in the main process")
+        except (OSError, AssertionError) as error:
+            reason = getattr(error, "strerror", None) or error
+            complain(f"cannot start decoding workers ({reason}): decoding in the main process")
     decoded: Iterator[DecodedBatch]
     if workers is None:
         here = _prepared(source, batches, source.in_order or source.source.files.remote)

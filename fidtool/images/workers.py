@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
+import os
 import pickle
 import queue
 import random
 import signal
+import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +19,7 @@ from itertools import islice
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
+from multiprocessing.util import get_temp_dir
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -64,6 +68,7 @@ class Workers(Iterator[Result], Generic[Task, Result]):
         patience: seconds that a result may take.
 
     Raises:
+        AssertionError: in a daemonic process of multiprocessing, which may not start others.
         OSError: if the workers cannot be started.
     """
 
@@ -72,10 +77,12 @@ class Workers(Iterator[Result], Generic[Task, Result]):
         self._workers: list[_Worker] = []
         self._turns: deque[_Worker] = deque()  # one for each task that was sent, in the order of the tasks
         self._started = self._frozen = False
+        get_temp_dir()  # otherwise each worker creates one, and leaves it when it is killed
+        atexit.register(self.end)  # multiprocessing would wait for workers that ignore SIGTERM
         try:
             for number in range(count):
                 self._workers.append(_start(work, number))
-        except OSError:
+        except BaseException:
             self.end()
             raise
 
@@ -85,42 +92,37 @@ class Workers(Iterator[Result], Generic[Task, Result]):
         Raises:
             RunError: if a worker died, raised an exception, or produced no result in time.
         """
-        timer = threading.Timer(self._patience, self._give_up)
-        timer.daemon = True
-        timer.start()
-        try:
-            if not self._started:
-                self._started = True
-                for worker in self._workers * _AHEAD:
-                    self._send(worker)
-            if not self._turns:
-                self._finish()
-                raise StopIteration
-            worker = self._turns.popleft()
-            result = self._received(worker)
-            self._send(worker)
-            return result
-        finally:
-            timer.cancel()
+        if not self._started:
+            self._started = True
+            for worker in self._workers * _AHEAD:
+                self._send(worker)
+        if not self._turns:
+            self._finish()
+            raise StopIteration
+        worker = self._turns.popleft()
+        result = self._received(worker)
+        self._send(worker)
+        return result
 
     def _send(self, worker: _Worker) -> None:
         for task in islice(self._tasks, 1):
-            with contextlib.suppress(OSError):  # it died, which is noticed when its result is due
-                worker.pipe.send(task)
+            data = ForkingPickler.dumps(task)
+            with contextlib.suppress(OSError), self._limited():  # if it died, that is noticed when its result is due
+                worker.pipe.send_bytes(data)
             self._turns.append(worker)
 
     def _received(self, worker: _Worker) -> Result:
         try:
-            result = worker.pipe.recv()
+            with self._limited():
+                result = worker.pipe.recv()
         except _BROKEN as error:
-            ended = self._ended()
             if self._frozen:
                 raise RunError(
                     f"the decoding workers produced no batch for {self._patience:g} s ({option('timeout')}): a worker "
                     "is frozen, or the storage of the images does not respond",
                     setting="timeout",
                 ) from error
-            if not ended:
+            if not (ended := self._ended()):
                 raise  # all workers are alive, so the error has a different cause
             raise RunError(
                 f"a decoding worker died ({ended}): it was killed, ran out of memory, or /dev/shm is too small",
@@ -141,26 +143,41 @@ class Workers(Iterator[Result], Generic[Task, Result]):
                 return f"process {process.pid}: {signal.Signals(-code).name if code < 0 else f'status {code}'}"
         return ""
 
+    @contextlib.contextmanager
+    def _limited(self) -> Iterator[None]:
+        """Ends a wait for a pipe within the block after the patience."""
+        timer = threading.Timer(self._patience, self._give_up)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
     def _give_up(self) -> None:
         self._frozen = True
         for worker in self._workers:
             worker.process.kill()
+            # A process waiting for storage survives, and the process of a Dataset may have a copy of the worker's end.
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(worker.pipe.fileno())) as ours:
+                ours.shutdown(socket.SHUT_RDWR)
 
     def _finish(self) -> None:
         """Lets the workers exit normally, now that they have nothing to do."""
         for worker in self._workers:
             with contextlib.suppress(OSError):
-                worker.pipe.send(None)
+                worker.pipe.send_bytes(b"")
         for worker in self._workers:
             worker.process.join(_DYING_SECONDS)
         self.end()
 
     def end(self) -> None:
         """Kills the workers that still exist. They may ignore SIGTERM."""
+        atexit.unregister(self.end)
         for worker in self._workers:
             worker.process.kill()
         for worker in self._workers:
-            worker.process.join()
+            worker.process.join(_DYING_SECONDS)
 
 
 def _start(work: Callable[[Any], Any], number: int) -> _Worker:
@@ -179,7 +196,7 @@ def _work(
     pipe: Connection[Any, Any],
     parents_end: Connection[Any, Any],
 ) -> None:
-    """Runs in a worker until its parent sends None."""
+    """Runs in a worker until its parent sends no bytes."""
     parents_end.close()
     with contextlib.suppress(OSError, AttributeError):  # only Linux has prctl
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -188,19 +205,22 @@ def _work(
     torch.set_num_threads(1)
     for seed in (random.seed, np.random.seed, torch.manual_seed):  # a Dataset may draw random numbers
         seed(number)
-    tasks: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    tasks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     # Received in a thread, since this process and its parent could otherwise both wait to send.
     threading.Thread(target=_receive, args=(pipe, tasks), daemon=True).start()
-    while (task := tasks.get()) is not None:
+    while task := tasks.get():
         try:
-            result = ForkingPickler.dumps(work(task))
+            result = ForkingPickler.dumps(work(ForkingPickler.loads(task)))
         except Exception as error:
             result = ForkingPickler.dumps(_Raised(f"{type(error).__name__}: {error}"))
-        pipe.send_bytes(result)
+        try:
+            pipe.send_bytes(result)
+        except OSError:
+            return  # the parent has ended
 
 
-def _receive(pipe: Connection[Any, Any], tasks: queue.SimpleQueue[Any]) -> None:
+def _receive(pipe: Connection[Any, Any], tasks: queue.SimpleQueue[bytes]) -> None:
     with contextlib.suppress(EOFError, OSError):
-        while (task := pipe.recv()) is not None:
+        while task := pipe.recv_bytes():
             tasks.put(task)
-    tasks.put(None)
+    tasks.put(b"")

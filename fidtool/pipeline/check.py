@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -142,8 +143,9 @@ class _CheckedSet:
         if workers is None:
             workers = min(8, available_cores() // ranks, len(mine) // _BATCHES_PER_WORKER)
         total = sum(len(batch.indices) for batch in mine)
-        with self._run.console.progress(images.path, total) as progress:
-            for batch in load(images, mine, options, workers, False, ranks, settings.timeout, self._run.console.warn):
+        loaded = load(images, mine, options, workers, False, ranks, settings.timeout, self._run.console.warn)
+        with self._run.console.progress(images.path, total) as progress, contextlib.closing(loaded):
+            for batch in loaded:
                 if batch.failure is not None:
                     raise batch.failure.error()
                 records = batch.records

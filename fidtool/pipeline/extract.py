@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -158,10 +158,14 @@ class Extraction:
         return next((bad.file for bad in skipped if bad.file not in still), "")
 
     def _extract(self, number: int, source: ImageSet, mine: list[PlannedBatch], statistics: PartialStatistics) -> None:
-        with self._run.console.progress(source.path, sum(len(batch.indices) for batch in mine)) as progress:
-            usable = self._usable(self._load(source, mine), source)
+        total = sum(len(batch.indices) for batch in mine)
+        # Closed here, because the caller may keep an exception, and with it the decoding workers.
+        with (
+            self._run.console.progress(source.path, total) as progress,
+            contextlib.closing(self._load(source, mine)) as decoded,
+        ):
             try:
-                for batch, features in self._features(usable):
+                for batch, features in self._features(self._usable(decoded, source)):
                     self._add(batch, features, statistics)
                     progress.advance(len(batch.sizes) + len(batch.skipped))
                     if self._world.must_stop():
@@ -186,7 +190,7 @@ class Extraction:
                     break
             statistics.flush()
 
-    def _load(self, source: ImageSet, mine: list[PlannedBatch]) -> Iterator[DecodedBatch]:
+    def _load(self, source: ImageSet, mine: list[PlannedBatch]) -> Generator[DecodedBatch, None, None]:
         pin = self._run.device.torch_device.type == "cuda"
         ranks_here, patience = self._world.launch.local_world_size, self._settings.timeout
         return load(source, mine, self._options, self._num_workers, pin, ranks_here, patience, self._warn)

@@ -10,9 +10,12 @@ import pickle
 import random
 import re
 import signal
+import subprocess
+import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +64,7 @@ def outcome(error: Exception, act: Callable[[], None]) -> Exception:
     class Pipe:
         kept: Any = None
 
-        def send(self, task: object) -> None:
+        def send_bytes(self, task: object) -> None:
             pass
 
         def recv(self) -> None:
@@ -105,7 +108,7 @@ def images(tmp_path: Path) -> ImageSet:
     return list_folder(str(make_pictures(tmp_path / "images", 60)))
 
 
-def delivered(images: ImageSet, count: int = 2, pin_memory: bool = False) -> Iterator[DecodedBatch]:
+def delivered(images: ImageSet, count: int = 2, pin_memory: bool = False) -> Generator[DecodedBatch, None, None]:
     batches = [PlannedBatch(number, indices) for number, indices in enumerate(plan_batches(images, 1))]
     return load(images, batches, DecodeOptions(), count, pin_memory, 1, PATIENCE, complain=print)
 
@@ -182,11 +185,111 @@ def test_tasks_and_results_that_exceed_the_pipe() -> None:
     assert list(Workers(bytes.upper, tasks, 2, PATIENCE)) == tasks
 
 
+FROZEN = r"^the decoding workers produced no batch for 0.5 s \(timeout\): a worker is "
+
+
 def test_a_frozen_worker_is_killed() -> None:
     started = Workers(time.sleep, [0.0, 10 * PATIENCE], 1, 0.5)
-    with pytest.raises(RunError, match=r"^the decoding workers produced no batch for 0.5 s \(timeout\): a worker is "):
+    with pytest.raises(RunError, match=FROZEN):
         list(started)
     started.end()
+
+
+def test_a_frozen_worker_that_cannot_be_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for storage. Another process that holds the worker's end of the pipe has the same effect."""
+    started = Workers(time.sleep, [10 * PATIENCE], 1, 0.5)
+    with monkeypatch.context() as patched:
+        patched.setattr(started._workers[0].process, "kill", lambda: None)
+        with pytest.raises(RunError, match=FROZEN):
+            next(started)
+    started.end()
+
+
+def test_only_waiting_for_workers_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A remote store may need longer for the first tasks of all workers than one result may take."""
+    running: list[object] = []
+
+    class Timer:
+        def __init__(self, *_: object) -> None:
+            pass
+
+        def start(self) -> None:
+            running.append(self)
+            started.append(len(running))
+
+        def cancel(self) -> None:
+            running.remove(self)
+
+    started: list[int] = []
+    monkeypatch.setattr(threading, "Timer", Timer)
+    tasks = (-number - len(running) for number in range(8))
+    assert list(Workers(abs, tasks, 4, PATIENCE)) == list(range(8))
+    assert started == [1] * 16, "one for each task and for each result"
+
+
+class StrangeError(Exception):
+    """Can be pickled, but not unpickled."""
+
+    def __init__(self, one: object, other: object) -> None:
+        super().__init__(f"{one} {other}")
+
+
+def test_a_task_that_cannot_be_sent_or_received_is_an_error() -> None:
+    unsendable: Workers[Any, Any] = Workers(abs, [lambda: None], 1, PATIENCE)
+    with pytest.raises(Exception, match="pickle"):
+        next(unsendable)
+    unsendable.end()
+    unreadable: Workers[Any, Any] = Workers(abs, [StrangeError(1, 2)], 1, PATIENCE)
+    with pytest.raises(RunError, match=r"^TypeError: .*__init__.* \(in a decoding worker\)$"):
+        next(unreadable)
+    unreadable.end()
+
+
+@pytest.mark.parametrize("command_line", [False, True])
+def test_a_program_that_keeps_the_workers_ends(command_line: bool) -> None:
+    """An exception's traceback may keep them. At exit, multiprocessing sends SIGTERM and waits, but its handlers are
+    inherited: the command line's workers ignore it, and those of a training script may save a checkpoint."""
+    script = f"""if True:
+        import signal, sys, time
+        from fidtool.distributed import signals
+        from fidtool.images.workers import Workers
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        if {command_line}:
+            signals.take_over()
+        kept = Workers(time.sleep, [0.0, 0.0, 1e6, 1e6], 2, 1e6)
+        next(kept)
+    """
+    assert subprocess.run([sys.executable, "-c", script], timeout=PATIENCE).returncode == 0
+
+
+def test_killed_workers_leave_no_files(images: ImageSet) -> None:
+    """multiprocessing creates a folder in each process that sends a tensor."""
+    script = f"""if True:
+        from fidtool.images.batches import PlannedBatch
+        from fidtool.images.loader import DecodeOptions, load
+        from fidtool.sources.folder import list_folder
+        batches = [PlannedBatch(number, [number]) for number in range(60)]
+        for batch in load(list_folder({images.path!r}), batches, DecodeOptions(), 2, False, 1, 1e6, print):
+            if batch.number == 5:
+                break
+    """
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # the path of a socket may have at most 107 characters
+        environment = {**os.environ, "TMPDIR": folder}
+        subprocess.run([sys.executable, "-c", script], env=environment, timeout=PATIENCE, check=True)
+        assert not os.listdir(folder)
+
+
+def test_a_daemonic_process_decodes_itself(images: ImageSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """multiprocessing does not let it start others."""
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]
+    said: list[str] = []
+    batches = [PlannedBatch(0, range(4))]
+    (batch,) = load(images, batches, DecodeOptions(), 2, False, 1, PATIENCE, said.append)
+    assert len(batch.sizes) == 4
+    assert said == [
+        "cannot start decoding workers (daemonic processes are not allowed to have children): decoding in the main "
+        "process"
+    ]
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), RuntimeError("no such codec")])

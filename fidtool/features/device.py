@@ -41,6 +41,15 @@ class Device:
     shared: bool
 
     @property
+    def own_threads(self) -> int:
+        """Number of threads that only run forward passes. On accelerators, the calling thread launches them.
+
+        An accelerator works while the host goes on, so that a second thread would not save time. It would need the
+        calling thread's device and stream, and Apple GPUs do not support work from two threads.
+        """
+        return self.forward_threads if self.torch_device.type == "cpu" else 0
+
+    @property
     def exact_sums(self) -> torch.device:
         """The device on which moments are summed: this one, or the CPU if this one has no float64."""
         return torch.device("cpu") if self.torch_device.type == "mps" else self.torch_device
@@ -174,7 +183,8 @@ class StreamedTransfer(Transfer):
         """Return the pixels on the device. Work on the current stream waits for the copy to finish."""
         self.await_room()
         work = torch.cuda.current_stream(self._device)
-        event: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        # Waiting for a blocking event does not keep a core busy.
+        event: torch.cuda.Event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         event.record(work)
         self._launched.append(event)  # after all work of earlier calls
         with torch.cuda.stream(self._stream):

@@ -9,9 +9,10 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import Any, Generic, TypeVar
 
@@ -28,6 +29,7 @@ from fidtool.features.runner import Run, Runner
 from fidtool.names import counted
 
 Item = TypeVar("Item")
+Prepared = TypeVar("Prepared")
 Result = TypeVar("Result")
 
 _STOP_SECONDS = 0.1
@@ -89,25 +91,40 @@ class Extractor:
         return named_tensors(self._runner.module)
 
     def features(self, images: list[torch.Tensor]) -> torch.Tensor:
-        """Return the feature vectors of one batch for the first layer, see `layers`."""
+        """Return the feature vectors of one batch for the first layer, see `vectors`."""
         return next(iter(self.layers(images).values()))
 
     def layers(self, images: list[torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the feature vectors of one batch by layer.
+        """Return the feature vectors of one batch by layer, see `inputs` and `vectors`."""
+        return self.vectors([self.inputs(images)])
+
+    def inputs(self, images: list[torch.Tensor]) -> torch.Tensor:
+        """Return the network's input for images: cropped, resized and normalised.
 
         Args:
             images: uint8 tensors of shape (height, width, 3) on this extractor's device.
 
         Returns:
-            float32 tensors of shape (len(images), dims of the layer) on the device.
+            float32 tensor of shape (len(images), 3, input size, input size), channels-last in memory.
+        """
+        with torch.inference_mode():
+            size = self.definition.input_size
+            return network_input(images, size, self._preparation, self._offset, self._scale)
+
+    def vectors(self, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the feature vectors of one batch by layer.
+
+        Args:
+            inputs: the results of `inputs` for the parts of the batch.
+
+        Returns:
+            float32 tensors of shape (images, dims of the layer) on the device.
 
         Raises:
             RunError: if the network fails, or its output has the wrong shape.
         """
         with torch.inference_mode():
-            size = self.definition.input_size
-            x = network_input(images, size, self._preparation, self._offset, self._scale)
-            return self._vectors(x, self._runner)
+            return self._vectors(inputs[0] if len(inputs) == 1 else torch.cat(list(inputs)), self._runner)
 
     def differentiable(self, images: torch.Tensor) -> torch.Tensor:
         """Return the feature vectors of images with floating-point values, with gradients.
@@ -152,8 +169,8 @@ class Extractor:
             batch_size: number of images in the batch. Kernels depend on the shape, so on a GPU it should be that of the
                 run.
         """
-        # In a separate thread, like the batches of the run: torch's modes are per thread and select kernels.
-        thread = ForwardThreads(1, self.layers)
+        # Like the batches of the run, because torch's modes are per thread and select kernels.
+        thread = ForwardThreads(min(1, self.device.own_threads), self.layers)
         try:
             found = thread.submit(fixed_batch(batch_size, self.device.torch_device)).result()
         finally:
@@ -165,9 +182,28 @@ class Extractor:
 
     def run(
         self, batches: Iterator[Item], images: Callable[[Item], list[torch.Tensor]], stop: Callable[[], bool]
-    ) -> Iterator[tuple[Item, torch.Tensor | None]]:
-        """Run forward passes over a stream of batches, in order; see `side_by_side`."""
-        return side_by_side(batches, images, self.features, self.device.forward_threads, stop)
+    ) -> Iterator[tuple[Item, torch.Tensor]]:
+        """Run forward passes over a stream of batches, in order.
+
+        Args:
+            batches: the stream.
+            images: returns a batch's images on the device; called in the thread of its forward pass.
+            stop: see `side_by_side`.
+
+        Yields:
+            Each batch with its feature vectors for the first layer.
+        """
+
+        def features(prepared: list[torch.Tensor]) -> torch.Tensor:
+            return next(iter(self.vectors(prepared).values()))
+
+        def prepare(batch: Item) -> torch.Tensor:
+            return self.inputs(images(batch))
+
+        stages = Stages(prepare, features, lambda _: True)
+        for (batch,), found in side_by_side(batches, stages, self.device.own_threads, stop):
+            assert found is not None
+            yield batch, found
 
 
 class Networks:
@@ -186,30 +222,42 @@ class Networks:
         self.device = self._extractors[0].device
         self.definitions = {layer: each for network in self._extractors for layer, each in network.definitions.items()}
 
-    def features(self, images: list[torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the feature vectors of one batch by layer, see `Extractor.layers`."""
-        return {layer: vectors for network in self._extractors for layer, vectors in network.layers(images).items()}
-
     def run(
         self,
-        batches: Iterator[Item],
+        parts: Iterator[Item],
         images: Callable[[Item], list[torch.Tensor]],
+        ends: Callable[[Item], bool],
         stop: Callable[[], bool],
         timed: Callable[[], AbstractContextManager[None]],
         in_turns: bool,
-    ) -> Iterator[tuple[Item, dict[str, torch.Tensor] | None]]:
-        """Run forward passes over a stream of batches, in order; see `side_by_side`.
+    ) -> Iterator[tuple[list[Item], dict[str, torch.Tensor] | None]]:
+        """Run forward passes over a stream of batches, in order.
 
         Args:
-            batches, images, stop, in_turns: see `side_by_side`.
-            timed: returns a context manager that times a pass; called in any thread.
+            parts: the parts of the batches. Each is resized as soon as it is read, so that the images of a batch need
+                not be in memory at the same time.
+            images: returns the images of a part on the device, possibly none; called in any thread.
+            ends: whether a part is the last of its batch.
+            stop, in_turns: see `side_by_side`.
+            timed: returns a context manager that times the networks' work; called in any thread.
+
+        Yields:
+            The parts of each batch with the feature vectors by layer; None for a batch without images.
         """
 
-        def features(pixels: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+        def prepare(part: Item) -> list[torch.Tensor] | None:
+            pixels = images(part)
             with timed():
-                return self.features(pixels)
+                return [network.inputs(pixels) for network in self._extractors] if pixels else None
 
-        return side_by_side(batches, images, features, self.device.forward_threads, stop, in_turns)
+        def features(prepared: list[list[torch.Tensor]]) -> dict[str, torch.Tensor]:
+            with timed():
+                found: dict[str, torch.Tensor] = {}
+                for network, inputs in zip(self._extractors, zip(*prepared, strict=True), strict=True):
+                    found |= network.vectors(inputs)
+                return found
+
+        return side_by_side(parts, Stages(prepare, features, ends), self.device.own_threads, stop, in_turns)
 
     @property
     def unrecorded(self) -> str:
@@ -233,49 +281,91 @@ def _vectors_of(output: Any, count: int, definition: Definition) -> torch.Tensor
     return output.float()
 
 
+@dataclass(frozen=True)
+class Stages(Generic[Item, Prepared, Result]):
+    """How the features of a batch are computed from its parts.
+
+    Attributes:
+        prepare: returns the networks' input for a part; None if it has no images.
+        features: returns the features of a batch from the inputs for its parts, at least one.
+        ends: whether a part is the last of its batch.
+    """
+
+    prepare: Callable[[Item], Prepared | None]
+    features: Callable[[list[Prepared]], Result]
+    ends: Callable[[Item], bool]
+
+    def process(self, job: tuple[Item, list[Future[Any]]]) -> Any:
+        """Return the features of a batch if a part is its last, otherwise the input for the part.
+
+        Args:
+            job: the part, and the futures of the earlier parts of its batch.
+        """
+        part, earlier = job
+        prepared = self.prepare(part)
+        if not self.ends(part):
+            return prepared
+        # The earlier parts were submitted before, so they are done, or other threads are working on them.
+        inputs = [each for each in (*(future.result() for future in earlier), prepared) if each is not None]
+        return self.features(inputs) if inputs else None
+
+    def next_batches(self, parts: Iterator[Item], count: int) -> list[Item]:
+        """Return the parts of the next ``count`` batches."""
+        some = []
+        for part in parts:
+            some.append(part)
+            count -= self.ends(part)
+            if not count:
+                break
+        return some
+
+
 def side_by_side(
-    items: Iterator[Item],
-    images: Callable[[Item], list[torch.Tensor]],
-    features: Callable[[list[torch.Tensor]], Result],
+    parts: Iterator[Item],
+    stages: Stages[Item, Prepared, Result],
     threads: int,
     stop: Callable[[], bool],
     in_turns: bool = False,
-) -> Iterator[tuple[Item, Result | None]]:
-    """Compute the features of a stream of items in several threads.
+) -> Iterator[tuple[list[Item], Result | None]]:
+    """Compute the features of a stream of batches in several threads.
 
     Args:
-        items: the stream. It is read in the calling thread, at most one item ahead of the threads.
-        images: returns an item's images on the network's device. Called in a thread with one intra-op torch thread, see
+        parts: the parts of the batches. They are read in the calling thread, at most one ahead of the threads.
+        stages: the work, which is done in a thread with one intra-op torch thread, see
             `fidtool.features.torch_state.repeatable`.
-        features: returns the features of these images; called in the same thread.
-        threads: number of threads.
+        threads: number of threads; with 0, the calling thread does the work.
         stop: whether to stop early, without waiting for running work.
         in_turns: read the stream only while no thread works, because it runs the calling program's code under that
             program's torch settings.
 
     Yields:
-        Each item with its features; None for an item without images.
+        The parts of each batch with its features; None for a batch without images.
     """
-
-    def one(item: Item) -> tuple[Item, Result | None]:
-        pixels = images(item)
-        return item, features(pixels) if pixels else None
-
-    pool = ForwardThreads(threads, one)
-    waiting: deque[Future[tuple[Item, Result | None]]] = deque()
-    at_once, ahead = (threads, 0) if in_turns else (1, threads)
-    wanted = takewhile(lambda _: not stop(), items)
+    pool = ForwardThreads(threads, stages.process)
+    waiting: deque[tuple[Item, Future[Any]]] = deque()
+    wanted = takewhile(lambda _: not stop(), parts)
+    earlier: list[Future[Any]] = []
+    batch: list[Item] = []
     try:
-        while some := list(islice(wanted, at_once)):
-            waiting += map(pool.submit, some)
-            while waiting and (len(waiting) > ahead or waiting[0].done()):
-                if _stopped_before(waiting[0], stop):
+        while True:
+            some = stages.next_batches(wanted, max(1, threads)) if in_turns else list(islice(wanted, 1))
+            for part in some:
+                future = pool.submit((part, earlier))
+                waiting.append((part, future))
+                earlier = [] if stages.ends(part) else [*earlier, future]
+            while waiting and (in_turns or not some or len(waiting) > threads or waiting[0][1].done()):
+                if _stopped_before(waiting[0][1], stop):
                     return
-                yield waiting.popleft().result()
-        while waiting and not _stopped_before(waiting[0], stop):
-            yield waiting.popleft().result()
+                part, future = waiting.popleft()
+                batch.append(part)
+                result = future.result()
+                if stages.ends(part):
+                    yield batch, result
+                    batch = []
+            if not some:
+                return
     finally:
-        for future in waiting:
+        for _, future in waiting:
             future.cancel()
         pool.close(0.0 if stop() else _LEAVING_SECONDS)
 
@@ -292,7 +382,7 @@ class ForwardThreads(Generic[Item, Result]):
     """A pool of ``count`` threads, each with one intra-op torch thread, that apply ``work`` to submitted items.
 
     Unlike the threads of ``concurrent.futures`` they are daemons: a pass that never ends does not keep the process
-    alive.
+    alive. With a ``count`` of 0, the calling thread does the work at once.
     """
 
     def __init__(self, count: int, work: Callable[[Item], Result]) -> None:
@@ -308,7 +398,10 @@ class ForwardThreads(Generic[Item, Result]):
     def submit(self, item: Item) -> Future[Result]:
         """Return the future result of ``item``. The first free thread processes it."""
         future: Future[Result] = Future()
-        self._jobs.put((future, item))
+        if self._threads:
+            self._jobs.put((future, item))
+        else:
+            self._process(future, item)
         return future
 
     def close(self, seconds: float) -> None:
@@ -323,14 +416,16 @@ class ForwardThreads(Generic[Item, Result]):
         torch.get_num_threads()
         torch.set_num_threads(1)
         while (job := self._jobs.get()) is not None:
-            future, item = job
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                future.set_result(self._work(item))
-            except BaseException as error:  # raised where the result is requested
-                future.set_exception(error)
-            del job, future, item  # frees the pixels while the thread waits
+            self._process(*job)
+            del job  # frees the pixels while the thread waits
+
+    def _process(self, future: Future[Result], item: Item) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(self._work(item))
+        except BaseException as error:  # raised where the result is requested
+            future.set_exception(error)
 
 
 def _join(threads: list[threading.Thread], seconds: float) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TypeVar
 
 import numpy as np
@@ -29,19 +30,32 @@ _TOO_FEW = ContentError("its file ended early: the file has changed since it was
 
 @dataclass(frozen=True)
 class PlannedBatch:
-    """A batch before it is read: its number, and its images' positions in the set."""
+    """A batch, or a part of one, before it is read.
+
+    Attributes:
+        number: number of the batch.
+        indices: the images' positions in the set.
+        ends: whether no part of the batch follows.
+    """
 
     number: int
     indices: Indices
+    ends: bool = True
 
 
 @dataclass(frozen=True)
 class FetchedBatch:
-    """A batch to decode: its number, and the path and contents of each image."""
+    """A batch, or a part of one, before it is decoded.
+
+    Attributes:
+        number, ends: see `PlannedBatch`.
+        files, contents: the path and the contents of each image.
+    """
 
     number: int
     files: Iterable[str]
     contents: Iterable[Read]
+    ends: bool = True
 
 
 def plan_batches(images: ImageSet, batch_size: int) -> Sequence[Indices]:
@@ -79,18 +93,26 @@ def deal(batches: Sequence[T], rank: int, world_size: int, in_order: bool = Fals
 
 def fetch_batch(source: ImageSet, batch: PlannedBatch) -> FetchedBatch:
     """Returns a batch whose contents are read lazily."""
-    return FetchedBatch(batch.number, map(source.file, batch.indices), source.contents(batch.indices))
+    return FetchedBatch(batch.number, map(source.file, batch.indices), source.contents(batch.indices), batch.ends)
 
 
-def fetch_batches(source: ImageSet, batches: Sequence[PlannedBatch]) -> Iterator[FetchedBatch]:
-    """Yields batches with their contents. A source that can only be read sequentially is read in one pass."""
+def fetch_batches(
+    source: ImageSet, batches: Sequence[PlannedBatch], cut: Callable[[PlannedBatch], Iterable[PlannedBatch]]
+) -> Iterator[FetchedBatch]:
+    """Yields the contents of batches, part by part. A source that can only be read sequentially is read in one pass.
+
+    Args:
+        source: the images.
+        batches: the batches.
+        cut: divides a batch into parts.
+    """
     stream = None
     if source.in_order and batches:
         stream = source.stream(np.concatenate([np.asarray(batch.indices, dtype=np.int64) for batch in batches]))
-    for batch in batches:
-        files = list(map(source.file, batch.indices))
-        contents = list(source.contents(batch.indices)) if stream is None else [next(stream, _TOO_FEW) for _ in files]
-        yield FetchedBatch(batch.number, files, contents)
+    for part in chain.from_iterable(map(cut, batches)):
+        files = list(map(source.file, part.indices))
+        contents = list(source.contents(part.indices)) if stream is None else [next(stream, _TOO_FEW) for _ in files]
+        yield FetchedBatch(part.number, files, contents, part.ends)
 
 
 class Prefetcher(Iterator[T]):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 
 import numpy as np
 import torch
@@ -14,13 +15,15 @@ from numpy.typing import NDArray
 
 from fidtool.errors import FidtoolError, InputError, RunError, option
 from fidtool.images.batches import FetchedBatch, PlannedBatch, Prefetcher, fetch_batch, fetch_batches
-from fidtool.images.decode import DecodeError, ImageProperties, decode_content
+from fidtool.images.decode import DecodedImage, DecodeError, ImageProperties, decode_content
 from fidtool.images.records import RecordArray, no_records, record_of
 from fidtool.images.workers import Workers
 from fidtool.sources.contents import BadFile, ContentError, ForeignError, ProgramError, RefusedError, StoreError
 from fidtool.sources.image_set import ImageSet
 from fidtool.validation import MAX_PIXELS
 
+PART_BYTES = 1 << 24
+"""Bytes of pixels above which a batch is sent in parts. A worker has up to three parts in memory."""
 _SHARED_MEMORY = "/dev/shm"
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Errors that reading an intact file may cause on an overloaded machine. Such files are not skipped, because the result
@@ -44,11 +47,17 @@ class DecodeOptions:
         skip: skip files that cannot be read; otherwise stop at the first.
         max_pixels: refuse images with more pixels as decompression bombs.
         records: create a record of each image, see `fidtool.images.records`.
+        pixels: return the pixels.
     """
 
     skip: bool = False
     max_pixels: int = MAX_PIXELS
     records: bool = False
+    pixels: bool = True
+
+
+def _no_pixels() -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8, device="cpu")
 
 
 @dataclass(frozen=True)
@@ -81,7 +90,7 @@ class DecodeFailure:
 
 @dataclass
 class DecodedBatch:
-    """A decoded batch. All pixels are in one tensor, which workers send as one block of shared memory.
+    """A decoded batch, or a part of one. All pixels are in one tensor, which workers send as one block of memory.
 
     Attributes:
         number: number of the batch.
@@ -89,56 +98,82 @@ class DecodedBatch:
         sizes: (height, width) of each image.
         properties: number of images with each property.
         records: record of each image, see `fidtool.images.records`; empty unless `DecodeOptions.records` is set.
-        skipped: files of the batch that could not be read.
-        failure: why the batch could not be decoded, in which case it has no pixels; otherwise None.
+        skipped: files that could not be read.
+        failure: why an image could not be decoded, which ends the run; otherwise None.
         cramped: whether shared memory was too small for the pixels, or read-only.
+        ends: whether no part of the batch follows.
     """
 
     number: int
-    pixels: torch.Tensor | NDArray[np.uint8]
+    pixels: torch.Tensor | NDArray[np.uint8] = field(default_factory=_no_pixels)
     sizes: list[tuple[int, int]] = field(default_factory=list)
     properties: ImageProperties = field(default_factory=ImageProperties)
     records: RecordArray = field(default_factory=no_records)
     skipped: list[BadFile] = field(default_factory=list)
     failure: DecodeFailure | None = None
     cramped: bool = False
+    ends: bool = True
 
-    def images(self, move: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
-        """Returns the images, each a uint8 tensor of shape (height, width, 3).
+    def take_images(self, move: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
+        """Returns the images, each a uint8 tensor of shape (height, width, 3), and frees their memory here.
 
         Args:
             move: moves the pixels of all images to a device.
         """
         pixels = move(torch.as_tensor(self.pixels))
+        self.pixels = _no_pixels()
         parts = torch.split(pixels, [height * width * 3 for height, width in self.sizes])
         return [part.view(*size, 3) for part, size in zip(parts, self.sizes, strict=True)]
 
 
-def decode_batch(batch: FetchedBatch, options: DecodeOptions) -> DecodedBatch:
-    """Decodes the images of a batch. Errors are returned in the result, not raised."""
-    decoded = DecodedBatch(batch.number, torch.empty(0, dtype=torch.uint8, device="cpu"))
-    flat, records = [], []
+def decode_parts(batch: FetchedBatch, options: DecodeOptions) -> Iterator[DecodedBatch]:
+    """Decodes a batch, in parts of at most `PART_BYTES` bytes or one image. Errors are in the results, not raised."""
+    images: list[DecodedImage] = []
+    skipped: list[BadFile] = []
     for file, content in zip(batch.files, batch.contents, strict=True):
+        if options.pixels and sum(image.pixels.nbytes for image in images) >= PART_BYTES:
+            yield _part(batch.number, images, skipped, options, ends=False)
+            images, skipped = [], []
         try:
-            image = decode_content(content, options.max_pixels)
+            images.append(decode_content(content, options.max_pixels))
         except _ERRORS as error:
             failure = _failure_of(file, error)
             if failure.fault != "image" or not options.skip:
-                return DecodedBatch(batch.number, decoded.pixels, failure=failure)
+                yield DecodedBatch(batch.number, failure=failure)
+                return
             verb, reason = _problem(error)
-            decoded.skipped.append(BadFile(file, f"cannot {verb} it: {reason}"))
-            continue
-        flat.append(image.pixels.reshape(-1))
-        height, width, _ = image.pixels.shape
-        decoded.sizes.append((height, width))
-        decoded.properties += image.properties
-        if options.records:
-            records.append(record_of(image))
-    if flat:
-        decoded.pixels = torch.from_numpy(np.concatenate(flat))
-    if records:
-        decoded.records = np.concatenate(records)
-    return decoded
+            skipped.append(BadFile(file, f"cannot {verb} it: {reason}"))
+    yield _part(batch.number, images, skipped, options, ends=batch.ends)
+
+
+def _part(
+    number: int, images: list[DecodedImage], skipped: list[BadFile], options: DecodeOptions, ends: bool
+) -> DecodedBatch:
+    part = DecodedBatch(number, skipped=skipped, ends=ends)
+    if not images:
+        return part
+    if options.records:
+        part.records = np.concatenate([record_of(image) for image in images])
+    part.sizes = [image.pixels.shape[:2] for image in images]
+    part.properties = sum((image.properties for image in images), ImageProperties())
+    if options.pixels:
+        flat = [image.pixels.reshape(-1) for image in images]
+        part.pixels = torch.from_numpy(flat[0] if len(flat) == 1 else np.concatenate(flat))
+    return part
+
+
+def joined(parts: Sequence[DecodedBatch]) -> DecodedBatch:
+    """Returns the batch that consists of these parts, without their pixels."""
+    if len(parts) == 1:
+        return replace(parts[0], pixels=_no_pixels())
+    return DecodedBatch(
+        parts[0].number,
+        sizes=[size for part in parts for size in part.sizes],
+        properties=sum((part.properties for part in parts), ImageProperties()),
+        records=np.concatenate([part.records for part in parts]),
+        skipped=[bad for part in parts for bad in part.skipped],
+        failure=parts[-1].failure,
+    )
 
 
 def _failure_of(file: str, error: Exception) -> DecodeFailure:
@@ -158,24 +193,35 @@ def _problem(error: Exception) -> tuple[str, str]:
     return "read", getattr(error, "strerror", None) or str(error)
 
 
+def whole_batches(parts: Iterable[DecodedBatch]) -> Iterator[DecodedBatch]:
+    """Yields the batches that consist of these parts, without their pixels."""
+    waiting: list[DecodedBatch] = []
+    for part in parts:
+        waiting.append(part)
+        if part.ends:
+            yield joined(waiting)
+            waiting = []
+
+
 def _decode(
-    source: ImageSet, options: DecodeOptions, sharers: int | None, batch: PlannedBatch | FetchedBatch
-) -> DecodedBatch:
+    source: ImageSet | None, options: DecodeOptions, sharers: int | None, batch: PlannedBatch | FetchedBatch
+) -> Iterator[DecodedBatch]:
     """Decodes a batch, after reading it if it has not been read ahead.
 
     Args:
-        source: the images.
+        source: the images; None if all batches have been read ahead.
         options: options for decoding.
         sharers: number of processes that send pixels through shared memory; None in the process that uses them.
         batch: the batch.
     """
     if isinstance(batch, PlannedBatch):
+        assert source is not None
         batch = fetch_batch(source, batch)
-    decoded = decode_batch(batch, options)
-    if sharers is not None and not _fits(len(decoded.pixels), sharers):
-        # Workers send tensors through /dev/shm, and arrays through a pipe.
-        decoded.pixels, decoded.cramped = np.asarray(decoded.pixels), True
-    return decoded
+    for part in decode_parts(batch, options):
+        if sharers is not None and not _fits(len(part.pixels), sharers):
+            # Workers send tensors through /dev/shm, and arrays through a pipe.
+            part.pixels, part.cramped = np.asarray(part.pixels), True
+        yield part
 
 
 def _fits(size: int, sharers: int) -> bool:
@@ -192,8 +238,8 @@ def _fits(size: int, sharers: int) -> bool:
 
 
 def load(
-    source: ImageSet,
-    batches: Sequence[PlannedBatch],
+    source: ImageSet | None,
+    batches: Sequence[PlannedBatch] | Iterator[FetchedBatch],
     options: DecodeOptions,
     num_workers: int,
     pin_memory: bool,
@@ -201,66 +247,104 @@ def load(
     patience: float,
     complain: Callable[[str], None],
 ) -> Generator[DecodedBatch, None, None]:
-    """Yields the decoded ``batches`` in order.
+    """Yields the decoded ``batches`` in order. Large ones are yielded in parts, see `decode_parts`.
 
     Args:
-        source: the images.
-        batches: the batches of this rank.
+        source: the images; None if ``batches`` contain them.
+        batches: the batches of this rank. An iterator is read in the calling thread.
         options: options for decoding.
         num_workers: number of decoding workers; 0 decodes in the calling thread.
         pin_memory: page-lock the pixels, so that copies to a GPU overlap with computation.
         ranks_here: number of ranks on this machine, whose workers share its /dev/shm.
-        patience: seconds that a worker may take for a batch.
+        patience: seconds that a worker may take for a part.
         complain: called with a message if workers cannot be started, or shared memory cannot take the pixels.
 
     Raises:
         RunError: if a worker died, raised an exception, or produced no batch in time.
     """
-    count, workers = min(num_workers, len(batches)), None
+    count, workers, cutter = num_workers, None, _Cutter()
+    if isinstance(batches, Sequence):
+        count = min(count, len(batches))
     if count:
         work = partial(_decode, source, options, count * ranks_here)
         try:
-            workers = Workers(work, _prepared(source, batches, source.in_order), count, patience)
+            workers = Workers(work, _for_workers(source, batches, cutter), count, patience)
         except (OSError, AssertionError) as error:
             reason = getattr(error, "strerror", None) or error
             complain(f"cannot start decoding workers ({reason}): decoding in the main process")
     decoded: Iterator[DecodedBatch]
     if workers is None:
-        here = _prepared(source, batches, source.in_order or source.source.files.remote)
-        decoded = map(partial(_decode, source, options, None), here)
+        decoded = chain.from_iterable(map(partial(_decode, source, options, None), _for_this_process(source, batches)))
     else:
         decoded = workers
+    if pin_memory:
+        decoded = map(_pin(torch.cuda.current_device()), decoded)
+        decoded = decoded if source is None else Prefetcher(decoded)
     try:
-        for batch in _pinned(decoded) if pin_memory else decoded:
-            if batch.cramped:
+        for part in decoded:
+            cutter.observe(part)
+            if part.cramped:
                 complain(
                     "/dev/shm is too small for decoded batches, or read-only, which slows down decoding: increase its "
                     "size"
                 )
-            yield batch
+            yield part
     finally:
         if workers is not None:
             workers.end()
 
 
-def _prepared(
-    source: ImageSet, batches: Sequence[PlannedBatch], ahead: bool
-) -> Iterable[PlannedBatch] | Iterable[FetchedBatch]:
-    """Returns the batches, or an iterator that reads them ahead in this process.
+class _Cutter:
+    """Divides batches of large images, so that several workers can decode one. Small images are not divided.
 
-    Batches are read ahead if images can only be read sequentially, or if they are in a remote store and there are no
-    workers to wait for it.
+    The sizes of images are known once they are decoded, so the first parts contain one image.
     """
-    return Prefetcher(fetch_batches(source, batches)) if ahead else batches
+
+    def __init__(self) -> None:
+        self._at_once = 1
+
+    def observe(self, part: DecodedBatch) -> None:
+        """Learns the size of images from a part that was decoded."""
+        if part.sizes:
+            size = sum(height * width * 3 for height, width in part.sizes)
+            self._at_once = max(1, PART_BYTES * len(part.sizes) // size)
+
+    def __call__(self, batch: PlannedBatch) -> Iterator[PlannedBatch]:
+        """Yields the parts of a batch."""
+        start, count = 0, len(batch.indices)
+        while start < count:
+            parts_left = -(-(count - start) // self._at_once)
+            stop = start + -(-(count - start) // parts_left)
+            yield PlannedBatch(batch.number, batch.indices[start:stop], batch.ends and stop == count)
+            start = stop
 
 
-def _pinned(decoded: Iterator[DecodedBatch]) -> Iterator[DecodedBatch]:
-    """Page-locks the pixels of the batches in a separate thread."""
-    device = torch.cuda.current_device()
+def _for_workers(
+    source: ImageSet | None, batches: Sequence[PlannedBatch] | Iterator[FetchedBatch], cutter: _Cutter
+) -> Iterable[PlannedBatch | FetchedBatch]:
+    """Returns the tasks of the workers. Images that can only be read sequentially are read ahead in this process."""
+    if source is None or not isinstance(batches, Sequence):
+        return batches
+    if source.in_order:
+        return Prefetcher(fetch_batches(source, batches, cutter))
+    return chain.from_iterable(map(cutter, batches))
+
+
+def _for_this_process(
+    source: ImageSet | None, batches: Sequence[PlannedBatch] | Iterator[FetchedBatch]
+) -> Iterable[PlannedBatch | FetchedBatch]:
+    """Returns the batches, or an iterator that reads them ahead, also from a remote store, which is slow to respond."""
+    if source is None or not isinstance(batches, Sequence) or not (source.in_order or source.source.files.remote):
+        return batches
+    return Prefetcher(fetch_batches(source, batches, lambda batch: [batch]))
+
+
+def _pin(device: int) -> Callable[[DecodedBatch], DecodedBatch]:
+    """Returns a function that page-locks the pixels of a batch, in any thread."""
 
     def pin(batch: DecodedBatch) -> DecodedBatch:
         with torch.cuda.device(device):  # each thread has its own; the default would use memory of GPU 0
             batch.pixels = torch.as_tensor(batch.pixels).pin_memory()
         return batch
 
-    return Prefetcher(map(pin, decoded))
+    return pin

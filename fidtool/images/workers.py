@@ -34,6 +34,8 @@ Result = TypeVar("Result")
 
 _AHEAD = 2
 """Number of tasks that each worker has at a time."""
+_CONTINUE = b"+"
+"""Sent to a worker when one of several results of a task has been received."""
 _PR_SET_PDEATHSIG = 1
 _DYING_SECONDS = 5.0
 """Seconds to wait for the end of a process whose pipe broke. Errors with other causes are delayed by this time."""
@@ -55,14 +57,18 @@ class _Worker:
 
 
 class Workers(Iterator[Result], Generic[Task, Result]):
-    """Yields the result of each task, in order. The workers take turns, and their number does not change the results.
+    """Yields the results of each task, in order. The workers take turns, and their number does not change the results.
+
+    A task may have several results, so that large ones need not be in memory at the same time: a worker computes
+    only one more while a result waits to be received.
 
     Each worker has its own pipe, so waiting for a result ends if the worker dies. The workers of torch's DataLoader
     share queues and an event instead. A worker that is killed may leave their locks locked, and torch's signal handler
     then raises an error anywhere in the main thread, which may do the same. Both have made the DataLoader hang.
 
     Args:
-        work: called in a worker with each task. Tensors in its result are sent through shared memory.
+        work: called in a worker with each task. Returns at least one result. Tensors in a result are sent through
+            shared memory.
         tasks: the tasks. Read in this process, ahead of their results.
         count: number of workers.
         patience: seconds that a result may take.
@@ -72,7 +78,9 @@ class Workers(Iterator[Result], Generic[Task, Result]):
         OSError: if the workers cannot be started.
     """
 
-    def __init__(self, work: Callable[[Task], Result], tasks: Iterable[Task], count: int, patience: float) -> None:
+    def __init__(
+        self, work: Callable[[Task], Iterable[Result]], tasks: Iterable[Task], count: int, patience: float
+    ) -> None:
         self._tasks, self._patience = iter(tasks), patience
         self._workers: list[_Worker] = []
         self._turns: deque[_Worker] = deque()  # one for each task that was sent, in the order of the tasks
@@ -99,22 +107,29 @@ class Workers(Iterator[Result], Generic[Task, Result]):
         if not self._turns:
             self._finish()
             raise StopIteration
-        worker = self._turns.popleft()
-        result = self._received(worker)
-        self._send(worker)
+        worker = self._turns[0]
+        result, is_last = self._received(worker)
+        if is_last:
+            self._turns.popleft()
+            self._send(worker)
+        else:
+            self._send_bytes(worker, _CONTINUE)
         return result
 
     def _send(self, worker: _Worker) -> None:
         for task in islice(self._tasks, 1):
-            data = ForkingPickler.dumps(task)
-            with contextlib.suppress(OSError), self._limited():  # if it died, that is noticed when its result is due
-                worker.pipe.send_bytes(data)
+            self._send_bytes(worker, ForkingPickler.dumps(task))
             self._turns.append(worker)
 
-    def _received(self, worker: _Worker) -> Result:
+    def _send_bytes(self, worker: _Worker, data: bytes | memoryview) -> None:
+        with contextlib.suppress(OSError), self._limited():  # if it died, that is noticed when its result is due
+            worker.pipe.send_bytes(data)
+
+    def _received(self, worker: _Worker) -> tuple[Result, bool]:
+        """Returns the next result of the worker, and whether it is the last of its task."""
         try:
             with self._limited():
-                result = worker.pipe.recv()
+                result, is_last = worker.pipe.recv()
         except _BROKEN as error:
             if self._frozen:
                 raise RunError(
@@ -131,7 +146,7 @@ class Workers(Iterator[Result], Generic[Task, Result]):
             ) from error
         if isinstance(result, _Raised):
             raise RunError(f"{result.error} (in a decoding worker)")
-        return result  # type: ignore[no-any-return]
+        return result, is_last
 
     def _ended(self) -> str:
         """Returns how one of the workers ended; empty if all are alive."""
@@ -206,21 +221,36 @@ def _work(
     for seed in (random.seed, np.random.seed, torch.manual_seed):  # a Dataset may draw random numbers
         seed(number)
     tasks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    received = threading.Semaphore(0)
     # Received in a thread, since this process and its parent could otherwise both wait to send.
-    threading.Thread(target=_receive, args=(pipe, tasks), daemon=True).start()
-    while task := tasks.get():
-        try:
-            result = ForkingPickler.dumps(work(ForkingPickler.loads(task)))
-        except Exception as error:
-            result = ForkingPickler.dumps(_Raised(f"{type(error).__name__}: {error}"))
-        try:
-            pipe.send_bytes(result)
-        except OSError:
-            return  # the parent has ended
+    threading.Thread(target=_receive, args=(pipe, tasks, received), daemon=True).start()
+    with contextlib.suppress(OSError):  # the parent has ended
+        while task := tasks.get():
+            for data, is_last in _results(work, task):
+                pipe.send_bytes(data)
+                if not is_last:
+                    received.acquire()
 
 
-def _receive(pipe: Connection[Any, Any], tasks: queue.SimpleQueue[bytes]) -> None:
+def _results(work: Callable[[Any], Iterable[Any]], task: bytes) -> Iterator[tuple[Any, bool]]:
+    """Yields the pickled results of a task, each with whether it is the last."""
+    try:
+        results = iter(work(ForkingPickler.loads(task)))
+        latest = next(results)
+        for result in results:
+            yield ForkingPickler.dumps((latest, False)), False
+            latest = result
+        yield ForkingPickler.dumps((latest, True)), True
+    except Exception as error:
+        yield ForkingPickler.dumps((_Raised(f"{type(error).__name__}: {error}"), True)), True
+
+
+def _receive(pipe: Connection[Any, Any], tasks: queue.SimpleQueue[bytes], received: threading.Semaphore) -> None:
     with contextlib.suppress(EOFError, OSError):
-        while task := pipe.recv_bytes():
-            tasks.put(task)
+        while data := pipe.recv_bytes():
+            if data == _CONTINUE:
+                received.release()
+            else:
+                tasks.put(data)
+    received.release()
     tasks.put(b"")

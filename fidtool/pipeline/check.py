@@ -15,7 +15,7 @@ from fidtool.errors import InputError
 from fidtool.features.device import available_cores
 from fidtool.images.batches import PlannedBatch, deal, plan_batches
 from fidtool.images.integrity import IntegrityCheck, broadcast_images
-from fidtool.images.loader import DecodeOptions, load
+from fidtool.images.loader import DecodeOptions, load, whole_batches
 from fidtool.images.records import RECORD, ImageRecords
 from fidtool.pipeline.inputs import open_source
 from fidtool.pipeline.run import RunContext
@@ -138,14 +138,14 @@ class _CheckedSet:
 
     def _decode(self, images: ImageSet, mine: list[PlannedBatch], buffer: FeatureBuffer) -> None:
         settings, ranks = self._settings, self._world.launch.local_world_size
-        options = DecodeOptions(skip=True, max_pixels=settings.max_pixels, records=True)
+        options = DecodeOptions(skip=True, max_pixels=settings.max_pixels, records=True, pixels=False)
         workers = settings.num_workers
         if workers is None:
             workers = min(8, available_cores() // ranks, len(mine) // _BATCHES_PER_WORKER)
         total = sum(len(batch.indices) for batch in mine)
         loaded = load(images, mine, options, workers, False, ranks, settings.timeout, self._run.console.warn)
         with self._run.console.progress(images.path, total) as progress, contextlib.closing(loaded):
-            for batch in loaded:
+            for batch in whole_batches(loaded):
                 if batch.failure is not None:
                     raise batch.failure.error()
                 records = batch.records

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from fidtool.errors import InputError, option
 from fidtool.features.device import transfer_to
 from fidtool.features.extractor import Networks
-from fidtool.images.batches import PlannedBatch, deal, fetch_batch, plan_batches
-from fidtool.images.loader import DecodedBatch, DecodeOptions, decode_batch, load
+from fidtool.images.batches import FetchedBatch, PlannedBatch, deal, fetch_batch, plan_batches
+from fidtool.images.loader import DecodedBatch, DecodeOptions, decode_parts, joined, load
 from fidtool.images.stream import Stream, StreamPlan
 from fidtool.names import counted
 from fidtool.pipeline.run import RunContext
@@ -151,10 +151,9 @@ class Extraction:
             return ""
         files = {bad.file for bad in skipped}
         indices = [index for index in range(len(source)) if source.file(index) in files]
-        read = decode_batch(
-            fetch_batch(source, PlannedBatch(0, indices)), replace(self._options, skip=True, records=False)
-        )
-        still = {bad.file for bad in read.skipped}
+        options = replace(self._options, skip=True, records=False, pixels=False)
+        read = decode_parts(fetch_batch(source, PlannedBatch(0, indices)), options)
+        still = {bad.file for part in read for bad in part.skipped}
         return next((bad.file for bad in skipped if bad.file not in still), "")
 
     def _extract(self, number: int, source: ImageSet, mine: list[PlannedBatch], statistics: PartialStatistics) -> None:
@@ -179,8 +178,12 @@ class Extraction:
 
     def _extract_stream(self, stream: Stream, name: str, statistics: PartialStatistics) -> None:
         # Closed here, while torch's settings can still be switched to the calling program's.
-        with self._run.console.progress(name, None) as progress, contextlib.closing(iter(stream)) as fetched:
-            usable = self._usable(decode_batch(batch, self._options) for batch in fetched)
+        with (
+            self._run.console.progress(name, None) as progress,
+            contextlib.closing(iter(stream)) as fetched,
+            contextlib.closing(self._load(None, fetched)) as loaded,
+        ):
+            usable = self._usable(loaded)
             for batch, features in self._features(usable, in_turns=True):
                 if batch.number >= len(statistics.done):
                     statistics.replan([self._batch_size] * 2 * (batch.number + 1))
@@ -190,7 +193,9 @@ class Extraction:
                     break
             statistics.flush()
 
-    def _load(self, source: ImageSet, mine: list[PlannedBatch]) -> Generator[DecodedBatch, None, None]:
+    def _load(
+        self, source: ImageSet | None, mine: list[PlannedBatch] | Iterator[FetchedBatch]
+    ) -> Generator[DecodedBatch, None, None]:
         pin = self._run.device.torch_device.type == "cuda"
         ranks_here, patience = self._world.launch.local_world_size, self._settings.timeout
         return load(source, mine, self._options, self._num_workers, pin, ranks_here, patience, self._warn)
@@ -212,18 +217,20 @@ class Extraction:
             yield batch
 
     def _features(
-        self, batches: Iterator[DecodedBatch], in_turns: bool = False
+        self, parts: Iterator[DecodedBatch], in_turns: bool = False
     ) -> Iterator[tuple[DecodedBatch, dict[str, torch.Tensor] | None]]:
         """The batches with their features by layer; None for a batch without images."""
         timed = partial(self._run.clock.busy, "network", 1 / self._run.device.forward_threads)
-        return self._networks.run(batches, self._pixels, self._world.must_stop, timed, in_turns)
+        stop = self._world.must_stop
+        batches = self._networks.run(parts, self._pixels, lambda part: part.ends, stop, timed, in_turns)
+        return ((joined(batch), features) for batch, features in batches)
 
-    def _pixels(self, batch: DecodedBatch) -> list[torch.Tensor]:
+    def _pixels(self, part: DecodedBatch) -> list[torch.Tensor]:
         clock, share = self._run.clock, 1 / self._run.device.forward_threads
         with clock.busy("network", share):  # waiting here means that the GPU is busy
             self._transfer.await_room()
         with clock.busy("transfer", share):
-            return batch.images(self._transfer)
+            return part.take_images(self._transfer)
 
     def _add(
         self, batch: DecodedBatch, features: Mapping[str, torch.Tensor] | None, statistics: PartialStatistics

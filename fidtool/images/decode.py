@@ -89,11 +89,12 @@ class DecodedImage:
     quality: int
 
 
-def decode_content(content: Read, max_pixels: int = MAX_PIXELS) -> DecodedImage:
+def decode_content(content: Read | DecodedImage, max_pixels: int = MAX_PIXELS) -> DecodedImage:
     """Decodes one content: a file, pixels or a Pillow image.
 
     Args:
-        content: the content. If it is an exception, that exception is raised; see `fidtool.sources.contents.Read`.
+        content: the content. If it is an exception, that exception is raised; see `fidtool.sources.contents.Read`. If
+            it has been decoded, it is returned.
         max_pixels: see `decode`.
 
     Raises:
@@ -102,6 +103,8 @@ def decode_content(content: Read, max_pixels: int = MAX_PIXELS) -> DecodedImage:
     """
     if isinstance(content, Exception):
         raise content
+    if isinstance(content, DecodedImage):
+        return content
     if isinstance(content, bytes):
         return decode(content, max_pixels)
     return _from_pixels(content, max_pixels) if isinstance(content, Pixels) else _from_pillow(content, max_pixels)

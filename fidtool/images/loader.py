@@ -24,6 +24,8 @@ from fidtool.validation import MAX_PIXELS
 
 PART_BYTES = 1 << 24
 """Bytes of pixels above which a batch is sent in parts. A worker has up to three parts in memory."""
+_PIPE_BYTES = 1 << 20
+"""Largest size of pixels that a worker sends through its pipe. Shared memory has a cost per message, of about 0.3 ms."""
 _SHARED_MEMORY = "/dev/shm"
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Errors that reading an intact file may cause on an overloaded machine. Such files are not skipped, because the result
@@ -158,7 +160,9 @@ def _part(
     part.properties = sum((image.properties for image in images), ImageProperties())
     if options.pixels:
         flat = [image.pixels.reshape(-1) for image in images]
-        part.pixels = torch.from_numpy(flat[0] if len(flat) == 1 else np.concatenate(flat))
+        # torch warns about arrays that are read-only, as those of the calling program may be.
+        one = len(flat) == 1 and flat[0].flags.writeable
+        part.pixels = torch.from_numpy(flat[0] if one else np.concatenate(flat))
     return part
 
 
@@ -203,8 +207,56 @@ def whole_batches(parts: Iterable[DecodedBatch]) -> Iterator[DecodedBatch]:
             waiting = []
 
 
+@dataclass(frozen=True)
+class _PackedBatch:
+    """A batch of a calling program, on its way to a worker. The pixels of all images are in one tensor.
+
+    Attributes:
+        batch: the batch. The images that are not encoded have been decoded, but have no pixels.
+        pixels: see `DecodedBatch.pixels`.
+    """
+
+    batch: FetchedBatch
+    pixels: torch.Tensor | NDArray[np.uint8]
+
+    @classmethod
+    def of(cls, batch: FetchedBatch, options: DecodeOptions, sharers: int) -> _PackedBatch:
+        contents = [each if isinstance(each, bytes) else _decoded_here(each, options) for each in batch.contents]
+        flat = [each.pixels.reshape(-1) for each in contents if isinstance(each, DecodedImage)]
+        pixels = np.concatenate(flat) if flat else np.empty(0, dtype=np.uint8)
+        shells = [
+            replace(each, pixels=np.empty((*each.pixels.shape[:2], 0), dtype=np.uint8))
+            if isinstance(each, DecodedImage)
+            else each
+            for each in contents
+        ]
+        sent, _ = _sendable(pixels, sharers)
+        return cls(replace(batch, files=list(batch.files), contents=shells), sent)
+
+    def unpacked(self) -> FetchedBatch:
+        rest = np.asarray(self.pixels)
+        contents: list[Read | DecodedImage] = []
+        for each in self.batch.contents:
+            if isinstance(each, DecodedImage):
+                height, width, _ = each.pixels.shape
+                pixels, rest = np.split(rest, [height * width * 3])
+                each = replace(each, pixels=pixels.reshape(height, width, 3))
+            contents.append(each)
+        return replace(self.batch, contents=contents)
+
+
+def _decoded_here(content: Read | DecodedImage, options: DecodeOptions) -> DecodedImage | Exception:
+    try:
+        return decode_content(content, options.max_pixels)
+    except _ERRORS as error:
+        return error
+
+
 def _decode(
-    source: ImageSet | None, options: DecodeOptions, sharers: int | None, batch: PlannedBatch | FetchedBatch
+    source: ImageSet | None,
+    options: DecodeOptions,
+    sharers: int | None,
+    batch: PlannedBatch | FetchedBatch | _PackedBatch,
 ) -> Iterator[DecodedBatch]:
     """Decodes a batch, after reading it if it has not been read ahead.
 
@@ -217,11 +269,23 @@ def _decode(
     if isinstance(batch, PlannedBatch):
         assert source is not None
         batch = fetch_batch(source, batch)
+    elif isinstance(batch, _PackedBatch):
+        batch = batch.unpacked()
     for part in decode_parts(batch, options):
-        if sharers is not None and not _fits(len(part.pixels), sharers):
-            # Workers send tensors through /dev/shm, and arrays through a pipe.
-            part.pixels, part.cramped = np.asarray(part.pixels), True
+        if sharers is not None:
+            part.pixels, part.cramped = _sendable(np.asarray(part.pixels), sharers)
         yield part
+
+
+def _sendable(pixels: NDArray[np.uint8], sharers: int) -> tuple[torch.Tensor | NDArray[np.uint8], bool]:
+    """Returns the pixels in the form in which another process receives them, and whether shared memory is too small.
+
+    Tensors are sent through shared memory, and arrays through a pipe, which is faster for a few pixels.
+    """
+    if len(pixels) <= _PIPE_BYTES:
+        return pixels, False
+    fits = _fits(len(pixels), sharers)
+    return torch.from_numpy(pixels) if fits else pixels, not fits
 
 
 def _fits(size: int, sharers: int) -> bool:
@@ -266,9 +330,10 @@ def load(
     if isinstance(batches, Sequence):
         count = min(count, len(batches))
     if count:
-        work = partial(_decode, source, options, count * ranks_here)
+        sharers = count * ranks_here
         try:
-            workers = Workers(work, _for_workers(source, batches, cutter), count, patience)
+            tasks = _for_workers(source, batches, cutter, options, sharers)
+            workers = Workers(partial(_decode, source, options, sharers), tasks, count, patience)
         except (OSError, AssertionError) as error:
             reason = getattr(error, "strerror", None) or error
             complain(f"cannot start decoding workers ({reason}): decoding in the main process")
@@ -320,11 +385,15 @@ class _Cutter:
 
 
 def _for_workers(
-    source: ImageSet | None, batches: Sequence[PlannedBatch] | Iterator[FetchedBatch], cutter: _Cutter
-) -> Iterable[PlannedBatch | FetchedBatch]:
+    source: ImageSet | None,
+    batches: Sequence[PlannedBatch] | Iterator[FetchedBatch],
+    cutter: _Cutter,
+    options: DecodeOptions,
+    sharers: int,
+) -> Iterable[PlannedBatch | FetchedBatch | _PackedBatch]:
     """Returns the tasks of the workers. Images that can only be read sequentially are read ahead in this process."""
     if source is None or not isinstance(batches, Sequence):
-        return batches
+        return (_PackedBatch.of(batch, options, sharers) for batch in batches if isinstance(batch, FetchedBatch))
     if source.in_order:
         return Prefetcher(fetch_batches(source, batches, cutter))
     return chain.from_iterable(map(cutter, batches))

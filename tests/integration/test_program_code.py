@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 import fidtool
-from fidtool.features.extractor import ForwardThreads, Networks
+from fidtool.features.extractor import Extractor, ForwardThreads
 from fidtool.features.torch_state import repeatable
 from support.caller_states import COUNT, default_device, make_place, metrics, pixels_of, setting
 from support.command_line import Run
@@ -36,13 +36,13 @@ def test_caller_code_does_not_run_at_the_same_time_as_the_network(
     """Some settings, such as the number of threads, are partly global to the process."""
     running: list[int] = []
     seen: set[tuple[int, int]] = set()
-    features = Networks.features
+    vectors = Extractor.vectors
 
-    def noted(self: Networks, images: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+    def noted(self: Extractor, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
         running.append(1)
         try:
             time.sleep(0.02)  # long enough for the next image to be requested meanwhile
-            return features(self, images)
+            return vectors(self, inputs)
         finally:
             running.pop()
 
@@ -51,7 +51,7 @@ def test_caller_code_does_not_run_at_the_same_time_as_the_network(
             seen.add((len(running), torch.get_num_threads()))
             yield image
 
-    monkeypatch.setattr(Networks, "features", noted)
+    monkeypatch.setattr(Extractor, "vectors", noted)
     with setting(torch.get_num_threads, torch.set_num_threads, 3):
         metrics(place, made(), TINY)
     assert seen == {(0, 3)}

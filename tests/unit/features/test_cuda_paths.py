@@ -48,6 +48,9 @@ class _FakeCuda:
         class Event:
             made = 0
 
+            def __init__(self, blocking: bool) -> None:
+                assert blocking, "a wait would keep a core busy"
+
             def record(self, stream: Stream) -> None:
                 Event.made += 1
                 self.number = Event.made

@@ -23,7 +23,7 @@ from fidtool.cli.options import as_flag
 from fidtool.errors import spelled_by
 from fidtool.images.batches import PlannedBatch, cut_batches, fetch_batch
 from fidtool.images.decode import DecodedImage, DecodeError, ImageProperties, decode
-from fidtool.images.loader import DecodedBatch, DecodeOptions, decode_batch, load
+from fidtool.images.loader import DecodedBatch, DecodeOptions, decode_parts, joined, load
 from fidtool.sources.folder import list_folder
 from fidtool.validation import MAX_PIXELS
 from support.encoded import FILES, claim, encoded, noise
@@ -253,5 +253,5 @@ def test_the_first_unreadable_image_is_named(tmp_path: Path, workers: int) -> No
 def test_a_file_that_no_longer_exists_is_named(tmp_path: Path) -> None:
     source = list_folder(str(make_pictures(tmp_path / "set", 2)))
     (tmp_path / "set" / "00001.png").unlink()
-    failure = decode_batch(fetch_batch(source, PlannedBatch(0, range(2))), DecodeOptions()).failure
+    failure = joined(list(decode_parts(fetch_batch(source, PlannedBatch(0, range(2))), DecodeOptions()))).failure
     assert failure.message == f"cannot read {tmp_path / 'set' / '00001.png'}: No such file or directory"

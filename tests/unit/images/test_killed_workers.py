@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import multiprocessing
 import os
 import pickle
@@ -58,6 +59,10 @@ def workers_end() -> Iterator[None]:
     wait_until(lambda: not multiprocessing.active_children(), "a worker is left")
 
 
+def _sleep(seconds: float) -> Iterator[None]:
+    yield time.sleep(seconds)
+
+
 def outcome(error: Exception, act: Callable[[], None]) -> Exception:
     """Returns the exception that is raised if receiving raises ``error``, after calling ``act``."""
 
@@ -71,7 +76,7 @@ def outcome(error: Exception, act: Callable[[], None]) -> Exception:
             act()
             raise error
 
-    started = Workers(time.sleep, [10 * PATIENCE], 1, PATIENCE)
+    started = Workers(_sleep, [10 * PATIENCE], 1, PATIENCE)
     process, Pipe.kept = started._workers[0].process, started._workers[0].pipe
     started._workers[0] = workers._Worker(process, Pipe())  # type: ignore[arg-type]
     try:
@@ -159,13 +164,13 @@ def test_batches_are_page_locked_in_a_thread_that_ends(images: ImageSet, monkeyp
     wait_until(lambda: not any(thread.name == "fidtool-read-ahead" for thread in threading.enumerate()), "a thread")
 
 
-def die_while_sending(size: int) -> bytes:
+def die_while_sending(size: int) -> list[bytes]:
     def kill() -> None:
         time.sleep(0.1)
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=kill).start()
-    return bytes(size)
+    return [bytes(size)]
 
 
 def test_a_worker_that_is_killed_while_it_sends() -> None:
@@ -182,14 +187,14 @@ def test_a_worker_that_is_killed_while_it_sends() -> None:
 def test_tasks_and_results_that_exceed_the_pipe() -> None:
     """A worker receives its next task while it sends a result, so that neither side waits for the other."""
     tasks = [bytes([number]) * (1 << 22) for number in range(8)]
-    assert list(Workers(bytes.upper, tasks, 2, PATIENCE)) == tasks
+    assert list(Workers(lambda task: [task.upper()], tasks, 2, PATIENCE)) == tasks
 
 
 FROZEN = r"^the decoding workers produced no batch for 0.5 s \(timeout\): a worker is "
 
 
 def test_a_frozen_worker_is_killed() -> None:
-    started = Workers(time.sleep, [0.0, 10 * PATIENCE], 1, 0.5)
+    started = Workers(_sleep, [0.0, 10 * PATIENCE], 1, 0.5)
     with pytest.raises(RunError, match=FROZEN):
         list(started)
     started.end()
@@ -197,7 +202,7 @@ def test_a_frozen_worker_is_killed() -> None:
 
 def test_a_frozen_worker_that_cannot_be_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits for storage. Another process that holds the worker's end of the pipe has the same effect."""
-    started = Workers(time.sleep, [10 * PATIENCE], 1, 0.5)
+    started = Workers(_sleep, [10 * PATIENCE], 1, 0.5)
     with monkeypatch.context() as patched:
         patched.setattr(started._workers[0].process, "kill", lambda: None)
         with pytest.raises(RunError, match=FROZEN):
@@ -205,26 +210,18 @@ def test_a_frozen_worker_that_cannot_be_killed(monkeypatch: pytest.MonkeyPatch) 
     started.end()
 
 
-def test_only_waiting_for_workers_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_waiting_for_workers_is_limited() -> None:
     """A remote store may need longer for the first tasks of all workers than one result may take."""
-    running: list[object] = []
+    limits: list[float] = []
 
-    class Timer:
-        def __init__(self, *_: object) -> None:
-            pass
+    def tasks() -> Iterator[int]:
+        for number in range(8):
+            limits.append(started._limit)
+            yield -number
 
-        def start(self) -> None:
-            running.append(self)
-            started.append(len(running))
-
-        def cancel(self) -> None:
-            running.remove(self)
-
-    started: list[int] = []
-    monkeypatch.setattr(threading, "Timer", Timer)
-    tasks = (-number - len(running) for number in range(8))
-    assert list(Workers(abs, tasks, 4, PATIENCE)) == list(range(8))
-    assert started == [1] * 16, "one for each task and for each result"
+    started: Workers[int, int] = Workers(lambda task: [abs(task)], tasks(), 4, PATIENCE)
+    assert list(started) == list(range(8))
+    assert limits == [math.inf] * 8
 
 
 class StrangeError(Exception):
@@ -235,11 +232,11 @@ class StrangeError(Exception):
 
 
 def test_a_task_that_cannot_be_sent_or_received_is_an_error() -> None:
-    unsendable: Workers[Any, Any] = Workers(abs, [lambda: None], 1, PATIENCE)
+    unsendable: Workers[Any, Any] = Workers(lambda task: [task], [lambda: None], 1, PATIENCE)
     with pytest.raises(Exception, match="pickle"):
         next(unsendable)
     unsendable.end()
-    unreadable: Workers[Any, Any] = Workers(abs, [StrangeError(1, 2)], 1, PATIENCE)
+    unreadable: Workers[Any, Any] = Workers(lambda task: [task], [StrangeError(1, 2)], 1, PATIENCE)
     with pytest.raises(RunError, match=r"^TypeError: .*__init__.* \(in a decoding worker\)$"):
         next(unreadable)
     unreadable.end()
@@ -256,7 +253,7 @@ def test_a_program_that_keeps_the_workers_ends(command_line: bool) -> None:
         signal.signal(signal.SIGTERM, lambda *_: None)
         if {command_line}:
             signals.take_over()
-        kept = Workers(time.sleep, [0.0, 0.0, 1e6, 1e6], 2, 1e6)
+        kept = Workers(lambda seconds: [time.sleep(seconds)], [0.0, 0.0, 1e6, 1e6], 2, 1e6)
         next(kept)
     """
     assert subprocess.run([sys.executable, "-c", script], timeout=PATIENCE).returncode == 0
@@ -296,10 +293,10 @@ def test_a_daemonic_process_decodes_itself(images: ImageSet, monkeypatch: pytest
 def test_an_error_inside_a_worker_is_reported_unchanged(
     images: ImageSet, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> DecodedBatch:
+    def fail(*_: object) -> Iterator[DecodedBatch]:
         raise error
 
-    monkeypatch.setattr(loader, "decode_batch", fail)  # workers are forks, so it applies to them
+    monkeypatch.setattr(loader, "decode_parts", fail)  # workers are forks, so it applies to them
     with pytest.raises(FidtoolError) as caught:
         list(delivered(images))
     assert str(caught.value) == f"{type(error).__name__}: {error} (in a decoding worker)"
@@ -309,7 +306,7 @@ def test_an_error_inside_a_worker_is_reported_unchanged(
 
 
 def test_a_result_that_cannot_be_sent_is_an_error_inside_the_worker() -> None:
-    started: Workers[int, Any] = Workers(lambda _: lambda: None, [0], 1, PATIENCE)
+    started: Workers[int, Any] = Workers(lambda _: [lambda: None], [0], 1, PATIENCE)
     with pytest.raises(RunError, match=r"^\w+Error: .*pickle.* \(in a decoding worker\)$"):
         next(started)
     started.end()
@@ -318,7 +315,7 @@ def test_a_result_that_cannot_be_sent_is_an_error_inside_the_worker() -> None:
 def test_workers_that_ignore_sigterm_end_with_the_error(images: ImageSet, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the command line do."""
     monkeypatch.setattr(signals, "taken_over", lambda: True)
-    monkeypatch.setattr(loader, "decode_batch", lambda *_: (_ for _ in ()).throw(RuntimeError("no such codec")))
+    monkeypatch.setattr(loader, "decode_parts", lambda *_: (_ for _ in ()).throw(RuntimeError("no such codec")))
     with pytest.raises(RunError, match="no such codec"):
         next(delivered(images))
     assert not multiprocessing.active_children()
@@ -326,6 +323,6 @@ def test_workers_that_ignore_sigterm_end_with_the_error(images: ImageSet, monkey
 
 def test_workers_draw_different_random_numbers() -> None:
     """A Dataset may augment its images at random; with equal seeds, workers would produce duplicates."""
-    drawn = list(Workers(lambda _: random.random(), range(4), 4, PATIENCE))
+    drawn = list(Workers(lambda _: [random.random()], range(4), 4, PATIENCE))
     assert len(set(drawn)) == 4
-    assert drawn == list(Workers(lambda _: random.random(), range(4), 4, PATIENCE)), "the same in each run"
+    assert drawn == list(Workers(lambda _: [random.random()], range(4), 4, PATIENCE)), "the same in each run"

@@ -16,6 +16,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fidtool.images.decode import DecodedImage
 from fidtool.sources.contents import ContentError, Read
 from fidtool.sources.image_set import ImageSet, Indices
 
@@ -49,12 +50,12 @@ class FetchedBatch:
 
     Attributes:
         number, ends: see `PlannedBatch`.
-        files, contents: the path and the contents of each image.
+        files, contents: the path and the contents of each image; the contents may have been decoded.
     """
 
     number: int
     files: Iterable[str]
-    contents: Iterable[Read]
+    contents: Iterable[Read | DecodedImage]
     ends: bool = True
 
 

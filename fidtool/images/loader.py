@@ -18,14 +18,14 @@ from fidtool.images.batches import FetchedBatch, PlannedBatch, Prefetcher, fetch
 from fidtool.images.decode import DecodedImage, DecodeError, ImageProperties, decode_content
 from fidtool.images.records import RecordArray, no_records, record_of
 from fidtool.images.workers import Workers
-from fidtool.sources.contents import BadFile, ContentError, ForeignError, ProgramError, RefusedError, StoreError
+from fidtool.sources.contents import BadFile, ContentError, ForeignError, ProgramError, Read, RefusedError, StoreError
 from fidtool.sources.image_set import ImageSet
 from fidtool.validation import MAX_PIXELS
 
 PART_BYTES = 1 << 24
 """Bytes of pixels above which a batch is sent in parts. A worker has up to three parts in memory."""
 _PIPE_BYTES = 1 << 20
-"""Largest size of pixels that a worker sends through its pipe. Shared memory has a cost per message, of about 0.3 ms."""
+"""Largest size of pixels that is sent through a pipe. Shared memory costs about 0.3 ms per message."""
 _SHARED_MEMORY = "/dev/shm"
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Errors that reading an intact file may cause on an overloaded machine. Such files are not skipped, because the result

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fidtool.errors import InputError
+from fidtool.errors import InputError, option
 from fidtool.sources.arrays import ValueRange, as_pixels, check_values, layout_of, refuse_objects
 from fidtool.sources.contents import (
     ContentError,
@@ -100,7 +100,9 @@ class Images:
         if getattr(self._images, "ndim", 0) in (3, 4):
             layout_of(self._images.shape, self.name)  # refuses a single image, whose rows would count as images
         files, file_index = NoFiles(self.name), np.zeros(count, dtype=np.int32)
-        reader = MemoryReader(self.name, self._images, value_range)
+        # Decoding workers are forks of this process, which cannot use its GPU.
+        images = _on_host(self._images) if _uses_accelerator(self._images) else self._images
+        reader = MemoryReader(self.name, images, value_range)
         kind = f"Python {type(self._images).__name__}"
         return ImageSet.of(
             ImageSource(self.name, kind, Numbered(count), self.name, files, reader, file_index, time.time_ns())
@@ -117,6 +119,24 @@ class Images:
         """
         for number, item in enumerate(self._images):
             yield from contents_of(item, value_range, f"{self.name}[{number}]")
+
+
+def _uses_accelerator(images: Any) -> bool:
+    """Whether a tensor, or the first image of a list or tuple, is on an accelerator."""
+    if isinstance(images, (list, tuple)) and images:
+        return _uses_accelerator(images[0])
+    if isinstance(images, Mapping):
+        return any(map(_uses_accelerator, images.values()))
+    return hasattr(images, "detach") and images.device.type not in ("cpu", "meta")
+
+
+def _on_host(images: Any) -> Any:
+    """Returns the same images with tensors on the CPU."""
+    if isinstance(images, (list, tuple)):
+        return (tuple if isinstance(images, tuple) else list)(map(_on_host, images))
+    if isinstance(images, Mapping):
+        return {key: _on_host(each) for key, each in images.items()}
+    return images.detach().cpu() if hasattr(images, "detach") else images
 
 
 def _only_iterable(images: object) -> bool:
@@ -219,7 +239,10 @@ class MemoryReader(Reader):
         except InputError as error:
             return error
         except Exception as error:
-            return ProgramError(f"{what} raised {exception_summary(error)}")
+            message = f"{what} raised {exception_summary(error)}"
+            if "forked subprocess" in str(error):  # torch's message about CUDA
+                message += f": return tensors on the CPU, or pass {option('num_workers', 0)}"
+            return ProgramError(message)
         if len(contents) != 1:
             return InputError(f"{what} contains {len(contents)} images; each element of a sequence must be one image")
         return contents[0]

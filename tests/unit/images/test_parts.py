@@ -1,0 +1,225 @@
+"""Batches of large images are decoded, sent and resized in parts, so that few bytes are in memory at a time."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+import fidtool
+from fidtool.features.extractor import Stages, side_by_side
+from fidtool.images import loader
+from fidtool.images.batches import FetchedBatch, PlannedBatch, plan_batches
+from fidtool.images.decode import DecodedImage, ImageProperties
+from fidtool.images.loader import PART_BYTES, DecodedBatch, DecodeOptions, decode_parts, load
+from fidtool.images.workers import Workers
+from fidtool.sources.contents import Pixels
+from fidtool.sources.folder import list_folder
+from fidtool.sources.memory import Images
+from support.pictures import make_pictures
+from support.places import TINY
+from support.processes import PATIENCE
+
+PHOTO = (3000, 4000)
+PHOTO_BYTES = 3000 * 4000 * 3
+
+
+def photo() -> DecodedImage:
+    return DecodedImage(np.zeros((*PHOTO, 3), dtype=np.uint8), ImageProperties(lossy=1), "JPEG", "RGB", 90)
+
+
+def test_a_batch_of_photos_is_decoded_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader, "decode_content", lambda *_: photo())
+    batch = FetchedBatch(7, ["a", "b", "c"], [b""] * 3)
+    parts = list(decode_parts(batch, DecodeOptions()))
+    assert [(part.number, len(part.sizes), part.ends) for part in parts] == [(7, 1, False), (7, 1, False), (7, 1, True)]
+    whole = loader.joined(parts)
+    assert (len(whole.sizes), whole.properties.lossy, whole.ends) == (3, 3, True)
+    (without,) = decode_parts(batch, DecodeOptions(pixels=False))
+    assert (len(without.sizes), len(without.pixels)) == (3, 0), "pixels that nobody needs are not sent"
+
+
+def test_photos_of_12_megapixels_in_flight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bytes decoded by all workers and not yet used, while the consumer is slow."""
+    decoded = multiprocessing.Value("q", 0)
+
+    def counted(*_: object) -> DecodedImage:
+        with decoded.get_lock():
+            decoded.value += PHOTO_BYTES
+        return photo()
+
+    monkeypatch.setattr(loader, "decode_content", counted)  # workers are forks, so it applies to them
+    source, count = list_folder(str(make_pictures(tmp_path / "set", 48))), 2
+    batches = [PlannedBatch(number, indices) for number, indices in enumerate(plan_batches(source, 16))]
+    used, most, images = 0, 0, 0
+    for part in load(source, batches, DecodeOptions(), count, False, 1, PATIENCE, print):
+        before = -1
+        while before != decoded.value:  # until the workers wait
+            before = decoded.value
+            time.sleep(0.05)
+        most = max(most, decoded.value - used)
+        used += sum(height * width * 3 for height, width in part.sizes)
+        images += len(part.sizes)
+    assert images == 48
+    assert most <= count * 4 * PHOTO_BYTES, "at most three parts per worker, and the one being used"
+    assert most > PHOTO_BYTES, "the workers are ahead"
+
+
+def test_workers_share_a_batch_of_photos_and_not_one_of_thumbnails(tmp_path: Path) -> None:
+    def sizes(side: int) -> list[int]:
+        source = list_folder(str(make_pictures(tmp_path / f"{side}", 64, sides=(side,))))
+        batches = [PlannedBatch(number, indices) for number, indices in enumerate(plan_batches(source, 32))]
+        return [len(part.sizes) for part in load(source, batches, DecodeOptions(), 2, False, 1, PATIENCE, print)]
+
+    # The sizes are unknown until the first images are decoded, when each worker already has its next task.
+    assert sizes(32) == [1, 1, 1, 1, 1, 27, 32]
+    large = sizes(1200)
+    assert sum(large) == 64
+    assert max(large) == PART_BYTES // (1200 * 1200 * 3) == 3
+
+
+def test_parts_are_in_order_and_workers_wait() -> None:
+    """A worker computes only one result more while one waits to be received."""
+    computed = multiprocessing.Value("i", 0)
+
+    def several(task: int) -> Iterator[tuple[int, int]]:
+        for number in range(5):
+            with computed.get_lock():
+                computed.value += 1
+            yield task, number
+
+    results = Workers(several, range(4), 2, PATIENCE)
+    first = next(results)
+    time.sleep(0.2)
+    assert computed.value <= 5, "of 20"
+    assert [first, *results] == [(task, number) for task in range(4) for number in range(5)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("limit", [1, 3000, PART_BYTES])
+def test_parts_do_not_change_the_features(
+    workers: int, limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]
+) -> None:
+    real, fake = (str(make_pictures(tmp_path / name, 21, seed)) for seed, name in enumerate(("real", "fake")))
+    usual = fidtool.compute(real, fake, extractor=TINY, batch_size=4, cache=False)
+    monkeypatch.setattr(loader, "PART_BYTES", limit)
+    found = fidtool.compute(real, fake, extractor=TINY, batch_size=4, num_workers=workers, cache=False)
+    assert found.results == usual.results
+    assert found.run.forward_passes == usual.run.forward_passes == 12
+
+
+def stages(calls: list[tuple[str, int]], fail: int | None = None) -> Stages[int, int, list[int]]:
+    """Parts are numbers; those divisible by 3 are the last of their batch, and those divisible by 5 have no images."""
+
+    def prepare(part: int) -> int | None:
+        calls.append((threading.current_thread().name, part))
+        if part == fail:
+            raise ValueError(part)
+        return None if part % 5 == 0 else part
+
+    return Stages(prepare, list, lambda part: part % 3 == 0)
+
+
+@pytest.mark.parametrize("in_turns", [False, True])
+@pytest.mark.parametrize("threads", [0, 1, 2, 3])
+def test_batches_of_parts_are_complete_and_in_order(threads: int, in_turns: bool) -> None:
+    calls: list[tuple[str, int]] = []
+    parts = [1, 2, 3, 6, 4, 5, 9, 15, 10, 30]
+    found = list(side_by_side(iter(parts), stages(calls), threads, lambda: False, in_turns))
+    batches = [([1, 2, 3], [1, 2, 3]), ([6], [6]), ([4, 5, 9], [4, 9]), ([15], None), ([10, 30], None)]
+    assert found == batches
+    names = {name for name, _ in calls}
+    assert names == {threading.current_thread().name} if threads == 0 else len(names) <= threads
+    with pytest.raises(ValueError, match="4"):
+        list(side_by_side(iter(parts), stages(calls, fail=4), threads, lambda: False, in_turns))
+
+
+class OnGpu:
+    """An image on a GPU: only this process can copy it."""
+
+    device = torch.device("cuda")
+
+    def __init__(self, pixels: NDArray[np.uint8]) -> None:
+        self.pixels, self.process = pixels, os.getpid()
+
+    def detach(self) -> OnGpu:
+        return self
+
+    def cpu(self) -> torch.Tensor:
+        if os.getpid() != self.process:
+            raise RuntimeError("Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, …")
+        return torch.from_numpy(self.pixels)
+
+
+@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: (x, 3), lambda x: {"image": x, "label": 3}])
+def test_images_on_a_gpu_reach_the_workers(wrap: Callable[[OnGpu], Any]) -> None:
+    pixels = [np.full((6, 6, 3), number, np.uint8) for number in range(6)]
+    source = Images([wrap(OnGpu(each)) for each in pixels], name="real").image_set(None)
+    batches = [PlannedBatch(number, indices) for number, indices in enumerate(plan_batches(source, 2))]
+    parts = load(source, batches, DecodeOptions(), 2, False, 1, PATIENCE, print)
+    found = sorted(int(image[0, 0, 0]) for part in parts for image in part.take_images(lambda x: x))
+    assert found == list(range(6))
+
+
+def test_a_dataset_that_returns_images_on_a_gpu_is_told_what_to_do() -> None:
+    class Dataset:
+        def __init__(self) -> None:
+            self.image = OnGpu(np.zeros((6, 6, 3), np.uint8))
+
+        def __len__(self) -> int:
+            return 2
+
+        def __getitem__(self, index: int) -> OnGpu:
+            return self.image
+
+    source = Images(Dataset(), name="real").image_set(None)
+    (part,) = load(source, [PlannedBatch(0, range(1))], DecodeOptions(), 1, False, 1, PATIENCE, print)
+    assert part.failure is not None
+    assert part.failure.message.endswith(": return tensors on the CPU, or pass num_workers=0")
+    (here,) = load(source, [PlannedBatch(0, range(2))], DecodeOptions(), 0, False, 1, PATIENCE, print)
+    assert len(here.sizes) == 2
+
+
+def contents(count: int) -> list[Any]:
+    """Images in every form that an iterable may yield, and one that cannot be decoded."""
+    from PIL import Image
+
+    from support.encoded import FILES
+
+    pixels = [np.full((number % 3 + 1, 4, 3), number, np.uint8) for number in range(count + 1)]
+    gray = Pixels(np.full((2, 2, 1), 9, np.uint8), clipped=True)
+    return [*map(Pixels, pixels), FILES["JPEG"], b"no image", Image.fromarray(pixels[0]), gray, OSError(5, "I/O error")]
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_images_of_an_iterable_are_the_same_through_workers(room: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader, "_fits", lambda *_: room)
+    monkeypatch.setattr(loader, "_PIPE_BYTES", 0)
+
+    def batches() -> Iterator[FetchedBatch]:
+        for number in range(6):
+            some = contents(number)
+            yield FetchedBatch(number, [f"fake[{number}.{place}]" for place in range(len(some))], some)
+
+    def found(workers: int) -> list[DecodedBatch]:
+        options = DecodeOptions(skip=True, records=True)
+        return list(load(None, batches(), options, workers, False, 1, PATIENCE, lambda _: None))
+
+    alone, helped = found(0), found(2)
+    assert len(alone) == len(helped) == 6
+    for one, other in zip(alone, helped, strict=True):
+        assert one.sizes == other.sizes
+        assert one.properties == other.properties
+        assert one.skipped == other.skipped
+        assert len(one.skipped) == 2
+        assert one.records.tobytes() == other.records.tobytes()
+        assert np.array_equal(np.asarray(one.pixels), np.asarray(other.pixels))

@@ -21,7 +21,7 @@ class Readback:
 
     def ready(self) -> bool:
         """Return whether the contents have arrived, so that `tensor` does not wait."""
-        return self._copied is None or bool(self._copied.query())
+        return self._copied is None or bool(self._copied.query())  # type: ignore[no-untyped-call]
 
     def tensor(self) -> torch.Tensor:
         """Return the tensor on the CPU. Waits until its contents have arrived."""
@@ -62,4 +62,4 @@ def read_back(tensor: torch.Tensor) -> Readback:
 @functools.cache
 def _stream(device: torch.device) -> torch.cuda.Stream:
     """The stream for copies from this device."""
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call,no-any-return]
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

@@ -235,23 +235,35 @@ def test_sizes_are_counted_alike_on_the_host_and_on_an_accelerator() -> None:
     assert here.array().sum() == len(rows) - 3 + 1000
 
 
-def test_a_feature_out_of_range_is_reported_when_its_copy_has_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("blocks", [32, 40])
+def test_a_feature_out_of_range_is_reported_when_its_copy_has_arrived(
+    blocks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or by `flush`, also if all blocks are in that copy."""
+
     class Arriving(Readback):
         def ready(self) -> bool:
             return arrived
 
     arrived = False
     monkeypatch.setattr(precision, "read_back", Arriving)
-    moments, block = ExactMoments(DIMS, 18), torch.ones(128, DIMS)
-    moments._sizes.on_host = False
-    moments.add(block * 40.0)
-    for _ in range(40):
-        moments.add(block)
+
+    def added() -> ExactMoments:
+        moments = ExactMoments(DIMS, 18)
+        moments._sizes.on_host = False
+        moments.add(block * 40.0)
+        for _ in range(blocks - 1):
+            moments.add(block)
+        return moments
+
+    block = torch.ones(128, DIMS)
+    in_time, late = added(), added()
     arrived = True
     with pytest.raises(RunError, match="a feature of size 40"):
-        moments.add(block)
-    with pytest.raises(RunError, match="a feature of size 40"):
-        moments.flush()
+        in_time.add(block), in_time.add(block)
+    for _ in range(2):
+        with pytest.raises(RunError, match="a feature of size 40"):
+            late.flush()
 
 
 # --- exact products --------------------------------------------------------------------------------------------------

@@ -31,6 +31,8 @@ _FEWEST_BITS = 14
 BLOCK_ROWS = 1024
 """Rows that are read at a time. It affects the last bits of floating-point sums, so it must not depend on the
 machine."""
+_RESIDENT_SHARE = 4
+"""A set's integers stay on a GPU if they fit into this fraction, 1 / 4, of its free memory."""
 _MANY_DIMS = 256
 """Dimensions from which several threads are used for sums."""
 
@@ -54,11 +56,19 @@ class FeatureBlock:
 
 
 class QuantizedFeatures:
-    """A set's feature vectors as integers, read and rounded one block at a time. Created by `quantize_features`.
+    """A set's feature vectors as integers, one block at a time. Created by `quantize_features`.
+
+    If they fit into the memory of a GPU, they are read once, at the first block. On the CPU, where reading and rounding
+    a block takes little time compared with its products, they are read for each block.
+
+    Args:
+        features: array of shape (n, D).
+        step: the features are rounded to multiples of 2 ** -step.
+        squares: the squared norms of the integers, shape (n,).
+        device: device of the blocks.
 
     Attributes:
-        step: the features are multiples of 2 ** -step.
-        device: device of the blocks.
+        step, device: as passed by the caller.
     """
 
     def __init__(
@@ -66,8 +76,10 @@ class QuantizedFeatures:
     ) -> None:
         self._features = features
         self.step = step
-        self._squares = squares
+        self._squares = torch.from_numpy(squares).to(device)
         self.device = device
+        self._resident: torch.Tensor | None = None
+        self._may_stay = True
 
     def __len__(self) -> int:
         return len(self._features)
@@ -79,9 +91,24 @@ class QuantizedFeatures:
 
     def block(self, rows: Rows) -> FeatureBlock:
         """Returns the vectors of these rows, on the device."""
-        integers = torch.from_numpy(_rounded(self._features[rows], self.step))
-        squares = torch.from_numpy(self._squares[rows].copy())
-        return FeatureBlock(rows, integers.to(self.device), squares.to(self.device))
+        if self._may_stay and self._resident is None:
+            self._resident = self._read_all()
+            self._may_stay = self._resident is not None
+        places = rows if isinstance(rows, slice) else torch.tensor(np.ascontiguousarray(rows), device=self.device)
+        if self._resident is None:
+            integers = _rounded(self._features[rows], self.step, self.device)
+        else:
+            integers = self._resident[places].double()
+        return FeatureBlock(rows, integers, self._squares[places])
+
+    def _read_all(self) -> torch.Tensor | None:
+        """All integers on the device, as int32 because they are below 2 ** 26; None if they take too much memory."""
+        if 4 * len(self) * self.dims > _resident_bytes(self.device):
+            return None
+        integers = torch.empty(len(self), self.dims, dtype=torch.int32, device=self.device)
+        for rows in parts_of(len(self), BLOCK_ROWS):
+            integers[rows] = _rounded(self._features[rows], self.step, self.device).int()
+        return integers
 
     def blocks(self, parts: Sequence[Rows], world: World) -> Iterator[FeatureBlock]:
         """Yields the blocks of these parts until the run must stop; `World.together` then raises the reason."""
@@ -115,7 +142,7 @@ def quantize_features(
         )
     step = feature_step
     while True:
-        squares, largest = _squares(sets, step, world)
+        squares, largest = _squares(sets, step, world, device)
         if not np.isfinite(largest):
             raise on_every_rank(RunError("a feature is NaN or infinite:", "check the network's weights and its input"))
         # Squares below 2 ** 53 are exact, and larger ones are never rounded to less, so that all ranks decide the same.
@@ -136,7 +163,9 @@ def quantize_features(
     return [QuantizedFeatures(features, step, own, device) for features, own in zip(sets, squares, strict=True)]
 
 
-def _squares(sets: Sequence[NDArray[np.float32]], step: int, world: World) -> tuple[list[NDArray[np.float64]], float]:
+def _squares(
+    sets: Sequence[NDArray[np.float32]], step: int, world: World, device: torch.device
+) -> tuple[list[NDArray[np.float64]], float]:
     """Returns the squared norms of this rank's rows, 0 for others, and the largest of all ranks (NaN if any is NaN)."""
     squares = [np.zeros(len(features)) for features in sets]
     with world.together():
@@ -144,15 +173,28 @@ def _squares(sets: Sequence[NDArray[np.float32]], step: int, world: World) -> tu
             for rows in deal(parts_of(len(features), BLOCK_ROWS), world.rank, world.size):
                 if world.must_stop():
                     break
-                integers = _rounded(features[rows], step)
-                own[rows] = np.einsum("ij,ij->i", integers, integers)
+                integers = _rounded(features[rows], step, device)
+                own[rows] = integers.square_().sum(1).cpu().numpy()
     largest = np.array(world.gather([own.max(initial=0.0) for own in squares])).max()  # propagates NaN
     return squares, float(largest)
 
 
-def _rounded(features: NDArray[np.float32], step: int) -> NDArray[np.float64]:
-    integers = np.multiply(features, 2.0**step, dtype=np.float64)
-    return np.rint(integers, out=integers)
+def _rounded(features: NDArray[np.float32], step: int, device: torch.device) -> torch.Tensor:
+    """Returns the integers as float64, with the same bits on any device."""
+    if device.type == "cpu":
+        integers = np.multiply(features, 2.0**step, dtype=np.float64)
+        return torch.from_numpy(np.rint(integers, out=integers))
+    return _rounded_there(features, step, device)
+
+
+def _rounded_there(features: NDArray[np.float32], step: int, device: torch.device) -> torch.Tensor:
+    """`_rounded` on the device, to which half as many bytes are copied as in float64."""
+    return torch.tensor(np.ascontiguousarray(features), device=device).double().mul_(2.0**step).round_()
+
+
+def _resident_bytes(device: torch.device) -> int:
+    """Returns the largest size of a set that may stay on the device; 0 on the CPU, whose memory must not grow."""
+    return torch.cuda.mem_get_info(device)[0] // _RESIDENT_SHARE if device.type == "cuda" else 0
 
 
 def parts_of(count: int, size: int) -> list[slice]:

@@ -6,7 +6,6 @@ size, and over rows with `math.fsum`, which rounds once.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -124,7 +123,7 @@ def _check_subsets(reals: int, fakes: int, subset_size: int, subsets: int) -> No
 def _draw(reals: int, fakes: int, size: int, seed: int, number: int) -> Draw:
     """Returns subset ``number``: the first ``size`` entries of a separate permutation of each set."""
     real, fake = (
-        canonical_order(count, sample_seed(seed, 2 * number + side))[:size] for side, count in enumerate((reals, fakes))
+        canonical_order(count, sample_seed(seed, 2 * number + side), size) for side, count in enumerate((reals, fakes))
     )
     return real, fake
 
@@ -139,16 +138,19 @@ class _Sums:
     def within(self, features: QuantizedFeatures, parts: Sequence[Rows], number: int) -> float:
         """Returns the sum over pairs a != b within one part, plus twice the sum over pairs with each later part."""
         first = features.block(parts[number])
-        sums = self.kernel(first, first).fill_diagonal_(0.0).sum(1).tolist()
-        for second in features.blocks(parts[number + 1 :], self.world):
-            sums += (2.0 * self.kernel(first, second).sum(1)).tolist()
-        return math.fsum(sums)
+        sums = [self.kernel(first, first).fill_diagonal_(0.0).sum(1)]
+        sums += [2.0 * self.kernel(first, second).sum(1) for second in features.blocks(parts[number + 1 :], self.world)]
+        return _added(sums)
 
     def between(self, one: QuantizedFeatures, rows: Rows, other: QuantizedFeatures, parts: Sequence[Rows]) -> float:
         """Returns the sum over pairs of some rows of one set and all parts of the other."""
         first = one.block(rows)
-        sums = [self.kernel(first, second).sum(1).tolist() for second in other.blocks(parts, self.world)]
-        return math.fsum(itertools.chain.from_iterable(sums))
+        return _added([self.kernel(first, second).sum(1) for second in other.blocks(parts, self.world)])
+
+
+def _added(sums: Sequence[torch.Tensor]) -> float:
+    """Returns the sum of all entries, rounded once. Waits for an accelerator once, not for each tensor."""
+    return math.fsum(torch.cat(list(sums)).tolist()) if sums else 0.0  # empty if the run must stop
 
 
 def _subset_mmd(

@@ -194,5 +194,6 @@ def nearest_rows(
         # Without matrix products, so that the distance to a duplicate is exactly 0.
         distances, indices = torch.cdist(points, block, compute_mode="donot_use_mm_for_euclid_dist").min(1)
         closer = distances < nearest
-        nearest[closer], rows[closer] = distances[closer], indices[closer] + part.start
+        nearest = torch.where(closer, distances, nearest)
+        rows = torch.where(closer, indices + part.start, rows)
     return rows.cpu().numpy(), nearest.cpu().numpy()

@@ -22,6 +22,7 @@ from fidtool.sources.memory import Images
 from fidtool.statistics.cache import limit_bytes
 from fidtool.statistics.checkpoint import Checkpoint
 from fidtool.statistics.feature_buffer import memory_bytes
+from fidtool.statistics.moments import check_exact_products
 
 WORTH_TELLING_SECONDS = 30.0
 """Lost work is only reported if it took at least this long."""
@@ -185,6 +186,7 @@ def open_run(
             with world.together():
                 device = choose_device(settings.device, world.launch)
                 _check_precision(settings.precision, device)
+                check_exact_products(device.exact_sums)
                 limit_bytes(), memory_bytes()  # reports an invalid environment variable before any work is done
             torch_state.use(device.torch_device)
             world.use_nccl(device.use_nccl)

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool.distributed.world import World
-from fidtool.errors import RunError
+from fidtool.errors import RunError, option
 from fidtool.statistics.precision import INTEGER_BITS, FeatureSizes
 
 _ROWS = 128
@@ -28,9 +28,10 @@ _LIMB_BITS = 32
 _LOW_BITS = (1 << _LIMB_BITS) - 1
 _GRAMS_PER_CARRY = 256
 """A Gram matrix adds at most 2 ** 53 to an entry, so that 256 of them and a remainder stay below 2 ** 62."""
-_UNCHECKED_GRAMS = 32
-"""Gram matrices that an accelerator adds before the host waits for it and checks that all features were in range."""
 _SAFE_DIAGONAL = 2.0**62
+_CHECKED_DIMS, _CHECKED_COLUMNS, _CHECKED_SHIFT = 2048, 64, 4
+"""Columns of the matrices of `check_exact_products`, columns that differ, and bits omitted where 2048 products are
+added, so that the sums are below 2 ** 53."""
 
 
 @dataclass(frozen=True)
@@ -137,14 +138,14 @@ class ExactMoments:
         if self._waiting:
             self._add_waiting()
         self._spill()
-        self._check_sizes()
+        self._check_sizes(wait=True)
 
     def _add_waiting(self) -> None:
         rows = torch.cat(self._waiting)
         self._waiting = []
         self._sizes.add(rows)
-        if self._sizes.on_host or self._sizes.unchecked == _UNCHECKED_GRAMS:
-            self._check_sizes()
+        # On an accelerator, nothing here may wait for it: the network's next batch would be launched too late.
+        self._check_sizes(wait=self._sizes.on_host)
         rows.round_()
         self._sum += rows.sum(0).to(torch.int64)
         if self._sizes.on_host:
@@ -176,9 +177,10 @@ class ExactMoments:
         if self.refused is not None:
             raise copy.copy(self.refused)  # a copy without traceback keeps no frames alive
 
-    def _check_sizes(self) -> None:
-        """Raises an error if a feature was out of range. Waits for an accelerator."""
-        self.refused = self._sizes.refusal(self.feature_step)
+    def _check_sizes(self, *, wait: bool) -> None:
+        """Raises an error if a feature was out of range; without ``wait``, as far as the host knows already."""
+        sizes = self._sizes
+        self.refused = sizes.refusal(self.feature_step) if wait else sizes.known_refusal(self.feature_step)
         self._check_not_refused()
 
     def _carry(self) -> torch.Tensor:
@@ -339,6 +341,41 @@ class ExactMoments:
         sums, middle = total.double(), centre.double()
         estimate.addr_(middle, self.count * middle - sums).addr_(sums, middle, alpha=-1.0)
         return wrapped.double() + ((estimate - wrapped) / 2.0**64).round_() * 2.0**64
+
+
+def check_exact_products(device: torch.device) -> None:
+    """Checks that float64 matrix products on a device are exact where IEEE arithmetic is exact.
+
+    A library may replace a float64 product by several products of lower precision, as cuBLAS does on request and only
+    for large matrices. On an accelerator, the matrices therefore have the shapes of a run, which takes a few
+    milliseconds. On the CPU, they are small and take less than one.
+
+    Args:
+        device: a device with float64, for sums and distances.
+
+    Raises:
+        RunError: if the products differ from those of the integers.
+    """
+    copies = 1 if device.type == "cpu" else _CHECKED_DIMS // _CHECKED_COLUMNS
+    random = torch.Generator().manual_seed(0)
+    bits = torch.randint(1 << INTEGER_BITS, (_ROWS, _CHECKED_COLUMNS), generator=random, device="cpu")
+    # Integers of all lengths and both signs, so that few rounding errors can cancel.
+    rows = (bits >> torch.randint(INTEGER_BITS, bits.shape, generator=random, device="cpu")) * (1 - 2 * (bits & 1))
+    small = rows[:_CHECKED_COLUMNS] >> _CHECKED_SHIFT
+
+    def tiled(integers: torch.Tensor, down: int) -> torch.Tensor:
+        return integers.double().to(device).repeat(down, copies)
+
+    one, other = tiled(rows, 1), tiled(small, copies)
+    # The Gram matrix of the sums, and inner products of as many terms as a feature has dimensions.
+    differ = (one.T @ one != tiled(rows.T @ rows, copies)).any()
+    differ |= (other @ other.T != tiled(copies * (small @ small.T), copies)).any()
+    if differ.item():
+        raise RunError(
+            f"float64 matrix products on {device} are not exact, so that results would not be reproducible:",
+            "unset CUBLAS_EMULATE_DOUBLE_PRECISION and CUBLAS_EMULATION_STRATEGY, which replace float64 arithmetic",
+            f"pass {option('device', 'cpu')}",
+        )
 
 
 def _upper_triangle(matrix: torch.Tensor) -> NDArray[np.int64]:

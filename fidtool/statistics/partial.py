@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,6 +17,7 @@ from fidtool.distributed.world import World
 from fidtool.errors import RunError, about
 from fidtool.features.definition import Definition
 from fidtool.features.protocol import layer_prefix
+from fidtool.features.readback import Readback, read_back
 from fidtool.images.decode import ImageProperties
 from fidtool.images.records import RECORD, RecordArray
 from fidtool.sources.contents import BadFile
@@ -24,6 +27,8 @@ from fidtool.statistics.precision import FEWEST_BITS, FeatureSizes
 
 _FIRST_BATCH_BITS = FEWEST_BITS - 3
 """If half of the first batch's features have fewer bits than this, the whole set would be refused in the end."""
+_MOST_ARRIVING = 4
+"""Batches whose rows may be on the way to the host, in page-locked memory. A run computes two batches at a time."""
 RECORDS = "records"
 """Key of the images' records in `PartialStatistics.buffers`."""
 
@@ -66,6 +71,8 @@ class PartialStatistics:
     Attributes:
         moments: exact sums over the images of finished batches, by layer.
         buffers: per-image features by layer, for layers that need them; the images' records as bytes under `RECORDS`.
+            If the features are on an accelerator, those of the last batches are missing until `flush` or a method
+            below it is called.
         traits: properties of the images of finished batches.
         skipped: files of finished batches that could not be read.
         done: which batches are finished: bool array of shape (batches,).
@@ -95,6 +102,7 @@ class PartialStatistics:
         self._sizes = sizes
         self._marks = marks
         self._consistent = True
+        self._arriving: deque[tuple[int, dict[str, Readback]]] = deque()
 
     @property
     def count(self) -> int:
@@ -121,24 +129,49 @@ class PartialStatistics:
         Raises:
             RunError: see `ExactMoments.add`.
         """
-        self._consistent = False  # if a worker dies, a signal handler may raise an exception anywhere below
+        with self._undivided():
+            self._add_features(batch, features)
+            self._store_rows(_MOST_ARRIVING)
+            if RECORDS in self.buffers:
+                self.buffers[RECORDS].put(batch, records.view(np.uint8).reshape(len(records), RECORD.itemsize))
+            self.traits += traits
+            self.skipped += skipped
+            self.done[batch] = True
+
+    def _add_features(self, batch: int, features: Mapping[str, torch.Tensor] | None) -> None:
+        """Adds the features to the sums, and starts to copy those for the buffers to the host."""
+        rows: dict[str, Readback] = {}
         for name, moments in self.moments.items():
             layer = self._layers[name]
+            vectors = torch.empty(0, layer.definition.dims, device="cpu") if features is None else features[name]
+            if layer.with_features:
+                rows[name] = read_back(vectors)  # first, so that the copy need not wait for the sums
             if features is not None:
                 with about(layer.subject):
                     if batch == 0 and not layer.definition.standard:
-                        _check_first_batch(features[name], layer)
-                    moments.add(features[name])
-            if name in self.buffers:
-                dims = self.buffers[name].dims
-                rows = np.empty((0, dims), dtype=np.float32) if features is None else features[name].cpu().numpy()
-                self.buffers[name].put(batch, rows)
-        if RECORDS in self.buffers:
-            self.buffers[RECORDS].put(batch, records.view(np.uint8).reshape(len(records), RECORD.itemsize))
-        self.traits += traits
-        self.skipped += skipped
-        self.done[batch] = True
-        self._consistent = True
+                        _check_first_batch(vectors, layer)
+                    moments.add(vectors)
+        self._arriving.append((batch, rows))
+
+    @contextlib.contextmanager
+    def _undivided(self) -> Iterator[None]:
+        """Marks the statistics as inconsistent if an exception interrupts the block.
+
+        If a worker dies, a signal handler may raise an exception anywhere in it.
+        """
+        before, self._consistent = self._consistent, False
+        yield
+        self._consistent = before
+
+    def _store_rows(self, most_arriving: int = 0) -> None:
+        """Puts rows that have arrived into the buffers. Waits until at most ``most_arriving`` batches are missing."""
+        while self._arriving:
+            batch, rows = self._arriving[0]
+            if len(self._arriving) <= most_arriving and not all(each.ready() for each in rows.values()):
+                break
+            for name, each in rows.items():
+                self.buffers[name].put(batch, each.tensor().numpy())
+            self._arriving.popleft()
 
     def replan(self, sizes: Sequence[int], first: int = 0) -> None:
         """Changes to a different plan, for sources whose number of images was unknown.
@@ -150,20 +183,23 @@ class PartialStatistics:
         Raises:
             RunError: if there is not enough space for the features.
         """
+        self._store_rows()
         done = np.zeros(len(sizes), dtype=bool)
         done[first + np.flatnonzero(self.done)] = True
         self.buffers = {name: buffer.replanned(sizes, first) for name, buffer in self.buffers.items()}
         self._sizes, self.done, self._marks = sizes, done, np.zeros(len(sizes), dtype=np.uint64)
 
     def flush(self) -> None:
-        """Adds the rows that the sums hold back, so that errors about them are raised now.
+        """Adds the rows that the sums hold back or that are on the way to the buffers, so that errors are raised now.
 
         Raises:
-            RunError: see `ExactMoments.add`.
+            RunError: see `ExactMoments.add` and `FeatureBuffer.put`.
         """
-        for name, moments in self.moments.items():
-            with about(self._layers[name].subject):
-                moments.flush()
+        with self._undivided():
+            for name, moments in self.moments.items():
+                with about(self._layers[name].subject):
+                    moments.flush()
+            self._store_rows()
 
     def to_arrays(self) -> dict[str, NDArray[Any]] | None:
         """Returns everything except the buffers as arrays, for `absorb`; None if an exception interrupted an addition.
@@ -173,21 +209,19 @@ class PartialStatistics:
         """
         if not self._consistent:
             return None
-        self._consistent = False
-        self.flush()
-        record = {"traits": asdict(self.traits), "skipped": [[bad.file, bad.reason] for bad in self.skipped]}
-        arrays = {
-            **{
-                f"{layer_prefix(name, '.')}{key}": array
-                for name, moments in self.moments.items()
-                for key, array in moments.totals().items()
-            },
-            "done": self.done,
-            "marks": self._marks[self.done],
-            "record": np.array(json.dumps(record)),
-        }
-        self._consistent = True
-        return arrays
+        with self._undivided():
+            self.flush()
+            record = {"traits": asdict(self.traits), "skipped": [[bad.file, bad.reason] for bad in self.skipped]}
+            return {
+                **{
+                    f"{layer_prefix(name, '.')}{key}": array
+                    for name, moments in self.moments.items()
+                    for key, array in moments.totals().items()
+                },
+                "done": self.done,
+                "marks": self._marks[self.done],
+                "record": np.array(json.dumps(record)),
+            }
 
     def absorb(self, arrays: dict[str, NDArray[Any]], rows: Mapping[str, Mapping[int, NDArray[Any]]]) -> None:
         """Adds statistics from `to_arrays`. If an exception is raised, nothing was added.
@@ -232,6 +266,7 @@ class PartialStatistics:
         Raises:
             RunError: if an image was counted twice or not at all.
         """
+        self._store_rows()
         everyone = world.gather((np.packbits(self.done), self.traits, self.skipped))
         for moments in self.moments.values():
             moments.merge(world)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fidtool.distributed.world import World
 from fidtool.errors import RunError, option
+from fidtool.features.readback import Readback, read_back
 
 INTEGER_BITS = 23
 """Largest number of bits of a feature in units of its step: with more, the sums would not be exact."""
@@ -17,6 +18,10 @@ LARGEST_STEP = 100
 """Largest absolute value of a feature step."""
 FEWEST_BITS = 14
 """Bits that at least half of the features must have in units of their step."""
+_UNCHECKED_ADDITIONS = 32
+"""Additions on an accelerator between two checks that all features were in range."""
+_FLOORS = (torch.finfo(torch.float64).tiny, *(2.0**bits for bits in range(INTEGER_BITS)), math.inf)
+"""Smallest absolute value with each bit length; features are float32, so that the first is below all of them."""
 
 
 def better_step(feature_step: int, largest: float) -> int:
@@ -29,45 +34,72 @@ class FeatureSizes:
     """Histogram of the features' bit lengths, in units of their step; features that are 0 are omitted.
 
     Args:
-        device: device on which features are counted. Only `refusal` and the methods below it wait for an accelerator.
+        device: device on which features are counted. `add` and `known_refusal` do not wait for an accelerator.
         setting: setting that determines the step, see `fidtool.errors.option`; None for Inception, whose step is fixed;
             empty for networks that are configured where they are named.
 
     Attributes:
         largest: largest absolute value before rounding, in units of the step, as of the last call of `refusal`.
-        unchecked: number of additions since then.
         on_host: True if there is no accelerator to wait for.
     """
 
     def __init__(self, device: torch.device | str, setting: str | None = "feature_step") -> None:
         self._setting = setting
         self.largest = 0.0
-        self.unchecked = 0
+        self._unchecked = 0
+        self._arriving: Readback | None = None
         self.on_host = torch.device(device).type == "cpu"
         self._latest = torch.zeros((), dtype=torch.float64, device=device)
         self._counts = torch.zeros(INTEGER_BITS + 1, dtype=torch.int64, device=device)
+        self._floors = torch.tensor(_FLOORS, dtype=torch.float64, device=device)[:, None]
 
     def add(self, rows: torch.Tensor) -> None:
         """Counts features: float64 tensor, in units of the step."""
         if not rows.numel():
             return
-        self.unchecked += 1
+        self._unchecked += 1
+        sizes = rows.abs()
         # Both amax and maximum propagate NaN.
-        self._latest = torch.maximum(self._latest, rows.abs().amax())
-        lengths = torch.frexp(rows).exponent.clamp_(0, INTEGER_BITS)
+        self._latest = torch.maximum(self._latest, sizes.amax())
         if self.on_host:
+            lengths = torch.frexp(rows).exponent.clamp_(0, INTEGER_BITS)
             present = (lengths + 1) * (rows != 0)
             self._counts += torch.bincount(present.flatten(), minlength=len(self._counts) + 1)[1:]
         else:  # bincount would wait for the accelerator
-            lengths = torch.where(rows == 0, -1, lengths).flatten()
-            self._counts += torch.stack([(lengths == bits).sum() for bits in range(len(self._counts))])
+            reached = (sizes.flatten() >= self._floors).sum(1)
+            self._counts += reached[:-1] - reached[1:]
 
     def refusal(self, feature_step: int) -> RunError | None:
         """Returns an error if one of the features cannot be added exactly, else None. Waits for an accelerator."""
-        if self.unchecked:
-            latest = self._latest.item()
-            self.largest = latest if math.isnan(latest) else max(self.largest, latest)
-            self.unchecked = 0
+        self._take_arrived()
+        if self._unchecked and self._refusal(feature_step) is None:
+            self._unchecked = 0
+            self._note(self._latest)
+        return self._refusal(feature_step)
+
+    def known_refusal(self, feature_step: int) -> RunError | None:
+        """Like `refusal`, but covers only the features up to a certain addition, so that it does not wait.
+
+        The largest value is copied to the host after every 32nd addition, and checked when the copy has arrived.
+        """
+        due = self._unchecked >= _UNCHECKED_ADDITIONS
+        # When the next copy is due, the accelerator has long made the previous one.
+        if due or (self._arriving is not None and self._arriving.ready()):
+            self._take_arrived()
+        if due:
+            self._arriving, self._unchecked = read_back(self._latest), 0
+        return self._refusal(feature_step)
+
+    def _take_arrived(self) -> None:
+        if self._arriving is not None:
+            arrived, self._arriving = self._arriving, None
+            self._note(arrived.tensor())
+
+    def _note(self, largest: torch.Tensor) -> None:
+        value = largest.item()
+        self.largest = value if math.isnan(value) else max(self.largest, value)
+
+    def _refusal(self, feature_step: int) -> RunError | None:
         largest = self.largest
         if largest < 2.0**INTEGER_BITS - 0.5:
             return None
@@ -93,6 +125,7 @@ class FeatureSizes:
         """Moves the counts to another device."""
         self.on_host = device.type == "cpu"
         self._counts, self._latest = self._counts.to(device), self._latest.to(device)
+        self._floors = self._floors.to(device)
 
     def merge(self, world: World) -> None:
         """Sums over the ranks, in place. A collective."""

@@ -20,7 +20,7 @@ from fidtool.errors import InputError, RunError, on_every_rank
 from fidtool.features.definition import Definition
 from fidtool.features.extractor import Extractor
 from fidtool.features.torch_state import repeatable
-from fidtool.statistics.moments import ExactMoments
+from fidtool.statistics.moments import ExactMoments, check_exact_products
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.statistics.statistics_file import read_statistics
 from fidtool.training.checks import image_hashes, shared_images_warning
@@ -140,8 +140,10 @@ class ImageSums:
     def to(self, device: torch.device) -> None:
         """Moves the sums and the waiting images."""
         if device != self._device:
+            sums_device = device_here(device).exact_sums
+            check_exact_products(sums_device)
             self._device = device
-            self._moments.to(device_here(device).exact_sums)
+            self._moments.to(sums_device)
             self._waiting = [image.to(device) for image in self._waiting]
 
     def merged(self, world: World) -> ImageSums:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -168,3 +169,12 @@ def test_cmmd_is_symmetric_and_never_negative(n: int, m: int, seed: int) -> None
 def test_cmmd_of_no_images_is_refused() -> None:
     with pytest.raises(InputError, match="fake set has no images"):
         cmmd(REAL, REAL[:0], alone(), feature_step=18)
+
+
+def test_an_accelerator_is_waited_for_once_per_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three blocks of each set give nine sums, each over at most three pairs of blocks."""
+    monkeypatch.setattr(kernel, "BLOCK_ROWS", 10)
+    waits, tolist = [], torch.Tensor.tolist
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda self: waits.append(1) or tolist(self))
+    cmmd(normal(30, 4, 1), normal(30, 4, 2), alone(), feature_step=18)
+    assert len(waits) == 9

@@ -168,6 +168,8 @@ def test_the_canonical_order_is_a_permutation(count: int, seed: int) -> None:
     assert order.dtype == np.int64
     assert sorted(order.tolist()) == list(range(count))
     assert order.tolist() == canonical_order(count, seed).tolist()
+    for first in (0, 1, count // 2, count, count + 1):
+        assert canonical_order(count, seed, first).tolist() == order[:first].tolist()
 
 
 def test_the_canonical_order_never_changes() -> None:

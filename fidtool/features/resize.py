@@ -3,21 +3,25 @@
 Pillow's resize of 8-bit images is reproduced bit for bit on any device with float64. Pillow
 (src/libImaging/Resample.c) weights source pixels in fixed point: the kernel is widened by the scale when downsampling,
 cut off at the image border, normalised in float64 and rounded to multiples of 2 ** -22. The weighted sum is rounded to
-an integer and clamped to 0..255 after each axis. Weights and pixels are integers whose sums stay far below 2 ** 53, so
-a float64 matrix product is exact in any order. The result is therefore the same on every device and equal to Pillow's:
-none of 36 million values of noise differed from Pillow 12.
+an integer and clamped to 0..255 after each axis. Products of weights and pixels are multiples of 2 ** -22 whose sums
+stay far below 2 ** 31, so a float64 matrix product is exact in any order. The result is therefore the same on every
+device and equal to Pillow's: none of 36 million values of noise differed from Pillow 12.
 
 The width is always resampled first, as in all versions of Pillow before 13, with which the published values were
 computed. Pillow 13 resamples the height first if it shrinks much more than the width. This changes 2 % of the values
 of 240 photos squashed to 224 x 224 (those of the 31 tall ones) by up to 20 grey levels. The resize in this module does
 not depend on the installed version of Pillow.
+
+On a GPU, images of one size take a fixed number of launches, and the host never waits for the device: the tables of
+indices and weights that depend on image sizes are copied from pinned memory once and cached on the device.
 """
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import lru_cache
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -26,13 +30,72 @@ from numpy.typing import NDArray
 
 from fidtool.features.preparation import Preparation
 
-_PIXELS_AT_ONCE = 1 << 22
 _ONE = float(1 << 22)
 _BAND = 32
-"""Number of results that share a matrix. Most entries of a single matrix for all results would be zero."""
-_VALUES_AT_ONCE = 1 << 22
+"""Largest number of results that share a matrix. Most entries of a single matrix for all results would be zero."""
+_CPU_PIXELS, _GPU_PIXELS = 1 << 22, 1 << 24
+"""Largest number of pixels that are resized together, counted before or after the resize, whichever are more."""
+_CPU_BYTES, _GPU_BYTES = 8 << 20, 256 << 20
+"""Largest size of an intermediate tensor. On the CPU it should fit the cache; on a GPU every part costs launches."""
+_CACHED_BYTES = 256 << 20
+"""Largest size of the cached tables of one kind. A table takes about 300 bytes per pixel of the image's side."""
 
 _Kernel = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+_Tables = TypeVar("_Tables", bound="tuple[Any, ...]")
+
+
+class _Cached(Generic[_Tables]):
+    """A cached function of image sizes and, as its last argument, the device that its tables are on.
+
+    Folders of photos have hundreds of distinct widths and heights. The least recently used tables are dropped when all
+    together exceed `_CACHED_BYTES`.
+
+    Args:
+        compute: the function. It returns a tuple; the tensors in it count towards the size of the cache.
+    """
+
+    def __init__(self, compute: Callable[..., _Tables]) -> None:
+        self._compute = compute
+        self._lock = threading.Lock()  # forward threads share the cache
+        self._results: OrderedDict[tuple[Any, ...], tuple[_Tables, int]] = OrderedDict()
+        self._bytes = 0
+
+    def __call__(self, *args: Any) -> _Tables:
+        key = (*args, _stream(args[-1]))
+        with self._lock:
+            if key in self._results:
+                self._results.move_to_end(key)
+                return self._results[key][0]
+        with torch.inference_mode(False):  # tensors of inference mode could not be used with gradients later
+            tables = self._compute(*args)
+        taken = sum(each.nbytes for each in tables if isinstance(each, torch.Tensor))
+        with self._lock:
+            if key not in self._results:
+                self._results[key] = tables, taken
+                self._bytes += taken
+            while self._bytes > _CACHED_BYTES:
+                self._bytes -= self._results.popitem(last=False)[1][1]
+        return tables
+
+
+def _stream(device: torch.device) -> int:
+    """Return the current stream. Another stream must not read a table that is still being copied on this one."""
+    if device.type != "cuda" or not torch.cuda.is_initialized():
+        return 0
+    return torch.cuda.current_stream(device).cuda_stream
+
+
+def _on(device: torch.device, values: NDArray[Any]) -> torch.Tensor:
+    """Copy an array to ``device`` without waiting for the device."""
+    tensor = torch.from_numpy(values)
+    if device.type != "cuda":
+        return tensor.to(device)
+    # The pinned tensor is released at once, but torch's allocator does not reuse its memory before the copy has ended.
+    return _pinned(tensor).to(device, non_blocking=True)
+
+
+def _pinned(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.pin_memory() if torch.cuda.is_initialized() else tensor
 
 
 def resize(pixels: torch.Tensor, size: int, preparation: Preparation) -> torch.Tensor:
@@ -59,12 +122,14 @@ def resize(pixels: torch.Tensor, size: int, preparation: Preparation) -> torch.T
     pixels = pixels[:, top : top + height, left : left + width]
     if preparation.rounds:
         return pillow_resize(pixels, frame.resized, frame.cut, size, preparation.resize)
-    channels_first = pixels.permute(0, 3, 1, 2)
     if preparation.resize == "bilinear-tf1":
-        return _bilinear_tf1(channels_first, size)
+        return _bilinear_tf1(pixels, size)
     mode, _, antialias = preparation.resize.partition("-")
+    # For three channels as the last axis, torch's bilinear kernel for CUDA would copy both the input and the result.
+    layout = torch.contiguous_format if pixels.is_cuda and preparation.resize == "bilinear" else torch.preserve_format
+    channels_first = pixels.permute(0, 3, 1, 2).to(torch.float32, memory_format=layout)
     resized = F.interpolate(
-        channels_first.float(), size=(size, size), mode=mode, align_corners=False, antialias=bool(antialias)
+        channels_first, size=(size, size), mode=mode, align_corners=False, antialias=bool(antialias)
     )
     return resized.clamp(0.0, 255.0) if mode == "bicubic" else resized
 
@@ -76,33 +141,26 @@ def _bilinear_tf1(pixels: torch.Tensor, size: int) -> torch.Tensor:
     clamped to the last index, and the blend is top + (bottom - top) * fraction, columns first, as in TensorFlow's
     kernel (tensorflow/core/kernels/image/resize_bilinear_op.cc). Unlike later versions it has no half-pixel offset.
     """
-    top, bottom, down = _tf1_neighbours(pixels.shape[2], size, pixels.device)
-    left, right, across = _tf1_neighbours(pixels.shape[3], size, pixels.device)
+    rows, down = _tf1_neighbours(pixels.shape[1], size, pixels.device)
+    columns, across = _tf1_neighbours(pixels.shape[2], size, pixels.device)
 
-    def blend_columns(rows: torch.Tensor) -> torch.Tensor:
-        first = rows.index_select(3, left).float()
-        return first + (rows.index_select(3, right).float() - first) * across
+    def blended(part: torch.Tensor) -> torch.Tensor:
+        corners = part.index_select(1, rows).index_select(2, columns).float()
+        left, right = corners.split(size, 2)
+        top, bottom = (left + (right - left) * across[:, None]).split(size, 1)
+        return top + (bottom - top) * down[:, None, None]
 
-    upper = blend_columns(pixels.index_select(2, top))
-    lower = blend_columns(pixels.index_select(2, bottom))
-    return upper + (lower - upper) * down[:, None]
+    return _in_parts(blended, pixels, len(rows) * len(columns) * 3 * 4).permute(0, 3, 1, 2)
 
 
-@lru_cache(maxsize=256)
-def _tf1_neighbours(
-    in_size: int, out_size: int, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Lower index, upper index and fraction (float32) for each output position, on ``device``.
-
-    They are cached, because copying them to a GPU synchronises with it. They are created outside inference mode, so
-    that they can be used with gradients.
-    """
-    with torch.inference_mode(False):
-        step = torch.tensor(in_size / out_size, dtype=torch.float32, device="cpu")
-        position = torch.arange(out_size, dtype=torch.float32, device="cpu") * step
-        lower = position.floor()
-        index = lower.long().clamp(max=in_size - 1)
-        return index.to(device), (index + 1).clamp(max=in_size - 1).to(device), (position - lower).to(device)
+@_Cached
+def _tf1_neighbours(in_size: int, out_size: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Lower indices followed by upper indices, and the fractions (float32), of all output positions."""
+    position = np.arange(out_size, dtype=np.float32) * np.float32(in_size / out_size)
+    floor = np.floor(position)
+    lower = np.minimum(floor.astype(np.int64), in_size - 1)
+    upper = np.minimum(lower + 1, in_size - 1)
+    return _on(device, np.concatenate([lower, upper])), _on(device, position - floor)
 
 
 def network_input(
@@ -123,25 +181,39 @@ def network_input(
     by_shape: dict[torch.Size, list[int]] = {}
     for position, image in enumerate(images):
         by_shape.setdefault(image.shape, []).append(position)
-    parts = [part for positions in by_shape.values() for part in _few_at_a_time(positions, images[positions[0]])]
-    resized = (resize(torch.stack([images[position] for position in part]), size, preparation) for part in parts)
+    parts = [part for positions in by_shape.values() for part in _few_at_a_time(positions, images[positions[0]], size)]
+    resized = [resize(_stacked([images[position] for position in part]), size, preparation) for part in parts]
     if len(parts) == 1:
-        batch = next(resized).contiguous(memory_format=torch.channels_last)
-        return batch.sub(offset).div_(scale)
-    batch = torch.empty(
-        (len(images), 3, size, size), device=images[0].device, memory_format=torch.channels_last, dtype=torch.float32
-    )
-    for part, squares in zip(parts, resized, strict=True):
-        # One by one, because copying an index tensor to a GPU synchronises with it.
-        for position, square in zip(part, squares, strict=True):
-            batch[position] = square
+        batch = resized[0].contiguous(memory_format=torch.channels_last)
+    else:
+        # With the channels as the last axis, one launch gives a channels-last batch in the order of the images.
+        squares = [square.permute(1, 2, 0) for part in resized for square in part]
+        placed = dict(zip([position for part in parts for position in part], squares, strict=True))
+        batch = torch.stack([placed[position] for position in range(len(images))]).permute(0, 3, 1, 2)
     return batch.sub_(offset).div_(scale)
 
 
-def _few_at_a_time(positions: list[int], image: torch.Tensor) -> list[list[int]]:
-    """Split a batch: all photos of a batch in float32 would take gigabytes."""
-    at_once = max(1, _PIXELS_AT_ONCE // (image.shape[0] * image.shape[1]))
+def _stacked(images: list[torch.Tensor]) -> torch.Tensor:
+    return torch.stack(images) if len(images) > 1 else images[0][None]
+
+
+def _few_at_a_time(positions: list[int], image: torch.Tensor, size: int) -> list[list[int]]:
+    """Split the positions of images of one size: all photos of a batch in float32 would take gigabytes."""
+    pixels = _CPU_PIXELS if image.device.type == "cpu" else _GPU_PIXELS
+    at_once = max(1, pixels // max(image.shape[0] * image.shape[1], size * size))
     return [positions[start : start + at_once] for start in range(0, len(positions), at_once)]
+
+
+def _in_parts(
+    function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, bytes_each: int, dim: int = 0
+) -> torch.Tensor:
+    """Apply ``function`` to parts of ``x`` along dimension 0 and concatenate the results along ``dim``.
+
+    ``bytes_each`` is the size of the largest intermediate tensor for one element of dimension 0.
+    """
+    at_once = max(1, (_CPU_BYTES if x.device.type == "cpu" else _GPU_BYTES) // bytes_each)
+    parts = [function(part) for part in torch.split(x, at_once)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
 
 
 def _bilinear(x: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -160,43 +232,44 @@ _KERNELS: dict[str, tuple[_Kernel, float]] = {"pillow-bilinear": (_bilinear, 1.0
 """Kernels and their support."""
 
 
-@dataclass(frozen=True)
-class _Band:
-    """Some adjacent results along one axis.
+class _Axis(NamedTuple):
+    """How the results along one axis depend on its pixels, in bands of adjacent results.
 
     Attributes:
-        start, stop: the range of source pixels that they depend on.
-        weights: float64 tensor of shape (stop - start, results) of integers: the weights times 2 ** 22.
+        start, stop: the range of pixels that the results depend on.
+        source: int64 tensor of length bands * width: the pixels of each band, relative to ``start``.
+        weights: float64 tensor of shape (bands, results of a band, width), multiples of 2 ** -22. Rows beyond the last
+            result are to be ignored.
     """
 
     start: int
     stop: int
+    source: torch.Tensor
     weights: torch.Tensor
 
 
-@lru_cache(maxsize=64)
-def _bands(in_size: int, out_size: int, first: int, count: int, method: str, device: torch.device) -> list[_Band]:
-    """Weights for the results ``first`` to ``first + count`` of ``out_size`` along an axis of ``in_size`` pixels.
-
-    They are cached on the device and created outside inference mode, as in `_tf1_neighbours`.
-    """
+@_Cached
+def _axis(in_size: int, out_size: int, first: int, count: int, method: str, device: torch.device) -> _Axis:
+    """The results ``first`` to ``first + count`` of ``out_size`` along an axis of ``in_size`` pixels."""
     kernel, support = _KERNELS[method]
     scale = in_size / out_size
     widened = max(scale, 1.0)
-    bands = []
-    for begin in range(first, first + count, _BAND):
-        results = np.arange(begin, min(begin + _BAND, first + count))
-        centre = (results + 0.5) * scale
-        lower = np.maximum(np.floor(centre - support * widened + 0.5), 0).astype(np.int64)
-        upper = np.minimum(np.floor(centre + support * widened + 0.5), in_size).astype(np.int64)
-        source = np.arange(lower[0], upper[-1])[:, None]
-        weights = kernel((source - centre + 0.5) * (1.0 / widened))
-        weights[(source < lower) | (source >= upper)] = 0.0
-        weights /= np.cumsum(weights, axis=0)[-1]  # summed sequentially, as in Pillow
-        whole = np.trunc(weights * _ONE + np.copysign(0.5, weights))
-        with torch.inference_mode(False):
-            bands.append(_Band(int(lower[0]), int(upper[-1]), torch.from_numpy(whole).to(device)))
-    return bands
+    bands = -(-count // _BAND)
+    each = -(-count // bands)
+    results = first + np.minimum(np.arange(bands * each), count - 1).reshape(bands, 1, each)
+    centre = (results + 0.5) * scale
+    lower = np.maximum(np.floor(centre - support * widened + 0.5), 0).astype(np.int64)
+    upper = np.minimum(np.floor(centre + support * widened + 0.5), in_size).astype(np.int64)
+    width = int((upper[:, 0, -1] - lower[:, 0, 0]).max())
+    source = lower[:, :, :1] + np.arange(width)[:, None]
+    weights = kernel((source - centre + 0.5) * (1.0 / widened))
+    weights[(source < lower) | (source >= upper)] = 0.0
+    weights /= np.cumsum(weights, axis=1)[:, -1:]  # summed sequentially, as in Pillow
+    whole = np.trunc(weights * _ONE + np.copysign(0.5, weights))
+    start, stop = int(lower.min()), int(upper.max())
+    within = np.minimum(source, stop - 1) - start  # the bands have the same width, so some weights are zero
+    scaled = np.ascontiguousarray(whole.transpose(0, 2, 1)) / _ONE
+    return _Axis(start, stop, _on(device, within.reshape(-1)), _on(device, scaled))
 
 
 def pillow_resize(
@@ -220,28 +293,33 @@ def pillow_resize(
     if pixels.device.type == "mps":  # has no float64
         return pillow_resize(pixels.cpu(), resized, cut, size, method).to(pixels.device)
     count, height, width, channels = pixels.shape
-    down = _bands(height, resized[0], cut[0], size, method, pixels.device)
-    across = _bands(width, resized[1], cut[1], size, method, pixels.device)
-    above, below = down[0].start, down[-1].stop
-    lines = pixels[:, above:below].permute(0, 3, 1, 2).reshape(-1, width)
-    at_once = max(1, _VALUES_AT_ONCE // width)
-    narrow = torch.cat([_weighed(part, across, 0) for part in torch.split(lines, at_once)])
-    columns = narrow.view(count * channels, below - above, size).transpose(1, 2).reshape(-1, below - above)
-    return _weighed(columns, down, above).view(count, channels, size, size).transpose(2, 3)
+    down = _axis(height, resized[0], cut[0], size, method, pixels.device)
+    across = _axis(width, resized[1], cut[1], size, method, pixels.device)
+    needed = pixels[:, down.start : down.stop, across.start : across.stop]
+    narrow = _resampled(needed.reshape(-1, across.stop - across.start, channels), across, size)
+    square = _resampled(narrow.view(size * count, down.stop - down.start, channels), down, size)
+    channels_first = square.view(size, size, count, channels).permute(2, 3, 0, 1)
+    return channels_first.to(torch.float32, memory_format=torch.channels_last)
 
 
-def _weighed(lines: torch.Tensor, bands: list[_Band], origin: int) -> torch.Tensor:
-    """Resample one axis: (lines, source pixels), of which the first is pixel ``origin``, to (lines, results)."""
-    parts = []
-    for band in bands:
-        taken = lines[:, band.start - origin : band.stop - origin].double()
-        parts.append(_rounded(taken @ band.weights).float())
-    return torch.cat(parts, 1)
+def _resampled(lines: torch.Tensor, axis: _Axis, size: int) -> torch.Tensor:
+    """Resample lines of pixels, of shape (lines, pixels, channels), to (size, lines, channels)."""
+    bands, _, width = axis.weights.shape
+    channels = lines.shape[2]
+
+    def weighed(part: torch.Tensor) -> torch.Tensor:
+        taken = part.index_select(1, axis.source).view(-1, bands, width, channels).permute(1, 2, 0, 3)
+        taken = taken.to(torch.float64, memory_format=torch.contiguous_format).flatten(2)
+        sums = torch.bmm(axis.weights, taken).flatten(0, 1)[:size]
+        return _rounded(sums, lines.dtype).view(size, -1, channels)
+
+    return _in_parts(weighed, lines, max(bands * width, size) * channels * 8, 1)
 
 
-def _rounded(sums: torch.Tensor) -> torch.Tensor:
-    whole = torch.floor((sums + _ONE / 2) / _ONE).clamp(0.0, 255.0)
+def _rounded(sums: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if not sums.requires_grad:
-        return whole
-    smooth = (sums / _ONE).clamp(0.0, 255.0)
-    return smooth + (whole - smooth).detach()
+        whole = sums.add_(0.5).clamp_(0.0, 255.0)
+        return (whole if dtype == torch.uint8 else whole.floor_()).to(dtype)  # conversion to integers rounds down
+    whole = torch.floor(sums + 0.5).clamp(0.0, 255.0)
+    smooth = sums.clamp(0.0, 255.0)
+    return (smooth + (whole - smooth).detach()).to(dtype)

@@ -71,7 +71,7 @@ def test_any_resize_supports_the_largest_square() -> None:
 def test_processing_in_strips_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     picture, preparation = noise(300, 500), Preparation("pillow-bicubic", "shorter edge", 128)
     whole = ours(picture, 100, preparation)
-    monkeypatch.setattr(resizing, "_VALUES_AT_ONCE", 2000)
+    monkeypatch.setattr(resizing, "_CPU_BYTES", 16000)
     assert torch.equal(ours(picture, 100, preparation), whole)
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fidtool.errors import FidtoolError, InputError, RunError, option
 from fidtool.images.batches import FetchedBatch, PlannedBatch, Prefetcher, fetch_batch, fetch_batches
 from fidtool.images.decode import DecodeError, ImageProperties, decode_content
-from fidtool.images.records import RecordArray, no_records, record_of
+from fidtool.images.records import RecordArray, no_records, records_of
 from fidtool.images.workers import Workers
 from fidtool.sources.contents import BadFile, ContentError, ForeignError, ProgramError, RefusedError, StoreError
 from fidtool.sources.image_set import ImageSet
@@ -117,7 +117,7 @@ class DecodedBatch:
 def decode_batch(batch: FetchedBatch, options: DecodeOptions) -> DecodedBatch:
     """Decodes the images of a batch. Errors are returned in the result, not raised."""
     decoded = DecodedBatch(batch.number, torch.empty(0, dtype=torch.uint8, device="cpu"))
-    flat, records = [], []
+    images = []
     for file, content in zip(batch.files, batch.contents, strict=True):
         try:
             image = decode_content(content, options.max_pixels)
@@ -128,16 +128,13 @@ def decode_batch(batch: FetchedBatch, options: DecodeOptions) -> DecodedBatch:
             verb, reason = _problem(error)
             decoded.skipped.append(BadFile(file, f"cannot {verb} it: {reason}"))
             continue
-        flat.append(image.pixels.reshape(-1))
-        height, width, _ = image.pixels.shape
-        decoded.sizes.append((height, width))
-        decoded.properties += image.properties
+        images.append(image)
+    if images:
+        decoded.pixels = torch.from_numpy(np.concatenate([image.pixels.reshape(-1) for image in images]))
+        decoded.sizes = [image.pixels.shape[:2] for image in images]
+        decoded.properties = ImageProperties.total(image.properties for image in images)
         if options.records:
-            records.append(record_of(image))
-    if flat:
-        decoded.pixels = torch.from_numpy(np.concatenate(flat))
-    if records:
-        decoded.records = np.concatenate(records)
+            decoded.records = records_of(images)
     return decoded
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import io
-import operator
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,7 +66,12 @@ class ImageProperties:
     clipped: int = 0
 
     def __add__(self, other: ImageProperties) -> ImageProperties:
-        return ImageProperties(*map(operator.add, vars(self).values(), vars(other).values()))
+        return ImageProperties.total((self, other))
+
+    @classmethod
+    def total(cls, parts: Iterable[ImageProperties]) -> ImageProperties:
+        """Returns the sums of these numbers."""
+        return cls(*map(sum, zip(*(vars(part).values() for part in parts), strict=True)))
 
 
 @dataclass(frozen=True)
@@ -267,7 +271,7 @@ def _to_rgb(image: Image.Image, data: bytes, single_frame: bool = False) -> Deco
     deep = image.mode in _SIXTEEN_BIT_MODES or image.mode in ("I", "F")
     gray = _scaled_gray(image) if deep else None
     if gray is None:
-        pixels = np.array(image if image.mode == "RGB" else image.convert("RGB"))
+        pixels = np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
     else:
         pixels = np.repeat(gray[:, :, None], 3, axis=2)
     rotated = _is_rotated(image)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fidtool.errors import FidtoolError, InputError, RunError, option
 from fidtool.images.batches import FetchedBatch, PlannedBatch, Prefetcher, fetch_batch, fetch_batches
 from fidtool.images.decode import DecodedImage, DecodeError, ImageProperties, decode_content
-from fidtool.images.records import RecordArray, no_records, record_of
+from fidtool.images.records import RecordArray, no_records, records_of
 from fidtool.images.workers import Workers
 from fidtool.sources.contents import BadFile, ContentError, ForeignError, ProgramError, Read, RefusedError, StoreError
 from fidtool.sources.image_set import ImageSet
@@ -132,12 +132,14 @@ def decode_parts(batch: FetchedBatch, options: DecodeOptions) -> Iterator[Decode
     """Decodes a batch, in parts of at most `PART_BYTES` bytes or one image. Errors are in the results, not raised."""
     images: list[DecodedImage] = []
     skipped: list[BadFile] = []
+    size = 0
     for file, content in zip(batch.files, batch.contents, strict=True):
-        if options.pixels and sum(image.pixels.nbytes for image in images) >= PART_BYTES:
+        if size >= PART_BYTES:
             yield _part(batch.number, images, skipped, options, ends=False)
-            images, skipped = [], []
+            images, skipped, size = [], [], 0
         try:
             images.append(decode_content(content, options.max_pixels))
+            size += images[-1].pixels.nbytes
         except _ERRORS as error:
             failure = _failure_of(file, error)
             if failure.fault != "image" or not options.skip:
@@ -155,9 +157,9 @@ def _part(
     if not images:
         return part
     if options.records:
-        part.records = np.concatenate([record_of(image) for image in images])
+        part.records = records_of(images)
     part.sizes = [image.pixels.shape[:2] for image in images]
-    part.properties = sum((image.properties for image in images), ImageProperties())
+    part.properties = ImageProperties.total(image.properties for image in images)
     if options.pixels:
         flat = [image.pixels.reshape(-1) for image in images]
         # torch warns about arrays that are read-only, as those of the calling program may be.
@@ -173,7 +175,7 @@ def joined(parts: Sequence[DecodedBatch]) -> DecodedBatch:
     return DecodedBatch(
         parts[0].number,
         sizes=[size for part in parts for size in part.sizes],
-        properties=sum((part.properties for part in parts), ImageProperties()),
+        properties=ImageProperties.total(part.properties for part in parts),
         records=np.concatenate([part.records for part in parts]),
         skipped=[bad for part in parts for bad in part.skipped],
         failure=parts[-1].failure,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -27,7 +28,9 @@ BRIGHTNESS = SIDE * SIDE
 """Number of the thumbnail's bytes that are brightness; the rest is colour."""
 _SAMPLED_SIDE = 64
 """Approximate number of rows and columns that are sampled from a large image."""
-_LUMA = np.array([299, 587, 114])
+_PIXELS_AT_ONCE = 1 << 17
+"""Number of sampled pixels to summarise at a time: few enough for the processor's cache."""
+_LUMA = 299, 587, 114
 """Luma weights of ITU-R BT.601, in thousandths."""
 BINS = 16
 """Number of bins in a record's histogram."""
@@ -61,7 +64,7 @@ RECORD = np.dtype(
         ("thumb", "u1", (BRIGHTNESS + 2 * _COLOUR_SIDE**2,)),
     ]
 )
-"""The record of one image.
+"""The record of one image. `_HEAD` has the first fields, in the same layout.
 
 ``digest``: the first 8 bytes of the SHA-1 of its size and RGB pixels. ``height``, ``width``: its size in pixels.
 ``format``, ``mode``: Pillow's names of the file's format and mode. ``quality``: quality of a JPEG, 1 to 100 on
@@ -75,6 +78,8 @@ number of values, of which ``zeros`` are 0 and ``full`` are 255. ``black``: numb
 each in 2 x 2 cells.
 """
 
+_HEAD = struct.Struct("<8s2I8s6s2B")
+
 RecordArray = NDArray[np.void]
 """Array of shape (images,) and dtype `RECORD`."""
 
@@ -84,67 +89,119 @@ def no_records() -> RecordArray:
     return np.zeros(0, dtype=RECORD)
 
 
-def record_of(image: DecodedImage) -> RecordArray:
-    """Returns the record of one image as an array of shape (1,)."""
+def records_of(images: Sequence[DecodedImage]) -> RecordArray:
+    """Returns the records of images, an array of shape (len(images),)."""
+    records = np.zeros(len(images), dtype=RECORD)
+    heads = np.frombuffer(b"".join(map(_head, images)), dtype=np.uint8).reshape(-1, _HEAD.size)
+    records.view(np.uint8).reshape(-1, RECORD.itemsize)[:, : _HEAD.size] = heads
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for position, image in enumerate(images):
+        alike.setdefault(image.pixels.shape, []).append(position)
+    for (height, width, _), positions in alike.items():
+        down, right = max(1, height // _SAMPLED_SIDE), max(1, width // _SAMPLED_SIDE)
+        at_once = max(1, _PIXELS_AT_ONCE * down * right // (height * width))
+        for start in range(0, len(positions), at_once):
+            part = positions[start : start + at_once]
+            some = records[part]
+            _summarise([images[position].pixels for position in part], down, right, some)
+            records[part] = some
+    return records
+
+
+def _head(image: DecodedImage) -> bytes:
+    """Returns the first fields of a record, up to ``flags``."""
     height, width, _ = image.pixels.shape
-    record = np.zeros(1, dtype=RECORD)
-    one = record[0]
-    one["digest"] = _digest(image.pixels)
-    one["height"], one["width"], one["quality"] = height, width, image.quality
-    one["flags"] = sum(getattr(image.properties, name) << bit for name, bit in FLAGS.items())
-    one["format"], one["mode"] = image.format.encode()[:8], image.mode.encode()[:6]
-    down, right = max(1, height // _SAMPLED_SIDE), max(1, width // _SAMPLED_SIDE)
-    sample = np.ascontiguousarray(image.pixels[::down, ::right])
-    counts = np.bincount(sample.reshape(-1), minlength=256)
-    seen = np.flatnonzero(counts)
-    one["low"], one["high"], one["values"] = seen[0], seen[-1], sample.size
-    one["zeros"], one["full"] = counts[0], counts[-1]
-    one["bins"] = counts.reshape(BINS, -1).sum(1)
-    red, green, blue = (np.ascontiguousarray(sample[..., channel]) for channel in range(3))
-    # Most images contain no zeros, so counting black pixels can be skipped.
-    one["black"] = np.count_nonzero((red | green | blue) == 0) if counts[0] else 0
-    one["gray"] = np.array_equal(red, green) and np.array_equal(green, blue)
-    one["roughness"] = _roughness(green, image.pixels[::down, 1::right, 1])
-    one["thumb"] = _thumb(sample)
-    return record
+    file_format, mode = image.format.encode(), image.mode.encode()
+    return _HEAD.pack(_digest(image.pixels), height, width, file_format, mode, image.quality, _flags(image.properties))
 
 
-def _digest(pixels: NDArray[np.uint8]) -> int:
+def _digest(pixels: NDArray[np.uint8]) -> bytes:
     # SHA-1 is hashlib's fastest hash on processors with instructions for it. Collisions on purpose are no concern.
     sha = hashlib.sha1(b"%d %d\0" % pixels.shape[:2], usedforsecurity=False)
     sha.update(np.ascontiguousarray(pixels).data)
-    return int.from_bytes(sha.digest()[:8], "little")
+    return sha.digest()[:8]
 
 
-def _roughness(green: NDArray[np.uint8], neighbours: NDArray[np.uint8]) -> int:
-    values = green.astype(np.float64)  # small integers, whose sums are exact
-    steps = neighbours - values[:, : neighbours.shape[1]]
-    scatter = values.size * np.vdot(values, values) - values.sum() ** 2
-    if not scatter or not steps.size:
-        return 0
+@functools.lru_cache
+def _flags(properties: ImageProperties) -> int:
+    return sum(getattr(properties, name) << bit for name, bit in FLAGS.items())
+
+
+def _summarise(images: Sequence[NDArray[np.uint8]], down: int, right: int, records: RecordArray) -> None:
+    """Sets the fields that describe the sampled pixels.
+
+    Args:
+        images: images of the same size.
+        down, right: distance between the sampled rows and columns.
+        records: the images' records.
+    """
+    samples = [pixels[::down, ::right] for pixels in images]
+    height, width, _ = samples[0].shape
+    planes = np.empty((len(images), 3, height, width), dtype=np.uint8)
+    counts = np.empty((len(images), 256), dtype=np.int64)
+    for number, sample in enumerate(samples):
+        planes[number] = sample.transpose(2, 0, 1)
+        counts[number] = np.bincount(planes[number].reshape(-1), minlength=256)
+    seen = counts > 0
+    records["low"], records["high"] = seen.argmax(axis=1), 255 - seen[:, ::-1].argmax(axis=1)
+    records["values"], records["zeros"], records["full"] = 3 * height * width, counts[:, 0], counts[:, -1]
+    records["bins"] = counts.reshape(-1, BINS, 256 // BINS).sum(axis=2)
+    red, green, blue = (planes[:, channel].reshape(len(images), -1) for channel in range(3))
+    if seen[:, 0].any():  # most images contain no zeros
+        records["black"] = np.count_nonzero((red | green | blue) == 0, axis=1)
+    records["gray"] = ((red == green) & (green == blue)).all(axis=1)
+    values = planes.astype(np.float32)  # small integers, whose sums are exact
+    neighbours = np.stack([pixels[::down, 1::right, 1] for pixels in images])
+    records["roughness"] = _roughness(values[:, 1], neighbours)
+    records["thumb"] = _thumbs(values)
+
+
+def _roughness(green: NDArray[np.float32], neighbours: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """Returns the roughness of n images, shape (n,).
+
+    Args:
+        green: green values, shape (n, h, w), integers.
+        neighbours: the green values to the right of them in the images, shape (n, h, w or w - 1).
+    """
+    _, height, width = green.shape
+    size, steps = height * width, neighbours[0].size
+    total = green.sum(axis=(1, 2), dtype=np.float64)
+    scatter = size * _sums_of_squares(green) - total**2
+    differences = _sums_of_squares(neighbours - green[..., : neighbours.shape[2]])
     # The mean squared step divided by twice the variance, where the variance is scatter / size ** 2.
-    return min(255, int(50 * np.vdot(steps, steps) * values.size**2 / (steps.size * scatter)))
+    with np.errstate(invalid="ignore"):
+        ratios = 50 * differences * size**2 / (steps * scatter)
+    return np.where(scatter * steps > 0, np.minimum(ratios, 255), 0)
 
 
-def _thumb(sample: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    for axis in (0, 1):
-        if sample.shape[axis] < SIDE:
-            sample = np.repeat(sample, -(-SIDE // sample.shape[axis]), axis)
-    height, width, _ = sample.shape
-    rows, columns = _cells(height), _cells(width)
-    # The sums are integers below 2 ** 24, which are exact in float32.
-    strips = (rows @ sample.reshape(height, -1).astype(np.float32)).reshape(SIDE, width, 3)
-    sums = (columns @ strips).astype(np.int64)
+def _sums_of_squares(values: NDArray[np.float32]) -> NDArray[np.float64]:
+    # A row has fewer than 2 * _SAMPLED_SIDE values below 256, so its sum is an integer below 2 ** 24: exact in float32.
+    rows = np.einsum("nhw,nhw->nh", values, values)
+    result: NDArray[np.float64] = rows.sum(axis=1, dtype=np.float64)
+    return result
+
+
+def _thumbs(values: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Returns the thumbnails of n images, shape (n, bytes of a thumbnail), from values of shape (n, 3, h, w)."""
+    for axis in (2, 3):
+        if values.shape[axis] < SIDE:
+            values = np.repeat(values, -(-SIDE // values.shape[axis]), axis)
+    rows, columns = _cells(values.shape[2]), _cells(values.shape[3])
+    sums = (rows @ values @ columns.T).astype(np.int64)
     counts = np.outer(rows.sum(1), columns.sum(1)).astype(np.int64)
-    luma = sums @ _LUMA
-    brightness = _rounded(luma, 1000 * counts)
+    brightness = _rounded(_luma(sums), 1000 * counts)
     share = SIDE // _COLOUR_SIDE
     cells = _COLOUR_SIDE, share, _COLOUR_SIDE, share
-    luma, blue, red, counts = (
-        values.reshape(cells).sum(axis=(1, 3)) for values in (luma, sums[..., 2], sums[..., 0], counts)
-    )
-    colours = [_rounded(1000 * colour - luma, 2000 * counts) + 128 for colour in (blue, red)]
-    return np.concatenate([part.reshape(-1) for part in (brightness, *colours)]).astype(np.uint8)
+    sums, counts = sums.reshape(-1, 3, *cells).sum(axis=(3, 5)), counts.reshape(cells).sum(axis=(1, 3))
+    blue_and_red = _rounded(1000 * sums[:, [2, 0]] - _luma(sums)[:, None], 2000 * counts) + 128
+    return np.concatenate([part.reshape(len(values), -1) for part in (brightness, blue_and_red)], axis=1)
+
+
+def _luma(sums: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns 1000 times the luma, shape (n, rows, columns), from red, green and blue, shape (n, 3, rows, columns)."""
+    red, green, blue = (weight * sums[:, channel] for channel, weight in enumerate(_LUMA))
+    luma: NDArray[np.int64] = red + green + blue
+    return luma
 
 
 @functools.lru_cache

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import io
 import os
 import stat
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -207,15 +208,18 @@ class LocalFiles(Files):
 
     def _fetched(self, file: int, start: int, length: int) -> bytes | Exception:
         try:
-            with self.open(file) as handle:
+            with self._opened(file, buffering=0) as handle:
                 whole = length < 0
                 if whole:
                     length = os.fstat(handle.fileno()).st_size - start
                 if length > MOST_BYTES:
                     return too_large(length)
-                handle.seek(start)
+                if start:
+                    handle.seek(start)
                 # Some file systems report a size of zero for all files.
-                data = handle.read() if whole and not length else handle.read(length)
+                data = handle.read(length) if length or not whole else handle.read()
+                if 0 < len(data) < length:  # the system may return less than it was asked for
+                    data += io.BufferedReader(handle).read(length - len(data))
         except (OSError, MemoryError, ForeignError, ContentError) as error:
             return error
         if len(data) < length:
@@ -223,10 +227,13 @@ class LocalFiles(Files):
         return data
 
     def open(self, file: int) -> BinaryIO:
+        return self._opened(file, buffering=-1)
+
+    def _opened(self, file: int, buffering: int) -> Any:
         path = self.paths[file]
         expected = None if self._sizes is None else int(self._sizes[file])
         try:
-            handle = open(path, "rb", opener=_open_at_once)  # noqa: SIM115 - the caller closes it
+            handle = open(path, "rb", buffering, opener=_open_at_once)  # noqa: SIM115 - the caller closes it
         except FileNotFoundError:
             if expected is None or expected == GONE:
                 raise

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import fidtool as package
-from fidtool.images import workers
+from fidtool.images import loader, workers
 from support.pictures import make_pictures
 from support.places import TINY
 
@@ -50,6 +50,7 @@ def test_batches_too_large_for_shared_memory_are_sent_by_pipe(
         return SimpleNamespace(f_bavail=10, f_frsize=1024, f_flag=0) if path == "/dev/shm" else statvfs(path)
 
     monkeypatch.setattr(os, "statvfs", full)
+    monkeypatch.setattr(loader, "_PIPE_BYTES", 1)
     cramped = package.compute(images, fake, **settings)
     (warning,) = cramped.run.warnings
     assert "too small for decoded batches" in warning

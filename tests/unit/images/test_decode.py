@@ -252,7 +252,7 @@ def test_the_first_unreadable_image_is_named(tmp_path: Path, workers: int) -> No
     folder = make_pictures(tmp_path / "set", 6)
     (folder / "00004.png").write_bytes(b"no image")
     (folder / "00005.png").write_bytes(b"")
-    good, bad = all_batches(folder, workers)
+    good, bad, *_ = all_batches(folder, workers)
     assert good.failure is None
     assert bad.failure.message.startswith(f"cannot decode {folder / '00004.png'}: ")
     assert bad.ends

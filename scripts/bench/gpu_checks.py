@@ -111,7 +111,7 @@ def sums_of(rows: torch.Tensor, splits: list[int], device: str) -> tuple[NDArray
     return totals["sum"], totals["low"] + (high << 32)
 
 
-def resized(images: torch.Tensor, size: int, kind: str) -> torch.Tensor:
+def resized(images: torch.Tensor, size: int, kind: Any) -> torch.Tensor:
     """Return images of shape (n, height, width, 3) resized by fidtool on their device."""
     return resize(images, size, Preparation(kind))
 
@@ -168,15 +168,25 @@ def device_count(situation: Situation) -> int:
     return torch.cuda.device_count() if situation.cuda else 0
 
 
+def cause_in(stderr: str) -> str:
+    """Return the first error line that a command printed, or else its last lines: torchrun's report hides the cause."""
+    errors = [line for line in stderr.splitlines() if line.lower().startswith("error:")]
+    return errors[0] if errors else stderr.strip()[-400:]
+
+
 # The parts
 
 
 def facts(situation: Situation, findings: Findings) -> None:
     """Report versions and devices."""
-    found = {"CUDA": torch.version.cuda, "cuDNN": torch.backends.cudnn.version(), "devices": device_count(situation)}
+    found = {
+        "CUDA": torch.version.cuda,
+        "cuDNN": _untyped(torch.backends.cudnn.version),
+        "devices": device_count(situation),
+    }
     if situation.cuda:
         with contextlib.suppress(Exception):
-            found["NCCL"] = ".".join(map(str, torch.cuda.nccl.version()))
+            found["NCCL"] = ".".join(map(str, _untyped(torch.cuda.nccl.version)))
         found["capabilities"] = torch.cuda.get_arch_list()
     findings.measured("torch", ", ".join(f"{name} {value}" for name, value in found.items()), **found)
     for index in range(device_count(situation)):
@@ -193,6 +203,10 @@ def facts(situation: Situation, findings: Findings) -> None:
     with contextlib.suppress(OSError):  # other systems have no /dev/shm
         room = os.statvfs("/dev/shm")
         findings.measured("/dev/shm", f"{room.f_bavail * room.f_frsize / MIB:,.0f} MiB free")
+
+
+def _untyped(function: Any) -> Any:
+    return function()
 
 
 def tests(situation: Situation, findings: Findings) -> None:
@@ -249,7 +263,8 @@ def _split(count: int, size: int) -> list[int]:
 
 
 def _uneven(count: int) -> list[int]:
-    found, rng = [], np.random.RandomState(count)
+    found: list[int] = []
+    rng = np.random.RandomState(count)
     while sum(found) < count:
         found.append(min(int(rng.randint(1, 301)), count - sum(found)))
     return found
@@ -440,7 +455,7 @@ def _two_ranks(situation: Situation, sets: ImageSets, device: str, *options: str
     command += ["--dims", str(dims_of(situation)), *options]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        raise RuntimeError(done.stderr.strip()[-400:])
+        raise RuntimeError(cause_in(done.stderr))
     document = json.loads(done.stdout)
     if options and (used := document["run"]["backend"]) != options[-1]:
         raise RuntimeError(f"the backend was {used}: {document['run']['warnings']}")

@@ -27,6 +27,7 @@ from bench.end_to_end import PEERS
 from bench.gpu import Findings, Situation, Skipped
 from bench.gpu_checks import (
     ALLOWED,
+    cause_in,
     compute,
     inception,
     inputs,
@@ -126,11 +127,11 @@ def _seconds_of(situation: Situation, work: Any) -> float:
         work()
         return time.perf_counter() - started
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    begin.record()  # type: ignore[no-untyped-call]
+    begin.record()
     work()
-    end.record()  # type: ignore[no-untyped-call]
-    end.synchronize()  # type: ignore[no-untyped-call]
-    return float(begin.elapsed_time(end)) / 1e3  # type: ignore[no-untyped-call]
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) / 1e3
 
 
 def table(situation: Situation, findings: Findings) -> None:
@@ -143,12 +144,12 @@ def table(situation: Situation, findings: Findings) -> None:
                 check = f"{layout} {precision} batch {size}"
                 with findings.attempt(check), _memory_to_spare():
                     x = inputs(situation, size, 0).contiguous(memory_format=form)
-                    shaped = module.to(memory_format=form)  # type: ignore[call-overload]
+                    shaped = module.to(memory_format=form)
                     rate = forward_rate(situation, shaped, precision, x, compiled=False)
                     rates[precision, layout, size] = rate
                     findings.measured(check, f"{rate:,.0f} images/s", images_per_second=rate)
         _report_best(findings, precision, rates)
-    module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    module.to(memory_format=torch.channels_last)
     for precision in ("fp32", "bf16"):
         with findings.attempt(f"compiled {precision}"), _memory_to_spare():
             _measure_compiled(situation, findings, module, precision, sizes[0])
@@ -263,7 +264,7 @@ def _decoding(findings: Findings, sets: ImageSets, workers: int, side: int) -> f
         command = [sys.executable, _PROGRAMS, "read", str(folder), str(workers)]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
-            raise RuntimeError(done.stderr.strip()[-400:])
+            raise RuntimeError(cause_in(done.stderr))
         found = json.loads(done.stdout)
         rate = found["images"] / found["seconds"]
         check = f"decoding alone, {name} {side}x{side}, {workers} workers"
@@ -307,7 +308,7 @@ def metrics(situation: Situation, findings: Findings) -> None:
     """Measure KID and precision, recall etc. with FID and without, and compare their values with the CPU's."""
     count = 12 if situation.small else 5000
     sets = write_sets(situation.folder / "metrics", count, 32, ("png", "png"))
-    options = {"kid_subset_size": min(1000, count)}
+    options: dict[str, Any] = {"kid_subset_size": min(1000, count)}
     for names in ("fid", "fid,kid,prdc"):
         with findings.attempt(names):
             run = compute(situation, sets, metrics=names, **(options if "kid" in names else {})).run
@@ -324,7 +325,7 @@ def metrics(situation: Situation, findings: Findings) -> None:
             findings.verdict(
                 f"{name} compared with the CPU",
                 difference <= ALLOWED,
-                f"{there[name]:.7g}, on the CPU {value:.7g}, relative difference {difference:.1e} (at most {ALLOWED:g})",
+                f"{there[name]:.7g}, on the CPU {value:.7g}, relative difference {difference:.1e}, limit {ALLOWED:g}",
             )
 
 
@@ -359,7 +360,7 @@ def _timed(command: list[str], environment: dict[str, str] | None = None) -> tup
     started = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **(environment or {})})
     if done.returncode:
-        raise RuntimeError(done.stderr.strip()[-400:])
+        raise RuntimeError(cause_in(done.stderr))
     return done.stdout, time.perf_counter() - started
 
 

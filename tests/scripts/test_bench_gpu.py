@@ -66,11 +66,7 @@ def test_every_part_runs_on_the_cpu(environment: dict[str, str], tmp_path: Path)
     assert tuple(parts) == ("weights", *PARTS)
     assert all(parts.values()), "each part reports something"
     assert {line["status"] for line in found} == {"pass", "skip", "measured"}
-    for line in found:
-        assert line["status"] != "skip" or "CUDA" in line["detail"] or "--small" in line["detail"] or line["detail"] in (
-            "the device is the CPU",
-            "their distances take a minute on the CPU: name the part with --part",
-        )  # fmt: skip
+    assert all(line["detail"] for line in found if line["status"] == "skip"), "each says why"
     for part, check_, expected in (
         ("exact", "sums of 33000 x 8 integers, batches: uneven", "pass"),
         ("exact", "resize pillow-bicubic", "pass"),

@@ -293,13 +293,7 @@ def graph(situation: Situation, findings: Findings) -> None:
     situation.need_cuda()
     size, module = 4 if situation.small else 64, inception()
     for precision in ("fp32", "tf32", "bf16"):
-        with findings.attempt(f"replay, {precision}"), run_settings(precision):
-            replayed, called = (runner_of(module, situation, precision, batch) for batch in (size, None))
-            batches = [inputs(situation, size, seed) for seed in range(3)]
-            equal = [torch.equal(replayed(x), called(x)) for x in batches]
-            reason = why_not_captured(replayed)
-            detail = f"not captured: {reason}" if reason else f"equal to direct calls: {sum(equal)} of {len(equal)}"
-            findings.verdict(f"replay, {precision}", all(equal) and not reason, detail)
+        _check_replay(situation, findings, f"replay, {precision}", module, size, precision)
     with findings.attempt("memory"):
         _check_memory(situation, findings, module, size)
     with findings.attempt("memory of a run"):
@@ -309,6 +303,18 @@ def graph(situation: Situation, findings: Findings) -> None:
         equal = [torch.equal(stub(x), stub.module(x)) for x in (inputs(situation, 4, seed) for seed in range(3))]
         reason = why_not_captured(stub)
         findings.verdict("failed capture continues without a graph", all(equal) and bool(reason), reason or "captured")
+    _check_replay(situation, findings, "replay after a failed capture", module, size, "fp32")
+
+
+def _check_replay(
+    situation: Situation, findings: Findings, check: str, module: nn.Module, size: int, precision: str
+) -> None:
+    with findings.attempt(check), run_settings(precision):
+        replayed, called = (runner_of(module, situation, precision, batch) for batch in (size, None))
+        equal = [torch.equal(replayed(x), called(x)) for x in (inputs(situation, size, seed) for seed in range(3))]
+        reason = why_not_captured(replayed)
+        detail = f"not captured: {reason}" if reason else f"equal to direct calls: {sum(equal)} of {len(equal)}"
+        findings.verdict(check, all(equal) and not reason, detail)
 
 
 def _check_memory(situation: Situation, findings: Findings, module: nn.Module, size: int) -> None:

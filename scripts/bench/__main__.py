@@ -16,8 +16,10 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from bench.costs import diagnosis, features, metrics  # noqa: E402
 from bench.end_to_end import end_to_end  # noqa: E402
+from bench.gpu import gpu  # noqa: E402
 from bench.growth import memory, million, scale  # noqa: E402
 from bench.parts import decoders, distance, profile  # noqa: E402
+from bench.pipeline import pipeline  # noqa: E402
 from bench.sources import sources  # noqa: E402
 
 
@@ -31,8 +33,8 @@ def cli() -> None:
 
 for command in (
     *(end_to_end, profile, decoders, distance),
-    *(metrics, features, diagnosis, sources),
-    *(memory, million, scale),
+    *(metrics, features, diagnosis, sources, pipeline),
+    *(memory, million, scale, gpu),
 ):
     cli.add_command(command)
 

@@ -123,6 +123,11 @@ def _image(rng: np.random.RandomState, side: int, roughness: float) -> Image.Ima
     return Image.fromarray(pixels.round().clip(0, 255).astype(np.uint8))
 
 
+def photograph(rng: np.random.RandomState, width: int, height: int) -> np.typing.NDArray[np.uint8]:
+    """Return the pixels of a large image like those of `make_sets`, of shape (height, width, 3)."""
+    return np.asarray(_image(rng, max(width, height), 1.0))[:height, :width]
+
+
 def _scaled(cells: np.typing.NDArray[np.uint8], side: int, how: Image.Resampling) -> np.typing.NDArray[np.float32]:
     return np.asarray(Image.fromarray(cells).resize((side, side), how), dtype=np.float32)
 

@@ -1,4 +1,4 @@
-"""Two small networks for ``--extractor``: one that takes almost no time, and one that records when it first runs.
+"""Small networks for ``--extractor``: two that take almost no time, and one that records when it first runs.
 
 fidtool compute REAL FAKE --extractor scripts/bench/networks.py:network
 """
@@ -66,3 +66,16 @@ def network() -> fidtool.Network:
 def first_pass() -> fidtool.Network:
     """Return the network that records its first forward pass."""
     return fidtool.Network(FirstPassRecorder(), input_size=INPUT_SIZE, feature_step=20)
+
+
+class PooledPixels(nn.Module):
+    """Means of 8x8 pixels: costs next to nothing, so that a run shows the cost of everything else."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map a batch of shape (n, 3, 32, 32) to features of shape (n, 48)."""
+        return nn.functional.avg_pool2d(x, 8).flatten(1)
+
+
+def pooled() -> fidtool.Network:
+    """Return the network of mean pixels."""
+    return fidtool.Network(PooledPixels(), input_size=INPUT_SIZE)

@@ -6,6 +6,7 @@ This module and its callers must not import torch: the memory of the calling pro
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -40,6 +41,9 @@ class Measured:
             pages count once per process. None without /proc.
         peak_device_bytes: largest memory in use on all GPUs, by all processes, sampled every second with nvidia-smi.
             None without a GPU.
+        peak_used_bytes: largest memory that the process and its descendants allocated, sampled every 50 ms: anonymous
+            and shared memory, including /dev/shm. Shared memory counts once, and program code does not count. None
+            unless it was requested, or without /proc.
     """
 
     stdout: str
@@ -49,14 +53,16 @@ class Measured:
     peak_process_bytes: int
     peak_tree_bytes: int | None
     peak_device_bytes: int | None = None
+    peak_used_bytes: int | None = None
 
 
-def measure(command: Sequence[str], environment: dict[str, str] | None = None) -> Measured:
+def measure(command: Sequence[str], environment: dict[str, str] | None = None, used: bool = False) -> Measured:
     """Run ``command`` and wait until it exits.
 
     Args:
         command: program and arguments.
         environment: environment variables to add.
+        used: sample ``peak_used_bytes``, which slows down processes with much memory a little.
 
     Raises:
         click.ClickException: if the command fails, or needs less memory than this process.
@@ -65,7 +71,12 @@ def measure(command: Sequence[str], environment: dict[str, str] | None = None) -
         started, busy_before = time.perf_counter(), _busy_seconds()
         process = subprocess.Popen(command, stdout=out, stderr=err, env={**os.environ, **(environment or {})})
         tree = partial(_tree_memory, process.pid)
-        with _Peak(_MEMORY_INTERVAL, tree) as memory, _Peak(_DEVICE_INTERVAL, _device_memory) as device:
+        allocated = partial(_used_memory, process.pid) if used else lambda: 0
+        with (
+            _Peak(_MEMORY_INTERVAL, tree) as memory,
+            _Peak(_MEMORY_INTERVAL, allocated) as own,
+            _Peak(_DEVICE_INTERVAL, _device_memory) as device,
+        ):
             try:
                 _, status, usage = os.wait4(process.pid, 0)
             except BaseException:
@@ -85,7 +96,7 @@ def measure(command: Sequence[str], environment: dict[str, str] | None = None) -
         cpu, others = usage.ru_utime + usage.ru_stime, None
         if busy_before is not None and busy_after is not None:
             others = max(0.0, (busy_after - busy_before - cpu) / seconds)
-        return Measured(out.read(), seconds, cpu, others, peak, memory.peak, device.peak)
+        return Measured(out.read(), seconds, cpu, others, peak, memory.peak, device.peak, own.peak)
 
 
 def _busy_seconds() -> float | None:
@@ -169,3 +180,38 @@ def _resident(pid: int) -> int:
             return int(handle.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError):
         return 0
+
+
+def _used_memory(pid: int) -> int:
+    """Return the bytes of anonymous and of shared memory of a process and its descendants."""
+    anonymous, mapped = 0, 0
+    files: dict[str, int] = {}
+    for each in _tree(pid):
+        sizes = _rollup(each)
+        anonymous += sizes.get("Pss_Anon", 0)
+        mapped += sizes.get("Pss_Shmem", 0)
+        files |= _shared_files(each)
+    # Shared memory that was sent and that no process has touched since counts only as a file.
+    return anonymous + max(mapped, sum(files.values()))
+
+
+def _rollup(pid: int) -> dict[str, int]:
+    """Return the sizes in bytes in ``smaps_rollup`` by name."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup") as handle:
+            lines = [line.split() for line in handle if line.endswith(" kB\n")]
+    except OSError:
+        return {}
+    return {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines}
+
+
+def _shared_files(pid: int) -> dict[str, int]:
+    """Return the bytes of files in /dev/shm that a process has mapped, by inode."""
+    found: dict[str, int] = {}
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/maps") as handle:
+        for line in handle:
+            if "/dev/shm/" in line:
+                addresses, _, _, _, inode, *_ = line.split()
+                first, last = (int(part, 16) for part in addresses.split("-"))
+                found[inode] = found.get(inode, 0) + last - first
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -16,7 +17,7 @@ from PIL import Image
 
 from fidtool.features.models.inception_weights import offline_path
 from support.command_line import frechet
-from support.places import SCRIPTS
+from support.places import ROOT, SCRIPTS
 from support.processes import PATIENCE
 
 
@@ -173,6 +174,33 @@ def test_features_benchmark(environment: dict[str, str], tmp_path: Path) -> None
     assert {"fd_6", "kid_6", "precision_6", "coverage_6"} <= set(results["metrics"])
     assert 0 < results["metrics"]["precision_6"] <= 1, "two samples of one distribution"
     assert "fid,kid,prdc" in stdout
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
+def test_pipeline_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
+    """Against a copy of the package: each quantity is measured with both versions."""
+    shutil.copytree(ROOT / "fidtool", tmp_path / "copy" / "fidtool", ignore=shutil.ignore_patterns("__pycache__"))
+    arguments = ["pipeline", "--small", "4", "--medium", "4", "--photos", "4", "--features", "20", "--repeats", "1"]
+    status, stdout, document = bench(environment, tmp_path, *arguments, "--workers", "1", "--against", "copy")
+    assert status == 0
+    rows = {row["name"]: row for row in document["results"]["rows"]}
+    for row in rows.values():
+        assert row["gain"] is None if row["name"].startswith("Pillow") else row["gain"] > 0
+        assert all(value > 0 for values in row["values"].values() for value in values)
+    memory = rows["memory, 4 photos of 12 megapixels"]["medians"]
+    # More than an interpreter with torch, and at least the photos of one batch, which holds all of a set.
+    assert all(100 < peak < 4096 for peak in memory.values())
+    own, other = document["results"]["places"].values()
+    assert (Path(own), Path(other)) == (ROOT / "fidtool", tmp_path / "copy" / "fidtool")
+    assert "gain" in stdout
+
+
+def test_pipeline_benchmark_rejects_the_same_version(environment: dict[str, str], tmp_path: Path) -> None:
+    command = [sys.executable, str(SCRIPTS / "bench"), "pipeline", "--against", str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "is the same version" in done.stderr
 
 
 @pytest.mark.slow

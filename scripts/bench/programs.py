@@ -88,7 +88,7 @@ def network_rate(device: Device, precision: str, batch_size: int, seconds: float
         runner = Runner(Inception(state), device.torch_device, Arithmetic(precision, False, batch_size), True)
         x = torch.rand(batch_size, 3, 299, 299, device=device.torch_device).mul(2).sub(1)
         x = x.contiguous(memory_format=torch.channels_last)
-        threads = ForwardThreads(device.forward_threads, runner)
+        threads = ForwardThreads(device.own_threads, runner)
         finish = _finisher(device)
         passes = device.forward_threads if seconds < _SHORT else 4 * device.forward_threads
 

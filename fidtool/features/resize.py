@@ -80,9 +80,7 @@ class _Cached(Generic[_Tables]):
 
 def _stream(device: torch.device) -> int:
     """Return the current stream. Another stream must not read a table that is still being copied on this one."""
-    if device.type != "cuda" or not torch.cuda.is_initialized():
-        return 0
-    return torch.cuda.current_stream(device).cuda_stream
+    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" and _cuda_in_use() else 0
 
 
 def _on(device: torch.device, values: NDArray[Any]) -> torch.Tensor:
@@ -95,7 +93,12 @@ def _on(device: torch.device, values: NDArray[Any]) -> torch.Tensor:
 
 
 def _pinned(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.pin_memory() if torch.cuda.is_initialized() else tensor
+    return tensor.pin_memory() if _cuda_in_use() else tensor
+
+
+def _cuda_in_use() -> bool:
+    """False if tensors on CUDA devices have no values (torch's fake tensors)."""
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
 def resize(pixels: torch.Tensor, size: int, preparation: Preparation) -> torch.Tensor:
@@ -146,8 +149,8 @@ def _bilinear_tf1(pixels: torch.Tensor, size: int) -> torch.Tensor:
 
     def blended(part: torch.Tensor) -> torch.Tensor:
         corners = part.index_select(1, rows).index_select(2, columns).float()
-        left, right = corners.split(size, 2)
-        top, bottom = (left + (right - left) * across[:, None]).split(size, 1)
+        left, right = torch.split(corners, size, 2)
+        top, bottom = torch.split(left + (right - left) * across[:, None], size, 1)
         return top + (bottom - top) * down[:, None, None]
 
     return _in_parts(blended, pixels, len(rows) * len(columns) * 3 * 4).permute(0, 3, 1, 2)

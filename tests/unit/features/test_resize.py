@@ -8,13 +8,17 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 from torchvision.transforms.functional import to_tensor
 
+from fidtool.features import resize as resizing
 from fidtool.features.preparation import Preparation, Resize
 from fidtool.features.protocol import PROTOCOLS
-from fidtool.features.resize import network_input, resize
+from fidtool.features.resize import network_input, pillow_resize, resize
+from support.preparations import FILTERS, widths_first
 
 METHODS: tuple[Resize, ...] = get_args(Resize)
 
@@ -121,6 +125,45 @@ def test_torchmetrics_is_bitwise_equal_to_torchmetrics_call(height: int, width: 
         antialias=True,
     )
     assert torch.equal(resize(pixels, 299, Preparation(PROTOCOLS["torchmetrics"].resize)), theirs)
+
+
+SIDES = st.one_of(st.integers(1, 40), st.integers(1, 700))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(list(FILTERS)), st.tuples(SIDES, SIDES), st.tuples(SIDES, SIDES), st.data())
+def test_any_square_of_any_pillow_resize_is_bitwise_equal_to_pillows(
+    method: Resize, source: tuple[int, int], resized: tuple[int, int], data: st.DataObject
+) -> None:
+    size = data.draw(st.integers(1, min(resized)), "size")
+    top, left = (data.draw(st.integers(0, side - size), "cut") for side in resized)
+    # One image of 0 and 255, whose sums exceed 0..255 most often, and one of noise.
+    pixels = noise(*source, count=2)
+    pixels[0] = (pixels[0] > 127).byte() * 255
+    found = pillow_resize(pixels, resized, (top, left), size, method)
+    for image, square in zip(pixels, found, strict=True):
+        whole = np.array(widths_first(Image.fromarray(image.numpy()), resized[1], resized[0], method))
+        expected = torch.from_numpy(whole[top : top + size, left : left + size]).permute(2, 0, 1)
+        assert torch.equal(square, expected.float())
+    assert torch.equal(pillow_resize(pixels.float(), resized, (top, left), size, method), found)
+
+
+def test_values_that_are_not_finite_remain_visible() -> None:
+    """A generator that diverges must not look like one that returns black images."""
+    pixels = noise(12, 12).float()
+    pixels[0, 6, 6] = float("nan")
+    for method in METHODS:
+        assert resize(pixels, 9, Preparation(method)).isnan().any(), method
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_processing_in_parts_changes_nothing(method: Resize, monkeypatch: pytest.MonkeyPatch) -> None:
+    pixels, plain = noise(61, 47, count=5), (torch.zeros(1), torch.ones(1))
+    whole = network_input(list(pixels), 40, Preparation(method), *plain)
+    monkeypatch.setattr(resizing, "_CPU_BYTES", 20000)
+    assert torch.equal(resize(pixels, 40, Preparation(method)), whole)
+    monkeypatch.setattr(resizing, "_CPU_PIXELS", 6000)
+    assert torch.equal(network_input(list(pixels), 40, Preparation(method), *plain), whole)
 
 
 @pytest.mark.parametrize("method", METHODS)

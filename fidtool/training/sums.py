@@ -19,7 +19,7 @@ from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError, on_every_rank
 from fidtool.features.definition import Definition
 from fidtool.features.extractor import Extractor
-from fidtool.features.torch_state import repeatable
+from fidtool.features.torch_state import computing_on, repeatable
 from fidtool.statistics.moments import ExactMoments
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.statistics.statistics_file import read_statistics
@@ -114,7 +114,7 @@ class ImageSums:
         with repeatable():
             if extractor.device.forward_threads == 1:
                 # In the caller's thread, and so on its current CUDA stream.
-                with torch.amp.autocast(extractor.device.torch_device.type, enabled=False):
+                with computing_on(extractor.device.torch_device):
                     pairs = [(batch, extractor.features(filled(batch))) for batch in batches]
             else:
                 pairs = [

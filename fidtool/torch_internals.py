@@ -103,7 +103,7 @@ def end_failed_capture(device: int, pool: Any) -> None:
     release = getattr(torch._C, "_cuda_releasePool", None)
     if end is None or release is None:
         return
-    with contextlib.suppress(RuntimeError):  # torch has done so
+    with contextlib.suppress(RuntimeError, TypeError):  # torch has done so, or takes other arguments
         end(device, pool)
         release(device, pool)
 

@@ -346,5 +346,5 @@ def _first_message(error: BaseException, handled: BaseException | None) -> str:
         handled: the exception that the program was handling before.
     """
     while error.__context__ not in (None, handled):
-        error = error.__context__  # type: ignore[assignment]
+        error = error.__context__
     return next(iter(str(error).splitlines()), "")[:300] or type(error).__name__

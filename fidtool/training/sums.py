@@ -111,19 +111,19 @@ class ImageSums:
         def filled(batch: list[torch.Tensor]) -> list[torch.Tensor]:
             return batch + [torch.zeros_like(batch[0])] * (batch_size - len(batch))
 
-        with repeatable():
-            if extractor.device.forward_threads == 1:
-                # In the caller's thread, and so on its current CUDA stream.
-                with computing_on(extractor.device.torch_device):
+        with computing_on(extractor.device.torch_device):
+            with repeatable():
+                if extractor.device.forward_threads == 1:
+                    # In the caller's thread, and so on its current CUDA stream.
                     pairs = [(batch, extractor.features(filled(batch))) for batch in batches]
-            else:
-                pairs = [
-                    (batch, features)
-                    for batch, features in extractor.run(iter(batches), filled, lambda: False)
-                    if features is not None
-                ]
-        for batch, features in pairs:
-            self._moments.add(features[: len(batch)])
+                else:
+                    pairs = [
+                        (batch, features)
+                        for batch, features in extractor.run(iter(batches), filled, lambda: False)
+                        if features is not None
+                    ]
+            for batch, features in pairs:
+                self._moments.add(features[: len(batch)])
 
     @contextlib.contextmanager
     def _explaining_refusal(self) -> Iterator[None]:

@@ -15,6 +15,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from torch._subclasses import FakeTensorMode
+from torch.overrides import TorchFunctionMode
 
 import fidtool
 from fidtool.features.device import Device, device_of
@@ -229,7 +230,7 @@ def in_the_metric(shared: Shared, images: torch.Tensor) -> None:
 
 
 def in_the_loss_extractor(shared: Shared, images: torch.Tensor) -> None:
-    assert shared.loss((images / 255).requires_grad_()).requires_grad
+    assert shared.loss(images).requires_grad
 
 
 def directly(shared: Shared, images: torch.Tensor) -> None:
@@ -247,6 +248,20 @@ def program_state(cuda: FakeCuda, current: int) -> Iterator[None]:
     assert (cuda.current, repr(torch.cuda.current_stream(SECOND))) == (current, "own:1")
 
 
+class Arithmetics(TorchFunctionMode):
+    """Records the device and autocast of each operation whose result is floating-point."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[tuple[int, bool]] = set()
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and result.is_floating_point() and result.is_cuda:
+            self.seen.add((torch.cuda.current_device(), torch.is_autocast_enabled("cuda")))
+        return result
+
+
 @pytest.mark.parametrize("current", [0, 1])
 @pytest.mark.parametrize(
     ("call", "stream"),
@@ -260,9 +275,12 @@ def test_a_network_on_a_gpu_runs_on_its_device(
     with FakeTensorMode(allow_non_fake_inputs=True):
         shared = Shared(module, loss)
         images = torch.zeros(4, 3, 8, 8, dtype=torch.uint8, device=SECOND)
-        with program_state(cuda, current):
-            call(shared, images)
+        prepared = images.float().requires_grad_() if call is in_the_loss_extractor else images
+        with program_state(cuda, current), Arithmetics() as arithmetics:
+            call(shared, prepared)
     assert module.seen == [(True, 1, stream, False)]
+    if call is not directly:
+        assert arithmetics.seen == {(1, False)}, "the images are not resized under the program's autocast"
     assert cuda.initialized == {1}
 
 

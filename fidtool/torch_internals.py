@@ -11,6 +11,8 @@ interface:
 ``pack_convolution_weight``  `fidtool.features.models.inception` tests both on a small example and
 ``packed_convolution``       falls back to torch's own convolution, which is slower.
 ``compiler_settings``        ``--compile`` reports that torch cannot compile the network.
+``end_failed_capture``       Does nothing. After a failed capture of a CUDA graph, older versions of
+                             torch then reuse no memory of image batches on the GPU.
 ``averaged_module``          Returns None. A loss with parameters warns that it is not wrapped in
                              DDP, even if it is.
 ``without_tensors``          Loses the version numbers in the state, which few of torchvision's
@@ -86,6 +88,26 @@ def packed_convolution(
     return result
 
 
+def end_failed_capture(device: int, pool: Any) -> None:
+    """Stops torch from using the memory pool of a CUDA graph whose capture failed, and releases the pool.
+
+    Recent versions of torch do so when the capture ends or the graph is reset; older ones raise before. While torch
+    considers a capture to be running, it does not reuse memory that several streams have used.
+
+    Args:
+        device: index of the CUDA device.
+        pool: the pool, from `torch.cuda.graph_pool_handle`.
+    """
+    before_2_8 = getattr(torch._C, "_cuda_endAllocateCurrentStreamToPool", None)
+    end = getattr(torch._C, "_cuda_endAllocateToPool", before_2_8)
+    release = getattr(torch._C, "_cuda_releasePool", None)
+    if end is None or release is None:
+        return
+    with contextlib.suppress(RuntimeError, TypeError):  # torch has done so, or takes other arguments
+        end(device, pool)
+        release(device, pool)
+
+
 def averaged_module() -> nn.Module | None:
     """Returns the module wrapped by the DistributedDataParallel whose forward is running; None outside of one."""
     active = getattr(DistributedDataParallel, "_active_ddp_module", None)
@@ -109,12 +131,14 @@ def compiler_settings(freezing: bool) -> Iterator[None]:
 
     Args:
         freezing: treat the weights as constants.
+
+    inductor's own CUDA graphs, which an environment variable enables, are off: `fidtool.features.runner` records one.
     """
     import torch._dynamo.config as dynamo
     import torch._inductor.config as inductor
 
     with contextlib.ExitStack() as stack:
-        stack.enter_context(inductor.patch(freezing=freezing))
+        stack.enter_context(inductor.patch({"freezing": freezing, "triton.cudagraphs": False}))
         if hasattr(dynamo, "fail_on_cache_limit_hit"):  # matters if graph breaks split the network into parts
             stack.enter_context(dynamo.patch(fail_on_cache_limit_hit=True))
         yield

@@ -14,6 +14,7 @@ from torch import nn
 from fidtool.errors import InputError, RunError
 from fidtool.features.device import Device
 from fidtool.features.preparation import Preparation
+from fidtool.features.torch_state import computing_on
 
 _SIDE = 64
 _REPEATS = 0.02
@@ -105,10 +106,15 @@ def module_digest(module: nn.Module) -> str:
 
 def fixed_batch(count: int, device: torch.device) -> list[torch.Tensor]:
     """Return ``count`` different images of noise, uint8 of shape (64, 64, 3), with the same values on every device."""
-    values = torch.arange(count * _SIDE * _SIDE * 3, dtype=torch.int64, device="cpu")
-    # A multiplicative hash of the position.
-    pixels = ((values * 2654435761) >> 16).bitwise_and(255).to(torch.uint8)
+    pixels = noise(count * _SIDE * _SIDE * 3, torch.device("cpu"))
     return list(pixels.view(count, _SIDE, _SIDE, 3).to(device))
+
+
+def noise(count: int, device: torch.device) -> torch.Tensor:
+    """Return ``count`` bytes of noise, uint8, the same on every device. Does not use torch's random numbers."""
+    values = torch.arange(count, dtype=torch.int64, device=device)
+    # A multiplicative hash of the position.
+    return values.mul_(2654435761).bitwise_right_shift_(16).bitwise_and_(255).to(torch.uint8)
 
 
 def output_dims(network: Network, device: Device) -> int:
@@ -119,7 +125,7 @@ def output_dims(network: Network, device: Device) -> int:
     """
     size = network.input_size
     black = torch.zeros(1, 3, size, size, dtype=torch.float32, device=device.torch_device)
-    with torch.inference_mode():
+    with torch.inference_mode(), computing_on(device.torch_device):
         try:
             output = network.module.to(device.torch_device)(black)
         except (Exception, SystemExit) as error:
@@ -150,8 +156,9 @@ def check_repeatable(features: Callable[[list[torch.Tensor]], torch.Tensor], nam
         RunError: if the features are not repeatable.
     """
     first, second = fixed_batch(2, device.torch_device)
-    # The neighbour is darker, because batch norm in training mode treats batches of the same noise almost alike.
-    together, alone = (features(images)[0].cpu().double() for images in ([first, second // 4], [first]))
+    with computing_on(device.torch_device):
+        # The neighbour is darker, because batch norm in training mode treats batches of the same noise almost alike.
+        together, alone = (features(images)[0].cpu().double() for images in ([first, second // 4], [first]))
     if not (together.isfinite().all() and alone.isfinite().all()):
         return  # reported for the first batch of images
     if (together - alone).norm() > _REPEATS * torch.maximum(together.norm(), alone.norm()):

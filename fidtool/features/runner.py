@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sys
 import tempfile
 import types
 from collections.abc import Callable, Iterator
@@ -17,7 +18,9 @@ from torch import nn
 from fidtool.cache_dir import compiled_dir
 from fidtool.errors import RunError, option
 from fidtool.features.models.inception import packs
-from fidtool.torch_internals import COMPILERS, compiler_settings
+from fidtool.features.network import noise
+from fidtool.features.torch_state import computing_on
+from fidtool.torch_internals import COMPILERS, compiler_settings, end_failed_capture
 
 Run = Callable[[torch.Tensor], Any]
 _HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -61,7 +64,7 @@ class Runner:
     """
 
     def __init__(self, module: nn.Module, device: torch.device, arithmetic: Arithmetic, standard: bool = False) -> None:
-        self._arithmetic, self._standard = arithmetic, standard
+        self._device, self._arithmetic, self._standard = device, arithmetic, standard
         half = _HALVES.get(arithmetic.precision)
         self.module = module.to(device, half if standard else None)
         run: Run = self.module
@@ -81,16 +84,18 @@ class Runner:
         Args:
             x: float32 tensor of shape (n, 3, height, width), channels-last, on the device.
         """
-        with torch.inference_mode():
+        with torch.inference_mode(), computing_on(self._device):
             return self._run(x)
 
     @property
     def unrecorded(self) -> str:
-        """Why CUDA could not record the first pass; empty if it was recorded or no recording was requested."""
+        """Why the network runs without a CUDA graph; empty if it runs with one or none was requested."""
         return self._graphed.failed if self._graphed is not None else ""
 
     def on(self, device: torch.device) -> Runner:
         """Move the module to another device and return its new runner. This object must not be used afterwards."""
+        if self._graphed is not None:
+            self._graphed.discard()  # it reads the weights where they were
         return Runner(self.module, device, self._arithmetic, self._standard)
 
 
@@ -232,28 +237,75 @@ def _in_cache() -> Iterator[None]:
 class Graphed:
     """A function of a batch as a CUDA graph, which launches its two hundred kernels at once.
 
-    The graph replays the kernels of the first call, so the results have the same bits.
+    The graph replays the kernels of the first call, so the results have the same bits. This is checked on other
+    batches. If the function cannot be recorded, it is called directly.
 
     Args:
         run: maps a tensor whose shape and strides never change to a tensor or a tuple of tensors.
-        device: the CUDA device of the tensors.
+        device: the CUDA device of the tensors. It must be the current one in each call, and all calls must use the same
+            stream of it.
+
+    Attributes:
+        failed: why the function could not be recorded; empty if it could, or before the first call.
     """
 
     def __init__(self, run: Run, device: torch.device) -> None:
-        self._run, self._device = run, device
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._input = self._output = torch.empty(0)
-        self.failed = ""
-        """Why it could not be recorded; empty if it could. The function is then called directly."""
+        self._run, self._device, self.failed = run, device, ""
+        self._recording: _Recording | None = None
 
     def __call__(self, x: torch.Tensor) -> Any:
-        if self._graph is None and not self.failed:
-            try:
-                self._record(x)
-            except RuntimeError as error:
-                self.failed = str(error)
-        if self._graph is None:
-            return self._run(x)
+        """Return the function's result. The first call records it."""
+        if self._recording is None and not self.failed:
+            self._record(x)
+        return (self._recording or self._run)(x)
+
+    def discard(self) -> None:
+        """Release the graph and its memory. This object must not be used afterwards."""
+        self._recording = None
+
+    def _record(self, x: torch.Tensor) -> None:
+        graph, pool, handled = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle(), sys.exc_info()[1]
+        try:
+            self._recording = self._checked(_Recording(self._run, x, self._device, graph, pool), x)
+            return
+        except RuntimeError as error:
+            self.failed = _first_message(error, handled)
+        # Only here, because the exception keeps the recorded tensors alive.
+        with contextlib.suppress(RuntimeError):  # a failed GPU refuses this too
+            torch.cuda.synchronize(self._device)
+            graph.reset()
+            end_failed_capture(torch.cuda.current_device(), pool)
+            torch.cuda.empty_cache()
+
+    def _checked(self, recording: _Recording, x: torch.Tensor) -> _Recording:
+        """The recording. Raises a RuntimeError if its results differ from the function's in a single bit."""
+        other = _noise_like(x)
+        for batch in (other, -other, x):
+            if not _same_bits(recording(batch), self._run(batch)):
+                raise RuntimeError("the recording does not repeat the network's results")
+        return recording
+
+
+class _Recording:
+    """A CUDA graph of a function, with the memory of its input and output."""
+
+    def __init__(self, run: Run, x: torch.Tensor, device: torch.device, graph: torch.cuda.CUDAGraph, pool: Any) -> None:
+        present = torch.cuda.current_stream(device)
+        # Without a stream, torch would record on a stream of the first device on which the program recorded a graph.
+        own: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._graph, self._input = graph, x.clone(memory_format=torch.preserve_format)
+        own.wait_stream(present)
+        # Selected here as well, because a failed `torch.cuda.graph` leaves its stream selected.
+        with torch.cuda.stream(own):
+            for _ in range(_WARM_UP):
+                run(self._input)
+            # thread_local: other threads, such as the one that pins memory, may use CUDA meanwhile.
+            mode = "thread_local"
+            with _spare_generator(), torch.cuda.graph(graph, pool=pool, stream=own, capture_error_mode=mode):
+                self._output = run(self._input)
+        present.wait_stream(own)
+
+    def __call__(self, x: torch.Tensor) -> Any:
         self._input.copy_(x)
         self._graph.replay()
         # The next replay overwrites the output.
@@ -261,17 +313,38 @@ class Graphed:
             return tuple(part.clone() for part in self._output)
         return self._output.clone()
 
-    def _record(self, x: torch.Tensor) -> None:
-        present = torch.cuda.current_stream(self._device)
-        beside: torch.cuda.Stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        self._input = x.clone(memory_format=torch.preserve_format)
-        beside.wait_stream(present)
-        with torch.cuda.stream(beside):
-            for _ in range(_WARM_UP):
-                self._run(self._input)
-        present.wait_stream(beside)
-        graph = torch.cuda.CUDAGraph()
-        # thread_local: other threads, such as the one that pins memory, may use CUDA meanwhile.
-        with torch.cuda.device(self._device), torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            self._output = self._run(self._input)
-        self._graph = graph
+
+@contextlib.contextmanager
+def _spare_generator() -> Iterator[None]:
+    """Let a recording register a copy of the program's random state, which a failure makes unusable in older torch."""
+    generator = torch.cuda.default_generators[torch.cuda.current_device()]
+    programs = generator.graphsafe_get_state()
+    generator.graphsafe_set_state(generator.clone_state())
+    try:
+        yield
+    finally:
+        generator.graphsafe_set_state(programs)
+
+
+def _noise_like(x: torch.Tensor) -> torch.Tensor:
+    """Noise in -1..1 with the shape and strides of ``x``."""
+    return torch.empty_like(x).copy_(noise(x.numel(), x.device).view(x.shape)).div_(127.5).sub_(1.0)
+
+
+def _same_bits(first: Any, second: Any) -> bool:
+    """Whether two tensors, or tuples of tensors, are equal; a NaN equals a NaN of the same bits."""
+    if isinstance(first, tuple):
+        return all(map(_same_bits, first, second))
+    return torch.equal(*(each.contiguous().view(torch.uint8) for each in (first, second)))
+
+
+def _first_message(error: BaseException, handled: BaseException | None) -> str:
+    """One line of the error that caused ``error``: the end of a failed recording raises another one.
+
+    Args:
+        error: the error.
+        handled: the exception that the program was handling before.
+    """
+    while error.__context__ not in (None, handled):
+        error = error.__context__
+    return next(iter(str(error).splitlines()), "")[:300] or type(error).__name__

@@ -34,7 +34,7 @@ class TorchSettings:
 
     def __init__(self, tf32: bool) -> None:
         self._tf32 = tf32
-        self._gpu: torch.device | None = None
+        self._device: torch.device | None = None
         self.held = contextlib.ExitStack()
         self._hold()
 
@@ -42,13 +42,13 @@ class TorchSettings:
         # Selected each time: the program's code may have switched between torch's old and new precision settings.
         self.held.enter_context(_strict([*_kernel_switches(), *_precision_switches(self._tf32)]))
         self.held.enter_context(_without_modes())
-        if self._gpu is not None:
-            self.held.enter_context(_on_default_stream(self._gpu))
+        if self._device is not None:
+            self.held.enter_context(_on_default_stream(self._device))
 
     def use(self, device: torch.device) -> None:
-        """Let the calling thread launch work on this GPU's default stream, as the other threads of a run do."""
+        """Make a GPU and its default stream current in the calling thread. Does nothing for other devices."""
         if device.type == "cuda":
-            self._gpu = device
+            self._device = device
             self.held.enter_context(_on_default_stream(device))
 
     @contextlib.contextmanager
@@ -98,6 +98,21 @@ def _modes_come_back() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def computing_on(device: torch.device) -> Iterator[None]:
+    """Make ``device`` the current one and switch its autocast off in a ``with`` block that calls a network.
+
+    Triton's kernels and CUDA graphs run on the current device. The program's current stream of the device stays
+    current, so that the network is ordered with the program's work.
+    """
+    with contextlib.ExitStack() as stack:
+        if device.type == "cuda":
+            stack.enter_context(torch.cuda.device(device))
+        if torch.amp.is_autocast_available(device.type):
+            stack.enter_context(torch.autocast(device.type, enabled=False))
+        yield
+
+
+@contextlib.contextmanager
 def full_fp32() -> Iterator[None]:
     """Use full float32 precision in a ``with`` block, but not the other settings of `repeatable`."""
     with _strict(_precision_switches()):
@@ -132,12 +147,22 @@ def _without_modes() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _on_default_stream(device: torch.device) -> Iterator[None]:
-    """Run GPU work after the work on the program's current stream, which then waits for it."""
-    callers, default = torch.cuda.current_stream(device), torch.cuda.default_stream(device)
-    default.wait_stream(callers)
-    with torch.cuda.stream(default):
-        yield
-    callers.wait_stream(default)
+    """Run GPU work after the work on the program's current stream, which then waits for it.
+
+    The device is entered first: selecting a stream of a device that is not current also selects that device, and
+    returning from it initialises the program's device, even if the program has never used it.
+    """
+    with torch.cuda.device(device):
+        callers, default = torch.cuda.current_stream(device), torch.cuda.default_stream(device)
+        default.wait_stream(callers)
+        try:
+            with torch.cuda.stream(default):
+                yield
+        except BaseException:
+            with contextlib.suppress(RuntimeError):  # a failed GPU refuses this too
+                callers.wait_stream(default)
+            raise
+        callers.wait_stream(default)
 
 
 def _attribute(place: Any, name: str, strict: object) -> _Switch:

@@ -32,7 +32,7 @@ from fidtool.features.models.families import NetworkChoice
 from fidtool.features.models.inception_weights import load_weights
 from fidtool.features.network import Network
 from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, INCEPTION_DIMS, protocol_named
-from fidtool.features.torch_state import full_fp32, repeatable
+from fidtool.features.torch_state import computing_on, full_fp32, repeatable
 
 PathLike = str | os.PathLike[str]
 _WEIGHTS_SECONDS = 1800.0
@@ -190,8 +190,9 @@ class FeatureExtractor(nn.Module):
         if images.ndim != 4 or images.shape[1] != 3 or not images.is_floating_point():
             shape = f"{images.dtype} of shape {tuple(images.shape)}"
             raise InputError(f"images must be a floating-point tensor of shape (n, 3, height, width), not {shape}")
-        with torch.amp.autocast(images.device.type, enabled=False), full_fp32():
-            return self._features.extractor(self._anchor.device).differentiable(images.float() * 255.0)
+        device = self._anchor.device
+        with computing_on(device), full_fp32():
+            return self._features.extractor(device).differentiable(images.float() * 255.0)
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> FeatureExtractor:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]

@@ -19,7 +19,7 @@ from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError, on_every_rank
 from fidtool.features.definition import Definition
 from fidtool.features.extractor import Extractor
-from fidtool.features.torch_state import repeatable
+from fidtool.features.torch_state import computing_on, repeatable
 from fidtool.statistics.moments import ExactMoments, check_exact_products
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.statistics.statistics_file import read_statistics
@@ -111,19 +111,11 @@ class ImageSums:
         def filled(batch: list[torch.Tensor]) -> list[torch.Tensor]:
             return batch + [torch.zeros_like(batch[0])] * (batch_size - len(batch))
 
-        with repeatable():
-            if extractor.device.forward_threads == 1:
-                # In the caller's thread, and so on its current CUDA stream.
-                with torch.amp.autocast(extractor.device.torch_device.type, enabled=False):
-                    pairs = [(batch, extractor.features(filled(batch))) for batch in batches]
-            else:
-                pairs = [
-                    (batch, features)
-                    for batch, features in extractor.run(iter(batches), filled, lambda: False)
-                    if features is not None
-                ]
-        for batch, features in pairs:
-            self._moments.add(features[: len(batch)])
+        with computing_on(extractor.device.torch_device):
+            with repeatable():
+                pairs = list(extractor.run(iter(batches), filled, lambda: False))
+            for batch, features in pairs:
+                self._moments.add(features[: len(batch)])
 
     @contextlib.contextmanager
     def _explaining_refusal(self) -> Iterator[None]:

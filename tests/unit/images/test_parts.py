@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,10 +18,11 @@ import torch
 from numpy.typing import NDArray
 
 import fidtool
+from fidtool.errors import RunError
 from fidtool.features.extractor import Stages, side_by_side
 from fidtool.images import loader
 from fidtool.images.batches import FetchedBatch, PlannedBatch, plan_batches
-from fidtool.images.decode import DecodedImage, ImageProperties
+from fidtool.images.decode import DecodedImage, ImageProperties, decode
 from fidtool.images.loader import PART_BYTES, DecodedBatch, DecodeOptions, decode_parts, load
 from fidtool.images.workers import Workers
 from fidtool.sources.contents import Pixels
@@ -229,3 +231,36 @@ def test_images_of_an_iterable_are_the_same_through_workers(room: bool, monkeypa
         assert len(one.skipped) == 2
         assert one.records.tobytes() == other.records.tobytes()
         assert np.array_equal(np.asarray(one.pixels), np.asarray(other.pixels))
+
+
+@pytest.fixture
+def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions of torch.cuda fail in forks, as they do once this process has used a GPU."""
+    here = os.getpid()
+
+    def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if os.getpid() != here:
+                raise RuntimeError("Cannot re-initialize CUDA in forked subprocess")
+            return function(*args, **kwargs)
+
+        return call
+
+    for name in torch.cuda.__all__:
+        function = getattr(torch.cuda, name, None)
+        if isinstance(function, types.FunctionType):
+            monkeypatch.setattr(torch.cuda, name, guarded(function))
+    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: os.getpid() != here)
+
+
+@pytest.mark.usefixtures("poisoned", "environment")
+@pytest.mark.parametrize("form", ["folder", "list", "iterable"])
+def test_workers_do_not_touch_cuda(form: str, tmp_path: Path) -> None:
+    folder = make_pictures(tmp_path / "real", 12)
+    pixels = [decode(file.read_bytes()).pixels for file in sorted(folder.iterdir())]
+    forms: dict[str, Any] = {"folder": folder, "list": list(map(OnGpu, pixels)), "iterable": map(OnGpu, pixels)}
+    evaluation = fidtool.compute(forms[form], folder, extractor=TINY, num_workers=2, batch_size=4, cache=False)
+    assert evaluation.run.num_workers == 2
+    assert evaluation.results[0].count_real == 12
+    with pytest.raises(RunError, match="forked"):
+        list(Workers(lambda _: [torch.cuda.current_device()], [0], 1, PATIENCE))

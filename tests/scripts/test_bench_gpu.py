@@ -93,7 +93,6 @@ BROKEN = """
 import os, pathlib, signal, sys, time
 sys.path[0] = sys.argv.pop(1)
 import torch
-import bench.gpu, bench.gpu_checks
 main = os.getpid()
 
 def asked(*_):
@@ -101,6 +100,7 @@ def asked(*_):
     return 0
 
 torch.cuda.device_count = torch.cuda.is_available = torch.cuda.init = asked
+import bench.gpu, bench.gpu_checks, bench.gpu_speed
 
 def exact(situation, findings):
     findings.verdict("before", True)

@@ -180,7 +180,13 @@ def publish(file: Path | None, machine: Machine, benchmark: str, settings: dict[
     if file is not None:
         document = {"schema": 1, "benchmark": benchmark, "machine": machine.to_dict(), "settings": settings}
         document["results"] = results
-        file.write_text(json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
+        text = json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+        if file.exists() and not file.is_file():  # such as /dev/stdout
+            file.write_text(text)
+            return
+        draft = file.with_name(f"{file.name}.part")  # so that a killed benchmark leaves a whole file
+        draft.write_text(text)
+        draft.replace(file)
 
 
 def mib(size: float | None) -> str:

@@ -92,7 +92,15 @@ def test_every_part_runs_on_the_cpu(environment: dict[str, str], tmp_path: Path)
 BROKEN = """
 import os, pathlib, signal, sys, time
 sys.path[0] = sys.argv.pop(1)
-import bench.gpu, bench.gpu_checks
+import torch
+main = os.getpid()
+
+def asked(*_):
+    assert os.getpid() != main, "a process that has used CUDA cannot fork parts that use it"
+    return 0
+
+torch.cuda.device_count = torch.cuda.is_available = torch.cuda.init = asked
+import bench.gpu, bench.gpu_checks, bench.gpu_speed
 
 def exact(situation, findings):
     findings.verdict("before", True)

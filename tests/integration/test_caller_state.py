@@ -201,7 +201,7 @@ class Watching(torch.nn.Module):
         return x.mean((2, 3))
 
 
-GPU = Device(SECOND, "a GPU", 1, shared=False)
+GPU = Device(SECOND, "a GPU", 1)
 
 
 class Shared:

@@ -22,7 +22,7 @@ from fidtool.images.records import RECORD
 from fidtool.statistics.partial import Layer, PartialStatistics
 from support.launches import Launches, fake_gpu
 
-GPU = Device(torch.device("cuda"), "a GPU", 1, shared=False)
+GPU = Device(torch.device("cuda"), "a GPU", 1)
 BUDGETS = {
     "pytorch-fid": (16, 37),
     "tensorflow": (32, 93),

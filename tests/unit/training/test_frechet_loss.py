@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import fidtool
 from fidtool.training import FrechetLoss
@@ -110,6 +112,70 @@ def test_nuclear_norm_of_a_rank_deficient_matrix() -> None:
     torch.testing.assert_close(matrix.grad, torch.diag(torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64)))
 
 
+def graded(rows: int, columns: int, decades: float) -> torch.Tensor:
+    """A matrix whose singular values fall from 1 by this many powers of ten."""
+    size = min(rows, columns)
+    left, right = (torch.linalg.qr(gaussian(seed, side, size)).Q for seed, side in ((1, rows), (2, columns)))
+    return left * torch.logspace(0, -decades, size, dtype=torch.float64) @ right.mT
+
+
+DEGENERATE = {
+    "well-conditioned": gaussian(1, 40, 100),
+    "tall": gaussian(1, 100, 40),
+    "centred": gaussian(1, 40, 100) - gaussian(1, 40, 100).mean(0),
+    "duplicates": gaussian(1, 20, 100).repeat(3, 1),
+    "centred duplicates": (gaussian(1, 20, 100) - gaussian(1, 20, 100).mean(0)).repeat(3, 1),
+    "a copy with noise": torch.cat([gaussian(1, 20, 100), gaussian(1, 20, 100) + 1e-9 * gaussian(2, 20, 100)]),
+    "low rank": gaussian(1, 40, 3) @ gaussian(2, 3, 100),
+    "six decades": graded(40, 100, 6),
+    "nine decades": graded(100, 60, 9),
+    "one decade, three times": graded(40, 100, 1) @ torch.diag(torch.logspace(0, -5, 100, dtype=torch.float64)),
+    "one row": gaussian(1, 1, 100),
+    "zero": torch.zeros(5, 8, dtype=torch.float64),
+    "large": 1e100 * gaussian(1, 40, 100),
+    "tiny": 1e-100 * gaussian(1, 40, 100),
+}
+
+
+@pytest.mark.parametrize("kind", DEGENERATE)
+def test_nuclear_norm_is_as_accurate_as_the_singular_values(kind: str) -> None:
+    """The value and the gradient, also where the squares of the singular values have no digits left."""
+    matrix = DEGENERATE[kind].clone().requires_grad_()
+    norm = nuclear_norm(matrix)
+    norm.backward()
+    u, values, vh = torch.linalg.svd(matrix.detach(), full_matrices=False)
+    kept = values > max(matrix.shape) * torch.finfo(torch.float64).eps * values.max()
+    assert norm.item() == pytest.approx(float(values.sum()), rel=1e-10)
+    assert matrix.grad is not None
+    polar = (u * kept) @ vh
+    assert float((matrix.grad - polar).norm()) <= 1e-6 * float(polar.norm())
+
+
+class Reads(TorchDispatchMode):
+    """Counts how often the host waits for a value of the device. On a GPU, `eigh` and `svd` wait once more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+        self.decompositions: list[tuple[int, ...]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        if func in (torch.ops.aten._linalg_svd.default, torch.ops.aten._linalg_eigh.default):
+            self.decompositions.append(tuple(args[0].shape))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("queue", "reads"), [(0, 2), (10, 3)])
+def test_the_host_rarely_waits_for_the_device(queue: int, reads: int) -> None:
+    """One small symmetric decomposition for a batch of features, and no read that could be avoided."""
+    loss = FrechetLoss(statistics(gaussian(9, 50, 30)), queue=queue)
+    with Reads() as found:
+        loss(gaussian(1, 12, 30).requires_grad_()).backward()
+    assert found.count == reads
+    assert found.decompositions == [(12, 12)]
+
+
 def test_autocast_and_half_precision() -> None:
     """The distance is computed in float64 from features of any precision."""
     loss = FrechetLoss(statistics(gaussian(1, 60, 8)))
@@ -174,6 +240,19 @@ def test_descent_reaches_the_real_distribution() -> None:
         loss(x).backward()
         optimizer.step()
     assert float(loss(x)) < 1e-3 * before
+
+
+def test_the_queue_ignores_a_batch_that_is_not_finite() -> None:
+    loss = FrechetLoss(statistics(gaussian(9, 50, 3)), queue=8)
+    loss(gaussian(1, 6, 3))
+    before = loss.queue.clone()
+    bad = gaussian(2, 6, 3)
+    bad[3, 1] = float("nan")
+    assert torch.isnan(loss(bad))
+    assert int(loss.queued) == 6
+    torch.testing.assert_close(loss.queue, before, rtol=0, atol=0)
+    assert torch.isfinite(loss(gaussian(3, 6, 3)))
+    assert int(loss.queued) == 8
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ interface:
                              watchdog, so that only the timeouts of the collectives end a wait;
                              `fidtool.training` raises an error.
 ``new_gloo_group``           `fidtool.training` raises an error; nothing else uses it.
+``new_nccl_group``           A run with ``--backend nccl`` uses gloo, with a warning.
 ``pack_convolution_weight``  `fidtool.features.models.inception` tests both on a small example and
 ``packed_convolution``       falls back to torch's own convolution, which is slower.
 ``compiler_settings``        ``--compile`` reports that torch cannot compile the network.
@@ -24,6 +25,7 @@ documents that interface for custom backends.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping
 from datetime import timedelta
@@ -61,6 +63,39 @@ def new_gloo_group(store: dist.Store, rank: int, size: int, seconds: float) -> A
         RuntimeError: if not all ranks join within ``seconds``.
     """
     return dist.ProcessGroupGloo(store, rank, size, timeout=timedelta(seconds=seconds))
+
+
+def new_nccl_group(rank: int, size: int, seconds: float) -> Any:
+    """Creates an NCCL group of the ranks of the default group. It does not communicate until its first collective.
+
+    The group is not registered with torch, so that `torch.distributed.destroy_process_group` does not wait for a
+    collective that a lost rank keeps from ending. Errors are raised by ``wait()`` of a collective that has ended; torch
+    would otherwise abort the process.
+
+    Args:
+        rank: this rank's number.
+        size: number of ranks.
+        seconds: timeout of each collective.
+    """
+    default = default_store()
+    if default is None:
+        raise RuntimeError(f"torch {torch.__version__} does not provide access to the store of its process group")
+    make: Any = dist.ProcessGroupNCCL
+    name = "TORCH_NCCL_BLOCKING_WAIT"  # read when a group is created
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        return make(dist.PrefixStore("nccl", default), rank, size, timeout=timedelta(seconds=seconds))
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+def shut_down(group: Any) -> None:
+    """Releases the communicator of an NCCL group whose collectives have all ended."""
+    (getattr(group, "shutdown", None) or group._shutdown)()
 
 
 def pack_convolution_weight(

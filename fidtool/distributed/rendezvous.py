@@ -163,10 +163,13 @@ def _no_contact(launch: Launch, address: tuple[str, int], seconds: float, proble
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of a message from torch; the other lines are a C++ stack trace."""
-    with contextlib.suppress(IndexError):
-        return str(error).strip().splitlines()[0][:200]
-    return type(error).__name__
+    """The first line of a message from torch; the other lines are a C++ stack trace.
+
+    Of an NCCL error, which first names a line of source code: the line after ``Last error:``.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    causes = lines[lines.index("Last error:") + 1 :] if "Last error:" in lines else lines
+    return (causes or lines)[0][:200]
 
 
 class AbsentRanksError(RunError):

@@ -32,22 +32,18 @@ class Device:
         torch_device: for example ``cpu`` or ``cuda:1``.
         name: name of the hardware, for the record.
         forward_threads: number of threads that run forward passes, each on one batch at a time (1 on accelerators).
-        shared: several ranks of this machine use the same accelerator, which NCCL does not allow.
+        identity: what distinguishes an accelerator from the others of this machine; empty on the CPU.
     """
 
     torch_device: torch.device
     name: str
     forward_threads: int
-    shared: bool
+    identity: str = ""
 
     @property
     def exact_sums(self) -> torch.device:
         """The device on which moments are summed: this one, or the CPU if this one has no float64."""
         return torch.device("cpu") if self.torch_device.type == "mps" else self.torch_device
-
-    @property
-    def use_nccl(self) -> bool:
-        return self.torch_device.type == "cuda" and not self.shared
 
     @property
     def default_batch_size(self) -> int:
@@ -93,7 +89,7 @@ def choose_device(requested: str | None, launch: Launch) -> Device:
         if not torch.backends.mps.is_available():
             problem = f"{option('device', 'mps')}: this machine has no Apple GPU"
             raise InputError(problem, f"omit {option('device')} to use the default device", setting="device")
-        return Device(device, "Apple GPU", 1, shared=launch.local_world_size > 1)
+        return Device(device, "Apple GPU", 1, "mps")
     if device.type != "cuda":
         problem = f"{option('device', requested)} is not supported"
         raise InputError(problem, "use cpu, cuda, cuda:0 or mps", setting="device")
@@ -104,9 +100,9 @@ def device_of(device: torch.device, launch: Launch) -> Device:
     """Return the `Device` for a torch device that the calling program has chosen."""
     if device.type == "cpu":
         threads = max(1, available_cores() // launch.local_world_size)
-        return Device(torch.device("cpu"), _cpu_name(), threads, shared=False)
+        return Device(torch.device("cpu"), _cpu_name(), threads)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
-    return Device(device, name, 1, shared=False)
+    return Device(device, name, 1)
 
 
 def _cuda_device(device: torch.device, launch: Launch) -> Device:
@@ -119,8 +115,9 @@ def _cuda_device(device: torch.device, launch: Launch) -> Device:
         problem = f"{named}: this machine has only {count} CUDA devices, cuda:0 to cuda:{count - 1}"
         raise InputError(problem, setting="device")
     index = launch.local_rank % count if device.index is None else device.index
-    ranks_per_device = launch.local_world_size if device.index is not None else -(-launch.local_world_size // count)
-    return Device(torch.device("cuda", index), torch.cuda.get_device_name(index), 1, shared=ranks_per_device > 1)
+    # A launcher may hide the other ranks' GPUs, so that each rank's GPU has the index 0. torch 2.4 knows no UUIDs.
+    identity = str(getattr(torch.cuda.get_device_properties(index), "uuid", index))
+    return Device(torch.device("cuda", index), torch.cuda.get_device_name(index), 1, identity)
 
 
 def _cpu_name() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from fidtool.console import Console
 from fidtool.distributed.launch import discover_here
 from fidtool.distributed.watchdog import Deadlines
 from fidtool.distributed.world import World, open_world
-from fidtool.errors import FidtoolError, InputError, on_every_rank, option
+from fidtool.errors import FidtoolError, InputError, on_every_rank, option, warn_program
 from fidtool.features.device import Device, choose_device
 from fidtool.features.protocol import protocol_named
 from fidtool.features.torch_state import repeatable
@@ -187,11 +188,8 @@ def open_run(
                 _check_precision(settings.precision, device)
                 limit_bytes(), memory_bytes()  # reports an invalid environment variable before any work is done
             torch_state.use(device.torch_device)
-            world.use_nccl(device.use_nccl)
+            _choose_backend(world, device, settings.backend, console)
             own_console = console if world.rank == 0 else Console()
-            if device.shared:
-                ranks = world.launch.local_world_size
-                own_console.say(f"{ranks} ranks share a GPU on this machine: using gloo instead of NCCL")
             try:
                 yield RunContext(world, device, settings, own_console, clock, sets, torch_state.paused, finished)
             finally:
@@ -235,6 +233,31 @@ def _check_same_start(world: World, paths: Sequence[str], settings: Settings, in
                 values = f"{name} is {first.get(name)!r} on rank 0 and {other.get(name)!r} on rank {rank}"
                 remedy = "give every rank the same arguments and the same environment"
                 raise on_every_rank(InputError(f"the ranks were started differently: {values}", remedy))
+
+
+def _choose_backend(world: World, device: Device, backend: str, console: Console) -> None:
+    """Makes the ranks use NCCL if ``backend`` is ``nccl`` and it works; warns if it does not. A collective."""
+    sharing = shared_accelerator(world.gather((socket.gethostname(), device.identity)))
+    if backend == "nccl" and world.size > 1:
+        reason = sharing or world.use_nccl(device.torch_device)
+        if reason and world.rank == 0:
+            warn = warn_program if console.fail is None else console.warn
+            warn(f"gloo is used instead of {option('backend', 'nccl')}: {reason}")
+    elif sharing and world.rank == 0:
+        console.say(sharing)
+
+
+def shared_accelerator(accelerators: Sequence[tuple[str, str]]) -> str:
+    """Returns which ranks share an accelerator; empty if none do.
+
+    Args:
+        accelerators: host and `Device.identity` of each rank.
+    """
+    for host, identity in accelerators:
+        ranks = [str(rank) for rank, other in enumerate(accelerators) if other == (host, identity)]
+        if identity and len(ranks) > 1:
+            return f"ranks {', '.join(ranks[:-1])} and {ranks[-1]} share a GPU on {host}"
+    return ""
 
 
 def _check_precision(precision: str, device: Device) -> None:

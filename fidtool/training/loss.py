@@ -20,7 +20,6 @@ from fidtool.training.feature_extractor import PathLike
 from fidtool.training.gather import Grad, abandon_gathering, gather_with_grad
 from fidtool.training.group import DEFAULT_TIMEOUT, Group, ranks_of
 
-
 _SMALL_SQUARE = 1e-8
 """Eigenvalues of a Gram matrix below this fraction of the largest have too few correct digits."""
 

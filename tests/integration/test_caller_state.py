@@ -169,7 +169,7 @@ def test_the_network_uses_the_default_stream_and_the_caller_its_own(monkeypatch:
 
 
 def test_a_cublas_workspace_setting_is_refused_where_it_matters(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = Device(torch.device("cuda"), "a GPU", 1, shared=False)
+    gpu = Device(torch.device("cuda"), "a GPU", 1)
     cpu = device_of(torch.device("cpu"), fidtool.distributed.launch.Launch())
     vit, inception = Settings(extractor="dinov2"), Settings()
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from fidtool.errors import FidtoolError, InputError, RunError, option
 from fidtool.images.batches import FetchedBatch, PlannedBatch, Prefetcher, fetch_batch, fetch_batches
-from fidtool.images.decode import DecodeError, ImageProperties, decode_content
+from fidtool.images.decode import DecodedImage, DecodeError, ImageProperties, decode_contents
 from fidtool.images.records import RecordArray, no_records, records_of
 from fidtool.images.workers import Workers
-from fidtool.sources.contents import BadFile, ContentError, ForeignError, ProgramError, RefusedError, StoreError
+from fidtool.sources.contents import BadFile, ContentError, ForeignError, ProgramError, Read, RefusedError, StoreError
 from fidtool.sources.image_set import ImageSet
 from fidtool.validation import MAX_PIXELS
 
@@ -25,6 +25,8 @@ _SHARED_MEMORY = "/dev/shm"
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Errors that reading an intact file may cause on an overloaded machine. Such files are not skipped, because the result
 would then depend on the load."""
+_AHEAD_BYTES = 1 << 20
+"""Bytes of small files to read before they are decoded."""
 _EXTERNAL_FAULTS: dict[type[Exception], str] = {
     ForeignError: "contents",
     InputError: "contents",
@@ -117,18 +119,20 @@ class DecodedBatch:
 def decode_batch(batch: FetchedBatch, options: DecodeOptions) -> DecodedBatch:
     """Decodes the images of a batch. Errors are returned in the result, not raised."""
     decoded = DecodedBatch(batch.number, torch.empty(0, dtype=torch.uint8, device="cpu"))
-    images = []
-    for file, content in zip(batch.files, batch.contents, strict=True):
-        try:
-            image = decode_content(content, options.max_pixels)
-        except _ERRORS as error:
-            failure = _failure_of(file, error)
+    images: list[DecodedImage] = []
+    for some in _read_ahead(batch):
+        found = decode_contents([content for _, content in some], options.max_pixels)
+        for (file, _), image in zip(some, found, strict=True):
+            if isinstance(image, DecodedImage):
+                images.append(image)
+                continue
+            if not isinstance(image, _ERRORS):
+                raise image
+            failure = _failure_of(file, image)
             if failure.fault != "image" or not options.skip:
                 return DecodedBatch(batch.number, decoded.pixels, failure=failure)
-            verb, reason = _problem(error)
+            verb, reason = _problem(image)
             decoded.skipped.append(BadFile(file, f"cannot {verb} it: {reason}"))
-            continue
-        images.append(image)
     if images:
         decoded.pixels = torch.from_numpy(np.concatenate([image.pixels.reshape(-1) for image in images]))
         decoded.sizes = [image.pixels.shape[:2] for image in images]
@@ -136,6 +140,23 @@ def decode_batch(batch: FetchedBatch, options: DecodeOptions) -> DecodedBatch:
         if options.records:
             decoded.records = records_of(images)
     return decoded
+
+
+def _read_ahead(batch: FetchedBatch) -> Iterator[list[tuple[str, Read]]]:
+    """Yields the files and contents of a batch, several at a time if they are small.
+
+    System calls slow down the code that runs after them: alternately reading and decoding small files takes 15 % longer.
+    """
+    some: list[tuple[str, Read]] = []
+    size = 0
+    for file, content in zip(batch.files, batch.contents, strict=True):
+        some.append((file, content))
+        size += len(content) if isinstance(content, bytes) else _AHEAD_BYTES
+        if size >= _AHEAD_BYTES:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
 
 
 def _failure_of(file: str, error: Exception) -> DecodeFailure:

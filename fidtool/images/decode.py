@@ -153,6 +153,8 @@ def _result(content: Read, max_pixels: int) -> DecodedImage | Exception:
         if isinstance(content, bytes):
             return _from_file(content, max_pixels)
         return _from_pixels(content, max_pixels) if isinstance(content, Pixels) else _from_pillow(content, max_pixels)
+    except DecodeError as error:
+        return DecodeError(*error.args)  # without a traceback, which would keep the image in memory
     except Exception as error:
         return error
 

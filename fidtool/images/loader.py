@@ -145,7 +145,7 @@ def decode_batch(batch: FetchedBatch, options: DecodeOptions) -> DecodedBatch:
 def _read_ahead(batch: FetchedBatch) -> Iterator[list[tuple[str, Read]]]:
     """Yields the files and contents of a batch, several at a time if they are small.
 
-    System calls slow down the code that runs after them: alternately reading and decoding small files takes 15 % longer.
+    System calls slow down the code after them: reading and decoding small files alternately takes 15 % longer.
     """
     some: list[tuple[str, Read]] = []
     size = 0

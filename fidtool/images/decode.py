@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -79,7 +80,7 @@ class DecodedImage:
     """A decoded image.
 
     Attributes:
-        pixels: uint8 array of shape (height, width, 3), RGB.
+        pixels: uint8 array of shape (height, width, 3), RGB; it may be read-only.
         properties: properties of the image or its file.
         format: Pillow's name of the file's format; ``array`` for pixels that were passed as an array.
         mode: Pillow's name of the file's mode.
@@ -93,25 +94,47 @@ class DecodedImage:
     quality: int
 
 
-def decode_content(content: Read | DecodedImage, max_pixels: int = MAX_PIXELS) -> DecodedImage:
+def decode_contents(
+    contents: Iterable[Read | DecodedImage], max_pixels: int = MAX_PIXELS, enough_bytes: int | None = None
+) -> list[DecodedImage | Exception]:
+    """Decodes several contents: files, pixels or Pillow images. Pillow's settings are changed once for all of them.
+
+    Args:
+        contents: the contents. They must be in memory, because no other thread can decode in the meantime.
+        max_pixels: see `decode`.
+        enough_bytes: stop after the first image with which the pixels have this size.
+
+    Returns:
+        For each content the image, or the exception that `decode_content` raises; for fewer contents if they are
+        enough.
+    """
+    found = []
+    with pillow_defaults(max_pixels):
+        for content in contents:
+            result = _result(content, max_pixels)
+            found.append(result)
+            if enough_bytes is not None and isinstance(result, DecodedImage):
+                enough_bytes -= result.pixels.nbytes
+                if enough_bytes <= 0:
+                    break
+    return found
+
+
+def decode_content(content: Read, max_pixels: int = MAX_PIXELS) -> DecodedImage:
     """Decodes one content: a file, pixels or a Pillow image.
 
     Args:
-        content: the content. If it is an exception, that exception is raised; see `fidtool.sources.contents.Read`. If
-            it has been decoded, it is returned.
+        content: the content. If it is an exception, that exception is raised; see `fidtool.sources.contents.Read`.
         max_pixels: see `decode`.
 
     Raises:
         DecodeError, MemoryError: see `decode`.
         Exception: ``content`` itself, if it is an exception.
     """
-    if isinstance(content, Exception):
-        raise content
-    if isinstance(content, DecodedImage):
-        return content
-    if isinstance(content, bytes):
-        return decode(content, max_pixels)
-    return _from_pixels(content, max_pixels) if isinstance(content, Pixels) else _from_pillow(content, max_pixels)
+    (found,) = decode_contents([content], max_pixels)
+    if isinstance(found, Exception):
+        raise found
+    return found
 
 
 def decode(data: bytes, max_pixels: int = MAX_PIXELS) -> DecodedImage:
@@ -132,26 +155,32 @@ def decode(data: bytes, max_pixels: int = MAX_PIXELS) -> DecodedImage:
         MemoryError: if Python or Pillow cannot allocate memory. If a C decoder cannot, Pillow does not distinguish that
             from damaged data, and a `DecodeError` is raised.
     """
-    if not data:
-        raise DecodeError("the file is empty (0 bytes)")
-    with pillow_defaults(max_pixels):
-        try:
-            return _decode(data, max_pixels)
-        except Image.DecompressionBombError as error:
-            raise _too_many_pixels(_refused_size(error), max_pixels) from None
+    return decode_content(data, max_pixels)
+
+
+def _result(content: Read | DecodedImage, max_pixels: int) -> DecodedImage | Exception:
+    if isinstance(content, (Exception, DecodedImage)):
+        return content
+    try:
+        if isinstance(content, bytes):
+            return _from_file(content, max_pixels)
+        return _from_pixels(content, max_pixels) if isinstance(content, Pixels) else _from_pillow(content, max_pixels)
+    except DecodeError as error:
+        return DecodeError(*error.args)  # without a traceback, which would keep the image in memory
+    except Exception as error:
+        return error
 
 
 def _from_pillow(image: Image.Image, max_pixels: int) -> DecodedImage:
     """Converts a Pillow image that was passed by a program, as `decode` does. Further frames are not detected."""
-    with pillow_defaults(max_pixels):
-        try:
-            _check_size(image.size, max_pixels)
-            image.load()
-            return _to_rgb(image, b"", single_frame=True)
-        except (DecodeError, MemoryError):
-            raise
-        except Exception as error:
-            raise DecodeError(message_of(error)) from None
+    try:
+        _check_size(image.size, max_pixels)
+        image.load()
+        return _to_rgb(image, b"", single_frame=True)
+    except (DecodeError, MemoryError):
+        raise
+    except Exception as error:
+        raise DecodeError(message_of(error)) from None
 
 
 def _from_pixels(image: Pixels, max_pixels: int) -> DecodedImage:
@@ -166,7 +195,9 @@ def _from_pixels(image: Pixels, max_pixels: int) -> DecodedImage:
     return DecodedImage(pixels, ImageProperties(alpha=alpha, clipped=image.clipped), "array", _MODES[channels], 0)
 
 
-def _decode(data: bytes, max_pixels: int) -> DecodedImage:
+def _from_file(data: bytes, max_pixels: int) -> DecodedImage:
+    if not data:
+        raise DecodeError("the file is empty (0 bytes)")
     try:
         if data[8:12] == b"WEBP":
             _check_size(_webp_size(data), max_pixels)  # older versions of Pillow allocate it before they check its size
@@ -175,8 +206,10 @@ def _decode(data: bytes, max_pixels: int) -> DecodedImage:
             _check_size(image.size, max_pixels)
             image.load()
             return _to_rgb(image, data)
-    except (DecodeError, MemoryError, Image.DecompressionBombError):
+    except (DecodeError, MemoryError):
         raise
+    except Image.DecompressionBombError as error:
+        raise _too_many_pixels(_refused_size(error), max_pixels) from None
     except Exception as error:  # Pillow's plugins raise struct.error, IndexError and many others
         message = message_of(error)
         if isinstance(error, UnidentifiedImageError):
@@ -276,8 +309,11 @@ def _to_rgb(image: Image.Image, data: bytes, single_frame: bool = False) -> Deco
         pixels = np.repeat(gray[:, :, None], 3, axis=2)
     rotated = _is_rotated(image)
     animated = not single_frame and _is_animated(image)  # last, because it seeks to the second frame
-    properties = ImageProperties(lossy, alpha, deep, animated, rotated)
-    return DecodedImage(pixels, properties, file_format, mode, quality)
+    return DecodedImage(pixels, _properties(lossy, alpha, deep, animated, rotated), file_format, mode, quality)
+
+
+_properties = functools.lru_cache(ImageProperties)
+"""Most images have the same properties."""
 
 
 def _scaled_gray(image: Image.Image) -> NDArray[np.uint8] | None:
@@ -351,7 +387,7 @@ def _is_rotated(image: Image.Image) -> bool:
 
 def _is_animated(image: Image.Image) -> bool:
     """Whether there is a second frame. Seeks to it without decoding it, so call this last."""
-    if image.format in _ONE_IMAGE_FORMATS:
+    if image.format in _ONE_IMAGE_FORMATS or type(image).seek is Image.Image.seek:
         return False
     try:
         image.seek(1)
@@ -392,5 +428,9 @@ def jpeg_quality(tables: Mapping[int, Sequence[int]] | None) -> int:
     """
     if not tables:
         return 0
-    first = tables[min(tables)]
-    return int(_QUALITIES[np.abs(_SUMS - sum(first)).argmin()])
+    return _nearest_quality(sum(tables[min(tables)]))
+
+
+@functools.lru_cache
+def _nearest_quality(total: int) -> int:
+    return int(_QUALITIES[np.abs(_SUMS - total).argmin()])

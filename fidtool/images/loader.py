@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fidtool.errors import FidtoolError, InputError, RunError, option
 from fidtool.images.batches import FetchedBatch, PlannedBatch, Prefetcher, fetch_batch, fetch_batches
-from fidtool.images.decode import DecodedImage, DecodeError, ImageProperties, decode_content
+from fidtool.images.decode import DecodedImage, DecodeError, ImageProperties, decode_contents
 from fidtool.images.records import RecordArray, no_records, records_of
 from fidtool.images.workers import Workers
 from fidtool.sources.contents import BadFile, ContentError, ForeignError, ProgramError, Read, RefusedError, StoreError
@@ -30,6 +30,8 @@ _SHARED_MEMORY = "/dev/shm"
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Errors that reading an intact file may cause on an overloaded machine. Such files are not skipped, because the result
 would then depend on the load."""
+_AHEAD_BYTES = 1 << 20
+"""Bytes of small files to read before they are decoded."""
 _EXTERNAL_FAULTS: dict[type[Exception], str] = {
     ForeignError: "contents",
     InputError: "contents",
@@ -133,21 +135,44 @@ def decode_parts(batch: FetchedBatch, options: DecodeOptions) -> Iterator[Decode
     images: list[DecodedImage] = []
     skipped: list[BadFile] = []
     size = 0
-    for file, content in zip(batch.files, batch.contents, strict=True):
-        if size >= PART_BYTES:
-            yield _part(batch.number, images, skipped, options, ends=False)
-            images, skipped, size = [], [], 0
-        try:
-            images.append(decode_content(content, options.max_pixels))
-            size += images[-1].pixels.nbytes
-        except _ERRORS as error:
-            failure = _failure_of(file, error)
-            if failure.fault != "image" or not options.skip:
-                yield DecodedBatch(batch.number, failure=failure)
-                return
-            verb, reason = _problem(error)
-            skipped.append(BadFile(file, f"cannot {verb} it: {reason}"))
+    for some in _read_ahead(batch):
+        while some:
+            if size >= PART_BYTES:
+                yield _part(batch.number, images, skipped, options, ends=False)
+                images, skipped, size = [], [], 0
+            found = decode_contents([content for _, content in some], options.max_pixels, PART_BYTES - size)
+            for (file, _), image in zip(some, found, strict=False):
+                if isinstance(image, DecodedImage):
+                    images.append(image)
+                    size += image.pixels.nbytes
+                    continue
+                if not isinstance(image, _ERRORS):
+                    raise image
+                failure = _failure_of(file, image)
+                if failure.fault != "image" or not options.skip:
+                    yield DecodedBatch(batch.number, failure=failure)
+                    return
+                verb, reason = _problem(image)
+                skipped.append(BadFile(file, f"cannot {verb} it: {reason}"))
+            some = some[len(found) :]
     yield _part(batch.number, images, skipped, options, ends=batch.ends)
+
+
+def _read_ahead(batch: FetchedBatch) -> Iterator[list[tuple[str, Read | DecodedImage]]]:
+    """Yields the files and contents of a batch, several at a time if they are small.
+
+    System calls slow down the code after them: reading and decoding small files alternately takes 15 % longer.
+    """
+    some: list[tuple[str, Read | DecodedImage]] = []
+    size = 0
+    for file, content in zip(batch.files, batch.contents, strict=True):
+        some.append((file, content))
+        size += len(content) if isinstance(content, bytes) else _AHEAD_BYTES
+        if size >= _AHEAD_BYTES:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
 
 
 def _part(
@@ -223,7 +248,10 @@ class _PackedBatch:
 
     @classmethod
     def of(cls, batch: FetchedBatch, options: DecodeOptions, sharers: int) -> _PackedBatch:
-        contents = [each if isinstance(each, bytes) else _decoded_here(each, options) for each in batch.contents]
+        contents = [
+            each if isinstance(each, bytes) else decode_contents([each], options.max_pixels)[0]
+            for each in batch.contents
+        ]
         flat = [each.pixels.reshape(-1) for each in contents if isinstance(each, DecodedImage)]
         pixels = np.concatenate(flat) if flat else np.empty(0, dtype=np.uint8)
         shells = [
@@ -245,13 +273,6 @@ class _PackedBatch:
                 each = replace(each, pixels=pixels.reshape(height, width, 3))
             contents.append(each)
         return replace(self.batch, contents=contents)
-
-
-def _decoded_here(content: Read | DecodedImage, options: DecodeOptions) -> DecodedImage | Exception:
-    try:
-        return decode_content(content, options.max_pixels)
-    except _ERRORS as error:
-        return error
 
 
 def _decode(

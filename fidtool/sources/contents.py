@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import io
 import os
 import stat
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO, TypeAlias
+from typing import BinaryIO, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -218,8 +217,9 @@ class LocalFiles(Files):
                     handle.seek(start)
                 # Some file systems report a size of zero for all files.
                 data = handle.read(length) if length or not whole else handle.read()
-                if 0 < len(data) < length:  # the system may return less than it was asked for
-                    data += io.BufferedReader(handle).read(length - len(data))
+                # The system may return less than it was asked for.
+                while len(data) < length and (more := handle.read(length - len(data))):
+                    data += more
         except (OSError, MemoryError, ForeignError, ContentError) as error:
             return error
         if len(data) < length:
@@ -229,7 +229,7 @@ class LocalFiles(Files):
     def open(self, file: int) -> BinaryIO:
         return self._opened(file, buffering=-1)
 
-    def _opened(self, file: int, buffering: int) -> Any:
+    def _opened(self, file: int, buffering: int) -> BinaryIO:
         path = self.paths[file]
         expected = None if self._sizes is None else int(self._sizes[file])
         try:

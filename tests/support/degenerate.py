@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from fidtool.images import records
 from fidtool.images.decode import decode
-from fidtool.images.records import RecordArray, record_of
 from fidtool.labels import Labels
 from support.command_line import Outcome, Run
 from support.places import TINY
@@ -127,5 +127,5 @@ def encoded(pixels: Pixels, kind: str = "PNG", **options: object) -> bytes:
     return buffer.getvalue()
 
 
-def records_of(files: Sequence[bytes]) -> RecordArray:
-    return np.concatenate([record_of(decode(data)) for data in files])
+def records_of(files: Sequence[bytes]) -> records.RecordArray:
+    return records.records_of([decode(data) for data in files])

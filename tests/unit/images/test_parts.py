@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 import fidtool
 from fidtool.errors import RunError
 from fidtool.features.extractor import Stages, side_by_side
+from fidtool.images import decode as decoding
 from fidtool.images import loader
 from fidtool.images.batches import FetchedBatch, PlannedBatch, plan_batches
 from fidtool.images.decode import DecodedImage, ImageProperties, decode
@@ -41,7 +42,7 @@ def photo() -> DecodedImage:
 
 
 def test_a_batch_of_photos_is_decoded_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader, "decode_content", lambda *_: photo())
+    monkeypatch.setattr(decoding, "_result", lambda *_: photo())
     batch = FetchedBatch(7, ["a", "b", "c"], [b""] * 3)
     parts = list(decode_parts(batch, DecodeOptions()))
     assert [(part.number, len(part.sizes), part.ends) for part in parts] == [(7, 1, False), (7, 1, False), (7, 1, True)]
@@ -60,7 +61,7 @@ def test_photos_of_12_megapixels_in_flight(tmp_path: Path, monkeypatch: pytest.M
             decoded.value += PHOTO_BYTES
         return photo()
 
-    monkeypatch.setattr(loader, "decode_content", counted)  # workers are forks, so it applies to them
+    monkeypatch.setattr(decoding, "_result", counted)  # workers are forks, so it applies to them
     source, count = list_folder(str(make_pictures(tmp_path / "set", 48))), 2
     batches = [PlannedBatch(number, indices) for number, indices in enumerate(plan_batches(source, 16))]
     used, most, images = 0, 0, 0
@@ -84,7 +85,7 @@ def test_workers_share_a_batch_of_photos_and_not_one_of_thumbnails(
 
     def sizes(side: int) -> list[int]:
         square = replace(photo(), pixels=np.zeros((side, side, 3), dtype=np.uint8))
-        monkeypatch.setattr(loader, "decode_content", lambda *_: square)  # workers are forks, so it applies to them
+        monkeypatch.setattr(decoding, "_result", lambda *_: square)  # workers are forks, so it applies to them
         batches = [PlannedBatch(number, indices) for number, indices in enumerate(plan_batches(source, 32))]
         return [len(part.sizes) for part in load(source, batches, DecodeOptions(), 2, False, 1, PATIENCE, print)]
 

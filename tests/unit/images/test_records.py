@@ -1,0 +1,108 @@
+"""Records of batches: the same bytes as those of a plain implementation for single images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fidtool.images import loader, records
+from fidtool.images.batches import FetchedBatch
+from fidtool.images.decode import DecodedImage, ImageProperties
+from fidtool.images.loader import DecodeOptions, decode_parts, joined
+from fidtool.images.records import RECORD, records_of
+from fidtool.sources.contents import Pixels
+from support.record_reference import reference_record
+
+KINDS = ("noise", "gray", "flat", "black", "few values", "smooth", "dark", "ramp")
+
+
+def pixels_of(kind: str, height: int, width: int, rng: np.random.Generator) -> NDArray[np.uint8]:
+    noise = rng.integers(0, 256, (height, width, 3))
+    made = {
+        "noise": noise,
+        "gray": np.repeat(noise[..., :1], 3, axis=2),
+        "flat": np.full_like(noise, rng.integers(0, 256)),
+        "black": np.where(rng.random((height, width, 1)) < 0.5, 0, noise),
+        "few values": noise // 128 * 255,
+        "smooth": np.cumsum(noise % 5 - 2, axis=1) + 128,
+        "dark": noise // 255,
+        "ramp": np.broadcast_to(np.arange(width)[:, None], noise.shape),
+    }[kind]
+    return made.clip(0, 255).astype(np.uint8)
+
+
+def random_image(height: int, width: int, rng: np.random.Generator) -> DecodedImage:
+    file_format, mode = str(rng.choice(["PNG", "JPEG2000", "a long name", ""])), str(rng.choice(["RGB", "I;16B", ""]))
+    properties = ImageProperties(*rng.integers(0, 2, 6).tolist())
+    pixels = pixels_of(str(rng.choice(KINDS)), height, width, rng)
+    return DecodedImage(pixels, properties, file_format, mode, int(rng.integers(0, 101)))
+
+
+def assert_like_the_reference(images: list[DecodedImage]) -> None:
+    expected = np.concatenate([reference_record(image) for image in images])
+    found = records_of(images)
+    assert found.dtype == RECORD
+    for name in RECORD.names or ():
+        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
+    assert found.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_batch_of_mixed_sizes(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sizes = [(int(rng.integers(1, 301)), int(rng.integers(1, 201))) for _ in range(4)]
+    sizes += [(int(rng.integers(1, 12)), int(rng.integers(1, 12))) for _ in range(4)]
+    assert_like_the_reference([random_image(*sizes[place], rng) for place in rng.integers(0, len(sizes), 24)])
+
+
+@pytest.mark.parametrize(
+    "size", [(1, 1), (1, 2), (7, 1), (8, 8), (32, 32), (127, 127), (128, 128), (128, 129), (191, 255), (700, 500)]
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_image(kind: str, size: tuple[int, int]) -> None:
+    rng = np.random.default_rng(5)
+    images = [DecodedImage(pixels_of(kind, *size, rng), ImageProperties(), "PNG", "RGB", 0) for _ in range(2)]
+    assert_like_the_reference(images)
+
+
+def test_large_groups_are_divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(6)
+    images = [random_image(20, 30, rng) for _ in range(11)]
+    whole = records_of(images)
+    monkeypatch.setattr(records, "_PIXELS_AT_ONCE", 20 * 30 * 3)
+    assert records_of(images).tobytes() == whole.tobytes()
+
+
+def test_no_images_have_no_records() -> None:
+    found = records_of([])
+    assert (found.shape, found.dtype) == ((0,), RECORD)
+
+
+def test_pixels_that_are_not_contiguous() -> None:
+    pixels = np.random.default_rng(7).integers(0, 256, (90, 70, 3), dtype=np.uint8)
+    flipped = DecodedImage(pixels[:, ::-1], ImageProperties(), "PNG", "RGB", 0)
+    assert_like_the_reference([flipped])
+
+
+def test_only_small_files_are_read_before_earlier_ones_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    together: list[int] = []
+    decode = loader.decode_contents
+
+    def counted(contents: list[bytes | Pixels], max_pixels: int) -> list[DecodedImage | Exception]:
+        together.append(len(contents))
+        return decode(contents, max_pixels)
+
+    def contents() -> Iterator[bytes | Pixels]:
+        yield from [b"x" * 1000] * 3
+        yield b"x" * (1 << 21)
+        yield from [Pixels(np.zeros((2, 2, 3), dtype=np.uint8))] * 2
+        yield b""
+
+    monkeypatch.setattr(loader, "decode_contents", counted)
+    batch = FetchedBatch(0, [f"{number}" for number in range(7)], contents())
+    found = joined(list(decode_parts(batch, DecodeOptions(skip=True, records=True))))
+    assert together == [4, 1, 1, 1]
+    assert (found.sizes, len(found.skipped), len(found.records)) == ([(2, 2)] * 2, 5, 2)

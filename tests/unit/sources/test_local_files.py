@@ -1,0 +1,53 @@
+"""Reading local files."""
+
+from __future__ import annotations
+
+import builtins
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fidtool.sources import contents
+from fidtool.sources.contents import ContentError, LocalFiles
+
+
+def test_a_system_that_returns_less_than_it_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux returns at most 2 GiB - 4096 bytes, and network file systems may return less."""
+    file = tmp_path / "file"
+    file.write_bytes(bytes(range(100)))
+
+    class Hesitant(io.FileIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            return super().read(min(7, size) if size and size > 0 else 7)
+
+        def readinto(self, buffer: Any, /) -> int:
+            return super().readinto(memoryview(buffer)[:7])
+
+    def hesitant(path: str, mode: str, buffering: int, opener: Any) -> Any:
+        return builtins.open(path, mode, buffering, opener=opener) if buffering else Hesitant(path, opener=opener)
+
+    monkeypatch.setattr(contents, "open", hesitant, raising=False)
+    files = LocalFiles([str(file)])
+    assert files.fetch([(0, 0, -1), (0, 30, 50), (0, 98, 2), (0, 100, 0)]) == [
+        bytes(range(100)),
+        bytes(range(30, 80)),
+        bytes([98, 99]),
+        b"",
+    ]
+    (error,) = files.fetch([(0, 50, 60)])
+    assert isinstance(error, ContentError)
+    assert str(error) == "the file ends after 100 of 110 bytes"
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs a file of unknown size")
+def test_a_file_whose_size_is_reported_as_zero() -> None:
+    (found,) = LocalFiles(["/proc/self/status"]).fetch([(0, 0, -1)])
+    assert isinstance(found, bytes)
+    assert found.startswith(b"Name:")
+
+
+def test_a_folder_is_an_error(tmp_path: Path) -> None:
+    (error,) = LocalFiles([str(tmp_path)]).fetch([(0, 0, -1)])
+    assert isinstance(error, IsADirectoryError)

@@ -20,6 +20,7 @@ from fidtool.images.decode import ImageProperties
 from fidtool.images.loader import DecodedBatch
 from fidtool.images.records import RECORD
 from fidtool.statistics.partial import Layer, PartialStatistics
+from support.fake_cuda import FakeCuda
 from support.launches import Launches, fake_gpu
 
 GPU = Device(torch.device("cuda"), "a GPU", 1)
@@ -91,6 +92,11 @@ def check(found: list[Launches], budget: int, copies: int = 1) -> None:
         assert launches.synchronising == 0
     # The features of 128 images are summed at a time.
     assert sum(launches.total for launches in found) <= len(found) * budget, found[-1].launched
+
+
+@pytest.fixture(autouse=True)
+def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
+    return FakeCuda(monkeypatch)
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)

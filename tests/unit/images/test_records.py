@@ -91,9 +91,9 @@ def test_only_small_files_are_read_before_earlier_ones_are_decoded(monkeypatch: 
     together: list[int] = []
     decode = loader.decode_contents
 
-    def counted(contents: list[bytes | Pixels], max_pixels: int) -> list[DecodedImage | Exception]:
+    def counted(contents: list[bytes | Pixels], *limits: int) -> list[DecodedImage | Exception]:
         together.append(len(contents))
-        return decode(contents, max_pixels)
+        return decode(contents, *limits)
 
     def contents() -> Iterator[bytes | Pixels]:
         yield from [b"x" * 1000] * 3

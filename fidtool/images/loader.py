@@ -224,6 +224,22 @@ def _problem(error: Exception) -> tuple[str, str]:
     return "read", getattr(error, "strerror", None) or str(error)
 
 
+def _packed(batch: FetchedBatch, options: DecodeOptions, sharers: int, cutter: _Cutter) -> Iterator[_PackedBatch]:
+    """Yields the parts of a calling program's batch for the workers."""
+    files: list[str] = []
+    contents: list[Read | DecodedImage] = []
+    size = 0
+    for file, content in zip(batch.files, batch.contents, strict=True):
+        if size >= PART_BYTES or len(contents) >= cutter.at_once:
+            yield _PackedBatch.of(FetchedBatch(batch.number, files, contents, ends=False), sharers)
+            files, contents, size = [], [], 0
+        one = content if isinstance(content, bytes) else decode_contents([content], options.max_pixels)[0]
+        size += one.pixels.nbytes if isinstance(one, DecodedImage) else 0
+        files.append(file)
+        contents.append(one)
+    yield _PackedBatch.of(FetchedBatch(batch.number, files, contents, batch.ends), sharers)
+
+
 def whole_batches(parts: Iterable[DecodedBatch]) -> Iterator[DecodedBatch]:
     """Yields the batches that consist of these parts, without their pixels."""
     waiting: list[DecodedBatch] = []
@@ -247,21 +263,15 @@ class _PackedBatch:
     pixels: torch.Tensor | NDArray[np.uint8]
 
     @classmethod
-    def of(cls, batch: FetchedBatch, options: DecodeOptions, sharers: int) -> _PackedBatch:
-        contents = [
-            each if isinstance(each, bytes) else decode_contents([each], options.max_pixels)[0]
-            for each in batch.contents
-        ]
-        flat = [each.pixels.reshape(-1) for each in contents if isinstance(each, DecodedImage)]
-        pixels = np.concatenate(flat) if flat else np.empty(0, dtype=np.uint8)
-        shells = [
-            replace(each, pixels=np.empty((*each.pixels.shape[:2], 0), dtype=np.uint8))
-            if isinstance(each, DecodedImage)
-            else each
-            for each in contents
-        ]
-        sent, _ = _sendable(pixels, sharers)
-        return cls(replace(batch, files=list(batch.files), contents=shells), sent)
+    def of(cls, batch: FetchedBatch, sharers: int) -> _PackedBatch:
+        flat, contents = [], []
+        for each in batch.contents:
+            if isinstance(each, DecodedImage):
+                flat.append(each.pixels.reshape(-1))
+                each = replace(each, pixels=each.pixels[:, :, :0])
+            contents.append(each)
+        pixels, _ = _sendable(np.concatenate(flat) if flat else np.empty(0, dtype=np.uint8), sharers)
+        return cls(replace(batch, contents=contents), pixels)
 
     def unpacked(self) -> FetchedBatch:
         rest = np.asarray(self.pixels)
@@ -386,22 +396,25 @@ class _Cutter:
     """Divides batches of large images, so that several workers can decode one. Small images are not divided.
 
     The sizes of images are known once they are decoded, so the first parts contain one image.
+
+    Attributes:
+        at_once: number of images with `PART_BYTES` bytes of pixels, judged by the last ones.
     """
 
     def __init__(self) -> None:
-        self._at_once = 1
+        self.at_once = 1
 
     def observe(self, part: DecodedBatch) -> None:
         """Learns the size of images from a part that was decoded."""
         if part.sizes:
             size = sum(height * width * 3 for height, width in part.sizes)
-            self._at_once = max(1, PART_BYTES * len(part.sizes) // size)
+            self.at_once = max(1, PART_BYTES * len(part.sizes) // size)
 
     def __call__(self, batch: PlannedBatch) -> Iterator[PlannedBatch]:
         """Yields the parts of a batch."""
         start, count = 0, len(batch.indices)
         while start < count:
-            parts_left = -(-(count - start) // self._at_once)
+            parts_left = -(-(count - start) // self.at_once)
             stop = start + -(-(count - start) // parts_left)
             yield PlannedBatch(batch.number, batch.indices[start:stop], batch.ends and stop == count)
             start = stop
@@ -416,7 +429,8 @@ def _for_workers(
 ) -> Iterable[PlannedBatch | FetchedBatch | _PackedBatch]:
     """Returns the tasks of the workers. Images that can only be read sequentially are read ahead in this process."""
     if source is None or not isinstance(batches, Sequence):
-        return (_PackedBatch.of(batch, options, sharers) for batch in batches if isinstance(batch, FetchedBatch))
+        fetched = (batch for batch in batches if isinstance(batch, FetchedBatch))
+        return (part for batch in fetched for part in _packed(batch, options, sharers, cutter))
     if source.in_order:
         return Prefetcher(fetch_batches(source, batches, cutter))
     return chain.from_iterable(map(cutter, batches))

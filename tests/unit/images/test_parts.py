@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import threading
@@ -24,7 +25,7 @@ from fidtool.images import decode as decoding
 from fidtool.images import loader
 from fidtool.images.batches import FetchedBatch, PlannedBatch, plan_batches
 from fidtool.images.decode import DecodedImage, ImageProperties, decode
-from fidtool.images.loader import PART_BYTES, DecodedBatch, DecodeOptions, decode_parts, load
+from fidtool.images.loader import PART_BYTES, DecodedBatch, DecodeOptions, decode_parts, load, whole_batches
 from fidtool.images.workers import Workers
 from fidtool.sources.contents import Pixels
 from fidtool.sources.folder import list_folder
@@ -209,6 +210,31 @@ def contents(count: int) -> list[Any]:
     return [*map(Pixels, pixels), FILES["JPEG"], b"no image", Image.fromarray(pixels[0]), gray, OSError(5, "I/O error")]
 
 
+def whole(parts: list[DecodedBatch]) -> list[DecodedBatch]:
+    """Returns the batches with all their pixels."""
+    pixels: dict[int, list[NDArray[np.uint8]]] = {}
+    for part in parts:
+        pixels.setdefault(part.number, []).append(np.asarray(part.pixels))
+    return [replace(batch, pixels=np.concatenate(pixels[batch.number])) for batch in whole_batches(parts)]
+
+
+def test_photos_of_an_iterable_in_flight() -> None:
+    """A program's batch of 16 photos is sent to the workers one by one."""
+    taken, used, most = 0, 0, 0
+
+    def images() -> Iterator[Pixels]:
+        nonlocal taken
+        for _ in range(32):
+            taken += 1
+            yield Pixels(np.zeros((*PHOTO, 3), dtype=np.uint8))
+
+    stream = images()
+    batches = (FetchedBatch(number, [""] * 16, itertools.islice(stream, 16)) for number in range(2))
+    for part in load(None, batches, DecodeOptions(), 2, False, 1, PATIENCE, print):
+        most, used = max(most, taken - used), used + len(part.sizes)
+    assert (used, most) == (32, 6), "two for each worker, one that was received, and the next"
+
+
 @pytest.mark.parametrize("room", [True, False])
 def test_images_of_an_iterable_are_the_same_through_workers(room: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader, "_fits", lambda *_: room)
@@ -223,7 +249,7 @@ def test_images_of_an_iterable_are_the_same_through_workers(room: bool, monkeypa
         options = DecodeOptions(skip=True, records=True)
         return list(load(None, batches(), options, workers, False, 1, PATIENCE, lambda _: None))
 
-    alone, helped = found(0), found(2)
+    alone, helped = (whole(found(workers)) for workers in (0, 2))
     assert len(alone) == len(helped) == 6
     for one, other in zip(alone, helped, strict=True):
         assert one.sizes == other.sizes

@@ -105,7 +105,10 @@ class QuantizedFeatures:
         """All integers on the device, as int32 because they are below 2 ** 26; None if they take too much memory."""
         if 4 * len(self) * self.dims > _resident_bytes(self.device):
             return None
-        integers = torch.empty(len(self), self.dims, dtype=torch.int32, device=self.device)
+        try:
+            integers = torch.empty(len(self), self.dims, dtype=torch.int32, device=self.device)
+        except torch.cuda.OutOfMemoryError:  # other ranks share the device
+            return None
         for rows in parts_of(len(self), BLOCK_ROWS):
             integers[rows] = _rounded(self._features[rows], self.step, self.device).int()
         return integers

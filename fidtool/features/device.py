@@ -123,7 +123,11 @@ def _cuda_device(device: torch.device, launch: Launch) -> Device:
         named = option("device", f"{device}")
         problem = f"{named}: this machine has only {count} CUDA devices, cuda:0 to cuda:{count - 1}"
         raise InputError(problem, setting="device")
-    index = launch.local_rank % count if device.index is None else device.index
+    index = device.index
+    if index is None:
+        # A program without a launcher has selected its device; one process per GPU is usual even there.
+        chosen = launch.local_world_size == 1 and torch.cuda.is_initialized()
+        index = torch.cuda.current_device() if chosen else launch.local_rank % count
     # A launcher may hide the other ranks' GPUs, so that each rank's GPU has the index 0. torch 2.4 knows no UUIDs.
     identity = str(getattr(torch.cuda.get_device_properties(index), "uuid", index))
     return Device(torch.device("cuda", index), torch.cuda.get_device_name(index), 1, identity)

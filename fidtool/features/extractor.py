@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import hashlib
 import queue
 import threading
@@ -11,7 +12,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import Any, Generic, TypeVar
@@ -21,7 +21,7 @@ import torch
 from fidtool.distributed.replicas import named_tensors
 from fidtool.errors import FidtoolError, RunError, option
 from fidtool.features.definition import Definition
-from fidtool.features.device import Device
+from fidtool.features.device import Device, transfer_to
 from fidtool.features.network import fixed_batch
 from fidtool.features.preparation import Preparation
 from fidtool.features.resize import network_input, resize
@@ -107,7 +107,7 @@ class Extractor:
         Returns:
             float32 tensor of shape (len(images), 3, input size, input size), channels-last in memory.
         """
-        with torch.inference_mode():
+        with torch.inference_mode(), self._explained(len(images)):
             size = self.definition.input_size
             return network_input(images, size, self._preparation, self._offset, self._scale)
 
@@ -143,20 +143,23 @@ class Extractor:
         return next(iter(vectors.values()))
 
     def _vectors(self, x: torch.Tensor, run: Run) -> dict[str, torch.Tensor]:
-        output = self._forward(x, run)
+        with self._explained(len(x)):
+            output = run(x)
         outputs = output if len(self.definitions) > 1 else (output,)
         parts = dict(zip(self.definitions, outputs, strict=True))
         return {layer: _vectors_of(part, len(x), self.definitions[layer]) for layer, part in parts.items()}
 
-    def _forward(self, x: torch.Tensor, run: Run) -> Any:
+    @contextlib.contextmanager
+    def _explained(self, count: int) -> Iterator[None]:
+        """Context manager that names the network and the number of images in the error of its block."""
         try:
-            return run(x)
+            yield
         except FidtoolError:
             raise
         except (Exception, SystemExit) as error:
             message = " ".join(str(error).split())[:300]
             what = f"{type(error).__name__}: {message}" if message else type(error).__name__
-            problem = f"{self.definition.extractor} failed on a batch of {counted(len(x), 'image')}: {what}"
+            problem = f"{self.definition.extractor} failed on a batch of {counted(count, 'image')}: {what}"
             if isinstance(error, torch.cuda.OutOfMemoryError):
                 remedy = f"try a smaller {option('batch_size')}"
                 raise RunError(problem, remedy, setting="batch_size") from error
@@ -214,12 +217,14 @@ class Networks:
 
     Attributes:
         device: the device on which they run.
+        transfer: copies pixels to it.
         definitions: the definitions of the features by layer.
     """
 
     def __init__(self, extractors: Mapping[str, Extractor]) -> None:
         self._extractors = tuple(extractors.values())
         self.device = self._extractors[0].device
+        self.transfer = transfer_to(self.device.torch_device)
         self.definitions = {layer: each for network in self._extractors for layer, each in network.definitions.items()}
 
     def run(
@@ -228,7 +233,7 @@ class Networks:
         images: Callable[[Item], list[torch.Tensor]],
         ends: Callable[[Item], bool],
         stop: Callable[[], bool],
-        timed: Callable[[], AbstractContextManager[None]],
+        timed: Callable[[], contextlib.AbstractContextManager[None]],
         in_turns: bool,
     ) -> Iterator[tuple[list[Item], dict[str, torch.Tensor] | None]]:
         """Run forward passes over a stream of batches, in order.
@@ -278,7 +283,8 @@ def _vectors_of(output: Any, count: int, definition: Definition) -> torch.Tensor
     if not isinstance(output, torch.Tensor) or output.shape != expected:
         shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
         raise RunError(f"{definition.extractor} returned {shape} for {count} images, not {expected}")
-    return output.float()
+    # A custom network may write the next result into the same memory, while this one is still being copied.
+    return output.float() if definition.standard else output.to(torch.float32, copy=True)
 
 
 @dataclass(frozen=True)

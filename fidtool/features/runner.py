@@ -10,6 +10,7 @@ import tempfile
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -271,11 +272,10 @@ class Graphed:
         except RuntimeError as error:
             self.failed = _first_message(error, handled)
         # Only here, because the exception keeps the recorded tensors alive.
-        with contextlib.suppress(RuntimeError):  # a failed GPU refuses this too
-            torch.cuda.synchronize(self._device)
-            graph.reset()
-            end_failed_capture(torch.cuda.current_device(), pool)
-            torch.cuda.empty_cache()
+        release = partial(end_failed_capture, torch.cuda.current_device(), pool)
+        for step in (partial(torch.cuda.synchronize, self._device), graph.reset, release, torch.cuda.empty_cache):
+            with contextlib.suppress(RuntimeError):  # a failed GPU refuses this too
+                step()
 
     def _checked(self, recording: _Recording, x: torch.Tensor) -> _Recording:
         """The recording. Raises a RuntimeError if its results differ from the function's in a single bit."""

@@ -124,11 +124,12 @@ class Prefetcher(Iterator[T]):
 
     Args:
         batches: the other iterator. Its exceptions are raised by ``next``.
+        depth: maximum number of batches that wait to be used.
     """
 
-    def __init__(self, batches: Iterator[T]) -> None:
+    def __init__(self, batches: Iterator[T], depth: int = _DEPTH) -> None:
         self._batches = batches
-        self._ready: queue.Queue[T | BaseException] = queue.Queue(_DEPTH)
+        self._ready: queue.Queue[T | BaseException] = queue.Queue(depth)
         self._gone = threading.Event()
         self._thread: threading.Thread | None = None
 

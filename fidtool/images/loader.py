@@ -26,6 +26,8 @@ PART_BYTES = 1 << 24
 """Bytes of pixels above which a batch is sent in parts. A worker has up to three parts in memory."""
 _PIPE_BYTES = 1 << 20
 """Largest size of pixels that is sent through a pipe. Shared memory costs about 0.3 ms per message."""
+_PINNED_AHEAD = 2
+"""Number of parts that wait in page-locked memory, of which torch reserves up to twice their size."""
 _SHARED_MEMORY = "/dev/shm"
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Errors that reading an intact file may cause on an overloaded machine. Such files are not skipped, because the result
@@ -376,8 +378,8 @@ def load(
     else:
         decoded = workers
     if pin_memory:
-        decoded = map(_pin(torch.cuda.current_device()), decoded)
-        decoded = decoded if source is None else Prefetcher(decoded)
+        decoded = _pinned(decoded, torch.cuda.current_device())
+        decoded = decoded if source is None else Prefetcher(decoded, _PINNED_AHEAD)
     try:
         for part in decoded:
             cutter.observe(part)
@@ -445,12 +447,15 @@ def _for_this_process(
     return Prefetcher(fetch_batches(source, batches, lambda batch: [batch]))
 
 
-def _pin(device: int) -> Callable[[DecodedBatch], DecodedBatch]:
-    """Returns a function that page-locks the pixels of a batch, in any thread."""
+def _pinned(decoded: Iterator[DecodedBatch], device: int) -> Iterator[DecodedBatch]:
+    """Yields batches with page-locked pixels. May run in any thread, each of which has its own current device.
 
-    def pin(batch: DecodedBatch) -> DecodedBatch:
-        with torch.cuda.device(device):  # each thread has its own; the default would use memory of GPU 0
+    Without workers, the code of a calling program that reads images runs here, too.
+    """
+    while True:
+        with torch.cuda.device(device):
+            batch = next(decoded, None)
+            if batch is None:
+                return
             batch.pixels = torch.as_tensor(batch.pixels).pin_memory()
-        return batch
-
-    return pin
+        yield batch

@@ -13,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError, option
-from fidtool.features.device import transfer_to
 from fidtool.features.extractor import Networks
 from fidtool.images.batches import FetchedBatch, PlannedBatch, deal, fetch_batch, plan_batches
 from fidtool.images.loader import DecodedBatch, DecodeOptions, decode_parts, joined, load
@@ -64,7 +63,6 @@ class Extraction:
         self._options = DecodeOptions(
             self._settings.on_error == "skip", self._settings.max_pixels, self._settings.diagnose
         )
-        self._transfer = transfer_to(run.device.torch_device)
         self.images = self.forward_passes = self.resumed = 0
 
     def run(self, number: int, source: ImageSet, marks: NDArray[np.uint64]) -> PartialStatistics:
@@ -172,9 +170,15 @@ class Extraction:
                     if self._checkpoint is not None and self._checkpoint.due():
                         self._checkpoint.save(number, statistics)
                 statistics.flush()  # here, where a failure reaches every rank, not between two collectives
-            finally:
-                if self._checkpoint is not None:
-                    self._checkpoint.save(number, statistics)
+            except BaseException:
+                with contextlib.suppress(RuntimeError):  # of a GPU that has failed: the first error is reported
+                    self._save(number, statistics)
+                raise
+            self._save(number, statistics)
+
+    def _save(self, number: int, statistics: PartialStatistics) -> None:
+        if self._checkpoint is not None:
+            self._checkpoint.save(number, statistics)
 
     def _extract_stream(self, stream: Stream, name: str, statistics: PartialStatistics) -> None:
         # Closed here, while torch's settings can still be switched to the calling program's.
@@ -228,9 +232,9 @@ class Extraction:
     def _pixels(self, part: DecodedBatch) -> list[torch.Tensor]:
         clock, share = self._run.clock, 1 / self._run.device.forward_threads
         with clock.busy("network", share):  # waiting here means that the GPU is busy
-            self._transfer.await_room()
+            self._networks.transfer.await_room()
         with clock.busy("transfer", share):
-            return part.take_images(self._transfer)
+            return part.take_images(self._networks.transfer)
 
     def _add(
         self, batch: DecodedBatch, features: Mapping[str, torch.Tensor] | None, statistics: PartialStatistics

@@ -7,6 +7,7 @@ import os
 import time
 import traceback
 from collections.abc import Generator, Iterable, Mapping, Sequence
+from multiprocessing import parent_process
 from typing import Any
 
 import numpy as np
@@ -122,9 +123,9 @@ class Images:
 
 
 def _uses_accelerator(images: Any) -> bool:
-    """Whether a tensor, or the first image of a list or tuple, is on an accelerator."""
-    if isinstance(images, (list, tuple)) and images:
-        return _uses_accelerator(images[0])
+    """Whether a tensor, or an image in a list or tuple, is on an accelerator."""
+    if isinstance(images, (list, tuple)):
+        return any(map(_uses_accelerator, images))
     if isinstance(images, Mapping):
         return any(map(_uses_accelerator, images.values()))
     return hasattr(images, "detach") and images.device.type not in ("cpu", "meta")
@@ -240,7 +241,8 @@ class MemoryReader(Reader):
             return error
         except Exception as error:
             message = f"{what} raised {exception_summary(error)}"
-            if "forked subprocess" in str(error):  # torch's message about CUDA
+            if "CUDA" in str(error) and parent_process() is not None:
+                # A decoding worker is a fork of the process that uses the GPU.
                 message += f": return tensors on the CPU, or pass {option('num_workers', 0)}"
             return ProgramError(message)
         if len(contents) != 1:

@@ -367,9 +367,14 @@ def check_exact_products(device: torch.device) -> None:
         return integers.double().to(device).repeat(down, copies)
 
     one, other = tiled(rows, 1), tiled(small, copies)
-    # The Gram matrix of the sums, and inner products of as many terms as a feature has dimensions.
+    # The Gram matrix of the sums, and inner products of as many terms as a feature has dimensions, as in distances and
+    # resizes: a library may decide for each function.
     differ = (one.T @ one != tiled(rows.T @ rows, copies)).any()
-    differ |= (other @ other.T != tiled(copies * (small @ small.T), copies)).any()
+    products = tiled(copies * (small @ small.T), copies)
+    squares = products.diagonal()
+    differ |= (other @ other.T != products).any()
+    differ |= (torch.addmm(squares, other, other.T, alpha=-2.0) != squares - 2.0 * products).any()
+    differ |= (torch.bmm(other[None], other.T[None])[0] != products).any()
     if differ.item():
         raise RunError(
             f"float64 matrix products on {device} are not exact, so that results would not be reproducible:",

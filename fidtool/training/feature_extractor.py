@@ -72,7 +72,9 @@ class SharedExtractor:
         """The network, moved to ``device``."""
         extractor = self._loaded()
         if device != extractor.device.torch_device:
-            self._extractor = extractor = extractor.on(device_here(device))
+            # Tensors that are moved in inference mode could not be used with gradients later.
+            with torch.inference_mode(False), torch.no_grad():
+                self._extractor = extractor = extractor.on(device_here(device))
         return extractor
 
     def _loaded(self) -> Extractor:

@@ -123,12 +123,12 @@ def test_caller_code_may_use_torchs_newer_precision_settings(place: Path, progra
     """Runs in a separate process, because torch remembers which of its two precision APIs a program has used."""
     code = f"""
 import torch, fidtool, numpy as np
-from fidtool.features.extractor import Networks
-seen, features = set(), Networks.features
-def noted(self, images):
+from fidtool.features.extractor import Extractor
+seen, vectors = set(), Extractor.vectors
+def noted(self, inputs):
     seen.add(torch.backends.mkldnn.conv.fp32_precision)
-    return features(self, images)
-Networks.features = noted
+    return vectors(self, inputs)
+Extractor.vectors = noted
 def made():
     for n in range({COUNT}):
         torch.backends.cuda.matmul.fp32_precision = "tf32"

@@ -121,7 +121,7 @@ class Paced(torch.nn.Module):
 
 
 def _break_decode() -> None:
-    whole, calls = decoding.decode, []
+    whole, calls = decoding._from_file, []
 
     def decode(data: bytes, max_pixels: int) -> DecodedImage:
         calls.append(0)
@@ -129,7 +129,7 @@ def _break_decode() -> None:
             fail()
         return whole(data, max_pixels)
 
-    replace(decoding, "decode", decode)
+    replace(decoding, "_from_file", decode)
 
 
 if HERE and FAULT == "decode":

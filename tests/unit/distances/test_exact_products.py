@@ -149,6 +149,19 @@ def test_distances_have_the_same_bits_if_the_integers_stay_on_the_device(monkeyp
     assert measured() == (*read_again, many), "sets that are too large are read as on the CPU"
 
 
+def test_a_device_without_room_is_not_asked_again(resident: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several ranks on one GPU see the same free memory."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise torch.cuda.OutOfMemoryError
+
+    x = normal(50, 8, 3)
+    (features,) = quantize_features([x], 18, alone(), CPU)
+    monkeypatch.setattr(exact.torch, "empty", refuse)
+    block = features.block(slice(0, 20))
+    np.testing.assert_array_equal(block.integers, np.rint(x[:20].astype(np.float64) * 2**18))
+
+
 def test_a_quarter_of_the_free_memory_of_a_gpu_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (4000 + device.index, 9000))
     assert exact._resident_bytes(torch.device("cuda", 3)) == 1000

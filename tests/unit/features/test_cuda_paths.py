@@ -151,6 +151,16 @@ def test_no_reference_to_a_failed_graph_remains(cuda: FakeCuda, fails: str) -> N
         gc.enable()
 
 
+def test_each_step_after_a_failure_is_tried(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    cuda.fails = "end"
+    monkeypatch.setattr(torch.cuda, "synchronize", refuse)
+    Graphed(Counting(cuda), CPU)(batch())
+    assert {"reset", "empty the cache"} <= set(cuda.log)
+
+
 def test_the_reason_is_not_an_exception_of_the_program(cuda: FakeCuda) -> None:
     cuda.fails = "end"
     graphed = Graphed(Counting(cuda), CPU)

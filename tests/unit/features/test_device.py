@@ -74,6 +74,16 @@ def test_gpus_are_assigned_by_local_rank() -> None:
 
 
 @pytest.mark.usefixtures("two_gpus")
+def test_a_program_without_a_launcher_has_chosen_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example, one that starts its processes with torch.multiprocessing.spawn."""
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    assert str(choose_device(None, Launch()).torch_device) == "cuda:1"
+    assert str(choose_device("cuda:0", Launch()).torch_device) == "cuda:0"
+    assert str(choose_device("cuda", Launch("env", 0, 2, 0, 2)).torch_device) == "cuda:0"
+
+
+@pytest.mark.usefixtures("two_gpus")
 def test_without_uuids_the_index_identifies_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in torch 2.4."""
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace())

@@ -13,7 +13,11 @@ import torch
 from PIL import Image
 
 import fidtool
+from fidtool.distributed.launch import Launch
+from fidtool.features.catalogue import network_extractor
+from fidtool.features.device import device_of
 from fidtool.settings import Settings
+from fidtool.training.feature_extractor import SharedExtractor
 from support.own_networks import SETTINGS, make_place, save_script
 from support.places import TINY
 from support.published_networks import built
@@ -93,3 +97,46 @@ def test_training_accepts_every_protocol(place: Path, protocol: str) -> None:
     assert images.grad is not None
     assert images.grad.abs().max() > 0
     assert extractor.definition.protocol_name == ("tensorflow" if protocol == "adm" else protocol)
+
+
+class Reusing(torch.nn.Module):
+    """Writes all results into the same memory, as a network that replays a CUDA graph does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.result = torch.zeros(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.result[: len(x)].copy_(x.mean((2, 3)))
+
+
+def test_features_do_not_change_with_the_next_batch() -> None:
+    cpu = device_of(torch.device("cpu"), Launch())
+    network = fidtool.Network(Reusing(), input_size=4)
+    extractor = network_extractor(network, "reusing", None, cpu)
+    first = extractor.features([torch.full((4, 4, 3), 200, dtype=torch.uint8)])
+    extractor.features([torch.zeros(4, 4, 3, dtype=torch.uint8)])
+    assert first.min() > 0
+
+
+def test_a_gpu_without_memory_for_resizing_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    cpu = device_of(torch.device("cpu"), Launch())
+    extractor = network_extractor(fidtool.Network(torch.nn.AvgPool2d(4), input_size=4), "mean", None, cpu)
+    monkeypatch.setattr("fidtool.features.extractor.network_input", refuse)
+    with pytest.raises(fidtool.RunError, match=r"a batch of 1 image: .*out of memory; try a smaller batch"):
+        extractor.features([torch.zeros(4, 4, 3, dtype=torch.uint8)])
+
+
+def test_a_network_moved_in_inference_mode_is_differentiable_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Validation before the first training step moves it to the GPU; here, to another name of the CPU."""
+    network = fidtool.Network(torch.nn.Conv2d(3, 2, 1), input_size=4)
+    shared = SharedExtractor(network, None, None)
+    monkeypatch.setattr(torch.nn.Module, "to", lambda self, *_: self._apply(torch.clone))
+    with torch.inference_mode():
+        extractor = shared.extractor(torch.device("cpu", 0))
+    images = torch.rand(2, 3, 4, 4, requires_grad=True)
+    extractor.differentiable(images).sum().backward()
+    assert images.grad is not None

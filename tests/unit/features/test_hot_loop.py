@@ -25,14 +25,14 @@ from support.launches import Launches, fake_gpu
 
 GPU = Device(torch.device("cuda"), "a GPU", 1)
 BUDGETS = {
-    "pytorch-fid": (16, 37),
-    "tensorflow": (32, 93),
-    "clean": (16, 45),
-    "torchmetrics": (15, 37),
-    "stylegan": (32, 93),
+    "pytorch-fid": (17, 38),
+    "tensorflow": (33, 94),
+    "clean": (17, 46),
+    "torchmetrics": (16, 38),
+    "stylegan": (33, 94),
 }
 """Launches for a batch of 64 images of one size, and of eight sizes: the pixels' copy, resizing, 1 for the network of
-this test, and the sums (19 for 128 images)."""
+this test, 1 for a copy of a custom network's result, and the sums (19 for 128 images)."""
 
 
 class Mean(nn.Module):
@@ -116,4 +116,4 @@ def test_a_batch_of_eight_sizes(name: str) -> None:
 def test_a_batch_in_parts() -> None:
     with fake_gpu():
         found = run("bilinear", [(3000, 4000)], 9, parts=8)
-    check(found, 52, copies=8)
+    check(found, 53, copies=8)

@@ -32,7 +32,15 @@ from fidtool.sources.folder import list_folder
 from fidtool.sources.memory import Images
 from support.pictures import make_pictures
 from support.places import TINY
-from support.processes import PATIENCE
+from support.processes import PATIENCE, wait_until
+
+
+@pytest.fixture(autouse=True)
+def workers_end() -> Iterator[None]:
+    """Checks that no worker is left: as a fork, it would keep files of this process open."""
+    yield
+    wait_until(lambda: not multiprocessing.active_children(), "a worker is left")
+
 
 PHOTO = (3000, 4000)
 PHOTO_BYTES = 3000 * 4000 * 3
@@ -158,32 +166,34 @@ class OnGpu:
 
     device = torch.device("cuda")
 
-    def __init__(self, pixels: NDArray[np.uint8]) -> None:
-        self.pixels, self.process = pixels, os.getpid()
+    def __init__(self, pixels: NDArray[np.uint8], message: str = "CUDA error") -> None:
+        self.pixels, self.process, self.message = pixels, os.getpid(), message
 
     def detach(self) -> OnGpu:
         return self
 
     def cpu(self) -> torch.Tensor:
         if os.getpid() != self.process:
-            raise RuntimeError("Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, …")
+            raise RuntimeError(self.message)
         return torch.from_numpy(self.pixels)
 
 
 @pytest.mark.parametrize("wrap", [lambda x: x, lambda x: (x, 3), lambda x: {"image": x, "label": 3}])
 def test_images_on_a_gpu_reach_the_workers(wrap: Callable[[OnGpu], Any]) -> None:
     pixels = [np.full((6, 6, 3), number, np.uint8) for number in range(6)]
-    source = Images([wrap(OnGpu(each)) for each in pixels], name="real").image_set(None)
+    on_gpu = [wrap(OnGpu(each)) for each in pixels]
+    source = Images([pixels[0], *on_gpu[1:]], name="real").image_set(None)
     batches = [PlannedBatch(number, indices) for number, indices in enumerate(plan_batches(source, 2))]
     parts = load(source, batches, DecodeOptions(), 2, False, 1, PATIENCE, print)
     found = sorted(int(image[0, 0, 0]) for part in parts for image in part.take_images(lambda x: x))
     assert found == list(range(6))
 
 
-def test_a_dataset_that_returns_images_on_a_gpu_is_told_what_to_do() -> None:
+@pytest.mark.parametrize("message", ["Cannot re-initialize CUDA in forked subprocess.", "CUDA error: initialization"])
+def test_a_dataset_that_returns_images_on_a_gpu_is_told_what_to_do(message: str) -> None:
     class Dataset:
         def __init__(self) -> None:
-            self.image = OnGpu(np.zeros((6, 6, 3), np.uint8))
+            self.image = OnGpu(np.zeros((6, 6, 3), np.uint8), message)
 
         def __len__(self) -> int:
             return 2
@@ -289,5 +299,7 @@ def test_workers_do_not_touch_cuda(form: str, tmp_path: Path) -> None:
     evaluation = fidtool.compute(forms[form], folder, extractor=TINY, num_workers=2, batch_size=4, cache=False)
     assert evaluation.run.num_workers == 2
     assert evaluation.results[0].count_real == 12
+    poisoned = Workers(lambda _: [torch.cuda.current_device()], [0], 1, PATIENCE)
     with pytest.raises(RunError, match="forked"):
-        list(Workers(lambda _: [torch.cuda.current_device()], [0], 1, PATIENCE))
+        next(poisoned)
+    poisoned.end()

@@ -289,6 +289,20 @@ def test_one_wrong_product_is_reported(wrong: int, monkeypatch: pytest.MonkeyPat
         check_exact_products(torch.device("cpu"))
 
 
+@pytest.mark.parametrize("name", ["addmm", "bmm"])
+def test_each_kind_of_product_is_checked(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    product = getattr(torch, name)
+
+    def perturbed(*args: Any, **kwargs: Any) -> torch.Tensor:
+        result: torch.Tensor = product(*args, **kwargs)
+        result.view(-1)[7] += 1
+        return result
+
+    monkeypatch.setattr(torch, name, perturbed)
+    with pytest.raises(RunError, match="not exact"):
+        check_exact_products(torch.device("cpu"))
+
+
 def test_emulated_products_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """Products of float64 from four products of float32 have about 48 bits."""
     product = torch.Tensor.__matmul__

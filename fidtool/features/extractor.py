@@ -354,7 +354,7 @@ def side_by_side(
     batch: list[Item] = []
     try:
         while True:
-            some = stages.next_batches(wanted, max(1, threads)) if in_turns else list(islice(wanted, 1))
+            some = stages.next_batches(wanted, threads) if in_turns and threads else list(islice(wanted, 1))
             for part in some:
                 future = pool.submit((part, earlier))
                 waiting.append((part, future))

@@ -161,6 +161,18 @@ def test_batches_of_parts_are_complete_and_in_order(threads: int, in_turns: bool
         list(side_by_side(iter(parts), stages(calls, fail=4), threads, lambda: False, in_turns))
 
 
+def test_without_threads_a_part_is_processed_before_the_next_is_read() -> None:
+    """On a GPU, the photos of an iterable's batch are not all in memory."""
+    calls: list[tuple[str, int]] = []
+
+    def parts() -> Iterator[int]:
+        for part in range(1, 7):
+            assert len(calls) == part - 1
+            yield part
+
+    assert len(list(side_by_side(parts(), stages(calls), 0, lambda: False, in_turns=True))) == 2
+
+
 class OnGpu:
     """An image on a GPU: only this process can copy it."""
 

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from itertools import islice, takewhile
+from itertools import takewhile
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -315,16 +315,6 @@ class Stages(Generic[Item, Prepared, Result]):
         inputs = [each for each in (*(future.result() for future in earlier), prepared) if each is not None]
         return self.features(inputs) if inputs else None
 
-    def next_batches(self, parts: Iterator[Item], count: int) -> list[Item]:
-        """Return the parts of the next ``count`` batches."""
-        some = []
-        for part in parts:
-            some.append(part)
-            count -= self.ends(part)
-            if not count:
-                break
-        return some
-
 
 def side_by_side(
     parts: Iterator[Item],
@@ -347,32 +337,38 @@ def side_by_side(
     Yields:
         The parts of each batch with its features; None for a batch without images.
     """
-    pool = ForwardThreads(threads, stages.process)
+    pool, here = ForwardThreads(threads, stages.process), ForwardThreads(0, stages.process)
+    alone = in_turns and threads > 0
     waiting: deque[tuple[Item, Future[Any]]] = deque()
     wanted = takewhile(lambda _: not stop(), parts)
-    earlier: list[Future[Any]] = []
+    earlier: list[Any] = []
     batch: list[Item] = []
     try:
         while True:
-            some = stages.next_batches(wanted, threads) if in_turns and threads else list(islice(wanted, 1))
-            for part in some:
-                future = pool.submit((part, earlier))
-                waiting.append((part, future))
-                earlier = [] if stages.ends(part) else [*earlier, future]
-            while waiting and (in_turns or not some or len(waiting) > threads or waiting[0][1].done()):
+            some: list[tuple[Item, list[Any], Future[Any] | None]] = []
+            for part in wanted:
+                last = stages.ends(part)
+                # If no thread may work now, this one prepares the parts before the last, to free their images.
+                future = None if alone and last else (here if alone else pool).submit((part, earlier))
+                some.append((part, earlier, future))
+                earlier = [] if last else [*earlier, future]
+                if not alone or sum(each is None for _, _, each in some) == threads:
+                    break
+            waiting += [(part, future or pool.submit((part, before))) for part, before, future in some]
+            while waiting and (alone or not some or len(waiting) > threads or waiting[0][1].done()):
                 if _stopped_before(waiting[0][1], stop):
                     return
-                part, future = waiting.popleft()
+                part, done = waiting.popleft()
                 batch.append(part)
-                result = future.result()
+                result = done.result()
                 if stages.ends(part):
                     yield batch, result
                     batch = []
             if not some:
                 return
     finally:
-        for _, future in waiting:
-            future.cancel()
+        for _, each in waiting:
+            each.cancel()
         pool.close(0.0 if stop() else _LEAVING_SECONDS)
 
 

@@ -98,19 +98,21 @@ def fetch_batch(source: ImageSet, batch: PlannedBatch) -> FetchedBatch:
 
 
 def fetch_batches(
-    source: ImageSet, batches: Sequence[PlannedBatch], cut: Callable[[PlannedBatch], Iterable[PlannedBatch]]
+    source: ImageSet,
+    batches: Sequence[PlannedBatch],
+    cut: Callable[[PlannedBatch], Iterable[PlannedBatch]] | None = None,
 ) -> Iterator[FetchedBatch]:
-    """Yields the contents of batches, part by part. A source that can only be read sequentially is read in one pass.
+    """Yields the contents of batches. A source that can only be read sequentially is read in one pass.
 
     Args:
         source: the images.
         batches: the batches.
-        cut: divides a batch into parts.
+        cut: divides a batch into parts; None does not divide batches.
     """
     stream = None
     if source.in_order and batches:
         stream = source.stream(np.concatenate([np.asarray(batch.indices, dtype=np.int64) for batch in batches]))
-    for part in chain.from_iterable(map(cut, batches)):
+    for part in batches if cut is None else chain.from_iterable(map(cut, batches)):
         files = list(map(source.file, part.indices))
         contents = list(source.contents(part.indices)) if stream is None else [next(stream, _TOO_FEW) for _ in files]
         yield FetchedBatch(part.number, files, contents, part.ends)

@@ -169,7 +169,7 @@ def _roughness(green: NDArray[np.float32], neighbours: NDArray[np.uint8]) -> NDA
     scatter = size * _sums_of_squares(green) - total**2
     differences = _sums_of_squares(neighbours - green[..., : neighbours.shape[2]])
     # The mean squared step divided by twice the variance, where the variance is scatter / size ** 2.
-    with np.errstate(invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):  # where all sampled values are equal
         ratios = 50 * differences * size**2 / (steps * scatter)
     return np.where(scatter * steps > 0, np.minimum(ratios, 255), 0)
 

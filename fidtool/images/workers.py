@@ -89,6 +89,7 @@ class Workers(Iterator[Result], Generic[Task, Result]):
         self._workers: list[_Worker] = []
         self._turns: deque[_Worker] = deque()  # one for each task that was sent, in the order of the tasks
         self._started = self._frozen = False
+        self._failure: Exception | None = None
         self._limit = math.inf  # when the present wait for a pipe is too long
         self._ending = threading.Event()
         get_temp_dir()  # otherwise each worker creates one, and leaves it when it is killed
@@ -106,6 +107,7 @@ class Workers(Iterator[Result], Generic[Task, Result]):
 
         Raises:
             RunError: if a worker died, raised an exception, or produced no result in time.
+            Exception: what reading the tasks raised, after the results of the earlier tasks.
         """
         if not self._started:
             self._started = True
@@ -113,7 +115,7 @@ class Workers(Iterator[Result], Generic[Task, Result]):
                 self._send(worker)
         if not self._turns:
             self._finish()
-            raise StopIteration
+            raise self._failure or StopIteration
         worker = self._turns[0]
         result, is_last = self._received(worker)
         if is_last:
@@ -124,9 +126,12 @@ class Workers(Iterator[Result], Generic[Task, Result]):
         return result
 
     def _send(self, worker: _Worker) -> None:
-        for task in islice(self._tasks, 1):
-            self._send_bytes(worker, ForkingPickler.dumps(task))
-            self._turns.append(worker)
+        try:
+            for task in islice(self._tasks, 1):
+                self._send_bytes(worker, ForkingPickler.dumps(task))
+                self._turns.append(worker)
+        except Exception as error:  # raised after the results of the earlier tasks
+            self._tasks, self._failure = iter(()), error
 
     def _send_bytes(self, worker: _Worker, data: bytes | memoryview) -> None:
         with contextlib.suppress(OSError), self._limited():  # if it died, that is noticed when its result is due

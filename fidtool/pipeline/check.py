@@ -14,8 +14,9 @@ from fidtool.diagnose.findings import Finding
 from fidtool.errors import InputError
 from fidtool.features.device import available_cores
 from fidtool.images.batches import PlannedBatch, deal, plan_batches
+from fidtool.images.decoded import DecodeOptions, whole_batches
 from fidtool.images.integrity import IntegrityCheck, broadcast_images
-from fidtool.images.loader import DecodeOptions, load, whole_batches
+from fidtool.images.loader import LoadOptions, load
 from fidtool.images.records import RECORD, ImageRecords
 from fidtool.pipeline.inputs import open_source
 from fidtool.pipeline.run import RunContext
@@ -143,7 +144,8 @@ class _CheckedSet:
         if workers is None:
             workers = min(8, available_cores() // ranks, len(mine) // _BATCHES_PER_WORKER)
         total = sum(len(batch.indices) for batch in mine)
-        loaded = load(images, mine, options, workers, False, ranks, settings.timeout, self._run.console.warn)
+        warn, patience = self._run.console.warn, settings.timeout
+        loaded = load(images, mine, LoadOptions(options, workers, ranks_here=ranks, patience=patience, complain=warn))
         with self._run.console.progress(images.path, total) as progress, contextlib.closing(loaded):
             for batch in whole_batches(loaded):
                 if batch.failure is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from fidtool.errors import InputError, option
 from fidtool.features.extractor import Networks
-from fidtool.images.batches import FetchedBatch, PlannedBatch, deal, fetch_batch, plan_batches
-from fidtool.images.loader import DecodedBatch, DecodeOptions, decode_parts, joined, load
+from fidtool.images.batches import PlannedBatch, deal, fetch_batch, plan_batches
+from fidtool.images.decoded import DecodedBatch, DecodeOptions, decode_parts, joined
+from fidtool.images.loader import LoadOptions, load, load_stream
 from fidtool.images.stream import Stream, StreamPlan
 from fidtool.names import counted
 from fidtool.pipeline.run import RunContext
@@ -159,7 +160,7 @@ class Extraction:
         # Closed here, because the caller may keep an exception, and with it the decoding workers.
         with (
             self._run.console.progress(source.path, total) as progress,
-            contextlib.closing(self._load(source, mine)) as decoded,
+            contextlib.closing(load(source, mine, self._load_options())) as decoded,
         ):
             try:
                 for batch, features in self._features(self._usable(decoded, source)):
@@ -185,7 +186,7 @@ class Extraction:
         with (
             self._run.console.progress(name, None) as progress,
             contextlib.closing(iter(stream)) as fetched,
-            contextlib.closing(self._load(None, fetched)) as loaded,
+            contextlib.closing(load_stream(fetched, self._load_options())) as loaded,
         ):
             usable = self._usable(loaded)
             for batch, features in self._features(usable, in_turns=True):
@@ -197,12 +198,15 @@ class Extraction:
                     break
             statistics.flush()
 
-    def _load(
-        self, source: ImageSet | None, mine: list[PlannedBatch] | Iterator[FetchedBatch]
-    ) -> Generator[DecodedBatch, None, None]:
-        pin = self._run.device.torch_device.type == "cuda"
-        ranks_here, patience = self._world.launch.local_world_size, self._settings.timeout
-        return load(source, mine, self._options, self._num_workers, pin, ranks_here, patience, self._warn)
+    def _load_options(self) -> LoadOptions:
+        return LoadOptions(
+            self._options,
+            self._num_workers,
+            pin_memory=self._run.device.torch_device.type == "cuda",
+            ranks_here=self._world.launch.local_world_size,
+            patience=self._settings.timeout,
+            complain=self._warn,
+        )
 
     def _usable(self, decoded: Iterator[DecodedBatch], source: ImageSet | None = None) -> Iterator[DecodedBatch]:
         """Yields the batches. Raises if a file cannot be read, or too many of a set of known length are skipped."""

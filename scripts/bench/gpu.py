@@ -27,7 +27,7 @@ import click
 from bench.report import Machine, json_option, machine_facts, publish
 
 PASS, FAIL, SKIP, MEASURED = "pass", "FAIL", "skip", "measured"
-_LIMIT_SECONDS = 300.0
+_LIMIT_SECONDS = 180.0
 _GRACE_SECONDS = 5.0
 _WEIGHTS = "weights"
 
@@ -236,6 +236,8 @@ def gpu(parts: tuple[str, ...], device: str | None, small: bool, images: int, js
     machine = machine_facts(device)
     if device is None and machine.device == "cpu":
         raise click.ClickException("torch finds no GPU on this machine: --device cpu runs the parts on the CPU")
+    if not machine.device.startswith(("cpu", "cuda")):
+        raise click.ClickException(f"--device {device} is not supported: use cuda, cuda:1 or cpu")
     click.echo("\n".join(machine.lines()))
     report = Report(json_file, machine, {"parts": list(parts or PARTS), "small": small, "images": images})
     with tempfile.TemporaryDirectory(prefix="fidtool-bench-") as folder:

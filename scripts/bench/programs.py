@@ -25,7 +25,8 @@ from fidtool.features.models.inception_weights import load_weights
 from fidtool.features.runner import Arithmetic, Runner
 from fidtool.features.torch_state import repeatable
 from fidtool.images.batches import PlannedBatch, plan_batches
-from fidtool.images.loader import DecodeOptions, load
+from fidtool.images.decoded import DecodeOptions
+from fidtool.images.loader import LoadOptions, load
 from fidtool.sources.opening import open_images
 from fidtool.statistics.moments import ExactMoments
 
@@ -114,7 +115,7 @@ def decode_rate(folders: tuple[str, ...], least: int) -> float:
         rounds = -(-least // len(images))
         batches = [PlannedBatch(number, part) for number, part in enumerate(list(plan_batches(images, 8)) * rounds)]
         started = time.perf_counter()
-        loaded = load(images, batches, DecodeOptions(), available_cores(), False, 1, 600.0, print)
+        loaded = load(images, batches, LoadOptions(DecodeOptions(), available_cores()))
         count += sum(len(batch.sizes) for batch in loaded)
         seconds += time.perf_counter() - started
     return count / seconds
@@ -148,7 +149,7 @@ def read(source: str, workers: int) -> None:
     listed = time.perf_counter()
     batches = [PlannedBatch(number, indices) for number, indices in enumerate(plan_batches(images, _READ_BATCH))]
     count = 0
-    for batch in load(images, batches, DecodeOptions(records=True), workers, False, 1, 600.0, print):
+    for batch in load(images, batches, LoadOptions(DecodeOptions(records=True), workers)):
         if batch.failure is not None:
             raise SystemExit(batch.failure.message)
         count += len(batch.sizes)

@@ -226,7 +226,7 @@ def _add_settings(table: Table) -> None:
         "num images": "--num-images 7 --recursive",
         "batch size": "--batch-size 5",
         "no workers": "--num-workers 0",
-        "two workers": "--num-workers 2 --batch-size 3",
+        "two workers": "--num-workers 2 --batch-size 3 --backend gloo",
         "cpu": "--device cpu",
         "quiet": "--quiet --no-diagnosis",
         "max pixels": "--max-pixels 576",
@@ -237,7 +237,7 @@ def _add_settings(table: Table) -> None:
     table.add("settings/of stats", f"stats {REAL} {SMALL} -o a.npz --num 9 --seed 4 --batch-size 5 --no-cache --quiet")
     table.add(
         "settings/of stats, too",
-        f"stats {REAL} -o a.npz {COLOURS} --device cpu --num-workers 1 --max-pixels 9999 --value-range 0,1 "
+        f"stats {REAL} -o a.npz {COLOURS} --device cpu --backend gloo --num-workers 1 --max-pixels 9999 --value-range 0,1 "
         "--timeout 99 --peer-timeout 9 --no-diagnosis --feature-step 16 --on-error skip --max-skip 0.1",
     )
     table.add(

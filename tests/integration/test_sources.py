@@ -83,7 +83,7 @@ def test_each_name_has_the_right_image(forms: dict[str, str], form: str) -> None
     seen = []
     for number, batch in enumerate(plan_batches(images, 5)):
         if images.in_order:
-            (whole,) = fetch_batches(images, [PlannedBatch(number, batch)], lambda whole: [whole])
+            (whole,) = fetch_batches(images, [PlannedBatch(number, batch)])
             contents, files = list(whole.contents), list(whole.files)
         else:
             contents, files = images.read(batch), [images.file(index) for index in batch]

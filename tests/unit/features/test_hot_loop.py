@@ -17,7 +17,7 @@ from fidtool.features.preparation import Preparation, Resize
 from fidtool.features.protocol import FEATURES, INCEPTION_INPUT_SIZE, PROTOCOLS
 from fidtool.features.runner import Arithmetic, Runner
 from fidtool.images.decode import ImageProperties
-from fidtool.images.loader import DecodedBatch
+from fidtool.images.decoded import DecodedBatch
 from fidtool.images.records import RECORD
 from fidtool.statistics.partial import Layer, PartialStatistics
 from support.fake_cuda import FakeCuda

@@ -24,7 +24,8 @@ from fidtool.cli.options import as_flag
 from fidtool.errors import spelled_by
 from fidtool.images.batches import PlannedBatch, cut_batches, fetch_batch
 from fidtool.images.decode import DecodedImage, DecodeError, ImageProperties, decode
-from fidtool.images.loader import DecodedBatch, DecodeOptions, decode_parts, joined, load
+from fidtool.images.decoded import DecodedBatch, DecodeOptions, decode_parts, joined
+from fidtool.images.loader import LoadOptions, load
 from fidtool.sources.folder import list_folder
 from fidtool.validation import MAX_PIXELS
 from support.encoded import FILES, claim, encoded, noise
@@ -191,7 +192,7 @@ def all_batches(folder: Path, workers: int, size: int = 4) -> list[DecodedBatch]
     source = list_folder(str(folder))
     batches = [PlannedBatch(number, indices) for number, indices in enumerate(cut_batches(len(source), size))]
     whole, parts = [], []
-    for part in load(source, batches, DecodeOptions(), workers, False, 1, PATIENCE, complain=print):
+    for part in load(source, batches, LoadOptions(DecodeOptions(), workers, patience=PATIENCE)):
         parts.append(part)
         if part.ends:
             pixels = torch.cat([torch.as_tensor(each.pixels) for each in parts])
@@ -208,7 +209,7 @@ def test_workers_name_settings_as_their_rank_does(start: str, tmp_path: Path) ->
     try:
         with spelled_by(as_flag):
             options, batches = DecodeOptions(max_pixels=1), [PlannedBatch(0, [0])]
-            (batch,) = load(source, batches, options, 1, False, 1, PATIENCE, complain=print)
+            (batch,) = load(source, batches, LoadOptions(options, 1, patience=PATIENCE))
     finally:
         multiprocessing.set_start_method(before, force=True)
     assert batch.failure is not None

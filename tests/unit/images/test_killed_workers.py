@@ -27,7 +27,8 @@ from fidtool.distributed import signals
 from fidtool.errors import FidtoolError, RunError
 from fidtool.images import loader, workers
 from fidtool.images.batches import PlannedBatch, plan_batches
-from fidtool.images.loader import DecodedBatch, DecodeOptions, load
+from fidtool.images.decoded import DecodedBatch, DecodeOptions
+from fidtool.images.loader import LoadOptions, load
 from fidtool.images.workers import Workers
 from fidtool.sources.folder import list_folder
 from fidtool.sources.image_set import ImageSet
@@ -115,7 +116,7 @@ def images(tmp_path: Path) -> ImageSet:
 
 def delivered(images: ImageSet, count: int = 2, pin_memory: bool = False) -> Generator[DecodedBatch, None, None]:
     batches = [PlannedBatch(number, indices) for number, indices in enumerate(plan_batches(images, 1))]
-    return load(images, batches, DecodeOptions(), count, pin_memory, 1, PATIENCE, complain=print)
+    return load(images, batches, LoadOptions(DecodeOptions(), count, pin_memory, patience=PATIENCE))
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -263,10 +264,11 @@ def test_killed_workers_leave_no_files(images: ImageSet) -> None:
     """multiprocessing creates a folder in each process that sends a tensor."""
     script = f"""if True:
         from fidtool.images.batches import PlannedBatch
-        from fidtool.images.loader import DecodeOptions, load
+        from fidtool.images.decoded import DecodeOptions
+        from fidtool.images.loader import LoadOptions, load
         from fidtool.sources.folder import list_folder
         batches = [PlannedBatch(number, [number]) for number in range(60)]
-        for batch in load(list_folder({images.path!r}), batches, DecodeOptions(), 2, False, 1, 1e6, print):
+        for batch in load(list_folder({images.path!r}), batches, LoadOptions(DecodeOptions(), 2)):
             if batch.number == 5:
                 break
     """
@@ -281,7 +283,7 @@ def test_a_daemonic_process_decodes_itself(images: ImageSet, monkeypatch: pytest
     monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]
     said: list[str] = []
     batches = [PlannedBatch(0, range(4))]
-    (batch,) = load(images, batches, DecodeOptions(), 2, False, 1, PATIENCE, said.append)
+    (batch,) = load(images, batches, LoadOptions(DecodeOptions(), 2, complain=said.append))
     assert len(batch.sizes) == 4
     assert said == [
         "cannot start decoding workers (daemonic processes are not allowed to have children): decoding in the main "

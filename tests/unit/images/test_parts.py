@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import multiprocessing
 import os
 import threading
@@ -17,19 +16,22 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 
 import fidtool
 from fidtool.errors import RunError
 from fidtool.features.extractor import Stages, side_by_side
 from fidtool.images import decode as decoding
-from fidtool.images import loader
+from fidtool.images import decoded, loader
 from fidtool.images.batches import FetchedBatch, PlannedBatch, plan_batches
 from fidtool.images.decode import DecodedImage, ImageProperties, decode
-from fidtool.images.loader import PART_BYTES, DecodedBatch, DecodeOptions, decode_parts, load, whole_batches
+from fidtool.images.decoded import PART_BYTES, DecodedBatch, DecodeOptions, decode_parts, joined, whole_batches
+from fidtool.images.loader import LoadOptions, load, load_stream
 from fidtool.images.workers import Workers
 from fidtool.sources.contents import Pixels
 from fidtool.sources.folder import list_folder
 from fidtool.sources.memory import Images
+from support.encoded import FILES
 from support.pictures import make_pictures
 from support.places import TINY
 from support.processes import PATIENCE, wait_until
@@ -55,13 +57,14 @@ def test_a_batch_of_photos_is_decoded_one_at_a_time(monkeypatch: pytest.MonkeyPa
     batch = FetchedBatch(7, ["a", "b", "c"], [b""] * 3)
     parts = list(decode_parts(batch, DecodeOptions()))
     assert [(part.number, len(part.sizes), part.ends) for part in parts] == [(7, 1, False), (7, 1, False), (7, 1, True)]
-    whole = loader.joined(parts)
+    whole = joined(parts)
     assert (len(whole.sizes), whole.properties.lossy, whole.ends) == (3, 3, True)
     without = decode_parts(batch, DecodeOptions(pixels=False))
     assert [len(part.pixels) for part in without] == [0, 0, 0], "pixels that are not needed are not sent"
 
 
-def test_photos_of_12_megapixels_in_flight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("form", ["folder", "iterable"])
+def test_photos_of_12_megapixels_in_flight(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bytes decoded by all workers and not yet used, while the consumer is slow."""
     decoded = multiprocessing.Value("q", 0)
 
@@ -71,10 +74,16 @@ def test_photos_of_12_megapixels_in_flight(tmp_path: Path, monkeypatch: pytest.M
         return photo()
 
     monkeypatch.setattr(decoding, "_result", counted)  # workers are forks, so it applies to them
-    source, count = list_folder(str(make_pictures(tmp_path / "set", 48))), 2
-    batches = [PlannedBatch(number, indices) for number, indices in enumerate(plan_batches(source, 16))]
+    count, options = 2, LoadOptions(DecodeOptions(), 2, patience=PATIENCE)
+    if form == "folder":
+        source = list_folder(str(make_pictures(tmp_path / "set", 48)))
+        parts = load(
+            source, [PlannedBatch(number, range(16 * number, 16 * number + 16)) for number in range(3)], options
+        )
+    else:
+        parts = load_stream((FetchedBatch(number, [""] * 16, [b"photo"] * 16) for number in range(3)), options)
     used, most, images = 0, 0, 0
-    for part in load(source, batches, DecodeOptions(), count, False, 1, PATIENCE, print):
+    for part in parts:
         before = -1
         while before != decoded.value:  # until the workers wait
             before = decoded.value
@@ -96,7 +105,7 @@ def test_workers_share_a_batch_of_photos_and_not_one_of_thumbnails(
         square = replace(photo(), pixels=np.zeros((side, side, 3), dtype=np.uint8))
         monkeypatch.setattr(decoding, "_result", lambda *_: square)  # workers are forks, so it applies to them
         batches = [PlannedBatch(number, indices) for number, indices in enumerate(plan_batches(source, 32))]
-        return [len(part.sizes) for part in load(source, batches, DecodeOptions(), 2, False, 1, PATIENCE, print)]
+        return [len(part.sizes) for part in load(source, batches, LoadOptions(DecodeOptions(), 2, patience=PATIENCE))]
 
     # The sizes are unknown until the first images are decoded, when each worker already has its next task.
     assert sizes(32) == [1, 1, 1, 1, 1, 27, 32]
@@ -129,7 +138,8 @@ def test_parts_do_not_change_the_features(
 ) -> None:
     real, fake = (str(make_pictures(tmp_path / name, 21, seed)) for seed, name in enumerate(("real", "fake")))
     usual = fidtool.compute(real, fake, extractor=TINY, batch_size=4, cache=False)
-    monkeypatch.setattr(loader, "PART_BYTES", limit)
+    for module in (decoded, loader):
+        monkeypatch.setattr(module, "PART_BYTES", limit)
     found = fidtool.compute(real, fake, extractor=TINY, batch_size=4, num_workers=workers, cache=False)
     assert found.results == usual.results
     assert found.run.forward_passes == usual.run.forward_passes == 12
@@ -155,8 +165,9 @@ def test_batches_of_parts_are_complete_and_in_order(threads: int, in_turns: bool
     found = list(side_by_side(iter(parts), stages(calls), threads, lambda: False, in_turns))
     batches = [([1, 2, 3], [1, 2, 3]), ([6], [6]), ([4, 5, 9], [4, 9]), ([15], None), ([10, 30], None)]
     assert found == batches
-    names = {name for name, _ in calls}
-    assert names == {threading.current_thread().name} if threads == 0 else len(names) <= threads
+    others = {name for name, _ in calls} - {threading.current_thread().name}
+    assert len(others) <= threads
+    assert bool(others) is (threads > 0)
     with pytest.raises(ValueError, match="4"):
         list(side_by_side(iter(parts), stages(calls, fail=4), threads, lambda: False, in_turns))
 
@@ -187,7 +198,7 @@ class OnGpu:
     def cpu(self) -> torch.Tensor:
         if os.getpid() != self.process:
             raise RuntimeError(self.message)
-        return torch.from_numpy(self.pixels)
+        return torch.from_numpy(self.pixels.copy())
 
 
 @pytest.mark.parametrize("wrap", [lambda x: x, lambda x: (x, 3), lambda x: {"image": x, "label": 3}])
@@ -196,7 +207,7 @@ def test_images_on_a_gpu_reach_the_workers(wrap: Callable[[OnGpu], Any]) -> None
     on_gpu = [wrap(OnGpu(each)) for each in pixels]
     source = Images([pixels[0], *on_gpu[1:]], name="real").image_set(None)
     batches = [PlannedBatch(number, indices) for number, indices in enumerate(plan_batches(source, 2))]
-    parts = load(source, batches, DecodeOptions(), 2, False, 1, PATIENCE, print)
+    parts = load(source, batches, LoadOptions(DecodeOptions(), 2, patience=PATIENCE))
     found = sorted(int(image[0, 0, 0]) for part in parts for image in part.take_images(lambda x: x))
     assert found == list(range(6))
 
@@ -214,19 +225,15 @@ def test_a_dataset_that_returns_images_on_a_gpu_is_told_what_to_do(message: str)
             return self.image
 
     source = Images(Dataset(), name="real").image_set(None)
-    (part,) = load(source, [PlannedBatch(0, range(1))], DecodeOptions(), 1, False, 1, PATIENCE, print)
+    (part,) = load(source, [PlannedBatch(0, range(1))], LoadOptions(DecodeOptions(), 1, patience=PATIENCE))
     assert part.failure is not None
     assert part.failure.message.endswith(": return tensors on the CPU, or pass num_workers=0")
-    (here,) = load(source, [PlannedBatch(0, range(2))], DecodeOptions(), 0, False, 1, PATIENCE, print)
+    (here,) = load(source, [PlannedBatch(0, range(2))], LoadOptions(DecodeOptions(), 0, patience=PATIENCE))
     assert len(here.sizes) == 2
 
 
 def contents(count: int) -> list[Any]:
     """Images in every form that an iterable may yield, and one that cannot be decoded."""
-    from PIL import Image
-
-    from support.encoded import FILES
-
     pixels = [np.full((number % 3 + 1, 4, 3), number, np.uint8) for number in range(count + 1)]
     gray = Pixels(np.full((2, 2, 1), 9, np.uint8), clipped=True)
     return [*map(Pixels, pixels), FILES["JPEG"], b"no image", Image.fromarray(pixels[0]), gray, OSError(5, "I/O error")]
@@ -240,44 +247,39 @@ def whole(parts: list[DecodedBatch]) -> list[DecodedBatch]:
     return [replace(batch, pixels=np.concatenate(pixels[batch.number])) for batch in whole_batches(parts)]
 
 
-def test_photos_of_an_iterable_in_flight() -> None:
-    """A program's batch of 16 photos is sent to the workers one by one."""
-    taken, used, most = 0, 0, 0
-
-    def images() -> Iterator[Pixels]:
-        nonlocal taken
-        for _ in range(32):
-            taken += 1
-            yield Pixels(np.zeros((*PHOTO, 3), dtype=np.uint8))
-
-    stream = images()
-    batches = (FetchedBatch(number, [""] * 16, itertools.islice(stream, 16)) for number in range(2))
-    for part in load(None, batches, DecodeOptions(), 2, False, 1, PATIENCE, print):
-        most, used = max(most, taken - used), used + len(part.sizes)
-    assert (used, most) == (32, 6), "two for each worker, one that was received, and the next"
-
-
 @pytest.mark.parametrize("room", [True, False])
 def test_images_of_an_iterable_are_the_same_through_workers(room: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader, "_fits", lambda *_: room)
     monkeypatch.setattr(loader, "_PIPE_BYTES", 0)
 
+    started: list[int] = []
+
+    class Counted(Workers[Any, Any]):
+        def __init__(self, work: Any, tasks: Any, count: int, patience: float) -> None:
+            started.append(count)
+            super().__init__(work, tasks, count, patience)
+
+    monkeypatch.setattr(loader, "Workers", Counted)
+
     def batches() -> Iterator[FetchedBatch]:
         for number in range(6):
             some = contents(number)
+            if number == 0:  # decides whether the workers decode
+                some = [content for content in some if isinstance(content, bytes)]
             yield FetchedBatch(number, [f"fake[{number}.{place}]" for place in range(len(some))], some)
 
     def found(workers: int) -> list[DecodedBatch]:
         options = DecodeOptions(skip=True, records=True)
-        return list(load(None, batches(), options, workers, False, 1, PATIENCE, lambda _: None))
+        return list(load_stream(batches(), LoadOptions(options, workers, patience=PATIENCE, complain=lambda _: None)))
 
     alone, helped = (whole(found(workers)) for workers in (0, 2))
     assert len(alone) == len(helped) == 6
+    assert started == [2]
     for one, other in zip(alone, helped, strict=True):
         assert one.sizes == other.sizes
         assert one.properties == other.properties
         assert one.skipped == other.skipped
-        assert len(one.skipped) == 2
+        assert len(one.skipped) == (2 if one.number else 1)
         assert one.records.tobytes() == other.records.tobytes()
         assert np.array_equal(np.asarray(one.pixels), np.asarray(other.pixels))
 
@@ -315,3 +317,52 @@ def test_workers_do_not_touch_cuda(form: str, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="forked"):
         next(poisoned)
     poisoned.end()
+
+
+@pytest.mark.parametrize("array", [True, False])
+def test_arrays_of_an_iterable_are_not_sent_to_workers(array: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sending their pixels takes as long as recording them."""
+    image = Pixels(np.zeros((4, 4, 3), np.uint8)) if array else Image.new("RGB", (4, 4))
+    monkeypatch.setattr(loader, "Workers", None)
+    (part,) = load_stream(iter([FetchedBatch(0, ["a"], [image])]), LoadOptions(DecodeOptions(), 2))
+    assert part.sizes == [(4, 4)]
+    assert not list(load_stream(iter([]), LoadOptions(DecodeOptions(), 2)))
+
+
+def test_one_batch_of_photos_is_decoded_by_several_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def marked(*_: object) -> DecodedImage:
+        return replace(photo(), pixels=np.full((2, 2, 3), os.getpid() % 251, np.uint8))
+
+    monkeypatch.setattr(decoding, "_result", marked)
+    source = list_folder(str(make_pictures(tmp_path / "set", 12)))
+    parts = load(source, [PlannedBatch(0, range(12))], LoadOptions(DecodeOptions(), 3, patience=PATIENCE))
+    assert len({int(np.asarray(part.pixels)[0]) for part in parts}) == 3
+
+
+def test_the_first_of_two_problems_is_reported() -> None:
+    """An iterable raises after it has yielded an image that cannot be decoded, but before that is known."""
+
+    def tasks() -> Iterator[int]:
+        yield from range(3)
+        raise ValueError("later")
+
+    results = Workers(lambda task: [task], tasks(), 2, PATIENCE)
+    assert [next(results), next(results), next(results)] == [0, 1, 2]
+    with pytest.raises(ValueError, match="later"):
+        next(results)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_photos_of_an_iterable_are_resized_before_the_next_is_read(threads: int) -> None:
+    """The network waits until a batch for each thread was read, because the program's code must run alone."""
+    calls: list[tuple[str, int]] = []
+    prepared: list[int] = []
+
+    def parts() -> Iterator[int]:
+        for part in range(1, 13):
+            prepared.append(sum(number % 3 != 0 for _, number in calls))
+            yield part
+
+    found = list(side_by_side(parts(), stages(calls), threads, lambda: False, in_turns=True))
+    assert [batch for batch, _ in found] == [[1, 2, 3], [4, 5, 6], [7, 8, 9], [10, 11, 12]]
+    assert prepared == [part - 1 - (part - 1) // 3 for part in range(1, 13)], "all but the last parts"

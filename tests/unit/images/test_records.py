@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fidtool.images import loader, records
+from fidtool.images import decoded, records
 from fidtool.images.batches import FetchedBatch
 from fidtool.images.decode import DecodedImage, ImageProperties
-from fidtool.images.loader import DecodeOptions, decode_parts, joined
+from fidtool.images.decoded import DecodeOptions, decode_parts, joined
 from fidtool.images.records import RECORD, records_of
 from fidtool.sources.contents import Pixels
 from support.record_reference import reference_record
@@ -89,7 +89,7 @@ def test_pixels_that_are_not_contiguous() -> None:
 
 def test_only_small_files_are_read_before_earlier_ones_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     together: list[int] = []
-    decode = loader.decode_contents
+    decode = decoded.decode_contents
 
     def counted(contents: list[bytes | Pixels], *limits: int) -> list[DecodedImage | Exception]:
         together.append(len(contents))
@@ -101,8 +101,17 @@ def test_only_small_files_are_read_before_earlier_ones_are_decoded(monkeypatch: 
         yield from [Pixels(np.zeros((2, 2, 3), dtype=np.uint8))] * 2
         yield b""
 
-    monkeypatch.setattr(loader, "decode_contents", counted)
+    monkeypatch.setattr(decoded, "decode_contents", counted)
     batch = FetchedBatch(0, [f"{number}" for number in range(7)], contents())
     found = joined(list(decode_parts(batch, DecodeOptions(skip=True, records=True))))
     assert together == [4, 1, 1, 1]
     assert (found.sizes, len(found.skipped), len(found.records)) == ([(2, 2)] * 2, 5, 2)
+
+
+def test_stripes_that_the_sample_does_not_see(recwarn: pytest.WarningsRecorder) -> None:
+    """All sampled values are equal, and their neighbours are not."""
+    pixels = np.zeros((128, 128, 3), np.uint8)
+    pixels[:, 1::2] = 255
+    (record,) = records.records_of([DecodedImage(pixels, ImageProperties(), "PNG", "RGB", 0)])
+    assert record["roughness"] == 0
+    assert not recwarn.list

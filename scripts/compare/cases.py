@@ -237,8 +237,9 @@ def _add_settings(table: Table) -> None:
     table.add("settings/of stats", f"stats {REAL} {SMALL} -o a.npz --num 9 --seed 4 --batch-size 5 --no-cache --quiet")
     table.add(
         "settings/of stats, too",
-        f"stats {REAL} -o a.npz {COLOURS} --device cpu --backend gloo --num-workers 1 --max-pixels 9999 --value-range 0,1 "
-        "--timeout 99 --peer-timeout 9 --no-diagnosis --feature-step 16 --on-error skip --max-skip 0.1",
+        f"stats {REAL} -o a.npz {COLOURS} --device cpu --backend gloo --num-workers 1 --max-pixels 9999 "
+        "--value-range 0,1 --timeout 99 --peer-timeout 9 --no-diagnosis --feature-step 16 --on-error skip "
+        "--max-skip 0.1",
     )
     table.add(
         "settings/of stats, further",

@@ -102,18 +102,18 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_a_batch_of_one_size(name: str) -> None:
     with fake_gpu():
-        found = run(PROTOCOLS[name].resize, [(256, 256)] * 64, 9)
+        found = run(PROTOCOLS[name].resize, [(256, 256)] * 64, 5)
     check(found, BUDGETS[name][0])
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_a_batch_of_eight_sizes(name: str) -> None:
     with fake_gpu():
-        found = run(PROTOCOLS[name].resize, [(200 + 9 * (number % 8), 300) for number in range(64)], 9)
+        found = run(PROTOCOLS[name].resize, [(200 + 9 * (number % 8), 300) for number in range(64)], 5)
     check(found, BUDGETS[name][1])
 
 
 def test_a_batch_in_parts() -> None:
     with fake_gpu():
-        found = run("bilinear", [(3000, 4000)], 9, parts=8)
+        found = run("bilinear", [(3000, 4000)], 5, parts=8)
     check(found, 53, copies=8)

@@ -58,6 +58,7 @@ def statuses(lines: list[dict[str, Any]]) -> dict[str, str]:
     return {line["check"]: line["status"] for line in lines}
 
 
+@pytest.mark.slow
 def test_every_part_runs_on_the_cpu(environment: dict[str, str], tmp_path: Path) -> None:
     status, stdout, parts = check(environment, tmp_path)
     found = [line for lines in parts.values() for line in lines]
@@ -121,6 +122,7 @@ bench.gpu.gpu()
 """
 
 
+@pytest.mark.slow
 def test_a_part_that_fails_does_not_stop_the_others(environment: dict[str, str], tmp_path: Path) -> None:
     """One raises, one crashes, one hangs. The weights are random, because the machine has none."""
     chosen = [word for part in ("exact", "callers", "graph", "numbers") for word in ("--part", part)]

@@ -136,6 +136,7 @@ class RunContext:
         outside: context manager that restores the calling program's torch settings for its own code; no network may run
             within it.
         finished: the finished work and where it is saved.
+        warnings: warnings about the start of the run, the same on every rank.
     """
 
     world: World
@@ -146,6 +147,7 @@ class RunContext:
     in_memory: dict[str, Images]
     outside: Callable[[], contextlib.AbstractContextManager[None]]
     finished: FinishedWork
+    warnings: tuple[str, ...] = ()
 
 
 @contextlib.contextmanager
@@ -190,10 +192,11 @@ def open_run(
                 check_exact_products(device.exact_sums)
                 limit_bytes(), memory_bytes()  # reports an invalid environment variable before any work is done
             torch_state.use(device.torch_device)
-            _choose_backend(world, device, settings.backend, console)
+            warnings = _choose_backend(world, device, settings.backend, console)
             own_console = console if world.rank == 0 else Console()
             try:
-                yield RunContext(world, device, settings, own_console, clock, sets, torch_state.paused, finished)
+                outside = torch_state.paused
+                yield RunContext(world, device, settings, own_console, clock, sets, outside, finished, warnings)
             finally:
                 sets.clear()  # releases the program's iterables without waiting for the garbage collector
     except FidtoolError as error:
@@ -237,16 +240,19 @@ def _check_same_start(world: World, paths: Sequence[str], settings: Settings, in
                 raise on_every_rank(InputError(f"the ranks were started differently: {values}", remedy))
 
 
-def _choose_backend(world: World, device: Device, backend: str, console: Console) -> None:
-    """Makes the ranks use NCCL if ``backend`` is ``nccl`` and it works; warns if it does not. A collective."""
+def _choose_backend(world: World, device: Device, backend: str, console: Console) -> tuple[str, ...]:
+    """Makes the ranks use NCCL if ``backend`` is ``nccl`` and it works. Returns the warning if not. A collective."""
     sharing = shared_accelerator(world.gather((socket.gethostname(), device.identity)))
     if backend == "nccl" and world.size > 1:
         reason = sharing or world.use_nccl(device.torch_device)
-        if reason and world.rank == 0:
-            warn = warn_program if console.fail is None else console.warn
-            warn(f"gloo is used instead of {option('backend', 'nccl')}: {reason}")
+        if reason:
+            warning = f"gloo is used instead of {option('backend', 'nccl')}: {reason}"
+            if world.rank == 0:
+                (warn_program if console.fail is None else console.warn)(warning)
+            return (warning,)
     elif sharing and world.rank == 0:
         console.say(sharing)
+    return ()
 
 
 def shared_accelerator(accelerators: Sequence[tuple[str, str]]) -> str:

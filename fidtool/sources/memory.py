@@ -128,7 +128,12 @@ def _uses_accelerator(images: Any) -> bool:
         return any(map(_uses_accelerator, images))
     if isinstance(images, Mapping):
         return any(map(_uses_accelerator, images.values()))
-    return hasattr(images, "detach") and images.device.type not in ("cpu", "meta")
+    return _is_tensor(images) and images.device.type not in ("cpu", "meta")
+
+
+def _is_tensor(item: Any) -> bool:
+    """Whether an object is a tensor. Files can be detached as well, but have no device."""
+    return hasattr(item, "detach") and hasattr(item, "device")
 
 
 def _on_host(images: Any) -> Any:
@@ -137,7 +142,7 @@ def _on_host(images: Any) -> Any:
         return (tuple if isinstance(images, tuple) else list)(map(_on_host, images))
     if isinstance(images, Mapping):
         return {key: _on_host(each) for key, each in images.items()}
-    return images.detach().cpu() if hasattr(images, "detach") else images
+    return images.detach().cpu() if _is_tensor(images) else images
 
 
 def _only_iterable(images: object) -> bool:
@@ -316,13 +321,13 @@ def _file(path: str | os.PathLike[str]) -> Read:
     try:
         with open(path, "rb") as handle:
             return handle.read()
-    except OSError as error:
-        return error
+    except OSError as error:  # named by its position in the set, which does not show the path
+        return OSError(error.errno, f"{error.strerror}: {os.fspath(path)!r}")
 
 
 def _as_array(item: Any, what: str) -> NDArray[Any]:
     """Converts a tensor on any device, or any other array, to a NumPy array."""
-    if hasattr(item, "detach"):
+    if _is_tensor(item):
         item = item.detach().cpu()
         if str(item.dtype) == "torch.bfloat16":
             item = item.float()

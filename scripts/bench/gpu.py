@@ -233,6 +233,7 @@ def gpu(parts: tuple[str, ...], device: str | None, small: bool, images: int, js
     Inception weights are not on this machine, random weights are used. Send in the whole output, or the file of --json,
     which is written after every part. The exit status is 1 if a check failed.
     """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the folder is removed
     machine = machine_facts(device)
     if device is None and machine.device == "cpu":
         raise click.ClickException("torch finds no GPU on this machine: --device cpu runs the parts on the CPU")

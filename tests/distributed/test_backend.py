@@ -152,6 +152,7 @@ def test_on_the_command_line(fidtool: Run, tmp_path: Path) -> None:
     said = "warning: gloo is used instead of --backend nccl: NCCL needs an NVIDIA GPU, not cpu (rank 0)\n"
     assert with_nccl.stderr.count(said) == 1
     assert with_nccl.json["run"]["backend"] == "gloo"
+    assert with_nccl.json["run"]["warnings"] == [said.removeprefix("warning: ").rstrip()]
     alone = fidtool(*common, "--backend", "nccl")
     assert (alone.json["run"]["backend"], alone.stderr.count("gloo")) == ("none", 0), "one rank sends nothing"
     assert with_nccl.fid == alone.fid

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import multiprocessing
 import os
 import threading
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import fidtool
-from fidtool.errors import RunError
+from fidtool.errors import InputError, RunError
 from fidtool.features.extractor import Stages, side_by_side
 from fidtool.images import decode as decoding
 from fidtool.images import decoded, loader
@@ -366,3 +367,24 @@ def test_photos_of_an_iterable_are_resized_before_the_next_is_read(threads: int)
     found = list(side_by_side(parts(), stages(calls), threads, lambda: False, in_turns=True))
     assert [batch for batch, _ in found] == [[1, 2, 3], [4, 5, 6], [7, 8, 9], [10, 11, 12]]
     assert prepared == [part - 1 - (part - 1) // 3 for part in range(1, 13)], "all but the last parts"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_open_file_is_not_taken_for_a_tensor(stream: bool) -> None:
+    """It can be detached as well, which would close it for the program."""
+    handle = io.BytesIO(FILES["JPEG"])
+    images = Images(iter([handle]) if stream else [handle], name="fake")
+    if stream:
+        with pytest.raises(InputError, match=r"fake\[0\] is of type BytesIO, not an image"):
+            next(images.stream(None))
+    else:
+        (content,) = images.image_set(None).read([0])
+        assert isinstance(content, InputError)
+    assert handle.read() == FILES["JPEG"]
+
+
+def test_a_path_that_cannot_be_read_is_named() -> None:
+    source = Images(["no/such.png"], name="fake").image_set(None)
+    (part,) = load(source, [PlannedBatch(0, [0])], LoadOptions(DecodeOptions()))
+    assert part.failure is not None
+    assert part.failure.message == "cannot read fake[0]: No such file or directory: 'no/such.png'"

@@ -8,6 +8,7 @@ float64 represents these exactly, so that sums in any order give the same, exact
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -78,8 +79,6 @@ class QuantizedFeatures:
         self.step = step
         self._squares = torch.from_numpy(squares).to(device)
         self.device = device
-        self._resident: torch.Tensor | None = None
-        self._may_stay = True
 
     def __len__(self) -> int:
         return len(self._features)
@@ -91,9 +90,6 @@ class QuantizedFeatures:
 
     def block(self, rows: Rows) -> FeatureBlock:
         """Returns the vectors of these rows, on the device."""
-        if self._may_stay and self._resident is None:
-            self._resident = self._read_all()
-            self._may_stay = self._resident is not None
         places = rows if isinstance(rows, slice) else torch.tensor(np.ascontiguousarray(rows), device=self.device)
         if self._resident is None:
             integers = _rounded(self._features[rows], self.step, self.device)
@@ -101,7 +97,8 @@ class QuantizedFeatures:
             integers = self._resident[places].double()
         return FeatureBlock(rows, integers, self._squares[places])
 
-    def _read_all(self) -> torch.Tensor | None:
+    @functools.cached_property
+    def _resident(self) -> torch.Tensor | None:
         """All integers on the device, as int32 because they are below 2 ** 26; None if they take too much memory."""
         if 4 * len(self) * self.dims > _resident_bytes(self.device):
             return None

@@ -104,9 +104,7 @@ def load(
         here: Iterable[PlannedBatch | FetchedBatch] = Prefetcher(fetch_batches(source, batches))
     else:
         here = batches
-    decoded: Iterator[DecodedBatch] = workers or chain.from_iterable(
-        map(partial(_decode, source, options.decode, None), here)
-    )
+    decoded: Iterator[DecodedBatch] = workers or _decoded_here(source, here, options)
     if options.pin_memory:
         decoded = Prefetcher(_pinned(decoded, torch.cuda.current_device()), _PINNED_AHEAD)
     yield from _observed(decoded, workers, cutter, options)
@@ -131,9 +129,7 @@ def load_stream(batches: Iterator[FetchedBatch], options: LoadOptions) -> Genera
     if first and all(isinstance(content, bytes) for content in first[0].contents):
         tasks = chain.from_iterable(map(partial(_encoded, cutter), batches))
         workers = _started(None, tasks, options.num_workers, options)
-    decoded: Iterator[DecodedBatch] = workers or chain.from_iterable(
-        map(partial(_decode, None, options.decode, None), batches)
-    )
+    decoded: Iterator[DecodedBatch] = workers or _decoded_here(None, batches, options)
     if options.pin_memory:
         decoded = _pinned(decoded, torch.cuda.current_device())
     yield from _observed(decoded, workers, cutter, options)

@@ -127,7 +127,7 @@ def load_stream(batches: Iterator[FetchedBatch], options: LoadOptions) -> Genera
     first = list(islice(batches, 1))
     batches = chain(first, batches)
     if first and all(isinstance(content, bytes) for content in first[0].contents):
-        tasks = chain.from_iterable(map(partial(_encoded, cutter), batches))
+        tasks = chain.from_iterable(map(partial(_encoded, cutter, options.decode.max_pixels), batches))
         workers = _started(None, tasks, options.num_workers, options)
     decoded: Iterator[DecodedBatch] = workers or _decoded_here(None, batches, options)
     if options.pin_memory:
@@ -209,11 +209,12 @@ class _Cutter:
             start = stop
 
 
-def _encoded(cutter: _Cutter, batch: FetchedBatch) -> Iterator[FetchedBatch]:
+def _encoded(cutter: _Cutter, max_pixels: int, batch: FetchedBatch) -> Iterator[FetchedBatch]:
     """Yields the parts of a batch for the workers."""
     # Pillow images lose what is known about their files when they are sent.
     contents = [
-        decode_contents([content])[0] if isinstance(content, Image.Image) else content for content in batch.contents
+        decode_contents([content], max_pixels)[0] if isinstance(content, Image.Image) else content
+        for content in batch.contents
     ]
     files = list(batch.files)
     for start, stop in cutter.positions(len(files)):

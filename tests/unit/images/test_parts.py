@@ -330,6 +330,12 @@ def test_arrays_of_an_iterable_are_not_sent_to_workers(array: bool, monkeypatch:
     assert not list(load_stream(iter([]), LoadOptions(DecodeOptions(), 2)))
 
 
+def test_the_limit_of_pixels_holds_for_pillow_images_among_encoded_ones() -> None:
+    batches = [FetchedBatch(0, ["a"], [FILES["JPEG"]]), FetchedBatch(1, ["b"], [Image.new("RGB", (40, 40))])]
+    options = LoadOptions(DecodeOptions(skip=True, max_pixels=1000), 1, patience=PATIENCE)
+    assert [len(part.skipped) for part in load_stream(iter(batches), options)] == [0, 1]
+
+
 def test_one_batch_of_photos_is_decoded_by_several_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def marked(*_: object) -> DecodedImage:
         return replace(photo(), pixels=np.full((2, 2, 3), os.getpid() % 251, np.uint8))

@@ -108,14 +108,12 @@ class Situation:
         small: use tiny amounts of work.
         images: images of the part ``speed``.
         folder: where the parts write their images; shared by all parts.
-        chosen: whether the part was named with ``--part``.
     """
 
     device: str
     small: bool
     images: int
     folder: Path
-    chosen: bool = False
 
     @property
     def cuda(self) -> bool:
@@ -242,7 +240,7 @@ def gpu(parts: tuple[str, ...], device: str | None, small: bool, images: int, js
     click.echo("\n".join(machine.lines()))
     report = Report(json_file, machine, {"parts": list(parts or PARTS), "small": small, "images": images})
     with tempfile.TemporaryDirectory(prefix="fidtool-bench-") as folder:
-        situation = Situation(machine.device, small, images, Path(folder), chosen=bool(parts))
+        situation = Situation(machine.device, small, images, Path(folder))
         run_parts(parts or tuple(PARTS), situation, report)
     counts = report.counts()
     click.echo("\n" + ", ".join(f"{number} {status}" for status, number in counts.items()))

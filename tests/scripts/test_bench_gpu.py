@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from fidtool.features.models.inception_weights import offline_path
 from support.places import SCRIPTS
 from support.processes import PATIENCE
 
@@ -32,16 +32,10 @@ PARTS = (
 
 
 def check(
-    environment: dict[str, str], folder: Path, *arguments: str
+    program: list[str], environment: dict[str, str], folder: Path
 ) -> tuple[int, str, dict[str, list[dict[str, Any]]]]:
     """Run the check and return its exit status, its stdout, and the lines of each part in its JSON."""
-    command = [sys.executable, str(SCRIPTS / "bench"), "gpu", "--device", "cpu", "--small", *arguments]
-    return _finished([*command, "--json", "gpu.json"], environment, folder)
-
-
-def _finished(
-    command: list[str], environment: dict[str, str], folder: Path
-) -> tuple[int, str, dict[str, list[dict[str, Any]]]]:
+    command = [sys.executable, *program, "--device", "cpu", "--small", "--json", "gpu.json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment, cwd=folder)
     assert (folder / "gpu.json").is_file(), done.stderr
     document = json.loads((folder / "gpu.json").read_text())
@@ -60,7 +54,7 @@ def statuses(lines: list[dict[str, Any]]) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_every_part_runs_on_the_cpu(environment: dict[str, str], tmp_path: Path) -> None:
-    status, stdout, parts = check(environment, tmp_path)
+    status, stdout, parts = check([str(SCRIPTS / "bench"), "gpu"], environment, tmp_path)
     found = [line for lines in parts.values() for line in lines]
     assert [line for line in found if line["status"] == "FAIL"] == []
     assert status == 0
@@ -83,6 +77,8 @@ def test_every_part_runs_on_the_cpu(environment: dict[str, str], tmp_path: Path)
         ("sizes", "clean", "measured"),
         ("sizes", "clean, launches", "skip"),
         ("metrics", "fid,kid,prdc, 2 x 12 images", "measured"),
+        ("peers", "fidtool", "measured"),
+        ("peers", "torchmetrics", "skip" if find_spec("torchmetrics") is None else "measured"),
     ):
         assert statuses(parts[part])[check_] == expected, (part, check_)
     whole = next(line["values"] for line in parts["speed"] if line["check"] == "whole run, fp32")
@@ -126,8 +122,7 @@ bench.gpu.gpu()
 def test_a_part_that_fails_does_not_stop_the_others(environment: dict[str, str], tmp_path: Path) -> None:
     """One raises, one crashes, one hangs. The weights are random, because the machine has none."""
     chosen = [word for part in ("exact", "callers", "graph", "numbers") for word in ("--part", part)]
-    command = [sys.executable, "-c", BROKEN, str(SCRIPTS), "--device", "cpu", "--small", *chosen]
-    status, stdout, parts = _finished([*command, "--json", "gpu.json"], environment, tmp_path)
+    status, stdout, parts = check(["-c", BROKEN, str(SCRIPTS), *chosen], environment, tmp_path)
     assert status == 1
     assert "random" in parts["weights"][0]["detail"]
     assert statuses(parts["exact"]) == {"before": "pass", "exact": "FAIL"}
@@ -140,18 +135,6 @@ def test_a_part_that_fails_does_not_stop_the_others(environment: dict[str, str],
     assert (late["status"], late["detail"]) == ("FAIL", "not finished after 20 s")
     assert statuses(parts["numbers"])["cpu, fp32"] == "pass"
     assert stdout.splitlines()[-3:] == ["FAIL: exact: exact", "FAIL: callers: process", "FAIL: graph: process"]
-
-
-@pytest.mark.slow
-def test_other_tools_are_compared(environment: dict[str, str], tmp_path: Path) -> None:
-    if offline_path() is None:
-        pytest.skip("needs fidtool[offline]")
-    status, _, parts = check(environment, tmp_path, "--part", "peers")
-    assert status == 0
-    found = statuses(parts["peers"])
-    assert found.pop("fidtool") == "measured"
-    assert set(found) == {"pytorch-fid", "torch-fidelity", "torchmetrics", "clean-fid"}
-    assert set(found.values()) <= {"measured", "skip"}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a CUDA device")

@@ -6,7 +6,7 @@ import copy
 import os
 import time
 import traceback
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from multiprocessing import parent_process
 from typing import Any
 
@@ -30,6 +30,7 @@ from fidtool.sources.image_set import ImageSet, ImageSource, Numbered
 from fidtool.sources.readers import Reader
 from fidtool.validation import MAX_PIXELS
 
+_SEVERAL_SETS = "to compare several sets, wrap each in fidtool.Images"
 _KEYS = ("image", "img")
 """Keys of a dict under which its image is found."""
 
@@ -251,7 +252,7 @@ class MemoryReader(Reader):
                 message += f": return tensors on the CPU, or pass {option('num_workers', 0)}"
             return ProgramError(message)
         if len(contents) != 1:
-            return InputError(f"{what} contains {len(contents)} images; each element of a sequence must be one image")
+            return InputError(f"{what} contains {len(contents)} images, but must be one image; {_SEVERAL_SETS}")
         return contents[0]
 
     def expecting(self, sizes: NDArray[np.int64]) -> MemoryReader:
@@ -334,9 +335,8 @@ def _as_array(item: Any, what: str) -> NDArray[Any]:
         return np.asarray(item)
     if isinstance(item, np.ndarray) or hasattr(item, "__array__"):
         return np.asarray(item)
-    raise InputError(
-        f"{what} is of type {type(item).__name__}, not an image; fidtool.Images documents what is accepted"
-    )
+    remedy = _SEVERAL_SETS if isinstance(item, Iterator) else "fidtool.Images documents what is accepted"
+    raise InputError(f"{what} is of type {type(item).__name__}, not an image; {remedy}")
 
 
 def _of_array(values: NDArray[Any], value_range: ValueRange | None, what: str) -> list[Read]:

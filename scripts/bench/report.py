@@ -24,12 +24,14 @@ LOAD_ALLOWED = 0.5
 
 _PROBE = """
 import json, sys
+from fidtool.cli.options import as_flag
 from fidtool.distributed.launch import discover
-from fidtool.errors import FidtoolError
+from fidtool.errors import FidtoolError, spelled_by
 from fidtool.features.device import available_cores, choose_device
 from fidtool.record import versions
 try:
-    device = choose_device(sys.argv[1] or None, discover())
+    with spelled_by(as_flag):
+        device = choose_device(sys.argv[1] or None, discover())
 except FidtoolError as error:
     sys.exit(str(error))
 found = {"device": str(device.torch_device), "device_name": device.name, "cores": available_cores()}

@@ -219,7 +219,7 @@ REFUSED: dict[str, tuple[Given, type[Exception], str]] = {
     "numbers in an iterable": (lambda f, p: iter([3]), InputError, r"fake\[0\] is of type int"),
     "a dict without an image": (lambda f, p: iter([{"x": 1}]), InputError, "dict with the keys x"),
     "a dict": (lambda f, p: {"a": 1}, InputError, "is of type dict"),
-    "iterators": (lambda f, p: [iter([p]), iter([p])], InputError, "list_iterator, not an image; to compare several sets"),
+    "iterators": (lambda f, p: [iter([p]), iter([p])], InputError, "list_iterator, not an image; to compare"),
     "an ambiguous shape": (lambda f, p: iter([np.zeros((3, 8, 3), "u1")]), InputError, "NHWC or NCHW"),
     "an image and its mask": (lambda f, p: iter([(p[0], p[1])]), InputError, "a tuple of 2 images"),
     "two gray images": (lambda f, p: iter([(p[0, ..., 0], p[1, ..., 0])]), InputError, "a tuple of 2 images"),

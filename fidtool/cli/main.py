@@ -92,9 +92,12 @@ def process() -> NoReturn:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # fidtool reports a lost store in one line; torch would print forty frames of C++.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    signals.take_over()
     try:
-        main()
+        try:
+            signals.take_over()
+            main()
+        except KeyboardInterrupt:  # before main handles signals
+            _complain(stopped_error())
     except SystemExit as ended:
         _exit(ended)
 

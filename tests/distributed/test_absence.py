@@ -93,3 +93,16 @@ def test_a_signal_while_a_rank_still_starts_ends_all(environment: dict[str, str]
         (line,) = [line for line in error.splitlines() if line.startswith("error: ")]
         assert line.startswith("error: stopped by SIGTERM")
         assert "rank 1" in line
+
+
+def test_a_signal_right_after_the_handlers_are_installed_gives_no_traceback(environment: dict[str, str]) -> None:
+    code = (
+        "import os, signal\n"
+        "from fidtool.cli import main\n"
+        "main.main = lambda: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "main.process()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, env=environment
+    )
+    assert (done.returncode, done.stderr) == (143, "error: stopped by SIGTERM\n")

@@ -429,6 +429,7 @@ class Settings(StatisticsSettings):
     kid_subsets: Annotated[int, _of(KID, "subsets")] = KID.subsets
     kid_seed: Annotated[int, _of(KID, "seed")] = KID.seed
     is_splits: Annotated[int, _of(InceptionScore, "splits")] = InceptionScore.splits
+    is_part_size: Annotated[int | None, _of(InceptionScore, "part_size")] = InceptionScore.part_size
     is_bias: Annotated[bool, _of(InceptionScore, "bias")] = InceptionScore.bias
     nearest_k: Annotated[int, _of(PRDC, "nearest_k")] = PRDC.nearest_k
     ties: Annotated[str, _of(PRDC, "ties")] = PRDC.ties

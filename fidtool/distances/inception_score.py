@@ -39,6 +39,8 @@ def inception_score(
     bias: NDArray[np.float32] | None = None,
     *,
     splits: int = 10,
+    part_size: int | None = None,
+    order: NDArray[np.int64] | None = None,
 ) -> InceptionScore:
     """Computes the Inception Score (Salimans et al. 2016): exp(mean over x of KL(p(y|x) || p(y))), for each split.
 
@@ -47,7 +49,7 @@ def inception_score(
     also sort the classes. Not a collective.
 
     OpenAI's code, ADM's evaluator, StyleGAN and torch-fidelity omit the bias, as torchmetrics does with
-    ``logits_unbiased``. They use 10 splits; ADM uses splits of 5000 images, which is splits = n / 5000. torchmetrics
+    ``logits_unbiased``. They use 10 splits, except ADM, whose parts have 5000 images in stored order. torchmetrics
     computes the standard deviation with ddof 1, the others with ddof 0, as here.
 
     Args:
@@ -55,6 +57,8 @@ def inception_score(
         weight: weight of the classifier, shape (classes, D).
         bias: bias of the classifier, shape (classes,); None for none.
         splits: number of splits, from 1 to n.
+        part_size: number of images per split, of which the last may have fewer; replaces ``splits``.
+        order: int64 array of shape (n,), by which the rows are sorted before they are divided; None keeps their order.
 
     Returns:
         The score, with the same bits for any number of threads: the inner products are exact, and all other operations
@@ -65,7 +69,7 @@ def inception_score(
         RunError: if features or weights are not finite.
     """
     count = len(features)
-    if not 1 <= splits <= count:
+    if part_size is None and not 1 <= splits <= count:
         raise InputError(
             f"{option('is_splits', splits)} needs at least {max(splits, 1)} images, but there are {count}:",
             f"set {option('is_splits')} to a number from 1 to {max(count, 1)}, or use more images",
@@ -79,14 +83,19 @@ def inception_score(
     if rows.dims != classes.dims:
         raise InputError(f"the features have {rows.dims} dimensions, but the classifier takes {classes.dims}")
     classifier = _Classifier(classes.block(slice(None)), bias, 2.0 ** -(rows.step + classes.step))
+    ends = [*range(part_size, count, part_size), count] if part_size else _ends(count, splits)
+    places = np.arange(count) if order is None else np.argsort(order, kind="stable")
     scores = []
     with using_threads(1):
-        for split in range(splits):
-            start, end = split * count // splits, (split + 1) * count // splits
-            parts = [slice(start + part.start, start + part.stop) for part in parts_of(end - start, BLOCK_ROWS)]
-            scores.append(_score([classifier.summed(rows.block(part)) for part in parts], end - start))
-    mean = math.fsum(scores) / splits
-    return InceptionScore(mean, math.sqrt(math.fsum((score - mean) ** 2 for score in scores) / splits))
+        for split in np.split(places, ends[:-1]):
+            parts = [split[part] for part in parts_of(len(split), BLOCK_ROWS)]
+            scores.append(_score([classifier.summed(rows.block(part)) for part in parts], len(split)))
+    mean = math.fsum(scores) / len(scores)
+    return InceptionScore(mean, math.sqrt(math.fsum((score - mean) ** 2 for score in scores) / len(scores)))
+
+
+def _ends(count: int, splits: int) -> list[int]:
+    return [(split + 1) * count // splits for split in range(splits)]
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,16 @@ class InceptionScore(Metric):
             least=1,
         ),
     ] = 10
+    part_size: Annotated[
+        int | None,
+        Setting(
+            help="Inception Score: average over consecutive parts of N images in stored order instead, of which the "
+            "last may have fewer; ADM's evaluator uses 5000.",
+            group=METRICS,
+            metavar="N",
+            least=1,
+        ),
+    ] = None
     bias: Annotated[
         bool,
         Setting(help="Inception Score: add the classifier's bias, which other tools omit.", group=METRICS),
@@ -47,6 +57,18 @@ class InceptionScore(Metric):
         ),
     )
     fake_features = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.part_size is not None and self.splits != type(self).splits:
+            part_size, splits = option(self.named("part_size")), option(self.named("splits"))
+            problem = f"{part_size} and {splits} both divide a set into parts:"
+            raise InputError(problem, "set one of them", setting=self.named("part_size"))
+
+    @property
+    def stored_order(self) -> bool:
+        """See `Metric`."""
+        return self.part_size is not None
 
     def check_network(self, extractor: str, dims: int | None) -> None:
         if extractor != "inception":
@@ -73,7 +95,7 @@ class InceptionScore(Metric):
             )
 
     def check_count(self, images: int, has: str) -> None:
-        if images < self.splits:
+        if self.part_size is None and images < self.splits:
             raise InputError(
                 f"the Inception Score divides a set into {self.splits} parts, and {has}:",
                 f"pass a smaller {option(self.named('splits'))}",
@@ -94,7 +116,14 @@ class InceptionScore(Metric):
         def on_rank_zero() -> dict[str, float]:
             state = context.classifier().state
             weight, bias = (state[name].numpy() for name in ("fc.weight", "fc.bias"))
-            found = inception_score(fake.rows, weight, bias if self.bias else None, splits=self.splits)
+            found = inception_score(
+                fake.rows,
+                weight,
+                bias if self.bias else None,
+                splits=self.splits,
+                part_size=self.part_size,
+                order=fake.order if self.stored_order else None,
+            )
             return {"is": found.mean, "is_std": found.std}
 
         return context.world.on_rank_zero(on_rank_zero)

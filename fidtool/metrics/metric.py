@@ -68,11 +68,14 @@ class FeatureSet:
             depends only on ``seed``, so the first n are a fair sample. Large arrays are memory-mapped from a file. None
             if the metric does not request them.
         gaussian: mean, covariance and number of images on rank zero; None on the other ranks.
+        order: number in stored order of each row of ``features`` on rank zero, int64 array of shape (images,). None on
+            the other ranks, and if it is unknown and the metric does not require it, see `Metric.stored_order`.
     """
 
     path: str
     features: NDArray[np.float32] | None
     gaussian: Gaussian | None
+    order: NDArray[np.int64] | None = None
 
     @property
     def rows(self) -> NDArray[np.float32]:
@@ -159,6 +162,11 @@ class Metric(Validated):
     def layer(self) -> str:
         """The layer whose features it uses, see `Number`."""
         return self.numbers[0].layer
+
+    @property
+    def stored_order(self) -> bool:
+        """Whether it needs `FeatureSet.order` of a FAKE."""
+        return False
 
     def network(self) -> NetworkChoice | None:
         """Return the metric's own network; None if it uses features of the run's extractor."""

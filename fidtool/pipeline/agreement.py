@@ -187,6 +187,12 @@ def require_layer(path: str, statistics: Statistics, layer: str, title: str, nee
             "pass the folder of images instead",
             "create the file again with `fidtool stats IMAGES -o FILE.npz --metrics kid`, which stores them",
         )
+    if needs.order and statistics.order is None:
+        raise InputError(
+            f"{path} does not have the stored order of its images, in which this run divides them into parts:",
+            "pass the folder of images instead",
+            "create the file again with this version",
+        )
     return found
 
 

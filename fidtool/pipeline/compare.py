@@ -287,11 +287,11 @@ def _gaussian(measured: MeasuredSet) -> MeanCovariance:
 
 
 def _feature_set(measured: MeasuredSet, layer: str, with_features: bool) -> FeatureSet:
-    gaussian = None
+    gaussian = order = None
     if measured.statistics is not None:
-        of_layer = measured.statistics.layers[layer]
+        of_layer, order = measured.statistics.layers[layer], measured.statistics.order
         gaussian = Gaussian(of_layer.mu, of_layer.sigma, measured.statistics.count)
-    return FeatureSet(measured.path, measured.features[layer] if with_features else None, gaussian)
+    return FeatureSet(measured.path, measured.features[layer] if with_features else None, gaussian, order)
 
 
 def _checked(metric: Metric, found: Mapping[str, float]) -> dict[str, float]:

@@ -302,6 +302,7 @@ class Measurer:
             skipped=tuple(partial.skipped),
             found=source.found,
             pictures=pictures,
+            order=source.numbers(partial.skipped) if features else None,
         )
 
     def _put_into_cache(self, source: ImageSet, layers: Mapping[str, Layer], result: Statistics) -> bool:
@@ -319,4 +320,6 @@ def _as_found_now(statistics: Statistics, source: ImageSet) -> Statistics:
     """Cached statistics with the current number of images and this run's spelling of their paths."""
     pictures = statistics.pictures
     named = None if pictures is None else replace(pictures, prefix=source.source.prefix)
-    return replace(statistics, found=source.found, pictures=named)
+    with_features = any(layer.features is not None for layer in statistics.layers.values())
+    order = source.numbers() if with_features else None
+    return replace(statistics, found=source.found, pictures=named, order=order)

@@ -21,11 +21,13 @@ class SetNeeds:
         features: layers of which the features of each image are also needed.
         optional: layers of which the features of each image are used if available, for example by a report. A set with
             known statistics is not processed again for them.
+        order: whether the stored order of the images is needed.
     """
 
     layers: tuple[str, ...] = (FEATURES,)
     features: frozenset[str] = frozenset()
     optional: frozenset[str] = frozenset()
+    order: bool = False
 
     @property
     def collected(self) -> tuple[str, ...]:
@@ -47,7 +49,9 @@ def set_needs(settings: Settings, real: bool, fake: bool) -> SetNeeds:
     }
     if fake and (settings.uncertainty or settings.influence):
         features.add(FEATURES)
-    return SetNeeds(tuple(layers), frozenset(features), frozenset({FEATURES} if settings.exhibits else ()))
+    optional = frozenset({FEATURES} if settings.exhibits else ())
+    order = fake and any(metric.stored_order for metric, _ in metrics)
+    return SetNeeds(tuple(layers), frozenset(features), optional, order)
 
 
 @dataclass(frozen=True)

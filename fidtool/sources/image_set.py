@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fidtool.errors import InputError, option
 from fidtool.names import counted
 from fidtool.sources.census import NOTHING, PassedOver
-from fidtool.sources.contents import GONE, Files, ForeignError, Read, Stamps, StoreError, bytes_of
+from fidtool.sources.contents import GONE, BadFile, Files, ForeignError, Read, Stamps, StoreError, bytes_of
 from fidtool.sources.readers import Reader
 
 Indices = Sequence[int] | NDArray[np.int64]
@@ -182,6 +182,14 @@ class ImageSet:
         """Returns the images with these names, in the order of this set."""
         chosen = [index for index, name in enumerate(self.names) if name in names]
         return replace(self, order=self.order[chosen])
+
+    def numbers(self, without: Collection[BadFile] = ()) -> NDArray[np.int64]:
+        """Returns the number in stored order of each image but ``without``, int64 array of shape (images,)."""
+        numbers = self.order.astype(np.int64)
+        if not without:
+            return numbers
+        left_out = {bad.file for bad in without}
+        return numbers[[self.file(index) not in left_out for index in range(len(self))]]
 
     def identity(self) -> str:
         """Returns the SHA-256 of the source's real path, the images' names and order, and the reader's variant."""

@@ -55,6 +55,8 @@ class Statistics:
         config: for a file, the settings it was made with that differ from their defaults and can change the result;
             None in files of other tools.
         pictures: records of the images; None if they were not made.
+        order: number in stored order of each row of the per-image features, int64 array of shape (count,); None if it
+            is unknown, or if there are no such features.
 
     Raises:
         InputError: if ``layers`` is not a mapping.
@@ -68,6 +70,7 @@ class Statistics:
     found: int | None = None
     config: Mapping[str, Any] | None = None
     pictures: ImageRecords | None = field(default=None, repr=False, compare=False)
+    order: NDArray[np.int64] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.layers, Mapping):  # in version 0.1.0, the first argument was the mean

@@ -36,8 +36,9 @@ def write_statistics(path: str | Path, statistics: Statistics) -> None:
     """Writes a statistics file atomically, replacing an existing one. pytorch-fid can read it.
 
     The archive contains ``mu`` and ``sigma`` (float64) and, if known, ``count``, ``fingerprint`` and ``run`` (JSON
-    strings) and ``features`` (float32); the same for further layers, with a suffix; and ``records``, ``names`` and
-    ``folder`` of the images. Parts of URLs that may be secret are removed.
+    strings) and ``features`` (float32); the same for further layers, with a suffix; ``order``, the number in stored
+    order of each row of the features; and ``records``, ``names`` and ``folder`` of the images. Parts of URLs that may
+    be secret are removed.
 
     Args:
         path: path of the file.
@@ -81,6 +82,8 @@ def write_unredacted(path: str | Path, statistics: Statistics, source: str = "")
             "config": statistics.config,
         }
         arrays["run"] = np.array(json.dumps(run, sort_keys=True))
+    if statistics.order is not None:
+        arrays["order"] = statistics.order
     if statistics.pictures is not None:
         arrays |= statistics.pictures.to_arrays()
     if source:
@@ -203,7 +206,8 @@ def read_statistics(
     fields = _read_arrays(str(path), files or LocalFiles([str(path)]), features_of)
     count = _count(path, fields["count"]) if "count" in fields else None
     layers = {name: _layer(path, fields, _suffix(name), count) for name in _layers_in(fields)}
-    statistics = Statistics(layers, count, pictures=ImageRecords.from_arrays(fields, count))
+    order = _order(path, fields["order"], count) if "order" in fields else None
+    statistics = Statistics(layers, count, pictures=ImageRecords.from_arrays(fields, count), order=order)
     return _with_run(path, statistics, fields["run"]) if "run" in fields else statistics
 
 
@@ -268,7 +272,7 @@ def _arrays_in(path: str, handle: BinaryIO, features_of: Collection[str] | None)
             raise InputError(f"the statistics file {path} has no {' and no '.join(missing)}; it contains {has}")
         layers = _layers_in(archive.files)
         names = [f"{name}{_suffix(layer)}" for layer in layers for name in _WANTED]
-        names += RECORD_ARRAYS
+        names += [*RECORD_ARRAYS, "order"]
         fields = {name: archive[name] for name in names if name in archive.files}
         for name in (f"features{_suffix(layer)}" for layer in layers if features_of is None or layer in features_of):
             if name in archive.files and "count" in fields:  # without a count, another tool wrote them
@@ -305,6 +309,12 @@ def _count(path: str | Path, value: NDArray[Any]) -> int:
     if value.dtype.kind not in "iu" or value.ndim != 0 or int(value) < 1:
         raise InputError(f"the statistics file {path} has a count that is not a positive integer")
     return int(value)
+
+
+def _order(path: str | Path, value: NDArray[Any], count: int | None) -> NDArray[np.int64]:
+    if value.dtype.kind not in "iu" or value.shape != (count,):
+        raise InputError(f"the statistics file {path} has an order that is not one integer per image")
+    return value.astype(np.int64)
 
 
 def _with_run(path: str | Path, statistics: Statistics, value: NDArray[Any]) -> Statistics:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+import fidtool
 from fidtool.features.models import inception_weights as weights
 from fidtool.features.protocol import SPATIAL
 from fidtool.statistics.statistics_file import read_statistics
@@ -43,6 +46,44 @@ def test_inception_score_and_sfid_beside_fid(here: Run, few: tuple[Path, Path], 
     assert biased.json["run"]["images_computed"] == 0
     assert biased.metrics["is"] != found.metrics["is"]
     assert biased.metrics["fid"] == found.metrics["fid"]
+
+
+def test_parts_of_a_size_are_in_stored_order(
+    here: Run, few: tuple[Path, Path], classifier: None, tmp_path: Path
+) -> None:
+    """From images, from a statistics file, from the cache and from an iterable; ``--seed`` does not matter."""
+    arguments = ["--metrics", "is", "--is-part-size", 3, "--json"]
+    found = here("compute", *few, *arguments)
+    scores = []
+    for part in (["0", "1", "2"], ["3", "4", "5"], ["6", "7"]):
+        (tmp_path / "part").mkdir()
+        for file in sorted(few[1].iterdir()):
+            if file.stem[-1] in part:
+                (tmp_path / "part" / file.name).write_bytes(file.read_bytes())
+        one = here("compute", few[0], "part", "--metrics", "is", "--is-splits", 1, "--json")
+        assert one.json["results"][0]["count"]["fake"] == len(part)
+        scores.append(one.metrics["is"])
+        shutil.rmtree(tmp_path / "part")
+    assert found.metrics["is"] == pytest.approx(sum(scores) / 3, rel=1e-9)
+    assert here("compute", *few, *arguments).metrics == found.metrics
+    assert here("stats", few[1], "-o", "fake.npz", "--metrics", "is", "--seed", 5).status == 0
+    assert here("compute", few[0], "fake.npz", *arguments).metrics["is"] == pytest.approx(found.metrics["is"], 1e-9)
+    files = iter(sorted(few[1].iterdir()))
+    given = fidtool.compute(few[0], files, metrics="is", is_part_size=3, seed=7)
+    assert given.results[0].metrics["is"] == pytest.approx(found.metrics["is"], rel=1e-9)
+
+
+def test_parts_of_a_size_need_the_stored_order(
+    here: Run, few: tuple[Path, Path], classifier: None, tmp_path: Path
+) -> None:
+    kept = here("stats", few[1], "-o", "fake.npz", "--metrics", "is")
+    assert kept.status == 0
+    fidtool.write_statistics("old.npz", replace(read_statistics(tmp_path / "fake.npz"), order=None))
+    refused = here("compute", few[0], "old.npz", "--metrics", "is", "--is-part-size", 3)
+    assert refused.status == 2
+    assert "old.npz does not have the stored order of its images" in refused.error
+    both = here("compute", *few, "--metrics", "is", "--is-part-size", 3, "--is-splits", 2)
+    assert both.error == "error: --is-part-size and --is-splits both divide a set into parts: set one of them"
 
 
 def test_features_for_the_score_need_no_classifier(here: Run, few: tuple[Path, Path], tmp_path: Path) -> None:

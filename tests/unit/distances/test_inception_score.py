@@ -41,6 +41,18 @@ def test_each_split_has_its_own_rows() -> None:
     assert score.std == pytest.approx((2 / 3) ** 0.5, rel=1e-12)
 
 
+def test_parts_of_a_size_follow_the_stored_order() -> None:
+    """Parts of three rows of seven, the last with one, after sorting by ``order``: 1, 3 and 1 classes."""
+    features, weight = certain([4, 0, 0, 3, 2, 0, 1])
+    order = np.array([6, 0, 1, 5, 4, 2, 3])
+    score = inception_score(features, weight, part_size=3, order=order)
+    assert score.mean == pytest.approx((1 + 3 + 1) / 3, rel=1e-12)
+    assert inception_score(features, weight, part_size=7).mean == pytest.approx(
+        inception_score(features, weight, splits=1).mean, rel=1e-12
+    )
+    assert inception_score(features, weight, part_size=100) == inception_score(features, weight, splits=1)
+
+
 def test_probabilities_that_underflow_do_not_give_nan() -> None:
     features, weight = certain([0, 1], sure=30.0)
     assert inception_score(features, weight, splits=1).mean == pytest.approx(2, rel=1e-12)

@@ -79,12 +79,13 @@ def check(
 def _list(path: str, settings: Settings, as_json: bool, quiet: bool) -> int:
     """Print the paths of the images that would be read. Secrets in URLs are removed."""
     from fidtool.pipeline.inputs import open_source
+    from fidtool.pipeline.needs import IMAGES
     from fidtool.redaction import redacted, without_secrets
     from fidtool.report.text import dumps
-    from fidtool.sources.image_set import ImageSet
 
-    source = open_source(path, settings, {}, lambda line: click.echo(f"warning: {redacted(line)}", err=True))
-    if not isinstance(source, ImageSet):
+    opened = open_source(path, settings, IMAGES, lambda line: click.echo(f"warning: {redacted(line)}", err=True))
+    source = opened.images
+    if source is None:
         raise InputError(f"{path} is a statistics file, which has no images")
     if settings.num is not None:
         source = source.draw(settings.num, settings.seed)

@@ -61,7 +61,7 @@ def _image_warnings(name: str, statistics: Statistics) -> list[str]:
         files = f"{number} files could not be read and were skipped (for example {example})"
         if number == 1:
             files = f"1 file could not be read and was skipped ({example})"
-        found.append(f"{name}: {files}; {count} images were used")
+        found.append(f"{name}: {files}" + ("" if count is None else f"; {count} images were used"))
     return found
 
 

@@ -58,13 +58,6 @@ class InceptionScore(Metric):
     )
     fake_features = True
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.part_size is not None and self.splits != type(self).splits:
-            part_size, splits = option(self.named("part_size")), option(self.named("splits"))
-            problem = f"{part_size} and {splits} both divide a set into parts:"
-            raise InputError(problem, "set one of them", setting=self.named("part_size"))
-
     @property
     def stored_order(self) -> bool:
         """See `Metric`."""
@@ -77,6 +70,10 @@ class InceptionScore(Metric):
         if dims not in (None, max(INCEPTION_DIMS)):
             problem = f"the Inception Score needs {max(INCEPTION_DIMS)} dims, the input of the classifier, not {dims}"
             raise InputError(problem, setting="dims")
+        if self.part_size is not None and self.splits != type(self).splits:
+            part_size, splits = option(self.named("part_size")), option(self.named("splits"))
+            problem = f"{part_size} and {splits} both divide a set into parts:"
+            raise InputError(problem, "set one of them", setting=self.named("part_size"))
 
     def check_features(self, definition: Definition | None, dims: int, file: str) -> None:
         if definition is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -131,6 +131,7 @@ def agree(
     needs: Mapping[str, SetNeeds],
     settings: Settings,
     measured: Mapping[str, Definition] | None,
+    beside: Collection[str] = (),
 ) -> tuple[dict[str, Definition | None], list[str]]:
     """Checks statistics files against the run's networks and against each other, before any image is read.
 
@@ -139,6 +140,7 @@ def agree(
         needs: what is needed of each set of the run, by path.
         settings: settings of the run.
         measured: definitions of the features of the sets with images, by layer; None if there are no such sets.
+        beside: paths of the files whose own images give what their statistics lack.
 
     Returns:
         The common definitions of the features by layer; and one warning per mismatch that ``allow_mismatch`` permits
@@ -153,7 +155,11 @@ def agree(
     for layer in dict.fromkeys(layer for each in needs.values() for layer in each.layers):
         metrics = [metric for metric in in_order(settings.chosen) if settings.layer_of(metric) == layer]
         title = _TITLES.get(layer) or f"features of {metrics[0].numbers[0].title}"
-        parts = {path: require_layer(path, file, layer, title, needs[path]) for path, file in files.items()}
+        parts = {
+            path: file.layers[layer] if path in beside else require_layer(path, file, layer, title, needs[path])
+            for path, file in files.items()
+            if path not in beside or layer in file.layers
+        }
         definition = None if measured is None else measured[layer]
         dims = settings.dims if layer == FEATURES else None
         # The settings `protocol` and `extractor` do not apply to a metric's own network.

@@ -18,12 +18,12 @@ from fidtool.images.decoded import DecodeOptions, whole_batches
 from fidtool.images.integrity import IntegrityCheck, broadcast_images
 from fidtool.images.loader import LoadOptions, load
 from fidtool.images.records import RECORD, ImageRecords
-from fidtool.pipeline.inputs import open_source
+from fidtool.pipeline.inputs import Opened, open_source
+from fidtool.pipeline.needs import IMAGES
 from fidtool.pipeline.run import RunContext
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet, Indices, real_path
 from fidtool.statistics.feature_buffer import FeatureBuffer, in_canonical_order
-from fidtool.statistics.set_statistics import Statistics
 
 _BATCH = 32
 _BATCHES_PER_WORKER = 8
@@ -114,17 +114,17 @@ class _CheckedSet:
         settings, in_memory = self._settings, self._run.in_memory.get(self._path)
         if in_memory is not None and in_memory.is_stream:
             raise InputError(f"{self._path} is an iterable:", "pass images that can be indexed, such as a list")
-        opened: ImageSet | Statistics
         if in_memory is not None:
-            opened = in_memory.image_set(settings.value_range)
+            opened = Opened(in_memory.image_set(settings.value_range))
         else:
-            opened = open_source(self._path, settings, (), self._run.console.warn)
-        if isinstance(opened, ImageSet):
-            self._images = opened.draw(settings.num, settings.seed)
+            opened = open_source(self._path, settings, IMAGES, self._run.console.warn)
+        if opened.images is not None:
+            self._images = opened.images.draw(settings.num, settings.seed)
             return True
-        if opened.pictures is None:
+        assert opened.file is not None
+        if opened.file.pictures is None:
             raise InputError(f"{self._path} has no records of its images:", "pass the images instead")
-        self._known = opened.pictures
+        self._known = opened.file.pictures
         return False
 
     def _read(self, images: ImageSet, batches: Sequence[Indices]) -> None:

@@ -15,7 +15,7 @@ from fidtool.pipeline.measure import Measurer, WorkDone
 from fidtool.record import Origin, changed_settings, versions
 from fidtool.results import Comparison, Evaluation, Exhibit, RunRecord
 from fidtool.settings import Settings
-from fidtool.statistics.set_statistics import MeasuredSet, Statistics, spread_features
+from fidtool.statistics.set_statistics import MeasuredSet, Statistics, spread_features, with_statistics
 from fidtool.validation import declared
 
 
@@ -119,7 +119,7 @@ def _measured(inputs: Inputs, measurer: Measurer | None) -> Iterator[MeasuredSet
 
 def _measure(inputs: Inputs, measurer: Measurer | None, path: str) -> MeasuredSet:
     if measurer is not None and inputs.has_images(path):
-        return measurer.measure(path)
+        return with_statistics(measurer.measure(path), path, inputs.statistics(path))
     return spread_features(path, inputs.statistics(path), inputs.needs[path].collected, inputs.run.world)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from fidtool.errors import InputError, RunError, on_every_rank, option
 from fidtool.features.definition import Definition
@@ -30,6 +30,18 @@ from fidtool.statistics.statistics_file import read_statistics
 
 if TYPE_CHECKING:  # it imports torch; `require_exists` must refuse a missing path before that
     from fidtool.pipeline.run import RunContext
+
+
+class Opened(NamedTuple):
+    """What a path holds: images, statistics, or both.
+
+    Attributes:
+        images: its images; None for statistics alone. If there are both, the images give what the statistics lack.
+        file: its statistics; None for images alone.
+    """
+
+    images: ImageSet | None = None
+    file: Statistics | None = None
 
 
 class Inputs:
@@ -58,7 +70,7 @@ class Inputs:
         self._warnings: list[str] = []
         self.adapted: tuple[str, ...] = ()
         self._counts: dict[str, ImageCount] = {}
-        self._opened: dict[str, ImageSet | Statistics] = {}
+        self._opened: dict[str, Opened] = {}
         self.streams = {path: images for path, images in run.in_memory.items() if images.is_stream}
         if self.streams and run.settings.checkpoint is not None:
             name = next(iter(self.streams))
@@ -92,17 +104,17 @@ class Inputs:
         settings = self.settings
         require_exists([path for path in self.paths if path not in self.run.in_memory])
         for path in sorted(self.needs.keys() - self.streams, key=self._urgency):
-            source = self._open_one(path)
+            self._opened[path] = opened = self._open_one(path)
             if path in self.paths[1:]:
-                _check_expected(settings.expect, path, source.found if isinstance(source, ImageSet) else source.count)
-                _check_records(settings.max_duplicates, path, source)
-            if isinstance(source, ImageSet):
-                self._check_missing(source)
-                source = source.draw(settings.num, settings.seed)
-            self._opened[path] = source
-            if (count := _image_count(source, settings)) is not None:
+                _check_expected(settings.expect, path, opened)
+                _check_records(settings.max_duplicates, path, opened)
+            if opened.images is not None:
+                self._check_missing(opened.images)
+            if (count := _image_count(opened, settings)) is not None:
                 self._counts[path] = count
-        has_images = {path: not isinstance(self._opened.get(path), Statistics) for path in self.needs}
+        for path in self._beside:
+            self._note(f"{path}: its mean and covariance are used, and its images for what these do not contain")
+        has_images = {path: path in self.streams or self._opened[path].images is not None for path in self.needs}
         self._complete_settings(any(has_images.values()))
         self._completed = self.settings
         self._select(any(has_images.values()))
@@ -112,16 +124,22 @@ class Inputs:
         """Decides which metrics are computed, see `select`, and refuses sets that are too small for them."""
         reals, fakes = (self.paths[:1], self.paths[1:]) if self._real else ((), self.paths)
         found = select(
-            self._completed if fit else self.settings, Sets(self._files, self._counts, reals, fakes, images), fit
+            self._completed if fit else self.settings,
+            Sets(self._files, self._counts, reals, fakes, images, self._beside),
+            fit,
         )
         self._use(found.settings)
         for line in found.left_out:
-            if line not in self.taken:
-                self.taken.append(line)
-                self.run.console.say(line)
+            self._note(line)
         self.adapted = found.adapted if fit else self.adapted
         if self._real:
             check_counts(found.settings, self._counts, fakes)
+
+    def _note(self, line: str) -> None:
+        """Says a line once, and records it."""
+        if line not in self.taken:
+            self.taken.append(line)
+            self.run.console.say(line)
 
     def _complete_settings(self, has_images: bool) -> None:
         files = self._files
@@ -131,8 +149,7 @@ class Inputs:
         else:
             line = settings_of_files(files, self.settings)
         if line:
-            self.taken.append(line)
-            self.run.console.say(line)
+            self._note(line)
         before, self.needs = self.needs, self._needs()
         for path in before:
             if path in files and self.needs[path] != before[path]:  # CMMD now shares the layer of FID's features
@@ -152,22 +169,32 @@ class Inputs:
     def _urgency(self, path: str) -> tuple[bool, int]:
         return not path.lower().endswith(".npz"), self.paths.index(path)
 
-    def _open_one(self, path: str) -> ImageSet | Statistics:
+    def _open_one(self, path: str) -> Opened:
+        settings = self.settings
         if path in self.run.in_memory:
-            return self.run.in_memory[path].image_set(self.settings.value_range)
-        return open_source(path, self.settings, self.needs[path].collected, self._warnings.append)
+            opened = Opened(self.run.in_memory[path].image_set(settings.value_range))
+        else:
+            opened = open_source(path, settings, self.needs[path], self._warnings.append)
+        if opened.images is None:
+            return opened
+        return opened._replace(images=opened.images.draw(settings.num, settings.seed))
 
     @property
     def _files(self) -> dict[str, Statistics]:
-        return {path: source for path, source in self._opened.items() if isinstance(source, Statistics)}
+        return {path: opened.file for path, opened in self._opened.items() if opened.file is not None}
+
+    @property
+    def _beside(self) -> list[str]:
+        """The paths of statistics files whose images give what their statistics lack."""
+        return [path for path in self._files if self._opened[path].images is not None]
 
     @property
     def _image_sets(self) -> list[ImageSet]:
-        return [source for source in self._opened.values() if isinstance(source, ImageSet)]
+        return [opened.images for opened in self._opened.values() if opened.images is not None]
 
     def agree(self, measured: Mapping[str, Definition] | None) -> tuple[dict[str, Definition | None], list[str]]:
         """The definitions of the features, and warnings for all comparisons: see `fidtool.pipeline.agreement.agree`."""
-        definitions, mismatches = agree(self._files, self.needs, self.settings, measured)
+        definitions, mismatches = agree(self._files, self.needs, self.settings, measured, self._beside)
         split = split_by_the_shell(self.paths)
         warnings = [*self._warnings, *([split] if split else []), *mismatches, *self._settings_without_effect()]
         return definitions, warnings
@@ -197,14 +224,12 @@ class Inputs:
         return labels_of(definitions, self.settings, self.any_images, dims, stated)
 
     def statistics(self, path: str) -> Statistics | None:
-        """The content of a statistics file; None for images, and on the other ranks."""
-        source = self._opened.get(path)
-        return source if isinstance(source, Statistics) else None
+        """The content of a statistics file; None for images alone, and on the other ranks."""
+        return self._opened.get(path, Opened()).file
 
     def images(self, path: str) -> ImageSet | None:
-        """The images of a path in canonical order; None for a statistics file, and on the other ranks."""
-        source = self._opened.get(path)
-        return source if isinstance(source, ImageSet) else None
+        """The images of a path in canonical order; None for statistics alone, and on the other ranks."""
+        return self._opened.get(path, Opened()).images
 
     def passed_over(self, path: str) -> PassedOver | None:
         """The files that a source ignores; None for a statistics file or an iterable."""
@@ -231,7 +256,7 @@ class Inputs:
         assert statistics is not None
         assert statistics.count is not None
         if path in self.paths[1:]:
-            _check_expected(self.settings.expect, path, statistics.count + len(statistics.skipped))
+            _check_number(self.settings.expect, path, statistics.count + len(statistics.skipped))
         self._counts[path] = ImageCount(statistics.count)
         self._select(images=True, fit=path in self.paths[:2])  # later FAKEs are compared with the same settings
         return self.settings
@@ -264,16 +289,15 @@ def _spelled_once(paths: Sequence[str], in_memory: Collection[str]) -> list[str]
     return [real if not {real, path} & {*in_memory} and real_path(path) == real_path(real) else path for path in paths]
 
 
-def open_source(
-    path: str, settings: Settings, features_of: Collection[str], warn: Callable[[str], None]
-) -> ImageSet | Statistics:
+def open_source(path: str, settings: Settings, needs: SetNeeds, warn: Callable[[str], None]) -> Opened:
     """Opens a set of images or a statistics file, without reading any image.
 
     Args:
         path: path or URL as passed by the caller.
         settings: settings, of which ``recursive`` and ``value_range`` are used.
-        features_of: see `read_statistics`.
-        warn: called with a warning if a file has both statistics and images.
+        needs: what is needed of the set. The images of a file that has statistics as well are only opened if its
+            statistics lack something.
+        warn: called with a warning if a file has both statistics and images, and its images are not used.
 
     Raises:
         InputError: if the path does not exist, or has neither images nor statistics.
@@ -282,27 +306,28 @@ def open_source(
     require_exists([path])
     name, key = split_key(path)
     if key or suffix_of(name) != ".npz" or is_pattern(name) or os.path.isdir(name):
-        return open_images(path, settings.recursive, settings.value_range)
+        return Opened(open_images(path, settings.recursive, settings.value_range))
     try:
-        return _open_npz(path, settings, features_of, warn)
+        return _open_npz(path, settings, needs, warn)
     except StoreError as error:
         raise RunError(str(error)) from None
 
 
-def _open_npz(
-    path: str, settings: Settings, features_of: Collection[str], warn: Callable[[str], None]
-) -> ImageSet | Statistics:
+def _open_npz(path: str, settings: Settings, needs: SetNeeds, warn: Callable[[str], None]) -> Opened:
     files: Files = remote_files(path) if is_remote(path) else LocalFiles([path])
     shapes = array_shapes(files)
     images = [name for name, shape in shapes.items() if name == SAMPLES or len(shape) in (3, 4)]
     if images and not STATISTICS & shapes.keys():
-        return open_images(path, settings.recursive, settings.value_range)
-    if images and shapes.keys() >= STATISTICS:
+        return Opened(open_images(path, settings.recursive, settings.value_range))
+    file = read_statistics(path, needs.collected, files)
+    if images and not needs.met_by(file):
+        return Opened(open_images(f"{path}:{images[0]}", settings.recursive, settings.value_range), file)
+    if images:
         warn(
             f"{path} has both statistics (mu, sigma) and images ({images[0]}): using the statistics; pass "
             f"{path}:{images[0]} to use the images"
         )
-    return read_statistics(path, features_of, files)
+    return Opened(file=file)
 
 
 def require_exists(paths: Sequence[str]) -> None:
@@ -336,14 +361,14 @@ def _changed_settings(asked: NetworkChoice, usual: NetworkChoice) -> list[str]:
     return [asked.named(name) for name in NETWORK_SETTINGS if getattr(asked, name) != getattr(usual, name)]
 
 
-def _image_count(source: ImageSet | Statistics, settings: Settings) -> ImageCount | None:
-    if isinstance(source, ImageSet):
-        return ImageCount(len(source), settings.most_skipped(len(source)))
-    return None if source.count is None else ImageCount(source.count)
+def _image_count(opened: Opened, settings: Settings) -> ImageCount | None:
+    if opened.images is not None:
+        return ImageCount(len(opened.images), settings.most_skipped(len(opened.images)))
+    return None if opened.file is None or opened.file.count is None else ImageCount(opened.file.count)
 
 
-def _check_records(max_duplicates: float | None, path: str, source: ImageSet | Statistics) -> None:
-    if max_duplicates is not None and isinstance(source, Statistics) and source.pictures is None:
+def _check_records(max_duplicates: float | None, path: str, opened: Opened) -> None:
+    if max_duplicates is not None and opened.images is None and opened.file and opened.file.pictures is None:
         raise InputError(
             f"{option('max_duplicates')} needs records of the images, and {path} has none:",
             "pass the images instead",
@@ -352,7 +377,12 @@ def _check_records(max_duplicates: float | None, path: str, source: ImageSet | S
         )
 
 
-def _check_expected(expect: int | None, path: str, count: int | None) -> None:
+def _check_expected(expect: int | None, path: str, opened: Opened) -> None:
+    count = opened.images.found if opened.images is not None else opened.file.count if opened.file else None
+    _check_number(expect, path, count)
+
+
+def _check_number(expect: int | None, path: str, count: int | None) -> None:
     if expect is not None and count != expect:
         found = "an unknown number of images" if count is None else count
         raise InputError(f"{option('expect')} requires {expect} images but {path} has {found}", setting="expect")

@@ -10,6 +10,7 @@ from fidtool.features.protocol import FEATURES
 from fidtool.metrics.metric import Metric
 from fidtool.metrics.registry import in_order
 from fidtool.settings import Settings
+from fidtool.statistics.set_statistics import Statistics
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,13 @@ class SetNeeds:
     features: frozenset[str] = frozenset()
     optional: frozenset[str] = frozenset()
     order: bool = False
+
+    def met_by(self, statistics: Statistics) -> bool:
+        """Whether statistics have everything that is needed."""
+        layers = statistics.layers
+        without_features = any(layers[name].features is None for name in self.features & layers.keys())
+        unordered = self.order and statistics.order is None
+        return {*self.layers} <= layers.keys() and not without_features and not unordered
 
     @property
     def collected(self) -> tuple[str, ...]:
@@ -52,6 +60,10 @@ def set_needs(settings: Settings, real: bool, fake: bool) -> SetNeeds:
     optional = frozenset({FEATURES} if settings.exhibits else ())
     order = fake and any(metric.stored_order for metric, _ in metrics)
     return SetNeeds(tuple(layers), frozenset(features), optional, order)
+
+
+IMAGES = SetNeeds(features=frozenset({FEATURES}))
+"""What only images have, or statistics with the features of each: with these needs, a file's images are opened."""
 
 
 @dataclass(frozen=True)

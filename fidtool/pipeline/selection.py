@@ -24,6 +24,7 @@ class Sets:
         counts: number of images by path, where it is known.
         reals, fakes: paths of REAL and of the FAKEs; there is no REAL where statistics alone are computed.
         images: whether any set consists of images.
+        beside: paths of the files whose own images give what their statistics lack.
     """
 
     files: Mapping[str, Statistics]
@@ -31,6 +32,7 @@ class Sets:
     reals: Collection[str]
     fakes: Collection[str]
     images: bool
+    beside: Collection[str] = ()
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,8 @@ def _check(metric: Metric, settings: Settings, sets: Sets) -> None:
     layer = settings.layer_of(metric)
     parts = {}
     for path, file in sets.files.items():
+        if path in sets.beside:
+            continue
         needed = (metric.real_features and path in sets.reals) or (metric.fake_features and path in sets.fakes)
         needs = SetNeeds(features=frozenset({layer} if needed else ()))
         parts[path] = require_layer(path, file, layer, f"features of {metric.numbers[0].title}", needs)

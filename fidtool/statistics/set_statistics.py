@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -135,6 +135,26 @@ class MeasuredSet:
     path: str
     statistics: Statistics | None
     features: Mapping[str, Features]
+
+
+def with_statistics(images: MeasuredSet, path: str, file: Statistics | None) -> MeasuredSet:
+    """Returns images with the statistics of the file that they are in, such as ADM's references, which are of more.
+
+    Args:
+        images: the set.
+        path: path of the file, as passed by the caller.
+        file: its statistics, on rank zero; None if it has none, and on the other ranks.
+
+    Returns:
+        The means, covariances and number of images of the file, and the rest of the images; ``images`` if ``file`` is
+        None.
+    """
+    measured = images.statistics
+    if file is None or measured is None:
+        return replace(images, path=path)
+    layers = {**measured.layers, **{name: replace(each, features=None) for name, each in file.layers.items()}}
+    both = replace(measured, layers=layers, count=file.count, found=file.found, arithmetic=file.arithmetic)
+    return MeasuredSet(path, both, images.features)
 
 
 def spread_features(path: str, statistics: Statistics | None, layers: Iterable[str], world: World) -> MeasuredSet:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fidtool.api import check, compute, compute_statistics
+    from fidtool.comparability import verify
     from fidtool.diagnose.diagnosis import Checkup
     from fidtool.distances.frechet import frechet_distance
     from fidtool.errors import FidtoolError, FidtoolWarning, InputError, RunError, StoppedError
@@ -72,6 +73,7 @@ _HOMES = {
     "rank_seed": "fidtool.seeds",
     "sample_seed": "fidtool.seeds",
     "Statistics": "fidtool.statistics.statistics_file",
+    "verify": "fidtool.comparability",
     "read_statistics": "fidtool.statistics.statistics_file",
     "write_statistics": "fidtool.statistics.statistics_file",
 }
@@ -112,6 +114,7 @@ __all__ = [
     "rank_seed",
     "read_statistics",
     "sample_seed",
+    "verify",
     "write_statistics",
 ]
 

@@ -21,6 +21,7 @@ from fidtool.pipeline.evaluate import compute_statistics as statistics_of
 from fidtool.pipeline.evaluate import evaluate
 from fidtool.pipeline.inputs import Inputs
 from fidtool.pipeline.run import open_run
+from fidtool.presets import with_preset
 from fidtool.record import Origin, call_of
 from fidtool.report.files import check_shown, write_plot, write_report
 from fidtool.results import Evaluation, Exhibit
@@ -89,8 +90,9 @@ class _with_keywords_of(Generic[P]):  # noqa: N801 (a decorator)
             if isinstance(metrics := bound.arguments.get("metrics"), Iterable) and not isinstance(metrics, str):
                 bound.arguments["metrics"] = [*metrics]  # it is iterated more than once
             refuse_given_twice(bound.arguments)
+            given = {name: value for name, value in bound.arguments.items() if name in declared(self._kind)}
             bound.apply_defaults()
-            return function(*bound.args, Settings(**bound.kwargs))
+            return function(*bound.args, Settings(**with_preset(given)))
 
         called.__signature__ = signature  # type: ignore[attr-defined]
         lines = [f"        {name}: {each.described}" for name, each in declared(self._kind).items()]

@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
+from fidtool.errors import option
 from fidtool.metrics.metric import ALL, keyword
 from fidtool.metrics.registry import BUILT_IN, spec_of
+from fidtool.presets import preset_named
 from fidtool.redaction import redacted
 from fidtool.settings import OUTPUT, Settings
 from fidtool.validation import declared
@@ -57,6 +59,21 @@ def changed_settings(settings: Settings) -> dict[str, Any]:
     """Returns the `recorded` settings that differ from their defaults."""
     defaults = recorded(Settings())
     return {name: value for name, value in recorded(settings).items() if value != defaults[name]}
+
+
+def overrides(settings: Settings) -> list[str]:
+    """Returns one sentence per setting that replaces that of the preset."""
+    if settings.preset is None:
+        return []
+    preset, found = preset_named(settings.preset), recorded(settings)
+    usual = recorded(Settings(**preset.settings))
+    named = option("preset", preset.name)
+    changed = [name for name in preset.settings if found[name] != usual[name]]
+    return [f"{named}: {option(name, _shown(found[name]))} instead of {_shown(usual[name])}" for name in changed]
+
+
+def _shown(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else f"{value}"
 
 
 def known_settings(config: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -196,6 +196,43 @@ class Exhibit:
 
 
 @dataclass(frozen=True)
+class Classes:
+    """Numbers of images per class, where folders name the classes.
+
+    Attributes:
+        number: number of classes.
+        images: number of images.
+        fewest, most: smallest and largest number of images in a class.
+        squares: sum over the classes of the squared number of images.
+    """
+
+    number: int
+    images: int
+    fewest: int
+    most: int
+    squares: int
+
+
+@dataclass(frozen=True)
+class SetFacts:
+    """What decides whether the values of a set are comparable with published ones, besides its number of images.
+
+    Attributes:
+        origin: the program that wrote its statistics file; empty if unknown, and for images.
+        with_features: number of images whose per-image features were used; None if there are none.
+        formats: number of images by file format; None if the images were not inspected.
+        sizes: number of images by width and height, such as ``256x256``: the most frequent sizes. None as above.
+        classes: images per class; None if no folders name classes, or as above.
+    """
+
+    origin: str = ""
+    with_features: int | None = None
+    formats: Mapping[str, int] | None = None
+    sizes: Mapping[str, int] | None = None
+    classes: Classes | None = None
+
+
+@dataclass(frozen=True)
 class Comparison:
     """Results of one FAKE compared with REAL.
 
@@ -218,6 +255,7 @@ class Comparison:
         influence: images that raise the Fréchet distance; None if not requested.
         passed_over_real, passed_over_fake: files of the sources that were ignored; None for statistics files and
             iterables.
+        facts_real, facts_fake: see `SetFacts`.
         labels: names of the values.
     """
 
@@ -237,6 +275,8 @@ class Comparison:
     found_fake: int | None = None
     made_real: Mapping[str, Any] | None = None
     made_fake: Mapping[str, Any] | None = None
+    facts_real: SetFacts = SetFacts()
+    facts_fake: SetFacts = SetFacts()
     labels: Labels = _PLAIN
 
     @property
@@ -281,6 +321,7 @@ class Comparison:
             },
             "found": {"real": self.found_real, "fake": self.found_fake},
             "made_with": {"real": self.made_real, "fake": self.made_fake},
+            "sets": {"real": asdict(self.facts_real), "fake": asdict(self.facts_fake)},
             "skipped": [asdict(skipped) for skipped in self.skipped],
             "warnings": list(self.warnings),
             "diagnosis": None if self.diagnosis is None else self.diagnosis.to_dict(self.labels),

@@ -17,7 +17,7 @@ from fidtool.features.protocol import FEATURES, NAMED_PROTOCOLS, protocol_named
 from fidtool.metrics.cmmd import CMMD
 from fidtool.metrics.inception_score import InceptionScore
 from fidtool.metrics.kid import KID
-from fidtool.metrics.metric import METRICS, Metric, keyword
+from fidtool.metrics.metric import ALL, METRICS, Metric, keyword
 from fidtool.metrics.prdc import PRDC
 from fidtool.metrics.registry import (
     BUILT_IN,
@@ -29,6 +29,7 @@ from fidtool.metrics.registry import (
     with_options,
     with_settings,
 )
+from fidtool.presets import PRESETS, preset_named
 from fidtool.validation import LONGEST_SECONDS, MAX_PIXELS, File, Setting, Validated, declared, text_of
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
@@ -136,8 +137,21 @@ class CheckSettings(Validated):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class StatisticsSettings(CheckSettings):
-    """Keywords of `fidtool.compute_statistics`: how features are extracted from a set of images."""
+    """Keywords of `fidtool.compute_statistics`: how features are extracted from a set of images.
 
+    The settings of a preset must be passed as well, see `fidtool.presets.with_preset`.
+    """
+
+    preset: Annotated[
+        str | None,
+        Setting(
+            help=f"Settings with which published values were computed: {', '.join(PRESETS)}; see `fidtool presets`. "
+            "Other options override them.",
+            group=MEASURE,
+            metavar="NAME",
+            defines=False,
+        ),
+    ] = None
     protocol: Annotated[
         str | None,
         Setting(
@@ -319,6 +333,8 @@ class StatisticsSettings(CheckSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.preset is not None:
+            object.__setattr__(self, "preset", preset_named(self.preset).name)
         if self.protocol is not None:
             object.__setattr__(self, "protocol", protocol_named(self.protocol).name)
         if self.extractor is not None:
@@ -363,6 +379,15 @@ class StatisticsSettings(CheckSettings):
     def metric(self, name: str) -> Metric | None:
         """Return the metric of this name; None if it was not requested."""
         return next((metric for metric in self.chosen if metric.name == name), None)
+
+    def selects_if_possible(self, metric: Metric) -> str:
+        """Return the option that selects a metric only if it can be computed; empty if it was requested by name."""
+        if metric.optional:
+            return option("metrics", ALL)
+        if self.preset is None or metric.name not in preset_named(self.preset).optional:
+            return ""
+        listed = str(preset_named(self.preset).settings["metrics"]).split(",")
+        return option("preset", self.preset) if [each.name for each in self.chosen] == listed else ""
 
     def most_skipped(self, count: int) -> int:
         """Return how many of ``count`` files may be skipped."""

@@ -94,10 +94,12 @@ def _run(
 
         require_exists([real, *fakes])  # reports a typo before the slow import of torch
     with loading():
+        from fidtool.comparability import verify
         from fidtool.pipeline.evaluate import evaluate
         from fidtool.pipeline.inputs import Inputs
         from fidtool.pipeline.run import open_run
         from fidtool.report.files import write_plot, write_report
+        from fidtool.report.names import legible
         from fidtool.report.text import influence_lines, timing_line
 
     paths = [real, *fakes]
@@ -113,12 +115,15 @@ def _run(
     console.say(timing_line(evaluation))
     for line in influence_lines(evaluation):
         click.echo(line, err=True)
+    result = evaluation.to_dict()
+    for verdict in verify(result) if settings.preset is not None else ():
+        click.echo(legible(f"{verdict.fake}: {verdict.line}"), err=True)
     lookup = inputs.lookup()
     writers = {
         "report": lambda file: write_report(evaluation, exhibits, lookup, file),
         "plot": lambda file: write_plot(evaluation, file),
     }
-    outlet.publish(evaluation.to_dict(), _lines(evaluation, form), writers)
+    outlet.publish(result, _lines(evaluation, form), writers)
     if evaluation.exit_code:
         click.echo(evaluation.exit_reason, err=True)
     return evaluation.exit_code

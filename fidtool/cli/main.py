@@ -35,8 +35,10 @@ _COMMANDS = {
     "demo": "Try fidtool: make two sets of images, compute their FID.",
     "guide": "Show the guide: its topics, or one of them.",
     "metrics": "List the metrics and their settings.",
+    "presets": "List the presets: settings with which published values were computed.",
     "protocols": "List the protocols, and which tools and papers use them.",
     "stats": "Write the statistics of a set of images to a file.",
+    "verify": "Check whether a result is comparable with published values.",
     "weights": "List the locations of the weights; verify or download them.",
 }
 """Help line of each command. The command is in the module of `fidtool.cli` with its name."""

@@ -14,6 +14,7 @@ from fidtool.cli import hints
 from fidtool.errors import InputError, LaunchError, as_argument
 from fidtool.metrics.metric import keyword
 from fidtool.metrics.registry import BUILT_IN, refuse_given_twice
+from fidtool.presets import with_preset
 from fidtool.settings import GROUPS, OUTPUT, CheckSettings, Settings
 from fidtool.validation import Declared, declared
 
@@ -233,6 +234,7 @@ def _settings(values: dict[str, Any], of_metrics: dict[str, tuple[str, Any]]) ->
     Raises:
         InputError: if a flag was passed for a metric that is not computed, or see `Settings`.
     """
+    values |= with_preset({name: value for name, value in values.items() if _was_typed(name)})
     settings = Settings(**values)
     owners = {keyword(kind, field): name for name, kind in BUILT_IN.items() for field in declared(kind).values()}
     typed = [flag for flag in owners if _was_typed(flag)]

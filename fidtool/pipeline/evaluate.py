@@ -83,7 +83,7 @@ def compute_statistics(inputs: Inputs) -> Statistics | None:
         InputError, RunError: see `evaluate`.
     """
     run, (path,) = inputs.run, inputs.paths
-    if not inputs.any_images:
+    if run.world.on_rank_zero(lambda: inputs.statistics(path) is not None):
         raise on_every_rank(InputError(f"{path} is already a statistics file:", "pass the images instead"))
     measurer = Measurer(inputs)
     statistics = measurer.measure(path).statistics

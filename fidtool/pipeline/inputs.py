@@ -16,6 +16,7 @@ from fidtool.labels import Labels, labels_of
 from fidtool.pipeline.agreement import Definitions, agree, complete_settings, settings_of_files
 from fidtool.pipeline.needs import ImageCount, SetNeeds, check_counts, set_needs
 from fidtool.pipeline.selection import Sets, select
+from fidtool.record import overrides
 from fidtool.settings import Settings
 from fidtool.sources.census import PassedOver
 from fidtool.sources.contents import Files, LocalFiles, StoreError
@@ -102,6 +103,8 @@ class Inputs:
             Whether each path has images, and the settings.
         """
         settings = self.settings
+        for line in overrides(settings):
+            self._note(line)
         require_exists([path for path in self.paths if path not in self.run.in_memory])
         for path in sorted(self.needs.keys() - self.streams, key=self._urgency):
             self._opened[path] = opened = self._open_one(path)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from fidtool.errors import InputError, option
+from fidtool.errors import InputError
 from fidtool.features.protocol import FEATURES
-from fidtool.metrics.metric import ALL, Metric
+from fidtool.metrics.metric import Metric
 from fidtool.metrics.registry import in_order, with_settings
 from fidtool.pipeline.agreement import require_layer
 from fidtool.pipeline.needs import ImageCount, SetNeeds, check_count, smallest_set
@@ -65,11 +65,11 @@ def select(settings: Settings, sets: Sets, fit: bool = True) -> Selection:
     chosen, left_out, adapted = [], [], []
     for metric in in_order(settings.chosen):
         fitted, warning = _fitted(metric, sets) if fit and sets.reals else (metric, "")
-        if metric.optional:
+        if by := settings.selects_if_possible(metric):
             try:
                 _check(fitted, settings, sets)
             except InputError as error:
-                left_out.append(f"{option('metrics', ALL)} omits '{metric.name}': {error.problem}")
+                left_out.append(f"{by} omits '{metric.name}': {error.problem}")
                 continue
         chosen.append(fitted)
         adapted += [warning] if warning else []

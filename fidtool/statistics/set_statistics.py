@@ -54,6 +54,7 @@ class Statistics:
         found: number of images in the source, of which ``num`` may have selected some; None if unknown.
         config: for a file, the settings it was made with that differ from their defaults and can change the result;
             None in files of other tools.
+        origin: the program that wrote the file, such as ``ADM's evaluator``; empty if unknown, and for images.
         pictures: records of the images; None if they were not made.
         order: number in stored order of each row of the per-image features, int64 array of shape (count,); None if it
             is unknown, or if there are no such features.
@@ -69,6 +70,7 @@ class Statistics:
     skipped: tuple[BadFile, ...] = ()
     found: int | None = None
     config: Mapping[str, Any] | None = None
+    origin: str = ""
     pictures: ImageRecords | None = field(default=None, repr=False, compare=False)
     order: NDArray[np.int64] | None = field(default=None, repr=False, compare=False)
 
@@ -153,7 +155,9 @@ def with_statistics(images: MeasuredSet, path: str, file: Statistics | None) -> 
     if file is None or measured is None:
         return replace(images, path=path)
     layers = {**measured.layers, **{name: replace(each, features=None) for name, each in file.layers.items()}}
-    both = replace(measured, layers=layers, count=file.count, found=file.found, arithmetic=file.arithmetic)
+    both = replace(
+        measured, layers=layers, count=file.count, found=file.found, arithmetic=file.arithmetic, origin=file.origin
+    )
     return MeasuredSet(path, both, images.features)
 
 

@@ -1,0 +1,176 @@
+"""Presets: the settings with which a published value was made, and what else such a value requires."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fidtool.errors import InputError
+from fidtool.names import closest, folded, unknown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """How one project computes its published values.
+
+    Attributes:
+        name: value of ``--preset``.
+        about: the program whose values it gives.
+        settings: settings by their names in `fidtool.settings.Settings`.
+        optional: metrics that are left out with the reason if they cannot be computed.
+        fakes: number of generated images.
+        reference: the statistics or images of REAL.
+        prefix: prefix of the named references that are expected, such as ``adm``; empty if any REAL is.
+        real_images: number of real images, if it is the same for all references; None if it depends on the reference.
+        crop: name of the crop of real images that are not stored in their final size; empty if there is none.
+        classes: how the generated images are distributed over the classes.
+        notes: what differs from the program, and what papers report in addition; one sentence each.
+        source: file of the program that these facts are from.
+        other_names: further values of ``--preset``, of projects that use the same program.
+    """
+
+    name: str
+    about: str
+    settings: Mapping[str, Any]
+    optional: tuple[str, ...] = ()
+    fakes: int = 50_000
+    reference: str
+    prefix: str = ""
+    real_images: int | None = None
+    crop: str = ""
+    classes: str = ""
+    notes: tuple[str, ...] = ()
+    source: str
+    other_names: tuple[str, ...] = field(default=())
+
+
+PRESETS = {
+    preset.name: preset
+    for preset in (
+        Preset(
+            name="adm",
+            about="ADM's evaluator (guided-diffusion), also used for DiT, SiT, MAR, REPA and RAE",
+            settings={
+                "protocol": "tensorflow",
+                "metrics": "fid,sfid,is,prdc",
+                "is_part_size": 5000,
+                "nearest_k": 3,
+                "ties": "inclusive",
+            },
+            optional=("is",),
+            reference="ADM's file of the data set, whose mean and covariance are of the whole training set and whose "
+            "10,000 images give precision and recall",
+            prefix="adm",
+            crop="adm",
+            classes="labels drawn at random, or the same number of images per class",
+            notes=(
+                "ADM's evaluator prints no density and coverage; precision and recall are the two to compare.",
+                "It compares distances in float16, which moves precision and recall a little; the guide, "
+                "`fidtool guide papers`, says how much.",
+                "Statistics in the file of samples are used where it has them, as in the evaluator.",
+            ),
+            source="openai/guided-diffusion, evaluations/evaluator.py",
+            other_names=("guided-diffusion", "dit", "sit", "mar", "repa", "rae"),
+        ),
+        Preset(
+            name="edm",
+            about="fid.py of EDM",
+            settings={"protocol": "tensorflow", "metrics": "fid"},
+            reference="EDM's file of the data set",
+            prefix="edm",
+            crop="edm",
+            classes="labels drawn at random",
+            notes=(
+                "EDM reports the minimum of three evaluations, of the seeds 0-49999, 50000-99999 and 100000-149999.",
+            ),
+            source="NVlabs/edm, fid.py",
+        ),
+        Preset(
+            name="edm2",
+            about="calculate_metrics.py of EDM2",
+            settings={"protocol": "tensorflow", "metrics": "fid"},
+            reference="EDM2's file of the data set",
+            prefix="edm2",
+            crop="adm",
+            classes="labels drawn at random",
+            notes=(
+                "EDM2 reports the minimum of three evaluations.",
+                "EDM2's FD-DINOv2 is a second run, with --extractor dinov2. Its DINOv2 resizes with torch's "
+                "antialiased bicubic filter by default, and with Pillow, as here, for resize_mode='pil'.",
+            ),
+            source="NVlabs/edm2, calculate_metrics.py",
+        ),
+        Preset(
+            name="stylegan",
+            about="fid50k_full of StyleGAN2-ADA, StyleGAN3 and StyleGAN-XL",
+            settings={"protocol": "stylegan", "metrics": "fid"},
+            reference="all images of the data set, as they are stored for training, or the program's own cache file",
+            notes=(
+                "The covariance is divided by n.",
+                "With mirroring (mirror=1), the program counts each real image a second time, reflected.",
+            ),
+            source="NVlabs/stylegan3, metrics/metric_utils.py",
+            other_names=("stylegan2-ada", "stylegan3", "stylegan-xl"),
+        ),
+        Preset(
+            name="clean-fid",
+            about="clean-fid, mode clean",
+            settings={"protocol": "clean", "metrics": "fid"},
+            reference="clean-fid's file of the data set",
+            prefix="clean-fid",
+            notes=("clean-fid's KID (--metrics fid,kid) needs REAL's features, which its files for KID have.",),
+            source="GaParmar/clean-fid, cleanfid/fid.py",
+        ),
+        Preset(
+            name="pytorch-fid",
+            about="pytorch-fid",
+            settings={"protocol": "pytorch-fid", "metrics": "fid"},
+            reference="the real images that the paper names",
+            source="mseitzer/pytorch-fid, src/pytorch_fid/fid_score.py",
+        ),
+        Preset(
+            name="torch-fidelity",
+            about="torch-fidelity",
+            settings={"protocol": "tensorflow", "metrics": "fid,kid,is"},
+            optional=("is",),
+            reference="the real images that the paper names",
+            notes=("Its random subsets of KID and order of the Inception Score differ, and so do their last digits.",),
+            source="toshas/torch-fidelity, torch_fidelity/metrics.py",
+        ),
+    )
+}
+"""The presets by name."""
+_REPLACED = {"is_splits": "is_part_size"}
+"""Settings that replace another one."""
+
+
+def preset_named(name: str) -> Preset:
+    """Return the preset with this name, or with one of its other names; case, hyphens and underscores do not matter.
+
+    Raises:
+        InputError: if there is no such preset. The message suggests close names.
+    """
+    names = {each: preset for preset in PRESETS.values() for each in (preset.name, *preset.other_names)}
+    found = {folded(each): preset for each, preset in names.items()}.get(folded(name))
+    if found is None:
+        problem = unknown("preset", name, closest(name, names), ", ".join(PRESETS))
+        raise InputError(problem, setting="preset")
+    return found
+
+
+def with_preset(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings that were passed by the caller, completed by those of their preset.
+
+    Args:
+        given: the settings by name, without those at their defaults. Each overrides that of the preset.
+
+    Raises:
+        InputError: if there is no such preset.
+    """
+    name = given.get("preset")
+    if not isinstance(name, str):
+        return dict(given)
+    replaced = {other for setting, other in _REPLACED.items() if setting in given}
+    settings = preset_named(name).settings
+    return {each: value for each, value in settings.items() if each not in replaced} | dict(given)

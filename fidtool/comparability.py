@@ -219,7 +219,7 @@ def _common_size(result: Mapping[str, Any]) -> int | None:
 
 def _size(fake: Mapping[str, Any], published: Reference | None) -> Item | None:
     """The size of the images of FAKE; None if that of REAL is not published."""
-    if published is None:
+    if published is None or published.shape is None:
         return None
     height, width = published.shape
     sizes = fake.get("sizes")

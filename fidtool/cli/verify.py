@@ -18,7 +18,8 @@ _WIDTH = 80
 """Width of the output in columns."""
 _EXAMPLES = (
     ("Write a result", "fidtool compute real/ fake/ --preset adm -o fid.json"),
-    ("Check whether papers that use ADM's evaluator are comparable", "fidtool verify fid.json --preset adm"),
+    ("Check whether its values are comparable with those of papers", "fidtool verify fid.json"),
+    ("The same for other papers, for a script", "fidtool verify fid.json --preset edm --json"),
 )
 
 
@@ -34,7 +35,7 @@ def verify(result: str, preset: str | None, as_json: bool) -> int:
     """
     found = verdicts_on(result, preset)
     if as_json:
-        click.echo(json.dumps({"schema": 1, "results": [verdict.to_dict() for verdict in found]}, indent=2))
+        click.echo(json.dumps({"schema": 1, "verdicts": [verdict.to_dict() for verdict in found]}, indent=2))
     else:
         for verdict in found:
             for line in _lines(verdict):

@@ -15,7 +15,7 @@ from support.inside import COMMANDS
 from support.pictures import make_pictures
 
 pytestmark = pytest.mark.skipif(offline_path() is None, reason="needs fidtool[offline]")
-GATES = {"--fail-above", "--strict"}
+GATES = {"--fail-above", "--strict", "verify"}
 """Flags with which an example may exit with the status of a missed gate."""
 RANKS = 2
 """Number of ranks instead of the examples' GPUs."""

@@ -1,0 +1,107 @@
+"""The preset adm with a reference like ADM's: statistics of a whole training set, and some of its images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import fidtool
+from fidtool.features.protocol import FEATURES, SPATIAL
+from support.command_line import Run
+from support.offline import needs_weights
+from support.pictures import make_pictures
+
+pytestmark = needs_weights
+
+COUNT = 60
+FIVE = ["fid", "precision", "recall", "sfid"]
+
+
+def stacked(folder: Path) -> Any:
+    """Return the images of a folder as ADM stores samples: uint8, NHWC."""
+    return np.stack([np.asarray(Image.open(file).resize((32, 32))) for file in sorted(folder.iterdir())])
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory, weights_cache: Path) -> Path:
+    """A folder with ``VIRTUAL.npz``, ``samples.npz``, and ``training.npz``, the statistics of the training set."""
+    folder = tmp_path_factory.mktemp("adm")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FIDTOOL_CACHE", str(folder / "cache"))
+        (folder / "cache").mkdir()
+        (folder / "cache" / "weights").symlink_to(weights_cache / "weights")
+        training = make_pictures(folder / "training", 24, 0)
+        found = fidtool.compute_statistics(training, protocol="tensorflow", metrics="fid,sfid", cache=False)
+    assert found is not None
+    fidtool.write_statistics(folder / "training.npz", found)
+    features, spatial = found.layers[FEATURES], found.layers[SPATIAL]
+    statistics = {"mu": features.mu, "sigma": features.sigma, "mu_s": spatial.mu, "sigma_s": spatial.sigma}
+    np.savez(folder / "VIRTUAL.npz", arr_0=stacked(make_pictures(folder / "real", COUNT, 1)), **statistics)
+    np.savez(folder / "samples.npz", stacked(make_pictures(folder / "fake", COUNT, 2)))
+    return folder
+
+
+def test_one_command(here: Run, files: Path) -> None:
+    """Without the classifier, four of ADM's five values. The whole command on 120 images."""
+    reference, samples = files / "VIRTUAL.npz", files / "samples.npz"
+    found = here("compute", reference, samples, "--preset", "adm", "--json")
+    assert [name for name in found.metrics if name not in ("density", "coverage")] == FIVE
+    assert "--preset adm omits 'is': no weights with Inception's classifier" in found.stderr
+    assert "VIRTUAL.npz: its mean and covariance are used, and its images for what these do not contain" in found.stderr
+    (result,) = found.json["results"]
+    assert result["count"] == {"real": None, "fake": COUNT}
+    assert (result["sets"]["real"]["with_features"], result["sets"]["fake"]["with_features"]) == (COUNT, COUNT)
+    assert found.json["run"]["images_computed"] == 2 * COUNT
+
+    plain = ["--protocol", "tensorflow", "--json"]
+    distances = here("compute", files / "training.npz", samples, "--metrics", "fid,sfid", *plain)
+    assert {name: found.metrics[name] for name in ("fid", "sfid")} == pytest.approx(distances.metrics, rel=1e-12)
+    rule = ["--metrics", "prdc", "--nearest-k", 3, "--ties", "inclusive"]
+    neighbours = here("compute", f"{reference}:arr_0", samples, *rule, *plain)
+    assert {name: found.metrics[name] for name in neighbours.metrics} == neighbours.metrics
+    assert neighbours.json["run"]["images_computed"] == 0, "they are in the cache"
+
+
+def test_statistics_alone_read_no_image_of_the_reference(here: Run, files: Path) -> None:
+    found = here("compute", files / "VIRTUAL.npz", files / "real", "--metrics", "fid,sfid", "--json", "--num", 8)
+    assert found.json["run"]["images_computed"] == 8
+    assert found.json["protocol"]["name"] == "tensorflow", "its origin is known by mu_s"
+
+
+def test_statistics_in_the_samples_are_used(here: Run, files: Path, tmp_path: Path) -> None:
+    """As in ADM's evaluator: FID and sFID from the statistics, precision and recall from the images."""
+    with np.load(files / "VIRTUAL.npz") as stored, np.load(files / "samples.npz") as samples:
+        both = {name: stored[name] for name in ("mu", "sigma", "mu_s", "sigma_s")}
+        np.savez(tmp_path / "both.npz", arr_0=samples["arr_0"], **both)
+    found = here("compute", files / "VIRTUAL.npz", "both.npz", "--preset", "adm", "--json")
+    assert found.metrics["fid"] == pytest.approx(0, abs=1e-6)
+    assert found.metrics["sfid"] == pytest.approx(0, abs=1e-6)
+    assert found.json["results"][0]["sets"]["fake"]["with_features"] == COUNT
+
+
+def test_all_metrics_of_a_reference(here: Run, files: Path) -> None:
+    found = here("compute", files / "VIRTUAL.npz", files / "samples.npz", "--metrics", "all", "--json", "--num", 20)
+    assert {"fid", "kid", "precision", "sfid"} <= found.metrics.keys()
+    assert "--num does not apply to it" in found.stderr
+
+
+def test_error_bars_checkpoint_and_report(here: Run, files: Path, tmp_path: Path) -> None:
+    arguments = ["compute", files / "VIRTUAL.npz", files / "samples.npz", "--preset", "adm", "--json", "--no-cache"]
+    found = here(*arguments, "--uncertainty", "--influence", "--checkpoint", "kept", "--report", "page.html")
+    assert found.status == 0, found.stderr
+    again = here(*arguments, "--checkpoint", "kept")
+    assert again.metrics == found.metrics
+    assert again.json["run"]["images_resumed"] == 2 * COUNT
+    assert (tmp_path / "page.html").stat().st_size > 0
+
+
+def test_the_images_can_be_checked_and_listed(here: Run, files: Path) -> None:
+    assert here("check", files / "VIRTUAL.npz").status == 0
+    listed = here("check", files / "VIRTUAL.npz", "--list")
+    assert len(listed.stdout.splitlines()) == COUNT
+    refused = here("stats", files / "VIRTUAL.npz", "-o", "again.npz", "--metrics", "kid")
+    assert "already a statistics file" in refused.error

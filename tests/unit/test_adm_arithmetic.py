@@ -1,0 +1,71 @@
+"""The metrics of the preset adm, compared with the arithmetic of ADM's evaluator."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fidtool.distances.exact import FeatureSettings
+from fidtool.distances.frechet import Gaussian
+from fidtool.metrics.metric import FeatureSet, MetricContext
+from fidtool.presets import with_preset
+from fidtool.settings import Settings
+from support import adm_evaluator
+from support.feature_sets import Features, alone, mixture, normal
+
+SETTINGS = Settings(**with_preset({"preset": "adm", "is_part_size": 70}))
+"""With smaller parts, of which the last is shorter."""
+COUNT, DIMS, SPATIAL_DIMS, CLASSES = 300, 24, 17, 10
+WEIGHT = normal(CLASSES, DIMS, 9)
+TRAINING, REAL, FAKE = (mixture(count, DIMS, seed) for seed, count in enumerate((900, 200, COUNT)))
+SPATIAL_TRAINING, SPATIAL_FAKE = mixture(900, SPATIAL_DIMS, 3), mixture(COUNT, SPATIAL_DIMS, 4)
+
+
+def computed(name: str, real: FeatureSet, fake: FeatureSet) -> dict[str, float]:
+    """Return the values of one metric of the preset."""
+    state = {"fc.weight": torch.from_numpy(WEIGHT), "fc.bias": torch.ones(CLASSES)}
+    classifier: Any = SimpleNamespace(state=state)
+    context = MetricContext(alone(), FeatureSettings(feature_step=18), lambda: classifier)
+    metric = SETTINGS.metric(name)
+    assert metric is not None
+    return dict(metric.compute(real, fake, context))
+
+
+def as_set(features: Features, statistics: Features, order: Any = None) -> FeatureSet:
+    """Return a set whose mean and covariance are of other images than its features, as in ADM's references."""
+    return FeatureSet("set", features, Gaussian(*adm_evaluator.gaussian(statistics), len(statistics)), order)
+
+
+def test_distances() -> None:
+    pairs = {"fid": (TRAINING, FAKE), "sfid": (SPATIAL_TRAINING, SPATIAL_FAKE)}
+    for name, (real, fake) in pairs.items():
+        expected = adm_evaluator.frechet(adm_evaluator.gaussian(real), adm_evaluator.gaussian(fake))
+        found = computed(name, as_set(REAL, real), as_set(FAKE, fake))
+        assert found[name] == pytest.approx(expected, rel=1e-6)
+
+
+def test_precision_and_recall_are_of_the_images_and_not_of_the_statistics() -> None:
+    found = computed("prdc", as_set(REAL, TRAINING), as_set(FAKE, FAKE))
+    precision, recall = adm_evaluator.precision_recall(REAL, FAKE)
+    assert found["precision"] == pytest.approx(precision, abs=1e-6)
+    assert found["recall"] == pytest.approx(recall, abs=1e-6)
+    assert 0 < precision < 1
+    assert 0 < recall < 1
+    assert precision != adm_evaluator.precision_recall(TRAINING, FAKE)[0]
+
+
+def test_inception_score_in_stored_order() -> None:
+    order = np.random.RandomState(5).permutation(COUNT)
+    found = computed("is", as_set(REAL, TRAINING), as_set(FAKE[order], FAKE, order))
+    assert found["is"] == pytest.approx(adm_evaluator.inception_score(FAKE, WEIGHT, 70), rel=1e-6)
+    assert found["is"] != pytest.approx(adm_evaluator.inception_score(FAKE[order], WEIGHT, 70), rel=1e-4)
+
+
+def test_a_short_set_is_one_part() -> None:
+    """As the evaluator does with fewer than 5,000 samples."""
+    assert Settings(**with_preset({"preset": "adm"})).is_part_size == 5000
+    assert adm_evaluator.inception_score(FAKE, WEIGHT) == adm_evaluator.inception_score(FAKE, WEIGHT, COUNT)

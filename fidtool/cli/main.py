@@ -36,6 +36,7 @@ _COMMANDS = {
     "guide": "Show the guide: its topics, or one of them.",
     "metrics": "List the metrics and their settings.",
     "protocols": "List the protocols, and which tools and papers use them.",
+    "refs": "List the published statistics to compare with; download them.",
     "stats": "Write the statistics of a set of images to a file.",
     "weights": "List the locations of the weights; verify or download them.",
 }

@@ -14,7 +14,14 @@ from jsonschema import Draft202012Validator
 from support.places import ROOT
 
 SCHEMA_FILE = ROOT / "fidtool" / "guide" / "schema.json"
-_KINDS = {"results": "compute", "against": "check", "files": "list", "entries": "cache", "metrics": "metrics"}
+_KINDS = {
+    "results": "compute",
+    "against": "check",
+    "files": "list",
+    "entries": "cache",
+    "metrics": "metrics",
+    "references": "refs",
+}
 """A top-level key that only documents of one kind have, and the kind."""
 _PATTERNS = {"^f(id|d)": "fid", "^f(id|d)_without_copies": "fid_without_copies"}
 """Keys whose names depend on the network, as they are for Inception's 2048 features."""

@@ -105,8 +105,8 @@ def one_at_a_time(name: str, seconds: float) -> Iterator[None]:
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """Opens a temporary file in the folder of ``path`` and renames it to ``path`` if the block ends without an error.
 
-    Readers see either the old file or the complete new one. Symbolic links are followed. Special files (a pipe,
-    /dev/stdout) are written directly.
+    Readers see either the old file or the complete new one. Symbolic links are followed. The block can read what it has
+    written, unless it is a special file (a pipe, /dev/stdout), which is written directly.
 
     Raises:
         OSError: if the folder or the file cannot be written. No temporary file is left behind.
@@ -123,7 +123,7 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     path = Path(os.path.realpath(path))
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
-        with os.fdopen(descriptor, "wb") as handle:
+        with os.fdopen(descriptor, "w+b") as handle:
             yield handle
             handle.flush()
             os.fsync(handle.fileno())

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fidtool.cli.options import OnceCommand
-from fidtool.cli.output import print_lines
+from fidtool.cli.output import columns, print_lines
 from fidtool.errors import InputError, RunError
 from fidtool.names import counted
 
@@ -40,14 +40,16 @@ _EXAMPLES = (
     help="Delete entries last used before a date such as 2026-11-01, or more than 30d ago.",
 )
 @click.option(
-    "--clear", is_flag=True, help="Delete all cached statistics and the files of --compile, but not the weights."
+    "--clear",
+    is_flag=True,
+    help="Delete all cached statistics and the files of --compile, but neither weights nor references.",
 )
 def cache(as_json: bool, remove: str | None, older_than: str | None, clear: bool) -> None:
     """List the cached statistics, the last used first, or delete some of them.
 
     The cache is the folder FIDTOOL_CACHE, else $XDG_CACHE_HOME/fidtool, else ~/.cache/fidtool. It holds at most
-    FIDTOOL_CACHE_BYTES (default 2 GiB) of statistics; the least recently used are deleted first. The weights and the
-    files of --compile are in the same folder.
+    FIDTOOL_CACHE_BYTES (default 2 GiB) of statistics; the least recently used are deleted first. The weights, the
+    references and the files of --compile are in the same folder.
     """
     from fidtool.statistics.cache import StatisticsCache
 
@@ -153,7 +155,7 @@ def _print_table(entries: Sequence[Entry]) -> None:
     lines = [f"{cache_dir()}: {_entries(len(entries))}, {total / 2**20:.1f} of {limit_bytes() / 2**20:.0f} MiB"]
     if entries:
         headings = ("ID", "images", "network (dims)", "protocol", "MiB", "last used", "path")
-        lines += _columns([headings, *map(_row, entries)])
+        lines += columns([headings, *map(_row, entries)])
     if compiled_dir().is_dir():
         lines.append(f"files of --compile: {_bytes_in(compiled_dir()) / 2**20:.1f} MiB")
     print_lines(lines, "the list")
@@ -174,14 +176,6 @@ def _row(entry: Entry) -> tuple[str, ...]:
         _age(time.time() - entry.used),
         legible(summary.source) or "?",
     )
-
-
-def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return the rows as lines with aligned columns; the last column is not padded."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
-    return [
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in rows
-    ]
 
 
 def _age(seconds: float) -> str:

@@ -37,6 +37,7 @@ _COMMANDS = {
     "metrics": "List the metrics and their settings.",
     "presets": "List the presets: settings with which published values were computed.",
     "protocols": "List the protocols, and which tools and papers use them.",
+    "refs": "List the published statistics to compare with; download them.",
     "stats": "Write the statistics of a set of images to a file.",
     "verify": "Check whether a result is comparable with published values.",
     "weights": "List the locations of the weights; verify or download them.",

@@ -60,6 +60,14 @@ def print_lines(lines: Sequence[str], what: str, exact: bool = False) -> None:
         raise RunError(f"{what} could not be written to stdout ({error.strerror or error})") from None
 
 
+def columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return rows of equal length as lines with aligned columns; the last column is not padded."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
+    return [
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in rows
+    ]
+
+
 def print_whole(lines: Sequence[str], exact: bool = False) -> None:
     """Print ``lines`` on stdout and check that everything was written.
 

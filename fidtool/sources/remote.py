@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from fidtool.download import MAX_TRIES, back_off
 from fidtool.errors import InputError
 from fidtool.sources.census import Census
 from fidtool.sources.contents import (
@@ -35,8 +36,6 @@ from fidtool.sources.image_set import ImageSet, ImageSource, Names, Prefixed
 from fidtool.sources.readers import FileReader
 from fidtool.sources.store_requests import (
     LISTING_TIMEOUT,
-    MAX_TRIES,
-    back_off,
     file_system,
     in_background,
     raise_if_permanent,

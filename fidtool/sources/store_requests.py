@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -10,25 +9,21 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, TypeVar
 
+from fidtool.download import MAX_TRIES, RETRIED_STATUSES, back_off
 from fidtool.errors import InputError
 from fidtool.redaction import redacted
 from fidtool.sources.contents import StoreError, message_of
 
 T = TypeVar("T")
 
-MAX_TRIES = 5
 _INFO_TIMEOUT = 30.0
 """Deadline of a query about one object in seconds."""
 LISTING_TIMEOUT = 1800.0
 """Deadline of a listing in seconds. It is long because stores return a thousand names at a time."""
 _RETRY_PERIOD = 120.0
 """Seconds after which a request is not retried."""
-_FIRST_DELAY = 0.5
-"""Seconds before the second attempt. The delay doubles with each attempt; a random part of up to half is added."""
 _PERMANENT = (PermissionError, IsADirectoryError, NotADirectoryError, ImportError, NotImplementedError, ValueError)
 """Errors that a retry would raise again."""
-_RETRIED_STATUSES = frozenset({408, 425, 429})
-"""HTTP statuses below 500 with which a retry may help."""
 _ADVICE = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
     "http": "check the URL and its permissions",
@@ -140,11 +135,6 @@ def with_retries(work: Callable[[], T], url: str, timeout: float | None = None) 
     raise AssertionError
 
 
-def back_off(attempt: int) -> None:
-    """Sleeps before the next attempt, for a random time so that processes do not all retry at once."""
-    time.sleep(_FIRST_DELAY * 2.0 ** (attempt - 1) * (1.0 + 0.5 * random.random()))
-
-
 def underlying_error(error: Exception) -> Exception:
     """Returns the cause of a FileNotFoundError, which fsspec's HTTP file system raises for any failure."""
     cause = error.__cause__
@@ -166,7 +156,7 @@ def raise_if_permanent(error: Exception) -> None:
         raise FileNotFoundError(2, "it does not exist") from error
     if isinstance(error, _PERMANENT):
         raise error
-    if not isinstance(status, int) or status >= 500 or status in _RETRIED_STATUSES or status < 400:
+    if not isinstance(status, int) or status >= 500 or status in RETRIED_STATUSES or status < 400:
         return
     if status in (401, 403):
         raise PermissionError(13, f"the store returned HTTP status {status}: access denied") from error

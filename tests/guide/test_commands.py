@@ -20,6 +20,7 @@ import pytest
 import torch
 
 from fidtool.features.models.inception_weights import offline_path
+from fidtool.sources.references import REFERENCES
 from support.inside import cli
 from support.pages import PAGES, commands, commands_in_text, programs
 from support.pictures import make_pictures
@@ -126,6 +127,9 @@ def _write_sources(root: Path) -> None:
     np.save(root / "floats.npy", pixels / np.float32(127.5) - 1)
     write_parquet(root / "train-0.parquet", squares, names)
     np.savez(root / "reference.npz", mu=np.zeros(2048), sigma=np.eye(2048))  # as another tool publishes them
+    published = root / "mirror" / REFERENCES["edm:cifar10"].url.partition("://")[2]
+    published.parent.mkdir(parents=True)
+    published.write_bytes((root / "reference.npz").read_bytes())
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +182,8 @@ def quick(command: str, stand_ins: Callable[[str], str]) -> str:
 
 def shell_environment(environment: dict[str, str], clone: Path, mirror: str) -> dict[str, str]:
     path = os.pathsep.join((str(clone / "bin"), str(Path(sys.executable).parent), environment["PATH"]))
-    return {**environment, "PATH": path, "FIDTOOL_WEIGHTS_URL": mirror, "MASTER_PORT": str(free_port())}
+    mirrors = {"FIDTOOL_WEIGHTS_URL": mirror, "FIDTOOL_REFERENCES_URL": f"file://{clone}/mirror"}
+    return {**environment, **mirrors, "PATH": path, "MASTER_PORT": str(free_port())}
 
 
 def distance_of(command: str) -> tuple[str, str]:

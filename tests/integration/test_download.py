@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from fidtool import download
 from fidtool.features.models import inception_weights as weights
 from support.command_line import Run
 from support.http_store import kept, server
@@ -34,6 +35,7 @@ CONVERTED = "inception-2015-12-05.pt"
 def _no_other_source(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Simulate a machine without the offline extra and without a proxy."""
     monkeypatch.setattr(weights, "offline_path", lambda: None)
+    monkeypatch.setattr(download, "_FIRST_DELAY", 0.01)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     environment["no_proxy"] = "127.0.0.1"
 

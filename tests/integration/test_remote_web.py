@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fidtool import download
 from fidtool.sources import remote, store_requests
 from fidtool.sources.contents import ContentError, Extent
 from fidtool.sources.image_set import Names, Prefixed
@@ -35,7 +36,7 @@ def expected(place: Path) -> float:
 @pytest.fixture
 def web(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpStore]:
     """A server of the same sets. Waits between attempts are short."""
-    monkeypatch.setattr(store_requests, "_FIRST_DELAY", 0.01)
+    monkeypatch.setattr(download, "_FIRST_DELAY", 0.01)
     with http_store(place) as store:
         yield store
 
@@ -73,7 +74,7 @@ def test_a_permanent_server_error_ends_the_run(here: Run, place: Path, web: Http
     assert run.status == 1
     assert f"{web.url}{name} could not be read after 5 attempts" in run.error
     assert "503" in run.error
-    assert web.asked[name] >= store_requests.MAX_TRIES
+    assert web.asked[name] >= download.MAX_TRIES
 
 
 @pytest.mark.parametrize(("status", "words"), [(404, "does not exist"), (410, "does not exist")])

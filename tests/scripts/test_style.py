@@ -20,6 +20,7 @@ ORDER = [
     "redaction",
     "errors",
     "cache_dir",
+    "download",
     "validation",
     "names",
     "user_code",

@@ -22,6 +22,7 @@ _KINDS = {
     "metrics": "metrics",
     "verdicts": "verify",
     "presets": "presets",
+    "references": "refs",
 }
 """A top-level key that only documents of one kind have, and the kind."""
 _PATTERNS = {"^f(id|d)": "fid", "^f(id|d)_without_copies": "fid_without_copies"}

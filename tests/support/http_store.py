@@ -18,19 +18,22 @@ class HttpStore:
 
     Attributes:
         url: address, with a trailing slash.
-        faults: responses to a file's first GETs: a status such as 503, ``cut`` in the middle, or ``whole``, which
-            ignores the requested range. The last fault is repeated if ``lasting``.
+        faults: responses to a file's first GETs: a status such as 503, ``cut`` in the middle, ``whole``, which
+            ignores the requested range, or ``whole cut``, which is both; None if there is no fault. The last fault is
+            repeated if ``lasting``.
         lasting: see ``faults``.
         tagged: whether files have ETags.
         packs: whether files are compressed for clients that accept it.
         asked: number of requests for each file.
+        sent: number of bytes of each file that were sent.
     """
 
     def __init__(self, folder: Path, port: int) -> None:
         self.folder, self.url = folder, f"http://127.0.0.1:{port}/"
-        self.faults: dict[str, list[int | str]] = {}
+        self.faults: dict[str, list[int | str | None]] = {}
         self.lasting, self.tagged, self.packs = False, True, False
         self.asked: Counter[str] = Counter()
+        self.sent: Counter[str] = Counter()
 
     def described(self) -> None:
         """Called on a request for the properties of a file."""
@@ -75,12 +78,15 @@ class _Handler(BaseHTTPRequestHandler):
         if self.store.tagged:
             headers["ETag"] = f'"{hash(data)}"'
         wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
-        if wanted and fault != "whole":
+        same = self.headers.get("If-Range") in (None, headers.get("ETag"))
+        if wanted and same and fault not in ("whole", "whole cut"):
             first, last = int(wanted[1]), min(int(wanted[2]), len(data) - 1)
             headers["Content-Range"] = f"bytes {first}-{last}/{len(data)}"
+            self.store.sent[name] += last + 1 - first
             self._send(206, data[first : last + 1], headers, cut=fault == "cut")
         elif body:
-            self._send(200, data, headers, cut=fault == "cut")
+            self.store.sent[name] += len(data)
+            self._send(200, data, headers, cut=fault in ("cut", "whole cut"))
         else:
             self._send(200, b"", headers, length=len(data))
 

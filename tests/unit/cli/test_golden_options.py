@@ -22,6 +22,7 @@ LEAST = {
     "cache": [],
     "protocols": [],
     "metrics": [],
+    "refs": [],
     "demo": [],
     "guide": [],
 }

@@ -1,0 +1,160 @@
+"""``fidtool refs``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fidtool.cli.options import OnceCommand
+from fidtool.cli.output import columns, print_lines
+from fidtool.errors import InputError
+from fidtool.names import counted, folded
+from fidtool.redaction import redacted
+
+if TYPE_CHECKING:
+    from fidtool.sources.references import Reference
+
+SCHEMA = 1
+"""Version of the list's JSON."""
+_EXAMPLES = (
+    ("List the references", "fidtool refs"),
+    ("Show what one of them is, and where it is from", "fidtool refs adm:imagenet256"),
+    ("Download before a run on a machine without internet access", "fidtool refs --download edm:cifar10"),
+)
+
+
+@click.command(cls=OnceCommand, examples=_EXAMPLES)
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@click.option(
+    "--download",
+    metavar="NAME",
+    help="Download the statistics of a reference into the cache; with NAME:arr_0 its images as well.",
+)
+@click.option("--forget", metavar="NAME", help="Delete a reference from the cache, and its recorded SHA-256s.")
+def refs(names: tuple[str, ...], as_json: bool, download: str | None, forget: str | None) -> None:
+    """List the references: published statistics to compare with, for example `fidtool compute edm:cifar10 fake/`.
+
+    NAME is a reference, of which everything is shown, or one of the projects that publish them, such as adm. They are
+    downloaded at the first use. FIDTOOL_REFERENCES_URL is a mirror.
+    """
+    passed = {"--json": as_json, "--download": download is not None, "--forget": forget is not None}
+    flags = [flag for flag, there in passed.items() if there]
+    if len(flags) > 1 or (names and flags not in ([], ["--json"])):
+        raise InputError(f"{' and '.join([*names[:1], *flags])} cannot be combined:", "pass one of them")
+    if download is not None:
+        _download(download)
+    elif forget is not None:
+        _forget(forget)
+    elif as_json:
+        _print_json(_chosen(names))
+    elif names and not any(map(_of_project, names)):
+        lines = [line for reference in _chosen(names) for line in _details(reference)]
+        print_lines(lines, "the references")
+    else:
+        _print_table(_chosen(names))
+
+
+def _of_project(name: str) -> list[Reference]:
+    """Return the references of the project that is named, or none."""
+    from fidtool.sources.references import REFERENCES
+
+    return [each for each in REFERENCES.values() if folded(each.name.partition(":")[0]) == folded(name.rstrip(":"))]
+
+
+def _chosen(names: Sequence[str]) -> list[Reference]:
+    from fidtool.sources.references import REFERENCES, named_reference
+
+    if not names:
+        return list(REFERENCES.values())
+    found = [each for name in names for each in _of_project(name) or [named_reference(name)[0]]]
+    return list(dict.fromkeys(found))
+
+
+def _download(name: str) -> None:
+    from fidtool.sources.reference_files import fetch
+    from fidtool.sources.references import FEATURES, named_reference
+
+    reference, array = named_reference(name)
+    arrays = {FEATURES} if array == FEATURES else {*reference.statistics, array} - {""}
+    found = fetch(reference, arrays, lambda line: click.echo(redacted(line), err=True))
+    print_lines([str(found.path), *_hash_lines(found.sha256)], "the result")
+
+
+def _hash_lines(sha256: dict[str, str]) -> list[str]:
+    return columns([(f"  {array}", f"SHA-256 {digest}") for array, digest in sha256.items()])
+
+
+def _forget(name: str) -> None:
+    from fidtool.sources.reference_files import forget
+    from fidtool.sources.references import named_reference
+
+    reference, _ = named_reference(name)
+    forgotten = forget(reference)
+    click.echo(f"{reference.name}: {'deleted from' if forgotten else 'nothing is in'} the cache and the record")
+
+
+def _as_dict(reference: Reference) -> dict[str, Any]:
+    from fidtool.sources.reference_files import holdings, records
+
+    held = [{"path": str(each.path), "arrays": each.arrays, "bytes": each.size} for each in holdings(reference)]
+    facts = asdict(reference) | {"protocol": reference.protocol or None, "features_url": reference.features_url or None}
+    recorded = {array: asdict(record) for array, record in records(reference.name).items()}
+    return {**facts, "cached": held, "recorded": recorded}
+
+
+def _print_json(references: Sequence[Reference]) -> None:
+    document = {"schema": SCHEMA, "references": [_as_dict(each) for each in references]}
+    print_lines([json.dumps(document, indent=2)], "the list")
+
+
+def _print_table(references: Sequence[Reference]) -> None:
+    from fidtool.download import megabytes
+    from fidtool.sources.reference_files import folder, holdings
+
+    held = {each.name: holdings(each) for each in references}
+    files = [each for found in held.values() for each in found]
+    rows = [("name", "protocol", "real images", "fakes", "size", "in the cache")]
+    for each in references:
+        cached = "; ".join(f"{', '.join(one.arrays)} ({megabytes(one.size)})" for one in held[each.name])
+        counts = _count(each.real_images), _count(each.fakes)
+        rows.append((each.name, each.protocol or "?", *counts, _size(each), cached))
+    total = megabytes(sum(each.size for each in files))
+    lines = [f"{folder()}: {counted(len(files), 'file')}, {total}", *columns(rows)]
+    print_lines([line.rstrip() for line in lines], "the list")
+
+
+def _count(number: int | None) -> str:
+    return "?" if number is None else str(number)
+
+
+def _size(reference: Reference) -> str:
+    return "?" if reference.shape is None else "{} x {}".format(*reference.shape)
+
+
+def _details(reference: Reference) -> list[str]:
+    """Return everything about a reference as lines."""
+    from fidtool.download import megabytes
+    from fidtool.sources.reference_files import holdings, mirrored, records
+
+    rows = [
+        ("protocol", reference.protocol or "none of fidtool's"),
+        ("real images", _count(reference.real_images)),
+        ("fakes", f"{reference.fakes}, usually"),
+        ("size", _size(reference)),
+        ("framing", {"adm": "ADM's centre crop", "edm": "EDM's centre crop"}.get(reference.framing, "")),
+        ("arrays", ", ".join(reference.arrays)),
+        ("address", redacted(mirrored(reference.url))),
+        ("features", redacted(mirrored(reference.features_url)) if reference.features_url else ""),
+        ("source", reference.source),
+        ("note", reference.note),
+    ]
+    for held in holdings(reference):
+        rows.append(("in the cache", f"{held.path}: {', '.join(held.arrays)} ({megabytes(held.size)})"))
+    for array, record in records(reference.name).items():
+        rows.append(("SHA-256", f"{array} {record.sha256}, first used {record.recorded}"))
+    return [reference.name, *columns([(f"  {label}", text) for label, text in rows if text])]

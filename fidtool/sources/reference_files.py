@@ -1,0 +1,386 @@
+"""The files of references: downloaded into the cache once, and their SHA-256s, which are recorded at the first use."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import time
+import zipfile
+import zlib
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import IO, Any
+
+from fidtool.cache_dir import atomic_write, cache_dir, one_at_a_time
+from fidtool.download import DownloadError, RemoteFile, downloaded, megabytes
+from fidtool.errors import InputError, RunError
+from fidtool.sources.references import FEATURES, Reference
+
+MIRROR = "FIDTOOL_REFERENCES_URL"
+"""Environment variable with the address of a mirror, to which host and path of a reference's address are appended."""
+SCHEMA = 1
+"""Version of the record of SHA-256s."""
+_WHOLE_BYTES = 64 << 20
+"""Size up to which a file is downloaded as a whole, even if only some of its arrays are needed."""
+_BLOCK_BYTES = 1 << 20
+_REPORT_SECONDS = 10.0
+"""Seconds between two lines about the progress of a download."""
+_WAIT_SECONDS = 1800.0
+"""How long to wait for another process of this machine that downloads the same file."""
+_UNREADABLE = (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError, ValueError)
+"""What ``zipfile`` raises for a file that is no archive, is damaged, or is packed in an unknown way."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A reference's file on this machine.
+
+    Attributes:
+        path: an ``.npz`` with at least the wanted arrays, or the pickle.
+        sha256: SHA-256 of each wanted array's ``.npy`` data; of the whole file for a pickle, by the file's name.
+    """
+
+    path: Path
+    sha256: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Holding:
+    """A file of a reference in the cache.
+
+    Attributes:
+        path: the file.
+        arrays: its arrays; the file's published name for a pickle.
+        size: size in bytes.
+    """
+
+    path: Path
+    arrays: tuple[str, ...]
+    size: int
+
+
+@dataclass(frozen=True)
+class Record:
+    """The SHA-256 of an array, and when it was recorded.
+
+    Attributes:
+        sha256: in hexadecimal.
+        recorded: time of the first use in UTC, ``2026-11-01T12:00:00Z``.
+    """
+
+    sha256: str
+    recorded: str
+
+
+@dataclass(frozen=True)
+class _Hosted:
+    """One of a reference's published files: its address, and its place in the cache."""
+
+    name: str
+    url: str
+    path: Path
+
+    @property
+    def is_pickle(self) -> bool:
+        return self.path.suffix == ".pkl"
+
+    @property
+    def whole(self) -> str:
+        """What a pickle's only SHA-256 is recorded as."""
+        return self.url.rpartition("/")[2]
+
+    def held(self) -> dict[str, int]:
+        """Return the arrays that are in the cache, and the size of their data; empty if the file is not readable."""
+        with contextlib.suppress(OSError, *_UNREADABLE):
+            if self.is_pickle:
+                return {self.whole: self.path.stat().st_size}
+            with zipfile.ZipFile(self.path) as archive:
+                return {_array(info): info.file_size for info in archive.infolist()}
+        return {}
+
+
+def _array(info: zipfile.ZipInfo) -> str:
+    return info.filename.removesuffix(".npy")
+
+
+def folder() -> Path:
+    """Return the folder of the downloaded files. It may not exist yet."""
+    return cache_dir() / "references"
+
+
+def record_file() -> Path:
+    """Return the file in which the SHA-256s are recorded. It is kept when the downloaded files are deleted."""
+    return cache_dir() / "references.json"
+
+
+def _files(reference: Reference) -> list[_Hosted]:
+    stem = folder() / reference.name.replace(":", "-")
+    files = [_Hosted(reference.name, reference.url, stem.with_name(f"{stem.name}{Path(reference.url).suffix}"))]
+    if reference.features_url:
+        files.append(_Hosted(reference.name, reference.features_url, stem.with_name(f"{stem.name}-kid.npz")))
+    return files
+
+
+def holdings(reference: Reference) -> list[Holding]:
+    """Return the files of a reference that are in the cache."""
+    files = [(file, file.held()) for file in _files(reference)]
+    return [Holding(file.path, tuple(held), file.path.stat().st_size) for file, held in files if held]
+
+
+def fetch(reference: Reference, arrays: Collection[str], say: Say) -> Fetched:
+    """Return a file with these arrays of a reference, which is downloaded if the cache has none.
+
+    Of a large file, only the arrays are downloaded if the server returns parts of files. The SHA-256 of each array is
+    compared with the recorded one, or recorded at the first use.
+
+    Args:
+        reference: the reference.
+        arrays: names in ``reference.arrays``; empty for all statistics. Features are in a file of their own.
+        say: prints a progress message.
+
+    Raises:
+        InputError: if the arrays are not those that were recorded, or not in the file.
+        RunError: if the download fails or cannot be stored.
+    """
+    wanted = frozenset(arrays or reference.statistics)
+    with_features = FEATURES in wanted
+    if with_features and (len(wanted) > 1 or not reference.features_url):
+        raise InputError(f"{reference.name} has no file with {', '.join(sorted(wanted))}")
+    file = _files(reference)[with_features]
+    if file.is_pickle:
+        wanted = frozenset({file.whole})
+    with one_at_a_time(f"reference-{file.path.stem}", _WAIT_SECONDS):
+        held = file.held().keys() & {*reference.arrays, *wanted}
+        sha256 = _read_cached(file, wanted) if wanted <= held else _download(file, wanted | held, say)
+        _record(file, sha256, say)
+    return Fetched(file.path, {array: sha256[array] for array in sorted(wanted)})
+
+
+def _read_cached(file: _Hosted, wanted: Collection[str]) -> dict[str, str]:
+    try:
+        with open(file.path, "rb") as handle:
+            sha256 = _hashes(file, handle, wanted)
+    except (OSError, *_UNREADABLE) as error:
+        raise InputError(f"{file.path} cannot be read ({error}):", "delete it to download it again") from None
+    _compare(file, sha256, f"in {file.path}", f"delete {file.path} to download it again")
+    return sha256
+
+
+def _hashes(file: _Hosted, handle: IO[bytes], wanted: Collection[str]) -> dict[str, str]:
+    """Return the SHA-256 of each wanted array in an open file."""
+    handle.seek(0)
+    if file.is_pickle:
+        if handle.read(1) != b"\x80":
+            raise ValueError("it is not a pickle")
+        handle.seek(0)
+        return {file.whole: _sha256(handle)}
+    with zipfile.ZipFile(handle) as archive:
+        found = {}
+        for info in _members(file, archive, wanted):
+            with archive.open(info) as member:
+                found[_array(info)] = _sha256(member)
+    return found
+
+
+def _sha256(handle: IO[bytes]) -> str:
+    digest = hashlib.sha256()
+    while block := handle.read(_BLOCK_BYTES):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def _members(file: _Hosted, archive: zipfile.ZipFile, wanted: Collection[str]) -> list[zipfile.ZipInfo]:
+    """Return the members of an ``.npz`` that are the wanted arrays, in the order in which they are stored."""
+    members = {_array(info): info for info in archive.infolist()}
+    if missing := sorted(set(wanted) - members.keys()):
+        named = f"the file of {file.name} has no array {', '.join(missing)}"
+        raise InputError(f"{named}; it has {', '.join(members)} ({mirrored(file.url)})")
+    return sorted((members[array] for array in wanted), key=lambda info: info.header_offset)
+
+
+# --- downloads -------------------------------------------------------------------------------------------------------
+
+
+def mirrored(url: str) -> str:
+    """Return the address from which a file is downloaded: at the mirror, if there is one."""
+    mirror = os.environ.get(MIRROR)
+    return f"{mirror.rstrip('/')}/{url.partition('://')[2]}" if mirror else url
+
+
+def _download(file: _Hosted, wanted: Collection[str], say: Say) -> dict[str, str]:
+    """Put the wanted arrays into the cache, if they are those that were recorded, and return their SHA-256s."""
+    url = mirrored(file.url)
+    try:
+        file.path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(file.path) as target:
+            downloaded(url, lambda remote: _copy(file, remote, target, wanted, say))
+            sha256 = _hashes(file, target, wanted)
+            _compare(file, sha256, f"at {url}", "try again later in case the file there is damaged")
+    except DownloadError as error:
+        raise RunError(
+            f"{file.name} could not be downloaded from {url} ({error}):",
+            f"download {file.url} by hand and pass that file instead of {file.name}",
+            f"put it at {file.path}",
+            f"set https_proxy, or {MIRROR} to a mirror",
+        ) from None
+    except _UNREADABLE as error:
+        kind = "pickle" if file.is_pickle else ".npz file"
+        raise RunError(
+            f"{file.name}: the download from {url} is not a readable {kind} ({error}):",
+            "check what the network or the mirror returns for this address",
+        ) from None
+    except OSError as error:
+        problem = f"{file.name} cannot be stored in {file.path.parent}: {error.strerror or error}"
+        raise RunError(problem, "set FIDTOOL_CACHE") from None
+    return sha256
+
+
+def _copy(file: _Hosted, remote: RemoteFile, target: IO[bytes], wanted: Collection[str], say: Say) -> None:
+    """Write the file, or an ``.npz`` with its wanted arrays."""
+    target.seek(0)
+    target.truncate()
+    large = remote.size is not None and remote.size > _WHOLE_BYTES
+    if remote.ranges and large and not file.is_pickle:
+        _copy_members(file, remote, target, wanted, say)
+        return
+    size = "unknown size" if remote.size is None else megabytes(remote.size)
+    partless = ", all of it because the server returns no parts of files" if large and not file.is_pickle else ""
+    say(f"downloading {file.name} from {mirrored(file.url)} ({size}{partless})")
+    _copy_blocks(remote, target, _Progress(file.name, remote.size, say))
+
+
+def _copy_members(file: _Hosted, remote: RemoteFile, target: IO[bytes], wanted: Collection[str], say: Say) -> None:
+    buffered = io.BufferedReader(remote, _BLOCK_BYTES)
+    with zipfile.ZipFile(buffered) as archive, zipfile.ZipFile(target, "w") as kept:
+        members = _members(file, archive, wanted)
+        starts = sorted(info.header_offset for info in archive.infolist())
+        names = ", ".join(_array(info) for info in members)
+        size = f"{megabytes(sum(info.compress_size for info in members))} of {megabytes(remote.size or 0)}"
+        say(f"downloading {names} of {file.name} from {mirrored(file.url)} ({size})")
+        progress = _Progress(file.name, sum(info.file_size for info in members), say)
+        for info in members:
+            remote.stop = next((start for start in starts if start > info.header_offset), archive.start_dir)
+            with archive.open(info) as member, kept.open(_plain(info), "w", force_zip64=True) as out:
+                _copy_blocks(member, out, progress)
+    buffered.detach()  # the caller closes the remote file
+
+
+def _plain(info: zipfile.ZipInfo) -> zipfile.ZipInfo:
+    """Return the entry of an uncompressed member with this name."""
+    return zipfile.ZipInfo(info.filename)
+
+
+def _copy_blocks(source: Any, target: IO[bytes], progress: _Progress) -> None:
+    while block := source.read(_BLOCK_BYTES):
+        target.write(block)
+        progress.advance(len(block))
+
+
+class _Progress:
+    """Prints how much of a download has arrived, every ten seconds."""
+
+    def __init__(self, name: str, size: int | None, say: Say) -> None:
+        self._name, self._total, self._say = name, "" if size is None else f" of {megabytes(size)}", say
+        self._done, self._reported = 0, time.monotonic()
+
+    def advance(self, size: int) -> None:
+        self._done += size
+        if time.monotonic() - self._reported >= _REPORT_SECONDS:
+            self._reported = time.monotonic()
+            self._say(f"{self._name}: {megabytes(self._done)}{self._total}")
+
+
+# --- the record of SHA-256s ------------------------------------------------------------------------------------------
+
+
+def records(name: str) -> dict[str, Record]:
+    """Return what is recorded of a reference, by array.
+
+    Raises:
+        InputError: if the record is damaged.
+    """
+    return {array: Record(**found) for array, found in _all_records().get(name, {}).items()}
+
+
+def _all_records() -> dict[str, dict[str, dict[str, str]]]:
+    try:
+        document = json.loads(record_file().read_text("utf-8"))
+        found = {name: dict(arrays) for name, arrays in document["references"].items()}
+        for arrays in found.values():
+            for record in arrays.values():
+                Record(**record)
+        return found
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+        raise InputError(
+            f"the record of the references' SHA-256s cannot be read: {record_file()} ({error}):",
+            "delete it, and they are recorded again at the next use",
+        ) from None
+
+
+def _compare(file: _Hosted, sha256: Mapping[str, str], where: str, otherwise: str) -> None:
+    """Compare arrays with what is recorded.
+
+    Raises:
+        InputError: if one differs.
+    """
+    recorded = records(file.name)
+    for array, found in sorted(sha256.items()):
+        before = recorded.get(array)
+        if before is not None and before.sha256 != found:
+            raise InputError(
+                f"{array} of {file.name} has changed: its SHA-256 was {before.sha256} when it was first used "
+                f"({before.recorded}), and is {found} {where}:",
+                otherwise,
+                f"accept the new one with `fidtool refs --forget {file.name}` if its publishers changed it",
+            )
+
+
+def _record(file: _Hosted, sha256: Mapping[str, str], say: Say) -> None:
+    """Record the SHA-256s that are not yet recorded."""
+    now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    new = {array: Record(found, now) for array, found in sha256.items()}
+    if not new.keys() - records(file.name).keys():
+        return
+    try:
+        with one_at_a_time("references", 10.0):
+            document = _all_records()
+            entry = {array: vars(record) for array, record in new.items()} | document.get(file.name, {})
+            _write_records({**document, file.name: entry})
+    except OSError as error:
+        say(f"the SHA-256s of {file.name} are not recorded: {record_file()} cannot be written ({error.strerror})")
+
+
+def _write_records(document: Mapping[str, Any]) -> None:
+    record_file().parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"schema": SCHEMA, "references": dict(sorted(document.items()))}, indent=1)
+    with atomic_write(record_file()) as handle:
+        handle.write(f"{text}\n".encode())
+
+
+def forget(reference: Reference) -> bool:
+    """Delete the files of a reference and what is recorded of it. Returns whether there was anything.
+
+    Raises:
+        RunError: if the cache cannot be changed.
+    """
+    try:
+        paths = [file.path for file in _files(reference) if file.path.exists()]
+        for path in paths:
+            path.unlink()
+        with one_at_a_time("references", 10.0):
+            document = _all_records()
+            if document.pop(reference.name, None) is None:
+                return bool(paths)
+            _write_records(document)
+    except OSError as error:
+        raise RunError(f"the cache {cache_dir()} could not be changed: {error}") from None
+    return True

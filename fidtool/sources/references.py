@@ -1,0 +1,241 @@
+"""The statistics that papers compare with: which projects publish which, where, and of what.
+
+Their names and facts are read from the projects' code and documentation, which ``source`` names.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from fidtool.errors import InputError
+from fidtool.names import closest, folded, unknown
+
+IMAGES = "arr_0"
+"""Name of an array of images in a published file."""
+FEATURES = "feats"
+"""Name of an array of features, one row per image. clean-fid publishes it in a separate file, for KID."""
+_NO_STATISTICS = (IMAGES, FEATURES)
+_LISTED = "those of `fidtool refs`"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """Statistics that a project publishes.
+
+    Attributes:
+        name: name of the form ``adm:imagenet256``: the project, and what the statistics are of.
+        url: address of the file, an ``.npz`` or a pickle.
+        arrays: names of the arrays in the file, or of the entries of a pickle, and `FEATURES` if there are any.
+        protocol: the protocol of the statistics; empty if fidtool has none that is equal.
+        real_images: number of images that the statistics are of; None if unknown.
+        fakes: number of generated images with which the project compares the statistics.
+        shape: height and width of the images; None if they vary.
+        framing: how the images were cropped to this shape: ``adm`` or ``edm`` for the centre crops of these projects;
+            empty if they were not cropped, or this is unknown.
+        source: where the facts are from.
+        note: what else a user has to know.
+        features_url: address of the file with `FEATURES`; empty if there is none.
+    """
+
+    name: str
+    url: str
+    arrays: tuple[str, ...]
+    protocol: str
+    real_images: int | None
+    fakes: int
+    shape: tuple[int, int] | None
+    framing: str = ""
+    source: str
+    note: str = ""
+    features_url: str = ""
+
+    @property
+    def statistics(self) -> tuple[str, ...]:
+        """The arrays that are statistics, not images or features."""
+        return tuple(array for array in self.arrays if array not in _NO_STATISTICS)
+
+    @property
+    def is_pickle(self) -> bool:
+        """Whether the file is a pickle."""
+        return self.url.endswith(".pkl")
+
+
+_IMAGENET = 1_281_167
+"""Number of ImageNet's training images."""
+_ADM = "https://openaipublic.blob.core.windows.net/diffusion/jul-2021/ref_batches"
+_EDM = "https://nvlabs-fi-cdn.nvidia.com/edm/fid-refs"
+_EDM2 = "https://nvlabs-fi-cdn.nvidia.com/edm2/dataset-refs"
+_CLEAN_FID = "https://www.cs.cmu.edu/~clean-fid/stats"
+_COCO = "https://github.com/boomb0om/text2image-benchmark/releases/download/v0.0.1/MS-COCO_val2014_fid_stats.npz"
+
+
+def _adm(name: str, file: str, size: int, real_images: int | None = None, framing: str = "") -> Reference:
+    return Reference(
+        name=f"adm:{name}",
+        url=f"{_ADM}/{file}",
+        arrays=("mu", "sigma", "mu_s", "sigma_s", IMAGES),
+        protocol="tensorflow",
+        real_images=real_images,
+        fakes=50_000,
+        shape=(size, size),
+        framing=framing,
+        source="openai/guided-diffusion, evaluations/README.md",
+        note="precision and recall are between its 10,000 images (arr_0) and the generated ones",
+    )
+
+
+def _edm(name: str, file: str, size: int, real_images: int | None, framing: str = "", note: str = "") -> Reference:
+    return Reference(
+        name=f"edm:{name}",
+        url=f"{_EDM}/{file}.npz",
+        arrays=("mu", "sigma"),
+        protocol="tensorflow",
+        real_images=real_images,
+        fakes=50_000,
+        shape=(size, size),
+        framing=framing,
+        source="NVlabs/edm, README.md",
+        note=f"{note}EDM reports the lowest of three evaluations",
+    )
+
+
+def _edm2(name: str, size: int) -> Reference:
+    return Reference(
+        name=f"edm2:{name}",
+        url=f"{_EDM2}/{name}.pkl",
+        arrays=("fid", "fd_dinov2"),
+        protocol="tensorflow",
+        real_images=_IMAGENET,
+        fakes=50_000,
+        shape=(size, size),
+        framing="adm",
+        source="NVlabs/edm2, README.md and calculate_metrics.py",
+        note="statistics of Inception (fid) and of DINOv2 ViT-L/14 (fd_dinov2)",
+    )
+
+
+_MODES = {"clean": "clean", "legacy_tensorflow": "tensorflow", "legacy_pytorch": "pytorch-fid"}
+"""clean-fid's modes, and the protocols that equal them."""
+_WITH_FEATURES = ("afhq_cat", "afhq_dog", "afhq_wild", "brecahad", "metfaces")
+"""Data sets of which clean-fid publishes features."""
+_CLEAN_FID_SETS = (
+    ("cifar10", 32, "train", 50_000, 50_000),
+    ("cifar10", 32, "test", 10_000, 10_000),
+    ("cifar100", 32, "test", 10_000, 10_000),
+    ("ffhq", 1024, "trainval", 50_000, 50_000),
+    ("ffhq", 256, "trainval", 50_000, 50_000),
+    ("ffhq", 1024, "trainval70k", 70_000, 50_000),
+    ("ffhq", 256, "trainval70k", 70_000, 50_000),
+    ("lsun_church", 256, "train", 50_000, 50_000),
+    ("lsun_church", 256, "trainfull", 126_227, 50_000),
+    ("lsun_horse", 256, "train", 50_000, 50_000),
+    ("lsun_horse", 256, "trainfull", 2_000_340, 50_000),
+    ("lsun_cat", 256, "train", 50_000, 50_000),
+    ("lsun_cat", 256, "trainfull", 1_657_264, 50_000),
+    ("afhq_cat", 512, "train", 5_153, 50_000),
+    ("afhq_dog", 512, "train", 4_739, 50_000),
+    ("afhq_wild", 512, "train", 4_738, 50_000),
+    ("brecahad", 512, "train", 1_944, 50_000),
+    ("metfaces", 1024, "train", 1_336, 50_000),
+    ("horse2zebra", 256, "test", 140, 120),
+    ("cat2dog", 256, "test", 500, 500),
+)
+"""Data set, size, split, number of real images, and usual number of generated images."""
+_CLEAN_ONLY = (("cifar100", "test"), ("lsun_church", "trainfull"), ("lsun_horse", "trainfull"))
+"""Data sets and splits whose statistics are published for the mode ``clean`` only."""
+
+
+def _clean_fid(mode: str) -> Iterator[Reference]:
+    for data_set, size, split, real_images, fakes in _CLEAN_FID_SETS:
+        if mode != "clean" and (data_set, split) in _CLEAN_ONLY:
+            continue
+        with_features = data_set in _WITH_FEATURES
+        url = f"{_CLEAN_FID}/{data_set}_{mode}_{split}_{size}"
+        yield Reference(
+            name=f"clean-fid:{data_set}-{size}-{split}" + ("" if mode == "clean" else f"-{mode}"),
+            url=f"{url}.npz",
+            arrays=("mu", "sigma", FEATURES) if with_features else ("mu", "sigma"),
+            protocol=_MODES[mode],
+            real_images=real_images,
+            fakes=fakes,
+            shape=(size, size),
+            source="GaParmar/clean-fid, README.md and cleanfid/features.py",
+            features_url=f"{url}_kid.npz" if with_features else "",
+        )
+
+
+_ALL = (
+    _adm("imagenet64", "imagenet/64/VIRTUAL_imagenet64_labeled.npz", 64, _IMAGENET, "adm"),
+    _adm("imagenet128", "imagenet/128/VIRTUAL_imagenet128_labeled.npz", 128, _IMAGENET, "adm"),
+    _adm("imagenet256", "imagenet/256/VIRTUAL_imagenet256_labeled.npz", 256, _IMAGENET, "adm"),
+    _adm("imagenet512", "imagenet/512/VIRTUAL_imagenet512.npz", 512, _IMAGENET, "adm"),
+    _adm("lsun-bedroom", "lsun/bedroom/VIRTUAL_lsun_bedroom256.npz", 256),
+    _adm("lsun-cat", "lsun/cat/VIRTUAL_lsun_cat256.npz", 256),
+    _adm("lsun-horse", "lsun/horse/VIRTUAL_lsun_horse256.npz", 256),
+    _edm("cifar10", "cifar10-32x32", 32, 50_000),
+    _edm("ffhq", "ffhq-64x64", 64, 70_000),
+    _edm("afhqv2", "afhqv2-64x64", 64, None),
+    _edm("imagenet64", "imagenet-64x64", 64, _IMAGENET, "edm", "for networks trained on EDM's images; "),
+    _edm("imagenet64-baseline", "imagenet-64x64-baseline", 64, None, "", "for networks trained on ADM's images; "),
+    _edm2("img64", 64),
+    _edm2("img512", 512),
+    *(reference for mode in _MODES for reference in _clean_fid(mode)),
+    Reference(
+        name="t2ibenchmark:coco-30k",
+        url=_COCO,
+        arrays=("mu", "sigma"),
+        protocol="",
+        real_images=None,
+        fakes=30_000,
+        shape=None,
+        source="boomb0om/text2image-benchmark, README.md and T2IBenchmark/feature_extractors",
+        note="pytorch-fid's network on a central square, resized by Pillow's bicubic filter to 299 x 299 in 8 bits: no "
+        "protocol of fidtool equals this",
+    ),
+)
+REFERENCES = {reference.name: reference for reference in _ALL}
+"""All references by name."""
+PROJECTS = tuple(dict.fromkeys(name.partition(":")[0] for name in REFERENCES))
+"""The part of the names before the colon."""
+
+
+@cache
+def _by_fold() -> dict[str, Reference]:
+    """Return the references by their `folded` names, and by the names of their files."""
+    found: dict[str, Reference] = {}
+    for name, reference in REFERENCES.items():
+        project, _, _ = name.partition(":")
+        file = reference.url.rpartition("/")[2].rpartition(".")[0]
+        found |= {folded(name): reference, folded(f"{project}:{file}"): reference}
+    return found
+
+
+def is_reference(path: str) -> bool:
+    """Whether a path names a reference, known or unknown: a project, a colon, and no local file has this name."""
+    project, colon, rest = path.partition(":")
+    known = colon and not rest.startswith("//") and folded(project) in map(folded, PROJECTS)
+    return bool(known) and not os.path.lexists(path)
+
+
+def named_reference(text: str) -> tuple[Reference, str]:
+    """Return the reference of this name, and the array in it that the text names; empty if it names none.
+
+    Args:
+        text: a name such as ``adm:imagenet256``, or with an array, ``adm:imagenet256:arr_0``. Case, hyphens and
+            underscores do not matter. The name of the published file is accepted as well.
+
+    Raises:
+        InputError: if there is no such reference, or it has no such array.
+    """
+    project, _, rest = text.partition(":")
+    name, _, key = rest.partition(":")
+    reference = _by_fold().get(folded(f"{project}:{name}"))
+    if reference is None:
+        raise InputError(unknown("reference", f"{project}:{name}", closest(f"{project}:{name}", REFERENCES), _LISTED))
+    array = {folded(each): each for each in reference.arrays}.get(folded(key), "")
+    if key and not array:
+        raise InputError(f"{reference.name} has no array {key!r}; it has {', '.join(reference.arrays)}")
+    return reference, array

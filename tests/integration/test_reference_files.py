@@ -1,0 +1,438 @@
+"""References are downloaded from a mirror: whole or in parts, after breaks, and with the bytes of the first use."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fidtool import download
+from fidtool.errors import InputError, RunError
+from fidtool.sources import reference_files
+from fidtool.sources.reference_files import Fetched, fetch, folder, forget, holdings, record_file, records
+from fidtool.sources.references import FEATURES, IMAGES, REFERENCES, Reference
+from support.command_line import Run
+from support.http_store import HttpStore, http_store, kept
+from support.processes import PATIENCE, free_port
+
+EDM = REFERENCES["edm:cifar10"]
+EDM2 = REFERENCES["edm2:img64"]
+ADM = REFERENCES["adm:imagenet256"]
+METFACES = REFERENCES["clean-fid:metfaces-1024-train"]
+STATISTICS = ("mu", "sigma", "mu_s", "sigma_s")
+
+
+def served(url: str) -> str:
+    """Return the name of a file on the mirror."""
+    return url.partition("://")[2]
+
+
+def statistics(seed: int, dims: int = 128) -> dict[str, NDArray[np.float64]]:
+    rng = np.random.default_rng(seed)
+    return {"mu": rng.normal(size=dims), "sigma": rng.normal(size=(dims, dims))}
+
+
+def publish(place: Path, url: str, **arrays: NDArray[np.generic]) -> Path:
+    """Write a published ``.npz`` into the mirror's folder."""
+    file = place / served(url)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(file, **arrays)
+    return file
+
+
+def publish_adm(place: Path, seed: int = 1) -> Path:
+    """Write a file like ADM's: small statistics after many images."""
+    images = np.random.default_rng(seed).integers(0, 256, (60, 64, 64, 3), dtype=np.uint8)
+    spatial = {f"{name}_s": value[:100] for name, value in statistics(seed + 1).items()}
+    return publish(place, ADM.url, arr_0=images, **statistics(seed), **spatial)
+
+
+@pytest.fixture
+def mirror(environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpStore]:
+    """A mirror of three references, without waits between attempts."""
+    place = tmp_path / "mirror"
+    publish(place, EDM.url, **statistics(0))
+    publish_adm(place)
+    publish(place, METFACES.url, **statistics(3))
+    publish(place, METFACES.features_url, feats=np.ones((5, 8), np.float32))
+    pickled = place / served(EDM2.url)
+    pickled.parent.mkdir(parents=True)
+    pickled.write_bytes(pickle.dumps({"fid": statistics(4), "num_images": 7}))
+    monkeypatch.setattr(download, "_FIRST_DELAY", 0.001)
+    monkeypatch.setattr(reference_files, "_WHOLE_BYTES", 1 << 19)  # the file like ADM's is larger
+    with http_store(place) as store:
+        for name, value in {"FIDTOOL_REFERENCES_URL": store.url, "no_proxy": "127.0.0.1"}.items():
+            monkeypatch.setenv(name, value)
+            environment[name] = value
+        yield store
+
+
+def quiet(line: str) -> None:
+    """Listener for messages that are not checked."""
+
+
+def members(file: Path) -> dict[str, str]:
+    """Return the SHA-256 of each array's data in an ``.npz``."""
+    with zipfile.ZipFile(file) as archive:
+        return {
+            name.removesuffix(".npy"): hashlib.sha256(archive.read(name)).hexdigest() for name in archive.namelist()
+        }
+
+
+def assert_same(found: Fetched, published: Path, *arrays: str) -> None:
+    """The file has the published arrays, and their hashes are returned and recorded."""
+    wanted = {array: members(published)[array] for array in arrays}
+    assert found.sha256 == wanted
+    assert {array: members(found.path)[array] for array in arrays} == wanted
+    with np.load(found.path) as ours, np.load(published) as theirs:
+        assert all(np.array_equal(ours[array], theirs[array]) for array in arrays)
+
+
+def test_a_small_file_is_downloaded_once_and_whole(mirror: HttpStore) -> None:
+    said: list[str] = []
+    found = fetch(EDM, [], said.append)
+    published = mirror.folder / served(EDM.url)
+    assert_same(found, published, "mu", "sigma")
+    assert found.path == folder() / "edm-cifar10.npz"
+    assert found.path.read_bytes() == published.read_bytes()
+    assert said == [f"downloading edm:cifar10 from {mirror.url}{served(EDM.url)} (0.1 MB)"]
+    assert {array: record.sha256 for array, record in records("edm:cifar10").items()} == found.sha256
+    asked = mirror.asked[served(EDM.url)]
+    assert fetch(EDM, ["mu"], said.append) == Fetched(found.path, {"mu": found.sha256["mu"]})
+    assert (mirror.asked[served(EDM.url)], len(said)) == (asked, 1)
+
+
+def test_only_the_statistics_of_a_large_file_are_downloaded(mirror: HttpStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "_FIRST_BYTES", 1000)
+    published, said = mirror.folder / served(ADM.url), []
+    found = fetch(ADM, [], said.append)
+    assert_same(found, published, *STATISTICS)
+    wanted = sum(np.load(published)[array].nbytes for array in STATISTICS)
+    size = published.stat().st_size
+    assert size > 3 * wanted
+    assert wanted < mirror.sent[served(ADM.url)] < wanted + 10_000
+    assert said[0].startswith("downloading mu, sigma, mu_s, sigma_s of adm:imagenet256 from ")
+    assert said[0].endswith(f"({wanted / 1e6:.1f} MB of {size / 1e6:.1f} MB)")
+    assert [holding.arrays for holding in holdings(ADM)] == [STATISTICS]
+
+    images = fetch(ADM, [IMAGES], quiet)  # with what was there, so that both are from the same file
+    assert images.path == found.path
+    assert_same(images, published, IMAGES)
+    assert {*members(images.path)} == {IMAGES, *STATISTICS}
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_server_without_ranges_sends_the_whole_file(mirror: HttpStore, compressed: bool) -> None:
+    published, said = mirror.folder / served(ADM.url), []
+    if compressed:
+        with np.load(published) as arrays:
+            np.savez_compressed(published, **arrays)
+    mirror.faults[served(ADM.url)], mirror.lasting = ["whole"], True
+    assert_same(fetch(ADM, [], said.append), published, *STATISTICS)
+    assert "all of it because the server returns no parts of files" in said[0]
+    assert mirror.asked[served(ADM.url)] == 1
+
+
+def test_compressed_arrays_are_downloaded_in_parts(mirror: HttpStore) -> None:
+    published = mirror.folder / served(ADM.url)
+    with np.load(published) as arrays:
+        np.savez_compressed(published, **arrays)
+    assert_same(fetch(ADM, [], quiet), published, *STATISTICS)
+    assert mirror.sent[served(ADM.url)] < published.stat().st_size / 2
+
+
+def test_features_are_in_a_file_of_their_own(mirror: HttpStore) -> None:
+    found = fetch(METFACES, [FEATURES], quiet)
+    assert_same(found, mirror.folder / served(METFACES.features_url), FEATURES)
+    assert_same(fetch(METFACES, [], quiet), mirror.folder / served(METFACES.url), "mu", "sigma")
+    assert {*records(METFACES.name)} == {"mu", "sigma", FEATURES}
+    assert kept(folder()) == ["clean-fid-metfaces-1024-train-kid.npz", "clean-fid-metfaces-1024-train.npz"]
+    with pytest.raises(InputError, match="edm:cifar10 has no file with feats"):
+        fetch(EDM, [FEATURES], quiet)
+
+
+def test_a_pickle_is_downloaded_whole(mirror: HttpStore) -> None:
+    found = fetch(EDM2, ["fid"], quiet)
+    data = (mirror.folder / served(EDM2.url)).read_bytes()
+    assert found.path == folder() / "edm2-img64.pkl"
+    assert found.path.read_bytes() == data
+    assert found.sha256 == {"img64.pkl": hashlib.sha256(data).hexdigest()}
+    assert fetch(EDM2, [], quiet) == found
+    assert mirror.sent[served(EDM2.url)] == len(data)
+
+
+# --- breaks and failures ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tagged", [True, False])
+def test_a_broken_download_continues(mirror: HttpStore, tagged: bool) -> None:
+    published = mirror.folder / served(EDM.url)
+    mirror.tagged, mirror.faults[served(EDM.url)] = tagged, ["cut", 503, "cut", None, "cut"]
+    assert_same(fetch(EDM, [], quiet), published, "mu", "sigma")
+    assert mirror.asked[served(EDM.url)] > 5
+    received = mirror.sent[served(EDM.url)]  # counts what was cut off, too
+    assert received < 2.5 * published.stat().st_size
+
+
+def test_a_broken_download_in_parts_continues(mirror: HttpStore) -> None:
+    fetch(ADM, [], quiet)
+    forget(ADM)
+    mirror.faults[served(ADM.url)] = [None] * (mirror.asked[served(ADM.url)] - 3) + ["cut", "cut", 500]
+    assert_same(fetch(ADM, [], quiet), mirror.folder / served(ADM.url), *STATISTICS)
+    assert mirror.faults[served(ADM.url)] == []
+
+
+def test_a_broken_download_without_ranges_starts_again(mirror: HttpStore) -> None:
+    mirror.faults[served(EDM.url)] = ["whole cut", "whole cut", "whole"]
+    assert_same(fetch(EDM, [], quiet), mirror.folder / served(EDM.url), "mu", "sigma")
+    assert mirror.asked[served(EDM.url)] == 3
+
+
+def test_a_file_that_changes_during_the_download_starts_again(
+    mirror: HttpStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it would consist of two halves."""
+    published = mirror.folder / served(EDM.url)
+    mirror.faults[served(EDM.url)] = ["cut"]
+    monkeypatch.setattr(download, "back_off", lambda attempt: publish(mirror.folder, EDM.url, **statistics(9)))
+    assert_same(fetch(EDM, [], quiet), published, "mu", "sigma")
+
+
+@pytest.mark.parametrize("fault", ["cut", "whole cut", 503, 404])
+def test_a_failed_download_says_what_to_do(mirror: HttpStore, fault: int | str) -> None:
+    mirror.faults[served(ADM.url)], mirror.lasting = [fault], True
+    with pytest.raises(RunError) as caught:
+        fetch(ADM, [], quiet)
+    message = str(caught.value)
+    address, own = f"{mirror.url}{served(ADM.url)}", folder() / "adm-imagenet256.npz"
+    assert message.startswith(f"adm:imagenet256 could not be downloaded from {address} (")
+    assert f"download {ADM.url} by hand and pass that file instead of adm:imagenet256" in message
+    assert f"put it at {own}" in message
+    assert "https_proxy" in message
+    assert "FIDTOOL_REFERENCES_URL" in message
+    reason = {503: r"HTTP status 503: .*, in 5 attempts", 404: r"HTTP status 404: Not Found\)"}
+    arrived = r"the connection was closed after \d+ of \d+ bytes, in 5 attempts\)"
+    assert re.search(reason.get(fault, arrived) if isinstance(fault, int) else arrived, message)
+    first = fault == "cut"  # nothing is missing of what was read of the first response
+    assert mirror.asked[served(ADM.url)] == (1 if fault == 404 else 5 + first)
+    assert kept(folder()) == []
+    assert records(ADM.name) == {}
+
+
+def test_offline(mirror: HttpStore, here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = f"http://bob:hunter2@127.0.0.1:{free_port()}/mirror"
+    monkeypatch.setenv("FIDTOOL_REFERENCES_URL", address)
+    outcome = here("refs", "--download", "edm:cifar10")
+    assert (outcome.status, outcome.stdout) == (1, "")
+    assert f"{address.replace('bob:hunter2@', '')}/{served(EDM.url)} (Connection refused)" in outcome.error
+    assert "hunter2" not in outcome.stderr
+
+
+def test_a_file_brought_by_hand_is_used_and_recorded(mirror: HttpStore) -> None:
+    folder().mkdir()
+    shutil.copy(mirror.folder / served(ADM.url), folder() / "adm-imagenet256.npz")
+    assert_same(fetch(ADM, [IMAGES, "mu"], quiet), mirror.folder / served(ADM.url), IMAGES, "mu")
+    assert mirror.asked == {}
+    assert {*records(ADM.name)} == {IMAGES, "mu"}
+
+
+@pytest.mark.parametrize(
+    ("content", "reference", "kind"),
+    [
+        (b"<html>Sign in to the hotel's network</html>", EDM, "npz"),
+        (b"<html>Sign in to the hotel's network</html>", EDM2, "pickle"),
+        (b"\n" * (1 << 20), ADM, "npz"),
+        (b"", EDM, "npz"),
+    ],
+)
+def test_what_is_no_reference_is_refused(mirror: HttpStore, content: bytes, reference: Reference, kind: str) -> None:
+    (mirror.folder / served(reference.url)).write_bytes(content)
+    mirror.faults[served(reference.url)] = [] if content else ["whole"]
+    with pytest.raises(RunError, match=rf"the download from http://.* is not a readable \.?{kind}"):
+        fetch(reference, [], quiet)
+    assert kept(folder()) == []
+
+
+def test_a_missing_array_is_named(mirror: HttpStore) -> None:
+    publish(mirror.folder, EDM.url, ref_mu=np.zeros(3), sigma=np.eye(3))
+    with pytest.raises(InputError, match="the file of edm:cifar10 has no array mu; it has ref_mu, sigma"):
+        fetch(EDM, [], quiet)
+
+
+def test_a_cache_that_cannot_be_written(mirror: HttpStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("FIDTOOL_CACHE", str(tmp_path / "file"))
+    with pytest.raises(RunError, match=r"edm:cifar10 cannot be stored in .*; set FIDTOOL_CACHE"):
+        fetch(EDM, [], quiet)
+
+
+# --- the record of SHA-256s ------------------------------------------------------------------------------------------
+
+
+def test_an_altered_copy_is_refused(mirror: HttpStore) -> None:
+    found = fetch(EDM, [], quiet)
+    arrays = statistics(0)
+    arrays["sigma"][3, 4] += 1e-9
+    np.savez(found.path, **arrays)
+    with pytest.raises(InputError) as caught:
+        fetch(EDM, [], quiet)
+    message = str(caught.value)
+    record = records("edm:cifar10")["sigma"]
+    assert f"sigma of edm:cifar10 has changed: its SHA-256 was {found.sha256['sigma']} when it was first" in message
+    assert record.recorded in message
+    assert f"{members(found.path)['sigma']} in {found.path}" in message
+    assert f"delete {found.path} to download it again" in message
+    assert "`fidtool refs --forget edm:cifar10`" in message
+    assert fetch(EDM, ["mu"], quiet).sha256 == {"mu": found.sha256["mu"]}, "the other array is unchanged"
+
+    found.path.unlink()
+    assert fetch(EDM, [], quiet) == found
+
+
+def test_a_damaged_copy_is_downloaded_again_or_refused(mirror: HttpStore) -> None:
+    found = fetch(EDM, [], quiet)
+    data = found.path.read_bytes()
+    found.path.write_bytes(data[: len(data) // 2])
+    assert fetch(EDM, [], quiet) == found
+    assert found.path.read_bytes() == data
+    found.path.write_bytes(data[:5000] + bytes(100) + data[5100:])
+    with pytest.raises(InputError, match=r"cannot be read \(Bad CRC-32.*\): delete it to download it again"):
+        fetch(EDM, [], quiet)
+
+
+def test_a_changed_file_on_the_server_is_refused(mirror: HttpStore, here: Run) -> None:
+    """The record outlives the downloaded file."""
+    found = fetch(EDM, [], quiet)
+    shutil.rmtree(folder())
+    published = publish(mirror.folder, EDM.url, **statistics(0) | {"mu": statistics(5)["mu"]})
+    with pytest.raises(InputError) as caught:
+        fetch(EDM, [], quiet)
+    assert f"{members(published)['mu']} at {mirror.url}{served(EDM.url)}" in str(caught.value)
+    assert "mu of edm:cifar10 has changed" in str(caught.value)
+    assert kept(folder()) == []
+
+    assert here("refs", "--forget", "edm:cifar10").status == 0
+    assert records("edm:cifar10") == {}
+    assert fetch(EDM, [], quiet).sha256["mu"] != found.sha256["mu"]
+
+
+def test_clearing_the_cache_keeps_references_and_their_record(mirror: HttpStore, here: Run) -> None:
+    found = fetch(EDM, [], quiet)
+    assert here("cache", "--clear").status == 0
+    assert found.path.is_file()
+    assert records("edm:cifar10")["mu"].sha256 == found.sha256["mu"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"references": {"edm:cifar10": {"mu": "abc"}}}'])
+def test_a_damaged_record_is_an_error(mirror: HttpStore, text: str) -> None:
+    record_file().write_text(text)
+    with pytest.raises(InputError, match=r"SHA-256s cannot be read: .*references\.json .*: delete it"):
+        fetch(EDM, [], quiet)
+
+
+def test_forgetting(mirror: HttpStore) -> None:
+    fetch(EDM, [], quiet)
+    fetch(METFACES, [], quiet)
+    fetch(METFACES, [FEATURES], quiet)
+    assert forget(METFACES)
+    assert (holdings(METFACES), records(METFACES.name)) == ([], {})
+    assert [holding.arrays for holding in holdings(EDM)] == [("mu", "sigma")]
+    assert records(EDM.name)
+    assert not forget(METFACES)
+
+
+def test_two_processes_download_once(mirror: HttpStore, environment: dict[str, str]) -> None:
+    program = [sys.executable, "-m", "fidtool", "refs", "--download", "edm:cifar10"]
+    started = [subprocess.Popen(program, env=environment, stdout=-1, stderr=-1, text=True) for _ in range(2)]
+    outputs = [process.communicate(timeout=PATIENCE) for process in started]
+    assert [process.returncode for process in started] == [0, 0], outputs
+    assert outputs[0][0] == outputs[1][0]
+    assert mirror.sent[served(EDM.url)] == (mirror.folder / served(EDM.url)).stat().st_size
+    assert sorted(bool(errors) for _, errors in outputs) == [False, True]
+
+
+# --- fidtool refs ----------------------------------------------------------------------------------------------------
+
+
+def test_the_list(mirror: HttpStore, here: Run) -> None:
+    fetch(ADM, [], quiet)
+    first, headings, *rows = here("refs").stdout.splitlines()
+    size = (folder() / "adm-imagenet256.npz").stat().st_size / 1e6
+    assert first == f"{folder()}: 1 file, {size:.1f} MB"
+    assert headings.split() == ["name", "protocol", "real", "images", "fakes", "size", "in", "the", "cache"]
+    assert [row.split()[0] for row in rows] == [*REFERENCES]
+    (row,) = (row for row in rows if row.startswith("adm:imagenet256 "))
+    expected = f"adm:imagenet256 tensorflow 1281167 50000 256 x 256 mu, sigma, mu_s, sigma_s ({size:.1f} MB)"
+    assert " ".join(row.split()) == expected
+    assert " ".join(rows[-1].split()) == "t2ibenchmark:coco-30k ? ? 30000 ?"
+    of_project = here("refs", "EDM").stdout.splitlines()
+    assert [row.split()[0] for row in of_project[2:]] == [name for name in REFERENCES if name.startswith("edm:")]
+
+
+def test_one_reference(mirror: HttpStore, here: Run) -> None:
+    unused = here("refs", "edm:cifar10").stdout
+    assert "SHA-256" not in unused
+    found = fetch(EDM, [], quiet)
+    shown = here("refs", "edm:cifar10").stdout
+    assert shown.startswith("edm:cifar10\n  protocol      tensorflow\n")
+    assert f"  address       {mirror.url}{served(EDM.url)}\n" in shown
+    assert "  arrays        mu, sigma\n" in shown
+    assert f"  in the cache  {found.path}: mu, sigma (0.1 MB)\n" in shown
+    recorded = records("edm:cifar10")["mu"].recorded
+    assert f"  SHA-256       mu {found.sha256['mu']}, first used {recorded}\n" in shown
+
+
+def test_json(mirror: HttpStore, here: Run) -> None:
+    found = fetch(METFACES, [FEATURES], quiet)
+    names = [each["name"] for each in here("refs", "--json").json["references"]]
+    assert names == [*REFERENCES]
+    (shown,) = here("refs", "--json", "clean-fid:metfaces-1024-train").json["references"]
+    assert shown["url"] == METFACES.url
+    assert (shown["protocol"], shown["real_images"], shown["fakes"]) == ("clean", 1336, 50_000)
+    assert shown["cached"] == [{"path": str(found.path), "arrays": ["feats"], "bytes": found.path.stat().st_size}]
+    assert {array: record["sha256"] for array, record in shown["recorded"].items()} == found.sha256
+    (unknown,) = here("refs", "--json", "t2ibenchmark:coco-30k").json["references"]
+    assert (unknown["protocol"], unknown["real_images"], unknown["shape"]) == (None, None, None)
+
+
+def test_download_and_forget(mirror: HttpStore, here: Run) -> None:
+    outcome = here("refs", "--download", "ADM:ImageNet-256")
+    path, *hashes = outcome.stdout.splitlines()
+    assert path == str(folder() / "adm-imagenet256.npz")
+    assert [line.split() for line in hashes] == [
+        [array, "SHA-256", digest] for array, digest in sorted(members(Path(path)).items())
+    ]
+    assert {*members(Path(path))} == {*STATISTICS}
+    assert outcome.stderr.startswith("downloading mu, sigma, mu_s, sigma_s of adm:imagenet256 from ")
+    assert here("refs", "--download", "adm:imagenet256:arr_0").status == 0
+    assert {*members(Path(path))} == {*STATISTICS, IMAGES}
+    assert "deleted from the cache" in here("refs", "--forget", "adm:imagenet256").stdout
+    assert "nothing is in the cache" in here("refs", "--forget", "adm:imagenet256").stdout
+    assert json.loads(record_file().read_text())["references"] == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["edm:cifar"], "unknown reference 'edm:cifar'; did you mean edm:cifar10?"),
+        (["--download", "adm:imagenet257"], "unknown reference 'adm:imagenet257'; did you mean adm:imagenet256"),
+        (["--json", "--forget", "edm:cifar10"], "--json and --forget cannot be combined"),
+        (["edm", "--download", "edm:cifar10"], "edm and --download cannot be combined"),
+    ],
+)
+def test_wrong_usage(mirror: HttpStore, here: Run, arguments: list[str], problem: str) -> None:
+    outcome = here("refs", *arguments)
+    assert (outcome.status, outcome.stdout) == (2, "")
+    assert problem in outcome.error
+    assert mirror.asked == {}

@@ -1,0 +1,78 @@
+"""Downloads end at their deadlines, and passwords are sent to one server only."""
+
+from __future__ import annotations
+
+import random
+import threading
+from pathlib import Path
+
+import pytest
+
+from fidtool import download
+from fidtool.download import DownloadError, RemoteFile, fetched, request
+from support.http_store import http_store, server
+
+
+@pytest.fixture(autouse=True)
+def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "_FIRST_DELAY", 0.001)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+
+
+def test_a_silent_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "_SILENCE_SECONDS", 0.05)
+    ended = threading.Event()
+    with server(bytes(100_000), halfway=ended.wait) as (url, requests):
+        with pytest.raises(DownloadError, match=r"no data for 0\.05 s after 50000 of 100000 bytes, in 5 attempts"):
+            fetched(url)
+        ended.set()
+    assert len(requests) == 5
+
+
+def test_a_slow_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data that keeps arriving does not extend the deadline."""
+    monkeypatch.setattr(download, "_DOWNLOAD_SECONDS", 0.0)
+    monkeypatch.setattr(download, "_SLOWEST", 1e12)
+    with (
+        server(bytes(100_000)) as (url, _),
+        pytest.raises(DownloadError, match="it is incomplete after the deadline"),
+    ):
+        fetched(url)
+
+
+def test_any_part_can_be_read(tmp_path: Path) -> None:
+    rng = random.Random(0)
+    content = rng.randbytes(300_000)
+    (tmp_path / "file").write_bytes(content)
+    with http_store(tmp_path) as store, RemoteFile(f"{store.url}file") as file:
+        assert (file.size, file.ranges, file.seekable(), file.readable()) == (len(content), True, True, True)
+        for _ in range(50):
+            start, length = rng.randrange(len(content) + 10), rng.randrange(1, 2000)
+            file.stop = rng.randrange(len(content))
+            assert file.seek(start) == file.tell() == start
+            data = file.read(length)
+            assert data == content[start : start + len(data)]
+            assert data or start >= len(content)
+        assert file.seek(-5, 2) == len(content) - 5
+        assert file.seek(1, 1) == len(content) - 4
+        assert file.readall() == content[-4:]
+        with pytest.raises(ValueError, match="position -1"):
+            file.seek(-1)
+
+
+def test_a_file_of_unknown_size() -> None:
+    with server(raw=b"HTTP/1.0 200 OK\r\n\r\nabc") as (url, _):
+        assert fetched(url) == b"abc"
+
+
+def test_an_unexpected_part_is_refused() -> None:
+    raw = b"HTTP/1.0 206 Partial Content\r\nContent-Range: bytes 5-7/8\r\nContent-Length: 3\r\n\r\nabc"
+    with server(raw=raw) as (url, _), pytest.raises(DownloadError, match="bytes 5-7/8' for the bytes from 0 on"):
+        fetched(url)
+
+
+def test_a_password_is_not_sent_to_the_target_of_a_redirection() -> None:
+    asked = request("http://bob:hunter%40@host/path", {"Range": "bytes=0-1"})
+    assert asked.full_url == "http://host/path"
+    assert asked.unredirected_hdrs == {"Authorization": "Basic Ym9iOmh1bnRlckA="}
+    assert asked.headers == {"Range": "bytes=0-1"}

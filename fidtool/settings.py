@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, inf
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fidtool.errors import InputError, option
 from fidtool.features.models.families import (
@@ -30,6 +30,9 @@ from fidtool.metrics.registry import (
     with_settings,
 )
 from fidtool.validation import LONGEST_SECONDS, MAX_PIXELS, File, Setting, Validated, declared, text_of
+
+if TYPE_CHECKING:
+    from fidtool.sources.contents import ValueRange
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 
@@ -81,6 +84,15 @@ class CheckSettings(Validated):
             metavar="LOW,HIGH",
         ),
     ] = None
+    float_to_byte: Annotated[
+        str,
+        Setting(
+            help="How arrays of floats become bytes: rounded, as torchvision's save_image does, or truncated, as "
+            "(x * 255).to(uint8) does.",
+            group=IMAGES,
+            choices=("round", "floor"),
+        ),
+    ] = "round"
     max_pixels: Annotated[
         int,
         Setting(
@@ -128,6 +140,13 @@ class CheckSettings(Validated):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "value_range", _two_numbers(self.value_range))
+
+    @property
+    def floats(self) -> "ValueRange | None":
+        """How arrays of floats become bytes; None if their values of black and white are not specified."""
+        from fidtool.sources.contents import ValueRange  # lazily, so that --help is fast
+
+        return None if self.value_range is None else ValueRange(*self.value_range, self.float_to_byte == "floor")
 
     @staticmethod
     def _called(name: str) -> str:

@@ -154,7 +154,7 @@ class Inputs:
 
     def _open_one(self, path: str) -> ImageSet | Statistics:
         if path in self.run.in_memory:
-            return self.run.in_memory[path].image_set(self.settings.value_range)
+            return self.run.in_memory[path].image_set(self.settings.floats)
         return open_source(path, self.settings, self.needs[path].collected, self._warnings.append)
 
     @property
@@ -183,6 +183,8 @@ class Inputs:
         scaled = self.streams or any(each.source.reader.scaled for each in images)
         if settings.value_range is not None and not scaled:
             found.append(f"{option('value_range')} has no effect: it only affects arrays of floats")
+        if settings.float_to_byte != "round" and not (scaled and settings.floats):
+            found.append(f"{option('float_to_byte')} has no effect: it only affects arrays of floats")
         if settings.num is not None:
             found += [f"{path} is a statistics file: {option('num')} does not apply to it" for path in self._files]
         return found
@@ -271,7 +273,7 @@ def open_source(
 
     Args:
         path: path or URL as passed by the caller.
-        settings: settings, of which ``recursive`` and ``value_range`` are used.
+        settings: settings, of which ``recursive``, ``value_range`` and ``float_to_byte`` are used.
         features_of: see `read_statistics`.
         warn: called with a warning if a file has both statistics and images.
 
@@ -282,7 +284,7 @@ def open_source(
     require_exists([path])
     name, key = split_key(path)
     if key or suffix_of(name) != ".npz" or is_pattern(name) or os.path.isdir(name):
-        return open_images(path, settings.recursive, settings.value_range)
+        return open_images(path, settings.recursive, settings.floats)
     try:
         return _open_npz(path, settings, features_of, warn)
     except StoreError as error:
@@ -296,7 +298,7 @@ def _open_npz(
     shapes = array_shapes(files)
     images = [name for name, shape in shapes.items() if name == SAMPLES or len(shape) in (3, 4)]
     if images and not STATISTICS & shapes.keys():
-        return open_images(path, settings.recursive, settings.value_range)
+        return open_images(path, settings.recursive, settings.floats)
     if images and shapes.keys() >= STATISTICS:
         warn(
             f"{path} has both statistics (mu, sigma) and images ({images[0]}): using the statistics; pass "

@@ -182,7 +182,7 @@ class Measurer:
             number: index of the set among the run's sets with images, for the checkpoint; None for a part of a set.
         """
         marks = self._world.on_rank_zero(lambda: self._marks(source))
-        value_range = self._run.settings.value_range
+        value_range = self._run.settings.floats
         images = broadcast_images(self._world, source, self._run.in_memory.get(path), value_range)
         layers = self._layers(needs, needs.collected)
         extraction = self._extraction(layers, None if number is None else self._checkpoint)
@@ -200,7 +200,7 @@ class Measurer:
             taken = f"{option('num')} takes its first {settings.num} images instead of a random subset"
             self._warn(f"{images.name} is an iterable: {taken}")
         outside = self._run.outside
-        stream = Stream(images, settings.value_range, self._world, self._batch_size, settings.num, outside)
+        stream = Stream(images, settings.floats, self._world, self._batch_size, settings.num, outside)
         partial, plan = extraction.run_stream(stream, images.name)
         measured, _ = self._concluded(images_of(images, plan, settings.seed), partial, extraction, layers)
         if measured.statistics is not None and settings.num is not None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fidtool.errors import InputError, option
 from fidtool.names import counted
 from fidtool.sources.census import NOTHING, PassedOver
-from fidtool.sources.contents import GONE, Files, ForeignError, Read, Stamps, StoreError, bytes_of
+from fidtool.sources.contents import GONE, Files, ForeignError, Read, Stamps, StoreError, ValueRange, bytes_of
 from fidtool.sources.readers import Reader
 
 Indices = Sequence[int] | NDArray[np.int64]
@@ -67,14 +67,14 @@ class NamedFiles:
         files: the files that it names, all of one kind.
         prefix: prefix of a name where an image is shown.
         key: the part of ``path`` after a colon; empty if there is none.
-        value_range: the values of black and white in an array of floats.
+        value_range: how floats in an array become bytes; None if not specified.
     """
 
     path: str
     files: Files
     prefix: str
     key: str = ""
-    value_range: tuple[float, float] | None = None
+    value_range: ValueRange | None = None
 
 
 @dataclass(frozen=True)

@@ -212,6 +212,11 @@ def _add_newer_flags(table: Table, facts: Facts) -> None:
     if "--diagnosis" in facts.flags["compute"]:
         table.add("settings/by default", f"compute {SETS} {SMALL} --cache --diagnosis --json")
         table.add("settings/of stats, by default", f"stats {REAL} -o a.npz {SMALL} --cache --diagnosis")
+    if "--float-to-byte" in facts.flags["compute"]:
+        lines = f"compute {REAL} {I}/floats.npy {I}/beyond.npy", f"stats {I}/floats.npy -o a.npz"
+        truncated = "--value-range 0,1 --float-to-byte floor"
+        table.add("settings/truncated", *(f"{line} {SMALL} {truncated}" for line in lines))
+        table.add("settings/of check, truncated", f"check {I}/beyond.npy {truncated} --json")
     if "metrics" in facts.commands:
         table.add("settings/of metrics", "metrics", "metrics --json", "metrics kid", "metrics kid --json")
     if "--format" in facts.flags["compute"]:

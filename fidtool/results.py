@@ -219,6 +219,8 @@ class Comparison:
         passed_over_real, passed_over_fake: files of the sources that were ignored; None for statistics files and
             iterables.
         labels: names of the values.
+        framing_real, framing_fake: how the images were cropped and resized before anything else, such as ``adm:256``;
+            None if they were not, or if a statistics file does not have it.
     """
 
     real: str
@@ -238,6 +240,8 @@ class Comparison:
     made_real: Mapping[str, Any] | None = None
     made_fake: Mapping[str, Any] | None = None
     labels: Labels = _PLAIN
+    framing_real: str | None = None
+    framing_fake: str | None = None
 
     @property
     def fid(self) -> float | None:
@@ -281,6 +285,7 @@ class Comparison:
             },
             "found": {"real": self.found_real, "fake": self.found_fake},
             "made_with": {"real": self.made_real, "fake": self.made_fake},
+            "framing": {"real": self.framing_real, "fake": self.framing_fake},
             "skipped": [asdict(skipped) for skipped in self.skipped],
             "warnings": list(self.warnings),
             "diagnosis": None if self.diagnosis is None else self.diagnosis.to_dict(self.labels),

@@ -14,6 +14,7 @@ from fidtool.features.models.families import (
     usual_spelling,
 )
 from fidtool.features.protocol import FEATURES, NAMED_PROTOCOLS, protocol_named
+from fidtool.images.framing import CROPS, EXAMPLE, normalised
 from fidtool.metrics.cmmd import CMMD
 from fidtool.metrics.inception_score import InceptionScore
 from fidtool.metrics.kid import KID
@@ -236,6 +237,16 @@ class StatisticsSettings(CheckSettings):
     cmmd_weights: Annotated[File, _of(CMMD, "weights")] = CMMD.weights
     cmmd_input_size: Annotated[int | None, _of(CMMD, "input_size")] = CMMD.input_size
     cmmd_feature_step: Annotated[int | None, _of(CMMD, "feature_step")] = CMMD.feature_step
+    crop: Annotated[
+        str | None,
+        Setting(
+            help=f"Crop and resize the images of REAL (of `stats`: IMAGES) first, as published code does: a name "
+            f"({', '.join(CROPS)}) and the side of the square in pixels, such as {EXAMPLE}.",
+            group=IMAGES,
+            metavar="NAME:SIZE",
+            shown_default="images as they are",
+        ),
+    ] = None
     on_error: Annotated[
         str,
         Setting(
@@ -343,6 +354,7 @@ class StatisticsSettings(CheckSettings):
         if self.extractor is not None:
             object.__setattr__(self, "extractor", usual_spelling(self.extractor))
         check_extractor(self.network)
+        object.__setattr__(self, "crop", normalised(self.crop, "crop"))
         self._choose_metrics()
         if self.dims is not None and self.network.extractor != "inception":
             problem = f"{option('dims')} selects a layer of Inception; a custom network's output decides its dimensions"
@@ -435,6 +447,15 @@ class Settings(StatisticsSettings):
     allow_mismatch: Annotated[
         bool, Setting(help="Compare statistics files of different protocols, with a warning.", group=MEASURE)
     ] = False
+    crop_fake: Annotated[
+        str | None,
+        Setting(
+            help="Crop and resize the images of every FAKE first, in one of the same ways.",
+            group=IMAGES,
+            metavar="NAME:SIZE",
+            shown_default="images as they are",
+        ),
+    ] = None
     expect: Annotated[
         int | None,
         Setting(
@@ -499,6 +520,7 @@ class Settings(StatisticsSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "crop_fake", normalised(self.crop_fake, "crop_fake"))
         if self.fail_above is not None and not self.gated:
             names = " or ".join(name for name, kind in BUILT_IN.items() if kind.frechet)
             problem = f"{option('fail_above')} limits a Fréchet distance, and none is computed:"

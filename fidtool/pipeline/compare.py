@@ -143,6 +143,8 @@ class Comparer:
             made_real=known_settings(of_real.config),
             made_fake=known_settings(of_fake.config),
             labels=self.labels,
+            framing_real=of_real.framing,
+            framing_fake=of_fake.framing,
         )
 
     def _comparison_warnings(self, real: MeasuredSet, fake: MeasuredSet) -> list[str]:

@@ -98,11 +98,13 @@ class Inputs:
                 _check_records(settings.max_duplicates, path, source)
             if isinstance(source, ImageSet):
                 self._check_missing(source)
-                source = source.draw(settings.num, settings.seed)
+                source = replace(source.draw(settings.num, settings.seed), framing=self.framing(path))
             self._opened[path] = source
             if (count := _image_count(source, settings)) is not None:
                 self._counts[path] = count
         has_images = {path: not isinstance(self._opened.get(path), Statistics) for path in self.needs}
+        if self.paths[0] in self.paths[1:] and has_images[self.paths[0]]:
+            _check_one_framing(self.paths[0], settings, self.paths[0] in self.run.in_memory)
         self._complete_settings(any(has_images.values()))
         self._completed = self.settings
         self._select(any(has_images.values()))
@@ -185,6 +187,9 @@ class Inputs:
             found.append(f"{option('value_range')} has no effect: it only affects arrays of floats")
         if settings.float_to_byte != "round" and not (scaled and settings.floats):
             found.append(f"{option('float_to_byte')} has no effect: it only affects arrays of floats")
+        for name, paths in (("crop", self.paths[:1]), ("crop_fake", self.paths[1:])):
+            files = [path for path in dict.fromkeys(paths) if path in self._files and getattr(settings, name)]
+            found += [f"{path} is a statistics file: {option(name)} does not apply to it" for path in files]
         if settings.num is not None:
             found += [f"{path} is a statistics file: {option('num')} does not apply to it" for path in self._files]
         return found
@@ -207,6 +212,10 @@ class Inputs:
         """The images of a path in canonical order; None for a statistics file, and on the other ranks."""
         source = self._opened.get(path)
         return source if isinstance(source, ImageSet) else None
+
+    def framing(self, path: str) -> str | None:
+        """How the images of a path are cropped and resized, see `fidtool.images.framing.Crop`; None if they are not."""
+        return self.settings.crop if path == self.paths[0] else self.settings.crop_fake
 
     def passed_over(self, path: str) -> PassedOver | None:
         """The files that a source ignores; None for a statistics file or an iterable."""
@@ -342,6 +351,24 @@ def _image_count(source: ImageSet | Statistics, settings: Settings) -> ImageCoun
     if isinstance(source, ImageSet):
         return ImageCount(len(source), settings.most_skipped(len(source)))
     return None if source.count is None else ImageCount(source.count)
+
+
+def _check_one_framing(path: str, settings: Settings, in_memory: bool) -> None:
+    """Refuses a set that is both REAL and a FAKE, and would be framed in two ways: a run computes its statistics once.
+
+    Raises:
+        InputError: if it would.
+    """
+    if settings.crop == settings.crop_fake:
+        return
+    one, other = (f"framed by {crop}" if crop else "not framed" for crop in (settings.crop, settings.crop_fake))
+    crop = f" --crop {settings.crop}" if settings.crop else ""
+    command = f"write its statistics first, `fidtool stats {path} -o real.npz{crop}`, and pass real.npz as REAL"
+    raise InputError(
+        f"{path} is REAL ({one}) and a FAKE ({other}), but a run frames each set in one way:",
+        "wrap the images in two objects of type fidtool.Images" if in_memory else command,
+        setting="crop_fake",
+    )
 
 
 def _check_records(max_duplicates: float | None, path: str, source: ImageSet | Statistics) -> None:

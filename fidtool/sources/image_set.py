@@ -85,11 +85,14 @@ class ImageSet:
         source: the listed source.
         stamps: see `fidtool.sources.contents.Stamps`; empty on all ranks but rank zero.
         order: number in the source of each image, integer array of shape (images,).
+        framing: how the images are cropped and resized after they are read, see `fidtool.images.framing.Crop`; None if
+            they are not.
     """
 
     source: ImageSource
     stamps: Stamps = field(repr=False)
     order: NDArray[np.integer] = field(repr=False)
+    framing: str | None = None
 
     @classmethod
     def of(cls, source: ImageSource, by_name: Sequence[int] | None = None) -> ImageSet:
@@ -184,11 +187,13 @@ class ImageSet:
         return replace(self, order=self.order[chosen])
 
     def identity(self) -> str:
-        """Returns the SHA-256 of the source's real path, the images' names and order, and the reader's variant."""
+        """Returns the SHA-256 of the source's real path, the images' names, order and framing, and the variant."""
         sha = hashlib.sha256(os.fsencode(real_path(self.path)) + b"\0")
         sha.update(self.source.reader.variant.encode() + b"\0")
         sha.update(hashes_of(self.source.names))
         sha.update(self.order.astype("<i8").data)
+        if self.framing is not None:
+            sha.update(f"framed by {self.framing}".encode())
         return sha.hexdigest()
 
     def stamps_of(self, indices: Indices) -> Stamps:

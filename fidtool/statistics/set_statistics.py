@@ -55,6 +55,8 @@ class Statistics:
         config: for a file, the settings it was made with that differ from their defaults and can change the result;
             None in files of other tools.
         pictures: records of the images; None if they were not made.
+        framing: how the images were cropped and resized, see `fidtool.images.framing.Crop`; None if they were not, or
+            in files of other tools.
 
     Raises:
         InputError: if ``layers`` is not a mapping.
@@ -68,6 +70,7 @@ class Statistics:
     found: int | None = None
     config: Mapping[str, Any] | None = None
     pictures: ImageRecords | None = field(default=None, repr=False, compare=False)
+    framing: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.layers, Mapping):  # in version 0.1.0, the first argument was the mean

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import io
+import itertools
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+
+from fidtool.images.framing import Crop
 
 SIZES = (31, 32, 64, 256, 299)
 """Sides of the squares that the images are cropped to."""
@@ -54,3 +58,15 @@ def _png(mode: str, width: int, height: int, seed: int) -> bytes:
         image = Image.fromarray(values[..., 0] if mode == "L" else values)
     image.save(target := io.BytesIO(), "PNG", compress_level=1)
     return target.getvalue()
+
+
+def write_framed(folder: Path, crop: str = "") -> Path:
+    """Write every second of these images to a folder, whole or, with ``crop``, as the squares that it makes."""
+    folder.mkdir()
+    for name, data in itertools.islice(framed_images().items(), 1, None, 2):
+        file = folder / f"{name}.png"
+        if crop:
+            Image.fromarray(Crop.parse(crop).apply(np.asarray(Image.open(io.BytesIO(data)).convert("RGB")))).save(file)
+        else:
+            file.write_bytes(data)
+    return folder

@@ -362,11 +362,11 @@ def _check_one_framing(path: str, settings: Settings, in_memory: bool) -> None:
     if settings.crop == settings.crop_fake:
         return
     one, other = (f"framed by {crop}" if crop else "not framed" for crop in (settings.crop, settings.crop_fake))
-    crop = f" --crop {settings.crop}" if settings.crop else ""
-    command = f"write its statistics first, `fidtool stats {path} -o real.npz{crop}`, and pass real.npz as REAL"
+    crop = f" with {option('crop', settings.crop)}" if settings.crop else ""
+    file = f"first run `fidtool stats {path} -o real.npz`{crop}, and pass real.npz as REAL"
     raise InputError(
         f"{path} is REAL ({one}) and a FAKE ({other}), but a run frames each set in one way:",
-        "wrap the images in two objects of type fidtool.Images" if in_memory else command,
+        "wrap the images in two objects of type fidtool.Images" if in_memory else file,
         setting="crop_fake",
     )
 

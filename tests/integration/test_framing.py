@@ -327,14 +327,17 @@ def test_no_effect_on_statistics_files(here: Run, place: Path) -> None:
 def test_a_set_cannot_be_framed_in_two_ways(here: Run, place: Path) -> None:
     line = ("compute", place / "photos", place / "photos", *SMALL)
     for crops, states in (
-        (("--crop", "adm:48"), ("framed by adm:48", "not framed", " --crop adm:48")),
-        (("--crop-fake", "edm:48"), ("not framed", "framed by edm:48", "")),
-        (("--crop", "adm:48", "--crop-fake", "adm:32"), ("framed by adm:48", "framed by adm:32", " --crop adm:48")),
+        (("--crop", "adm:48"), ("framed by adm:48", "not framed", " with --crop adm:48,")),
+        (("--crop-fake", "edm:48"), ("not framed", "framed by edm:48", ", and pass")),
+        (
+            ("--crop", "adm:48", "--crop-fake", "adm:32"),
+            ("framed by adm:48", "framed by adm:32", " with --crop adm:48,"),
+        ),
     ):
         run = here(*line, *crops)
         assert run.status == 2
         assert f"{place / 'photos'} is REAL ({states[0]}) and a FAKE ({states[1]})" in run.error
-        assert f"`fidtool stats {place / 'photos'} -o real.npz{states[2]}`" in run.error
+        assert f"`fidtool stats {place / 'photos'} -o real.npz`{states[2]}" in run.error
     same = here(*line, "--crop", "adm:48", "--crop-fake", "ADM:48")
     assert same.status == 0
     assert "is the same set as REAL" in same.stderr

@@ -257,6 +257,8 @@ class Comparison:
             iterables.
         facts_real, facts_fake: see `SetFacts`.
         labels: names of the values.
+        framing_real, framing_fake: how the images were cropped and resized before anything else, such as ``adm:256``;
+            None if they were not, or if a statistics file does not have it.
     """
 
     real: str
@@ -278,6 +280,8 @@ class Comparison:
     facts_real: SetFacts = SetFacts()
     facts_fake: SetFacts = SetFacts()
     labels: Labels = _PLAIN
+    framing_real: str | None = None
+    framing_fake: str | None = None
 
     @property
     def fid(self) -> float | None:
@@ -322,6 +326,7 @@ class Comparison:
             "found": {"real": self.found_real, "fake": self.found_fake},
             "made_with": {"real": self.made_real, "fake": self.made_fake},
             "sets": {"real": asdict(self.facts_real), "fake": asdict(self.facts_fake)},
+            "framing": {"real": self.framing_real, "fake": self.framing_fake},
             "skipped": [asdict(skipped) for skipped in self.skipped],
             "warnings": list(self.warnings),
             "diagnosis": None if self.diagnosis is None else self.diagnosis.to_dict(self.labels),

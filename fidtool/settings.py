@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, inf
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fidtool.errors import InputError, option
 from fidtool.features.models.families import (
@@ -14,6 +14,7 @@ from fidtool.features.models.families import (
     usual_spelling,
 )
 from fidtool.features.protocol import FEATURES, NAMED_PROTOCOLS, protocol_named
+from fidtool.images.framing import CROPS, EXAMPLE, normalised
 from fidtool.metrics.cmmd import CMMD
 from fidtool.metrics.inception_score import InceptionScore
 from fidtool.metrics.kid import KID
@@ -31,6 +32,9 @@ from fidtool.metrics.registry import (
 )
 from fidtool.presets import PRESETS, preset_named
 from fidtool.validation import LONGEST_SECONDS, MAX_PIXELS, File, Setting, Validated, declared, text_of
+
+if TYPE_CHECKING:
+    from fidtool.sources.contents import ValueRange
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 
@@ -82,6 +86,15 @@ class CheckSettings(Validated):
             metavar="LOW,HIGH",
         ),
     ] = None
+    float_to_byte: Annotated[
+        str,
+        Setting(
+            help="How arrays of floats become bytes: rounded, as torchvision's save_image does, or truncated, as "
+            "(x * 255).to(uint8) does.",
+            group=IMAGES,
+            choices=("round", "floor"),
+        ),
+    ] = "round"
     max_pixels: Annotated[
         int,
         Setting(
@@ -129,6 +142,13 @@ class CheckSettings(Validated):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "value_range", _two_numbers(self.value_range))
+
+    @property
+    def floats(self) -> "ValueRange | None":
+        """How arrays of floats become bytes; None if their values of black and white are not specified."""
+        from fidtool.sources.contents import ValueRange  # lazily, so that --help is fast
+
+        return None if self.value_range is None else ValueRange(*self.value_range, self.float_to_byte == "floor")
 
     @staticmethod
     def _called(name: str) -> str:
@@ -231,6 +251,16 @@ class StatisticsSettings(CheckSettings):
     cmmd_weights: Annotated[File, _of(CMMD, "weights")] = CMMD.weights
     cmmd_input_size: Annotated[int | None, _of(CMMD, "input_size")] = CMMD.input_size
     cmmd_feature_step: Annotated[int | None, _of(CMMD, "feature_step")] = CMMD.feature_step
+    crop: Annotated[
+        str | None,
+        Setting(
+            help=f"Crop and resize the images of REAL (of `stats`: IMAGES) first, as published code does: a name "
+            f"({', '.join(CROPS)}) and the side of the square in pixels, such as {EXAMPLE}.",
+            group=IMAGES,
+            metavar="NAME:SIZE",
+            shown_default="images as they are",
+        ),
+    ] = None
     on_error: Annotated[
         str,
         Setting(
@@ -340,6 +370,7 @@ class StatisticsSettings(CheckSettings):
         if self.extractor is not None:
             object.__setattr__(self, "extractor", usual_spelling(self.extractor))
         check_extractor(self.network)
+        object.__setattr__(self, "crop", normalised(self.crop, "crop"))
         self._choose_metrics()
         if self.dims is not None and self.network.extractor != "inception":
             problem = f"{option('dims')} selects a layer of Inception; a custom network's output decides its dimensions"
@@ -441,6 +472,15 @@ class Settings(StatisticsSettings):
     allow_mismatch: Annotated[
         bool, Setting(help="Compare statistics files of different protocols, with a warning.", group=MEASURE)
     ] = False
+    crop_fake: Annotated[
+        str | None,
+        Setting(
+            help="Crop and resize the images of every FAKE first, in one of the same ways.",
+            group=IMAGES,
+            metavar="NAME:SIZE",
+            shown_default="images as they are",
+        ),
+    ] = None
     expect: Annotated[
         int | None,
         Setting(
@@ -506,6 +546,7 @@ class Settings(StatisticsSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "crop_fake", normalised(self.crop_fake, "crop_fake"))
         if self.fail_above is not None and not self.gated:
             names = " or ".join(name for name, kind in BUILT_IN.items() if kind.frechet)
             problem = f"{option('fail_above')} limits a Fréchet distance, and none is computed:"

@@ -47,8 +47,8 @@ class Setting:
         least, most: limits of a number, both inclusive.
         shown_default: description of the default, if ``--help`` cannot show the value itself.
         defines: whether the setting can change a set's statistics, so that statistics files record it. A setting that
-            decides which images are used, or their pixels, must be part of
-            `fidtool.pipeline.measure.Measurer.arithmetic` as well, which is part of the keys of the cache and of
+            decides which images are used, or their pixels, must be part of `ImageSet.identity` or of
+            `fidtool.pipeline.measure.Measurer.arithmetic` as well, which are part of the keys of the cache and of
             checkpoints.
     """
 

@@ -100,7 +100,7 @@ def _run(
         from fidtool.pipeline.run import open_run
         from fidtool.report.files import write_plot, write_report
         from fidtool.report.names import legible
-        from fidtool.report.text import influence_lines, timing_line
+        from fidtool.report.text import framing_lines, influence_lines, timing_line
 
     paths = [real, *fakes]
     console = Console(warnings=True, progress=not quiet, on_failure=outlet.failed)
@@ -113,7 +113,8 @@ def _run(
         # error.
         return 0
     console.say(timing_line(evaluation))
-    for line in influence_lines(evaluation):
+    as_table = _as_table(evaluation, form)
+    for line in [*([] if as_table else framing_lines(evaluation)), *influence_lines(evaluation)]:
         click.echo(line, err=True)
     result = evaluation.to_dict()
     for verdict in verify(result) if settings.preset is not None else ():
@@ -123,20 +124,24 @@ def _run(
         "report": lambda file: write_report(evaluation, exhibits, lookup, file),
         "plot": lambda file: write_plot(evaluation, file),
     }
-    outlet.publish(result, _lines(evaluation, form), writers)
+    outlet.publish(result, _lines(evaluation, as_table), writers)
     if evaluation.exit_code:
         click.echo(evaluation.exit_reason, err=True)
     return evaluation.exit_code
 
 
-def _lines(evaluation: Evaluation, form: str | None) -> list[str]:
-    """Return the lines for stdout. Without ``form``, several values are a table on a terminal."""
+def _as_table(evaluation: Evaluation, form: str | None) -> bool:
+    """Whether the result is printed as a table. Without ``form``, several values are one on a terminal."""
+    several = sum(len(result.titles) for result in evaluation.results) > 1
+    return form == "table" or (form is None and on_terminal() and several)
+
+
+def _lines(evaluation: Evaluation, as_table: bool) -> list[str]:
+    """Return the lines for stdout."""
     from fidtool.report.table import table_lines
     from fidtool.report.text import result_lines
 
-    terminal = on_terminal()
-    several = sum(len(result.titles) for result in evaluation.results) > 1
-    if form == "table" or (form is None and terminal and several):
-        styled = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-        return table_lines(evaluation, shutil.get_terminal_size().columns, styled)
-    return result_lines(evaluation)
+    if not as_table:
+        return result_lines(evaluation)
+    styled = on_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return table_lines(evaluation, shutil.get_terminal_size().columns, styled)

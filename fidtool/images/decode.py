@@ -1,4 +1,7 @@
-"""Decodes contents to RGB pixels: files with Pillow, as the reference implementations do; arrays are used directly."""
+"""Decodes contents to RGB pixels: files with Pillow, as the reference implementations do; arrays are used directly.
+
+The pixels may then be framed, see `fidtool.images.framing`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import functools
 import io
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,8 +18,9 @@ from PIL import ExifTags, Image, UnidentifiedImageError, features
 from PIL import __version__ as pillow_version
 
 from fidtool.errors import option
+from fidtool.images.framing import Crop
 from fidtool.sources.census import AVIF, HEIF, JPEG_2000, WEBP, format_of
-from fidtool.sources.contents import Pixels, Read, message_of, pillow_defaults
+from fidtool.sources.contents import Content, Pixels, Read, message_of, pillow_defaults
 from fidtool.validation import MAX_PIXELS
 
 DECODER = "pillow"
@@ -80,7 +84,7 @@ class DecodedImage:
     """A decoded image.
 
     Attributes:
-        pixels: uint8 array of shape (height, width, 3), RGB; it may be read-only.
+        pixels: uint8 array of shape (height, width, 3), RGB, framed if requested; it may be read-only.
         properties: properties of the image or its file.
         format: Pillow's name of the file's format; ``array`` for pixels that were passed as an array.
         mode: Pillow's name of the file's mode.
@@ -95,7 +99,10 @@ class DecodedImage:
 
 
 def decode_contents(
-    contents: Iterable[Read | DecodedImage], max_pixels: int = MAX_PIXELS, enough_bytes: int | None = None
+    contents: Iterable[Read | DecodedImage],
+    max_pixels: int = MAX_PIXELS,
+    enough_bytes: int | None = None,
+    crop: Crop | None = None,
 ) -> list[DecodedImage | Exception]:
     """Decodes several contents: files, pixels or Pillow images. Pillow's settings are changed once for all of them.
 
@@ -103,6 +110,7 @@ def decode_contents(
         contents: the contents. They must be in memory, because no other thread can decode in the meantime.
         max_pixels: see `decode`.
         enough_bytes: stop after the first image with which the pixels have this size.
+        crop: how to frame each image, also those that have been decoded before; None leaves them as they are.
 
     Returns:
         For each content the image, or the exception that `decode_content` raises; for fewer contents if they are
@@ -111,7 +119,7 @@ def decode_contents(
     found = []
     with pillow_defaults(max_pixels):
         for content in contents:
-            result = _result(content, max_pixels)
+            result = _result(content, max_pixels, crop)
             found.append(result)
             if enough_bytes is not None and isinstance(result, DecodedImage):
                 enough_bytes -= result.pixels.nbytes
@@ -120,18 +128,18 @@ def decode_contents(
     return found
 
 
-def decode_content(content: Read, max_pixels: int = MAX_PIXELS) -> DecodedImage:
+def decode_content(content: Read, max_pixels: int = MAX_PIXELS, crop: Crop | None = None) -> DecodedImage:
     """Decodes one content: a file, pixels or a Pillow image.
 
     Args:
         content: the content. If it is an exception, that exception is raised; see `fidtool.sources.contents.Read`.
-        max_pixels: see `decode`.
+        max_pixels, crop: see `decode_contents`.
 
     Raises:
         DecodeError, MemoryError: see `decode`.
         Exception: ``content`` itself, if it is an exception.
     """
-    (found,) = decode_contents([content], max_pixels)
+    (found,) = decode_contents([content], max_pixels, crop=crop)
     if isinstance(found, Exception):
         raise found
     return found
@@ -158,17 +166,31 @@ def decode(data: bytes, max_pixels: int = MAX_PIXELS) -> DecodedImage:
     return decode_content(data, max_pixels)
 
 
-def _result(content: Read | DecodedImage, max_pixels: int) -> DecodedImage | Exception:
-    if isinstance(content, (Exception, DecodedImage)):
+def _result(content: Read | DecodedImage, max_pixels: int, crop: Crop | None) -> DecodedImage | Exception:
+    if isinstance(content, Exception):
         return content
     try:
-        if isinstance(content, bytes):
-            return _from_file(content, max_pixels)
-        return _from_pixels(content, max_pixels) if isinstance(content, Pixels) else _from_pillow(content, max_pixels)
+        image = content if isinstance(content, DecodedImage) else _decoded(content, max_pixels)
+        return image if crop is None else _framed(image, crop, max_pixels)
     except DecodeError as error:
         return DecodeError(*error.args)  # without a traceback, which would keep the image in memory
     except Exception as error:
         return error
+
+
+def _decoded(content: Content, max_pixels: int) -> DecodedImage:
+    if isinstance(content, bytes):
+        return _from_file(content, max_pixels)
+    return _from_pixels(content, max_pixels) if isinstance(content, Pixels) else _from_pillow(content, max_pixels)
+
+
+def _framed(image: DecodedImage, crop: Crop, max_pixels: int) -> DecodedImage:
+    height, width = image.pixels.shape[:2]
+    try:  # a very long image could become so large that it fills the memory
+        _check_size(crop.scaled(width, height), max_pixels)
+    except DecodeError as error:
+        raise DecodeError(f"resized for {crop}, {error}") from None
+    return replace(image, pixels=crop.apply(image.pixels))
 
 
 def _from_pillow(image: Image.Image, max_pixels: int) -> DecodedImage:

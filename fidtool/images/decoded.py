@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fidtool.errors import FidtoolError, InputError, RunError, option
 from fidtool.images.batches import FetchedBatch
 from fidtool.images.decode import DecodedImage, DecodeError, ImageProperties, decode_contents
+from fidtool.images.framing import Crop
 from fidtool.images.records import RecordArray, no_records, records_of
 from fidtool.sources.contents import BadFile, ContentError, ForeignError, ProgramError, Read, RefusedError, StoreError
 from fidtool.validation import MAX_PIXELS
@@ -44,12 +45,14 @@ class DecodeOptions:
         max_pixels: refuse images with more pixels as decompression bombs.
         records: create a record of each image, see `fidtool.images.records`.
         pixels: return the pixels.
+        crop: how to frame each image; None leaves them as they are.
     """
 
     skip: bool = False
     max_pixels: int = MAX_PIXELS
     records: bool = False
     pixels: bool = True
+    crop: Crop | None = None
 
 
 def _no_pixels() -> torch.Tensor:
@@ -136,7 +139,9 @@ def decode_parts(batch: FetchedBatch, options: DecodeOptions) -> Iterator[Decode
                 part = _part(batch.number, images, skipped, options, ends=False)
                 images, skipped, size = [], [], 0  # before the part is used: they would keep the pixels in memory
                 yield part
-            found = decode_contents([content for _, content in some], options.max_pixels, PART_BYTES - size)
+            found = decode_contents(
+                [content for _, content in some], options.max_pixels, PART_BYTES - size, options.crop
+            )
             for (file, _), result in zip(some, found, strict=False):
                 if isinstance(result, DecodedImage):
                     images.append(result)

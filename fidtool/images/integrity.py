@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from fidtool.distributed.world import World
 from fidtool.errors import FidtoolError, InputError, on_every_rank
-from fidtool.sources.arrays import ValueRange
-from fidtool.sources.contents import SAME_FILES, StoreError
+from fidtool.sources.contents import SAME_FILES, StoreError, ValueRange
 from fidtool.sources.image_set import ImageSet
 from fidtool.sources.memory import Images
 
@@ -25,7 +24,7 @@ def broadcast_images(
         world: the ranks.
         images: the set on rank zero; None on the other ranks.
         in_memory: this rank's images if the set was passed as a Python object; otherwise None.
-        value_range: the values of black and white if these images are floats.
+        value_range: how these images become bytes if they are floats.
 
     Returns:
         The set, on all ranks.

@@ -14,8 +14,7 @@ import numpy as np
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, on_every_rank, option
 from fidtool.images.batches import FetchedBatch, cut_batches
-from fidtool.sources.arrays import ValueRange
-from fidtool.sources.contents import Read, bytes_of
+from fidtool.sources.contents import Read, ValueRange, bytes_of
 from fidtool.sources.image_set import ImageSet, ImageSource, Names, Numbered, canonical_order
 from fidtool.sources.memory import Images, MemoryReader, NoFiles
 from fidtool.sources.readers import Reader
@@ -41,7 +40,7 @@ class Stream:
 
     Args:
         images: the iterable.
-        value_range: the values of black and white if the images are floats.
+        value_range: how the images become bytes if they are floats.
         world: the ranks.
         batch_size: number of images in a batch.
         num: number of images to take on all ranks together; None takes all.

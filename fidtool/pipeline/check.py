@@ -104,7 +104,7 @@ class _CheckedSet:
         if not self._world.on_rank_zero(self._open):
             return
         here, in_memory = self._images, self._run.in_memory.get(self._path)
-        self._images = images = broadcast_images(self._world, here, in_memory, self._settings.value_range)
+        self._images = images = broadcast_images(self._world, here, in_memory, self._settings.floats)
         with IntegrityCheck(here) as integrity:
             self._read(images, plan_batches(images, _BATCH))
             self._world.on_rank_zero(integrity.wait)
@@ -115,7 +115,7 @@ class _CheckedSet:
         if in_memory is not None and in_memory.is_stream:
             raise InputError(f"{self._path} is an iterable:", "pass images that can be indexed, such as a list")
         if in_memory is not None:
-            opened = Opened(in_memory.image_set(settings.value_range))
+            opened = Opened(in_memory.image_set(settings.floats))
         else:
             opened = open_source(self._path, settings, IMAGES, self._run.console.warn)
         if opened.images is not None:

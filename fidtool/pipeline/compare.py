@@ -160,6 +160,8 @@ class Comparer:
             facts_real=_facts_of(real),
             facts_fake=_facts_of(fake),
             labels=self.labels,
+            framing_real=of_real.framing,
+            framing_fake=of_fake.framing,
         )
 
     def _comparison_warnings(self, real: MeasuredSet, fake: MeasuredSet) -> list[str]:

@@ -16,6 +16,7 @@ from fidtool.errors import InputError, option
 from fidtool.features.extractor import Networks
 from fidtool.images.batches import PlannedBatch, deal, fetch_batch, plan_batches
 from fidtool.images.decoded import DecodedBatch, DecodeOptions, decode_parts, joined
+from fidtool.images.framing import Crop
 from fidtool.images.loader import LoadOptions, load, load_stream
 from fidtool.images.stream import Stream, StreamPlan
 from fidtool.names import counted
@@ -39,6 +40,7 @@ class Extraction:
         networks: the networks that process the images.
         layers: the layers to collect statistics of, by name.
         batch_size, num_workers: the settings, or the device's defaults.
+        framing: how the images are cropped and resized, see `fidtool.images.framing.Crop`; None if they are not.
         checkpoint: where finished work is saved; None saves nothing.
         warn: called with each warning about a problem that does not end the run.
 
@@ -54,6 +56,7 @@ class Extraction:
         layers: Mapping[str, Layer],
         batch_size: int,
         num_workers: int,
+        framing: str | None,
         checkpoint: Checkpoint | None,
         warn: Callable[[str], None],
     ) -> None:
@@ -62,7 +65,10 @@ class Extraction:
         self._batch_size, self._num_workers = batch_size, num_workers
         self._checkpoint, self._warn = checkpoint, warn
         self._options = DecodeOptions(
-            self._settings.on_error == "skip", self._settings.max_pixels, self._settings.diagnose
+            self._settings.on_error == "skip",
+            self._settings.max_pixels,
+            self._settings.diagnose,
+            crop=None if framing is None else Crop.parse(framing),
         )
         self.images = self.forward_passes = self.resumed = 0
 

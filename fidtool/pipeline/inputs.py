@@ -118,6 +118,8 @@ class Inputs:
         for path in self._beside:
             self._note(f"{path}: its mean and covariance are used, and its images for what these do not contain")
         has_images = {path: path in self.streams or self._opened[path].images is not None for path in self.needs}
+        if self.paths[0] in self.paths[1:] and has_images[self.paths[0]]:
+            _check_one_framing(self.paths[0], settings, self.paths[0] in self.run.in_memory)
         self._complete_settings(any(has_images.values()))
         self._completed = self.settings
         self._select(any(has_images.values()))
@@ -175,12 +177,13 @@ class Inputs:
     def _open_one(self, path: str) -> Opened:
         settings = self.settings
         if path in self.run.in_memory:
-            opened = Opened(self.run.in_memory[path].image_set(settings.value_range))
+            opened = Opened(self.run.in_memory[path].image_set(settings.floats))
         else:
             opened = open_source(path, settings, self.needs[path], self._warnings.append)
         if opened.images is None:
             return opened
-        return opened._replace(images=opened.images.draw(settings.num, settings.seed))
+        drawn = opened.images.draw(settings.num, settings.seed)
+        return opened._replace(images=replace(drawn, framing=self.framing(path)))
 
     @property
     def _files(self) -> dict[str, Statistics]:
@@ -213,6 +216,11 @@ class Inputs:
         scaled = self.streams or any(each.source.reader.scaled for each in images)
         if settings.value_range is not None and not scaled:
             found.append(f"{option('value_range')} has no effect: it only affects arrays of floats")
+        if settings.float_to_byte != "round" and not (scaled and settings.floats):
+            found.append(f"{option('float_to_byte')} has no effect: it only affects arrays of floats")
+        for name, paths in (("crop", self.paths[:1]), ("crop_fake", self.paths[1:])):
+            files = [path for path in dict.fromkeys(paths) if path in self._files and getattr(settings, name)]
+            found += [f"{path} is a statistics file: {option(name)} does not apply to it" for path in files]
         if settings.num is not None:
             found += [f"{path} is a statistics file: {option('num')} does not apply to it" for path in self._files]
         return found
@@ -233,6 +241,10 @@ class Inputs:
     def images(self, path: str) -> ImageSet | None:
         """The images of a path in canonical order; None for statistics alone, and on the other ranks."""
         return self._opened.get(path, Opened()).images
+
+    def framing(self, path: str) -> str | None:
+        """How the images of a path are cropped and resized, see `fidtool.images.framing.Crop`; None if they are not."""
+        return self.settings.crop if path == self.paths[0] else self.settings.crop_fake
 
     def passed_over(self, path: str) -> PassedOver | None:
         """The files that a source ignores; None for a statistics file or an iterable."""
@@ -297,7 +309,7 @@ def open_source(path: str, settings: Settings, needs: SetNeeds, warn: Callable[[
 
     Args:
         path: path or URL as passed by the caller.
-        settings: settings, of which ``recursive`` and ``value_range`` are used.
+        settings: settings, of which ``recursive``, ``value_range`` and ``float_to_byte`` are used.
         needs: what is needed of the set. The images of a file that has statistics as well are only opened if its
             statistics lack something.
         warn: called with a warning if a file has both statistics and images, and its images are not used.
@@ -309,7 +321,7 @@ def open_source(path: str, settings: Settings, needs: SetNeeds, warn: Callable[[
     require_exists([path])
     name, key = split_key(path)
     if key or suffix_of(name) != ".npz" or is_pattern(name) or os.path.isdir(name):
-        return Opened(open_images(path, settings.recursive, settings.value_range))
+        return Opened(open_images(path, settings.recursive, settings.floats))
     try:
         return _open_npz(path, settings, needs, warn)
     except StoreError as error:
@@ -321,10 +333,10 @@ def _open_npz(path: str, settings: Settings, needs: SetNeeds, warn: Callable[[st
     shapes = array_shapes(files)
     images = [name for name, shape in shapes.items() if name == SAMPLES or len(shape) in (3, 4)]
     if images and not STATISTICS & shapes.keys():
-        return Opened(open_images(path, settings.recursive, settings.value_range))
+        return Opened(open_images(path, settings.recursive, settings.floats))
     file = read_statistics(path, needs.collected, files)
     if images and not needs.met_by(file):
-        return Opened(open_images(f"{path}:{images[0]}", settings.recursive, settings.value_range), file)
+        return Opened(open_images(f"{path}:{images[0]}", settings.recursive, settings.floats), file)
     if images:
         warn(
             f"{path} has both statistics (mu, sigma) and images ({images[0]}): using the statistics; pass "
@@ -368,6 +380,24 @@ def _image_count(opened: Opened, settings: Settings) -> ImageCount | None:
     if opened.images is not None:
         return ImageCount(len(opened.images), settings.most_skipped(len(opened.images)))
     return None if opened.file is None or opened.file.count is None else ImageCount(opened.file.count)
+
+
+def _check_one_framing(path: str, settings: Settings, in_memory: bool) -> None:
+    """Refuses a set that is both REAL and a FAKE, and would be framed in two ways: a run computes its statistics once.
+
+    Raises:
+        InputError: if it would.
+    """
+    if settings.crop == settings.crop_fake:
+        return
+    one, other = (f"framed by {crop}" if crop else "not framed" for crop in (settings.crop, settings.crop_fake))
+    crop = f" with {option('crop', settings.crop)}" if settings.crop else ""
+    file = f"first run `fidtool stats {path} -o real.npz`{crop}, and pass real.npz as REAL"
+    raise InputError(
+        f"{path} is REAL ({one}) and a FAKE ({other}), but a run frames each set in one way:",
+        "wrap the images in two objects of type fidtool.Images" if in_memory else file,
+        setting="crop_fake",
+    )
 
 
 def _check_records(max_duplicates: float | None, path: str, opened: Opened) -> None:

@@ -131,6 +131,7 @@ class Measurer:
                     "count": len(source),
                     "identity": source.identity(),
                     "needed": {layer: layer in needs.collected for layer in needs.layers},
+                    **({"framing": source.framing} if source.framing else {}),
                 }
             )
         layers = {layer for path in self._inputs.indexable for layer in self._inputs.needs[path].layers}
@@ -182,10 +183,10 @@ class Measurer:
             number: index of the set among the run's sets with images, for the checkpoint; None for a part of a set.
         """
         marks = self._world.on_rank_zero(lambda: self._marks(source))
-        value_range = self._run.settings.value_range
+        value_range = self._run.settings.floats
         images = broadcast_images(self._world, source, self._run.in_memory.get(path), value_range)
         layers = self._layers(needs, needs.collected)
-        extraction = self._extraction(layers, None if number is None else self._checkpoint)
+        extraction = self._extraction(layers, images.framing, None if number is None else self._checkpoint)
         with IntegrityCheck(source) as integrity:
             partial = extraction.run(number or 0, images, marks)
             self._world.on_rank_zero(integrity.wait)
@@ -195,14 +196,16 @@ class Measurer:
         """The statistics of an iterable, which is read once."""
         settings, images, needs = self._run.settings, self._inputs.streams[path], self._inputs.needs[path]
         layers = self._layers(needs, needs.collected)
-        extraction = self._extraction(layers, None)
+        framing = self._inputs.framing(path)
+        extraction = self._extraction(layers, framing, None)
         if settings.num is not None and self._world.rank == 0:
             taken = f"{option('num')} takes its first {settings.num} images instead of a random subset"
             self._warn(f"{images.name} is an iterable: {taken}")
         outside = self._run.outside
-        stream = Stream(images, settings.value_range, self._world, self._batch_size, settings.num, outside)
+        stream = Stream(images, settings.floats, self._world, self._batch_size, settings.num, outside)
         partial, plan = extraction.run_stream(stream, images.name)
-        measured, _ = self._concluded(images_of(images, plan, settings.seed), partial, extraction, layers)
+        found = replace(images_of(images, plan, settings.seed), framing=framing)
+        measured, _ = self._concluded(found, partial, extraction, layers)
         if measured.statistics is not None and settings.num is not None:
             # The total number of images is unknown.
             measured = replace(measured, statistics=replace(measured.statistics, found=None))
@@ -240,9 +243,11 @@ class Measurer:
         step_setting = None if definition.standard else network.named("feature_step")
         return Layer(definition, with_features, network.subject, step_setting)
 
-    def _extraction(self, layers: Mapping[str, Layer], checkpoint: Checkpoint | None) -> Extraction:
-        networks = self.networks.networks(self.warnings.append)
-        return Extraction(self._run, networks, layers, self._batch_size, self._num_workers, checkpoint, self._warn)
+    def _extraction(
+        self, layers: Mapping[str, Layer], framing: str | None, checkpoint: Checkpoint | None
+    ) -> Extraction:
+        networks, counts = self.networks.networks(self.warnings.append), (self._batch_size, self._num_workers)
+        return Extraction(self._run, networks, layers, *counts, framing, checkpoint, self._warn)
 
     def _warn(self, line: str) -> None:
         if line not in self.warnings:
@@ -303,6 +308,7 @@ class Measurer:
             found=source.found,
             pictures=pictures,
             order=source.numbers(partial.skipped) if features else None,
+            framing=source.framing,
         )
 
     def _put_into_cache(self, source: ImageSet, layers: Mapping[str, Layer], result: Statistics) -> bool:

@@ -93,6 +93,7 @@ def html_report(
             basis=evaluation.basis(sections[0].main),
             tiles=_score_tiles(sections) if several else sections[0].tiles,
             real=evaluation.results[0].real,
+            framing=evaluation.results[0].framing_real,
             sections=sections,
             several=several,
             gate=evaluation.exit_reason.removeprefix("gate missed: ") if evaluation.exit_code else "",
@@ -125,7 +126,11 @@ def _sheets(
     if gallery.in_order:
         gallery.prefetch(wanted)
     size = ThumbnailSize.for_page(len(wanted))
-    thumbnail = cache(lambda file: thumbnail_of(file, gallery.read(file), size))  # an image can be on several sheets
+
+    @cache  # an image can be on several sheets
+    def thumbnail(file: str, framing: str | None) -> Thumbnail:
+        return thumbnail_of(file, gallery.read(file), size, framing)
+
     return sheets_of(evaluation.results, exhibits, names, thumbnail)
 
 

@@ -6,14 +6,16 @@ import base64
 import io
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from PIL import Image
 
 from fidtool.errors import InputError
 from fidtool.images.decode import DecodeError, decode_content
+from fidtool.images.framing import Crop
 from fidtool.report.names import shortened
 from fidtool.results import MOST_NEIGHBOURS, MOST_RANDOM, Comparison, Exhibit, HarmfulImage
 from fidtool.sources.contents import ContentError, ForeignError, ProgramError, Read, StoreError
@@ -37,8 +39,8 @@ _MOST_COMPARED = 72
 _MOST_ROWS = 12
 _QUALITIES = (85, 75, 60, 40, 20, 5)
 
-MakeThumbnail = Callable[[str], "Thumbnail"]
-"""Returns the thumbnail of an image file."""
+MakeThumbnail = Callable[[str, str | None], "Thumbnail"]
+"""Returns the thumbnail of an image file of a set with this framing, see `thumbnail_of`."""
 
 
 @dataclass(frozen=True)
@@ -163,10 +165,11 @@ def sheets_of(
     """
     quota = quota_for(len(results))
     real = next((each.random_real for each in exhibits if each is not None), ())
+    of_real = partial(_picture, thumbnail, results[0].framing_real)
     return Sheets(
         [_sheets_of_fake(*each, quota, thumbnail) for each in zip(results, exhibits, strict=True)],
-        [_card(thumbnail, [(file, "Real image")]) for file in real],
-        _same_names([result.fake for result in results], exhibits, names, thumbnail),
+        [Card((of_real(file, "Real image"),)) for file in real],
+        _same_names(results, exhibits, names, thumbnail),
     )
 
 
@@ -178,28 +181,46 @@ def _sheets_of_fake(
     groups = () if result.duplicates is None else result.duplicates.examples
     shared = () if result.diagnosis is None or result.diagnosis.shared is None else result.diagnosis.shared.examples
     nearest = sorted(neighbours, key=lambda each: each.distance)  # images that repeat a real one come first
-    card = partial(_card, thumbnail)
+    of_fake = partial(_picture, thumbnail, result.framing_fake)
+    of_real = partial(_picture, thumbnail, result.framing_real)
+
+    def pair(fake: str, real: str) -> tuple[Picture, Picture]:
+        return of_fake(fake, "Generated image"), of_real(real, "Real image")
+
     return {
-        "random": [card([(file, "Generated image")]) for file in random[: quota.random]],
-        "harmful": [card([(each.file, "Harmful image")], _change(each.effect)) for each in harmful[: quota.harmful]],
-        "copies": [card([(file, "Duplicate") for file in group[: quota.copies]]) for group in groups[: quota.groups]],
-        "shared": [card(_pair(fake, real)) for fake, real in shared[: quota.shared]],
+        "random": [Card((of_fake(file, "Generated image"),)) for file in random[: quota.random]],
+        "harmful": [
+            Card((of_fake(each.file, "Harmful image"),), _change(each.effect)) for each in harmful[: quota.harmful]
+        ],
+        "copies": [
+            Card(tuple(of_fake(file, "Duplicate") for file in group[: quota.copies]))
+            for group in groups[: quota.groups]
+        ],
+        "shared": [Card(pair(*files)) for files in shared[: quota.shared]],
         "neighbours": [
-            card(_pair(each.fake, each.real), f"distance {each.distance:.4g}") for each in nearest[: quota.neighbours]
+            Card(pair(each.fake, each.real), f"distance {each.distance:.4g}") for each in nearest[: quota.neighbours]
         ],
     }
 
 
+class _Named(NamedTuple):
+    """A FAKE in a table of equal names: its short name, its images by name, and its framing."""
+
+    name: str
+    files: Mapping[str, str]
+    framing: str | None
+
+
 def _same_names(
-    paths: Sequence[str], exhibits: Sequence[Exhibit | None], names: Sequence[str], thumbnail: MakeThumbnail
+    results: Sequence[Comparison], exhibits: Sequence[Exhibit | None], names: Sequence[str], thumbnail: MakeThumbnail
 ) -> SameNames | None:
     sets = {
-        path: (name, exhibit.named)
-        for path, exhibit, name in zip(paths, exhibits, names, strict=True)
+        result.fake: _Named(name, exhibit.named, result.framing_fake)
+        for result, exhibit, name in zip(results, exhibits, names, strict=True)
         if exhibit is not None
     }
-    counts = Counter(name for _, named in sets.values() for name in named)
-    groups = _sharing_names({path: named.keys() for path, (_, named) in sets.items()})
+    counts = Counter(name for each in sets.values() for name in each.files)
+    groups = _sharing_names({path: each.files.keys() for path, each in sets.items()})
     shown_groups = [_most_shared(group, sets, counts) for group in groups[:MOST_TABLES]]
     columns = sum(map(len, shown_groups))
     if not columns:
@@ -222,38 +243,27 @@ def _sharing_names(names: Mapping[str, Collection[str]]) -> list[list[str]]:
     return sorted(found, key=lambda members: (-len(members), order.index(members[0])))
 
 
-def _most_shared(
-    group: Sequence[str], sets: Mapping[str, tuple[str, Mapping[str, str]]], counts: Mapping[str, int]
-) -> list[str]:
+def _most_shared(group: Sequence[str], sets: Mapping[str, _Named], counts: Mapping[str, int]) -> list[str]:
     """At most `MOST_COLUMNS` paths of a group, those with the most shared names, in their order."""
-    shared = {path: sum(counts[name] > 1 for name in sets[path][1]) for path in group}
+    shared = {path: sum(counts[name] > 1 for name in sets[path].files) for path in group}
     chosen = sorted(group, key=lambda path: -shared[path])[:MOST_COLUMNS]
     return [path for path in group if path in chosen]
 
 
-def _name_table(
-    columns: Sequence[tuple[str, Mapping[str, str]]], most_rows: int, thumbnail: MakeThumbnail
-) -> NameTable:
-    """The table of these FAKEs, each with its short name and its images by name. Names that more of them have first."""
-    counts = Counter(name for _, named in columns for name in named)
+def _name_table(columns: Sequence[_Named], most_rows: int, thumbnail: MakeThumbnail) -> NameTable:
+    """The table of these FAKEs. Names that more of them have come first."""
+    counts = Counter(name for each in columns for name in each.files)
     rows = sorted(name for name, count in counts.most_common(most_rows) if count > 1)
-    pictures = {
-        row: tuple(_picture(thumbnail, named[row], f"{name}:") if row in named else None for name, named in columns)
-        for row in rows
-    }
-    return NameTable(tuple(name for name, _ in columns), tuple(pictures.items()))
+
+    def picture(row: str, of: _Named) -> Picture | None:
+        return _picture(thumbnail, of.framing, of.files[row], f"{of.name}:") if row in of.files else None
+
+    pictures = {row: tuple(picture(row, each) for each in columns) for row in rows}
+    return NameTable(tuple(each.name for each in columns), tuple(pictures.items()))
 
 
-def _pair(fake: str, real: str) -> list[tuple[str, str]]:
-    return [(fake, "Generated image"), (real, "Real image")]
-
-
-def _card(thumbnail: MakeThumbnail, files: Iterable[tuple[str, str]], caption: str = "") -> Card:
-    return Card(tuple(_picture(thumbnail, file, kind) for file, kind in files), caption)
-
-
-def _picture(thumbnail: MakeThumbnail, file: str, kind: str) -> Picture:
-    small = thumbnail(file) if file else Thumbnail("", problem="no image file")
+def _picture(thumbnail: MakeThumbnail, framing: str | None, file: str, kind: str) -> Picture:
+    small = thumbnail(file, framing) if file else Thumbnail("", problem="no image file")
     alt = f"{kind} {shortened(file)}" if file else f"{kind} of unknown name"
     return Picture(small, alt if not small.problem else f"{alt}: {small.problem}")
 
@@ -298,12 +308,14 @@ class Thumbnail:
 
     Attributes:
         file: path of the image.
+        framing: how its set was cropped and resized; None if it was not.
         uri: ``data:image/…``; empty if there is none.
         width, height: size of the thumbnail in pixels; 0 if there is none.
         problem: why there is none; empty if there is one.
     """
 
     file: str
+    framing: str | None = None
     uri: str = ""
     width: int = 0
     height: int = 0
@@ -315,7 +327,7 @@ class Thumbnail:
         return max(self.width, self.height) <= SMALL
 
 
-def thumbnail_of(file: str, content: Read, size: ThumbnailSize) -> Thumbnail:
+def thumbnail_of(file: str, content: Read, size: ThumbnailSize, framing: str | None = None) -> Thumbnail:
     """The thumbnail of an image, of the pixels that the network received.
 
     Never raises for an unreadable image: the report is written after hours of work.
@@ -324,19 +336,29 @@ def thumbnail_of(file: str, content: Read, size: ThumbnailSize) -> Thumbnail:
         file: path of the image.
         content: content of the file, or the error that occurred.
         size: limits of the thumbnail.
+        framing: how its set was cropped and resized, see `fidtool.images.framing.Crop`; None if it was not. If a newer
+            version did it in a way that this one does not know, the whole image is shown.
     """
     try:
-        image = Image.fromarray(decode_content(content).pixels)
+        image = Image.fromarray(decode_content(content, crop=_known_crop(framing)).pixels)
         image.thumbnail((size.side, size.side), Image.Resampling.LANCZOS, reducing_gap=None)
         kind, data = _encoded(image, size.most_bytes)
     except FileNotFoundError:
-        return Thumbnail(file, problem="not found")
+        return Thumbnail(file, framing, problem="not found")
     except (OSError, ValueError, ContentError, StoreError, ForeignError, ProgramError, InputError) as error:
-        return Thumbnail(file, problem=getattr(error, "strerror", None) or str(error) or type(error).__name__)
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return Thumbnail(file, framing, problem=reason)
     except (DecodeError, MemoryError) as error:
-        return Thumbnail(file, problem=str(error) or "too large to show")
+        return Thumbnail(file, framing, problem=str(error) or "too large to show")
     uri = f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
-    return Thumbnail(file, uri, *image.size)
+    return Thumbnail(file, framing, uri, *image.size)
+
+
+def _known_crop(framing: str | None) -> Crop | None:
+    try:
+        return None if framing is None else Crop.parse(framing)
+    except InputError:
+        return None
 
 
 def _encoded(image: Image.Image, most_bytes: int) -> tuple[str, bytes]:

@@ -10,7 +10,7 @@ import click
 
 from fidtool.diagnose.duplicates import NOTABLE_SHARE
 from fidtool.report.names import legible, short_names, shortened, split_title
-from fidtool.report.text import number, verdict_lines
+from fidtool.report.text import framing_lines, number, verdict_lines
 from fidtool.results import Comparison, Difference, Evaluation
 
 _GAP = "  "
@@ -49,7 +49,7 @@ class _Column(NamedTuple):
 
 
 def table_lines(evaluation: Evaluation, width: int, styled: bool = False) -> list[str]:
-    """Return the table, followed by its legend and the comparisons of FAKEs.
+    """Return the table, followed by its legend, the framings of the sets and the comparisons of FAKEs.
 
     The best values of each column are marked if there are at least two FAKEs that are not REAL itself.
 
@@ -66,7 +66,7 @@ def table_lines(evaluation: Evaluation, width: int, styled: bool = False) -> lis
         lines += [*([""] if position else []), *_rows([names, *block], styled)]
     legend = ["* best of its column"] if any(column.best for column in columns) else []
     verdicts = verdict_lines(evaluation, short_names([result.fake for result in evaluation.results]))
-    for text in [*legend, *about_marks(evaluation), *verdicts]:
+    for text in [*legend, *about_marks(evaluation), *framing_lines(evaluation), *verdicts]:
         lines += wrap(text, max(width, _NARROWEST), subsequent_indent=_GAP, break_on_hyphens=False)
     return lines
 

@@ -58,6 +58,16 @@ def _error_bars(result: Comparison) -> list[str]:
     return [f"bias-corrected {title}: {corrected.value:.4f} ± {corrected.error:.4f} ({interval})"]
 
 
+def framing_lines(evaluation: Evaluation) -> list[str]:
+    """Return how the sets were cropped and resized: ``real/: framed by adm:256``. Sets that were not are omitted."""
+    framings: dict[str, dict[str, None]] = {}
+    for result in evaluation.results:
+        for path, framing in ((result.real, result.framing_real), (result.fake, result.framing_fake)):
+            if framing is not None:
+                framings.setdefault(framing, {})[path] = None
+    return [legible(f"{', '.join(paths)}: framed by {framing}") for framing, paths in framings.items()]
+
+
 def influence_lines(evaluation: Evaluation) -> list[str]:
     """Return the images that raise each distance most, and the effect of removing them; for stderr."""
     lines = []

@@ -13,12 +13,10 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError, option
-from fidtool.sources.contents import READ_AT_ONCE, ContentError, Extent, Files, Pixels, Read
+from fidtool.sources.contents import READ_AT_ONCE, ContentError, Extent, Files, Pixels, Read, ValueRange
 from fidtool.sources.image_set import ImageSet, ImageSource, NamedFiles, Names, Numbered, split_common_folder
 from fidtool.sources.readers import ExtentReader, Reader
 
-ValueRange = tuple[float, float]
-"""The values of black and white in an array of floats."""
 _CHANNELS = frozenset({1, 3, 4})
 
 
@@ -94,7 +92,7 @@ def check_values(dtype: np.dtype[Any], layout: Layout, value_range: ValueRange |
     Args:
         dtype: dtype of the array.
         layout: its layout.
-        value_range: the values of black and white if they are floats; None if not specified.
+        value_range: how they become bytes if they are floats; None if not specified.
         what: name of the array, for messages.
 
     Raises:
@@ -129,11 +127,12 @@ def not_image_values(what: str, dtype: str) -> InputError:
 def as_pixels(values: NDArray[Any], value_range: ValueRange | None) -> Pixels | ContentError:
     """Converts one image to uint8.
 
-    Floats are scaled to 0..255, rounded half up and clipped, as torchvision's ``save_image`` does.
+    Floats are scaled to 0..255, rounded half up and clipped, as torchvision's ``save_image`` does; or truncated, as
+    ``(x * 255).to(torch.uint8)`` does.
 
     Args:
         values: array of shape (height, width, channels), uint8 or floats.
-        value_range: the values of black and white; required for floats.
+        value_range: how floats become bytes; required for floats.
 
     Returns:
         The pixels, or an error if there are NaN or infinite values.
@@ -141,15 +140,16 @@ def as_pixels(values: NDArray[Any], value_range: ValueRange | None) -> Pixels | 
     if values.dtype == np.uint8:
         return Pixels(np.ascontiguousarray(values))
     assert value_range is not None
-    black, white = value_range
+    black, white = value_range.black, value_range.white
     # Python scalars adopt the array's dtype, so half precision would lose digits below.
     exact: NDArray[Any] = values.astype(np.float64 if values.dtype.itemsize > 4 else np.float32)
     if not np.isfinite(exact).all():
         return ContentError("it contains NaN or infinite values")
     scaled = (exact - black) * (255.0 / (white - black))
-    # Values that round to 0 or 255 do not count as clipped.
+    # Up to half a step beyond the range does not count as clipped: rounding gives 0 or 255.
     clipped = bool(scaled.min() < -0.5 or scaled.max() > 255.5)
-    return Pixels(np.floor(scaled + 0.5).clip(0, 255).astype(np.uint8), clipped)
+    whole = np.floor(scaled if value_range.floor else scaled + 0.5)
+    return Pixels(whole.clip(0, 255).astype(np.uint8), clipped)
 
 
 BFLOAT16 = np.dtype([("bfloat16", "<u2")])
@@ -231,7 +231,7 @@ class ArrayReader(ExtentReader):
     Args:
         files: the files.
         arrays: the array in each file.
-        value_range: the values of black and white if they are floats.
+        value_range: how they become bytes if they are floats.
         checksums: the checksum of each array; empty if the files contain none.
     """
 
@@ -248,7 +248,7 @@ class ArrayReader(ExtentReader):
         self._arrays, self._value_range = arrays, value_range
         self._ends = np.cumsum([array.count for array in arrays])
         self.scaled = any(array.dtype != np.uint8 for array in arrays)
-        self.variant = f"value range {value_range}" if self.scaled else ""
+        self.variant = value_range.variant if self.scaled and value_range is not None else ""
 
     def extent(self, item: int) -> Extent:
         file = self._file(item)

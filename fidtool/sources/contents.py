@@ -69,6 +69,25 @@ class Pixels:
     clipped: bool = False
 
 
+@dataclass(frozen=True)
+class ValueRange:
+    """How the floats of an array become bytes.
+
+    Attributes:
+        black, white: the values of black and white.
+        floor: bytes are truncated; otherwise they are rounded half up.
+    """
+
+    black: float
+    white: float
+    floor: bool = False
+
+    @property
+    def variant(self) -> str:
+        """Text that differs if the same floats become different bytes; part of the identity of a set."""
+        return f"value range ({self.black}, {self.white}){', floor' * self.floor}"
+
+
 Content: TypeAlias = "bytes | Pixels | Image.Image"
 """An encoded image, pixels, or a Pillow image."""
 Read: TypeAlias = "Content | Exception"

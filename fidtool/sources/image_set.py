@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fidtool.errors import InputError, option
 from fidtool.names import counted
 from fidtool.sources.census import NOTHING, PassedOver
-from fidtool.sources.contents import GONE, BadFile, Files, ForeignError, Read, Stamps, StoreError, bytes_of
+from fidtool.sources.contents import GONE, BadFile, Files, ForeignError, Read, Stamps, StoreError, ValueRange, bytes_of
 from fidtool.sources.readers import Reader
 
 Indices = Sequence[int] | NDArray[np.int64]
@@ -67,14 +67,14 @@ class NamedFiles:
         files: the files that it names, all of one kind.
         prefix: prefix of a name where an image is shown.
         key: the part of ``path`` after a colon; empty if there is none.
-        value_range: the values of black and white in an array of floats.
+        value_range: how floats in an array become bytes; None if not specified.
     """
 
     path: str
     files: Files
     prefix: str
     key: str = ""
-    value_range: tuple[float, float] | None = None
+    value_range: ValueRange | None = None
 
 
 @dataclass(frozen=True)
@@ -85,11 +85,14 @@ class ImageSet:
         source: the listed source.
         stamps: see `fidtool.sources.contents.Stamps`; empty on all ranks but rank zero.
         order: number in the source of each image, integer array of shape (images,).
+        framing: how the images are cropped and resized after they are read, see `fidtool.images.framing.Crop`; None if
+            they are not.
     """
 
     source: ImageSource
     stamps: Stamps = field(repr=False)
     order: NDArray[np.integer] = field(repr=False)
+    framing: str | None = None
 
     @classmethod
     def of(cls, source: ImageSource, by_name: Sequence[int] | None = None) -> ImageSet:
@@ -192,11 +195,13 @@ class ImageSet:
         return numbers[[self.file(index) not in left_out for index in range(len(self))]]
 
     def identity(self) -> str:
-        """Returns the SHA-256 of the source's real path, the images' names and order, and the reader's variant."""
+        """Returns the SHA-256 of the source's real path, the images' names, order and framing, and the variant."""
         sha = hashlib.sha256(os.fsencode(real_path(self.path)) + b"\0")
         sha.update(self.source.reader.variant.encode() + b"\0")
         sha.update(hashes_of(self.source.names))
         sha.update(self.order.astype("<i8").data)
+        if self.framing is not None:
+            sha.update(f"framed by {self.framing}".encode())
         return sha.hexdigest()
 
     def stamps_of(self, indices: Indices) -> Stamps:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fidtool.errors import InputError, option
-from fidtool.sources.arrays import ValueRange, as_pixels, check_values, layout_of, refuse_objects
+from fidtool.sources.arrays import as_pixels, check_values, layout_of, refuse_objects
 from fidtool.sources.contents import (
     ContentError,
     Extent,
@@ -23,6 +23,7 @@ from fidtool.sources.contents import (
     ProgramError,
     Read,
     Stamps,
+    ValueRange,
     message_of,
     pillow_defaults,
 )
@@ -91,7 +92,7 @@ class Images:
         """Returns the images of a sequence.
 
         Args:
-            value_range: the values of black and white in images of floats.
+            value_range: how images of floats become bytes.
 
         Raises:
             InputError: if the sequence is empty, or is an array that does not have the shape of images.
@@ -114,7 +115,7 @@ class Images:
         """Yields the images of an iterable, one at a time even if it yields batches.
 
         Args:
-            value_range: the values of black and white in images of floats.
+            value_range: how images of floats become bytes.
 
         Raises:
             InputError: if an element is not an image.
@@ -228,7 +229,7 @@ class MemoryReader(Reader):
     Args:
         name: name of the set.
         images: the sequence; None in a reader that is sent to another rank, which uses its own sequence.
-        value_range: the values of black and white in images of floats.
+        value_range: how images of floats become bytes.
     """
 
     scaled = True
@@ -271,7 +272,7 @@ def contents_of(item: Any, value_range: ValueRange | None, what: str) -> list[Re
 
     Args:
         item: see `Images`.
-        value_range: the values of black and white in images of floats.
+        value_range: how images of floats become bytes.
         what: name of the object, for messages.
 
     Raises:

@@ -20,7 +20,6 @@ from fidtool.sources.arrays import (
     Checksum,
     Layout,
     StoredArray,
-    ValueRange,
     as_pixels,
     check_values,
     contiguous,
@@ -31,7 +30,7 @@ from fidtool.sources.arrays import (
     set_of_arrays,
     set_of_rows,
 )
-from fidtool.sources.contents import READ_AT_ONCE, Files, Read, message_of, readable
+from fidtool.sources.contents import READ_AT_ONCE, Files, Read, ValueRange, message_of, readable
 from fidtool.sources.image_set import ImageSet, NamedFiles
 from fidtool.sources.readers import SequentialReader
 
@@ -186,7 +185,7 @@ class CompressedNpzReader(SequentialReader):
     Args:
         files: the archives.
         members: the array in each archive.
-        value_range: the values of black and white if they are floats.
+        value_range: how they become bytes if they are floats.
     """
 
     def __init__(self, files: Files, members: Sequence[_Member], value_range: ValueRange | None) -> None:
@@ -194,7 +193,7 @@ class CompressedNpzReader(SequentialReader):
         self._members, self._value_range = members, value_range
         self.has_checksums = not files.remote
         self.scaled = any(member.header.dtype != np.uint8 for member in members)
-        self.variant = f"value range {value_range}" if self.scaled else ""
+        self.variant = value_range.variant if self.scaled and value_range is not None else ""
 
     def walk(self, handle: BinaryIO, file: int, items: NDArray[np.int64]) -> Iterator[Read]:
         header = self._members[file].header

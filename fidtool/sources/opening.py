@@ -10,9 +10,8 @@ from os.path import splitext
 
 from fidtool.errors import InputError, RunError
 from fidtool.redaction import redacted
-from fidtool.sources.arrays import ValueRange
 from fidtool.sources.census import FILE_KINDS, IMAGE_SUFFIXES, FileKind, format_of
-from fidtool.sources.contents import ContentError, Files, LocalFiles, RefusedError, StoreError
+from fidtool.sources.contents import ContentError, Files, LocalFiles, RefusedError, StoreError, ValueRange
 from fidtool.sources.folder import STDIN, expand, is_pattern, list_folder, list_paths
 from fidtool.sources.image_set import ImageSet, NamedFiles, split_common_folder
 from fidtool.sources.remote import list_remote_folder, list_remote_paths, remote_files
@@ -30,7 +29,7 @@ def open_images(path: str, recursive: bool = True, value_range: ValueRange | Non
         path: a folder, an archive, an array, a list, a table, a pattern that matches several files, a URL, or ``-``
             for a list on standard input.
         recursive: include subfolders of a folder.
-        value_range: the values of black and white in an array of floats.
+        value_range: how an array of floats becomes bytes.
 
     Raises:
         InputError: if the source does not exist, is of no known kind, or contains no images.

@@ -295,6 +295,11 @@ def _sets_difference(then: Sequence[dict[str, Any]], now: Sequence[dict[str, Any
             return f"{new['path']} had {old.get('count')} images and now has {new['count']}"
         if old.get("needed") != new.get("needed"):
             return f"it had different {option('metrics')}, which need different features of the images"
+        if old.get("framing") != new.get("framing"):
+            was, now_is = (
+                f"framed by {each['framing']}" if each.get("framing") else "not framed" for each in (old, new)
+            )
+            return f"{new['path']} was {was} and is now {now_is}"
         if old.get("identity") != new["identity"]:
             return f"{new['path']} now contains files with different names, or is a different folder"
     return ""

@@ -58,6 +58,8 @@ class Statistics:
         pictures: records of the images; None if they were not made.
         order: number in stored order of each row of the per-image features, int64 array of shape (count,); None if it
             is unknown, or if there are no such features.
+        framing: how the images were cropped and resized, see `fidtool.images.framing.Crop`; None if they were not, or
+            in files of other tools.
 
     Raises:
         InputError: if ``layers`` is not a mapping.
@@ -73,6 +75,7 @@ class Statistics:
     origin: str = ""
     pictures: ImageRecords | None = field(default=None, repr=False, compare=False)
     order: NDArray[np.int64] | None = field(default=None, repr=False, compare=False)
+    framing: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.layers, Mapping):  # in version 0.1.0, the first argument was the mean

@@ -74,13 +74,15 @@ def write_unredacted(path: str | Path, statistics: Statistics, source: str = "")
         arrays["count"] = np.int64(statistics.count)
     if statistics.arithmetic is not None and statistics.traits is not None:
         skipped = [[bad.file, bad.reason] for bad in statistics.skipped]
-        run = {
+        run: dict[str, Any] = {
             "arithmetic": statistics.arithmetic,
             "traits": asdict(statistics.traits),
             "skipped": skipped,
             "found": statistics.found,
             "config": statistics.config,
         }
+        if statistics.framing is not None:
+            run["framing"] = statistics.framing
         arrays["run"] = np.array(json.dumps(run, sort_keys=True))
     if statistics.order is not None:
         arrays["order"] = statistics.order
@@ -330,6 +332,7 @@ def _with_run(path: str | Path, statistics: Statistics, value: NDArray[Any]) -> 
             skipped=skipped,
             found=_found_of(run.get("found"), statistics.count),
             config=_settings_of(run.get("config")),
+            framing=_capped(framing) if isinstance(framing := run.get("framing"), str) else None,
         )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         # The record does not affect results, and a newer version may have written it in a different form.

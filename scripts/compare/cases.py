@@ -212,6 +212,22 @@ def _add_newer_flags(table: Table, facts: Facts) -> None:
     if "--diagnosis" in facts.flags["compute"]:
         table.add("settings/by default", f"compute {SETS} {SMALL} --cache --diagnosis --json")
         table.add("settings/of stats, by default", f"stats {REAL} -o a.npz {SMALL} --cache --diagnosis")
+    if "--float-to-byte" in facts.flags["compute"]:
+        lines = f"compute {REAL} {I}/floats.npy {I}/beyond.npy", f"stats {I}/floats.npy -o a.npz"
+        truncated = "--value-range 0,1 --float-to-byte floor"
+        table.add("settings/truncated", *(f"{line} {SMALL} {truncated}" for line in lines))
+        table.add("settings/of check, truncated", f"check {I}/beyond.npy {truncated} --json")
+    if "--crop" in facts.flags["compute"]:
+        for crop in ("adm:16", "edm:9", "center:33", "tensor-center:16", "resize:24"):
+            table.add(
+                f"settings/crop {crop}", f"compute {REAL} {I}/odd {SMALL} --crop {crop} --crop-fake {crop} {JSON}"
+            )
+        table.add(
+            "settings/crop of statistics",
+            f"stats {I}/odd -o r.npz {SMALL} --crop adm:16",
+            f"compute r.npz {REAL} {SMALL} --format table",
+            f"compute r.npz {REAL} {SMALL} --crop-fake center:16",
+        )
     if "metrics" in facts.commands:
         table.add("settings/of metrics", "metrics", "metrics --json", "metrics kid", "metrics kid --json")
     if "--format" in facts.flags["compute"]:

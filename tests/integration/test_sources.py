@@ -14,6 +14,7 @@ import pytest
 
 from fidtool.images.batches import PlannedBatch, fetch_batches, plan_batches
 from fidtool.images.decode import decode_content
+from fidtool.sources.contents import ValueRange
 from fidtool.sources.opening import open_images
 from support.command_line import Run
 from support.places import TINY
@@ -59,7 +60,7 @@ def test_decoding_workers_do_not_change_values(
 @pytest.mark.parametrize("form", FORMS)
 def test_single_images_can_be_read_from_every_form(forms: dict[str, str], form: str) -> None:
     """Every form can be read in any order and as a stream, whether its source is sequential or not."""
-    folder, images = open_images(forms["folder"]), open_images(forms[form], value_range=(0, 1))
+    folder, images = open_images(forms["folder"]), open_images(forms[form], value_range=ValueRange(0, 1))
     order = [17, 3, 0]
     wanted = [decode_content(content).pixels for content in folder.read(order)]
     reader, items = images.source.reader, np.sort(images.order[order]).astype(np.int64)
@@ -77,7 +78,7 @@ def test_num_draws_the_same_images_from_every_form(here: Run, forms: dict[str, s
 @pytest.mark.parametrize("form", ["folder", *FORMS])
 def test_each_name_has_the_right_image(forms: dict[str, str], form: str) -> None:
     """Equal values do not show that each image is read under its own name."""
-    images = open_images(forms[form], True, (0.0, 1.0)).draw(None, 3)
+    images = open_images(forms[form], True, ValueRange(0.0, 1.0)).draw(None, 3)
     expected = pixels_in(Path(forms["folder"]))
     names = names_in(Path(forms["folder"]))
     seen = []

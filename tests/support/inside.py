@@ -40,6 +40,7 @@ from fidtool.features.resize import resize
 from fidtool.images.decode import decode
 from fidtool.settings import Settings
 from fidtool.sources.arrays import as_pixels
+from fidtool.sources.contents import ValueRange
 from fidtool.sources.image_set import ImageSet, canonical_order, hashes_of
 from fidtool.sources.opening import open_images
 from fidtool.statistics.cache import StatisticsCache
@@ -301,9 +302,11 @@ def decoded(data: bytes) -> tuple[NDArray[np.uint8], list[str]]:
     return found.pixels, [name for name in remarks if getattr(found.properties, name)]
 
 
-def bytes_of_floats(values: NDArray[Any], value_range: tuple[float, float]) -> tuple[NDArray[np.uint8], bool]:
+def bytes_of_floats(
+    values: NDArray[Any], value_range: tuple[float, float], floor: bool = False
+) -> tuple[NDArray[np.uint8], bool]:
     """Convert an image of floats to uint8; also return whether some values were out of range."""
-    found = as_pixels(values, value_range)
+    found = as_pixels(values, ValueRange(*value_range, floor))
     assert not isinstance(found, Exception)
     return found.values, found.clipped
 

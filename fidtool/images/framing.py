@@ -1,0 +1,182 @@
+"""Crops: how the images of a set are cropped and resized before anything else, bit for bit as published code does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fidtool.errors import InputError, option
+from fidtool.names import closest, folded, unknown
+
+if TYPE_CHECKING:  # the settings import this module, and --help must be fast
+    import numpy as np
+    from numpy.typing import NDArray
+    from PIL import Image
+
+    Pixels = NDArray[np.uint8]
+
+EXAMPLE = "adm:256"
+_MOST_DIGITS = 5
+_ELSEWHERE = {
+    "center-crop-dhariwal": ["adm"],  # of EDM2
+    "dhariwal": ["adm"],
+    "guided-diffusion": ["adm"],
+    "center-crop-arr": ["adm"],
+    "center-crop": ["edm", "center"],  # of EDM and of torchvision
+    "center-crop-wide": ["edm"],
+    "torchvision": ["center", "tensor-center"],
+    "lightningdit": ["tensor-center"],
+    "lanczos": ["resize", "edm"],
+    "scale": ["resize"],
+}
+"""Names that other projects use, by what may be meant."""
+
+
+@dataclass(frozen=True)
+class Crop:
+    """A crop to a square. Images that are smaller than the square are enlarged.
+
+    Attributes:
+        name: ``adm``, ``edm``, ``center``, ``tensor-center`` or ``resize``; see `CROPS`.
+        size: side of the square in pixels.
+    """
+
+    name: str
+    size: int
+
+    @classmethod
+    def parse(cls, text: str, setting: str = "crop") -> Crop:
+        """Returns the crop that ``NAME:SIZE`` describes.
+
+        Args:
+            text: the name, in any spelling, and the size, such as ``adm:256``.
+            setting: name of the setting that has this value, for messages.
+
+        Raises:
+            InputError: if the name is unknown, or the size is not a positive integer.
+        """
+        typed, _, size = text.strip().partition(":")
+        name = next((name for name in CROPS if folded(name) == folded(typed)), "")
+        if typed and not name and not typed.isdigit():
+            elsewhere = next((names for other, names in _ELSEWHERE.items() if folded(other) == folded(typed)), None)
+            close = closest(typed, CROPS) if elsewhere is None else elsewhere
+            problem = f"{option(setting)}: {unknown('crop', typed, close, ', '.join(CROPS))}"
+            raise InputError(problem, f"write NAME:SIZE, such as {EXAMPLE}", setting=setting)
+        if not name or not (size.isascii() and size.isdigit() and len(size) <= _MOST_DIGITS) or int(size) < 1:
+            problem = f"{option(setting)} must be a crop and the side of a square in pixels, such as {EXAMPLE}"
+            raise InputError(f"{problem}, not {text!r}", setting=setting)
+        return cls(name, int(size))
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.size}"
+
+    def apply(self, pixels: Pixels) -> Pixels:
+        """Returns the square.
+
+        Args:
+            pixels: RGB, uint8 array of shape (height, width, 3).
+
+        Returns:
+            uint8 array of shape (size, size, 3).
+        """
+        return CROPS[self.name](pixels, self.size)
+
+    def scaled(self, width: int, height: int) -> tuple[int, int]:
+        """Returns the width and height of the largest image that `apply` makes, up to rounding."""
+        if self.name in ("edm", "resize"):
+            return self.size, self.size
+        shorter = min(width, height)
+        return self.size * width // shorter, self.size * height // shorter
+
+
+def normalised(value: Any, setting: str) -> str | None:
+    """Returns the usual spelling of a setting's crop; None for None.
+
+    Raises:
+        InputError: see `Crop.parse`.
+    """
+    return None if value is None else str(Crop.parse(value, setting))
+
+
+def _adm(pixels: Pixels, size: int) -> Pixels:
+    """``center_crop_arr`` of guided-diffusion, also in DiT, SiT, MAR, REPA and, as ``center-crop-dhariwal``, in EDM2.
+
+    Both sides are halved with a box filter as long as the shorter one remains at least ``size``. A bicubic filter then
+    makes the shorter side ``size``, and the centre is cut out.
+    """
+    from PIL import Image
+
+    image = Image.fromarray(pixels)
+    while min(image.size) >= 2 * size:
+        image = image.resize((image.width // 2, image.height // 2), Image.Resampling.BOX)
+    scale = size / min(image.size)
+    image = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.BICUBIC)
+    left, top = (image.width - size) // 2, (image.height - size) // 2
+    return _array(image.crop((left, top, left + size, top + size)))
+
+
+def _edm(pixels: Pixels, size: int) -> Pixels:
+    """``dataset_tool.py --transform=center-crop`` of EDM and EDM2: the largest square in the centre, then Lanczos."""
+    from PIL import Image
+
+    height, width = pixels.shape[:2]
+    side = min(height, width)
+    left, top = (width - side) // 2, (height - side) // 2
+    square = Image.fromarray(pixels).crop((left, top, left + side, top + side))
+    return _array(square.resize((size, size), Image.Resampling.LANCZOS))
+
+
+def _center(pixels: Pixels, size: int) -> Pixels:
+    """torchvision's ``Resize(size)`` and ``CenterCrop(size)`` of a Pillow image: bilinear, with antialiasing."""
+    from PIL import Image
+    from torchvision.transforms import functional
+
+    image = functional.resize(Image.fromarray(pixels), [size])
+    return _array(functional.center_crop(image, [size]))
+
+
+def _tensor_center(pixels: Pixels, size: int) -> Pixels:
+    """``evaluate_tokenizer.py`` of LightningDiT: torchvision's ``ToTensor``, ``Resize``, ``CenterCrop``, ``Normalize``.
+
+    As in the reference images that it writes, the values x from -1 to 1 become bytes as ``127.5 * x + 128``, clamped to
+    0..255 and truncated, which rounds half up. torch's filter computes in float32, whose last bits depend on the vector
+    instructions of the processor: between kinds of processors, one byte in some ten thousand differs by 1.
+    """
+    import torch
+    from torchvision.transforms import functional
+
+    planes = torch.from_numpy(pixels.transpose(2, 0, 1).copy())
+    # What ToTensor computes, which would depend on the default dtype of the program.
+    image = functional.convert_image_dtype(planes, torch.float32)
+    image = functional.center_crop(functional.resize(image, [size], antialias=True), [size])
+    image = functional.normalize(image, [0.5] * 3, [0.5] * 3)
+    scaled = (127.5 * image + 128.0).clamp(0, 255)
+    found: Pixels = scaled.to(torch.uint8).permute(1, 2, 0).contiguous().numpy()
+    return found
+
+
+def _resize(pixels: Pixels, size: int) -> Pixels:
+    """``dataset_tool.py`` of EDM without a transform: Lanczos to the square, whatever the aspect ratio.
+
+    An image of that size is unchanged.
+    """
+    from PIL import Image
+
+    return _array(Image.fromarray(pixels).resize((size, size), Image.Resampling.LANCZOS))
+
+
+def _array(image: Image.Image) -> Pixels:
+    import numpy as np
+
+    return np.asarray(image)
+
+
+CROPS: dict[str, Callable[[Pixels, int], Pixels]] = {
+    "adm": _adm,
+    "edm": _edm,
+    "center": _center,
+    "tensor-center": _tensor_center,
+    "resize": _resize,
+}
+"""The crops, by name: functions of RGB pixels and the side of the square."""

@@ -1,0 +1,221 @@
+"""Crops, bit for bit as the code that each is named after.
+
+``framing_origins.json`` has hashes of what that code makes of 40 images in RGB: ``center_crop_arr`` of guided-diffusion
+(22e0df8), ``make_transform`` of EDM's ``dataset_tool.py`` (008a4e5; EDM2's at 4bf8162 agrees), torchvision's transforms
+(0.29), and the transform and the conversion to bytes of LightningDiT's ``evaluate_tokenizer.py`` (2725fed). It was made
+once, with that code, Pillow 13.0 and torch 2.14.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import platform
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from PIL import Image
+from torchvision import transforms
+
+import fidtool
+from fidtool.images.decode import DecodedImage, DecodeError, decode_content, decode_contents
+from fidtool.images.framing import CROPS, Crop
+from fidtool.settings import Settings
+from fidtool.sources.contents import Pixels
+from support.framed_images import SIZES, framed_images
+
+ORIGINS = json.loads(Path(__file__).with_name("framing_origins.json").read_text())
+CAPABILITY = torch.backends.cpu.get_cpu_capability()
+"""torch's vector instructions, on which the last bits of its float32 depend."""
+
+
+def rgb(data: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(data)).convert("RGB")
+
+
+def shortened_hash(pixels: NDArray[np.uint8]) -> str:
+    return hashlib.sha256(pixels.tobytes()).hexdigest()[:12]
+
+
+def expected(crop: str) -> list[str]:
+    if not crop.startswith("tensor-center"):
+        return str(ORIGINS["origins"][crop]).split()
+    if platform.machine() not in ("x86_64", "AMD64") or CAPABILITY not in ("AVX2", "AVX512", "DEFAULT"):
+        pytest.skip("the hashes are of x86 processors")
+    return str(ORIGINS["tensor-center without AVX2" if CAPABILITY == "DEFAULT" else "origins"][crop]).split()
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", CROPS)
+def test_decoded_images_are_framed_as_by_the_origin(name: str, size: int) -> None:
+    crop, files = Crop(name, size), framed_images()
+    found = decode_contents(files.values(), crop=crop)
+    pixels = [image.pixels for image in found if isinstance(image, DecodedImage)]
+    assert len(pixels) == len(files) == 40
+    assert {(each.shape, each.dtype) for each in pixels} == {((size, size, 3), np.dtype(np.uint8))}
+    assert all(each.flags.c_contiguous for each in pixels)
+    differing = [
+        file
+        for file, each, hashed in zip(files, pixels, expected(str(crop)), strict=True)
+        if shortened_hash(each) != hashed
+    ]
+    assert not differing
+
+
+def test_the_hashes_distinguish_images_and_crops() -> None:
+    rows = [row.split() for row in ORIGINS["origins"].values()]
+    assert (len(rows), {len(row) for row in rows}) == (len(CROPS) * len(SIZES), {40})
+    assert all(len(set(row)) == 40 for row in rows)
+    # All crops make the same of a square of the requested size, and of one colour.
+    for place, name in enumerate(framed_images()):
+        for size in SIZES:
+            made = {ORIGINS["origins"][f"{crop}:{size}"].split()[place] for crop in CROPS}
+            assert (len(made) == 1) == (name.endswith(f" {size}x{size}") or name == "RGB 1x1"), (name, size)
+
+
+@pytest.mark.parametrize("size", [31, 64, 256])
+def test_tensors_as_by_torchvision(size: int) -> None:
+    """On any processor, also under settings of a program that change its tensors."""
+    steps = [transforms.ToTensor(), transforms.Resize(size), transforms.CenterCrop(size)]
+    transform = transforms.Compose([*steps, transforms.Normalize([0.5] * 3, [0.5] * 3)])
+    images = [rgb(data) for data in framed_images().values()]
+    wanted = [(127.5 * transform(image) + 128.0).clamp(0, 255).byte().permute(1, 2, 0).numpy() for image in images]
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = [Crop("tensor-center", size).apply(np.asarray(image)) for image in images]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("name", CROPS)
+def test_other_contents_are_framed_alike(name: str) -> None:
+    """Arrays, Pillow images, images that have been decoded before, and views that are not contiguous."""
+    data = framed_images()["RGB 131x257"]
+    pixels, crop = np.asarray(rgb(data)), Crop(name, 64)
+    wanted = decode_content(data, crop=crop).pixels
+    fortran = np.asfortranarray(pixels)
+    contents = (Pixels(pixels), Image.open(io.BytesIO(data)), decode_content(data), Pixels(fortran))
+    for result in decode_contents(contents, crop=crop):
+        assert isinstance(result, DecodedImage)
+        np.testing.assert_array_equal(result.pixels, wanted)
+    np.testing.assert_array_equal(crop.apply(pixels[:, ::-1]), crop.apply(pixels[:, ::-1].copy()))
+
+
+def test_properties_are_of_the_file() -> None:
+    data = framed_images()["RGBA 80x80"]
+    whole, framed = decode_content(data), decode_content(data, crop=Crop("edm", 16))
+    assert (framed.properties, framed.format, framed.mode) == (whole.properties, "PNG", "RGBA")
+    assert framed.properties.alpha
+    assert framed.pixels.shape == (16, 16, 3)
+
+
+@pytest.mark.parametrize("name", CROPS)
+def test_read_only_pixels_are_neither_changed_nor_reported(name: str, recwarn: pytest.WarningsRecorder) -> None:
+    pixels = np.asarray(rgb(framed_images()["RGB 64x64"])).copy()
+    before = pixels.copy()
+    pixels.flags.writeable = False
+    Crop(name, 48).apply(pixels)
+    np.testing.assert_array_equal(pixels, before)
+    assert not recwarn.list
+
+
+# --- limits ----------------------------------------------------------------------------------------------------------
+
+
+def test_max_pixels_is_about_the_image_and_what_is_made_of_it() -> None:
+    def result(max_pixels: int, crop: Crop, size: tuple[int, int] = (1, 300)) -> str:
+        (found,) = decode_contents([Pixels(np.zeros((*size, 3), np.uint8))], max_pixels, crop=crop)
+        assert isinstance(found, (DecodedImage, DecodeError))
+        return "" if isinstance(found, DecodedImage) else str(found)
+
+    assert result(300, Crop("edm", 17)) == ""
+    assert result(299, Crop("edm", 2)).startswith("it has 300 x 1 = 300 pixels, more than the limit of 299")
+    for name in ("adm", "center", "tensor-center"):
+        assert result(30_000, Crop(name, 10)) == ""
+        wanted = f"resized for {name}:10, it has 3000 x 10 = 30000 pixels, more than the limit of 29999"
+        assert result(29_999, Crop(name, 10)).startswith(wanted)
+    for name in ("edm", "resize"):
+        assert result(399, Crop(name, 20)).startswith(f"resized for {name}:20, it has 20 x 20 = 400 pixels")
+    assert "max_pixels raises it" in result(10**8, Crop("adm", 99_999), (3, 3))
+
+
+# --- the setting -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("typed", "usual"),
+    [
+        ("adm:256", "adm:256"),
+        ("ADM:64", "adm:64"),
+        ("tensor_center:32", "tensor-center:32"),
+        ("TensorCenter:1", "tensor-center:1"),
+        (" center:064 ", "center:64"),
+    ],
+)
+def test_spellings(typed: str, usual: str) -> None:
+    settings = Settings(crop=typed, crop_fake=typed)
+    assert (settings.crop, settings.crop_fake) == (usual, usual)
+    assert str(Crop.parse(typed)) == usual
+
+
+FORM = "must be a crop and the side of a square in pixels, such as adm:256, not "
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("adm", FORM + "'adm'"),
+        ("256", FORM + "'256'"),
+        ("", FORM + "''"),
+        (":256", FORM + "':256'"),
+        ("adm:", FORM),
+        ("adm:0", FORM),
+        ("adm:-3", FORM),
+        ("adm:2.5", FORM),
+        ("adm:256x256", FORM),
+        ("adm:256:1", FORM),
+        ("adm:²", FORM),
+        ("adm:٣", FORM),
+        ("adm:" + "9" * 5000, FORM),
+        ("adn:256", "unknown crop 'adn'; did you mean adm? Choose from adm, edm, center, tensor-center, resize"),
+        ("cent:256", "did you mean center?"),
+        ("center-crop:256", "did you mean edm, center?"),
+        ("center-crop-dhariwal:256", "did you mean adm?"),
+        ("center_crop_arr:256", "did you mean adm?"),
+        ("center-crop-wide:256", "did you mean edm?"),
+        ("lanczos:256", "did you mean resize, edm?"),
+        ("nonsense", "unknown crop 'nonsense'; choose from adm, edm, center, tensor-center, resize; write NAME:SIZE"),
+    ],
+)
+def test_wrong_crops_are_refused(typed: str, words: str) -> None:
+    for setting in ("crop", "crop_fake"):
+        with pytest.raises(fidtool.InputError) as error:
+            Settings(**{setting: typed})  # type: ignore[arg-type]
+        assert words in str(error.value)
+        assert str(error.value).startswith(setting)
+        assert error.value.setting == setting
+
+
+@given(st.text(max_size=12) | st.from_regex(r"[a-z-]{0,8}:?[0-9]{0,6}", fullmatch=True))
+def test_any_text_is_a_crop_or_refused(text: str) -> None:
+    with contextlib.suppress(fidtool.InputError):
+        crop = Crop.parse(text)
+        assert crop.name in CROPS
+        assert 1 <= crop.size <= 99_999
+        assert Crop.parse(str(crop)) == crop
+
+
+def test_other_types_are_refused() -> None:
+    for value in (256, ("adm", 256), b"adm:256"):
+        with pytest.raises(fidtool.InputError, match="crop must be a string"):
+            Settings(crop=value)  # type: ignore[arg-type]

@@ -21,10 +21,10 @@ from fidtool.sources.census import PassedOver
 from fidtool.sources.contents import Files, LocalFiles, StoreError
 from fidtool.sources.folder import STDIN, is_pattern, split_by_the_shell
 from fidtool.sources.image_set import ImageSet, real_path
-from fidtool.sources.numpy_files import SAMPLES, STATISTICS, array_shapes
-from fidtool.sources.opening import local_paths, open_images, split_key, suffix_of
+from fidtool.sources.opening import STATISTICS_SUFFIXES, local_paths, open_images, split_key, suffix_of
 from fidtool.sources.remote import remote_files
 from fidtool.sources.store_requests import is_remote
+from fidtool.statistics.layouts import layout_of
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.statistics.statistics_file import read_statistics
 
@@ -150,7 +150,7 @@ class Inputs:
             )
 
     def _urgency(self, path: str) -> tuple[bool, int]:
-        return not path.lower().endswith(".npz"), self.paths.index(path)
+        return not _named_statistics(split_key(path)[0]), self.paths.index(path)
 
     def _open_one(self, path: str) -> ImageSet | Statistics:
         if path in self.run.in_memory:
@@ -280,29 +280,52 @@ def open_source(
         RunError: if a remote store does not respond.
     """
     require_exists([path])
-    name, key = split_key(path)
-    if key or suffix_of(name) != ".npz" or is_pattern(name) or os.path.isdir(name):
-        return open_images(path, settings.recursive, settings.value_range)
     try:
-        return _open_npz(path, settings, features_of, warn)
+        files = _single_file(path)
+        if files is not None and (found := _open_statistics(path, files, settings, features_of, warn)) is not None:
+            return found
     except StoreError as error:
         raise RunError(str(error)) from None
+    return open_images(path, settings.recursive, settings.value_range)
 
 
-def _open_npz(
-    path: str, settings: Settings, features_of: Collection[str], warn: Callable[[str], None]
-) -> ImageSet | Statistics:
-    files: Files = remote_files(path) if is_remote(path) else LocalFiles([path])
-    shapes = array_shapes(files)
-    images = [name for name, shape in shapes.items() if name == SAMPLES or len(shape) in (3, 4)]
-    if images and not STATISTICS & shapes.keys():
-        return open_images(path, settings.recursive, settings.value_range)
-    if images and shapes.keys() >= STATISTICS:
+def _single_file(path: str) -> Files | None:
+    """The file that ``path`` names, which may hold statistics; None if there is none, or several."""
+    name, _ = split_key(path)
+    if is_pattern(name):
+        return None
+    if not is_remote(name):
+        return LocalFiles([name]) if os.path.isfile(name) else None
+    if _named_statistics(name):
+        return remote_files(name)
+    if suffix_of(name) or name.endswith("/"):
+        return None
+    try:
+        return remote_files(name)
+    except InputError:  # it is a folder, or does not exist
+        return None
+
+
+def _open_statistics(
+    path: str, files: Files, settings: Settings, features_of: Collection[str], warn: Callable[[str], None]
+) -> Statistics | None:
+    """The statistics in a file; None if it has images instead, by its content or, if that says nothing, its name."""
+    name, key = split_key(path)
+    layout = layout_of(files)
+    expected = _named_statistics(name) or (layout.kind and not suffix_of(name))
+    if not (layout.statistics or (expected and not layout.images)) or (key and layout.kind != "pickle"):
+        return None
+    if layout.images:
         warn(
-            f"{path} has both statistics (mu, sigma) and images ({images[0]}): using the statistics; pass "
-            f"{path}:{images[0]} to use the images"
+            f"{path} has both statistics (mu, sigma) and images ({layout.images}): using the statistics; pass "
+            f"{path}:{layout.images} to use the images"
         )
-    return read_statistics(path, features_of, files)
+    return read_statistics(path, features_of, files, settings.network.extractor, key)
+
+
+def _named_statistics(name: str) -> bool:
+    path = name.partition("?")[0] if is_remote(name) else name
+    return path.lower().endswith(STATISTICS_SUFFIXES)
 
 
 def require_exists(paths: Sequence[str]) -> None:

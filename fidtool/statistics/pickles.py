@@ -286,10 +286,11 @@ class _Machine:
             raise DamagedError(f"its protocol is {version}; the newest known is {_NEWEST}")
 
     def _frame(self, size: int) -> None:
-        end = self._file.position + size
-        if self._frame_end or end > self._file.size:
-            raise DamagedError(f"a frame of {size} bytes begins at byte {self._file.position}")
-        self._frame_end = end
+        if self._frame_end:
+            raise DamagedError(f"a frame begins in another one, at byte {self._file.position}")
+        self._frame_end = self._file.position + size
+        if self._frame_end > self._file.size:
+            raise DamagedError(f"it ends at byte {self._file.size}, inside a frame of {size} bytes")
 
 
 def _dict_of(pairs: list[Any]) -> dict[Any, Any]:

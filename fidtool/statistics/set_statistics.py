@@ -55,6 +55,10 @@ class Statistics:
         config: for a file, the settings it was made with that differ from their defaults and can change the result;
             None in files of other tools.
         pictures: records of the images; None if they were not made.
+        origin: the tool that wrote the file and how it was recognised, such as ``ADM's evaluator (it has mu_s)``; empty
+            for fidtool's own files, and where nothing tells them apart.
+        order: number of each row of the features in the stored order of the file, in which another tool stored them:
+            int64 array of shape (count,). None if unknown; all layers have the same order.
 
     Raises:
         InputError: if ``layers`` is not a mapping.
@@ -68,6 +72,8 @@ class Statistics:
     found: int | None = None
     config: Mapping[str, Any] | None = None
     pictures: ImageRecords | None = field(default=None, repr=False, compare=False)
+    origin: str = ""
+    order: NDArray[np.int64] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.layers, Mapping):  # in version 0.1.0, the first argument was the mean

@@ -219,6 +219,8 @@ class SetFacts:
 
     Attributes:
         origin: the program that wrote its statistics file; empty if unknown, and for images.
+        reference: name of the published reference, such as ``adm:imagenet256``; empty if it is none.
+        sha256: SHA-256 of each array of the published reference, by its name.
         with_features: number of images whose per-image features were used; None if there are none.
         formats: number of images by file format; None if the images were not inspected.
         sizes: number of images by width and height, such as ``256x256``: the most frequent sizes. None as above.
@@ -226,6 +228,8 @@ class SetFacts:
     """
 
     origin: str = ""
+    reference: str = ""
+    sha256: Mapping[str, str] = field(default_factory=dict)
     with_features: int | None = None
     formats: Mapping[str, int] | None = None
     sizes: Mapping[str, int] | None = None

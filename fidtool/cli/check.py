@@ -49,7 +49,7 @@ def check(
 
     paths = [images] if against is None else [images, against]
     if discover().world_size == 1:
-        from fidtool.pipeline.inputs import require_exists
+        from fidtool.pipeline.opened import require_exists
 
         require_exists(paths)  # reports a typo before the slow import of torch
     if only_list:
@@ -78,12 +78,16 @@ def check(
 
 def _list(path: str, settings: Settings, as_json: bool, quiet: bool) -> int:
     """Print the paths of the images that would be read. Secrets in URLs are removed."""
-    from fidtool.pipeline.inputs import open_source
     from fidtool.pipeline.needs import IMAGES
+    from fidtool.pipeline.opened import Messages, open_source
     from fidtool.redaction import redacted, without_secrets
     from fidtool.report.text import dumps
 
-    opened = open_source(path, settings, IMAGES, lambda line: click.echo(f"warning: {redacted(line)}", err=True))
+    messages = Messages(
+        lambda line: click.echo(redacted(line), err=True),
+        lambda line: click.echo(f"warning: {redacted(line)}", err=True),
+    )
+    opened = open_source(path, settings, IMAGES, messages)
     source = opened.images
     if source is None:
         raise InputError(f"{path} is a statistics file, which has no images")

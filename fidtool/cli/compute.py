@@ -90,7 +90,7 @@ def _run(
     from fidtool.distributed.launch import discover
 
     if discover().world_size == 1:
-        from fidtool.pipeline.inputs import require_exists
+        from fidtool.pipeline.opened import require_exists
 
         require_exists([real, *fakes])  # reports a typo before the slow import of torch
     with loading():

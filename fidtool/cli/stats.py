@@ -44,7 +44,7 @@ def stats(
 
     target = local_file("-o", output)
     if discover().world_size == 1:
-        from fidtool.pipeline.inputs import require_exists
+        from fidtool.pipeline.opened import require_exists
 
         _check_target(target, force)  # reports a typo before the slow import of torch
         require_exists([images])

@@ -88,6 +88,8 @@ def _of_inception(files: Mapping[str, Statistics], settings: Settings) -> dict[s
 def _taken_from(files: Mapping[str, Statistics], taken: Mapping[str, Any]) -> str:
     first, *others = _definitions(files) or files
     more = f" and {others[0] if len(others) == 1 else f'{len(others)} other files'}" if others else ""
+    if origin := files[first].origin:
+        first = f"{first}, a file of {origin}{',' if more else ''}"
     return f"taken from {first}{more}: {' and '.join(f'{name} {value}' for name, value in taken.items())}"
 
 

@@ -18,8 +18,8 @@ from fidtool.images.decoded import DecodeOptions, whole_batches
 from fidtool.images.integrity import IntegrityCheck, broadcast_images
 from fidtool.images.loader import LoadOptions, load
 from fidtool.images.records import RECORD, ImageRecords
-from fidtool.pipeline.inputs import Opened, open_source
 from fidtool.pipeline.needs import IMAGES
+from fidtool.pipeline.opened import Messages, Opened, open_source
 from fidtool.pipeline.run import RunContext
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet, Indices, real_path
@@ -117,7 +117,7 @@ class _CheckedSet:
         if in_memory is not None:
             opened = Opened(in_memory.image_set(settings.floats))
         else:
-            opened = open_source(self._path, settings, IMAGES, self._run.console.warn)
+            opened = open_source(self._path, settings, IMAGES, Messages(self._run.console.say, self._run.console.warn))
         if opened.images is not None:
             self._images = opened.images.draw(settings.num, settings.seed)
             return True

@@ -157,8 +157,8 @@ class Comparer:
             found_fake=of_fake.found,
             made_real=known_settings(of_real.config),
             made_fake=known_settings(of_fake.config),
-            facts_real=_facts_of(real),
-            facts_fake=_facts_of(fake),
+            facts_real=_facts_of(real, *self._inputs.published(real.path)),
+            facts_fake=_facts_of(fake, *self._inputs.published(fake.path)),
             labels=self.labels,
             framing_real=of_real.framing,
             framing_fake=of_fake.framing,
@@ -300,9 +300,9 @@ def _statistics(measured: MeasuredSet) -> Statistics:
     return measured.statistics
 
 
-def _facts_of(measured: MeasuredSet) -> SetFacts:
+def _facts_of(measured: MeasuredSet, reference: str, sha256: Mapping[str, str]) -> SetFacts:
     statistics, features = _statistics(measured), measured.features.get(FEATURES)
-    facts = SetFacts(statistics.origin, None if features is None else len(features))
+    facts = SetFacts(statistics.origin, reference, sha256, None if features is None else len(features))
     pictures = statistics.pictures
     if pictures is None:
         return facts

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from fidtool.errors import InputError, RunError, on_every_rank, option
+from fidtool.errors import InputError, on_every_rank, option
 from fidtool.features.definition import Definition
 from fidtool.features.models.families import NETWORK_SETTINGS, NetworkChoice
 from fidtool.features.protocol import FEATURES
@@ -15,34 +14,17 @@ from fidtool.images.lookup import ImageLookup
 from fidtool.labels import Labels, labels_of
 from fidtool.pipeline.agreement import Definitions, agree, complete_settings, settings_of_files
 from fidtool.pipeline.needs import ImageCount, SetNeeds, check_counts, set_needs
+from fidtool.pipeline.opened import Messages, Opened, names_statistics, open_source, require_exists
 from fidtool.pipeline.selection import Sets, select
 from fidtool.record import overrides
 from fidtool.settings import Settings
 from fidtool.sources.census import PassedOver
-from fidtool.sources.contents import Files, LocalFiles, StoreError
-from fidtool.sources.folder import STDIN, is_pattern, split_by_the_shell
+from fidtool.sources.folder import split_by_the_shell
 from fidtool.sources.image_set import ImageSet, real_path
-from fidtool.sources.numpy_files import SAMPLES, STATISTICS, array_shapes
-from fidtool.sources.opening import local_paths, open_images, split_key, suffix_of
-from fidtool.sources.remote import remote_files
-from fidtool.sources.store_requests import is_remote
 from fidtool.statistics.set_statistics import Statistics
-from fidtool.statistics.statistics_file import read_statistics
 
 if TYPE_CHECKING:  # it imports torch; `require_exists` must refuse a missing path before that
     from fidtool.pipeline.run import RunContext
-
-
-class Opened(NamedTuple):
-    """What a path holds: images, statistics, or both.
-
-    Attributes:
-        images: its images; None for statistics alone. If there are both, the images give what the statistics lack.
-        file: its statistics; None for images alone.
-    """
-
-    images: ImageSet | None = None
-    file: Statistics | None = None
 
 
 class Inputs:
@@ -172,14 +154,15 @@ class Inputs:
             )
 
     def _urgency(self, path: str) -> tuple[bool, int]:
-        return not path.lower().endswith(".npz"), self.paths.index(path)
+        return not names_statistics(path), self.paths.index(path)
 
     def _open_one(self, path: str) -> Opened:
         settings = self.settings
         if path in self.run.in_memory:
             opened = Opened(self.run.in_memory[path].image_set(settings.floats))
         else:
-            opened = open_source(path, settings, self.needs[path], self._warnings.append)
+            messages = Messages(self.run.console.say, self._warnings.append)
+            opened = open_source(path, settings, self.needs[path], messages)
         if opened.images is None:
             return opened
         drawn = opened.images.draw(settings.num, settings.seed)
@@ -237,6 +220,11 @@ class Inputs:
     def statistics(self, path: str) -> Statistics | None:
         """The content of a statistics file; None for images alone, and on the other ranks."""
         return self._opened.get(path, Opened()).file
+
+    def published(self, path: str) -> tuple[str, Mapping[str, str]]:
+        """The name of the published reference that a path names, and the SHA-256s of its arrays. On rank zero."""
+        opened = self._opened.get(path, Opened())
+        return opened.reference, opened.sha256
 
     def images(self, path: str) -> ImageSet | None:
         """The images of a path in canonical order; None for statistics alone, and on the other ranks."""
@@ -302,57 +290,6 @@ def _spelled_once(paths: Sequence[str], in_memory: Collection[str]) -> list[str]
     """Returns the paths, with REAL's spelling for every path of the same set."""
     real = paths[0]
     return [real if not {real, path} & {*in_memory} and real_path(path) == real_path(real) else path for path in paths]
-
-
-def open_source(path: str, settings: Settings, needs: SetNeeds, warn: Callable[[str], None]) -> Opened:
-    """Opens a set of images or a statistics file, without reading any image.
-
-    Args:
-        path: path or URL as passed by the caller.
-        settings: settings, of which ``recursive``, ``value_range`` and ``float_to_byte`` are used.
-        needs: what is needed of the set. The images of a file that has statistics as well are only opened if its
-            statistics lack something.
-        warn: called with a warning if a file has both statistics and images, and its images are not used.
-
-    Raises:
-        InputError: if the path does not exist, or has neither images nor statistics.
-        RunError: if a remote store does not respond.
-    """
-    require_exists([path])
-    name, key = split_key(path)
-    if key or suffix_of(name) != ".npz" or is_pattern(name) or os.path.isdir(name):
-        return Opened(open_images(path, settings.recursive, settings.floats))
-    try:
-        return _open_npz(path, settings, needs, warn)
-    except StoreError as error:
-        raise RunError(str(error)) from None
-
-
-def _open_npz(path: str, settings: Settings, needs: SetNeeds, warn: Callable[[str], None]) -> Opened:
-    files: Files = remote_files(path) if is_remote(path) else LocalFiles([path])
-    shapes = array_shapes(files)
-    images = [name for name, shape in shapes.items() if name == SAMPLES or len(shape) in (3, 4)]
-    if images and not STATISTICS & shapes.keys():
-        return Opened(open_images(path, settings.recursive, settings.floats))
-    file = read_statistics(path, needs.collected, files)
-    if images and not needs.met_by(file):
-        return Opened(open_images(f"{path}:{images[0]}", settings.recursive, settings.floats), file)
-    if images:
-        warn(
-            f"{path} has both statistics (mu, sigma) and images ({images[0]}): using the statistics; pass "
-            f"{path}:{images[0]} to use the images"
-        )
-    return Opened(file=file)
-
-
-def require_exists(paths: Sequence[str]) -> None:
-    """Raises an InputError that names the first of ``paths`` that does not exist. URLs are not checked."""
-    if list(paths).count(STDIN) > 1:
-        raise InputError(f"{STDIN} is standard input, which can only be used for one of the sets")
-    for path in paths:
-        name, _ = split_key(path)
-        if path != STDIN and not is_remote(name):
-            local_paths(path)
 
 
 def _idle_with_files(settings: Settings) -> list[str]:

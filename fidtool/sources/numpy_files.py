@@ -36,8 +36,6 @@ from fidtool.sources.readers import SequentialReader
 
 SAMPLES = "arr_0"
 """Name that numpy.savez gives the first array, as in the files of guided-diffusion."""
-STATISTICS = frozenset({"mu", "sigma"})
-"""Names of the arrays in a file of FID statistics."""
 _HEADER_BYTES = 30
 """Size of a zip member's local header without its name and extra field."""
 _MOST_HEADER = 10_000

@@ -20,6 +20,8 @@ from fidtool.sources.store_requests import is_remote
 LIST = ".txt"
 KNOWN = (*(suffix for kind in FILE_KINDS for suffix in kind.suffixes), LIST)
 """Suffixes of files that contain images."""
+STATISTICS_SUFFIXES = (".npz", ".pkl", ".pickle")
+"""Suffixes that files of statistics usually have. Which are statistics does not depend on their names."""
 
 
 def open_images(path: str, recursive: bool = True, value_range: ValueRange | None = None) -> ImageSet:
@@ -134,10 +136,19 @@ def suffix_of(path: str) -> str:
 
 
 def split_key(path: str) -> tuple[str, str]:
-    """Splits ``samples.npz:images`` into the file and the array in it; for other paths, the second part is empty."""
+    """Splits ``samples.npz:images`` into the file and the array in it; for other paths, the second part is empty.
+
+    The second part may also name one of several statistics in a pickle, as in ``references.pkl:imagenet.npz``.
+    """
     name, colon, key = path.rpartition(":")
     has_query = "?" in name and is_remote(name)  # a query may contain colons
-    kind = _kind_of(suffix_of(name))
-    if colon and key and not has_query and kind and kind.keyed and not os.path.lexists(path):
+    if colon and key and not has_query and _is_keyed(name) and not os.path.lexists(path):
         return name, key
     return path, ""
+
+
+def _is_keyed(name: str) -> bool:
+    """Whether a file may have named parts: by its suffix or, if that says nothing, because it exists."""
+    if kind := _kind_of(suffix_of(name)):
+        return kind.keyed
+    return name.lower().endswith(STATISTICS_SUFFIXES) or (not is_remote(name) and os.path.isfile(name))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
@@ -289,7 +289,15 @@ def in_canonical_order(images: ImageSet, rows: NDArray[Any], skipped: Sequence[B
     if skipped:
         left_out = {bad.file for bad in skipped}
         planned = planned[[images.file(int(index)) not in left_out for index in planned]]
-    order = np.argsort(planned)
+    return reordered(rows, np.argsort(planned))
+
+
+def reordered(rows: NDArray[Any], order: NDArray[np.int64]) -> NDArray[Any]:
+    """Returns ``rows[order]``, memory-mapped from an unnamed file if it is large.
+
+    Raises:
+        RunError: if the disk is full.
+    """
     storage = RowStorage(len(rows), rows.shape[1], rows.dtype)
     chunk = max(1, _CHUNK_BYTES // (rows.shape[1] * rows.itemsize))
     for start in range(0, len(rows), chunk):
@@ -313,19 +321,44 @@ def read_features(archive: NpzFile, name: str) -> Features:
     """
     assert archive.zip is not None
     with archive.zip.open(f"{name}.npy") as member:
-        shape, dtype = _header(member, name)
-        count, dims = shape
-        storage = RowStorage(count, dims)
-        chunk = max(1, _CHUNK_BYTES // (dtype.itemsize * dims))
-        for start in range(0, count, chunk):
-            rows = min(chunk, count - start)
-            data = member.read(rows * dims * dtype.itemsize)
-            if len(data) != rows * dims * dtype.itemsize:
-                raise ValueError(f"{name} is truncated")
-            values = np.frombuffer(data, dtype=dtype).reshape(rows, dims).astype(np.float32)
-            if not np.isfinite(values).all():
-                raise ValueError(f"{name} contains NaN or infinite values")
-            storage.write(start, values)
+        (count, dims), dtype = _header(member, name)
+        return store_features(name, count, dims, _chunks(member, name, count, dims, dtype))
+
+
+def _chunks(
+    member: IO[bytes], name: str, count: int, dims: int, dtype: np.dtype[Any]
+) -> Iterator[NDArray[np.floating[Any]]]:
+    chunk = max(1, _CHUNK_BYTES // (dtype.itemsize * dims))
+    for start in range(0, count, chunk):
+        rows = min(chunk, count - start)
+        data = member.read(rows * dims * dtype.itemsize)
+        if len(data) != rows * dims * dtype.itemsize:
+            raise ValueError(f"{name} is truncated")
+        yield np.frombuffer(data, dtype=dtype).reshape(rows, dims)
+
+
+def store_features(name: str, count: int, dims: int, chunks: Iterable[NDArray[np.floating[Any]]]) -> Features:
+    """Stores feature vectors that are read in chunks, so that they need not fit into memory.
+
+    Args:
+        name: their name, for messages.
+        count, dims: number and length of the vectors.
+        chunks: arrays of shape (n, dims), in order.
+
+    Returns:
+        float32 array of shape (count, dims), memory-mapped from an unnamed file if it is large.
+
+    Raises:
+        ValueError: if a value is not finite.
+        RunError: if there is not enough space.
+    """
+    storage, start = RowStorage(count, dims), 0
+    for chunk in chunks:
+        values = chunk.astype(np.float32)
+        if not np.isfinite(values).all():
+            raise ValueError(f"{name} contains NaN or infinite values")
+        storage.write(start, values)
+        start += len(values)
     return storage.array()
 
 

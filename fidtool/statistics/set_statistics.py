@@ -54,12 +54,13 @@ class Statistics:
         found: number of images in the source, of which ``num`` may have selected some; None if unknown.
         config: for a file, the settings it was made with that differ from their defaults and can change the result;
             None in files of other tools.
-        origin: the program that wrote the file, such as ``ADM's evaluator``; empty if unknown, and for images.
         pictures: records of the images; None if they were not made.
         order: number in stored order of each row of the per-image features, int64 array of shape (count,); None if it
             is unknown, or if there are no such features.
         framing: how the images were cropped and resized, see `fidtool.images.framing.Crop`; None if they were not, or
             in files of other tools.
+        origin: the tool that wrote the file and how it was recognised, such as ``ADM's evaluator (it has mu_s)``; empty
+            for fidtool's own files, for images, and where nothing tells them apart.
 
     Raises:
         InputError: if ``layers`` is not a mapping.
@@ -140,6 +141,18 @@ class MeasuredSet:
     path: str
     statistics: Statistics | None
     features: Mapping[str, Features]
+
+
+def with_features(statistics: Statistics, other: Statistics) -> Statistics:
+    """Returns statistics with the per-image features, their order and number from another file of the same images."""
+    layer = replace(statistics.layers[FEATURES], features=other.features)
+    return replace(
+        statistics,
+        layers={**statistics.layers, FEATURES: layer},
+        count=other.count,
+        found=other.found,
+        order=other.order,
+    )
 
 
 def with_statistics(images: MeasuredSet, path: str, file: Statistics | None) -> MeasuredSet:

@@ -1,13 +1,14 @@
-"""Files of statistics (``.npz``): ours, which pytorch-fid can read, and those of other tools."""
+"""Files of statistics: ours (``.npz``), which pytorch-fid can read, and those of other tools."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -20,13 +21,19 @@ from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL
 from fidtool.images.decode import ImageProperties
 from fidtool.images.records import RECORD_ARRAYS, ImageRecords
 from fidtool.redaction import redacted, without_secrets
-from fidtool.sources.contents import BadFile, Files, LocalFiles, StoreError
-from fidtool.statistics.feature_buffer import read_features
+from fidtool.sources.contents import BadFile, ContentError, Files, LocalFiles, StoreError, message_of
+from fidtool.sources.opening import split_key
+from fidtool.statistics.layouts import (
+    array_suffix,
+    checked_count,
+    checked_gaussian,
+    layers_in,
+    read_foreign,
+    with_origin,
+)
+from fidtool.statistics.named_arrays import NamedArrays, open_arrays
 from fidtool.statistics.set_statistics import LayerStatistics, Statistics
 
-_SUFFIXES = {FEATURES: "", SPATIAL: "_s", EMBEDDING: "_embedding"}
-"""Suffixes of the names of a layer's arrays; ADM's reference files have ``mu_s`` and ``sigma_s``. The suffix of any
-other layer is ``_`` and its name."""
 _WANTED = ("mu", "sigma", "count", "fingerprint", "run")
 _LONGEST_TEXT = 4096
 """Largest number of characters that are read of a string in a file: the maximum length of a path."""
@@ -67,9 +74,9 @@ def write_unredacted(path: str | Path, statistics: Statistics, source: str = "")
     """
     arrays: dict[str, Any] = {}
     for name, layer in statistics.layers.items():
-        if name not in _SUFFIXES and layer.definition is None:
+        if name not in (FEATURES, SPATIAL, EMBEDDING) and layer.definition is None:
             raise InputError(f"the layer {name!r} has no definition, without which it cannot be found in {path} again")
-        arrays |= _arrays(layer, _suffix(name))
+        arrays |= _arrays(layer, array_suffix(name))
     if statistics.count is not None:
         arrays["count"] = np.int64(statistics.count)
     if statistics.arithmetic is not None and statistics.traits is not None:
@@ -148,32 +155,22 @@ def read_summary(path: Path) -> Summary:
     try:
         with np.load(path, allow_pickle=False) as archive:
             source = os.fsdecode(archive["source"].tobytes()) if "source" in archive.files else ""
-            count = _count(path, archive["count"]) if "count" in archive.files else None
+            count = checked_count(str(path), archive["count"]) if "count" in archive.files else None
             run = json.loads(_text(path, archive["run"])) if "run" in archive.files else {}
-            layers = [layer for layer in _layers_in(archive.files) if f"fingerprint{_suffix(layer)}" in archive.files]
+            layers = [
+                layer for layer in layers_in(archive.files) if f"fingerprint{array_suffix(layer)}" in archive.files
+            ]
             return Summary(
                 source,
                 count,
                 _found_of(run.get("found"), count),
-                {layer: _definition(path, archive[f"fingerprint{_suffix(layer)}"]) for layer in layers},
-                frozenset(layer for layer in layers if f"features{_suffix(layer)}" in archive.files),
+                {layer: _definition(path, archive[f"fingerprint{array_suffix(layer)}"]) for layer in layers},
+                frozenset(layer for layer in layers if f"features{array_suffix(layer)}" in archive.files),
                 {*RECORD_ARRAYS} <= {*archive.files},
                 dict(run.get("arithmetic") or {}),
             )
     except Exception:  # damaged archives and headers raise many kinds of exceptions
         return Summary()
-
-
-def _suffix(layer: str) -> str:
-    return _SUFFIXES.get(layer, f"_{layer}")
-
-
-def _layers_in(names: Collection[str]) -> list[str]:
-    """Returns the layers in an archive, given the names of its arrays."""
-    # Only layers with a fingerprint, which other tools do not write: the meaning of their arrays is unknown.
-    own = [name.removeprefix("fingerprint_") for name in names if name.startswith("fingerprint_")]
-    layers = [*_SUFFIXES, *(layer for layer in own if f"_{layer}" not in _SUFFIXES.values())]
-    return [layer for layer in layers if {f"mu{_suffix(layer)}", f"sigma{_suffix(layer)}"} <= {*names}]
 
 
 def _arrays(layer: LayerStatistics, suffix: str) -> dict[str, Any]:
@@ -187,48 +184,88 @@ def _arrays(layer: LayerStatistics, suffix: str) -> dict[str, Any]:
 
 
 def read_statistics(
-    path: str | Path, features_of: Collection[str] | None = None, files: Files | None = None
+    path: str | Path,
+    features_of: Collection[str] | None = None,
+    files: Files | None = None,
+    extractor: str = "inception",
+    key: str = "",
 ) -> Statistics:
-    """Reads a statistics file: ours, or one of pytorch-fid, clean-fid, ADM or EDM.
+    """Reads a statistics file: ours, or one of another tool in a layout of `fidtool.statistics.layouts`.
 
-    Pickled objects are refused and never loaded.
+    The file is an ``.npz`` archive or a pickle, whatever its name. Pickled objects are refused and never loaded; only
+    numbers, strings and arrays are read. Features of another tool's file are returned in canonical order, see
+    `Statistics`.
 
     Args:
-        path: path of the file.
+        path: path of the file, or ``FILE.pkl:NAME`` for one of several statistics in a pickle.
         features_of: layers whose per-image features are read if the file has them; None reads all.
-        files: opens the file if it is not on this machine.
+        files: opens the file if it is not on this machine; ``path`` then is its name in messages.
+        extractor: the network whose statistics are read from a file of EDM2, which has those of several.
+        key: name of one of several statistics in a pickle, for ``files``.
 
     Raises:
-        InputError: if there is no such file, it is damaged, keys are missing, shapes are wrong, or the values are not a
-            mean and a covariance.
+        InputError: if there is no such file, it is damaged, keys are missing, shapes are wrong, the values are not a
+            mean and a covariance, or it has several statistics of which none was named.
         RunError: if there is not enough space for the features.
     """
-    if files is None and not Path(path).is_file():
-        raise InputError(f"no statistics file {path}")
-    fields = _read_arrays(str(path), files or LocalFiles([str(path)]), features_of)
-    count = _count(path, fields["count"]) if "count" in fields else None
-    layers = {name: _layer(path, fields, _suffix(name), count) for name in _layers_in(fields)}
+    if files is None:
+        name, key = (str(path), key) if key else split_key(str(path))
+        if not Path(name).is_file():
+            raise InputError(f"no statistics file {path}")
+        files = LocalFiles([name])
+    with _explained(str(path)), open_arrays(str(path), files, extractor, key) as arrays:
+        statistics = read_foreign(str(path), arrays, features_of) or _read(str(path), arrays, features_of)
+        stated = any(layer.definition is not None for layer in statistics.layers.values())
+        return statistics if stated else with_origin(statistics, arrays.writer)
+
+
+@contextlib.contextmanager
+def _explained(path: str) -> Iterator[None]:
+    """Converts any exception that a library raises for a damaged file to an `InputError`."""
+    try:
+        yield
+    except (FidtoolError, StoreError):
+        raise
+    except (OSError, ContentError) as error:
+        raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', None) or message_of(error)}") from None
+    except Exception as error:  # damaged archives and headers raise many kinds of exceptions
+        if "pickle" in str(error).lower():
+            raise InputError(
+                f"{path} contains pickled objects, which are never loaded, because loading them can run code",
+                "write mu and sigma as float64 arrays with numpy.savez",
+            ) from None
+        message = "it is damaged or truncated" if isinstance(error, BadZipFile) else message_of(error)
+        raise InputError(f"{path} cannot be read: {message}", "copy or create it again") from None
+
+
+def _read(path: str, arrays: NamedArrays, features_of: Collection[str] | None) -> Statistics:
+    """Reads statistics in our own layout, of which other tools' ``mu`` and ``sigma`` are a part."""
+    missing = [name for name in ("mu", "sigma") if name not in arrays.names]
+    if missing:
+        has = ", ".join([*arrays.names][:8]) or "nothing"
+        raise InputError(f"the statistics file {path} has no {' and no '.join(missing)}; it contains {has}")
+    layers = layers_in(arrays.names)
+    names = [f"{name}{array_suffix(layer)}" for layer in layers for name in _WANTED]
+    names += [*RECORD_ARRAYS, "order"]
+    fields = {name: arrays.array(name) for name in names if name in arrays.names}
+    for name in (f"features{array_suffix(layer)}" for layer in layers if features_of is None or layer in features_of):
+        if name in arrays.names and "count" in fields:  # without a count, another tool wrote them
+            fields[name] = arrays.rows(name)
+    count = checked_count(path, fields["count"]) if "count" in fields else None
+    found = {name: _layer(path, fields, array_suffix(name), count) for name in layers}
     order = _order(path, fields["order"], count) if "order" in fields else None
-    statistics = Statistics(layers, count, pictures=ImageRecords.from_arrays(fields, count), order=order)
+    statistics = Statistics(found, count, pictures=ImageRecords.from_arrays(fields, count), order=order)
     return _with_run(path, statistics, fields["run"]) if "run" in fields else statistics
 
 
-def _layer(path: str | Path, fields: dict[str, NDArray[Any]], suffix: str, count: int | None) -> LayerStatistics:
+def _layer(path: str, fields: dict[str, NDArray[Any]], suffix: str, count: int | None) -> LayerStatistics:
     """Returns one layer of the file after checking it.
 
     Raises:
         InputError: see `read_statistics`.
     """
-    mu, sigma = (_as_float64(path, f"{name}{suffix}", fields[f"{name}{suffix}"]) for name in ("mu", "sigma"))
-    if mu.ndim != 1 or sigma.shape != (len(mu), len(mu)) or len(mu) == 0:
-        raise InputError(
-            f"the statistics file {path} has mu of shape {mu.shape} and sigma of shape {sigma.shape}; "
-            "they should be (D,) and (D, D)"
-        )
-    if not (np.isfinite(mu).all() and np.isfinite(sigma).all()):
-        raise InputError(f"the statistics file {path} contains NaN or infinite values", "compute it again")
-    if np.abs(sigma - sigma.T).max() > 1e-6 * np.abs(sigma).max() or sigma.diagonal().min() < 0:
-        raise InputError(f"sigma in {path} is not a covariance: it is not symmetric, or has a negative variance")
+    names = (f"mu{suffix}", f"sigma{suffix}")
+    mu, sigma = checked_gaussian(path, fields[names[0]], fields[names[1]], names=names)
     fingerprint, features = fields.get(f"fingerprint{suffix}"), fields.get(f"features{suffix}")
     definition = None if fingerprint is None else _definition(path, fingerprint)
     if definition is not None and definition.dims != len(mu):
@@ -239,59 +276,6 @@ def _layer(path: str | Path, fields: dict[str, NDArray[Any]], suffix: str, count
             f"{len(mu)} dims"
         )
     return LayerStatistics(mu, sigma, definition, features)
-
-
-def _read_arrays(path: str, files: Files, features_of: Collection[str] | None) -> dict[str, NDArray[Any]]:
-    """Reads the arrays of a file, with the per-image features of the layers ``features_of``, or of all."""
-    try:
-        with files.open(0) as handle:
-            return _arrays_in(path, handle, features_of)
-    except (FidtoolError, StoreError):
-        raise
-    except Exception as error:  # damaged archives and headers raise many kinds of exceptions
-        looks_right = _starts_like_data(files)
-        if "pickle" in str(error).lower() and looks_right:
-            raise InputError(
-                f"{path} contains pickled objects, which are never loaded, because loading them can run code",
-                "write mu and sigma as float64 arrays with numpy.savez",
-            ) from None
-        message = " ".join(str(error).split()) or type(error).__name__
-        if isinstance(error, BadZipFile):
-            message = "it is damaged or truncated"
-        if not looks_right:
-            message = "it is not an .npz archive"
-        raise InputError(f"{path} cannot be read: {message}", "copy or create it again") from None
-
-
-def _arrays_in(path: str, handle: BinaryIO, features_of: Collection[str] | None) -> dict[str, NDArray[Any]]:
-    archive = np.load(handle, allow_pickle=False)
-    if not isinstance(archive, np.lib.npyio.NpzFile):
-        raise InputError(f"{path} is a single array (.npy); a statistics file is an .npz archive with mu and sigma")
-    with archive:
-        missing = [name for name in ("mu", "sigma") if name not in archive.files]
-        if missing:
-            has = ", ".join(archive.files[:8]) or "nothing"
-            raise InputError(f"the statistics file {path} has no {' and no '.join(missing)}; it contains {has}")
-        layers = _layers_in(archive.files)
-        names = [f"{name}{_suffix(layer)}" for layer in layers for name in _WANTED]
-        names += [*RECORD_ARRAYS, "order"]
-        fields = {name: archive[name] for name in names if name in archive.files}
-        for name in (f"features{_suffix(layer)}" for layer in layers if features_of is None or layer in features_of):
-            if name in archive.files and "count" in fields:  # without a count, another tool wrote them
-                fields[name] = read_features(archive, name)
-        return fields
-
-
-def _starts_like_data(files: Files) -> bool:
-    """Returns whether a file starts like an .npz, an .npy or a pickle."""
-    with files.open(0) as handle:
-        return handle.read(6).startswith((b"PK", b"\x93NUMPY", b"\x80"))
-
-
-def _as_float64(path: str | Path, name: str, value: NDArray[Any]) -> NDArray[np.float64]:
-    if value.dtype.kind not in "fiu":
-        raise InputError(f"{name} in the statistics file {path} has dtype {value.dtype}; it should be float64")
-    return value.astype(np.float64)
 
 
 def _definition(path: str | Path, value: NDArray[Any]) -> Definition:
@@ -307,13 +291,7 @@ def _text(path: str | Path, value: NDArray[Any]) -> str:
     return str(value)
 
 
-def _count(path: str | Path, value: NDArray[Any]) -> int:
-    if value.dtype.kind not in "iu" or value.ndim != 0 or int(value) < 1:
-        raise InputError(f"the statistics file {path} has a count that is not a positive integer")
-    return int(value)
-
-
-def _order(path: str | Path, value: NDArray[Any], count: int | None) -> NDArray[np.int64]:
+def _order(path: str, value: NDArray[Any], count: int | None) -> NDArray[np.int64]:
     if value.dtype.kind not in "iu" or value.shape != (count,):
         raise InputError(f"the statistics file {path} has an order that is not one integer per image")
     return value.astype(np.int64)

@@ -100,7 +100,7 @@ def test_a_signal_before_the_rendezvous_is_named_in_the_json(
 ) -> None:
     monkeypatch.setattr("fidtool.distributed.signals._first", signal.SIGTERM)
     monkeypatch.setattr(
-        "fidtool.pipeline.inputs.require_exists", lambda paths: (_ for _ in ()).throw(KeyboardInterrupt)
+        "fidtool.pipeline.opened.require_exists", lambda paths: (_ for _ in ()).throw(KeyboardInterrupt)
     )
     with pytest.raises(SystemExit) as ended:
         main(["compute", "real", "fake", "--json"])

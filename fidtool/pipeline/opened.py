@@ -1,0 +1,147 @@
+"""What the path of a set holds: images, statistics, or both; in a file, a folder, a store or a published reference."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from fidtool.errors import InputError, RunError
+from fidtool.pipeline.needs import SetNeeds
+from fidtool.settings import Settings
+from fidtool.sources.contents import Files, LocalFiles, StoreError
+from fidtool.sources.folder import STDIN, is_pattern
+from fidtool.sources.image_set import ImageSet
+from fidtool.sources.opening import STATISTICS_SUFFIXES, local_paths, open_images, split_key, suffix_of
+from fidtool.sources.reference_files import fetch
+from fidtool.sources.references import FEATURES as PUBLISHED_FEATURES
+from fidtool.sources.references import IMAGES as PUBLISHED_IMAGES
+from fidtool.sources.references import is_reference, named_reference
+from fidtool.sources.remote import remote_files
+from fidtool.sources.store_requests import is_remote
+from fidtool.statistics.layouts import layout_of, with_protocol
+from fidtool.statistics.set_statistics import Statistics, with_features
+from fidtool.statistics.statistics_file import read_statistics
+
+
+class Opened(NamedTuple):
+    """What a path holds.
+
+    Attributes:
+        images: its images; None for statistics alone. If there are both, the images give what the statistics lack.
+        file: its statistics; None for images alone.
+        reference: name of the published reference; empty if the path names none.
+        sha256: SHA-256 of each array of the reference, by its name.
+    """
+
+    images: ImageSet | None = None
+    file: Statistics | None = None
+    reference: str = ""
+    sha256: Mapping[str, str] = {}
+
+
+class Messages(NamedTuple):
+    """Where messages go: ``say`` prints progress, ``warn`` takes warnings about the result."""
+
+    say: Callable[[str], None]
+    warn: Callable[[str], None]
+
+
+def open_source(path: str, settings: Settings, needs: SetNeeds, messages: Messages) -> Opened:
+    """Opens a set of images or a statistics file, without reading any image. A published reference is downloaded.
+
+    Args:
+        path: path, URL or name of a reference, as passed by the caller.
+        settings: settings, of which ``recursive``, ``value_range``, ``float_to_byte`` and ``extractor`` are used.
+        needs: what is needed of the set. The images of a file that has statistics as well are only opened if its
+            statistics lack something.
+        messages: takes progress of a download, and a warning if a file has images that are not used.
+
+    Raises:
+        InputError: if the path does not exist, or has neither images nor statistics.
+        RunError: if a remote store does not respond, or a download fails.
+    """
+    require_exists([path])
+    if is_reference(path):
+        return _open_reference(path, settings, needs, messages)
+    try:
+        files = _single_file(path)
+        if files is not None and (found := _open_statistics(path, files, settings, needs, messages)) is not None:
+            return found
+    except StoreError as error:
+        raise RunError(str(error)) from None
+    return Opened(open_images(path, settings.recursive, settings.floats))
+
+
+def _open_reference(path: str, settings: Settings, needs: SetNeeds, messages: Messages) -> Opened:
+    """Downloads what is needed of a reference, or of one array in it."""
+    reference, array = named_reference(path)
+    alone = array if array in (PUBLISHED_IMAGES, PUBLISHED_FEATURES) else ""
+    lacking = {*reference.arrays} - {*reference.statistics} if needs.features and not alone else set()
+    images = PUBLISHED_IMAGES in (alone, *lacking)
+    wanted = [alone] if alone else [*reference.statistics, *([PUBLISHED_IMAGES] if images else [])]
+    fetched = fetch(reference, wanted, messages.say)
+    published = Opened(reference=reference.name, sha256=fetched.sha256)
+    if images:
+        published = published._replace(images=open_images(f"{fetched.path}:{PUBLISHED_IMAGES}"))
+    if alone == PUBLISHED_IMAGES:
+        return published
+    file = read_statistics(fetched.path, needs.collected, extractor=settings.network.extractor)
+    if PUBLISHED_FEATURES in lacking:
+        further = fetch(reference, [PUBLISHED_FEATURES], messages.say)
+        file = with_features(file, read_statistics(further.path))
+        published = published._replace(sha256={**fetched.sha256, **further.sha256})
+    return published._replace(file=with_protocol(file, reference.protocol))
+
+
+def _single_file(path: str) -> Files | None:
+    """The file that ``path`` names, which may hold statistics; None if there is none, or several."""
+    name, _ = split_key(path)
+    if is_pattern(name):
+        return None
+    if not is_remote(name):
+        return LocalFiles([name]) if os.path.isfile(name) else None
+    if names_statistics(name):
+        return remote_files(name)
+    if suffix_of(name) or name.endswith("/"):
+        return None
+    try:
+        return remote_files(name)
+    except InputError:  # it is a folder, or does not exist
+        return None
+
+
+def _open_statistics(path: str, files: Files, settings: Settings, needs: SetNeeds, messages: Messages) -> Opened | None:
+    """The statistics in a file; None if it has images instead, by its content or, if that says nothing, its name."""
+    name, key = split_key(path)
+    layout = layout_of(files)
+    expected = names_statistics(name) or (layout.kind and not suffix_of(name))
+    if not (layout.statistics or (expected and not layout.images)) or (key and layout.kind != "pickle"):
+        return None
+    file = read_statistics(path, needs.collected, files, settings.network.extractor, key)
+    if layout.images and not needs.met_by(file):
+        return Opened(open_images(f"{path}:{layout.images}", settings.recursive, settings.floats), file)
+    if layout.images:
+        messages.warn(
+            f"{path} has both statistics (mu, sigma) and images ({layout.images}): using the statistics; pass "
+            f"{path}:{layout.images} to use the images"
+        )
+    return Opened(file=file)
+
+
+def names_statistics(path: str) -> bool:
+    """Whether a path names statistics by its suffix or as a reference. They are read before slow listings."""
+    name, _ = split_key(path)
+    name = name.partition("?")[0] if is_remote(name) else name
+    return is_reference(path) or name.lower().endswith(STATISTICS_SUFFIXES)
+
+
+def require_exists(paths: Sequence[str]) -> None:
+    """Raises an InputError that names the first of ``paths`` that does not exist. URLs are not requested."""
+    if list(paths).count(STDIN) > 1:
+        raise InputError(f"{STDIN} is standard input, which can only be used for one of the sets")
+    for path in paths:
+        if is_reference(path):
+            named_reference(path)
+        elif path != STDIN and not is_remote(split_key(path)[0]):
+            local_paths(path)

@@ -1,0 +1,224 @@
+"""The arrays in a statistics file by name, whether it is an ``.npz`` archive or a pickle. Its name does not matter."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.lib.npyio import NpzFile
+from numpy.typing import NDArray
+
+from fidtool.errors import InputError, option
+from fidtool.sources.contents import Files
+from fidtool.statistics.feature_buffer import Features, read_features, store_features
+from fidtool.statistics.pickled_arrays import PickledArray
+from fidtool.statistics.pickles import begins_like_pickle, read_pickle
+
+NPZ, ZIP, NPY, PICKLE = "npz", "zip", "npy", "pickle"
+HEAD = 512
+"""Number of bytes that `kind_of` needs."""
+_NAME_AT, _NAME_SIZE_AT = 30, 26
+"""Positions of a zip member's name and of the length of its name in its local header."""
+_NAMED = 12
+"""Maximum number of entries that a message names."""
+LAYOUTS = (
+    ("ref_mu", "ref_sigma"),
+    ("mu", "sigma"),
+    ("num_items", "raw_mean", "raw_cov"),
+    ("feats",),
+    ("pool_3",),
+    ("reps",),
+)
+"""The arrays that hold statistics of Inception or another network. The first that a file has all of are read."""
+_OF_INCEPTION = "fid"
+_OF_OTHERS = "fd_"
+"""EDM2's entry for Inception, and the beginning of those for other networks, such as ``fd_dinov2``."""
+_EDM2 = "EDM2 (it has {})"
+EDM2_INCEPTION = _EDM2.format(_OF_INCEPTION)
+"""What EDM2 is called as the writer of statistics of Inception."""
+
+
+def kind_of(head: bytes) -> str:
+    """Returns `NPZ`, `ZIP` for another archive, `NPY`, `PICKLE`, or an empty string, by a file's first `HEAD` bytes."""
+    if head.startswith(b"\x93NUMPY"):
+        return NPY
+    if head.startswith(b"PK"):
+        size = int.from_bytes(head[_NAME_SIZE_AT : _NAME_SIZE_AT + 2], "little")
+        return NPZ if head[_NAME_AT : _NAME_AT + size].endswith(b".npy") else ZIP
+    return PICKLE if begins_like_pickle(head) else ""
+
+
+class NamedArrays(abc.ABC):
+    """Arrays that are read when they are needed.
+
+    Attributes:
+        names: names of the arrays.
+        writer: the tool that wrote them, if the file as a whole shows it; empty otherwise.
+    """
+
+    names: Collection[str]
+    writer = ""
+
+    @abc.abstractmethod
+    def array(self, name: str) -> NDArray[Any]:
+        """Returns an array.
+
+        Raises:
+            ValueError: if it is damaged.
+        """
+
+    @abc.abstractmethod
+    def rows(self, name: str) -> Features:
+        """Returns feature vectors, see `fidtool.statistics.feature_buffer.read_features`.
+
+        Raises:
+            ValueError, RunError: see there.
+        """
+
+
+class NpzArrays(NamedArrays):
+    """The arrays in an ``.npz`` archive."""
+
+    def __init__(self, archive: NpzFile) -> None:
+        self._archive = archive
+        self.names = archive.files
+
+    def array(self, name: str) -> NDArray[Any]:
+        found: NDArray[Any] = self._archive[name]
+        return found
+
+    def rows(self, name: str) -> Features:
+        return read_features(self._archive, name)
+
+
+class PickledArrays(NamedArrays):
+    """The arrays and numbers in a pickled dict; a list of arrays is one array, divided by its first axis.
+
+    Args:
+        values: the dict.
+        handle: the file.
+        writer: see `NamedArrays`.
+    """
+
+    def __init__(self, values: Mapping[Any, Any], handle: BinaryIO, writer: str = "") -> None:
+        self._values = arrays_of(values)
+        self._handle, self.writer = handle, writer
+        self.names = [*self._values]
+
+    def array(self, name: str) -> NDArray[Any]:
+        value = self._values[name]
+        if isinstance(value, list):
+            raise ValueError(f"{name} is a list of arrays")
+        return value.read(self._handle) if isinstance(value, PickledArray) else np.asarray(value)
+
+    def rows(self, name: str) -> Features:
+        value = self._values[name]
+        parts = value if isinstance(value, list) else [value]
+        shapes = [each.shape for each in parts]
+        dims = {shape[1:] for shape in shapes}
+        if any(len(shape) != 2 or 0 in shape for shape in shapes) or len(dims) > 1:
+            shown = ", ".join(map(str, dict.fromkeys(shapes)))
+            raise ValueError(f"{name} has the shape {shown}; it should contain one row of equal length per image")
+        if any(each.dtype is None or each.dtype.kind != "f" for each in parts):
+            raise ValueError(f"{name} has dtype {parts[0].dtype}; it should contain floats")
+        ((length,),) = dims
+        count = sum(shape[0] for shape in shapes)
+        return store_features(name, count, length, (each.read(self._handle) for each in parts))
+
+
+def known_layout(names: Collection[str]) -> tuple[str, ...]:
+    """Returns the one of `LAYOUTS` that a file with arrays of these names has; empty if it has none."""
+    return next((layout for layout in LAYOUTS if {*layout} <= {*names}), ())
+
+
+def arrays_of(values: Mapping[Any, Any]) -> dict[str, Any]:
+    """Returns the items of a pickled dict that are arrays, lists of arrays or numbers."""
+    return {str(name): value for name, value in values.items() if isinstance(name, str) and _is_array(value)}
+
+
+def _is_array(value: Any) -> bool:
+    if isinstance(value, list):
+        return bool(value) and all(isinstance(each, PickledArray) for each in value)
+    return isinstance(value, (PickledArray, int, float))
+
+
+def entries_of(value: Any) -> dict[str, Mapping[Any, Any]]:
+    """Returns the statistics by name in a pickled dict of several; empty if it is none, or itself is statistics."""
+    if not isinstance(value, dict) or known_layout(arrays_of(value)):
+        return {}
+    return {str(name): each for name, each in value.items() if isinstance(each, dict) and known_layout(arrays_of(each))}
+
+
+@contextlib.contextmanager
+def open_arrays(path: str, files: Files, extractor: str, entry: str) -> Iterator[NamedArrays]:
+    """Opens a file.
+
+    Args:
+        path: path of the file, for messages.
+        files: the file.
+        extractor: the network whose statistics are read if a pickle has those of several, as EDM2's do.
+        entry: name of the statistics in a pickle that has several; empty if there is one.
+
+    Raises:
+        InputError: if the file has no named arrays, or several statistics of which none was named.
+    """
+    with files.open(0) as handle:
+        kind = kind_of(handle.read(HEAD))
+        handle.seek(0)
+        if kind == NPY:
+            raise InputError(f"{path} is a single array (.npy); a statistics file is an .npz archive with mu and sigma")
+        if kind == PICKLE:
+            yield _pickled(path, handle, extractor, entry)
+            return
+        if not kind:
+            problem = f"{path} cannot be read: it is neither an .npz archive nor a pickle of arrays"
+            raise InputError(problem, "copy or create it again")
+        if entry:
+            raise InputError(
+                f"{path} names a part of a file that is no pickle of several statistics:", f"omit :{entry}"
+            )
+        with np.load(handle, allow_pickle=False) as archive:
+            yield NpzArrays(archive)
+
+
+def _pickled(path: str, handle: BinaryIO, extractor: str, entry: str) -> PickledArrays:
+    value = read_pickle(path, handle)
+    if not isinstance(value, dict):
+        raise InputError(f"{path} is a pickle of a {type(value).__name__}; a statistics file has a dict of arrays")
+    entries = entries_of(value)
+    if not entries and not entry:
+        return PickledArrays(value, handle)
+    of_edm2 = _OF_INCEPTION in entries or any(name.startswith(_OF_OTHERS) for name in entries)
+    chosen = entry or (_of_network(path, entries, extractor) if of_edm2 else _only(path, entries))
+    if chosen not in entries:
+        raise InputError(f"{path}: the file has no statistics named {chosen}; {_listed(entries)}")
+    counted = {"count": value["num_images"]} if isinstance(value.get("num_images"), int) else {}
+    return PickledArrays({**entries[chosen], **counted}, handle, _EDM2.format(chosen) if of_edm2 else "")
+
+
+def _of_network(path: str, entries: Collection[str], extractor: str) -> str:
+    """Returns the name of EDM2's statistics for a network."""
+    wanted = _OF_INCEPTION if extractor == "inception" else f"{_OF_OTHERS}{extractor.partition(':')[0]}"
+    if wanted not in entries:
+        others = ["inception" if name == _OF_INCEPTION else name.removeprefix(_OF_OTHERS) for name in entries]
+        raise InputError(
+            f"{path} has no statistics of {extractor}; {_listed(entries)}:",
+            *(f"pass {option('extractor', name)}" for name in others[:1]),
+            setting="extractor",
+        )
+    return wanted
+
+
+def _only(path: str, entries: Collection[str]) -> str:
+    if len(entries) > 1:
+        raise InputError(f"{path} has several statistics: {_listed(entries)}:", f"name one, {path}:NAME")
+    return next(iter(entries))
+
+
+def _listed(entries: Collection[str]) -> str:
+    names = ", ".join([*entries][:_NAMED])
+    more = f" and {len(entries) - _NAMED} more" if len(entries) > _NAMED else ""
+    return f"it has {names}{more}" if entries else "it has only one, without a name"

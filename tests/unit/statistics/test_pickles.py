@@ -1,0 +1,226 @@
+"""Pickles are read without running anything: all protocols, both versions of NumPy and of Python, and hostile ones."""
+
+from __future__ import annotations
+
+import collections
+import importlib
+import io
+import pickle
+import struct
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fidtool.errors import InputError
+from fidtool.statistics import pickles
+from fidtool.statistics.pickled_arrays import PickledArray
+from fidtool.statistics.pickles import begins_like_pickle, read_pickle
+from support import hostile_pickles as hostile
+from support.hostile_pickles import REFUSED, RUNNING
+
+RANDOM = np.random.RandomState(0).standard_normal((60, 50))
+DATA: dict[str, Any] = {
+    "mu": RANDOM[0],
+    "sigma": RANDOM,
+    "by column": np.asfortranarray(RANDOM[:, :7]),
+    "every second": RANDOM[::2, ::3],
+    "read only": np.frombuffer(RANDOM.tobytes()),
+    "float32": RANDOM.astype(np.float32),
+    "half": np.float16([1, 2]),
+    "big endian": np.arange(3, dtype=">f4"),
+    "integers": np.arange(-3, 9, dtype=np.int64).reshape(3, 4),
+    "booleans": np.array([True, False]),
+    "texts": np.array(["ab", "c"]),
+    "bytes": np.array([b"x", b"yz"]),
+    "none at all": np.zeros((0, 4)),
+    "one": np.array(3.0),
+    "a NumPy number": np.float64(3.5),
+    "a NumPy integer": np.int32(-7),
+    "numbers": [0, 1, 255, 65536, -5, 2**40, -(2**70), 0.1, True, False, None],
+    "strings": ("", "ü", "x" * 300, b"", b"\xff\x00", b"x" * 300),
+    "tuples": ((), (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4)),
+    "ordered": collections.OrderedDict(b=1, a=[]),
+    "shared": [RANDOM[1], RANDOM[1]],
+}
+
+
+def plain(value: Any, handle: io.BytesIO) -> Any:
+    """Replaces the arrays in a value by what NumPy would have loaded."""
+    if isinstance(value, PickledArray):
+        return value.read(handle)
+    if isinstance(value, dict):
+        return {key: plain(each, handle) for key, each in value.items()}
+    return type(value)(plain(each, handle) for each in value) if isinstance(value, (list, tuple)) else value
+
+
+def loaded(data: bytes) -> Any:
+    handle = io.BytesIO(data)
+    return plain(read_pickle("stats.pkl", handle), handle)
+
+
+def same(found: Any, wanted: Any) -> None:
+    np.testing.assert_equal(found, wanted)
+    if isinstance(wanted, np.ndarray):
+        assert found.dtype == wanted.dtype
+        assert found.dtype.isnative == wanted.dtype.isnative
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_every_protocol_is_read(protocol: int) -> None:
+    data = pickle.dumps(DATA, protocol)
+    assert begins_like_pickle(data)
+    found = loaded(data)
+    assert list(found) == list(DATA)
+    for name, value in DATA.items():
+        same(found[name], value)
+
+
+@pytest.fixture
+def numpy_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets NumPy pickle its functions under the names that they have in the other version."""
+    core = importlib.import_module("numpy._core" if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else "numpy.core")
+    other = "numpy.core" if core.__name__ == "numpy._core" else "numpy._core"
+    for module, function in (("multiarray", "_reconstruct"), ("multiarray", "scalar"), ("numeric", "_frombuffer")):
+        monkeypatch.setattr(getattr(getattr(core, module), function), "__module__", f"{other}.{module}")
+
+
+@pytest.mark.filterwarnings("ignore:numpy.core")
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_both_versions_of_numpy_are_read(numpy_1: None, protocol: int) -> None:
+    data = pickle.dumps({"mu": RANDOM[0], "sigma": RANDOM, "count": np.int64(60)}, protocol)
+    usual = b"numpy._core" if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else b"numpy.core"
+    assert usual not in data, "it must differ from the pickles of the installed version"
+    found = loaded(data)
+    same(found["mu"], RANDOM[0])
+    same(found["sigma"], RANDOM)
+    assert found["count"] == 60
+
+
+def of_python_2(protocol: int, values: bytes) -> bytes:
+    """Returns a dict with a vector as Python 2 and NumPy 1 pickled it, whose strings are bytes."""
+
+    def quoted(content: bytes) -> bytes:
+        if protocol == 0:
+            return b"S" + repr(content)[1:].encode() + b"\n"
+        if len(content) < 256:
+            return pickle.SHORT_BINSTRING + bytes([len(content)]) + content
+        return pickle.BINSTRING + struct.pack("<i", len(content)) + content
+
+    integer = {0: lambda n: b"I%d\n" % n}.get(protocol, lambda n: pickle.BININT + struct.pack("<i", n))
+    true, false = (b"\x88", b"\x89") if protocol == 2 else (b"I01\n", b"I00\n")
+
+    def group(*items: bytes) -> bytes:
+        return b"(" + b"".join(items) + b"t"
+
+    dtype = b"cnumpy\ndtype\n" + group(quoted(b"f8"), integer(0), integer(1)) + b"R"
+    dtype += group(integer(3), quoted(b"<"), b"NNN", integer(-1), integer(-1), integer(0)) + b"b"
+    array = b"cnumpy.core.multiarray\n_reconstruct\n" + group(b"cnumpy\nndarray\n", group(integer(0)), quoted(b"b"))
+    state = group(integer(1), group(integer(len(values) // 8)), dtype, false, quoted(values))
+    flag = quoted(b"flag") + true + b"s"
+    begin = {0: b"(d", 1: b"}", 2: b"\x80\x02}"}[protocol]
+    return begin + quoted(b"mu") + array + b"R" + state + b"b" + b"s" + flag + b"."
+
+
+@pytest.mark.parametrize("count", [3, 2000])
+@pytest.mark.parametrize("protocol", [0, 1, 2])
+def test_pickles_of_python_2_are_read(protocol: int, count: int) -> None:
+    values = np.resize(RANDOM.ravel(), count)
+    data = of_python_2(protocol, values.tobytes())
+    wanted = pickle.loads(data, encoding="latin1")  # what NumPy's loader recommends for such files
+    same(wanted["mu"], values)
+    assert loaded(data).keys() == wanted.keys()
+    same(loaded(data)["mu"], values)
+    assert loaded(data)["flag"] is True
+
+
+def test_elements_stay_in_the_file() -> None:
+    """So that looking at a large file is cheap."""
+
+    class Counting(io.BytesIO):
+        read_bytes = 0
+
+        def read(self, size: int | None = -1) -> bytes:
+            data = super().read(size)
+            self.read_bytes += len(data)
+            return data
+
+    for protocol in (2, 4, 5):
+        handle = Counting(pickle.dumps({"sigma": RANDOM, "mu": RANDOM[0]}, protocol))
+        found = read_pickle("stats.pkl", handle)
+        assert handle.read_bytes < 2000 < RANDOM.nbytes
+        same(found["sigma"].read(handle), RANDOM)
+        assert handle.read_bytes > RANDOM.nbytes
+
+
+@pytest.fixture
+def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A file that exists if code in a pickle was run."""
+    trace = tmp_path / "trace"
+    hostile.write_module(tmp_path, trace)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield trace
+    sys.modules.pop(hostile.MODULE, None)
+
+
+@pytest.mark.parametrize("kind", RUNNING)
+@pytest.mark.filterwarnings("ignore:unclosed file", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_nothing_in_a_pickle_is_run(trace: Path, kind: str) -> None:
+    make, words = RUNNING[kind]
+    data = make(trace)
+    with pytest.raises(InputError) as error:
+        read_pickle("bad.pkl", io.BytesIO(data))
+    assert str(error.value).startswith("bad.pkl is a pickle and it ")
+    assert words in str(error.value)
+    assert "never loaded" in str(error.value)
+    assert hostile.MODULE not in sys.modules
+    assert not trace.exists()
+    # Python's own loader runs it; otherwise the test could not fail.
+    pickle.loads(data)
+    for _ in range(500):  # a process that was started leaves its trace later
+        if trace.exists():
+            break
+        time.sleep(0.01)
+    assert trace.exists()
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_other_pickles_are_refused(kind: str) -> None:
+    make, words = REFUSED[kind]
+    with pytest.raises(InputError) as error:
+        read_pickle("bad.pkl", io.BytesIO(make()))
+    message = str(error.value)
+    assert message.startswith(("bad.pkl is a pickle and it ", "bad.pkl is a damaged pickle: "))
+    assert words in message
+    assert len(message) < 400
+    assert message.isprintable()
+
+
+def test_the_number_of_opcodes_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pickles, "_MOST_STEPS", 50)
+    assert loaded(pickle.dumps([1.5] * 20)) == [1.5] * 20
+    with pytest.raises(InputError, match="more than 50 opcodes"):
+        loaded(pickle.dumps([1.5] * 60))
+
+
+def test_damage_anywhere_is_an_input_error_or_other_data() -> None:
+    """One bit of each byte in turn is flipped."""
+    good = pickle.dumps({"mu": np.arange(3.0), "sigma": np.eye(3), "n": 7, "kind": "x"}, 4)
+    refusals = 0
+    for place in range(len(good)):
+        for bit in (place % 8, (place + 3) % 8):
+            damaged = good[:place] + bytes([good[place] ^ (1 << bit)]) + good[place + 1 :]
+            try:
+                loaded(damaged)
+            except (InputError, ValueError):
+                refusals += 1
+    assert refusals > len(good)
+
+
+@pytest.mark.parametrize("head", [b"", b"PK\x03\x04", b"\x93NUMPY", b"\x89PNG\r\n", b"{}", b"(1, 2)", b"mu, sigma\n"])
+def test_other_files_do_not_begin_like_pickles(head: bytes) -> None:
+    assert not begins_like_pickle(head)

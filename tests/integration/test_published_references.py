@@ -1,0 +1,187 @@
+"""Named references as REAL: their protocol, images and features, and what the result says about them."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import fidtool
+from fidtool.sources.references import REFERENCES, Reference
+from support.command_line import Run
+from support.offline import needs_weights
+from support.pictures import make_pictures
+
+pytestmark = needs_weights
+
+EDM, EDM2 = REFERENCES["edm:cifar10"], REFERENCES["edm2:img64"]
+ADM, METFACES = REFERENCES["adm:imagenet64"], REFERENCES["clean-fid:metfaces-1024-train"]
+DIMS = 2048
+
+
+def statistics(seed: int, dims: int = DIMS) -> dict[str, NDArray[np.float64]]:
+    rng = np.random.RandomState(seed)
+    root = rng.randn(dims, 20) / 20
+    return {"mu": 0.4 + 0.1 * rng.randn(dims), "sigma": root @ root.T}
+
+
+def publish(place: Path, url: str, content: bytes) -> None:
+    file = place / url.partition("://")[2]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(content)
+
+
+def archive(**arrays: Any) -> bytes:
+    packed = io.BytesIO()
+    np.savez(packed, **arrays)
+    return packed.getvalue()
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A mirror, as a folder."""
+    place = tmp_path_factory.mktemp("mirror")
+    publish(place, EDM.url, archive(**statistics(0)))
+    spatial = {f"{name}_s": value for name, value in statistics(1, 2023).items()}
+    pixels = np.random.RandomState(2).randint(0, 256, (8, 64, 64, 3)).astype(np.uint8)
+    publish(place, ADM.url, archive(arr_0=pixels, **statistics(3), **spatial))
+    features = np.random.RandomState(5).rand(9, DIMS).astype(np.float32)
+    publish(place, METFACES.url, archive(mu=features.mean(axis=0), sigma=np.cov(features, rowvar=False)))
+    publish(place, METFACES.features_url, archive(feats=features))
+    publish(place, EDM2.url, pickle.dumps({"fid": statistics(6), "fd_dinov2": statistics(7, 1024), "num_images": 50}))
+    return place
+
+
+@pytest.fixture
+def mirror(published: Path, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The mirror, and a folder ``fake`` beside the test."""
+    address = published.as_uri()
+    monkeypatch.setenv("FIDTOOL_REFERENCES_URL", address)
+    environment["FIDTOOL_REFERENCES_URL"] = address
+    make_pictures(tmp_path / "fake", 6, 1)
+    return published
+
+
+def facts(outcome: Any, of: str = "real") -> dict[str, Any]:
+    (result,) = outcome.json["results"]
+    found: dict[str, Any] = result["sets"][of]
+    return found
+
+
+def test_statistics(here: Run, mirror: Path, tmp_path: Path) -> None:
+    found = here("compute", "edm:cifar10", "fake", "--json")
+    assert "taken from edm:cifar10: protocol tensorflow" in found.stderr
+    assert not [line for line in found.json["results"][0]["warnings"] if "does not state its protocol" in line]
+    np.savez(tmp_path / "plain.npz", **statistics(0))
+    plain = here("compute", "plain.npz", "fake", "--protocol", "tensorflow", "--json")
+    assert found.metrics == plain.metrics
+    assert "plain.npz does not state its protocol" in plain.stderr
+    assert facts(found)["reference"] == "edm:cifar10"
+    assert sorted(facts(found)["sha256"]) == ["mu", "sigma"]
+    with np.load(tmp_path / "plain.npz") as stored:
+        written = io.BytesIO()
+        np.save(written, stored["mu"])
+    assert facts(found)["sha256"]["mu"] == hashlib.sha256(written.getvalue()).hexdigest()
+    refused = here("compute", "edm:cifar10", "fake", "--protocol", "clean")
+    assert "use different protocols" in refused.error
+
+
+def test_a_later_run_is_offline(here: Run, mirror: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = here("compute", "EDM:CIFAR-10", "fake", "--json")
+    monkeypatch.setenv("FIDTOOL_REFERENCES_URL", "file:///nowhere")
+    again = here("compute", "edm:cifar10", "fake", "--json")
+    assert again.metrics == first.metrics
+    missing = here("compute", "edm:ffhq", "fake", "--json")
+    assert missing.status == 1
+    assert "edm:ffhq" in missing.error
+    assert "Traceback" not in missing.stderr
+
+
+def test_statistics_and_images_of_adm(here: Run, mirror: Path) -> None:
+    found = here("compute", "adm:imagenet64", "fake", "--preset", "adm", "--json")
+    assert {"fid", "sfid", "precision", "recall"} <= found.metrics.keys()
+    assert facts(found)["with_features"] == 8
+    assert sorted(facts(found)["sha256"]) == ["arr_0", "mu", "mu_s", "sigma", "sigma_s"]
+    assert facts(found)["origin"] == "ADM's evaluator (it has mu_s)"
+    (line,) = [line for line in found.stderr.splitlines() if line.startswith("fake: not comparable")]
+    assert "images of FAKE is 6 instead of 50000" in line
+    images = here("compute", "adm:imagenet64:arr_0", "fake", "--protocol", "tensorflow", "--metrics", "prdc", "--json")
+    assert images.json["results"][0]["count"]["real"] == 8
+    assert here("check", "adm:imagenet64").status == 0
+
+
+def test_features_of_clean_fid(here: Run, mirror: Path) -> None:
+    """FID from the published mean and covariance, KID from the features in another file."""
+    fid = here("compute", METFACES.name, "fake", "--json")
+    both = here("compute", METFACES.name, "fake", "--metrics", "fid,kid", "--kid-subset-size", 5, "--json")
+    assert both.metrics["fid"] == fid.metrics["fid"]
+    assert both.json["protocol"]["name"] == "clean"
+    assert facts(both)["with_features"] == 9
+    assert sorted(facts(both)["sha256"]) == ["feats", "mu", "sigma"]
+    assert facts(fid)["with_features"] is None
+
+
+def test_a_pickle_of_edm2(here: Run, mirror: Path, tmp_path: Path) -> None:
+    found = here("compute", "edm2:img64", "fake", "--preset", "edm2", "--json")
+    assert found.json["protocol"]["name"] == "tensorflow"
+    np.savez(tmp_path / "plain.npz", **statistics(6))
+    plain = here("compute", "plain.npz", "fake", "--protocol", "tensorflow", "--json")
+    assert found.metrics == plain.metrics
+
+
+def test_other_bytes_at_the_second_use(
+    here: Run, mirror: Path, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert here("compute", "edm:cifar10", "fake").status == 0
+    shutil.copytree(mirror, tmp_path / "changed")
+    publish(tmp_path / "changed", EDM.url, archive(**statistics(9)))
+    monkeypatch.setenv("FIDTOOL_REFERENCES_URL", (tmp_path / "changed").as_uri())
+    shutil.rmtree(Path(environment["FIDTOOL_CACHE"]) / "references")
+    refused = here("compute", "edm:cifar10", "fake", "--json")
+    assert refused.status == 2
+    assert "edm:cifar10" in refused.error
+    assert "fidtool refs --forget edm:cifar10" in refused.error
+    assert refused.json["results"] == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("edm:cifar", "edm:cifar10"), ("adm:imagenet-265", "adm:imagenet256"), ("edm:", "edm:cifar10")]
+)
+def test_unknown_names(here: Run, mirror: Path, typed: str, meant: str) -> None:
+    refused = here("compute", typed, "fake")
+    assert refused.status == 2
+    assert "unknown reference" in refused.error
+    assert meant in refused.error
+
+
+def test_in_python(mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    evaluation = fidtool.compute("edm:cifar10", "fake", preset="edm", cache=False)
+    (verdict,) = fidtool.verify(json.loads(json.dumps(evaluation.to_dict())))
+    found = {item.name: item.verdict for item in verdict.items}
+    assert found["reference"] == found["protocol"] == found["images of REAL"] == "yes"
+    assert found["images of FAKE"] == "no"
+
+
+@pytest.mark.parametrize("reference", [EDM, ADM], ids=lambda reference: reference.name)
+def test_several_ranks(fidtool: Run, mirror: Path, reference: Reference) -> None:
+    arguments = [
+        "compute",
+        reference.name,
+        "fake",
+        "--preset",
+        reference.name.partition(":")[0],
+        "--json",
+        "--no-cache",
+    ]
+    one, two = (fidtool(*arguments, ranks=ranks) for ranks in (None, 2))
+    assert two.metrics == one.metrics
+    assert two.json["run"]["world_size"] == 2

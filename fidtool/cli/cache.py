@@ -135,6 +135,7 @@ def _as_dict(entry: Entry) -> dict[str, Any]:
         "network": None if definition is None else definition.extractor,
         "dims": None if definition is None else definition.dims,
         "protocol": None if definition is None else definition.protocol_name,
+        "framing": summary.framing,
         "bytes": entry.size,
         "used": datetime.fromtimestamp(entry.used, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
@@ -174,7 +175,7 @@ def _row(entry: Entry) -> tuple[str, ...]:
         "?" if definition is None else definition.protocol_name or "its own",
         f"{entry.size / 2**20:.1f}",
         _age(time.time() - entry.used),
-        legible(summary.source) or "?",
+        (legible(summary.source) or "?") + (f" (framed by {summary.framing})" if summary.framing else ""),
     )
 
 

@@ -113,6 +113,7 @@ class Summary:
         with_features: the layers whose per-image features are stored.
         has_records: whether the records of the images are stored.
         arithmetic: see `Statistics`; empty if not recorded.
+        framing: see `Statistics`.
     """
 
     source: str = ""
@@ -122,6 +123,7 @@ class Summary:
     with_features: frozenset[str] = frozenset()
     has_records: bool = False
     arithmetic: Mapping[str, Any] = field(default_factory=dict)
+    framing: str | None = None
 
     @classmethod
     def of(cls, statistics: Statistics) -> Summary:
@@ -168,6 +170,7 @@ def read_summary(path: Path) -> Summary:
                 frozenset(layer for layer in layers if f"features{array_suffix(layer)}" in archive.files),
                 {*RECORD_ARRAYS} <= {*archive.files},
                 dict(run.get("arithmetic") or {}),
+                _capped(run["framing"]) if run.get("framing") else None,
             )
     except Exception:  # damaged archives and headers raise many kinds of exceptions
         return Summary()

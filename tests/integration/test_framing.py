@@ -178,6 +178,9 @@ def test_cache_distinguishes(here: Run, place: Path, expected: dict[str, float])
     assert value("--crop-fake", "EDM:48") == (expected["edm"], 0, "edm:48")
     assert value("--crop-fake", "adm:48") == (expected["adm"], 0, "adm:48")
     assert value("--crop", "adm:48", "--crop-fake", "adm:48")[1] == COUNT  # REAL's crop is its own
+    listed = here("cache", "--json").json["entries"]
+    assert {entry["framing"] for entry in listed} == {None, "adm:48", "edm:48", "adm:32"}
+    assert "photos (framed by adm:32)" in here("cache").stdout
 
 
 def test_statistics_file_remembers(here: Run, place: Path) -> None:

@@ -42,6 +42,7 @@ def table_of(facts: Facts) -> dict[str, Case]:
     _add_networks(table)
     _add_settings(table)
     _add_newer_flags(table, facts)
+    _add_published(table, facts)
     add_runs(table, facts)
     add_failures(table)
     return table.cases
@@ -234,6 +235,23 @@ def _add_newer_flags(table: Table, facts: Facts) -> None:
         both = f"compute {SETS} {I}/step100 {SMALL} -q"
         table.add("settings/formats", f"{both} --format table", f"{both} --format lines", f"{both} -o out.json")
         table.add("settings/short flags", f"stats {REAL} -o a.npz {SMALL} -q", f"check {REAL} -q")
+
+
+def _add_published(table: Table, facts: Facts) -> None:
+    """Add cases for the comparison with published values."""
+    if "--preset" in facts.flags["compute"]:
+        preset = f"compute {FEW} {LESS} --preset edm -o fid.json"
+        table.add("papers/a preset", preset, "verify fid.json", statuses=(0, 3))
+        table.add("papers/another", f"{preset} -q", "verify fid.json --preset adm --json", statuses=(0, 3))
+        table.add("papers/of stats", f"stats {FEW} -o a.npz --preset stylegan")
+        table.add("papers/presets", "presets", "presets --json", "presets adm")
+    if "--is-part-size" in facts.flags["compute"]:
+        parts = f"compute {FEW} {LESS} --metrics is --is-part-size 3 --json"
+        table.add("papers/parts", other("copy", f"{I}/classifier", "cache"), parts)
+    if "refs" in facts.commands:
+        table.add("papers/references", "refs", "refs --json", "refs edm:cifar10", "refs --forget edm:cifar10")
+        nowhere = fidtool("refs --download edm:cifar10", FIDTOOL_REFERENCES_URL="file:///nowhere")
+        table.add("papers/a download", nowhere, statuses=(1,))
 
 
 def _add_settings(table: Table) -> None:

@@ -14,6 +14,7 @@ from fidtool.features.protocol import FEATURES
 from fidtool.labels import Labels
 from fidtool.redaction import without_secrets
 from fidtool.sources.census import PassedOver
+from fidtool.statistics.set_facts import SetFacts
 
 SCHEMA = 2
 """Version of the result JSON. Version 2 renamed the Fréchet distances of features that are not Inception's 2048, which
@@ -196,47 +197,6 @@ class Exhibit:
 
 
 @dataclass(frozen=True)
-class Classes:
-    """Numbers of images per class, where folders name the classes.
-
-    Attributes:
-        number: number of classes.
-        images: number of images.
-        fewest, most: smallest and largest number of images in a class.
-        squares: sum over the classes of the squared number of images.
-    """
-
-    number: int
-    images: int
-    fewest: int
-    most: int
-    squares: int
-
-
-@dataclass(frozen=True)
-class SetFacts:
-    """What decides whether the values of a set are comparable with published ones, besides its number of images.
-
-    Attributes:
-        origin: the program that wrote its statistics file; empty if unknown, and for images.
-        reference: name of the published reference, such as ``adm:imagenet256``; empty if it is none.
-        sha256: SHA-256 of each array of the published reference, by its name.
-        with_features: number of images whose per-image features were used; None if there are none.
-        formats: number of images by file format; None if the images were not inspected.
-        sizes: number of images by width and height, such as ``256x256``: the most frequent sizes. None as above.
-        classes: images per class; None if no folders name classes, or as above.
-    """
-
-    origin: str = ""
-    reference: str = ""
-    sha256: Mapping[str, str] = field(default_factory=dict)
-    with_features: int | None = None
-    formats: Mapping[str, int] | None = None
-    sizes: Mapping[str, int] | None = None
-    classes: Classes | None = None
-
-
-@dataclass(frozen=True)
 class Comparison:
     """Results of one FAKE compared with REAL.
 
@@ -281,8 +241,8 @@ class Comparison:
     found_fake: int | None = None
     made_real: Mapping[str, Any] | None = None
     made_fake: Mapping[str, Any] | None = None
-    facts_real: SetFacts = SetFacts()
-    facts_fake: SetFacts = SetFacts()
+    facts_real: SetFacts = field(default_factory=SetFacts)
+    facts_fake: SetFacts = field(default_factory=SetFacts)
     labels: Labels = _PLAIN
     framing_real: str | None = None
     framing_fake: str | None = None

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 import os
 import traceback
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -30,23 +28,18 @@ from fidtool.pipeline.measure import Measurer
 from fidtool.record import known_settings
 from fidtool.redaction import redacted
 from fidtool.results import (
-    Classes,
     Comparison,
     Difference,
     Exhibit,
     Influence,
-    SetFacts,
     SkippedFile,
     Uncertainty,
 )
-from fidtool.sources.census import ARCHIVE_SUFFIXES
 from fidtool.sources.image_set import ImageSet
 from fidtool.statistics.moments import MeanCovariance, without
+from fidtool.statistics.set_facts import facts_of
 from fidtool.statistics.set_statistics import MeasuredSet, Statistics
 from fidtool.validation import declared, text_of
-
-_MOST_SIZES = 5
-"""Number of sizes of images that the result lists."""
 
 
 class Comparer:
@@ -157,8 +150,8 @@ class Comparer:
             found_fake=of_fake.found,
             made_real=known_settings(of_real.config),
             made_fake=known_settings(of_fake.config),
-            facts_real=_facts_of(real, *self._inputs.published(real.path)),
-            facts_fake=_facts_of(fake, *self._inputs.published(fake.path)),
+            facts_real=facts_of(real, *self._inputs.published(real.path)),
+            facts_fake=facts_of(fake, *self._inputs.published(fake.path)),
             labels=self.labels,
             framing_real=of_real.framing,
             framing_fake=of_fake.framing,
@@ -298,27 +291,6 @@ def _statistics(measured: MeasuredSet) -> Statistics:
     """The statistics of a set, on rank zero."""
     assert measured.statistics is not None
     return measured.statistics
-
-
-def _facts_of(measured: MeasuredSet, reference: str, sha256: Mapping[str, str]) -> SetFacts:
-    statistics, features = _statistics(measured), measured.features.get(FEATURES)
-    facts = SetFacts(statistics.origin, reference, sha256, None if features is None else len(features))
-    pictures = statistics.pictures
-    if pictures is None:
-        return facts
-    formats = Counter(value.decode() for value in pictures.records["format"].tolist())
-    sizes = Counter(zip(pictures.records["width"].tolist(), pictures.records["height"].tolist(), strict=True))
-    shown = {f"{width}x{height}": number for (width, height), number in sizes.most_common(_MOST_SIZES)}
-    return replace(facts, formats=dict(formats.most_common()), sizes=shown, classes=_classes_in(pictures.names))
-
-
-def _classes_in(names: Sequence[str]) -> Classes | None:
-    """The images per class, whose name is that of the first folder; None if some images are in no folder."""
-    found = Counter(name.partition("/")[0] if "/" in name else "" for name in names)
-    if any(not name or name.lower().endswith(ARCHIVE_SUFFIXES) for name in found):
-        return None
-    counts = found.values()
-    return Classes(len(found), found.total(), min(counts), max(counts), sum(count**2 for count in counts))
 
 
 def _gaussian(measured: MeasuredSet) -> MeanCovariance:

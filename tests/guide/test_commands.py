@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.metadata
 import os
+import pickle
 import re
 import shlex
 import subprocess
@@ -125,7 +126,11 @@ def _write_sources(root: Path) -> None:
     np.savez(root / "samples.npz", pixels)
     np.save(root / "floats.npy", pixels / np.float32(127.5) - 1)
     write_parquet(root / "train-0.parquet", squares, names)
-    np.savez(root / "reference.npz", mu=np.zeros(2048), sigma=np.eye(2048))  # as another tool publishes them
+    statistics = {"mu": np.zeros(2048), "sigma": np.eye(2048)}
+    np.savez(root / "reference.npz", **statistics)  # as other tools publish them
+    of_dinov2 = {"mu": np.zeros(384), "sigma": np.eye(384)}
+    (root / "img512.pkl").write_bytes(pickle.dumps({"fid": statistics, "fd_dinov2": of_dinov2, "num_images": 50_000}))
+    (root / "paper_ref_stats.pkl").write_bytes(pickle.dumps({"jit_in256_stats.npz": statistics, "other": of_dinov2}))
 
 
 @pytest.fixture(scope="module")

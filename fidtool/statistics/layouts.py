@@ -231,7 +231,7 @@ def _moments(rows: Features, ddof: int) -> tuple[NDArray[np.float64], NDArray[np
     # Features of an unknown network may have any scale.
     moments = ExactMoments(rows.shape[1], INCEPTION_FEATURE_STEP if usual else better_step(0, largest))
     for chunk in chunks:
-        moments.add(torch.from_numpy(np.ascontiguousarray(chunk)))
+        moments.add(torch.from_numpy(np.array(chunk)))  # a copy, because mapped memory cannot be written
     found = moments.mean_covariance(ddof)
     return found.mu, found.sigma
 

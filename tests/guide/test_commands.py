@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.metadata
 import os
+import pickle
 import re
 import shlex
 import subprocess
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -126,10 +128,30 @@ def _write_sources(root: Path) -> None:
     np.savez(root / "samples.npz", pixels)
     np.save(root / "floats.npy", pixels / np.float32(127.5) - 1)
     write_parquet(root / "train-0.parquet", squares, names)
-    np.savez(root / "reference.npz", mu=np.zeros(2048), sigma=np.eye(2048))  # as another tool publishes them
-    published = root / "mirror" / REFERENCES["edm:cifar10"].url.partition("://")[2]
-    published.parent.mkdir(parents=True)
-    published.write_bytes((root / "reference.npz").read_bytes())
+    statistics = {"mu": np.zeros(2048), "sigma": np.eye(2048)}
+    np.savez(root / "reference.npz", **statistics)  # as other tools publish them
+    of_dinov2 = {"mu": np.zeros(384), "sigma": np.eye(384)}
+    (root / "img512.pkl").write_bytes(pickle.dumps({"fid": statistics, "fd_dinov2": of_dinov2, "num_images": 50_000}))
+    (root / "paper_ref_stats.pkl").write_bytes(pickle.dumps({"jit_in256_stats.npz": statistics, "other": of_dinov2}))
+    _publish(root / "mirror", statistics, of_dinov2)
+
+
+def _publish(mirror: Path, statistics: dict[str, Any], of_dinov2: dict[str, Any]) -> None:
+    """Write the references that commands name, with a few images in ADM's."""
+    spatial = {"mu_s": np.zeros(2023), "sigma_s": np.eye(2023)}
+    images = np.random.RandomState(0).randint(0, 256, (8, 16, 16, 3)).astype(np.uint8)
+    arrays = {
+        "edm:cifar10": statistics,
+        "adm:imagenet256": {**statistics, **spatial, "arr_0": images},
+        "clean-fid:ffhq-1024-trainval70k": statistics,
+    }
+    for name, reference in REFERENCES.items():
+        file = mirror / reference.url.partition("://")[2]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if name in arrays:
+            np.savez(file, **arrays[name])
+        if name == "edm2:img512":
+            file.write_bytes(pickle.dumps({"fid": statistics, "fd_dinov2": of_dinov2, "num_images": 50_000}))
 
 
 @pytest.fixture(scope="module")

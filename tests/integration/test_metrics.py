@@ -11,7 +11,7 @@ import pytest
 import fidtool as package
 from fidtool.features.protocol import EMBEDDING
 from fidtool.labels import Labels
-from fidtool.statistics import statistics_file
+from fidtool.statistics import named_arrays
 from fidtool.statistics.statistics_file import read_statistics
 from support.command_line import Run
 from support.pictures import make_pictures
@@ -217,9 +217,9 @@ def test_features_in_a_file_are_read_only_if_needed(
     for folder in sets:
         assert here("stats", folder, "-o", f"{folder.name}.npz", "--extractor", TINY, *METRICS[:4]).status == 0
     read: list[str] = []
-    whole = statistics_file.read_features
+    whole = named_arrays.read_features
     monkeypatch.setattr(
-        statistics_file, "read_features", lambda archive, name: (read.append(name), whole(archive, name))[1]
+        named_arrays, "read_features", lambda archive, name: (read.append(name), whole(archive, name))[1]
     )
     (name,) = here("compute", "real.npz", "fake.npz", "--json").metrics
     assert name == "fd_tiny_network_py_network", (

@@ -1,0 +1,213 @@
+"""Statistics files of other tools on the command line: names, protocols, metrics of their features, remote files."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fidtool
+from fidtool.features.protocol import SPATIAL_DIMS
+from support.command_line import Run
+from support.http_store import http_store
+from support.layouts import LAYOUTS, WITH_FEATURES, edm2, features, gaussian, pickled, stylegan, write_layout
+from support.pictures import make_pictures
+
+ROWS, OTHERS = features(), features(50, seed=1, shift=0.3)
+SMALL = ("--metrics", "fid,kid,prdc", "--kid-subset-size", 20, "--kid-subsets", 5, "--nearest-k", 3)
+
+
+def expected(ddof: int = 1) -> float:
+    one, other = gaussian(ROWS, ddof), gaussian(OTHERS)
+    return fidtool.frechet_distance(one["mu"], one["sigma"], other["mu"], other["sigma"])
+
+
+@pytest.fixture(autouse=True)
+def fake(environment: dict[str, str], tmp_path: Path) -> None:
+    np.savez(tmp_path / "fake.npz", **gaussian(OTHERS))
+
+
+@pytest.mark.parametrize(
+    ("layout", "name"),
+    [("EDM2", "ref.pkl"), ("StyleGAN", "ref.pkl"), ("EDM2", "ref.npz"), ("MeanFlow", "ref.pkl"), ("score_sde", "ref")],
+)
+def test_a_file_is_recognised_by_its_content(here: Run, tmp_path: Path, layout: str, name: str) -> None:
+    write_layout(layout, tmp_path / name, ROWS)
+    for arguments in ((name, "fake.npz"), ("fake.npz", name)):
+        done = here("compute", *arguments, "--json")
+        assert done.fid == pytest.approx(expected(ddof=0 if layout == "StyleGAN" else 1), rel=1e-12)
+        assert f"{name} does not state its protocol" in done.stderr
+
+
+def test_one_of_several_statistics_is_named(here: Run, tmp_path: Path) -> None:
+    bundle = {"jit_in256_stats.npz": gaussian(ROWS), "clip_in256_stats.npz": gaussian(features(30, 5))}
+    pickled(bundle)(tmp_path / "paper.pkl")
+    done = here("compute", "paper.pkl:jit_in256_stats.npz", "fake.npz", "--json")
+    assert done.fid == pytest.approx(expected(), rel=1e-12)
+    assert done.json["results"][0]["real"] == "paper.pkl:jit_in256_stats.npz"
+    both = here("compute", "fake.npz", "paper.pkl:jit_in256_stats.npz", "paper.pkl:jit_in256_stats.npz", "--json")
+    assert len(both.json["results"]) == 2
+    for path, words in (
+        (
+            "paper.pkl",
+            "has several statistics: it has jit_in256_stats.npz, clip_in256_stats.npz: name one, paper.pkl:NAME",
+        ),
+        ("paper.pkl:none", "no statistics named none"),
+        ("none.pkl:jit", "no such file or folder: none.pkl:jit"),
+        ("fake.npz:mu", "mu in fake.npz has the shape 8"),
+    ):
+        refused = here("compute", path, "fake.npz")
+        assert (refused.status, refused.stdout) == (2, "")
+        assert words in refused.error
+
+
+def test_the_network_selects_an_entry(here: Run, tmp_path: Path) -> None:
+    pickled(edm2(ROWS, features(40, 5)))(tmp_path / "img512.pkl")
+    pickled(edm2(ROWS))(tmp_path / "img64.pkl")
+    found = here("compute", "img512.pkl", "img512.pkl", "--extractor", "dinov2", "--json")
+    assert found.status == 0, found.stderr
+    other = here("compute", "img512.pkl", "fake.npz", "--extractor", "dinov2")
+    assert "fake.npz has features of 8 dimensions, but img512.pkl has 5" in other.error
+    refused = here("compute", "img64.pkl", "fake.npz", "--extractor", "dinov2")
+    assert refused.status == 2
+    assert "img64.pkl has no statistics of dinov2; it has fid: pass --extractor inception" in refused.error
+
+
+@pytest.mark.parametrize("layout", WITH_FEATURES)
+def test_features_serve_every_metric(here: Run, tmp_path: Path, layout: str) -> None:
+    """The values are those of fidtool's own file with the same features."""
+    write_layout(layout, tmp_path / "real.npz", ROWS)
+    write_layout("clean-fid for KID", tmp_path / "other.npz", OTHERS)
+    for name in ("real", "other"):
+        found = fidtool.read_statistics(tmp_path / f"{name}.npz")
+        fidtool.write_statistics(tmp_path / f"own-{name}.npz", found)
+    found, own = (
+        here("compute", *paths, *SMALL, "--json")
+        for paths in (("real.npz", "other.npz"), ("own-real.npz", "own-other.npz"))
+    )
+    assert len(found.metrics) == 7
+    assert found.metrics == own.metrics
+    assert found.metrics["fd_8"] == pytest.approx(expected(ddof=0 if "StyleGAN" in layout else 1), rel=1e-9)
+    assert found.json["results"][0]["count"] == {"real": len(ROWS), "fake": len(OTHERS)}
+
+
+def test_a_file_without_features_serves_only_frechet_distances(here: Run, tmp_path: Path) -> None:
+    pickled(stylegan(ROWS))(tmp_path / "ref.pkl")
+    refused = here("compute", "ref.pkl", "fake.npz", *SMALL)
+    assert refused.status == 2
+    assert "ref.pkl has only a mean and a covariance, but this run needs the features of each image" in refused.error
+
+
+# --- the protocol of the origin --------------------------------------------------------------------------------------
+
+
+def wide(dims: int = 2048, shift: float = 0.0) -> dict[str, Any]:
+    return {"mu": np.linspace(0, 1, dims) + shift, "sigma": np.diag(np.linspace(0.5, 1, dims))}
+
+
+def adm(shift: float = 0.0) -> dict[str, Any]:
+    return {**wide(shift=shift), **{f"{name}_s": each for name, each in wide(SPATIAL_DIMS, shift).items()}}
+
+
+ADM = "taken from adm.npz, a file of ADM's evaluator (it has mu_s): protocol tensorflow"
+
+
+def test_the_protocol_is_taken_from_adms_file(here: Run, tmp_path: Path) -> None:
+    np.savez(tmp_path / "adm.npz", **adm())
+    np.savez(tmp_path / "other.npz", **adm(0.1))
+    done = here("compute", "adm.npz", "other.npz", "--metrics", "fid,sfid", "--json")
+    assert done.metrics["fid"] == pytest.approx(2048 * 0.01, rel=1e-9)
+    assert done.metrics["sfid"] == pytest.approx(SPATIAL_DIMS * 0.01, rel=1e-9)
+    assert done.json["protocol"]["name"] == "tensorflow"
+    line = "taken from adm.npz, a file of ADM's evaluator (it has mu_s), and other.npz: protocol tensorflow"
+    assert done.json["run"]["notes"] == [line]
+    assert "does not state its protocol" not in done.stderr
+
+
+def test_images_are_measured_with_the_protocol_of_the_file(here: Run, tmp_path: Path) -> None:
+    """Its definition is that of the run."""
+    np.savez(tmp_path / "adm.npz", **adm())
+    make_pictures(tmp_path / "images", 3)
+    done = here("compute", "adm.npz", "images", "--json")
+    assert done.status == 0, done.stderr
+    assert done.json["run"]["notes"] == [ADM]
+    assert done.json["protocol"]["name"] == "tensorflow"
+    assert "does not state its protocol" not in done.stderr
+    refused = here("compute", "adm.npz", "images", "--protocol", "clean")
+    assert "this run and adm.npz use different protocols" in refused.error
+
+
+@pytest.mark.parametrize(
+    ("value", "origin", "protocol"),
+    [
+        ({"fid": wide(), "num_images": 50_000}, "EDM2 (it has fid)", "tensorflow"),
+        (
+            stylegan(features(50, 2)) | {"num_items": 5000, "raw_mean": np.zeros(2048), "raw_cov": np.eye(2048)},
+            "StyleGAN2-ADA or StyleGAN3 (it has raw_mean)",
+            "stylegan",
+        ),
+    ],
+)
+def test_the_protocol_is_taken_from_pickles(here: Run, tmp_path: Path, value: Any, origin: str, protocol: str) -> None:
+    pickled(value)(tmp_path / "ref.pkl")
+    np.savez(tmp_path / "wide.npz", **wide())
+    done = here("compute", "ref.pkl", "wide.npz")
+    assert done.status == 0, done.stderr
+    assert f"taken from ref.pkl, a file of {origin}: protocol {protocol}" in done.stderr.splitlines()
+    assert "ref.pkl does not state" not in done.stderr
+    refused = here("compute", "ref.pkl", "wide.npz", "--protocol", "clean")
+    assert f"ref.pkl was computed with the protocol {protocol}, not clean" in refused.error
+
+
+# --- other places ----------------------------------------------------------------------------------------------------
+
+
+def test_remote_files_are_recognised_by_their_content(here: Run, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    write_layout("EDM2", store / "img512.pkl", ROWS)
+    write_layout("clean-fid for KID", store / "kid", ROWS)
+    pickled({"a.npz": gaussian(ROWS), "b.npz": gaussian(OTHERS)})(store / "paper.pkl")
+    with http_store(store) as web:
+        for name in ("img512.pkl", "kid", "paper.pkl:a.npz"):
+            done = here("compute", f"{web.url}{name}", "fake.npz", "--json")
+            assert done.fid == pytest.approx(expected(), rel=1e-12)
+        missing = here("compute", f"{web.url}none.pkl", "fake.npz")
+        assert missing.status == 2
+        assert "none.pkl does not exist" in missing.error
+
+
+def test_images_are_still_images(here: Run, tmp_path: Path) -> None:
+    """An archive without statistics, and files that are recognised as neither."""
+    for name, data, words in (
+        ("weights.pt", pickle.dumps({"a": 1}, 2), "torch.save"),
+        ("ref.pkl", b"text", "ref.pkl cannot be read: it is neither an .npz archive nor a pickle of arrays"),
+        ("notes", b"text", "notes is neither a folder nor a file of a supported kind"),
+    ):
+        (tmp_path / name).write_bytes(data)
+        refused = here("compute", name, "fake.npz")
+        assert (refused.status, words in refused.error) == (2, True), refused.error
+    np.savez(tmp_path / "images.npz", np.zeros((3, 8, 8, 3), np.uint8))
+    assert "3 images" in here("check", "images.npz", "--list").stderr
+
+
+def test_training_metric_takes_every_layout(environment: dict[str, str], tmp_path: Path) -> None:
+    from fidtool.training import FrechetInceptionDistance
+
+    pickled({"a.npz": gaussian(features(50, 64)), "b.npz": gaussian(ROWS)})(tmp_path / "paper.pkl")
+    metric = FrechetInceptionDistance(64, real_statistics=f"{tmp_path}/paper.pkl:a.npz")
+    assert metric is not None
+    with pytest.raises(fidtool.InputError, match="features of 8 dimensions, but the metric's have 64"):
+        FrechetInceptionDistance(64, real_statistics=f"{tmp_path}/paper.pkl:b.npz")
+
+
+def test_every_layout_is_in_the_guide() -> None:
+    """The arrays by which they are recognised are in its table."""
+    page = (Path(fidtool.__file__).parent / "guide" / "sources.md").read_text()
+    assert [
+        word for word in ("ref_mu", "mu_s", "feats", "pool_3", "reps", "raw_mean", "fd_dinov2") if word not in page
+    ] == []
+    assert len(LAYOUTS) > 10

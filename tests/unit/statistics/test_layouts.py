@@ -1,0 +1,381 @@
+"""Statistics of other tools: every layout gives the values of its plain mean and covariance."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.lib.npyio import NpzFile
+
+import fidtool
+from fidtool.errors import InputError
+from fidtool.features.protocol import FEATURES, SPATIAL, SPATIAL_DIMS
+from fidtool.settings import Settings
+from fidtool.sources.contents import LocalFiles
+from fidtool.sources.image_set import canonical_order
+from fidtool.statistics.layouts import FileLayout, layout_of
+from fidtool.statistics.pickled_arrays import PickledArray
+from support.layouts import (
+    DDOF_0,
+    LAYOUTS,
+    WITH_FEATURES,
+    edm2,
+    features,
+    gaussian,
+    pickled,
+    stylegan,
+    write_layout,
+)
+
+ROWS = features()
+OTHER = gaussian(features(50, seed=1, shift=0.3))
+FID_DIMS = 2048
+
+
+@pytest.mark.parametrize("name", ["stats.npz", "stats.pkl", "stats.bin", "stats"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_gives_the_distance_of_its_plain_form(tmp_path: Path, layout: str, name: str) -> None:
+    """Whatever the name of the file."""
+    found = fidtool.read_statistics(write_layout(layout, tmp_path / name, ROWS))
+    wanted = gaussian(ROWS, ddof=0 if layout in DDOF_0 else 1)
+    np.testing.assert_allclose(found.mu, wanted["mu"], rtol=0, atol=1e-15)
+    np.testing.assert_allclose(found.sigma, wanted["sigma"], rtol=0, atol=2e-15)
+    np.savez(tmp_path / "plain.npz", **wanted)
+    plain = fidtool.read_statistics(tmp_path / "plain.npz")
+    one, other = (fidtool.frechet_distance(each.mu, each.sigma, OTHER["mu"], OTHER["sigma"]) for each in (found, plain))
+    assert one == pytest.approx(other, rel=1e-12)
+    assert other > 0.1
+    assert found.definition is None, "features of 8 dimensions are not Inception's"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_per_image_features_are_kept_in_canonical_order(tmp_path: Path, layout: str) -> None:
+    file = write_layout(layout, tmp_path / "stats", ROWS)
+    found, without = fidtool.read_statistics(file), fidtool.read_statistics(file, features_of=())
+    assert (without.features, without.order) == (None, None)
+    np.testing.assert_array_equal(without.sigma, found.sigma)
+    if layout not in WITH_FEATURES:
+        assert (found.features, found.order) == (None, None)
+        return
+    assert found.features is not None
+    assert found.order is not None
+    assert (found.count, found.features.dtype, found.order.dtype) == (len(ROWS), np.float32, np.int64)
+    np.testing.assert_array_equal(found.order, canonical_order(len(ROWS)))
+    np.testing.assert_array_equal(found.features, ROWS[found.order])
+
+
+@pytest.mark.parametrize("layout", WITH_FEATURES)
+def test_large_features_are_read_in_parts(tmp_path: Path, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are stored in an unnamed file of the cache."""
+    file = write_layout(layout, tmp_path / "stats", ROWS)
+    whole = fidtool.read_statistics(file)
+    monkeypatch.setenv("FIDTOOL_FEATURE_BYTES", "64")
+    monkeypatch.setenv("FIDTOOL_CACHE", str(tmp_path / "cache"))
+    found = fidtool.read_statistics(file)
+    assert isinstance(found.features, np.memmap)
+    np.testing.assert_array_equal(np.asarray(found.features), whole.features)
+    np.testing.assert_array_equal(found.sigma, whole.sigma)
+
+
+@pytest.mark.parametrize("scale", [2.0**-20, 2.0**12])
+def test_features_may_have_any_scale(tmp_path: Path, scale: float) -> None:
+    """Those of other networks do not fit Inception's feature step."""
+    np.savez(tmp_path / "reps.npz", reps=ROWS * np.float32(scale))
+    found = fidtool.read_statistics(tmp_path / "reps.npz")
+    np.testing.assert_allclose(found.mu, gaussian(ROWS)["mu"] * scale, rtol=1e-6)
+    np.testing.assert_allclose(found.sigma, gaussian(ROWS)["sigma"] * scale**2, rtol=1e-5, atol=1e-6 * scale**2)
+
+
+COUNTS = {"EDM2": len(ROWS), "EDM2 of Inception": len(ROWS), **dict.fromkeys((*DDOF_0, *WITH_FEATURES), len(ROWS))}
+ORIGINS = {
+    "MeanFlow": "MeanFlow's code (it has ref_mu)",
+    "clean-fid for KID": "clean-fid (it has feats)",
+    "score_sde": "score_sde (it has pool_3)",
+    "dgm-eval": "dgm-eval (it has reps)",
+    "EDM2": "EDM2 (it has fid)",
+    "StyleGAN": "StyleGAN2-ADA or StyleGAN3 (it has raw_mean)",
+    "mu and sigma": "",
+    "ADM": "",
+    "FD-Loss of one": "",
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_count_and_origin(tmp_path: Path, layout: str) -> None:
+    found = fidtool.read_statistics(write_layout(layout, tmp_path / "stats", ROWS))
+    assert found.count == COUNTS.get(layout)
+    if layout in ORIGINS:
+        assert found.origin == ORIGINS[layout]
+
+
+# --- the protocol that follows from the origin -----------------------------------------------------------------------
+
+
+def wide(dims: int = FID_DIMS) -> dict[str, Any]:
+    """Returns a mean and a covariance that are quickly written and read."""
+    return {"mu": np.linspace(0, 1, dims), "sigma": np.diag(np.linspace(0.5, 1, dims))}
+
+
+def adm(dims: int = FID_DIMS, spatial: int = SPATIAL_DIMS) -> dict[str, Any]:
+    return {**wide(dims), **{f"{name}_s": each for name, each in wide(spatial).items()}}
+
+
+def of_stylegan(dims: int = FID_DIMS) -> dict[str, Any]:
+    return stylegan(features(4, 2)) | {"raw_mean": np.ones(dims), "raw_cov": np.eye(dims), "num_features": dims}
+
+
+PROTOCOLS: dict[str, tuple[Any, str | None]] = {
+    "ADM": (adm(), "tensorflow"),
+    "ADM with another layer": (adm(spatial=7), None),
+    "EDM2": ({"fid": wide(), "num_images": 50_000}, "tensorflow"),
+    "EDM2 of another network": ({"fid": wide(64)}, None),
+    "StyleGAN": (of_stylegan(), "stylegan"),
+    "StyleGAN's VGG": (of_stylegan(512), None),
+    "mu and sigma": (wide(), None),
+    "ref_mu": ({f"ref_{name}": each for name, each in wide().items()}, None),
+}
+
+
+@pytest.mark.parametrize("kind", PROTOCOLS)
+def test_protocol_follows_from_the_origin(tmp_path: Path, kind: str) -> None:
+    value, protocol = PROTOCOLS[kind]
+    pickled(value)(tmp_path / "stats")
+    found = fidtool.read_statistics(tmp_path / "stats")
+    if protocol is None:
+        assert {layer.definition for layer in found.layers.values()} == {None}
+        return
+    definition = found.definition
+    assert definition is not None
+    assert (definition.protocol_name, definition.standard, definition.dims) == (protocol, True, FID_DIMS)
+    assert definition.ddof == (0 if protocol == "stylegan" else 1)
+    if SPATIAL in found.layers:
+        spatial = found.layers[SPATIAL].definition
+        assert spatial is not None
+        assert (spatial.protocol_name, spatial.dims) == (protocol, SPATIAL_DIMS)
+
+
+def test_a_definition_in_the_file_takes_precedence(tmp_path: Path) -> None:
+    """fidtool's own files may have the arrays of ADM's."""
+    pickled(adm())(tmp_path / "adm.pkl")
+    found = fidtool.read_statistics(tmp_path / "adm.pkl")
+    assert found.definition is not None
+    clean = replace(found.definition, resize="bicubic-antialias")
+    layers = {**found.layers, FEATURES: replace(found.layers[FEATURES], definition=clean)}
+    fidtool.write_statistics(tmp_path / "own.npz", replace(found, layers=layers))
+    again = fidtool.read_statistics(tmp_path / "own.npz")
+    assert (again.definition, again.origin) == (clean, "")
+
+
+# --- several statistics in one file ----------------------------------------------------------------------------------
+
+DINO = features(40, 5, seed=3)
+BUNDLE = {"jit_in256_stats.npz": gaussian(ROWS), "clip_in256_stats.npz": gaussian(DINO), "note": "x"}
+
+
+def test_an_entry_is_chosen_by_the_network(tmp_path: Path) -> None:
+    pickled(edm2(ROWS, DINO))(tmp_path / "img512.pkl")
+    for extractor, rows, entry in (("inception", ROWS, "fid"), ("dinov2", DINO, "fd_dinov2")):
+        for found in (
+            fidtool.read_statistics(tmp_path / "img512.pkl", extractor=extractor),
+            fidtool.read_statistics(f"{tmp_path}/img512.pkl:{entry}"),
+            fidtool.read_statistics(tmp_path / "img512.pkl", key=entry),
+        ):
+            np.testing.assert_array_equal(found.mu, gaussian(rows)["mu"])
+            assert (found.count, found.origin) == (len(ROWS), f"EDM2 (it has {entry})")
+    assert fidtool.read_statistics(tmp_path / "img512.pkl", extractor="dinov2:vitl14").dims == 5
+    with pytest.raises(InputError, match=r"no statistics of clip; it has fid, fd_dinov2: pass extractor='inception'"):
+        fidtool.read_statistics(tmp_path / "img512.pkl", extractor="clip")
+    pickled(edm2(ROWS))(tmp_path / "img64.pkl")
+    with pytest.raises(InputError, match="no statistics of dinov2:vitl14; it has fid"):
+        fidtool.read_statistics(tmp_path / "img64.pkl", extractor="dinov2:vitl14")
+
+
+def test_an_entry_is_chosen_by_its_name(tmp_path: Path) -> None:
+    pickled(BUNDLE)(tmp_path / "paper_ref_stats.pkl")
+    path = f"{tmp_path}/paper_ref_stats.pkl"
+    assert fidtool.read_statistics(f"{path}:clip_in256_stats.npz").dims == DINO.shape[1]
+    assert fidtool.read_statistics(path, key="jit_in256_stats.npz").dims == ROWS.shape[1]
+    with pytest.raises(InputError, match=r"jit_in256_stats.npz, clip_in256_stats.npz: name one, .*_stats.pkl:NAME$"):
+        fidtool.read_statistics(path)
+    with pytest.raises(InputError, match="no statistics named none; it has jit_in256_stats"):
+        fidtool.read_statistics(f"{path}:none")
+    with pytest.raises(InputError, match="has several"):
+        fidtool.read_statistics(path, extractor="clip")
+    (tmp_path / "bundle").write_bytes((tmp_path / "paper_ref_stats.pkl").read_bytes())
+    assert fidtool.read_statistics(f"{tmp_path}/bundle:jit_in256_stats.npz").dims == ROWS.shape[1]
+
+
+def test_a_name_needs_several_statistics(tmp_path: Path) -> None:
+    np.savez(tmp_path / "plain.npz", **gaussian(ROWS))
+    pickled(gaussian(ROWS))(tmp_path / "plain.pkl")
+    with pytest.raises(InputError, match="omit :x"):
+        fidtool.read_statistics(tmp_path / "plain.npz", key="x")
+    with pytest.raises(InputError, match="no statistics named x; it has only one, without a name"):
+        fidtool.read_statistics(tmp_path / "plain.pkl", key="x")
+
+
+# --- what a file holds -----------------------------------------------------------------------------------------------
+
+
+def layout(file: Path) -> FileLayout:
+    return layout_of(LocalFiles([str(file)]))
+
+
+@pytest.mark.parametrize("kind", LAYOUTS)
+def test_files_are_recognised_without_reading_them(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write_layout(kind, tmp_path / "stats", ROWS)
+    monkeypatch.delattr(NpzFile, "__getitem__")
+    monkeypatch.delattr(PickledArray, "read")
+    found = layout(file)
+    assert found.kind == ("npz" if file.read_bytes().startswith(b"PK") else "pickle")
+    assert (found.statistics, found.images) == (True, "")
+    assert found.features == ({FEATURES} if kind in WITH_FEATURES else set())
+    assert found.entries == {"EDM2": ("fid", "fd_dinov2"), "EDM2 of Inception": ("fid",)}.get(
+        kind, ("jit_in256_stats.npz",) if "FD-Loss" in kind else ()
+    )
+
+
+IMAGES = np.zeros((3, 8, 8, 3), np.uint8)
+HOLDING: dict[str, tuple[dict[str, Any], bool, str]] = {
+    "images": ({"arr_0": IMAGES}, False, "arr_0"),
+    "images of another name": ({"samples": IMAGES, "labels": np.arange(3)}, False, "samples"),
+    "both": ({**gaussian(ROWS), "arr_0": IMAGES}, True, "arr_0"),
+    "features and images": ({"feats": ROWS, "images": IMAGES}, True, "images"),
+    "images named like features": ({"reps": IMAGES}, False, "reps"),
+    "half of the statistics": ({"mu": np.zeros(3), "arr_0": IMAGES}, True, "arr_0"),
+    "neither": ({"labels": np.arange(3)}, False, ""),
+}
+
+
+@pytest.mark.parametrize("kind", HOLDING)
+@pytest.mark.parametrize("name", ["x.npz", "x"])
+def test_archives_may_have_statistics_and_images(tmp_path: Path, kind: str, name: str) -> None:
+    arrays, statistics, images = HOLDING[kind]
+    np.savez(tmp_path / "made.npz", **arrays)
+    found = layout((tmp_path / "made.npz").rename(tmp_path / name))
+    assert (found.kind, found.statistics, found.images) == ("npz", statistics, images)
+
+
+def test_own_files_have_features_of_their_layers(tmp_path: Path) -> None:
+    layers = {
+        FEATURES: fidtool.LayerStatistics(**gaussian(ROWS), features=ROWS),
+        SPATIAL: fidtool.LayerStatistics(**gaussian(DINO)),
+    }
+    fidtool.write_statistics(tmp_path / "own.npz", fidtool.Statistics(layers, len(ROWS)))
+    assert layout(tmp_path / "own.npz") == FileLayout(kind="npz", statistics=True, features=frozenset({FEATURES}))
+
+
+@pytest.mark.parametrize("data", [b"", b"text", b"\x89PNG\r\n\x1a\n", b"PK\x03\x04", b"\x80\x04broken"])
+def test_other_files_hold_nothing(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "x").write_bytes(data)
+    found = layout(tmp_path / "x")
+    assert (found.statistics, found.images, found.features) == (False, "", frozenset())
+    assert layout(tmp_path / "missing") == FileLayout()
+
+
+# --- malformed files -------------------------------------------------------------------------------------------------
+
+
+def changed(**items: Any) -> Callable[[Path], object]:
+    """Writes StyleGAN's statistics with changes; None leaves an item out."""
+    value = {**stylegan(ROWS, kept=True), **items}
+    return pickled({name: each for name, each in value.items() if each is not None})
+
+
+def archived(**arrays: Any) -> Callable[[Path], object]:
+    def write(file: Path) -> None:
+        with open(file, "wb") as handle:
+            np.savez(handle, **arrays)
+
+    return write
+
+
+def spoiled(rows: Any, value: float) -> Any:
+    found = rows.copy()
+    found.flat[3] = value
+    return found
+
+
+MALFORMED: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no images": (changed(num_items=0), "has a num_items that is not a positive integer"),
+    "half an image": (changed(num_items=0.5), "has a num_items that is not a positive integer"),
+    "more images than an integer": (changed(num_items=2**70), "has a num_items that is not a positive integer"),
+    "sums of other dims": (
+        changed(raw_mean=np.zeros(3)),
+        r"has raw_mean of shape \(3,\) and raw_cov of shape \(8, 8\)",
+    ),
+    "sums with NaN": (changed(raw_cov=spoiled(np.eye(8), np.nan)), "contains NaN or infinite values"),
+    "sums that are not symmetric": (changed(raw_cov=np.triu(np.ones((8, 8)))), "raw_cov in bad is not a covariance"),
+    "a mean that is too large": (changed(raw_mean=np.full(8, 1e6)), "sigma in bad is not a covariance"),
+    "sums of words": (changed(raw_mean="x"), "it contains "),
+    "neither sums nor features": (
+        changed(capture_mean_cov=False, all_features=[]),
+        "neither sums nor features of its 60 images",
+    ),
+    "features of fewer images": (changed(all_features=[ROWS[:7]]), "has features of 7 images, but 60 images"),
+    "features of other dims": (changed(all_features=[ROWS[:, :5]]), "has features of 5 dims, but sums of 8"),
+    "features of two lengths": (changed(all_features=[ROWS[:7], ROWS[7:, :5]]), r"the shape \(7, 8\), \(53, 5\)"),
+    "features of words": (changed(all_features=[np.array([["a"]])]), "all_features has dtype <U1"),
+    "a list for the sums": (changed(raw_cov=[np.eye(8)]), "raw_cov is a list of arrays"),
+    "one row of features": (archived(feats=np.zeros(8)), r"feats has shape \(8,\)"),
+    "no row of features": (archived(pool_3=np.zeros((0, 8))), r"pool_3 has shape \(0, 8\)"),
+    "features with NaN": (archived(reps=spoiled(ROWS, np.nan)), "reps contains NaN or infinite values"),
+    "integers for features": (archived(feats=ROWS.astype(int)), "it should contain floats"),
+    "objects for features": (archived(feats=np.array([{}], dtype=object)), "feats has shape"),
+    "NaN in ref_mu": (archived(ref_mu=np.full(2, np.nan), ref_sigma=np.eye(2)), "contains NaN"),
+    "an asymmetric ref_sigma": (
+        archived(ref_mu=np.zeros(2), ref_sigma=np.triu(np.ones((2, 2)))),
+        "ref_sigma in bad is not a covariance",
+    ),
+    "a ref_sigma of another shape": (archived(ref_mu=np.zeros(2), ref_sigma=np.eye(3)), r"ref_mu of shape \(2,\)"),
+    "half of MeanFlow's": (archived(ref_mu=np.zeros(2)), "has no mu and no sigma; it contains ref_mu"),
+    "a pickled list": (pickled([1, 2]), "is a pickle of a list"),
+    "a pickle without arrays": (pickled({"a": 1}), "has no mu and no sigma; it contains a"),
+    "pickled objects": (pickled({"mu": np.array([{}], dtype=object)}), "never loaded"),
+    "a pickle cut off": (lambda file: file.write_bytes(pickle.dumps(gaussian(ROWS))[:-40]), "is a damaged pickle"),
+    "a mean of words": (
+        pickled({"mu": np.array(["a"]), "sigma": np.eye(1)}),
+        "mu in the statistics file bad has dtype",
+    ),
+    "EDM2 of NaN": (pickled({"fid": {"mu": np.full(2, np.nan), "sigma": np.eye(2)}}), "contains NaN"),
+    "EDM2 of no images": (pickled({"fid": gaussian(ROWS), "num_images": 0}), "a count that is not a positive integer"),
+    "a text": (lambda file: file.write_text("mu, sigma"), "neither an .npz archive nor a pickle of arrays"),
+}
+
+
+@pytest.mark.parametrize("kind", MALFORMED)
+def test_malformed_statistics_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    write, words = MALFORMED[kind]
+    write(Path("bad"))
+    with pytest.raises(InputError, match=words) as error:
+        fidtool.read_statistics("bad")
+    assert "bad" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_rounding_does_not_make_a_variance_negative(tmp_path: Path) -> None:
+    rows = features(999)
+    rows[:, 2] = 1 / 3
+    pickled(stylegan(rows))(tmp_path / "stats.pkl")
+    assert fidtool.read_statistics(tmp_path / "stats.pkl").sigma[2, 2] == 0
+
+
+def test_statistics_of_another_tool_can_be_written_again(tmp_path: Path) -> None:
+    """The features stay in canonical order."""
+    found = fidtool.read_statistics(write_layout("clean-fid for KID", tmp_path / "kid.npz", ROWS))
+    fidtool.write_statistics(tmp_path / "own.npz", found)
+    again = fidtool.read_statistics(tmp_path / "own.npz")
+    np.testing.assert_array_equal(again.features, found.features)
+    np.testing.assert_array_equal(again.sigma, found.sigma)
+    assert again.order is None
+
+
+def test_the_default_network_is_inception() -> None:
+    """The reader's default is the name that the settings use."""
+    assert Settings().network.extractor == "inception"

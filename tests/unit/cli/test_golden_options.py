@@ -23,6 +23,8 @@ LEAST = {
     "protocols": [],
     "metrics": [],
     "refs": [],
+    "presets": [],
+    "verify": ["fid.json"],
     "demo": [],
     "guide": [],
 }

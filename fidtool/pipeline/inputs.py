@@ -25,6 +25,7 @@ from fidtool.sources.opening import STATISTICS_SUFFIXES, local_paths, open_image
 from fidtool.sources.remote import remote_files
 from fidtool.sources.store_requests import is_remote
 from fidtool.statistics.layouts import layout_of
+from fidtool.statistics.named_arrays import PICKLE
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.statistics.statistics_file import read_statistics
 
@@ -313,7 +314,7 @@ def _open_statistics(
     name, key = split_key(path)
     layout = layout_of(files)
     expected = _named_statistics(name) or (layout.kind and not suffix_of(name))
-    if not (layout.statistics or (expected and not layout.images)) or (key and layout.kind != "pickle"):
+    if not (layout.statistics or (expected and not layout.images)) or (key and layout.kind != PICKLE):
         return None
     if layout.images:
         warn(

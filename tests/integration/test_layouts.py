@@ -32,7 +32,15 @@ def fake(environment: dict[str, str], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("layout", "name"),
-    [("EDM2", "ref.pkl"), ("StyleGAN", "ref.pkl"), ("EDM2", "ref.npz"), ("MeanFlow", "ref.pkl"), ("score_sde", "ref")],
+    [
+        ("EDM2", "ref.pkl"),
+        ("StyleGAN", "ref.pkl"),
+        ("EDM2", "ref.npz"),
+        ("MeanFlow", "ref.pkl"),
+        ("score_sde", "ref"),
+        ("mu and sigma", "ref.zip"),
+        ("EDM2", "ref.pt"),
+    ],
 )
 def test_a_file_is_recognised_by_its_content(here: Run, tmp_path: Path, layout: str, name: str) -> None:
     write_layout(layout, tmp_path / name, ROWS)

@@ -20,6 +20,7 @@ from fidtool.sources.references import is_reference, named_reference
 from fidtool.sources.remote import remote_files
 from fidtool.sources.store_requests import is_remote
 from fidtool.statistics.layouts import layout_of, with_protocol
+from fidtool.statistics.named_arrays import PICKLE
 from fidtool.statistics.set_statistics import Statistics, with_features
 from fidtool.statistics.statistics_file import read_statistics
 
@@ -116,7 +117,7 @@ def _open_statistics(path: str, files: Files, settings: Settings, needs: SetNeed
     name, key = split_key(path)
     layout = layout_of(files)
     expected = names_statistics(name) or (layout.kind and not suffix_of(name))
-    if not (layout.statistics or (expected and not layout.images)) or (key and layout.kind != "pickle"):
+    if not (layout.statistics or (expected and not layout.images)) or (key and layout.kind != PICKLE):
         return None
     file = read_statistics(path, needs.collected, files, settings.network.extractor, key)
     if layout.images and not needs.met_by(file):

@@ -149,6 +149,7 @@ def split_key(path: str) -> tuple[str, str]:
 
 def _is_keyed(name: str) -> bool:
     """Whether a file may have named parts: by its suffix or, if that says nothing, because it exists."""
-    if kind := _kind_of(suffix_of(name)):
-        return kind.keyed
+    if suffix := suffix_of(name):
+        kind = _kind_of(suffix)
+        return kind is not None and kind.keyed
     return name.lower().endswith(STATISTICS_SUFFIXES) or (not is_remote(name) and os.path.isfile(name))

@@ -26,7 +26,7 @@ _DEEPEST = 32
 _NEWEST = 5
 """The newest protocol."""
 _OPCODES = {each.code.encode("latin-1"): each for each in pickletools.opcodes}
-_BEGINNING = re.compile(rb"\x80[\x00-\x0f]|\(dp?[0-9]|\}q|ccollections\nOrderedDict\n", re.DOTALL)
+_BEGINNING = re.compile(rb"\x80[\x00-\x0f]|\(d[pSV]|\}[q(]|ccollections\nOrderedDict\n", re.DOTALL)
 
 
 def begins_like_pickle(head: bytes) -> bool:

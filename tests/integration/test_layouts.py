@@ -32,7 +32,15 @@ def fake(environment: dict[str, str], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("layout", "name"),
-    [("EDM2", "ref.pkl"), ("StyleGAN", "ref.pkl"), ("EDM2", "ref.npz"), ("MeanFlow", "ref.pkl"), ("score_sde", "ref")],
+    [
+        ("EDM2", "ref.pkl"),
+        ("StyleGAN", "ref.pkl"),
+        ("EDM2", "ref.npz"),
+        ("MeanFlow", "ref.pkl"),
+        ("score_sde", "ref"),
+        ("mu and sigma", "ref.zip"),
+        ("EDM2", "ref.pt"),
+    ],
 )
 def test_a_file_is_recognised_by_its_content(here: Run, tmp_path: Path, layout: str, name: str) -> None:
     write_layout(layout, tmp_path / name, ROWS)
@@ -45,6 +53,7 @@ def test_a_file_is_recognised_by_its_content(here: Run, tmp_path: Path, layout: 
 def test_one_of_several_statistics_is_named(here: Run, tmp_path: Path) -> None:
     bundle = {"jit_in256_stats.npz": gaussian(ROWS), "clip_in256_stats.npz": gaussian(features(30, 5))}
     pickled(bundle)(tmp_path / "paper.pkl")
+    (tmp_path / "list.txt").write_text("a.png\n")
     done = here("compute", "paper.pkl:jit_in256_stats.npz", "fake.npz", "--json")
     assert done.fid == pytest.approx(expected(), rel=1e-12)
     assert done.json["results"][0]["real"] == "paper.pkl:jit_in256_stats.npz"
@@ -57,6 +66,7 @@ def test_one_of_several_statistics_is_named(here: Run, tmp_path: Path) -> None:
         ),
         ("paper.pkl:none", "no statistics named none"),
         ("none.pkl:jit", "no such file or folder: none.pkl:jit"),
+        ("list.txt:jit", "no such file or folder: list.txt:jit"),
         ("fake.npz:mu", "mu in fake.npz has the shape 8"),
     ):
         refused = here("compute", path, "fake.npz")

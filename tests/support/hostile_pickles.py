@@ -267,6 +267,14 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
         ),
         "built twice",
     ),
+    "an array in no order": (
+        lambda: whole(call(name("numpy._core.numeric", "_frombuffer"), data(b""), dtype(), tuple_of(), text("K"))),
+        "the order K",
+    ),
+    "a number of many bytes": (
+        lambda: whole(call(name(NUMPY_2, "scalar"), dtype("S5000"), data(bytes(5000)))),
+        "has 5000 bytes",
+    ),
     "a memo beyond memory": (
         lambda: whole(pickle.NONE + pickle.LONG_BINPUT + struct.pack("<I", 2**31)),
         "number 2147483648",

@@ -157,6 +157,18 @@ def test_elements_stay_in_the_file() -> None:
         assert handle.read_bytes > RANDOM.nbytes
 
 
+def test_a_string_must_have_as_many_characters_as_the_array_has_bytes() -> None:
+    """In protocol 2 the elements are a string, whose characters have one or two bytes."""
+    handle = io.BytesIO(pickle.dumps({"mu": np.zeros(2000)}, 2))
+    (found,) = read_pickle("stats.pkl", handle).values()
+    same(found.read(handle), np.zeros(2000))
+    data = handle.getvalue()
+    handle = io.BytesIO(data[:-606] + "ÿÿÿ".encode() + data[-600:])
+    (found,) = read_pickle("stats.pkl", handle).values()
+    with pytest.raises(ValueError, match="has 15997 bytes"):
+        found.read(handle)
+
+
 @pytest.fixture
 def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A file that exists if code in a pickle was run."""

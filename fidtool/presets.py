@@ -96,7 +96,7 @@ PRESETS = {
             classes="labels drawn at random",
             notes=(
                 "EDM2 reports the minimum of three evaluations.",
-                "EDM2's FD-DINOv2 is a second run, with --extractor dinov2. Its DINOv2 resizes with torch's "
+                "EDM2's FD-DINOv2 is a second run, with the extractor dinov2. Its DINOv2 resizes with torch's "
                 "antialiased bicubic filter by default, and with Pillow, as here, for resize_mode='pil'.",
             ),
             source="NVlabs/edm2, calculate_metrics.py",
@@ -119,7 +119,7 @@ PRESETS = {
             settings={"protocol": "clean", "metrics": "fid"},
             reference="clean-fid's file of the data set",
             prefix="clean-fid",
-            notes=("clean-fid's KID (--metrics fid,kid) needs REAL's features, which its files for KID have.",),
+            notes=("clean-fid's KID needs REAL's features, which its files for KID have.",),
             source="GaParmar/clean-fid, cleanfid/fid.py",
         ),
         Preset(

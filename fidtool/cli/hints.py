@@ -27,6 +27,7 @@ _FLAGS = {
     "--kid-subset-size": "--subset-size",
     "--nearest-k": "--k -k",
     "--checkpoint": "--resume",
+    "--crop": "--center-crop --samples-resize-and-crop --transform",
 }
 """Flags of other tools, separated by spaces, by what to use instead."""
 _REMARKS = {
@@ -34,7 +35,7 @@ _REMARKS = {
     "sets are arguments without flags, as in `fidtool compute REAL FAKE`": (
         "--path1 --path2 --input1 --input2 --fdir1 --fdir2 --real --fake --ref --gen"
     ),
-    "statistics are not downloaded: write those of your real images with `fidtool stats` and pass the file as REAL": (
+    "published statistics have names, such as clean-fid:cifar10-32-train in place of REAL: see `fidtool refs`": (
         "--dataset --dataset-name --dataset-res --dataset-split"
     ),
     "use `fidtool stats IMAGES -o FILE.npz`": "--save-stats",
@@ -88,10 +89,9 @@ def misplaced_flag(flag: str, typed: Sequence[str], commands: Sequence[str]) -> 
         return f"no such option {flag}: {_SENTENCES[name]}"
     if name in _INSTEAD:
         return f"no such option {flag}: write `fidtool compute REAL FAKE`, and after it {_INSTEAD[name]}"
-    if command := _similar(flag.lstrip("-"), commands):
-        return f"no such option {flag}: did you mean '{command}'?"
-    if similar := _similar(name, ("--version", "--help")):
-        return f"no such option {flag}: did you mean {similar}?"
+    if similar := _similar(name, ("--version", "--help", *(f"--{command}" for command in commands))):
+        meant = similar if similar in ("--version", "--help") else f"'{similar[2:]}'"
+        return f"no such option {flag}: did you mean {meant}?"
     if len(typed) == 1:
         return f"no such option {flag}"
     meant = command_line(["fidtool", "compute", *typed])

@@ -35,7 +35,7 @@ _COMMANDS = {
     "demo": "Try fidtool: make two sets of images, compute their FID.",
     "guide": "Show the guide: its topics, or one of them.",
     "metrics": "List the metrics and their settings.",
-    "presets": "List the presets: settings with which published values were computed.",
+    "presets": "List the presets: the settings of published values.",
     "protocols": "List the protocols, and which tools and papers use them.",
     "refs": "List the published statistics to compare with; download them.",
     "stats": "Write the statistics of a set of images to a file.",

@@ -28,6 +28,7 @@ SCHEMA = 1
 _WHOLE_BYTES = 64 << 20
 """Size up to which a file is downloaded as a whole, even if only some of its arrays are needed."""
 _BLOCK_BYTES = 1 << 20
+_FORGET = "`fidtool refs --forget NAME`"
 _REPORT_SECONDS = 10.0
 """Seconds between two lines about the progress of a download."""
 _WAIT_SECONDS = 1800.0
@@ -340,7 +341,7 @@ def _compare(file: _Hosted, sha256: Mapping[str, str], where: str, otherwise: st
                 f"{array} of {file.name} has changed: its SHA-256 was {before.sha256} when it was first used "
                 f"({before.recorded}), and is {found} {where}:",
                 otherwise,
-                f"accept the new one with `fidtool refs --forget {file.name}` if its publishers changed it",
+                "accept the new one with {} if its publishers changed it".format(_FORGET.replace("NAME", file.name)),
             )
 
 

@@ -48,7 +48,7 @@ BY_THEMSELVES = [name for name in FILES if not any(Path(name).stem in command fo
 """Files that no command runs or imports."""
 REST = [*COMMANDS, *(f"python {name}" for name in (*SNIPPETS, *BY_THEMSELVES))]
 
-FEW = "--kid-subset-size 4 --kid-subsets 3 --nearest-k 3"
+KID = "--kid-subset-size 4 --kid-subsets 3"
 SMALLER = {
     "50000": "4",  # images: the test's folders have that many
     "--nproc-per-node=8": "--nproc-per-node=2",
@@ -221,7 +221,9 @@ def smaller(command: str) -> str:
     """Return the command with replacements that a test can run."""
     for shown, run in SMALLER.items():
         command = command.replace(shown, run)
-    return f"{command} {FEW}" if re.search(r"\bcompute .*--metrics \S*(kid|prdc|all)", command) else command
+    if not (found := re.search(r"\bcompute .*--metrics \S*(kid|prdc|all)", command)):
+        return command
+    return f"{command} --nearest-k 3{f' {KID}' if re.search('kid|all', found[0]) else ''}"
 
 
 def text_of(command: str) -> str:

@@ -15,6 +15,7 @@ import fidtool as package
 from fidtool.cli.main import main
 from support.command_line import Run, frechet
 from support.documents import checked, read_document
+from support.inside import COMMANDS
 from support.pictures import make_pictures
 from support.places import FD, SUPPORT, TINY
 from support.processes import PATIENCE
@@ -160,7 +161,7 @@ def test_help_shows_the_options_in_groups(fidtool: Run) -> None:
     assert [text.index(heading) for heading in headings] == sorted(text.index(heading) for heading in headings)
     assert text.split("Help:\n")[1].split("\n\n")[0].strip() == "-h, --help  Show this message and exit."
     summaries = fidtool("--help").stdout.split("Commands:\n")[1].splitlines()
-    assert len(summaries) == 9
+    assert len(summaries) == len(COMMANDS)
     assert [line for line in summaries if line.endswith("...")] == [], "no help text is truncated"
 
 

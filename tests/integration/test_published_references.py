@@ -5,59 +5,25 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import pickle
 import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import fidtool
-from fidtool.sources.references import REFERENCES, Reference
 from support.command_line import Run
 from support.offline import needs_weights
 from support.pictures import make_pictures
+from support.published import EDM, METFACES, archive, make_mirror, publish, statistics
 
 pytestmark = needs_weights
-
-EDM, EDM2 = REFERENCES["edm:cifar10"], REFERENCES["edm2:img64"]
-ADM, METFACES = REFERENCES["adm:imagenet64"], REFERENCES["clean-fid:metfaces-1024-train"]
-DIMS = 2048
-
-
-def statistics(seed: int, dims: int = DIMS) -> dict[str, NDArray[np.float64]]:
-    rng = np.random.RandomState(seed)
-    root = rng.randn(dims, 20) / 20
-    return {"mu": 0.4 + 0.1 * rng.randn(dims), "sigma": root @ root.T}
-
-
-def publish(place: Path, url: str, content: bytes) -> None:
-    file = place / url.partition("://")[2]
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(content)
-
-
-def archive(**arrays: Any) -> bytes:
-    packed = io.BytesIO()
-    np.savez(packed, **arrays)
-    return packed.getvalue()
 
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A mirror, as a folder."""
-    place = tmp_path_factory.mktemp("mirror")
-    publish(place, EDM.url, archive(**statistics(0)))
-    spatial = {f"{name}_s": value for name, value in statistics(1, 2023).items()}
-    pixels = np.random.RandomState(2).randint(0, 256, (8, 64, 64, 3)).astype(np.uint8)
-    publish(place, ADM.url, archive(arr_0=pixels, **statistics(3), **spatial))
-    features = np.random.RandomState(5).rand(9, DIMS).astype(np.float32)
-    publish(place, METFACES.url, archive(mu=features.mean(axis=0), sigma=np.cov(features, rowvar=False)))
-    publish(place, METFACES.features_url, archive(feats=features))
-    publish(place, EDM2.url, pickle.dumps({"fid": statistics(6), "fd_dinov2": statistics(7, 1024), "num_images": 50}))
-    return place
+    return make_mirror(tmp_path_factory.mktemp("mirror"))
 
 
 @pytest.fixture
@@ -169,19 +135,3 @@ def test_in_python(mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     found = {item.name: item.verdict for item in verdict.items}
     assert found["reference"] == found["protocol"] == found["images of REAL"] == "yes"
     assert found["images of FAKE"] == "no"
-
-
-@pytest.mark.parametrize("reference", [EDM, ADM], ids=lambda reference: reference.name)
-def test_several_ranks(fidtool: Run, mirror: Path, reference: Reference) -> None:
-    arguments = [
-        "compute",
-        reference.name,
-        "fake",
-        "--preset",
-        reference.name.partition(":")[0],
-        "--json",
-        "--no-cache",
-    ]
-    one, two = (fidtool(*arguments, ranks=ranks) for ranks in (None, 2))
-    assert two.metrics == one.metrics
-    assert two.json["run"]["world_size"] == 2

@@ -7,6 +7,7 @@ import errno
 import gc
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,6 +59,16 @@ def print_lines(lines: Sequence[str], what: str, exact: bool = False) -> None:
         print_whole(lines, exact)
     except OSError as error:
         raise RunError(f"{what} could not be written to stdout ({error.strerror or error})") from None
+
+
+WIDTH = 80
+"""Width of explanatory text in columns."""
+
+
+def paragraph(text: str, first: str, other: str) -> None:
+    """Print a text, its first line indented by ``first`` and the others by ``other``."""
+    lines = textwrap.fill(text, WIDTH, initial_indent=first, subsequent_indent=other, break_on_hyphens=False)
+    click.echo(lines)
 
 
 def columns(rows: Sequence[tuple[str, ...]]) -> list[str]:

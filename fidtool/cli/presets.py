@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from dataclasses import asdict
 
 import click
 
 from fidtool.cli.options import OnceCommand, as_flag
+from fidtool.cli.output import paragraph
 from fidtool.presets import PRESETS, Preset, preset_named
 
-_WIDTH = 80
-"""Width of the output in columns."""
 _EXAMPLES = (
     ("List the presets", "fidtool presets"),
     ("Show one: its settings and what a comparable value needs", "fidtool presets adm"),
@@ -31,9 +29,9 @@ def presets(names: tuple[str, ...], as_json: bool) -> None:
         return
     for preset in found:
         also = f" (also {', '.join(preset.other_names)})" if preset.other_names else ""
-        _paragraph(f"{preset.name}{also}: {preset.about}", "", "  ")
+        paragraph(f"{preset.name}{also}: {preset.about}", "", "  ")
         for label, text in _details(preset) if names else ():
-            _paragraph(text, f"  {label:11}", " " * 13)
+            paragraph(text, f"  {label:11}", " " * 13)
 
 
 def _details(preset: Preset) -> list[tuple[str, str]]:
@@ -48,9 +46,3 @@ def _details(preset: Preset) -> list[tuple[str, str]]:
         ("source", preset.source),
     ]
     return [(label, text) for label, text in details if text]
-
-
-def _paragraph(text: str, first: str, other: str) -> None:
-    """Print a text, its lines indented by ``first`` and ``other``."""
-    lines = textwrap.fill(text, _WIDTH, initial_indent=first, subsequent_indent=other, break_on_hyphens=False)
-    click.echo(lines)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
-
 import click
 
 from fidtool.cli.options import OnceCommand
+from fidtool.cli.output import paragraph
 
 _DIFFERENCES = (
     "EDM and EDM2 compute the FID as `tensorflow` does. EDM2's FD-DINOv2 resizes with torch's antialiased bicubic "
@@ -18,10 +17,6 @@ _DIFFERENCES = (
     "A network with its own transform (torchvision, timm, dinov2, clip) takes no protocol; its covariance is divided "
     "by n - 1.",
 )
-
-
-_WIDTH = 80
-"""Width of the output in columns."""
 
 
 _EXAMPLES = (
@@ -43,13 +38,7 @@ def protocols() -> None:
         size = f"{INCEPTION_INPUT_SIZE} x {INCEPTION_INPUT_SIZE}"
         arithmetic = f"{protocol.resize} to {size}; (x - {protocol.offset:g}) / {protocol.scale:g}; {covariance}"
         for label, text in (("method", arithmetic), ("equals", protocol.equals), ("used by", protocol.used_by)):
-            _paragraph(text, f"  {label:9}", " " * 11)
+            paragraph(text, f"  {label:9}", " " * 11)
     click.echo()
     for text in _DIFFERENCES:
-        _paragraph(text, "", "  ")
-
-
-def _paragraph(text: str, first: str, other: str) -> None:
-    """Print a text, its lines indented by ``first`` and ``other``."""
-    lines = textwrap.fill(text, _WIDTH, initial_indent=first, subsequent_indent=other, break_on_hyphens=False)
-    click.echo(lines)
+        paragraph(text, "", "  ")

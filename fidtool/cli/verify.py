@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import textwrap
-from collections.abc import Iterator
 
 import click
 
 from fidtool.cli.options import OnceCommand
+from fidtool.cli.output import paragraph
 from fidtool.comparability import Verdict
 from fidtool.comparability import verify as verdicts_on
 
 _EXIT_CODE = 3
 """Exit status if a requirement is missed, like that of a missed gate."""
-_WIDTH = 80
-"""Width of the output in columns."""
+_INDENT = " " * 12
 _EXAMPLES = (
     ("Write a result", "fidtool compute real/ fake/ --preset adm -o fid.json"),
     ("Check whether its values are comparable with those of papers", "fidtool verify fid.json"),
@@ -38,15 +36,13 @@ def verify(result: str, preset: str | None, as_json: bool) -> int:
         click.echo(json.dumps({"schema": 1, "verdicts": [verdict.to_dict() for verdict in found]}, indent=2))
     else:
         for verdict in found:
-            for line in _lines(verdict):
-                click.echo(line)
+            _print(verdict)
     return 0 if all(verdict.comparable for verdict in found) else _EXIT_CODE
 
 
-def _lines(verdict: Verdict) -> Iterator[str]:
-    yield f"{verdict.fake}: {'comparable' if verdict.comparable else 'not comparable'} with {verdict.preset}"
+def _print(verdict: Verdict) -> None:
+    click.echo(f"{verdict.fake}: {'comparable' if verdict.comparable else 'not comparable'} with {verdict.preset}")
     for item in verdict.items:
-        yield f"  {item.verdict:10}{item.name}: {item.found}"
+        paragraph(f"{item.name}: {item.found}", f"  {item.verdict:10}", _INDENT)
         if item.verdict != "yes":
-            text = f"expected: {item.expected} ({item.source})"
-            yield from textwrap.wrap(text, _WIDTH, initial_indent=" " * 12, subsequent_indent=" " * 12)
+            paragraph(f"expected: {item.expected} ({item.source})", _INDENT, _INDENT)

@@ -70,9 +70,7 @@ class Verdict:
     @property
     def line(self) -> str:
         """The verdict as one sentence."""
-        missed = [
-            f"{item.name} is {item.found} instead of {item.expected}" for item in self.items if item.verdict == NO
-        ]
+        missed = [f"{item.name}: {item.found} instead of {item.expected}" for item in self.items if item.verdict == NO]
         unknown = self.named(NOT_KNOWN)
         about = f"; not known: {', '.join(unknown)}" if unknown else ""
         if missed:

@@ -114,7 +114,7 @@ def test_each_item(name: str) -> None:
         assert item.found
         assert item.expected
         assert item.source
-        assert (f"{item.name} is {item.found} instead of {item.expected}" in verdict.line) == (item.verdict == "no")
+        assert (f"{item.name}: {item.found} instead of {item.expected}" in verdict.line) == (item.verdict == "no")
 
 
 def test_values_that_are_shown() -> None:

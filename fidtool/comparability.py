@@ -6,11 +6,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from fidtool.errors import InputError
+from fidtool.features.protocol import INCEPTION, INCEPTION_DIMS
+from fidtool.names import counted
 from fidtool.presets import PRESETS, Preset, preset_named
-from fidtool.sources.references import Reference, is_reference, named_reference
+from fidtool.sources.references import Reference, named_reference
 
 YES, NO, NOT_KNOWN = "yes", "no", "not known"
 _LOSSY = frozenset({"JPEG", "MPO", "AVIF", "WEBP"})
@@ -63,19 +65,20 @@ class Verdict:
         return [item.name for item in self.items if item.verdict == verdict]
 
     @property
-    def comparable(self) -> bool:
-        """Whether no requirement is missed. Some may be unknown."""
-        return not self.named(NO)
+    def comparable(self) -> bool | None:
+        """Whether all requirements are met; None if none is missed, but some are unknown."""
+        return False if self.named(NO) else None if self.named(NOT_KNOWN) else True
 
     @property
     def line(self) -> str:
         """The verdict as one sentence."""
         missed = [f"{item.name}: {item.found} instead of {item.expected}" for item in self.items if item.verdict == NO]
-        unknown = self.named(NOT_KNOWN)
-        about = f"; not known: {', '.join(unknown)}" if unknown else ""
+        unknown = ", ".join(self.named(NOT_KNOWN))
         if missed:
-            return f"not comparable with published values of {self.preset}: {'; '.join(missed)}{about}"
-        return f"comparable with published values of {self.preset}, as far as is known{about}"
+            rest = f"; not known: {unknown}" if unknown else ""
+            return f"not comparable with published values of {self.preset}: {'; '.join(missed)}{rest}"
+        rest = f", as far as is known; not known: {unknown}" if unknown else ""
+        return f"comparable with published values of {self.preset}{rest}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the verdict as in the JSON of ``fidtool verify``."""
@@ -87,91 +90,144 @@ class Verdict:
         }
 
 
-def verify(result: Mapping[str, Any] | str | Path, preset: str | None = None) -> list[Verdict]:
+class Result(Protocol):
+    """An evaluation, as `fidtool.compute` returns it."""
+
+    def to_dict(self) -> Mapping[str, Any]:
+        """Return the content of the result JSON."""
+
+
+def verify(result: Result | Mapping[str, Any] | str | Path, preset: str | None = None) -> list[Verdict]:
     """Check whether the values of a result are comparable with those that a preset's program gives.
 
     Args:
-        result: content of the result JSON, as `Evaluation.to_dict` returns it; or the path of the file.
-        preset: name of the preset, see ``fidtool presets``; None for that of the run.
+        result: an evaluation, the content of the result JSON, or the path of its file.
+        preset: name of the preset, see ``fidtool presets``; None for that of the run, or else of its reference.
 
     Returns:
         One verdict per FAKE.
 
     Raises:
-        InputError: if there is no such preset, the run had none and ``preset`` is None, or the result cannot be read
-            or is that of a failed run.
+        InputError: if there is no such preset, there is none of the run and ``preset`` is None, or the result cannot be
+            read, is incomplete or is that of a failed run.
     """
-    content = result if isinstance(result, Mapping) else _read(result)
+    content = _content(result)
     if not isinstance(content.get("results"), list) or not isinstance(content.get("run"), Mapping):
-        raise InputError(
-            "this is not the JSON of `fidtool compute`, which has results and run:", "pass -o FILE to compute"
-        )
+        problem = "this is not the JSON of `fidtool compute`, which has results and run:"
+        raise InputError(problem, "pass the file that its option -o wrote")
     if not content["results"]:
         reason = (content.get("exit") or {}).get("reason", "")
         raise InputError(f"the result has no values: the run failed ({reason})")
-    name = preset or (content["run"].get("config") or {}).get("preset")
-    if name is None:
-        raise InputError("the run had no preset:", f"name one of {', '.join(PRESETS)}", setting="preset")
-    return [_verdict(content, each, preset_named(name)) for each in content["results"]]
-
-
-def _read(file: str | Path) -> Mapping[str, Any]:
     try:
-        content = json.loads(Path(file).read_text(encoding="utf-8"))
+        return [_verdict(content, each, _chosen(preset, content, each)) for each in content["results"]]
+    except (TypeError, AttributeError, KeyError, ValueError) as error:  # a file that was edited
+        raise InputError(f"the result is incomplete or was changed ({type(error).__name__}: {error})") from None
+
+
+def _content(result: Result | Mapping[str, Any] | str | Path) -> Mapping[str, Any]:
+    if isinstance(result, Mapping):
+        return result
+    if not isinstance(result, (str, Path)):
+        return result.to_dict()
+    try:
+        content = json.loads(Path(result).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or f"it is not JSON ({error})"
-        raise InputError(f"{file} cannot be read: {reason}") from None
+        raise InputError(f"{result} cannot be read: {reason}") from None
     if not isinstance(content, Mapping):
-        raise InputError(f"{file} is not the JSON of `fidtool compute`")
+        raise InputError(f"{result} is not the JSON of `fidtool compute`")
     return content
 
 
+def _chosen(preset: str | None, content: Mapping[str, Any], result: Mapping[str, Any]) -> Preset:
+    name = preset or (content["run"].get("config") or {}).get("preset")
+    project = _facts(result, "real").get("reference", "").partition(":")[0]
+    if name is None and project not in PRESETS:
+        raise InputError("the run had no preset:", f"pass one of {', '.join(PRESETS)}", setting="preset")
+    return preset_named(str(name or project))
+
+
+def _facts(result: Mapping[str, Any], of: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = (result.get("sets") or {}).get(of) or {}
+    return found
+
+
 def _verdict(content: Mapping[str, Any], result: Mapping[str, Any], preset: Preset) -> Verdict:
-    facts = result.get("sets") or {}
-    real, fake = facts.get("real") or {}, facts.get("fake") or {}
-    published = named_reference(result["real"])[0] if is_reference(result["real"]) else None
+    fake, name = _facts(result, "fake"), _facts(result, "real").get("reference")
+    published = named_reference(name)[0] if name else None
     items = [
-        _equal(
-            "images of FAKE", result["count"]["fake"], published.fakes if published else preset.fakes, preset.source
-        ),
+        _fake_images(result, preset, published),
         _real_images(result, preset, published),
-        _equal("protocol", (content.get("protocol") or {}).get("name"), preset.settings["protocol"], preset.source),
+        _images_with_features(content, result, preset),
+        _network(content),
+        _protocol(content, preset),
         _settings(content, preset),
-        _reference(result, real, preset, published),
+        _reference(result, preset, published),
         _crop(result, preset, published),
         _size(fake, published),
         _formats(fake),
         _precision(content),
-        _classes(fake, preset),
+        _classes(result, preset, published),
     ]
     return Verdict(str(result.get("fake")), preset.name, tuple(item for item in items if item is not None))
 
 
 def _equal(name: str, found: Any, expected: Any, source: str) -> Item:
     verdict = NOT_KNOWN if found is None else YES if found == expected else NO
-    return Item(name, verdict, "unknown" if found is None else f"{found}", f"{expected}", source)
+    return Item(name, verdict, _shown(found), _shown(expected), source)
+
+
+def _shown(value: Any) -> str:
+    return "unknown" if value is None else f"{value:,}" if isinstance(value, int) else f"{value}"
+
+
+def _fake_images(result: Mapping[str, Any], preset: Preset, published: Reference | None) -> Item:
+    expected = published.fakes if published else preset.fakes
+    if reference := _facts(result, "fake").get("reference"):
+        return Item("images of FAKE", NO, f"the reference {reference}", "generated images", preset.source)
+    return _equal("images of FAKE", result["count"]["fake"], expected, preset.source)
 
 
 def _real_images(result: Mapping[str, Any], preset: Preset, published: Reference | None) -> Item:
     count = result["count"]["real"]
     if published is not None and published.real_images is not None:
-        expected = published.real_images
-        return _equal("images of REAL", expected if count is None else count, expected, published.source)
-    found = "unknown" if count is None else f"{count}"
-    return Item("images of REAL", NOT_KNOWN, found, "those of the published reference", preset.source)
+        number = published.real_images
+        return _equal("images of REAL", number if count is None else count, number, published.source)
+    expected = "those of the published reference" if preset.prefix else "all images of the data set"
+    return Item("images of REAL", NOT_KNOWN, _shown(count), expected, preset.source)
+
+
+def _images_with_features(content: Mapping[str, Any], result: Mapping[str, Any], preset: Preset) -> Item | None:
+    """The images of REAL for precision and recall; None if the preset or the run has none."""
+    if preset.images_with_features is None or "prdc" not in (content.get("settings") or {}):
+        return None
+    found = _facts(result, "real").get("with_features")
+    return _equal("images of REAL for precision and recall", found, preset.images_with_features, preset.source)
+
+
+def _network(content: Mapping[str, Any]) -> Item:
+    protocol = content.get("protocol") or {}
+    extractor, dims = protocol.get("extractor"), protocol.get("dims")
+    found = None if extractor is None else f"{extractor} ({dims} dimensions)"
+    expected = f"{INCEPTION} ({max(INCEPTION_DIMS)} dimensions)"
+    return _equal("network", found, expected, "the definition of the FID")
+
+
+def _protocol(content: Mapping[str, Any], preset: Preset) -> Item:
+    found = _equal("protocol", (content.get("protocol") or {}).get("name"), preset.settings["protocol"], preset.source)
+    if (content["run"].get("config") or {}).get("allow_mismatch") and found.verdict == YES:
+        return Item("protocol", NOT_KNOWN, f"{found.found}; a mismatch was allowed", found.expected, found.source)
+    return found
 
 
 def _settings(content: Mapping[str, Any], preset: Preset) -> Item | None:
     """The settings of the metrics that were computed; None if the preset has none for them."""
-    expected = {name: value for name, value in preset.settings.items() if name in _SETTINGS}
-    found = {}
-    for name in expected:
-        metric, setting = _SETTINGS[name]
-        if metric in content.get("settings", {}):
-            found[name] = content["settings"][metric].get(setting)
-    if not found:
+    computed = content.get("settings") or {}
+    names = [name for name in preset.settings if name in _SETTINGS and _SETTINGS[name][0] in computed]
+    if not names:
         return None
-    wanted = {name: expected[name] for name in found}
+    found = {name: computed[_SETTINGS[name][0]].get(_SETTINGS[name][1]) for name in names}
+    wanted = {name: preset.settings[name] for name in names}
     return _equal("settings of metrics", _listed(found), _listed(wanted), preset.source)
 
 
@@ -179,9 +235,10 @@ def _listed(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
-def _reference(result: Mapping[str, Any], real: Mapping[str, Any], preset: Preset, published: Reference | None) -> Item:
+def _reference(result: Mapping[str, Any], preset: Preset, published: Reference | None) -> Item:
     if published is None:
-        found = f"{result.get('real')}" + (f", a file of {real['origin']}" if real.get("origin") else "")
+        origin = _facts(result, "real").get("origin")
+        found = f"{result.get('real')}" + (f", a file of {origin}" if origin else "")
         return Item("reference", NOT_KNOWN, found, preset.reference, preset.source)
     if not preset.prefix:
         return Item("reference", NOT_KNOWN, published.name, preset.reference, preset.source)
@@ -192,25 +249,25 @@ def _reference(result: Mapping[str, Any], real: Mapping[str, Any], preset: Prese
 def _crop(result: Mapping[str, Any], preset: Preset, published: Reference | None) -> Item | None:
     """How REAL was cropped; None if neither the preset nor the run has a crop."""
     framing = (result.get("framing") or {}).get("real")
-    if published is not None:
+    if published is not None and framing is None:
         return Item("crop of REAL", YES, "as published", "as published", published.source)
     if framing is None and not preset.crop:
         return None
-    size = _common_size(result)
-    expected = f"{preset.crop}:{size or 'SIZE'}" if preset.crop else "none"
+    size = _common_size(_facts(result, "fake"))
+    expected = f"{preset.crop}:{size or 'SIZE'}" if preset.crop and published is None else "none"
     if framing is not None:
         name, _, side = framing.partition(":")
-        fits = name == preset.crop and (size is None or int(side) == size)
+        fits = published is None and name == preset.crop and (size is None or int(side) == size)
         return Item("crop of REAL", YES if fits else NO, framing, expected, preset.source)
-    sizes = ((result.get("sets") or {}).get("real") or {}).get("sizes")
+    sizes = _facts(result, "real").get("sizes")
     if sizes is not None and len(sizes) > 1:
         return Item("crop of REAL", NO, "none, and its images have several sizes", expected, preset.source)
     return Item("crop of REAL", NOT_KNOWN, "none by fidtool", expected, preset.source)
 
 
-def _common_size(result: Mapping[str, Any]) -> int | None:
+def _common_size(fake: Mapping[str, Any]) -> int | None:
     """Side in pixels of the images of FAKE if they are square and of one size; else None."""
-    sizes = ((result.get("sets") or {}).get("fake") or {}).get("sizes") or {}
+    sizes = fake.get("sizes") or {}
     width, _, height = next(iter(sizes), "").partition("x")
     return int(width) if len(sizes) == 1 and width == height else None
 
@@ -227,7 +284,7 @@ def _size(fake: Mapping[str, Any], published: Reference | None) -> Item | None:
 
 def _formats(fake: Mapping[str, Any]) -> Item:
     formats: Mapping[str, int] = fake.get("formats") or {}
-    found = ", ".join(f"{name} ({number})" for name, number in formats.items()) or "unknown"
+    found = ", ".join(f"{name} ({_shown(number)})" for name, number in formats.items()) or "unknown"
     lossy = _LOSSY & formats.keys()
     verdict = NOT_KNOWN if not formats or lossy == {"WEBP"} else NO if lossy else YES
     return Item("format of FAKE", verdict, found, "a lossless format", "samples are stored as PNG files or arrays")
@@ -238,15 +295,20 @@ def _precision(content: Mapping[str, Any]) -> Item:
     return _equal("precision", found, "fp32", "the reference implementations compute in float32")
 
 
-def _classes(fake: Mapping[str, Any], preset: Preset) -> Item | None:
+def _classes(result: Mapping[str, Any], preset: Preset, published: Reference | None) -> Item | None:
     """The balance of the classes of FAKE; None if the preset has none."""
     if not preset.classes:
         return None
-    classes = fake.get("classes")
+    classes = _facts(result, "fake").get("classes")
     if classes is None or classes["number"] < 2:
         return Item("classes of FAKE", NOT_KNOWN, "no folders name classes", preset.classes, preset.source)
-    number, images = classes["number"], classes["images"]
+    number, images, fewest, most = (classes[name] for name in ("number", "images", "fewest", "most"))
+    each = f"{_shown(fewest)}" if fewest == most else f"{_shown(fewest)} to {_shown(most)}"
+    found = f"{counted(number, 'class', 'classes')} with {each} images each"
+    of_real = published.classes if published else (_facts(result, "real").get("classes") or {}).get("number")
+    if of_real is not None and number != of_real:
+        return Item("classes of FAKE", NO, found, counted(of_real, "class", "classes"), preset.source)
     spread = number * classes["squares"] / images - images  # chi-squared against equal numbers
     random = spread <= number - 1 + _SIGMAS * (2 * (number - 1)) ** 0.5
-    found = f"{number} classes with {classes['fewest']} to {classes['most']} images"
-    return Item("classes of FAKE", YES if random else NO, found, preset.classes, preset.source)
+    verdict = NO if not random else NOT_KNOWN if of_real is None else YES
+    return Item("classes of FAKE", verdict, found, preset.classes, preset.source)

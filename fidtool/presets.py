@@ -23,6 +23,7 @@ class Preset:
         reference: the statistics or images of REAL.
         prefix: prefix of the named references that are expected, such as ``adm``; empty if any REAL is.
         real_images: number of real images, if it is the same for all references; None if it depends on the reference.
+        images_with_features: number of real images for precision and recall; None if it does not matter.
         crop: name of the crop of real images that are not stored in their final size; empty if there is none.
         classes: how the generated images are distributed over the classes.
         notes: what differs from the program, and what papers report in addition; one sentence each.
@@ -38,6 +39,7 @@ class Preset:
     reference: str
     prefix: str = ""
     real_images: int | None = None
+    images_with_features: int | None = None
     crop: str = ""
     classes: str = ""
     notes: tuple[str, ...] = ()
@@ -62,6 +64,7 @@ PRESETS = {
             reference="ADM's file of the data set, whose mean and covariance are of the whole training set and whose "
             "10,000 images give precision and recall",
             prefix="adm",
+            images_with_features=10_000,
             crop="adm",
             classes="labels drawn at random, or the same number of images per class",
             notes=(
@@ -115,7 +118,7 @@ PRESETS = {
         ),
         Preset(
             name="clean-fid",
-            about="clean-fid, mode clean",
+            about="the mode clean of clean-fid 0.1.35",
             settings={"protocol": "clean", "metrics": "fid"},
             reference="clean-fid's file of the data set",
             prefix="clean-fid",
@@ -124,14 +127,14 @@ PRESETS = {
         ),
         Preset(
             name="pytorch-fid",
-            about="pytorch-fid",
+            about="pytorch-fid 0.3.0",
             settings={"protocol": "pytorch-fid", "metrics": "fid"},
             reference="the real images that the paper names",
             source="mseitzer/pytorch-fid, src/pytorch_fid/fid_score.py",
         ),
         Preset(
             name="torch-fidelity",
-            about="torch-fidelity",
+            about="torch-fidelity 0.4.0",
             settings={"protocol": "tensorflow", "metrics": "fid,kid,is"},
             optional=("is",),
             reference="the real images that the paper names",

@@ -251,16 +251,6 @@ class StatisticsSettings(CheckSettings):
     cmmd_weights: Annotated[File, _of(CMMD, "weights")] = CMMD.weights
     cmmd_input_size: Annotated[int | None, _of(CMMD, "input_size")] = CMMD.input_size
     cmmd_feature_step: Annotated[int | None, _of(CMMD, "feature_step")] = CMMD.feature_step
-    crop: Annotated[
-        str | None,
-        Setting(
-            help=f"Crop and resize the images of REAL (of `stats`: IMAGES) first, as published code does: a name "
-            f"({', '.join(CROPS)}) and the side of the square in pixels, such as {EXAMPLE}.",
-            group=IMAGES,
-            metavar="NAME:SIZE",
-            shown_default="images as they are",
-        ),
-    ] = None
     on_error: Annotated[
         str,
         Setting(
@@ -279,6 +269,16 @@ class StatisticsSettings(CheckSettings):
             most=1,
         ),
     ] = 0.01
+    crop: Annotated[
+        str | None,
+        Setting(
+            help=f"Crop and resize the images of REAL, or those of `stats`, as published code does: a name "
+            f"({', '.join(CROPS)}) and the side of the square in pixels, such as {EXAMPLE}.",
+            group=IMAGES,
+            metavar="NAME:SIZE",
+            shown_default="images as they are",
+        ),
+    ] = None
     device: Annotated[
         str | None,
         Setting(help="cpu, cuda, cuda:0 or mps.", group=MACHINE, metavar="NAME", shown_default="cuda if available"),
@@ -475,7 +475,7 @@ class Settings(StatisticsSettings):
     crop_fake: Annotated[
         str | None,
         Setting(
-            help="Crop and resize the images of every FAKE first, in one of the same ways.",
+            help="The same for the images of every FAKE.",
             group=IMAGES,
             metavar="NAME:SIZE",
             shown_default="images as they are",
@@ -526,7 +526,7 @@ class Settings(StatisticsSettings):
     fail_above: Annotated[
         float | None,
         Setting(
-            help="Exit code 3 if the first requested Fréchet distance "
+            help="Exit status 3 if the first requested Fréchet distance "
             f"({', '.join(name for name, kind in BUILT_IN.items() if kind.frechet)}) is above X.",
             group=GATES,
             metavar="X",
@@ -536,7 +536,7 @@ class Settings(StatisticsSettings):
     max_duplicates: Annotated[
         float | None,
         Setting(
-            help="Exit code 3 if more than this fraction of a FAKE are duplicates of other images in it.",
+            help="Exit status 3 if more than this fraction of a FAKE are duplicates of other images in it.",
             group=GATES,
             metavar="FRACTION",
             least=0,

@@ -51,7 +51,8 @@ def compute(
 ) -> int:
     """Compute the FID and other metrics of each FAKE against REAL.
 
-    REAL and FAKE are sets of images or statistics files (.npz). A set is a folder; a .zip or .tar archive, also
+    REAL and FAKE are sets of images, statistics files (.npz .pkl) or published references such as adm:imagenet256, see
+    `fidtool refs`. A set is a folder; a .zip or .tar archive, also
     compressed; an array (.npy .npz .pt .safetensors); a .parquet file; a .txt file with a list of paths, or - for such
     a list on stdin; or a URL of any of these (s3://, https://, ...). Braces and wildcards join several files into one
     set ('shards-{000..127}.tar'). Archives are read without unpacking.

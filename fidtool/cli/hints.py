@@ -27,7 +27,7 @@ _FLAGS = {
     "--kid-subset-size": "--subset-size",
     "--nearest-k": "--k -k",
     "--checkpoint": "--resume",
-    "--crop": "--center-crop --samples-resize-and-crop --transform",
+    "--crop": "--crop-real --center-crop --samples-resize-and-crop --transform",
 }
 """Flags of other tools, separated by spaces, by what to use instead."""
 _REMARKS = {

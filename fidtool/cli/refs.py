@@ -95,7 +95,7 @@ def _forget(name: str) -> None:
 
     reference, _ = named_reference(name)
     forgotten = forget(reference)
-    click.echo(f"{reference.name}: {'deleted from' if forgotten else 'nothing is in'} the cache and the record")
+    click.echo(f"{reference.name}: {'deleted from' if forgotten else 'not in'} the cache and the record")
 
 
 def _as_dict(reference: Reference) -> dict[str, Any]:
@@ -144,8 +144,9 @@ def _details(reference: Reference) -> list[str]:
     rows = [
         ("protocol", reference.protocol or "none of fidtool's"),
         ("real images", _count(reference.real_images)),
-        ("fakes", f"{reference.fakes}, usually"),
+        ("generated", f"{reference.fakes} images, as in papers"),
         ("size", _size(reference)),
+        ("classes", "" if reference.classes is None else f"{reference.classes}"),
         ("framing", {"adm": "ADM's centre crop", "edm": "EDM's centre crop"}.get(reference.framing, "")),
         ("arrays", ", ".join(reference.arrays)),
         ("address", redacted(mirrored(reference.url))),

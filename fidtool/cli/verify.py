@@ -8,7 +8,7 @@ import click
 
 from fidtool.cli.options import OnceCommand
 from fidtool.cli.output import paragraph
-from fidtool.comparability import Verdict
+from fidtool.comparability import NOT_KNOWN, Verdict
 from fidtool.comparability import verify as verdicts_on
 
 _EXIT_CODE = 3
@@ -23,25 +23,30 @@ _EXAMPLES = (
 
 @click.command(cls=OnceCommand, examples=_EXAMPLES)
 @click.argument("result", metavar="RESULT.json")
-@click.option("--preset", metavar="NAME", help="Preset; by default, that of the run. See `fidtool presets`.")
+@click.option("--preset", metavar="NAME", help="Preset; by default that of the run, or else of its reference.")
+@click.option("--strict", is_flag=True, help="Exit status 3 also if a requirement is not known to be met.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
-def verify(result: str, preset: str | None, as_json: bool) -> int:
+def verify(result: str, preset: str | None, strict: bool, as_json: bool) -> int:
     """Check whether a result is comparable with published values: yes, no or not known for each requirement.
 
-    RESULT.json is what `compute -o` or `compute --json` wrote. Exit status: 0 nothing is missed, 2 bad usage or input,
-    3 a requirement is missed.
+    RESULT.json is what `compute -o` or `compute --json` wrote, or - for stdin. Exit status: 0 no requirement is missed,
+    2 bad usage or input, 3 a requirement is missed.
     """
-    found = verdicts_on(result, preset)
+    found = verdicts_on("/dev/stdin" if result == "-" else result, preset)
     if as_json:
         click.echo(json.dumps({"schema": 1, "verdicts": [verdict.to_dict() for verdict in found]}, indent=2))
     else:
         for verdict in found:
             _print(verdict)
-    return 0 if all(verdict.comparable for verdict in found) else _EXIT_CODE
+    missed = [verdict for verdict in found if verdict.comparable is False or (strict and verdict.comparable is None)]
+    return _EXIT_CODE if missed else 0
 
 
 def _print(verdict: Verdict) -> None:
-    click.echo(f"{verdict.fake}: {'comparable' if verdict.comparable else 'not comparable'} with {verdict.preset}")
+    outcome = "not comparable" if verdict.comparable is False else "comparable"
+    unknown = len(verdict.named(NOT_KNOWN))
+    known = f", as far as is known ({unknown} of {len(verdict.items)} not known)" if verdict.comparable is None else ""
+    click.echo(f"{verdict.fake}: {outcome} with published values of {verdict.preset}{known}")
     for item in verdict.items:
         paragraph(f"{item.name}: {item.found}", f"  {item.verdict:10}", _INDENT)
         if item.verdict != "yes":

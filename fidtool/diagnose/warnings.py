@@ -33,7 +33,7 @@ def set_warnings(sets: Mapping[str, Statistics], gaussians: Collection[str] = (F
         gaussians: layers whose mean and covariance are compared, as opposed to per-image features alone.
     """
     found = [
-        f"{name} does not state its protocol: the result is only correct if that is the protocol of this run"
+        f"{name} does not state its protocol: the result is only correct if it was made with the protocol of this run"
         for name, statistics in sets.items()
         if statistics.definition is None
     ]

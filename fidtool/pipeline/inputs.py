@@ -98,7 +98,7 @@ class Inputs:
             if (count := _image_count(opened, settings)) is not None:
                 self._counts[path] = count
         for path in self._beside:
-            self._note(f"{path}: its mean and covariance are used, and its images for what these do not contain")
+            self._note(f"{path}: Fréchet distances use its mean and covariance, other metrics its images")
         has_images = {path: path in self.streams or self._opened[path].images is not None for path in self.needs}
         if self.paths[0] in self.paths[1:] and has_images[self.paths[0]]:
             _check_one_framing(self.paths[0], settings, self.paths[0] in self.run.in_memory)
@@ -165,6 +165,8 @@ class Inputs:
             opened = open_source(path, settings, self.needs[path], messages)
         if opened.images is None:
             return opened
+        if opened.file is not None:  # its statistics are of these images as they are
+            return opened._replace(images=opened.images.draw(None, settings.seed))
         drawn = opened.images.draw(settings.num, settings.seed)
         return opened._replace(images=replace(drawn, framing=self.framing(path)))
 

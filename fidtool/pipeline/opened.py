@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from fidtool.errors import InputError, RunError
@@ -16,7 +17,7 @@ from fidtool.sources.opening import STATISTICS_SUFFIXES, local_paths, open_image
 from fidtool.sources.reference_files import fetch
 from fidtool.sources.references import FEATURES as PUBLISHED_FEATURES
 from fidtool.sources.references import IMAGES as PUBLISHED_IMAGES
-from fidtool.sources.references import is_reference, named_reference
+from fidtool.sources.references import hides_reference, is_reference, named_reference, suggested_references
 from fidtool.sources.remote import remote_files
 from fidtool.sources.store_requests import is_remote
 from fidtool.statistics.layouts import layout_of, with_protocol
@@ -65,6 +66,8 @@ def open_source(path: str, settings: Settings, needs: SetNeeds, messages: Messag
     require_exists([path])
     if is_reference(path):
         return _open_reference(path, settings, needs, messages)
+    if hides_reference(path):
+        messages.warn(f"{path} is a file or folder on this machine, and not the published reference of that name")
     try:
         files = _single_file(path)
         if files is not None and (found := _open_statistics(path, files, settings, needs, messages)) is not None:
@@ -78,13 +81,19 @@ def _open_reference(path: str, settings: Settings, needs: SetNeeds, messages: Me
     """Downloads what is needed of a reference, or of one array in it."""
     reference, array = named_reference(path)
     alone = array if array in (PUBLISHED_IMAGES, PUBLISHED_FEATURES) else ""
+    if array and not alone:
+        raise InputError(f"{array} alone is no set that can be compared:", f"pass {reference.name}")
+    if not reference.protocol:
+        messages.warn(f"{reference.name}: {reference.note}")
     lacking = {*reference.arrays} - {*reference.statistics} if needs.features and not alone else set()
     images = PUBLISHED_IMAGES in (alone, *lacking)
     wanted = [alone] if alone else [*reference.statistics, *([PUBLISHED_IMAGES] if images else [])]
     fetched = fetch(reference, wanted, messages.say)
     published = Opened(reference=reference.name, sha256=fetched.sha256)
     if images:
-        published = published._replace(images=open_images(f"{fetched.path}:{PUBLISHED_IMAGES}"))
+        found = open_images(f"{fetched.path}:{PUBLISHED_IMAGES}")
+        source = replace(found.source, prefix=f"{reference.name}:{PUBLISHED_IMAGES}")
+        published = published._replace(images=replace(found, source=source))
     if alone == PUBLISHED_IMAGES:
         return published
     file = read_statistics(fetched.path, needs.collected, extractor=settings.network.extractor)
@@ -145,4 +154,8 @@ def require_exists(paths: Sequence[str]) -> None:
         if is_reference(path):
             named_reference(path)
         elif path != STDIN and not is_remote(split_key(path)[0]):
-            local_paths(path)
+            try:
+                local_paths(path)
+            except InputError as error:
+                names = suggested_references(path)
+                raise error.also(*(f"the published reference is {name}" for name in names)) from None

@@ -276,6 +276,14 @@ def _unpacked(data: bytes, location: np.void) -> Read:
     return content
 
 
+def begins_with_array(head: bytes) -> bool:
+    """Whether a file with these first bytes is a zip archive whose first member is an array, as in ``.npz`` files."""
+    if len(head) < _HEADER.size:
+        return False
+    signature, *_, length, _ = _HEADER.unpack_from(head)
+    return signature == _SIGNATURE and head[_HEADER.size : _HEADER.size + length].endswith(b".npy")
+
+
 def body_start(data: bytes) -> int | None:
     """Returns the offset of a member's content in ``data``; None if ``data`` does not begin with a local header."""
     if len(data) < _HEADER.size:

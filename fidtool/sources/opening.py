@@ -10,6 +10,7 @@ from os.path import splitext
 
 from fidtool.errors import InputError, RunError
 from fidtool.redaction import redacted
+from fidtool.sources.archives import begins_with_array
 from fidtool.sources.census import FILE_KINDS, IMAGE_SUFFIXES, FileKind, format_of
 from fidtool.sources.contents import ContentError, Files, LocalFiles, RefusedError, StoreError, ValueRange
 from fidtool.sources.folder import STDIN, expand, is_pattern, list_folder, list_paths
@@ -84,11 +85,7 @@ def _refuse_misnamed(files: Files, suffix: str) -> None:
     Raises:
         InputError: if the first file is of a different kind than its suffix says.
     """
-    try:
-        with files.open(0) as handle:
-            head = handle.read(512)
-    except (OSError, ContentError):  # the lister reports why it cannot be read
-        return
+    head = _head(files)
     kinds = [kind for kind in FILE_KINDS if kind.begins(head)]
     if not suffix or any(suffix in kind.suffixes for kind in kinds):
         return
@@ -97,11 +94,20 @@ def _refuse_misnamed(files: Files, suffix: str) -> None:
         raise InputError(f"{files.paths[0]} is named {suffix} but is {actual}:", "rename it")
 
 
+def _head(files: Files) -> bytes:
+    """Returns the first bytes of the first file; empty if it cannot be read, which the lister reports."""
+    try:
+        with files.open(0) as handle:
+            return handle.read(512)
+    except (OSError, ContentError):
+        return b""
+
+
 def _listed(path: str, suffix: str, files: Files, key: str, value_range: ValueRange | None) -> ImageSet:
     single = files.paths[0] if len(files.paths) == 1 else ""
     if suffix == LIST and single:
         return list_remote_paths(single, files) if files.remote else list_paths(single)
-    kind = _kind_of(suffix)
+    kind = _kind_of(suffix) or (_kind_of(".npz") if not suffix and begins_with_array(_head(files)) else None)
     if kind is None:
         _refuse_image(path, files.paths[0])
         raise InputError(f"{path} is neither a folder nor a file of a supported kind ({' '.join(KNOWN)})")

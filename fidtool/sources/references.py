@@ -38,6 +38,7 @@ class Reference:
         source: where the facts are from.
         note: what else a user has to know.
         features_url: address of the file with `FEATURES`; empty if there is none.
+        classes: number of classes of the data set; None if it has none, or they are not used.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Reference:
     source: str
     note: str = ""
     features_url: str = ""
+    classes: int | None = None
 
     @property
     def statistics(self) -> tuple[str, ...]:
@@ -63,8 +65,8 @@ class Reference:
         return self.url.endswith(".pkl")
 
 
-_IMAGENET = 1_281_167
-"""Number of ImageNet's training images."""
+_IMAGENET, _CLASSES = 1_281_167, 1000
+"""Numbers of ImageNet's training images and classes."""
 _ADM = "https://openaipublic.blob.core.windows.net/diffusion/jul-2021/ref_batches"
 _EDM = "https://nvlabs-fi-cdn.nvidia.com/edm/fid-refs"
 _EDM2 = "https://nvlabs-fi-cdn.nvidia.com/edm2/dataset-refs"
@@ -84,6 +86,7 @@ def _adm(name: str, file: str, size: int, real_images: int | None = None, framin
         framing=framing,
         source="openai/guided-diffusion, evaluations/README.md",
         note="precision and recall are between its 10,000 images (arr_0) and the generated ones",
+        classes=_CLASSES if real_images == _IMAGENET else None,
     )
 
 
@@ -99,6 +102,7 @@ def _edm(name: str, file: str, size: int, real_images: int | None, framing: str 
         framing=framing,
         source="NVlabs/edm, README.md",
         note=f"{note}EDM reports the lowest of three evaluations",
+        classes={"cifar10": 10, "imagenet64": _CLASSES, "imagenet64-baseline": _CLASSES}.get(name),
     )
 
 
@@ -114,6 +118,7 @@ def _edm2(name: str, size: int) -> Reference:
         framing="adm",
         source="NVlabs/edm2, README.md and calculate_metrics.py",
         note="statistics of Inception (fid) and of DINOv2 ViT-L/14 (fd_dinov2)",
+        classes=_CLASSES,
     )
 
 
@@ -218,6 +223,18 @@ def is_reference(path: str) -> bool:
     project, colon, rest = path.partition(":")
     known = colon and not rest.startswith("//") and folded(project) in map(folded, PROJECTS)
     return bool(known) and not os.path.lexists(path)
+
+
+def hides_reference(path: str) -> bool:
+    """Whether a local file or folder has the name of a reference."""
+    return folded(path) in _by_fold() and os.path.lexists(path)
+
+
+def suggested_references(path: str) -> list[str]:
+    """Return the names of references that may be meant by a path that does not exist."""
+    _, _, name = path.rpartition(":")
+    exact = [each for each in REFERENCES if folded(each.partition(":")[2]) == folded(name)]
+    return exact or closest(path, REFERENCES)[:2] if "/" not in path and "." not in path else []
 
 
 def named_reference(text: str) -> tuple[Reference, str]:

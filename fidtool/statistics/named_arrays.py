@@ -12,6 +12,7 @@ from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError, option
+from fidtool.sources.archives import begins_with_array
 from fidtool.sources.contents import Files
 from fidtool.statistics.feature_buffer import Features, read_features, store_features
 from fidtool.statistics.pickled_arrays import PickledArray
@@ -20,8 +21,6 @@ from fidtool.statistics.pickles import begins_like_pickle, read_pickle
 NPZ, ZIP, NPY, PICKLE = "npz", "zip", "npy", "pickle"
 HEAD = 512
 """Number of bytes that `kind_of` needs."""
-_NAME_AT, _NAME_SIZE_AT = 30, 26
-"""Positions of a zip member's name and of the length of its name in its local header."""
 _NAMED = 12
 """Maximum number of entries that a message names."""
 LAYOUTS = (
@@ -46,8 +45,7 @@ def kind_of(head: bytes) -> str:
     if head.startswith(b"\x93NUMPY"):
         return NPY
     if head.startswith(b"PK"):
-        size = int.from_bytes(head[_NAME_SIZE_AT : _NAME_SIZE_AT + 2], "little")
-        return NPZ if head[_NAME_AT : _NAME_AT + size].endswith(b".npy") else ZIP
+        return NPZ if begins_with_array(head) else ZIP
     return PICKLE if begins_like_pickle(head) else ""
 
 

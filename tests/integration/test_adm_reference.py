@@ -51,7 +51,7 @@ def test_one_command(here: Run, files: Path) -> None:
     found = here("compute", reference, samples, "--preset", "adm", "--json")
     assert [name for name in found.metrics if name not in ("density", "coverage")] == FIVE
     assert "--preset adm omits 'is': no weights with Inception's classifier" in found.stderr
-    assert "VIRTUAL.npz: its mean and covariance are used, and its images for what these do not contain" in found.stderr
+    assert "VIRTUAL.npz: Fréchet distances use its mean and covariance, other metrics its images" in found.stderr
     (result,) = found.json["results"]
     assert result["count"] == {"real": None, "fake": COUNT}
     assert (result["sets"]["real"]["with_features"], result["sets"]["fake"]["with_features"]) == (COUNT, COUNT)
@@ -84,9 +84,33 @@ def test_statistics_in_the_samples_are_used(here: Run, files: Path, tmp_path: Pa
 
 
 def test_all_metrics_of_a_reference(here: Run, files: Path) -> None:
-    found = here("compute", files / "VIRTUAL.npz", files / "samples.npz", "--metrics", "all", "--json", "--num", 20)
+    found = here("compute", files / "VIRTUAL.npz", files / "samples.npz", "--metrics", "all", "--json")
     assert {"fid", "kid", "precision", "sfid"} <= found.metrics.keys()
+
+
+def test_its_images_are_neither_sampled_nor_cropped(here: Run, files: Path) -> None:
+    """They belong to the statistics. An array that is named is a set of images like any other."""
+    reference, samples = files / "VIRTUAL.npz", files / "samples.npz"
+    arguments = ["--preset", "adm", "--crop", "adm:16", "--num", 20, "--json"]
+    found = here("compute", reference, samples, *arguments)
+    (result,) = found.json["results"]
+    assert [result["sets"][name]["with_features"] for name in ("real", "fake")] == [COUNT, 20]
+    assert result["framing"] == {"real": None, "fake": None}
     assert "--num does not apply to it" in found.stderr
+    assert "--crop does not apply to it" in found.stderr
+    named = here("compute", f"{reference}:arr_0", samples, *arguments, "--metrics", "prdc")
+    (result,) = named.json["results"]
+    assert (result["sets"]["real"]["with_features"], result["framing"]["real"]) == (20, "adm:16")
+
+
+@pytest.mark.parametrize("name", ["reference", "reference.bin", "reference.stats"])
+def test_the_name_of_the_file_does_not_matter(here: Run, files: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes((files / "VIRTUAL.npz").read_bytes())
+    arguments = [files / "samples.npz", "--protocol", "tensorflow", "--metrics", "fid,prdc", "--json"]
+    found, expected = (here("compute", reference, *arguments) for reference in (name, files / "VIRTUAL.npz"))
+    assert found.metrics == expected.metrics
+    images = here("compute", f"{name}:arr_0", *arguments)
+    assert images.metrics["precision"] == expected.metrics["precision"]
 
 
 def test_error_bars_checkpoint_and_report(here: Run, files: Path, tmp_path: Path) -> None:

@@ -70,9 +70,9 @@ def test_verify(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
     text, document = here("verify", "fid.json"), here("verify", "fid.json", "--preset", "pytorch-fid", "--json")
     assert (text.status, document.status) == (3, 3)
     first, *items = text.stdout.splitlines()
-    assert first.endswith("fake: not comparable with edm")
+    assert first.endswith("fake: not comparable with published values of edm")
     assert "  no        images of FAKE: 6" in items
-    assert "            expected: 50000 (NVlabs/edm, fid.py)" in items
+    assert "            expected: 50,000 (NVlabs/edm, fid.py)" in items
     assert "  yes       protocol: tensorflow" in items
     (verdict,) = checked(json.loads(document.stdout))["verdicts"]
     found = {item["name"]: item for item in verdict["items"]}
@@ -91,7 +91,7 @@ def test_wrong_usage(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None
 def test_list_and_details(here: Run) -> None:
     listed, shown, document = here("presets"), here("presets", "dit"), here("presets", "--json")
     assert [line.split(":")[0].split()[0] for line in listed.stdout.splitlines() if line[0] != " "] == [*PRESETS]
-    for word in ("--is-part-size", "--nearest-k 3", "--ties inclusive", "--crop adm:SIZE", "50000 images"):
+    for word in ("--is-part-size", "--nearest-k 3", "--ties inclusive", "--crop adm:SIZE", "50,000 images"):
         assert word in " ".join(shown.stdout.split())
     assert max(map(len, (listed.stdout + shown.stdout).splitlines())) <= 80
     found: list[dict[str, Any]] = checked(json.loads(document.stdout))["presets"]

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import fidtool
+from fidtool.sources.references import REFERENCES
 from support.command_line import Run
 from support.offline import needs_weights
 from support.pictures import make_pictures
@@ -126,6 +127,29 @@ def test_unknown_names(here: Run, mirror: Path, typed: str, meant: str) -> None:
     assert refused.status == 2
     assert "unknown reference" in refused.error
     assert meant in refused.error
+
+
+def test_a_folder_of_that_name_is_no_reference(here: Run, mirror: Path, tmp_path: Path) -> None:
+    make_pictures(tmp_path / "edm:cifar10", 4, 3)
+    found = here("compute", "edm:cifar10", "fake", "--json")
+    assert found.json["results"][0]["count"]["real"] == 4
+    assert facts(found)["reference"] == ""
+    assert "edm:cifar10 is a file or folder on this machine" in found.stderr
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("cifar10", "edm:cifar10"), ("nvidia:cifar10", "edm:cifar10")])
+def test_a_missing_path_may_mean_a_reference(here: Run, mirror: Path, typed: str, meant: str) -> None:
+    error = here("compute", typed, "fake").error
+    assert error.startswith(f"error: no such file or folder: {typed}")
+    assert f"the published reference is {meant}" in error
+
+
+def test_a_reference_of_no_protocol(here: Run, mirror: Path, published: Path) -> None:
+    publish(published, REFERENCES["t2ibenchmark:coco-30k"].url, archive(**statistics(8)))
+    found = here("compute", "t2ibenchmark:coco-30k", "fake")
+    assert "no protocol of fidtool equals this" in found.stderr
+    refused = here("compute", "edm:cifar10:mu", "fake")
+    assert refused.error == "error: mu alone is no set that can be compared: pass edm:cifar10"
 
 
 def test_in_python(mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

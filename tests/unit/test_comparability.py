@@ -1,4 +1,4 @@
-"""Ten results, each comparable or not with published values, item by item."""
+"""Results that are comparable with published values or not, item by item."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ import pytest
 import fidtool
 from fidtool.errors import InputError
 from fidtool.presets import PRESETS
+from fidtool.sources.references import REFERENCES
 
-ADM = "adm:imagenet256"
+ADM, ALL = "adm:imagenet256", 1_281_167
 BALANCED = {"number": 1000, "images": 50_000, "fewest": 50, "most": 50, "squares": 1000 * 50**2}
 RANDOM = {"number": 1000, "images": 50_000, "fewest": 28, "most": 75, "squares": 1000 * 50**2 + 50_000}
 SKEWED = {"number": 1000, "images": 50_000, "fewest": 5, "most": 500, "squares": 1000 * 50**2 + 90_000}
+OF_RANKS = {"number": 2, "images": 50_000, "fewest": 25_000, "most": 25_000, "squares": 2 * 25_000**2}
 YES = dict.fromkeys(
     (
-        *("images of FAKE", "images of REAL", "protocol", "settings of metrics", "reference"),
+        *("images of FAKE", "images of REAL", "images of REAL for precision and recall"),
+        *("network", "protocol", "settings of metrics", "reference"),
         *("crop of REAL", "size of FAKE", "format of FAKE", "precision", "classes of FAKE"),
     ),
     "yes",
@@ -27,46 +30,58 @@ YES = dict.fromkeys(
 
 def facts(**changes: Any) -> dict[str, Any]:
     """Return what a result says about a set of 50,000 PNG files in 1000 folders."""
-    found = {"origin": "", "with_features": 50_000, "formats": {"PNG": 50_000}, "sizes": {"256x256": 50_000}}
-    return {**found, "classes": BALANCED, **changes}
+    found = {"origin": "", "reference": "", "with_features": 50_000, "formats": {"PNG": 50_000}}
+    return {**found, "sizes": {"256x256": 50_000}, "classes": BALANCED, **changes}
 
 
-def result(real: str = ADM, count: Any = None, fakes: int = 50_000, **changes: Any) -> dict[str, Any]:
+def result(real: str = ADM, count: Any = None, fakes: Any = 50_000, **changes: Any) -> dict[str, Any]:
     """Return a result of the preset adm, as far as verify reads it.
 
     Args:
         real: path of REAL.
         count: its number of images.
         fakes: number of generated images.
-        changes: ``protocol``, ``precision``, ``settings``, ``framing`` (of REAL), ``sets`` and ``preset``.
+        changes: ``protocol``, ``dims``, ``precision``, ``settings``, ``framing`` (of REAL), facts about ``of_real`` and
+            ``of_fake``, and ``config``.
     """
-    published = facts(with_features=10_000, formats={"array": 10_000}, classes=None)
-    sets = {"real": published, "fake": facts()} | changes.get("sets", {})
+    published = {"with_features": 10_000, "formats": {"array": 10_000}, "classes": None}
+    of_real = published | {"reference": real} if real in REFERENCES else {"with_features": count}
+    of_real |= changes.get("of_real", {})
+    definition = {"extractor": "inception-2015-12-05", "dims": changes.get("dims", 2048)}
     return {
-        "protocol": {"name": changes.get("protocol", "tensorflow")},
+        "protocol": {"name": changes.get("protocol", "tensorflow"), **definition},
         "settings": changes.get("settings", {"prdc": {"nearest_k": 3, "ties": "inclusive"}}),
         "results": [
             {
                 "real": real,
                 "fake": "fake/",
                 "count": {"real": count, "fake": fakes},
-                "sets": sets,
+                "sets": {
+                    "real": facts(**of_real),
+                    "fake": facts(**changes.get("of_fake", {})),
+                },
                 "framing": {"real": changes.get("framing"), "fake": None},
             }
         ],
-        "run": {"precision": changes.get("precision", "fp32"), "config": {"preset": changes.get("preset", "adm")}},
+        "run": {
+            "precision": changes.get("precision", "fp32"),
+            "config": {"preset": "adm", **changes.get("config", {})},
+        },
     }
 
 
-FOLDER = {"count": 1_281_167, "sets": {"real": facts(classes=None)}}
-UNCROPPED = {"count": 1_281_167, "sets": {"real": facts(sizes={"500x375": 9, "333x500": 5})}}
-NOT_PUBLISHED = {"images of REAL": "not known", "reference": "not known", "size of FAKE": None}
+NOT_PUBLISHED = {
+    "images of REAL": "not known",
+    "images of REAL for precision and recall": "no",
+    "reference": "not known",
+    "size of FAKE": None,
+}
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "as published": (result(), {}),
-    "labels drawn at random": (result(sets={"fake": facts(classes=RANDOM)}), {}),
+    "labels drawn at random": (result(of_fake={"classes": RANDOM}), {}),
     "a fifth of the samples, as JPEG, in unequal classes": (
-        result(fakes=10_000, sets={"fake": facts(formats={"JPEG": 10_000}, classes=SKEWED)}),
+        result(fakes=10_000, of_fake={"formats": {"JPEG": 10_000}, "classes": SKEWED}),
         {"images of FAKE": "no", "format of FAKE": "no", "classes of FAKE": "no"},
     ),
     "settings of other tools": (
@@ -74,19 +89,20 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"protocol": "no", "precision": "no", "settings of metrics": "no"},
     ),
     "a reference of another project and size": (
-        result(real="edm:imagenet64"),
+        result("edm:imagenet64"),
         {"reference": "no", "size of FAKE": "no"},
     ),
-    "a folder of original images": (result("real/", **UNCROPPED), {**NOT_PUBLISHED, "crop of REAL": "no"}),
-    "a folder cropped as ADM does": (result("real/", framing="adm:256", **FOLDER), NOT_PUBLISHED),
+    "a folder of original images": (
+        result("real/", ALL, of_real={"sizes": {"500x375": 9, "333x500": 5}}),
+        {**NOT_PUBLISHED, "crop of REAL": "no"},
+    ),
+    "a folder cropped as ADM does": (result("real/", ALL, framing="adm:256"), NOT_PUBLISHED),
     "a folder cropped in another way": (
-        result("real/", framing="center:256", **FOLDER),
+        result("real/", ALL, framing="center:256"),
         {**NOT_PUBLISHED, "crop of REAL": "no"},
     ),
     "a folder that may be cropped, of which no image was inspected": (
-        result(
-            "real/", 1_281_167, sets={"real": facts(sizes=None), "fake": facts(formats=None, sizes=None, classes=None)}
-        ),
+        result("real/", ALL, of_real={"sizes": None}, of_fake={"formats": None, "sizes": None, "classes": None}),
         {
             **NOT_PUBLISHED,
             "crop of REAL": "not known",
@@ -96,9 +112,34 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "FID of EDM2 alone, from statistics": (
         result(
-            "edm2:img512", settings={}, precision="", preset="edm2", sets={"fake": facts(sizes={"512x512": 50_000})}
+            "edm2:img512",
+            settings={},
+            precision="",
+            config={"preset": "edm2"},
+            of_fake={"sizes": {"512x512": 50_000}},
         ),
-        {"settings of metrics": None, "precision": "not known"},
+        {"settings of metrics": None, "images of REAL for precision and recall": None, "precision": "not known"},
+    ),
+    "folders of processes instead of classes": (
+        result(of_fake={"classes": OF_RANKS}),
+        {"classes of FAKE": "no"},
+    ),
+    "sets in the wrong order": (
+        result("real/", 50_000, None, of_fake={"reference": ADM, "classes": None}),
+        {
+            **NOT_PUBLISHED,
+            "images of FAKE": "no",
+            "crop of REAL": "not known",
+            "classes of FAKE": "not known",
+        },
+    ),
+    "64 dimensions, of images without classes": (
+        result(dims=64, of_fake={"classes": None}),
+        {"network": "no", "classes of FAKE": "not known"},
+    ),
+    "protocols that differ, which was allowed": (
+        result(config={"allow_mismatch": True}),
+        {"protocol": "not known"},
     ),
 }
 
@@ -109,7 +150,8 @@ def test_each_item(name: str) -> None:
     (verdict,) = fidtool.verify(content)
     expected = {item: found for item, found in {**YES, **changes}.items() if found is not None}
     assert {item.name: item.verdict for item in verdict.items} == expected
-    assert verdict.comparable == ("no" not in expected.values())
+    outcomes = {*expected.values()}
+    assert verdict.comparable is (False if "no" in outcomes else None if "not known" in outcomes else True)
     for item in verdict.items:
         assert item.found
         assert item.expected
@@ -120,20 +162,49 @@ def test_each_item(name: str) -> None:
 def test_values_that_are_shown() -> None:
     (verdict,) = fidtool.verify(CASES["a fifth of the samples, as JPEG, in unequal classes"][0])
     shown = {item.name: (item.found, item.expected) for item in verdict.items}
-    assert shown["images of FAKE"] == ("10000", "50000")
-    assert shown["format of FAKE"] == ("JPEG (10000)", "a lossless format")
-    assert shown["classes of FAKE"][0] == "1000 classes with 5 to 500 images"
-    assert shown["images of REAL"] == ("1281167", "1281167")
+    assert shown["images of FAKE"] == ("10,000", "50,000")
+    assert shown["format of FAKE"] == ("JPEG (10,000)", "a lossless format")
+    assert shown["classes of FAKE"][0] == "1000 classes with 5 to 500 images each"
+    assert shown["images of REAL"] == ("1,281,167", "1,281,167")
 
 
-def test_the_preset_is_named_by_the_caller_or_the_run(tmp_path: Path) -> None:
+def test_the_preset_is_that_of_the_caller_the_run_or_the_reference(tmp_path: Path) -> None:
     file = tmp_path / "fid.json"
-    file.write_text(json.dumps(result(preset=None)))
+    file.write_text(json.dumps(result(config={"preset": None})))
     for name in PRESETS:
         assert fidtool.verify(file, name)[0].preset == name
     assert fidtool.verify(str(file), "DiT")[0].preset == "adm"
-    with pytest.raises(InputError, match="the run had no preset: name one of adm, edm"):
+    assert fidtool.verify(file)[0].preset == "adm", "by its reference"
+    file.write_text(json.dumps(result("real/", config={"preset": None})))
+    with pytest.raises(InputError, match="the run had no preset: pass one of adm, edm"):
         fidtool.verify(file)
+
+
+def test_a_result_of_an_earlier_version() -> None:
+    """It says less about its sets."""
+    content = result("real/", ALL)
+    for key in ("sets", "framing"):
+        del content["results"][0][key]
+    (verdict,) = fidtool.verify(content)
+    assert verdict.named("no") == []
+    assert verdict.comparable is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"results": [None]},
+        {"protocol": "tensorflow"},
+        {"results": [{"fake": "a", "count": None}]},
+        {"results": [{"fake": "a", "count": {"real": 1, "fake": 2}, "sets": {"fake": {"formats": "png"}}}]},
+        {"results": [{"fake": "a", "count": {"real": 1, "fake": 2}, "sets": {"fake": {"sizes": [1]}}}]},
+        {"results": [{"fake": "a", "count": {"real": 1, "fake": 2}, "sets": {"fake": {"classes": {"number": 9}}}}]},
+        {"run": {"config": {"preset": 5}}},
+    ],
+)
+def test_a_file_that_was_edited_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        fidtool.verify(result() | changes)
 
 
 def test_what_is_no_result_is_refused(tmp_path: Path) -> None:

@@ -87,7 +87,8 @@ def _open_reference(path: str, settings: Settings, needs: SetNeeds, messages: Me
         published = published._replace(images=open_images(f"{fetched.path}:{PUBLISHED_IMAGES}"))
     if alone == PUBLISHED_IMAGES:
         return published
-    file = read_statistics(fetched.path, needs.collected, extractor=settings.network.extractor)
+    entry = array if reference.is_pickle else ""
+    file = read_statistics(fetched.path, needs.collected, extractor=settings.network.extractor, key=entry)
     if PUBLISHED_FEATURES in lacking:
         further = fetch(reference, [PUBLISHED_FEATURES], messages.say)
         file = with_features(file, read_statistics(further.path))

@@ -108,9 +108,9 @@ PRESETS = {
             reference="all images of the data set, as they are stored for training, or the program's own cache file",
             notes=(
                 "The covariance is divided by n.",
-                "With mirroring (mirror=1), the program counts each real image a second time, reflected.",
+                "Real images are not mirrored, also for networks that were trained with mirroring.",
             ),
-            source="NVlabs/stylegan3, metrics/metric_utils.py",
+            source="NVlabs/stylegan3, metrics/metric_main.py and metric_utils.py",
             other_names=("stylegan2-ada", "stylegan3", "stylegan-xl"),
         ),
         Preset(

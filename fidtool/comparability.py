@@ -9,14 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from fidtool.errors import InputError
+from fidtool.features.protocol import INCEPTION, INCEPTION_DIMS
 from fidtool.presets import PRESETS, Preset, preset_named
 from fidtool.sources.references import Reference, is_reference, named_reference
 
 YES, NO, NOT_KNOWN = "yes", "no", "not known"
-_LOSSY = frozenset({"JPEG", "MPO", "AVIF", "WEBP"})
-"""Lossy formats, by Pillow's names. WEBP can be lossless as well."""
+_EITHER = frozenset({"HEIF", "JPEG2000", "WEBP"})
+_LOSSY = frozenset({"JPEG", "MPO", "AVIF"})
+"""Formats that can be lossless, and lossy ones, by Pillow's names."""
 _SIGMAS = 5.0
 """Standard deviations by which the classes of labels that were drawn at random may differ from equal numbers."""
+_FURTHER_NETWORKS = {"edm2": "dinov2:vitl14"}
+"""Networks besides Inception by presets whose programs have them, with another resize by default."""
+_CROPS_OF_SOME = {"edm": "resize"}
+"""Crops besides their usual one that presets' programs use for some data sets, such as square images."""
 _SETTINGS = {
     "is_part_size": ("is", "part_size"),
     "nearest_k": ("prdc", "nearest_k"),
@@ -114,7 +120,11 @@ def verify(result: Mapping[str, Any] | str | Path, preset: str | None = None) ->
     name = preset or (content["run"].get("config") or {}).get("preset")
     if name is None:
         raise InputError("the run had no preset:", f"name one of {', '.join(PRESETS)}", setting="preset")
-    return [_verdict(content, each, preset_named(name)) for each in content["results"]]
+    known = preset_named(name)
+    try:
+        return [_verdict(content, each, known) for each in content["results"]]
+    except (AttributeError, LookupError, TypeError, ValueError) as error:  # it was edited, or is of a later version
+        raise InputError(f"the result cannot be read ({type(error).__name__}: {error})") from None
 
 
 def _read(file: str | Path) -> Mapping[str, Any]:
@@ -132,12 +142,16 @@ def _verdict(content: Mapping[str, Any], result: Mapping[str, Any], preset: Pres
     facts = result.get("sets") or {}
     real, fake = facts.get("real") or {}, facts.get("fake") or {}
     published = named_reference(result["real"])[0] if is_reference(result["real"]) else None
+    fakes = result["count"]["fake"]
     items = [
         _equal(
-            "images of FAKE", result["count"]["fake"], published.fakes if published else preset.fakes, preset.source
+            "images of FAKE",
+            fake.get("with_features") if fakes is None else fakes,  # of a file with statistics and images
+            published.fakes if published else preset.fakes,
+            preset.source,
         ),
         _real_images(result, preset, published),
-        _equal("protocol", (content.get("protocol") or {}).get("name"), preset.settings["protocol"], preset.source),
+        _protocol(content.get("protocol") or {}, preset),
         _settings(content, preset),
         _reference(result, real, preset, published),
         _crop(result, preset, published),
@@ -152,6 +166,16 @@ def _verdict(content: Mapping[str, Any], result: Mapping[str, Any], preset: Pres
 def _equal(name: str, found: Any, expected: Any, source: str) -> Item:
     verdict = NOT_KNOWN if found is None else YES if found == expected else NO
     return Item(name, verdict, "unknown" if found is None else f"{found}", f"{expected}", source)
+
+
+def _protocol(found: Mapping[str, Any], preset: Preset) -> Item:
+    name, network, dims = found.get("name"), found.get("extractor", INCEPTION), found.get("dims", max(INCEPTION_DIMS))
+    expected = preset.settings["protocol"]
+    if (network, dims) == (INCEPTION, max(INCEPTION_DIMS)):
+        return _equal("protocol", name, expected, preset.source)
+    verdict = NOT_KNOWN if network == _FURTHER_NETWORKS.get(preset.name) else NO
+    shown = f"{f'{name}, ' if name else ''}{network}, {dims} dimensions"
+    return Item("protocol", verdict, shown, f"{expected}, {INCEPTION}, {max(INCEPTION_DIMS)} dimensions", preset.source)
 
 
 def _real_images(result: Mapping[str, Any], preset: Preset, published: Reference | None) -> Item:
@@ -199,11 +223,18 @@ def _crop(result: Mapping[str, Any], preset: Preset, published: Reference | None
     if framing is None and not preset.crop:
         return None
     size = _common_size(result)
-    expected = f"{preset.crop}:{size or 'SIZE'}" if preset.crop else "none"
+    expected = f"{preset.crop}:{size or 'SIZE'}"
+    if framing is not None and not preset.crop:
+        return Item("crop of REAL", NOT_KNOWN, framing, "as the images of the paper", preset.source)
     if framing is not None:
         name, _, side = framing.partition(":")
-        fits = name == preset.crop and (size is None or int(side) == size)
-        return Item("crop of REAL", YES if fits else NO, framing, expected, preset.source)
+        if size is not None and int(side) != size:
+            verdict = NO
+        elif name == _CROPS_OF_SOME.get(preset.name):
+            verdict = NOT_KNOWN
+        else:
+            verdict = YES if name == preset.crop else NO
+        return Item("crop of REAL", verdict, framing, expected, preset.source)
     sizes = ((result.get("sets") or {}).get("real") or {}).get("sizes")
     if sizes is not None and len(sizes) > 1:
         return Item("crop of REAL", NO, "none, and its images have several sizes", expected, preset.source)
@@ -230,8 +261,8 @@ def _size(fake: Mapping[str, Any], published: Reference | None) -> Item | None:
 def _formats(fake: Mapping[str, Any]) -> Item:
     formats: Mapping[str, int] = fake.get("formats") or {}
     found = ", ".join(f"{name} ({number})" for name, number in formats.items()) or "unknown"
-    lossy = _LOSSY & formats.keys()
-    verdict = NOT_KNOWN if not formats or lossy == {"WEBP"} else NO if lossy else YES
+    unknown = not formats or _EITHER & formats.keys()
+    verdict = NO if _LOSSY & formats.keys() else NOT_KNOWN if unknown else YES
     return Item("format of FAKE", verdict, found, "a lossless format", "samples are stored as PNG files or arrays")
 
 

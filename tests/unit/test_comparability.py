@@ -1,4 +1,4 @@
-"""Ten results, each comparable or not with published values, item by item."""
+"""Results, each comparable or not with published values, item by item."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ import pytest
 
 import fidtool
 from fidtool.errors import InputError
+from fidtool.features.protocol import INCEPTION
 from fidtool.presets import PRESETS
+from fidtool.statistics.set_facts import classes_in
 
 ADM = "adm:imagenet256"
+DINOV2 = "dinov2:vitl14"
 BALANCED = {"number": 1000, "images": 50_000, "fewest": 50, "most": 50, "squares": 1000 * 50**2}
 RANDOM = {"number": 1000, "images": 50_000, "fewest": 28, "most": 75, "squares": 1000 * 50**2 + 50_000}
 SKEWED = {"number": 1000, "images": 50_000, "fewest": 5, "most": 500, "squares": 1000 * 50**2 + 90_000}
@@ -31,19 +34,20 @@ def facts(**changes: Any) -> dict[str, Any]:
     return {**found, "classes": BALANCED, **changes}
 
 
-def result(real: str = ADM, count: Any = None, fakes: int = 50_000, **changes: Any) -> dict[str, Any]:
+def result(real: str = ADM, count: Any = None, fakes: Any = 50_000, **changes: Any) -> dict[str, Any]:
     """Return a result of the preset adm, as far as verify reads it.
 
     Args:
         real: path of REAL.
         count: its number of images.
         fakes: number of generated images.
-        changes: ``protocol``, ``precision``, ``settings``, ``framing`` (of REAL), ``sets`` and ``preset``.
+        changes: ``protocol``, ``precision``, ``settings``, ``framing`` (of REAL), ``sets``, ``preset`` and ``network``
+            (further keys of the protocol).
     """
     published = facts(with_features=10_000, formats={"array": 10_000}, classes=None)
     sets = {"real": published, "fake": facts()} | changes.get("sets", {})
     return {
-        "protocol": {"name": changes.get("protocol", "tensorflow")},
+        "protocol": {"name": changes.get("protocol", "tensorflow"), **changes.get("network", {})},
         "settings": changes.get("settings", {"prdc": {"nearest_k": 3, "ties": "inclusive"}}),
         "results": [
             {
@@ -100,6 +104,35 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         ),
         {"settings of metrics": None, "precision": "not known"},
     ),
+    "another layer": (result(network={"extractor": INCEPTION, "dims": 768}), {"protocol": "no"}),
+    "another network": (
+        result("edm2:img512", preset="adm", network={"extractor": DINOV2, "dims": 1024}),
+        {"protocol": "no", "reference": "no", "size of FAKE": "no"},
+    ),
+    "FD-DINOv2 of EDM2": (
+        result("edm2:img512", settings={}, preset="edm2", network={"extractor": DINOV2, "dims": 1024}),
+        {"settings of metrics": None, "protocol": "not known", "size of FAKE": "no"},
+    ),
+    "samples with statistics of unknown images beside them": (
+        result(fakes=None, sets={"fake": facts(with_features=48)}),
+        {"images of FAKE": "no"},
+    ),
+    "statistics of an unknown number of images": (
+        result(fakes=None, sets={"fake": facts(with_features=None)}),
+        {"images of FAKE": "not known"},
+    ),
+    "a crop where the program has none of its own": (
+        result("real/", 70_000, protocol="stylegan", settings={}, preset="stylegan", framing="resize:256"),
+        {**NOT_PUBLISHED, "settings of metrics": None, "crop of REAL": "not known", "classes of FAKE": None},
+    ),
+    "EDM's resize of square images": (
+        result("real/", 70_000, settings={}, preset="edm", framing="resize:256"),
+        {**NOT_PUBLISHED, "settings of metrics": None, "crop of REAL": "not known"},
+    ),
+    "formats that can be lossless": (
+        result(sets={"fake": facts(formats={"PNG": 1, "WEBP": 1})}),
+        {"format of FAKE": "not known"},
+    ),
 }
 
 
@@ -146,3 +179,18 @@ def test_what_is_no_result_is_refused(tmp_path: Path) -> None:
         (tmp_path / "bad.json").write_text(text)
         with pytest.raises(InputError, match=message):
             fidtool.verify(tmp_path / "bad.json")
+    damaged = result()
+    del damaged["results"][0]["count"]
+    for edited in (damaged, {**result(), "settings": None}, {**result("real/"), "results": [None]}):
+        with pytest.raises(InputError, match="the result cannot be read"):
+            fidtool.verify(edited)
+
+
+def test_folders_of_seeds_are_no_classes() -> None:
+    """As EDM and EDM2 write with --subdirs."""
+    seeds = [f"{seed // 1000 * 1000:06d}/{seed:06d}.png" for seed in range(0, 3000, 500)]
+    assert classes_in(seeds) is None
+    for names, number in (([f"{each:03d}/{each}.png" for each in range(12)], 12), ([*seeds, "n01440764/0.png"], 4)):
+        found = classes_in(names)
+        assert found is not None
+        assert found.number == number

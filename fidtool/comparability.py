@@ -15,14 +15,16 @@ from fidtool.presets import PRESETS, Preset, preset_named
 from fidtool.sources.references import Reference, named_reference
 
 YES, NO, NOT_KNOWN = "yes", "no", "not known"
-_LOSSY = frozenset({"JPEG", "MPO", "AVIF", "WEBP"})
-"""Lossy formats, by Pillow's names. WEBP can be lossless as well."""
+_EITHER = frozenset({"HEIF", "JPEG2000", "WEBP"})
+_LOSSY = frozenset({"JPEG", "MPO", "AVIF"})
+"""Formats that can be lossless, and lossy ones, by Pillow's names."""
 _SIGMAS = 5.0
 """Standard deviations by which the classes of labels that were drawn at random may differ from equal numbers."""
 _SETTINGS = {
     "is_part_size": ("is", "part_size"),
     "nearest_k": ("prdc", "nearest_k"),
     "ties": ("prdc", "ties"),
+    "is_bias": ("is", "bias"),
 }
 """Settings of metrics by their names in presets: metric and setting, as in the JSON."""
 
@@ -159,11 +161,12 @@ def _verdict(content: Mapping[str, Any], result: Mapping[str, Any], preset: Pres
         _fake_images(result, preset, published),
         _real_images(result, preset, published),
         _images_with_features(content, result, preset),
-        _network(content),
+        _network(content, preset),
         _protocol(content, preset),
         _settings(content, preset),
         _reference(result, preset, published),
         _crop(result, preset, published),
+        _crop_of_fake(result, preset),
         _size(fake, published),
         _formats(fake),
         _precision(content),
@@ -182,10 +185,14 @@ def _shown(value: Any) -> str:
 
 
 def _fake_images(result: Mapping[str, Any], preset: Preset, published: Reference | None) -> Item:
-    expected = published.fakes if published else preset.fakes
-    if reference := _facts(result, "fake").get("reference"):
-        return Item("images of FAKE", NO, f"the reference {reference}", "generated images", preset.source)
-    return _equal("images of FAKE", result["count"]["fake"], expected, preset.source)
+    expected, source = (published.fakes, published.source) if published else (preset.fakes, preset.source)
+    count, facts = result["count"]["fake"], _facts(result, "fake")
+    if reference := facts.get("reference"):
+        return Item("images of FAKE", NO, f"the reference {reference}", "generated images", source)
+    if expected is None:
+        return Item("images of FAKE", NOT_KNOWN, _shown(count), "the number in the paper", source)
+    # A file with statistics and images does not state of how many its statistics are.
+    return _equal("images of FAKE", facts.get("with_features") if count is None else count, expected, source)
 
 
 def _real_images(result: Mapping[str, Any], preset: Preset, published: Reference | None) -> Item:
@@ -205,11 +212,13 @@ def _images_with_features(content: Mapping[str, Any], result: Mapping[str, Any],
     return _equal("images of REAL for precision and recall", found, preset.images_with_features, preset.source)
 
 
-def _network(content: Mapping[str, Any]) -> Item:
+def _network(content: Mapping[str, Any], preset: Preset) -> Item:
     protocol = content.get("protocol") or {}
     extractor, dims = protocol.get("extractor"), protocol.get("dims")
     found = None if extractor is None else f"{extractor} ({dims} dimensions)"
     expected = f"{INCEPTION} ({max(INCEPTION_DIMS)} dimensions)"
+    if extractor in preset.further_networks:
+        return Item("network", NOT_KNOWN, f"{found}", expected, preset.source)
     return _equal("network", found, expected, "the definition of the FID")
 
 
@@ -254,15 +263,23 @@ def _crop(result: Mapping[str, Any], preset: Preset, published: Reference | None
     if framing is None and not preset.crop:
         return None
     size = _common_size(_facts(result, "fake"))
-    expected = f"{preset.crop}:{size or 'SIZE'}" if preset.crop and published is None else "none"
+    expected = f"{preset.crop}:{size or 'SIZE'}" if preset.crop and published is None else "that of the paper"
     if framing is not None:
         name, _, side = framing.partition(":")
-        fits = published is None and name == preset.crop and (size is None or int(side) == size)
-        return Item("crop of REAL", YES if fits else NO, framing, expected, preset.source)
+        fits = size is None or int(side) == size
+        known = preset.crop and name not in preset.further_crops
+        verdict = NO if not fits else NOT_KNOWN if not known else YES if name == preset.crop else NO
+        return Item("crop of REAL", verdict, framing, expected, preset.source)
     sizes = _facts(result, "real").get("sizes")
     if sizes is not None and len(sizes) > 1:
         return Item("crop of REAL", NO, "none, and its images have several sizes", expected, preset.source)
     return Item("crop of REAL", NOT_KNOWN, "none by fidtool", expected, preset.source)
+
+
+def _crop_of_fake(result: Mapping[str, Any], preset: Preset) -> Item | None:
+    """How FAKE was cropped; None if it was not."""
+    framing = (result.get("framing") or {}).get("fake")
+    return None if framing is None else Item("crop of FAKE", NO, framing, "none", preset.source)
 
 
 def _common_size(fake: Mapping[str, Any]) -> int | None:
@@ -285,8 +302,8 @@ def _size(fake: Mapping[str, Any], published: Reference | None) -> Item | None:
 def _formats(fake: Mapping[str, Any]) -> Item:
     formats: Mapping[str, int] = fake.get("formats") or {}
     found = ", ".join(f"{name} ({_shown(number)})" for name, number in formats.items()) or "unknown"
-    lossy = _LOSSY & formats.keys()
-    verdict = NOT_KNOWN if not formats or lossy == {"WEBP"} else NO if lossy else YES
+    unknown = not formats or _EITHER & formats.keys()
+    verdict = NO if _LOSSY & formats.keys() else NOT_KNOWN if unknown else YES
     return Item("format of FAKE", verdict, found, "a lossless format", "samples are stored as PNG files or arrays")
 
 

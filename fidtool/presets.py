@@ -19,12 +19,14 @@ class Preset:
         about: the program whose values it gives.
         settings: settings by their names in `fidtool.settings.Settings`.
         optional: metrics that are left out with the reason if they cannot be computed.
-        fakes: number of generated images.
+        fakes: number of generated images; None if it is left to the paper.
         reference: the statistics or images of REAL.
         prefix: prefix of the named references that are expected, such as ``adm``; empty if any REAL is.
         real_images: number of real images, if it is the same for all references; None if it depends on the reference.
         images_with_features: number of real images for precision and recall; None if it does not matter.
         crop: name of the crop of real images that are not stored in their final size; empty if there is none.
+        further_crops: names of crops that it uses for some data sets, such as square images.
+        further_networks: networks besides Inception of which it also gives values.
         classes: how the generated images are distributed over the classes.
         notes: what differs from the program, and what papers report in addition; one sentence each.
         source: file of the program that these facts are from.
@@ -35,12 +37,14 @@ class Preset:
     about: str
     settings: Mapping[str, Any]
     optional: tuple[str, ...] = ()
-    fakes: int = 50_000
+    fakes: int | None = 50_000
     reference: str
     prefix: str = ""
     real_images: int | None = None
     images_with_features: int | None = None
     crop: str = ""
+    further_crops: tuple[str, ...] = ()
+    further_networks: tuple[str, ...] = ()
     classes: str = ""
     notes: tuple[str, ...] = ()
     source: str
@@ -59,6 +63,7 @@ PRESETS = {
                 "is_part_size": 5000,
                 "nearest_k": 3,
                 "ties": "inclusive",
+                "is_bias": False,
             },
             optional=("is",),
             reference="ADM's file of the data set, whose mean and covariance are of the whole training set and whose "
@@ -83,6 +88,7 @@ PRESETS = {
             reference="EDM's file of the data set",
             prefix="edm",
             crop="edm",
+            further_crops=("resize",),
             classes="labels drawn at random",
             notes=(
                 "EDM reports the minimum of three evaluations, of the seeds 0-49999, 50000-99999 and 100000-149999.",
@@ -96,6 +102,7 @@ PRESETS = {
             reference="EDM2's file of the data set",
             prefix="edm2",
             crop="adm",
+            further_networks=("dinov2:vitl14",),
             classes="labels drawn at random",
             notes=(
                 "EDM2 reports the minimum of three evaluations.",
@@ -111,9 +118,9 @@ PRESETS = {
             reference="all images of the data set, as they are stored for training, or the program's own cache file",
             notes=(
                 "The covariance is divided by n.",
-                "With mirroring (mirror=1), the program counts each real image a second time, reflected.",
+                "Real images are not mirrored, also for networks that were trained with mirroring.",
             ),
-            source="NVlabs/stylegan3, metrics/metric_utils.py",
+            source="NVlabs/stylegan3, metrics/metric_main.py and metric_utils.py",
             other_names=("stylegan2-ada", "stylegan3", "stylegan-xl"),
         ),
         Preset(
@@ -129,6 +136,7 @@ PRESETS = {
             name="pytorch-fid",
             about="pytorch-fid 0.3.0",
             settings={"protocol": "pytorch-fid", "metrics": "fid"},
+            fakes=None,
             reference="the real images that the paper names",
             source="mseitzer/pytorch-fid, src/pytorch_fid/fid_score.py",
         ),
@@ -137,6 +145,7 @@ PRESETS = {
             about="torch-fidelity 0.4.0",
             settings={"protocol": "tensorflow", "metrics": "fid,kid,is"},
             optional=("is",),
+            fakes=None,
             reference="the real images that the paper names",
             notes=("Its random subsets of KID and order of the Inception Score differ, and so do their last digits.",),
             source="toshas/torch-fidelity, torch_fidelity/metrics.py",

@@ -37,10 +37,13 @@ def presets(names: tuple[str, ...], as_json: bool) -> None:
 def _details(preset: Preset) -> list[tuple[str, str]]:
     real = preset.reference if preset.real_images is None else f"{preset.real_images:,} images: {preset.reference}"
     details = [
-        ("settings", " ".join(as_flag(name, value) for name, value in preset.settings.items())),
+        ("settings", " ".join(as_flag(name, value) for name, value in preset.settings.items() if value is not False)),
         ("REAL", real),
         ("crop", preset.crop and f"{as_flag('crop', f'{preset.crop}:SIZE')}, of a folder of original images"),
-        ("FAKE", f"{preset.fakes:,} images, lossless"),
+        (
+            "FAKE",
+            f"{'as many images as in the paper' if preset.fakes is None else f'{preset.fakes:,} images'}, lossless",
+        ),
         ("classes", preset.classes),
         *(("note", note) for note in preset.notes),
         ("source", preset.source),

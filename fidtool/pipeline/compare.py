@@ -222,7 +222,7 @@ class Comparer:
             many = self._world.on_rank_zero(lambda: self._inspect(real, fake))
         images = self._measurer is not None and fake.path in self._inputs.indexable
         distance = self._inputs.settings.metric("fid") is not None
-        return many and distance and images and FEATURES not in fake.features
+        return many and distance and images and FEATURES not in fake.features and not fake.apart
 
     def _inspect(self, real: MeasuredSet, fake: MeasuredSet) -> bool:
         if self._real is None:
@@ -267,7 +267,8 @@ class Comparer:
         self, real: MeasuredSet, fake: MeasuredSet, part: MeasuredSet | None, distance: float | None
     ) -> Diagnosis:
         effect = None
-        if distance is not None and self._has_notable_copies and (part is not None or FEATURES in fake.features):
+        known = part is not None or (FEATURES in fake.features and not fake.apart)
+        if distance is not None and self._has_notable_copies and known:
             one, other = _gaussian(real), self._without_copies(fake, part)
             counts = one.count or None, other.count
             less = frechet_distance(one.mu, one.sigma, other.mu, other.sigma, count1=counts[0], count2=counts[1])
@@ -339,4 +340,5 @@ def _uncertainty_warnings(name: str, uncertainty: Uncertainty, title: str) -> li
     if not uncertainty.withheld:
         return []
     points = ", ".join(f"{distance:.6g} for {images}" for images, distance in uncertainty.curve)
-    return [f"{name}: no error bars: {uncertainty.withheld}; {title} by number of images: {points}"]
+    known = f"; {title} by number of images: {points}" if points else ""
+    return [f"{name}: no error bars: {uncertainty.withheld}{known}"]

@@ -42,6 +42,7 @@ _FEWEST, _MOST = 20, 1000
 """Bounds on the number of most harmful images that are listed."""
 _FEWEST_FOR_INFLUENCE = 3
 """Images of FAKE that an influence needs."""
+_APART = "its distance is that of the mean and covariance in its file, not of its images"
 _ROUGH = 0.2
 """Relative error above which a first-order prediction is reported as rough."""
 
@@ -66,7 +67,7 @@ class Explanations:
             return None
         with self._run.clock("uncertainty"):
             if withheld := _why_withheld(real, fake, diagnosis):
-                return Uncertainty(None, None, withheld, self._curve(real, fake))
+                return Uncertainty(None, None, withheld, () if fake.apart else self._curve(real, fake))
             bars = error_bars(self._target(real), fake.features[FEATURES], self._features, self._world)
             self._bars[fake.path] = bars
             return Uncertainty(bars.bias, bars.corrected, "", bars.curve)
@@ -159,7 +160,7 @@ class Explanations:
             return None
         with self._run.clock("exhibits"):
             shown = self._world.only_on_rank_zero(lambda: _exhibit(real, fake, seen, self._features.device))
-            known = FEATURES in fake.features and self._settings.metric("fid") is not None
+            known = FEATURES in fake.features and not fake.apart and self._settings.metric("fid") is not None
             curve = self._curve(real, fake) if known and not self._settings.uncertainty else ()
         return None if shown is None else replace(shown, curve=curve)
 
@@ -174,6 +175,8 @@ def _target_of(real: MeasuredSet) -> Gaussian:
 
 def _why_withheld(real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis | None) -> str:
     """Why no interval can be given; empty if one can."""
+    if fake.apart:
+        return _APART
     images, dims = fake.features[FEATURES].shape
     if images < (fewest := fewest_images(dims)):
         return f"at least {fewest} images are needed for features of {dims} dimensions, and there are {images}"
@@ -195,6 +198,8 @@ def _nothing_to_find(real: MeasuredSet, fake: MeasuredSet, images: int) -> str:
     """Why the images' effects cannot be computed; empty if they can."""
     if fake.path == real.path:
         return "this set is REAL itself"
+    if fake.apart:
+        return _APART
     if images < _FEWEST_FOR_INFLUENCE or (real.statistics is not None and real.statistics.count == 1):
         return f"at least {_FEWEST_FOR_INFLUENCE} generated and 2 real images are needed"
     return ""

@@ -60,7 +60,7 @@ class Inputs:
             problem = f"{option('checkpoint')} cannot resume in the middle of {name}, an iterable:"
             raise on_every_rank(InputError(problem, f"omit {option('checkpoint')}", setting="checkpoint"))
         with run.clock("list"):
-            self._has_images, settings = run.world.on_rank_zero(self._open)
+            self._has_images, self._has_both, settings = run.world.on_rank_zero(self._open)
         self._use(settings)
 
     def _use(self, settings: Settings) -> None:
@@ -78,11 +78,11 @@ class Inputs:
 
     # --- on rank zero ------------------------------------------------------------------------------------------------
 
-    def _open(self) -> tuple[dict[str, bool], Settings]:
+    def _open(self) -> tuple[dict[str, bool], frozenset[str], Settings]:
         """Opens every path; statistics files first, so that a bad one is refused before a slow listing.
 
         Returns:
-            Whether each path has images, and the settings.
+            Whether each path has images, the paths that have statistics as well, and the settings.
         """
         settings = self.settings
         for line in overrides(settings):
@@ -105,7 +105,7 @@ class Inputs:
         self._complete_settings(any(has_images.values()))
         self._completed = self.settings
         self._select(any(has_images.values()))
-        return has_images, self.settings
+        return has_images, frozenset(self._beside), self.settings
 
     def _select(self, images: bool, fit: bool = True) -> None:
         """Decides which metrics are computed, see `select`, and refuses sets that are too small for them."""
@@ -276,6 +276,10 @@ class Inputs:
     def has_images(self, path: str) -> bool:
         """Whether a path has images; true for an iterable."""
         return self._has_images[path]
+
+    def has_both(self, path: str) -> bool:
+        """Whether a path has images, and statistics that are used instead of theirs."""
+        return path in self._has_both
 
     @property
     def indexable(self) -> list[str]:

@@ -81,7 +81,7 @@ def _open_reference(path: str, settings: Settings, needs: SetNeeds, messages: Me
     """Downloads what is needed of a reference, or of one array in it."""
     reference, array = named_reference(path)
     alone = array if array in (PUBLISHED_IMAGES, PUBLISHED_FEATURES) else ""
-    if array and not alone:
+    if array and not alone and not reference.is_pickle:
         raise InputError(f"{array} alone is no set that can be compared:", f"pass {reference.name}")
     if not reference.protocol:
         messages.warn(f"{reference.name}: {reference.note}")
@@ -96,7 +96,8 @@ def _open_reference(path: str, settings: Settings, needs: SetNeeds, messages: Me
         published = published._replace(images=replace(found, source=source))
     if alone == PUBLISHED_IMAGES:
         return published
-    file = read_statistics(fetched.path, needs.collected, extractor=settings.network.extractor)
+    entry = array if reference.is_pickle else ""
+    file = read_statistics(fetched.path, needs.collected, extractor=settings.network.extractor, key=entry)
     if PUBLISHED_FEATURES in lacking:
         further = fetch(reference, [PUBLISHED_FEATURES], messages.say)
         file = with_features(file, read_statistics(further.path))

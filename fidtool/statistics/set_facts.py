@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,6 +11,8 @@ from fidtool.features.protocol import FEATURES
 from fidtool.sources.census import ARCHIVE_SUFFIXES
 from fidtool.statistics.set_statistics import MeasuredSet
 
+_OF_SEEDS = re.compile("[0-9]{3,}000", re.ASCII)
+"""Folders of a thousand samples each that EDM's and EDM2's --subdirs makes, named after the first seed; no classes."""
 _MOST_SIZES = 5
 """Number of sizes of images that are listed."""
 
@@ -71,13 +74,15 @@ def facts_of(measured: MeasuredSet, reference: str, sha256: Mapping[str, str]) -
     formats = Counter(value.decode() for value in pictures.records["format"].tolist())
     sizes = Counter(zip(pictures.records["width"].tolist(), pictures.records["height"].tolist(), strict=True))
     shown = {f"{width}x{height}": number for (width, height), number in sizes.most_common(_MOST_SIZES)}
-    return replace(facts, formats=dict(formats.most_common()), sizes=shown, classes=_classes_in(pictures.names))
+    return replace(facts, formats=dict(formats.most_common()), sizes=shown, classes=classes_in(pictures.names))
 
 
-def _classes_in(names: Sequence[str]) -> Classes | None:
-    """The images per class, whose name is that of the first folder; None if some images are in no folder."""
+def classes_in(names: Sequence[str]) -> Classes | None:
+    """Returns the images per class, which the first folders name; None if images are in none, or these name seeds."""
     found = Counter(name.partition("/")[0] if "/" in name else "" for name in names)
     if any(not name or name.lower().endswith(ARCHIVE_SUFFIXES) for name in found):
+        return None
+    if all(_OF_SEEDS.fullmatch(name) for name in found):
         return None
     counts = found.values()
     return Classes(len(found), found.total(), min(counts), max(counts), sum(count**2 for count in counts))

@@ -136,11 +136,13 @@ class MeasuredSet:
         path: path of the set, as passed by the caller.
         statistics: statistics of the set on rank zero; None on the other ranks.
         features: per-image features by layer, if they are needed and available: float32 arrays of shape (n, dims).
+        apart: whether the mean and covariance are those of a file that also has images, and not of these features.
     """
 
     path: str
     statistics: Statistics | None
     features: Mapping[str, Features]
+    apart: bool = False
 
 
 def with_features(statistics: Statistics, other: Statistics) -> Statistics:
@@ -155,13 +157,14 @@ def with_features(statistics: Statistics, other: Statistics) -> Statistics:
     )
 
 
-def with_statistics(images: MeasuredSet, path: str, file: Statistics | None) -> MeasuredSet:
+def with_statistics(images: MeasuredSet, path: str, file: Statistics | None, apart: bool) -> MeasuredSet:
     """Returns images with the statistics of the file that they are in, such as ADM's references, which are of more.
 
     Args:
         images: the set.
         path: path of the file, as passed by the caller.
         file: its statistics, on rank zero; None if it has none, and on the other ranks.
+        apart: whether it has any, on every rank.
 
     Returns:
         The means, covariances and number of images of the file, and the rest of the images; ``images`` if ``file`` is
@@ -169,12 +172,12 @@ def with_statistics(images: MeasuredSet, path: str, file: Statistics | None) -> 
     """
     measured = images.statistics
     if file is None or measured is None:
-        return replace(images, path=path)
+        return replace(images, path=path, apart=apart)
     layers = {**measured.layers, **{name: replace(each, features=None) for name, each in file.layers.items()}}
     both = replace(
         measured, layers=layers, count=file.count, found=file.found, arithmetic=file.arithmetic, origin=file.origin
     )
-    return MeasuredSet(path, both, images.features)
+    return MeasuredSet(path, both, images.features, apart)
 
 
 def spread_features(path: str, statistics: Statistics | None, layers: Iterable[str], world: World) -> MeasuredSet:

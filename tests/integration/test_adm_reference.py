@@ -18,6 +18,7 @@ from support.pictures import make_pictures
 pytestmark = needs_weights
 
 COUNT = 60
+EXPLAINED = ["--uncertainty", "--influence"]
 FIVE = ["fid", "precision", "recall", "sfid"]
 
 
@@ -81,6 +82,32 @@ def test_statistics_in_the_samples_are_used(here: Run, files: Path, tmp_path: Pa
     assert found.metrics["fid"] == pytest.approx(0, abs=1e-6)
     assert found.metrics["sfid"] == pytest.approx(0, abs=1e-6)
     assert found.json["results"][0]["sets"]["fake"]["with_features"] == COUNT
+
+
+def test_what_images_beside_statistics_cannot_explain(here: Run, files: Path, tmp_path: Path) -> None:
+    """The distance is that of the statistics: nothing about it is computed from the images beside them."""
+    with np.load(files / "VIRTUAL.npz") as stored, np.load(files / "samples.npz") as samples:
+        pixels = samples["arr_0"].copy()
+        pixels[COUNT // 2 + 8 :] = pixels[: COUNT // 2 - 8]
+        np.savez(tmp_path / "both.npz", arr_0=pixels, mu=stored["mu"], sigma=stored["sigma"])
+    spatial = here("compute", files / "VIRTUAL.npz", "both.npz", "--metrics", "fid,sfid", "--json")
+    (warning,) = [line for line in spatial.json["results"][0]["warnings"] if "exact duplicates" in line]
+    assert "without the duplicates" not in warning
+    found = here("compute", files / "VIRTUAL.npz", "both.npz", "--preset", "adm", "--json", *EXPLAINED)
+    (result,) = found.json["results"]
+    reason = "its distance is that of the mean and covariance in its file, not of its images"
+    assert (result["uncertainty"]["withheld"], result["uncertainty"]["curve"]) == (reason, [])
+    assert result["influence"]["doubt"] == reason
+
+
+def test_num_and_crop_leave_the_images_of_a_reference_alone(here: Run, files: Path) -> None:
+    """ADM compares 50,000 samples with 10,000 images: ``--num`` may exceed their number."""
+    arguments = ["compute", files / "VIRTUAL.npz", files / "fake", "--preset", "adm", "--json"]
+    crop = ["--crop-fake", "edm:32"]
+    found = here(*arguments, *crop, "--num", COUNT // 2, "--crop", "adm:16")
+    (result,) = found.json["results"]
+    assert (result["sets"]["real"]["with_features"], result["sets"]["real"]["sizes"]) == (COUNT, {"32x32": COUNT})
+    assert result["framing"] == {"real": None, "fake": "edm:32"}
 
 
 def test_all_metrics_of_a_reference(here: Run, files: Path) -> None:

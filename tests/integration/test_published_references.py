@@ -102,6 +102,10 @@ def test_a_pickle_of_edm2(here: Run, mirror: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "plain.npz", **statistics(6))
     plain = here("compute", "plain.npz", "fake", "--protocol", "tensorflow", "--json")
     assert found.metrics == plain.metrics
+    named = here("compute", "edm2:img64:fid", "fake", "--protocol", "tensorflow", "--json")
+    assert named.metrics == found.metrics
+    other = here("compute", "edm2:img64:fd_dinov2", "fake", "--preset", "edm2")
+    assert "edm2:img64:fd_dinov2 has features of 1024 dimensions" in other.error
 
 
 def test_other_bytes_at_the_second_use(

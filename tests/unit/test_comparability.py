@@ -10,10 +10,12 @@ import pytest
 
 import fidtool
 from fidtool.errors import InputError
+from fidtool.features.protocol import INCEPTION
 from fidtool.presets import PRESETS
 from fidtool.sources.references import REFERENCES
+from fidtool.statistics.set_facts import classes_in
 
-ADM, ALL = "adm:imagenet256", 1_281_167
+ADM, ALL, DINOV2 = "adm:imagenet256", 1_281_167, "dinov2:vitl14"
 BALANCED = {"number": 1000, "images": 50_000, "fewest": 50, "most": 50, "squares": 1000 * 50**2}
 RANDOM = {"number": 1000, "images": 50_000, "fewest": 28, "most": 75, "squares": 1000 * 50**2 + 50_000}
 SKEWED = {"number": 1000, "images": 50_000, "fewest": 5, "most": 500, "squares": 1000 * 50**2 + 90_000}
@@ -41,13 +43,13 @@ def result(real: str = ADM, count: Any = None, fakes: Any = 50_000, **changes: A
         real: path of REAL.
         count: its number of images.
         fakes: number of generated images.
-        changes: ``protocol``, ``dims``, ``precision``, ``settings``, ``framing`` (of REAL), facts about ``of_real`` and
-            ``of_fake``, and ``config``.
+        changes: ``protocol``, ``network`` (further keys of it), ``precision``, ``settings``, ``framing`` (of REAL) and
+            ``framing_fake``, facts about ``of_real`` and ``of_fake``, and ``config``.
     """
     published = {"with_features": 10_000, "formats": {"array": 10_000}, "classes": None}
     of_real = published | {"reference": real} if real in REFERENCES else {"with_features": count}
     of_real |= changes.get("of_real", {})
-    definition = {"extractor": "inception-2015-12-05", "dims": changes.get("dims", 2048)}
+    definition = {"extractor": INCEPTION, "dims": 2048, **changes.get("network", {})}
     return {
         "protocol": {"name": changes.get("protocol", "tensorflow"), **definition},
         "settings": changes.get("settings", {"prdc": {"nearest_k": 3, "ties": "inclusive"}}),
@@ -60,7 +62,7 @@ def result(real: str = ADM, count: Any = None, fakes: Any = 50_000, **changes: A
                     "real": facts(**of_real),
                     "fake": facts(**changes.get("of_fake", {})),
                 },
-                "framing": {"real": changes.get("framing"), "fake": None},
+                "framing": {"real": changes.get("framing"), "fake": changes.get("framing_fake")},
             }
         ],
         "run": {
@@ -134,8 +136,75 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         },
     ),
     "64 dimensions, of images without classes": (
-        result(dims=64, of_fake={"classes": None}),
+        result(network={"dims": 64}, of_fake={"classes": None}),
         {"network": "no", "classes of FAKE": "not known"},
+    ),
+    "FD-DINOv2 of EDM2": (
+        result(
+            "edm2:img512",
+            settings={},
+            protocol=None,
+            network={"extractor": DINOV2, "dims": 1024},
+            config={"preset": "edm2"},
+            of_fake={"sizes": {"512x512": 50_000}},
+        ),
+        {
+            "settings of metrics": None,
+            "images of REAL for precision and recall": None,
+            "network": "not known",
+            "protocol": "not known",
+        },
+    ),
+    "another network": (
+        result(network={"extractor": DINOV2, "dims": 1024}, protocol=None),
+        {"network": "no", "protocol": "not known"},
+    ),
+    "samples with statistics beside them, whose number of images is unknown": (
+        result(fakes=None, of_fake={"with_features": 48}),
+        {"images of FAKE": "no"},
+    ),
+    "statistics of an unknown number of images": (
+        result(fakes=None, of_fake={"with_features": None}),
+        {"images of FAKE": "not known"},
+    ),
+    "a crop where the program has none of its own": (
+        result("real/", ALL, protocol="stylegan", settings={}, config={"preset": "stylegan"}, framing="resize:256"),
+        {
+            **NOT_PUBLISHED,
+            "images of REAL for precision and recall": None,
+            "settings of metrics": None,
+            "crop of REAL": "not known",
+            "classes of FAKE": None,
+        },
+    ),
+    "EDM's resize of square images": (
+        result("real/", ALL, settings={}, config={"preset": "edm"}, framing="resize:256"),
+        {
+            **NOT_PUBLISHED,
+            "images of REAL for precision and recall": None,
+            "settings of metrics": None,
+            "crop of REAL": "not known",
+        },
+    ),
+    "cropped samples": (result(framing_fake="center:256"), {"crop of FAKE": "no"}),
+    "the bias of the classifier": (
+        result(settings={"is": {"part_size": 5000, "bias": True}}),
+        {"settings of metrics": "no", "images of REAL for precision and recall": None},
+    ),
+    "formats that can be lossless": (
+        result(of_fake={"formats": {"PNG": 1, "WEBP": 1}}),
+        {"format of FAKE": "not known"},
+    ),
+    "a tool whose papers state the number of images": (
+        result("real/", 100, 100, settings={}, protocol="pytorch-fid", config={"preset": "pytorch-fid"}),
+        {
+            **NOT_PUBLISHED,
+            "images of FAKE": "not known",
+            "images of REAL for precision and recall": None,
+            "settings of metrics": None,
+            "crop of REAL": None,
+            "classes of FAKE": None,
+        },
     ),
     "protocols that differ, which was allowed": (
         result(config={"allow_mismatch": True}),
@@ -157,6 +226,14 @@ def test_each_item(name: str) -> None:
         assert item.expected
         assert item.source
         assert (f"{item.name}: {item.found} instead of {item.expected}" in verdict.line) == (item.verdict == "no")
+
+
+def test_folders_of_seeds_are_no_classes() -> None:
+    """EDM and EDM2 store a thousand samples each in folders that are named after the first seed."""
+    assert classes_in(["000000/000000.png", "001000/001000.png"]) is None
+    found = classes_in(["000/1.png", "001/2.png", "001/3.png"])
+    assert found is not None
+    assert (found.number, found.fewest, found.most) == (2, 1, 2)
 
 
 def test_values_that_are_shown() -> None:

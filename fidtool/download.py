@@ -28,6 +28,8 @@ _DOWNLOAD_SECONDS = 1800.0
 """Deadline of a download in seconds, to which the time of a large file at `_SLOWEST` is added."""
 _SLOWEST = 1 << 18
 """Bytes per second that a large file must reach on average."""
+_PROGRESS_BYTES = 1 << 20
+"""Bytes after which the attempts are counted from one again, so that a long download can break often."""
 _FIRST_BYTES = 1 << 16
 """Bytes of the first request, which finds out the size of the file and whether the server returns parts of it."""
 
@@ -104,7 +106,7 @@ class RemoteFile(io.RawIOBase):
         self._end: int | None = None  # of the open response; None if the server does not state it
         self._version = ""
         self._answered = False
-        self._failures = self._received = 0
+        self._failures = self._received = self._at_failure = 0
         self._deadline = time.monotonic() + _DOWNLOAD_SECONDS
         while self._response is None:
             self._attempt(self._open)
@@ -171,7 +173,9 @@ class RemoteFile(io.RawIOBase):
             status = error.code if isinstance(error, urllib.error.HTTPError) else 500 if self._answered else 0
             if isinstance(error, ValueError) or (status < 500 and status not in RETRIED_STATUSES):
                 raise DownloadError(f"{_reason(error)}{self._arrived()}") from None
-            self._failures += 1
+            if self._received - self._at_failure >= _PROGRESS_BYTES:
+                self._failures = 0
+            self._failures, self._at_failure = self._failures + 1, self._received
             if self._failures == MAX_TRIES:
                 raise DownloadError(f"{_reason(error)}{self._arrived()}, in {MAX_TRIES} attempts") from None
             if self._position and not self.ranges:

@@ -526,7 +526,7 @@ class Settings(StatisticsSettings):
     fail_above: Annotated[
         float | None,
         Setting(
-            help="Exit status 3 if the first requested Fréchet distance "
+            help="Exit code 3 if the first requested Fréchet distance "
             f"({', '.join(name for name, kind in BUILT_IN.items() if kind.frechet)}) is above X.",
             group=GATES,
             metavar="X",
@@ -536,7 +536,7 @@ class Settings(StatisticsSettings):
     max_duplicates: Annotated[
         float | None,
         Setting(
-            help="Exit status 3 if more than this fraction of a FAKE are duplicates of other images in it.",
+            help="Exit code 3 if more than this fraction of a FAKE are duplicates of other images in it.",
             group=GATES,
             metavar="FRACTION",
             least=0,

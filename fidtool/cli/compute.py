@@ -95,12 +95,10 @@ def _run(
 
         require_exists([real, *fakes])  # reports a typo before the slow import of torch
     with loading():
-        from fidtool.comparability import verify
         from fidtool.pipeline.evaluate import evaluate
         from fidtool.pipeline.inputs import Inputs
         from fidtool.pipeline.run import open_run
         from fidtool.report.files import write_plot, write_report
-        from fidtool.report.names import legible
         from fidtool.report.text import framing_lines, influence_lines, timing_line
 
     paths = [real, *fakes]
@@ -117,15 +115,12 @@ def _run(
     as_table = _as_table(evaluation, form)
     for line in [*([] if as_table else framing_lines(evaluation)), *influence_lines(evaluation)]:
         click.echo(line, err=True)
-    result = evaluation.to_dict()
-    for verdict in verify(result) if settings.preset is not None else ():
-        click.echo(legible(f"{verdict.fake}: {verdict.line}"), err=True)
     lookup = inputs.lookup()
     writers = {
         "report": lambda file: write_report(evaluation, exhibits, lookup, file),
         "plot": lambda file: write_plot(evaluation, file),
     }
-    outlet.publish(result, _lines(evaluation, as_table), writers)
+    outlet.publish(evaluation.to_dict(), _lines(evaluation, as_table), writers)
     if evaluation.exit_code:
         click.echo(evaluation.exit_reason, err=True)
     return evaluation.exit_code

@@ -95,7 +95,8 @@ def _forget(name: str) -> None:
 
     reference, _ = named_reference(name)
     forgotten = forget(reference)
-    click.echo(f"{reference.name}: {'deleted from' if forgotten else 'not in'} the cache and the record")
+    neither = "is neither in the cache nor in the record"
+    click.echo(f"{reference.name} {'was deleted from the cache and the record' if forgotten else neither}")
 
 
 def _as_dict(reference: Reference) -> dict[str, Any]:

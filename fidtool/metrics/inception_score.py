@@ -81,6 +81,7 @@ class InceptionScore(Metric):
                 f"the Inception Score needs Inception's features, and {file} does not state the network of its "
                 "features:",
                 "pass the folder of images",
+                f"pass {option('protocol', ...)} if they are Inception's",
                 setting="metrics",
             )
         if definition.extractor != INCEPTION or definition.dims != max(INCEPTION_DIMS):

@@ -7,8 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from fidtool.errors import FidtoolError, InputError, option
+from fidtool.features.catalogue import inception_definition
 from fidtool.features.definition import Definition
 from fidtool.features.models.families import CMMD_EXTRACTOR, is_published
+from fidtool.features.models.inception_weights import TENSORS_SHA256
 from fidtool.features.protocol import (
     DEFAULT_PROTOCOL,
     FEATURES,
@@ -175,9 +177,17 @@ def agree(
         elif statistics is not None:
             dims = statistics.dims
         assert dims is not None
+        stated = definitions[layer] or (_requested(settings, dims) if layer == FEATURES else None)
         for metric in metrics:
-            metric.check_features(definitions[layer], dims, file)
+            metric.check_features(stated, dims, file)
     return definitions, [*warnings, *_unusual_networks(settings, definitions)]
+
+
+def _requested(settings: Settings, dims: int) -> Definition | None:
+    """The definition of features of files that state none, if the protocol was requested; else None."""
+    if settings.protocol is None or settings.network.extractor != "inception" or dims not in INCEPTION_DIMS:
+        return None
+    return inception_definition(protocol_named(settings.protocol), dims, TENSORS_SHA256)
 
 
 def require_layer(path: str, statistics: Statistics, layer: str, title: str, needs: SetNeeds) -> LayerStatistics:

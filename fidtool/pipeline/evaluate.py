@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from fidtool.comparability import verify
 from fidtool.diagnose.diagnosis import inspect_set
 from fidtool.diagnose.warnings import passed_over_warnings, set_warnings
 from fidtool.distances.parallel import linear_algebra_threads
@@ -63,6 +64,11 @@ def evaluate(inputs: Inputs, origin: Origin | None = None) -> tuple[Evaluation, 
         comparer.differences,
         settings.gated.numbers[0].name if settings.gated else "",
     )
+    if settings.preset is not None:
+        verdicts = [f"{verdict.fake}: {verdict.line}" for verdict in verify(evaluation)]
+        evaluation = replace(evaluation, run=replace(record, notes=(*record.notes, *verdicts)))
+        for line in verdicts:
+            run.console.say(line)
     for skipped in dict.fromkeys(skipped for result in results for skipped in result.skipped):
         run.console.warn(f"skipped {skipped.file}: {skipped.reason}")
     for line in dict.fromkeys([*record.warnings, *(line for result in results for line in result.warnings)]):

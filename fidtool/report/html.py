@@ -8,7 +8,6 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from fidtool.comparability import verify
 from fidtool.errors import option
 from fidtool.features.definition import Definition
 from fidtool.features.protocol import FEATURES
@@ -280,8 +279,6 @@ def _protocol_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
         rows += _definition_rows("" if layer == FEATURES else f"{layer}: ", definition)
     for name, settings in evaluation.settings.items():
         rows.append((f"Settings of {_metric_title(name, evaluation.labels)}", _settings_text(settings)))
-    if evaluation.run.config.get("preset"):
-        rows += [(f"Papers, {shortened(each.fake)}", each.line) for each in verify(evaluation)]
     made = {path: config for each in evaluation.results for path, config in _made_with(each) if config}
     return rows + [(f"Settings of {shortened(path)}", _settings_text(config)) for path, config in made.items()]
 

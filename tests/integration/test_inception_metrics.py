@@ -6,6 +6,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,6 +14,7 @@ import fidtool
 from fidtool.features.models import inception_weights as weights
 from fidtool.features.protocol import SPATIAL
 from fidtool.statistics.statistics_file import read_statistics
+from support import adm_evaluator
 from support.command_line import Run
 from support.pictures import make_pictures
 
@@ -84,6 +86,18 @@ def test_parts_of_a_size_need_the_stored_order(
     assert "old.npz does not have the stored order of its images" in refused.error
     both = here("compute", *few, "--metrics", "is", "--is-part-size", 3, "--is-splits", 2)
     assert both.error == "error: --is-part-size and --is-splits both divide a set into parts: set one of them"
+
+
+def test_features_of_another_tool(here: Run, classifier: None, tmp_path: Path) -> None:
+    """They do not state their network, which a requested protocol vouches for."""
+    for seed, name in enumerate(("real", "fake")):
+        rows = np.random.RandomState(seed).rand(9, 2048).astype(np.float32)
+        np.savez(tmp_path / f"{name}.npz", pool_3=rows, logits=rows[:, :8])
+    line = ["compute", "real.npz", "fake.npz", "--metrics", "fid,is", "--is-part-size", 4, "--json"]
+    assert "pass --protocol NAME if they are Inception's" in here(*line).error
+    found = here(*line, "--protocol", "tensorflow")
+    weight = torch.load(weights.converted_path(), weights_only=True)["state"]["fc.weight"].numpy()
+    assert found.metrics["is"] == pytest.approx(adm_evaluator.inception_score(rows, weight, 4), rel=1e-6)
 
 
 def test_features_for_the_score_need_no_classifier(here: Run, few: tuple[Path, Path], tmp_path: Path) -> None:

@@ -79,7 +79,8 @@ def test_statistics_and_images_of_adm(here: Run, mirror: Path) -> None:
     assert sorted(facts(found)["sha256"]) == ["arr_0", "mu", "mu_s", "sigma", "sigma_s"]
     assert facts(found)["origin"] == "ADM's evaluator (it has mu_s)"
     (line,) = [line for line in found.stderr.splitlines() if line.startswith("fake: not comparable")]
-    assert "images of FAKE is 6 instead of 50000" in line
+    assert "images of FAKE: 6 instead of 50,000; images of REAL for precision and recall: 8 instead of 10,000" in line
+    assert f"{line}" in found.json["run"]["notes"]
     images = here("compute", "adm:imagenet64:arr_0", "fake", "--protocol", "tensorflow", "--metrics", "prdc", "--json")
     assert images.json["results"][0]["count"]["real"] == 8
     assert here("check", "adm:imagenet64").status == 0

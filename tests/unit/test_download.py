@@ -40,6 +40,21 @@ def test_a_slow_server(monkeypatch: pytest.MonkeyPatch) -> None:
         fetched(url)
 
 
+@pytest.mark.parametrize("progress", [1000, 10_000_000])
+def test_a_download_that_breaks_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, progress: int) -> None:
+    """It goes on as long as data arrive in between. Each response ends in its middle."""
+    monkeypatch.setattr(download, "_PROGRESS_BYTES", progress)
+    content = random.Random(0).randbytes(3_000_000)
+    (tmp_path / "file").write_bytes(content)
+    with http_store(tmp_path) as store:
+        store.faults["file"] = ["cut"] * 9
+        if progress == 1000:
+            assert fetched(f"{store.url}file") == content
+            return
+        with pytest.raises(DownloadError, match="in 5 attempts"):
+            fetched(f"{store.url}file")
+
+
 def test_any_part_can_be_read(tmp_path: Path) -> None:
     rng = random.Random(0)
     content = rng.randbytes(300_000)

@@ -30,6 +30,7 @@ from fidtool.images.framing import CROPS, Crop
 from fidtool.settings import Settings
 from fidtool.sources.contents import Pixels
 from support.framed_images import SIZES, framed_images
+from support.places import CONFORMANCE
 
 ORIGINS = json.loads(Path(__file__).with_name("framing_origins.json").read_text())
 CAPABILITY = torch.backends.cpu.get_cpu_capability()
@@ -66,6 +67,28 @@ def test_decoded_images_are_framed_as_by_the_origin(name: str, size: int) -> Non
         for file, each, hashed in zip(files, pixels, expected(str(crop)), strict=True)
         if shortened_hash(each) != hashed
     ]
+    assert not differing
+
+
+PHOTOS = json.loads(Path(__file__).with_name("framing_photos.json").read_text())
+"""The same of 40 photos, and the hash of their pixels, since decoders of JPEG differ."""
+
+
+@pytest.mark.skipif(not CONFORMANCE.is_dir(), reason="needs the conformance data")
+def test_photos_are_framed_as_by_the_origin() -> None:
+    contents = [(CONFORMANCE / "flowers" / name).read_bytes() for name in PHOTOS["photos"]]
+    decoded = [decode_content(content).pixels for content in contents]
+    if [shortened_hash(pixels) for pixels in decoded] != [each["decoded"] for each in PHOTOS["photos"].values()]:
+        pytest.skip("this Pillow's JPEG decoder gives other pixels")
+    differing = [
+        f"{name} {crop}:{size}"
+        for (name, hashes), pixels in zip(PHOTOS["photos"].items(), decoded, strict=True)
+        for crop in CROPS
+        if crop != "tensor-center"
+        for size, hashed in zip(PHOTOS["sizes"], hashes[crop].split(), strict=True)
+        if shortened_hash(Crop(crop, size).apply(pixels)) != hashed
+    ]
+    assert len(decoded) == 40
     assert not differing
 
 

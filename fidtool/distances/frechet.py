@@ -153,7 +153,10 @@ def _by_eigenvalues(matrix: torch.Tensor, log_determinant: float) -> tuple[float
     is estimated with the determinant, which is known from the pivots of the factors: if all eigenvalues were off by the
     same amount, the logarithms would differ by about this amount divided by the smallest eigenvalue.
     """
-    values = torch.linalg.eigvalsh(lower_gram(matrix))
+    gram = lower_gram(matrix)
+    odd = len(gram) % 2
+    # The last bits of MKL's eigenvalues of a large matrix of odd size differ between two calls: it gets one more, 0.
+    values = torch.linalg.eigvalsh(torch.nn.functional.pad(gram, (0, odd, 0, odd)))[odd:]
     smallest = values[0].item()
     if not smallest > 0.0:
         return 0.0, float("inf")

@@ -52,7 +52,7 @@ def by_features(x: Array, y: Array) -> float:
     return float(((x.mean(0) - y.mean(0)) ** 2).sum() + spread - 2 * norm)
 
 
-@pytest.mark.parametrize("dims", [2, 64, 300])
+@pytest.mark.parametrize("dims", [2, 63, 64, 300, 301])
 @pytest.mark.parametrize("known", [True, False])
 def test_equal_to_sqrtm_at_full_rank(dims: int, known: bool) -> None:
     x, y = samples(5 * dims, dims, 1), samples(4 * dims, dims, 2, shift=0.1)
@@ -60,6 +60,14 @@ def test_equal_to_sqrtm_at_full_rank(dims: int, known: bool) -> None:
     ours = frechet_distance(*fitted(x), *fitted(y), **counts)
     assert ours == pytest.approx(by_sqrtm(*fitted(x), *fitted(y)), rel=1e-9)
     assert ours == pytest.approx(by_features(x, y), rel=1e-9)
+
+
+@pytest.mark.slow
+def test_large_odd_sizes_have_the_same_bits_in_each_call() -> None:
+    """Slow, because eigenvalues differ only of matrices of almost two thousand rows, with several threads."""
+    rng = np.random.RandomState(0)
+    moments = *fitted(rng.randn(3000, 2023)), *fitted(rng.randn(3000, 2023) + 0.05)
+    assert len({frechet_distance(*moments) for _ in range(8)}) == 1
 
 
 @pytest.mark.parametrize(("n", "m"), [(40, 40), (40, 2000), (2, 30), (201, 150), (200, 199)])

@@ -158,5 +158,5 @@ def require_exists(paths: Sequence[str]) -> None:
             try:
                 local_paths(path)
             except InputError as error:
-                names = suggested_references(path)
+                names = suggested_references(path)[:2]
                 raise error.also(*(f"the published reference is {name}" for name in names)) from None

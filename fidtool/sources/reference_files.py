@@ -210,8 +210,14 @@ def _members(file: _Hosted, archive: zipfile.ZipFile, wanted: Collection[str]) -
 
 
 def mirrored(url: str) -> str:
-    """Return the address from which a file is downloaded: at the mirror, if there is one."""
+    """Return the address from which a file is downloaded: at the mirror, if there is one.
+
+    Raises:
+        InputError: if the mirror's address is no URL.
+    """
     mirror = os.environ.get(MIRROR)
+    if mirror and "://" not in mirror:
+        raise InputError(f"{MIRROR} must be a URL such as https://mirror or file:///folder, not {mirror!r}")
     return f"{mirror.rstrip('/')}/{url.partition('://')[2]}" if mirror else url
 
 

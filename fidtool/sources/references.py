@@ -234,7 +234,7 @@ def suggested_references(path: str) -> list[str]:
     """Return the names of references that may be meant by a path that does not exist."""
     _, _, name = path.rpartition(":")
     exact = [each for each in REFERENCES if folded(each.partition(":")[2]) == folded(name)]
-    return exact or closest(path, REFERENCES)[:2] if "/" not in path and "." not in path else []
+    return exact or closest(path, REFERENCES) if "/" not in path and "." not in path else []
 
 
 def named_reference(text: str) -> tuple[Reference, str]:
@@ -251,7 +251,8 @@ def named_reference(text: str) -> tuple[Reference, str]:
     name, _, key = rest.partition(":")
     reference = _by_fold().get(folded(f"{project}:{name}"))
     if reference is None:
-        raise InputError(unknown("reference", f"{project}:{name}", closest(f"{project}:{name}", REFERENCES), _LISTED))
+        typed = f"{project}:{name}" if rest else project
+        raise InputError(unknown("reference", typed, suggested_references(typed), _LISTED))
     array = {folded(each): each for each in reference.arrays}.get(folded(key), "")
     if key and not array:
         raise InputError(f"{reference.name} has no array {key!r}; it has {', '.join(reference.arrays)}")

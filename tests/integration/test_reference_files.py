@@ -239,6 +239,13 @@ def test_offline(mirror: HttpStore, here: Run, monkeypatch: pytest.MonkeyPatch) 
     assert "hunter2" not in outcome.stderr
 
 
+def test_a_mirror_must_be_a_url(mirror: HttpStore, here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIDTOOL_REFERENCES_URL", "/data/mirror")
+    refused = here("refs", "--download", "edm:cifar10")
+    assert (refused.status, refused.stdout) == (2, "")
+    assert "must be a URL such as https://mirror or file:///folder, not '/data/mirror'" in refused.error
+
+
 def test_a_file_brought_by_hand_is_used_and_recorded(mirror: HttpStore) -> None:
     folder().mkdir()
     shutil.copy(mirror.folder / served(ADM.url), folder() / "adm-imagenet256.npz")
@@ -427,6 +434,7 @@ def test_download_and_forget(mirror: HttpStore, here: Run) -> None:
     [
         (["edm:cifar"], "unknown reference 'edm:cifar'; did you mean edm:cifar10?"),
         (["--download", "adm:imagenet257"], "unknown reference 'adm:imagenet257'; did you mean adm:imagenet256"),
+        (["cifar10"], "unknown reference 'cifar10'; did you mean edm:cifar10"),
         (["--json", "--forget", "edm:cifar10"], "--json and --forget cannot be combined"),
         (["edm", "--download", "edm:cifar10"], "edm and --download cannot be combined"),
     ],

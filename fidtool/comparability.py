@@ -15,9 +15,9 @@ from fidtool.presets import PRESETS, Preset, preset_named
 from fidtool.sources.references import Reference, named_reference
 
 YES, NO, NOT_KNOWN = "yes", "no", "not known"
-_EITHER = frozenset({"HEIF", "JPEG2000", "WEBP"})
-_LOSSY = frozenset({"JPEG", "MPO", "AVIF"})
-"""Formats that can be lossless, and lossy ones, by Pillow's names."""
+_LOSSLESS = frozenset({"PNG", "BMP", "PPM", "array"})
+_LOSSY = frozenset({"JPEG", "MPO", "AVIF", "GIF"})
+"""Formats that lose nothing and formats that do, by Pillow's names; others can be either."""
 _SIGMAS = 5.0
 """Standard deviations by which the classes of labels that were drawn at random may differ from equal numbers."""
 _SETTINGS = {
@@ -117,12 +117,12 @@ def verify(result: Result | Mapping[str, Any] | str | Path, preset: str | None =
     if not isinstance(content.get("results"), list) or not isinstance(content.get("run"), Mapping):
         problem = "this is not the JSON of `fidtool compute`, which has results and run:"
         raise InputError(problem, "pass the file that its option -o wrote")
-    if not content["results"]:
-        reason = (content.get("exit") or {}).get("reason", "")
-        raise InputError(f"the result has no values: the run failed ({reason})")
     try:
+        if not content["results"]:
+            reason = (content.get("exit") or {}).get("reason", "")
+            raise InputError(f"the result has no values: the run failed ({reason})")
         return [_verdict(content, each, _chosen(preset, content, each)) for each in content["results"]]
-    except (TypeError, AttributeError, KeyError, ValueError) as error:  # a file that was edited
+    except (TypeError, AttributeError, LookupError, ValueError, ArithmeticError) as error:  # a file that was edited
         raise InputError(f"the result is incomplete or was changed ({type(error).__name__}: {error})") from None
 
 
@@ -161,15 +161,15 @@ def _verdict(content: Mapping[str, Any], result: Mapping[str, Any], preset: Pres
         _fake_images(result, preset, published),
         _real_images(result, preset, published),
         _images_with_features(content, result, preset),
-        _network(content, preset),
-        _protocol(content, preset),
+        _network(content, result, preset),
+        _protocol(content, result, preset),
         _settings(content, preset),
         _reference(result, preset, published),
         _crop(result, preset, published),
         _crop_of_fake(result, preset),
         _size(fake, published),
         _formats(fake),
-        _precision(content),
+        _precision(content, result, published),
         _classes(result, preset, published),
     ]
     return Verdict(str(result.get("fake")), preset.name, tuple(item for item in items if item is not None))
@@ -212,20 +212,28 @@ def _images_with_features(content: Mapping[str, Any], result: Mapping[str, Any],
     return _equal("images of REAL for precision and recall", found, preset.images_with_features, preset.source)
 
 
-def _network(content: Mapping[str, Any], preset: Preset) -> Item:
+def _unstated(result: Mapping[str, Any]) -> str:
+    """The sets whose statistics do not state their protocol, as text; empty if all do."""
+    return " and ".join(of.upper() for of in ("real", "fake") if not _facts(result, of).get("stated", True))
+
+
+def _network(content: Mapping[str, Any], result: Mapping[str, Any], preset: Preset) -> Item:
     protocol = content.get("protocol") or {}
     extractor, dims = protocol.get("extractor"), protocol.get("dims")
     found = None if extractor is None else f"{extractor} ({dims} dimensions)"
     expected = f"{INCEPTION} ({max(INCEPTION_DIMS)} dimensions)"
-    if extractor in preset.further_networks:
-        return Item("network", NOT_KNOWN, f"{found}", expected, preset.source)
+    if extractor in preset.further_networks or (found == expected and _unstated(result)):
+        stated = f"{found}; not stated for {_unstated(result)}" if _unstated(result) else f"{found}"
+        return Item("network", NOT_KNOWN, stated, expected, preset.source)
     return _equal("network", found, expected, "the definition of the FID")
 
 
-def _protocol(content: Mapping[str, Any], preset: Preset) -> Item:
+def _protocol(content: Mapping[str, Any], result: Mapping[str, Any], preset: Preset) -> Item:
     found = _equal("protocol", (content.get("protocol") or {}).get("name"), preset.settings["protocol"], preset.source)
-    if (content["run"].get("config") or {}).get("allow_mismatch") and found.verdict == YES:
-        return Item("protocol", NOT_KNOWN, f"{found.found}; a mismatch was allowed", found.expected, found.source)
+    allowed = (content["run"].get("config") or {}).get("allow_mismatch")
+    reason = "a mismatch was allowed" if allowed else _unstated(result) and f"not stated for {_unstated(result)}"
+    if reason and found.verdict == YES:
+        return Item("protocol", NOT_KNOWN, f"{found.found}; {reason}", found.expected, found.source)
     return found
 
 
@@ -258,12 +266,13 @@ def _reference(result: Mapping[str, Any], preset: Preset, published: Reference |
 def _crop(result: Mapping[str, Any], preset: Preset, published: Reference | None) -> Item | None:
     """How REAL was cropped; None if neither the preset nor the run has a crop."""
     framing = (result.get("framing") or {}).get("real")
-    if published is not None and framing is None:
-        return Item("crop of REAL", YES, "as published", "as published", published.source)
+    if published is not None:
+        found = "as published" if framing is None else f"{framing}, of cropped images"
+        return Item("crop of REAL", YES if framing is None else NO, found, "as published", published.source)
     if framing is None and not preset.crop:
         return None
     size = _common_size(_facts(result, "fake"))
-    expected = f"{preset.crop}:{size or 'SIZE'}" if preset.crop and published is None else "that of the paper"
+    expected = f"{preset.crop}:{size or 'SIZE'}" if preset.crop else "that of the paper"
     if framing is not None:
         name, _, side = framing.partition(":")
         fits = size is None or int(side) == size
@@ -302,19 +311,25 @@ def _size(fake: Mapping[str, Any], published: Reference | None) -> Item | None:
 def _formats(fake: Mapping[str, Any]) -> Item:
     formats: Mapping[str, int] = fake.get("formats") or {}
     found = ", ".join(f"{name} ({_shown(number)})" for name, number in formats.items()) or "unknown"
-    unknown = not formats or _EITHER & formats.keys()
+    unknown = not formats or not formats.keys() <= _LOSSLESS
     verdict = NO if _LOSSY & formats.keys() else NOT_KNOWN if unknown else YES
     return Item("format of FAKE", verdict, found, "a lossless format", "samples are stored as PNG files or arrays")
 
 
-def _precision(content: Mapping[str, Any]) -> Item:
-    found = content["run"].get("precision") or None
-    return _equal("precision", found, "fp32", "the reference implementations compute in float32")
+def _precision(content: Mapping[str, Any], result: Mapping[str, Any], published: Reference | None) -> Item:
+    """The precision of both sets; that of a published reference is as published."""
+    of_run = content["run"].get("precision") or None
+    sets = ("fake",) if published else ("real", "fake")
+    found = {of: _facts(result, of).get("precision", of_run) for of in sets}
+    other = [precision for precision in found.values() if precision not in (None, "fp32")]
+    verdict = NO if other else NOT_KNOWN if None in found.values() else YES
+    shown = ", ".join(f"{of.upper()} {_shown(precision)}" for of, precision in found.items())
+    return Item("precision", verdict, shown, "fp32", "the reference implementations compute in float32")
 
 
 def _classes(result: Mapping[str, Any], preset: Preset, published: Reference | None) -> Item | None:
     """The balance of the classes of FAKE; None if the preset has none."""
-    if not preset.classes:
+    if not preset.classes or (published is not None and published.classes is None):
         return None
     classes = _facts(result, "fake").get("classes")
     if classes is None or classes["number"] < 2:

@@ -21,6 +21,7 @@ from fidtool.settings import Settings
 from fidtool.sources.census import PassedOver
 from fidtool.sources.folder import split_by_the_shell
 from fidtool.sources.image_set import ImageSet, real_path
+from fidtool.sources.references import is_reference, named_reference
 from fidtool.statistics.set_statistics import Statistics
 
 if TYPE_CHECKING:  # it imports torch; `require_exists` must refuse a missing path before that
@@ -295,7 +296,15 @@ class Inputs:
 def _spelled_once(paths: Sequence[str], in_memory: Collection[str]) -> list[str]:
     """Returns the paths, with REAL's spelling for every path of the same set."""
     real = paths[0]
-    return [real if not {real, path} & {*in_memory} and real_path(path) == real_path(real) else path for path in paths]
+    return [real if not {real, path} & {*in_memory} and _identity(path) == _identity(real) else path for path in paths]
+
+
+def _identity(path: str) -> str:
+    """A name that all spellings of a path or of a published reference have in common."""
+    if not is_reference(path):
+        return real_path(path)
+    reference, array = named_reference(path)
+    return f"{reference.name}:{array}"
 
 
 def _idle_with_files(settings: Settings) -> list[str]:

@@ -276,12 +276,12 @@ def _unpacked(data: bytes, location: np.void) -> Read:
     return content
 
 
-def begins_with_array(head: bytes) -> bool:
-    """Whether a file with these first bytes is a zip archive whose first member is an array, as in ``.npz`` files."""
+def first_member(head: bytes) -> bytes:
+    """Returns the name of the first member of a zip archive with these first bytes; empty if it is none."""
     if len(head) < _HEADER.size:
-        return False
+        return b""
     signature, *_, length, _ = _HEADER.unpack_from(head)
-    return signature == _SIGNATURE and head[_HEADER.size : _HEADER.size + length].endswith(b".npy")
+    return head[_HEADER.size : _HEADER.size + length] if signature == _SIGNATURE else b""
 
 
 def body_start(data: bytes) -> int | None:

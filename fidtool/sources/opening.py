@@ -10,7 +10,7 @@ from os.path import splitext
 
 from fidtool.errors import InputError, RunError
 from fidtool.redaction import redacted
-from fidtool.sources.archives import begins_with_array
+from fidtool.sources.archives import first_member
 from fidtool.sources.census import FILE_KINDS, IMAGE_SUFFIXES, FileKind, format_of
 from fidtool.sources.contents import ContentError, Files, LocalFiles, RefusedError, StoreError, ValueRange
 from fidtool.sources.folder import STDIN, expand, is_pattern, list_folder, list_paths
@@ -107,7 +107,9 @@ def _listed(path: str, suffix: str, files: Files, key: str, value_range: ValueRa
     single = files.paths[0] if len(files.paths) == 1 else ""
     if suffix == LIST and single:
         return list_remote_paths(single, files) if files.remote else list_paths(single)
-    kind = _kind_of(suffix) or (_kind_of(".npz") if not suffix and begins_with_array(_head(files)) else None)
+    if not suffix and first_member(_head(files)).endswith(b".npy"):
+        suffix = ".npz"
+    kind = _kind_of(suffix)
     if kind is None:
         _refuse_image(path, files.paths[0])
         raise InputError(f"{path} is neither a folder nor a file of a supported kind ({' '.join(KNOWN)})")

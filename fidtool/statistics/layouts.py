@@ -19,6 +19,7 @@ import contextlib
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,12 +45,14 @@ from fidtool.statistics.named_arrays import (
     LAYOUTS,
     NPZ,
     PICKLE,
+    TORCH,
     ZIP,
     NamedArrays,
     arrays_of,
     entries_of,
     kind_of,
     known_layout,
+    pickle_in,
 )
 from fidtool.statistics.pickles import read_pickle
 from fidtool.statistics.set_statistics import Statistics
@@ -132,14 +135,16 @@ def layout_of(files: Files) -> FileLayout:
             features=_with_features(others),
             images=SAMPLES if SAMPLES in images else next(iter(images), ""),
         )
-    if kind == PICKLE:
+    if kind in (PICKLE, TORCH):
         value: Any = None
-        with contextlib.suppress(InputError, OSError, ContentError), files.open(0) as handle:
-            value = read_pickle(files.paths[0], handle)
+        with contextlib.suppress(InputError, OSError, ContentError, ValueError, BadZipFile), files.open(0) as handle:
+            value = read_pickle(files.paths[0], pickle_in(handle) if kind == TORCH else handle)
         entries = entries_of(value)
         names = arrays_of(value) if isinstance(value, dict) else {}
         statistics = bool(entries or known_layout(names))
-        return FileLayout(kind=kind, statistics=statistics, features=_with_features(names), entries=tuple(entries))
+        if kind == TORCH and not statistics:  # it may have tensors, which are images
+            return FileLayout()
+        return FileLayout(kind=PICKLE, statistics=statistics, features=_with_features(names), entries=tuple(entries))
     return FileLayout()
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import io
+import zipfile
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, BinaryIO
 
@@ -12,15 +14,17 @@ from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError, option
-from fidtool.sources.archives import begins_with_array
+from fidtool.sources.archives import first_member
 from fidtool.sources.contents import Files
 from fidtool.statistics.feature_buffer import Features, read_features, store_features
 from fidtool.statistics.pickled_arrays import PickledArray
 from fidtool.statistics.pickles import begins_like_pickle, read_pickle
 
-NPZ, ZIP, NPY, PICKLE = "npz", "zip", "npy", "pickle"
+NPZ, ZIP, NPY, PICKLE, TORCH = "npz", "zip", "npy", "pickle", "torch"
 HEAD = 512
 """Number of bytes that `kind_of` needs."""
+_MOST_PICKLED = 1 << 30
+"""Largest size in bytes of the pickle in a file of ``torch.save``. Statistics of 2048 dimensions take 50 MB."""
 _NAMED = 12
 """Maximum number of entries that a message names."""
 LAYOUTS = (
@@ -41,11 +45,16 @@ EDM2_INCEPTION = _EDM2.format(_OF_INCEPTION)
 
 
 def kind_of(head: bytes) -> str:
-    """Returns `NPZ`, `ZIP` for another archive, `NPY`, `PICKLE`, or an empty string, by a file's first `HEAD` bytes."""
+    """Returns what a file is by its first `HEAD` bytes.
+
+    Returns:
+        `NPZ`, `TORCH` for a file of ``torch.save``, `ZIP` for another archive, `NPY`, `PICKLE`, or an empty string.
+    """
     if head.startswith(b"\x93NUMPY"):
         return NPY
     if head.startswith(b"PK"):
-        return NPZ if begins_with_array(head) else ZIP
+        first = first_member(head)
+        return NPZ if first.endswith(b".npy") else TORCH if first.endswith(b"/data.pkl") else ZIP
     return PICKLE if begins_like_pickle(head) else ""
 
 
@@ -168,8 +177,8 @@ def open_arrays(path: str, files: Files, extractor: str, entry: str) -> Iterator
         handle.seek(0)
         if kind == NPY:
             raise InputError(f"{path} is a single array (.npy); a statistics file is an .npz archive with mu and sigma")
-        if kind == PICKLE:
-            yield _pickled(path, handle, extractor, entry)
+        if kind in (PICKLE, TORCH):
+            yield _pickled(path, pickle_in(handle) if kind == TORCH else handle, extractor, entry)
             return
         if not kind:
             problem = f"{path} cannot be read: it is neither an .npz archive nor a pickle of arrays"
@@ -180,6 +189,20 @@ def open_arrays(path: str, files: Files, extractor: str, entry: str) -> Iterator
             )
         with np.load(handle, allow_pickle=False) as archive:
             yield NpzArrays(archive)
+
+
+def pickle_in(handle: BinaryIO) -> BinaryIO:
+    """Returns the pickle in a file of ``torch.save``, which has NumPy arrays in itself and tensors beside it.
+
+    Raises:
+        ValueError: if it is too large.
+        zipfile.BadZipFile: if the file is damaged.
+    """
+    with zipfile.ZipFile(handle) as archive:
+        info = archive.infolist()[0]
+        if info.file_size > _MOST_PICKLED:
+            raise ValueError(f"its pickle has {info.file_size} bytes")
+        return io.BytesIO(archive.read(info))
 
 
 def _pickled(path: str, handle: BinaryIO, extractor: str, entry: str) -> PickledArrays:

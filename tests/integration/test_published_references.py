@@ -149,6 +149,23 @@ def test_a_missing_path_may_mean_a_reference(here: Run, mirror: Path, typed: str
     assert f"the published reference is {meant}" in error
 
 
+def test_spellings_of_one_reference(here: Run, mirror: Path) -> None:
+    found = here("compute", "edm:cifar10", "EDM:CIFAR-10")
+    assert "edm:cifar10 is the same set as REAL" in found.stderr
+
+
+def test_verify_of_statistics_that_state_little(here: Run, mirror: Path, tmp_path: Path) -> None:
+    """Those of another tool, and those of fidtool in another precision."""
+    np.savez(tmp_path / "plain.npz", **statistics(0))
+    assert here("stats", "fake", "-o", "half.npz", "--protocol", "tensorflow", "--precision", "bf16").status == 0
+    for name, expected in (("plain.npz", ("not known", "not known")), ("half.npz", ("yes", "no"))):
+        assert here("compute", "edm:cifar10", name, "--preset", "edm", "-o", "fid.json").status == 0
+        (verdict,) = fidtool.verify("fid.json")
+        items = {item.name: item.verdict for item in verdict.items}
+        assert (items["protocol"], items["precision"]) == expected
+        assert items["network"] == expected[0]
+
+
 def test_a_reference_of_no_protocol(here: Run, mirror: Path, published: Path) -> None:
     publish(published, REFERENCES["t2ibenchmark:coco-30k"].url, archive(**statistics(8)))
     found = here("compute", "t2ibenchmark:coco-30k", "fake")

@@ -1,12 +1,14 @@
-"""Statistics files that clean-fid's own code writes, against its own distances."""
+"""Statistics files that other tools' own code writes, against their own distances."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import fidtool
 from support.command_line import Run
@@ -57,3 +59,26 @@ def test_custom_statistics_of_clean_fid(here: Run, peer: Any, tmp_path: Path, mo
     )
     read = fidtool.read_statistics(kept[0])
     assert (read.count, read.origin) == (COUNT, "clean-fid (it has feats)")
+
+
+def test_cached_statistics_of_torch_fidelity(here: Run, tmp_path: Path) -> None:
+    """It saves them with torch.save. Nothing in the file is run."""
+    peer = pytest.importorskip("torch_fidelity.metric_fid", reason="torch-fidelity is not installed")
+    extractor = SimpleNamespace(get_name=lambda: "inception")
+    files, kept = [], []
+    for seed, name in enumerate(("real", "fake")):
+        rows = {"2048": torch.from_numpy(normal(COUNT, 16, seed, shift=0.3 * seed))}
+        cache = {"cache": True, "cache_root": str(tmp_path), "verbose": False}
+        kept.append(peer.fid_featuresdict_to_statistics_cached(rows, name, extractor, "2048", **cache))
+        files.append(tmp_path / f"{name}-inception-stat-fid-2048.pt")
+    theirs = peer.fid_statistics_to_metric(*kept, verbose=False)["frechet_inception_distance"]
+    assert here("compute", *files, "--json").fid == pytest.approx(theirs, rel=1e-5)
+    assert np.array_equal(fidtool.read_statistics(files[0]).mu, kept[0]["mu"])
+
+
+def test_hostile_torch_files_are_refused(here: Run, tmp_path: Path) -> None:
+    torch.save({"mu": np.zeros(3), "sigma": np.eye(3), "code": print}, tmp_path / "hostile.pt")
+    np.savez(tmp_path / "plain.npz", mu=np.zeros(3), sigma=np.eye(3))
+    refused = here("compute", "plain.npz", "hostile.pt")
+    assert refused.status == 2
+    assert "hostile.pt" in refused.error

@@ -32,7 +32,8 @@ YES = dict.fromkeys(
 
 def facts(**changes: Any) -> dict[str, Any]:
     """Return what a result says about a set of 50,000 PNG files in 1000 folders."""
-    found = {"origin": "", "reference": "", "with_features": 50_000, "formats": {"PNG": 50_000}}
+    found = {"origin": "", "reference": "", "stated": True, "precision": "fp32", "with_features": 50_000}
+    found |= {"formats": {"PNG": 50_000}}
     return {**found, "sizes": {"256x256": 50_000}, "classes": BALANCED, **changes}
 
 
@@ -87,7 +88,11 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"images of FAKE": "no", "format of FAKE": "no", "classes of FAKE": "no"},
     ),
     "settings of other tools": (
-        result(protocol="pytorch-fid", precision="bf16", settings={"prdc": {"nearest_k": 5, "ties": "strict"}}),
+        result(
+            protocol="pytorch-fid",
+            of_fake={"precision": "bf16"},
+            settings={"prdc": {"nearest_k": 5, "ties": "strict"}},
+        ),
         {"protocol": "no", "precision": "no", "settings of metrics": "no"},
     ),
     "a reference of another project and size": (
@@ -116,9 +121,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         result(
             "edm2:img512",
             settings={},
-            precision="",
             config={"preset": "edm2"},
-            of_fake={"sizes": {"512x512": 50_000}},
+            of_fake={"sizes": {"512x512": 50_000}, "precision": None},
         ),
         {"settings of metrics": None, "images of REAL for precision and recall": None, "precision": "not known"},
     ),
@@ -190,6 +194,20 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "the bias of the classifier": (
         result(settings={"is": {"part_size": 5000, "bias": True}}),
         {"settings of metrics": "no", "images of REAL for precision and recall": None},
+    ),
+    "samples as GIF": (result(of_fake={"formats": {"GIF": 50_000}}), {"format of FAKE": "no"}),
+    "statistics of another tool as FAKE": (
+        result(of_fake={"stated": False, "precision": None}),
+        {"network": "not known", "protocol": "not known", "precision": "not known"},
+    ),
+    "REAL in another precision": (
+        result("real/", ALL, framing="adm:256", of_real={"precision": "bf16"}),
+        {**NOT_PUBLISHED, "precision": "no"},
+    ),
+    "a published reference that was cropped again": (result(framing="adm:256"), {"crop of REAL": "no"}),
+    "a data set without labels": (
+        result("adm:lsun-bedroom", of_fake={"classes": None}),
+        {"images of REAL": "not known", "classes of FAKE": None},
     ),
     "formats that can be lossless": (
         result(of_fake={"formats": {"PNG": 1, "WEBP": 1}}),
@@ -277,6 +295,8 @@ def test_a_result_of_an_earlier_version() -> None:
         {"results": [{"fake": "a", "count": {"real": 1, "fake": 2}, "sets": {"fake": {"sizes": [1]}}}]},
         {"results": [{"fake": "a", "count": {"real": 1, "fake": 2}, "sets": {"fake": {"classes": {"number": 9}}}}]},
         {"run": {"config": {"preset": 5}}},
+        {"results": [], "exit": "x"},
+        result(of_fake={"classes": {**BALANCED, "images": 0}}),
     ],
 )
 def test_a_file_that_was_edited_is_refused(changes: dict[str, Any]) -> None:

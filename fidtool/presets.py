@@ -22,7 +22,6 @@ class Preset:
         fakes: number of generated images; None if it is left to the paper.
         reference: the statistics or images of REAL.
         prefix: prefix of the named references that are expected, such as ``adm``; empty if any REAL is.
-        real_images: number of real images, if it is the same for all references; None if it depends on the reference.
         images_with_features: number of real images for precision and recall; None if it does not matter.
         crop: name of the crop of real images that are not stored in their final size; empty if there is none.
         further_crops: names of crops that it uses for some data sets, such as square images.
@@ -40,7 +39,6 @@ class Preset:
     fakes: int | None = 50_000
     reference: str
     prefix: str = ""
-    real_images: int | None = None
     images_with_features: int | None = None
     crop: str = ""
     further_crops: tuple[str, ...] = ()

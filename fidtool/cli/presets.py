@@ -35,10 +35,9 @@ def presets(names: tuple[str, ...], as_json: bool) -> None:
 
 
 def _details(preset: Preset) -> list[tuple[str, str]]:
-    real = preset.reference if preset.real_images is None else f"{preset.real_images:,} images: {preset.reference}"
     details = [
         ("settings", " ".join(as_flag(name, value) for name, value in preset.settings.items() if value is not False)),
-        ("REAL", real),
+        ("REAL", preset.reference),
         ("crop", preset.crop and f"{as_flag('crop', f'{preset.crop}:SIZE')}, of a folder of original images"),
         (
             "FAKE",

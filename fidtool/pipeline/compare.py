@@ -27,14 +27,7 @@ from fidtool.pipeline.inputs import Inputs
 from fidtool.pipeline.measure import Measurer
 from fidtool.record import known_settings
 from fidtool.redaction import redacted
-from fidtool.results import (
-    Comparison,
-    Difference,
-    Exhibit,
-    Influence,
-    SkippedFile,
-    Uncertainty,
-)
+from fidtool.results import Comparison, Difference, Exhibit, Influence, SkippedFile, Uncertainty
 from fidtool.sources.image_set import ImageSet
 from fidtool.statistics.moments import MeanCovariance, without
 from fidtool.statistics.set_facts import facts_of

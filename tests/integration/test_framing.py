@@ -281,8 +281,8 @@ def test_json_and_call_have_it(here: Run, place: Path, tmp_path: Path) -> None:
 
 
 def test_page_shows_it_and_the_framed_images(here: Run, place: Path, tmp_path: Path) -> None:
-    pytest.importorskip("jinja2")
-    pytest.importorskip("matplotlib")
+    for package in ("jinja2", "matplotlib"):
+        pytest.importorskip(package, reason=f"the page needs {package}, from the extra 'report'")
     flags = ("--extractor", COLOURS, "--report", "page.html")
     crops = ("--crop", "adm:40", "--crop-fake", "resize:20")
     assert here("compute", place / "photos", place / "fake", *flags, *crops).status == 0

@@ -43,6 +43,7 @@ def test_every_layout_gives_the_distance_of_its_plain_form(tmp_path: Path, layou
     """Whatever the name of the file."""
     found = fidtool.read_statistics(write_layout(layout, tmp_path / name, ROWS))
     wanted = gaussian(ROWS, ddof=0 if layout in DDOF_0 else 1)
+    # Values are near 1: a few units in the last place of float64, since the sums are formed in another order.
     np.testing.assert_allclose(found.mu, wanted["mu"], rtol=0, atol=1e-15)
     np.testing.assert_allclose(found.sigma, wanted["sigma"], rtol=0, atol=2e-15)
     np.savez(tmp_path / "plain.npz", **wanted)
@@ -87,6 +88,7 @@ def test_features_may_have_any_scale(tmp_path: Path, scale: float) -> None:
     """Those of other networks do not fit Inception's feature step."""
     np.savez(tmp_path / "reps.npz", reps=ROWS * np.float32(scale))
     found = fidtool.read_statistics(tmp_path / "reps.npz")
+    # The features are multiplied by the scale in float32, and rounded to a step that suits them.
     np.testing.assert_allclose(found.mu, gaussian(ROWS)["mu"] * scale, rtol=1e-6)
     np.testing.assert_allclose(found.sigma, gaussian(ROWS)["sigma"] * scale**2, rtol=1e-5, atol=1e-6 * scale**2)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from fidtool.pipeline.evaluate import evaluate
 from fidtool.pipeline.inputs import Inputs
 from fidtool.pipeline.run import open_run
 from fidtool.presets import with_preset
-from fidtool.record import Origin, call_of
+from fidtool.record import Origin
 from fidtool.report.files import check_shown, write_plot, write_report
 from fidtool.results import Evaluation, Exhibit
 from fidtool.settings import CheckSettings, Settings, StatisticsSettings
@@ -143,8 +144,7 @@ def compute(real: Source, fake: Source | Sequence[PathOrURL | Images], settings:
     paths = [named.of(real, "real"), *(named.of(each, "fake") for each in fakes)]
     files = {"report": settings.report, "plot": settings.plot}
     shown = {setting: Path(file) for setting, file in files.items() if file is not None}
-    kinds = {name: images.kind for name, images in named.in_memory.items()}
-    origin = Origin.here(call_of(paths[0], paths[1:], kinds, settings))
+    origin = Origin.here(sys.argv[0])
     with open_run(paths, settings, Console(), named.in_memory) as run:
         run.world.on_rank_zero(lambda: _check_shown(shown))
         inputs = Inputs(run, paths)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from fidtool.errors import option
-from fidtool.metrics.metric import ALL, keyword
+from fidtool.metrics.metric import keyword
 from fidtool.metrics.registry import BUILT_IN, spec_of
 from fidtool.presets import preset_named
-from fidtool.redaction import redacted
 from fidtool.settings import OUTPUT, Settings
 from fidtool.validation import declared
 
@@ -20,7 +19,7 @@ class Origin(NamedTuple):
     """Where a run came from: command, host and date.
 
     Attributes:
-        command: the command line, one entry per argument, or a Python call as a string; empty if unknown.
+        command: the command line, one entry per argument; for a Python program, its name.
         host: name of rank zero's machine.
         date: when the run started, in UTC, such as ``2025-01-31T23:59:59Z``.
     """
@@ -30,12 +29,12 @@ class Origin(NamedTuple):
     date: str
 
     @classmethod
-    def here(cls, command: Sequence[str] | str = "") -> Origin:
+    def here(cls, command: tuple[str, ...] | str) -> Origin:
         """Returns the origin of a run that starts now, on this machine."""
         import socket  # deferred, so that the command line reports usage errors fast
 
         began = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-        return cls(command if isinstance(command, str) else tuple(command), socket.gethostname(), began)
+        return cls(command, socket.gethostname(), began)
 
 
 def recorded(settings: Settings) -> dict[str, Any]:
@@ -79,32 +78,6 @@ def _shown(value: object) -> str:
 def known_settings(config: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Returns the settings of a statistics file that this version knows."""
     return None if config is None else {name: value for name, value in config.items() if name in declared(Settings)}
-
-
-def call_of(
-    real: str,
-    fakes: Sequence[str],
-    kinds: Mapping[str, str],
-    settings: Settings,
-) -> str:
-    """Returns a call of `fidtool.compute` as a string.
-
-    Args:
-        real, fakes: names of the sets.
-        kinds: descriptions of the sets that are not files, by name.
-        settings: settings that the call passes as keyword arguments, unless they are at their defaults.
-    """
-
-    def shown(name: str) -> str:
-        return f"<{name}: {kinds[name]}>" if name in kinds else repr(name)
-
-    sets = [shown(real), shown(fakes[0]) if len(fakes) == 1 else f"[{', '.join(map(shown, fakes))}]"]
-    files = {name: file for name in ("report", "plot") if (file := getattr(settings, name)) is not None}
-    changed = changed_settings(settings)
-    if any(metric.spec == ALL for metric in settings.chosen):
-        changed["metrics"] = list(dict.fromkeys(ALL if each.spec == ALL else spec_of(each) for each in settings.chosen))
-    keywords = [f"{name}={value!r}" for name, value in (changed | files).items()]
-    return redacted(f"fidtool.compute({', '.join([*sets, *keywords])})")
 
 
 def versions() -> dict[str, str]:

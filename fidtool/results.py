@@ -197,55 +197,59 @@ class Exhibit:
 
 
 @dataclass(frozen=True)
+class SetResult:
+    """A set of images or a statistics file as it was used.
+
+    Attributes:
+        name: path as passed by the caller.
+        count: number of images used; None if a statistics file does not have it.
+        found: number of images before ``num`` took a sample; None if a statistics file does not have it, and for an
+            iterable of which ``num`` took the first images.
+        made_with: settings with which a statistics file was made, as in ``RunRecord.config``; None if the file does not
+            have them, and for images.
+        framing: how the images were cropped and resized before anything else, such as ``adm:256``; None if they were
+            not, or if a statistics file does not have it.
+        passed_over: files of the source that were ignored; None for statistics files and iterables.
+        facts: see `SetFacts`.
+    """
+
+    name: str
+    count: int | None
+    found: int | None = None
+    made_with: Mapping[str, Any] | None = None
+    framing: str | None = None
+    passed_over: PassedOver | None = None
+    facts: SetFacts = field(default_factory=SetFacts)
+
+
+@dataclass(frozen=True)
 class Comparison:
     """Results of one FAKE compared with REAL.
 
     Attributes:
-        real, fake: paths as passed by the caller.
+        real, fake: the two sets.
         metrics: the requested metric values, by name: ``fid`` (the squared Fréchet distance, finite and at least 0),
             ``kid`` and ``kid_std``, ``is`` and ``is_std``, ``precision``, ``recall``, ``density``, ``coverage``,
             ``sfid``, ``fid_infinity`` and ``fid_infinity_error`` (one standard error), ``cmmd``. Values of features
             that are not Inception's 2048 have other names: ``fid_64``, ``kid_64``, ``fd_dinov2``, ``kid_dinov2``; see
             ``labels``. ``kid_std`` is missing if every subset is the whole of both sets, since there is no spread.
-        count_real, count_fake: number of images used; None if a statistics file does not have it.
-        found_real, found_fake: number of images before ``num`` took a sample; None if a statistics file does not have
-            it, and for an iterable of which ``num`` took the first images.
-        made_real, made_fake: settings with which a statistics file was made, as in ``RunRecord.config``; None if the
-            file does not have them, and for images.
         warnings: warnings about these values, one sentence each.
         skipped: files of both sets that were skipped, REAL's first.
         diagnosis: findings about the images; None if not requested.
         uncertainty: uncertainty of the Fréchet distance; None if not requested.
         influence: images that raise the Fréchet distance; None if not requested.
-        passed_over_real, passed_over_fake: files of the sources that were ignored; None for statistics files and
-            iterables.
-        facts_real, facts_fake: see `SetFacts`.
         labels: names of the values.
-        framing_real, framing_fake: how the images were cropped and resized before anything else, such as ``adm:256``;
-            None if they were not, or if a statistics file does not have it.
     """
 
-    real: str
-    fake: str
+    real: SetResult
+    fake: SetResult
     metrics: Mapping[str, float]
-    count_real: int | None
-    count_fake: int | None
     warnings: tuple[str, ...] = ()
     skipped: tuple[SkippedFile, ...] = ()
     diagnosis: Diagnosis | None = None
     uncertainty: Uncertainty | None = None
     influence: Influence | None = None
-    passed_over_real: PassedOver | None = None
-    passed_over_fake: PassedOver | None = None
-    found_real: int | None = None
-    found_fake: int | None = None
-    made_real: Mapping[str, Any] | None = None
-    made_fake: Mapping[str, Any] | None = None
-    facts_real: SetFacts = field(default_factory=SetFacts)
-    facts_fake: SetFacts = field(default_factory=SetFacts)
     labels: Labels = _PLAIN
-    framing_real: str | None = None
-    framing_fake: str | None = None
 
     @property
     def fid(self) -> float | None:
@@ -278,19 +282,18 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry in the JSON's ``results``."""
+        sets = {"real": self.real, "fake": self.fake}
+        passed_over = {of: each.passed_over for of, each in sets.items()}
         return {
-            "real": self.real,
-            "fake": self.fake,
+            "real": self.real.name,
+            "fake": self.fake.name,
             "metrics": dict(self.metrics),
-            "count": {"real": self.count_real, "fake": self.count_fake},
-            "passed_over": {
-                name: None if passed_over is None else passed_over.to_dict()
-                for name, passed_over in (("real", self.passed_over_real), ("fake", self.passed_over_fake))
-            },
-            "found": {"real": self.found_real, "fake": self.found_fake},
-            "made_with": {"real": self.made_real, "fake": self.made_fake},
-            "sets": {"real": asdict(self.facts_real), "fake": asdict(self.facts_fake)},
-            "framing": {"real": self.framing_real, "fake": self.framing_fake},
+            "count": {of: each.count for of, each in sets.items()},
+            "passed_over": {of: None if files is None else files.to_dict() for of, files in passed_over.items()},
+            "found": {of: each.found for of, each in sets.items()},
+            "made_with": {of: each.made_with for of, each in sets.items()},
+            "sets": {of: asdict(each.facts) for of, each in sets.items()},
+            "framing": {of: each.framing for of, each in sets.items()},
             "skipped": [asdict(skipped) for skipped in self.skipped],
             "warnings": list(self.warnings),
             "diagnosis": None if self.diagnosis is None else self.diagnosis.to_dict(self.labels),
@@ -299,7 +302,7 @@ class Comparison:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunRecord:
     """Where and how the metric values were computed.
 
@@ -333,15 +336,15 @@ class RunRecord:
     world_size: int
     device: str
     backend: str
-    precision: str
-    kernels: str
-    batch_size: int
-    num_workers: int
-    images_computed: int
-    forward_passes: int
-    images_resumed: int
-    cached: tuple[str, ...]
-    probe: str | None
+    precision: str = ""
+    kernels: str = ""
+    batch_size: int = 0
+    num_workers: int = 0
+    images_computed: int = 0
+    forward_passes: int = 0
+    images_resumed: int = 0
+    cached: tuple[str, ...] = ()
+    probe: str | None = None
     linear_algebra_threads: int
     seconds: dict[str, float]
     extraction: dict[str, float]
@@ -429,7 +432,7 @@ class Evaluation:
     @property
     def differences_to_best(self) -> tuple[Difference, ...]:
         """Differences that involve the FAKE with the lowest bias-corrected Fréchet distance."""
-        values = {result.fake: result.corrected.value for result in self.results if result.corrected is not None}
+        values = {result.fake.name: result.corrected.value for result in self.results if result.corrected is not None}
         best = min(values, key=lambda fake: values[fake], default=None)
         return tuple(each for each in self.differences if best in (each.first, each.second))
 
@@ -449,14 +452,14 @@ class Evaluation:
         if self.fail_above is not None:
             title = self.labels.title(self.gated)
             above = [
-                f"{each.fake} has {title} {value:.6g}"
+                f"{each.fake.name} has {title} {value:.6g}"
                 for each in self.results
                 if (value := each.value(self.gated)) is not None and value > self.fail_above
             ]
             missed += [f"{', '.join(above)}, above {self.fail_above:g}"] if above else []
         if self.max_duplicates is not None:
             many = [
-                f"{copies.share:.2%} of {each.fake} are duplicates"
+                f"{copies.share:.2%} of {each.fake.name} are duplicates"
                 for each in self.results
                 if (copies := each.duplicates) is not None and copies.share > self.max_duplicates
             ]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fidtool.cli.options import QUIET, GroupedCommand, option, settings_options
-from fidtool.cli.output import Outlet, command_of, loading, on_terminal
+from fidtool.cli.output import Outlet, loading, on_terminal
 from fidtool.distributed.failure import stopped_error
 from fidtool.errors import FidtoolError, InputError
 from fidtool.record import Origin
@@ -63,7 +63,7 @@ def compute(
     if as_json and form not in (None, "json"):
         raise InputError(f"--json and --format {form} contradict each other:", "pass one of them")
     context = click.get_current_context()
-    origin = Origin.here(command_of(context.obj or ()))
+    origin = Origin.here(("fidtool", *(context.obj or ())))
     outlet = Outlet(origin, as_json or form == "json", output)
     try:
         chosen = settings()

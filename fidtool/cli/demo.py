@@ -31,6 +31,7 @@ def demo(folder: str) -> None:
     from fidtool.demo import COUNT, SIDE, make_sets
     from fidtool.distributed.launch import discover
     from fidtool.errors import InputError
+    from fidtool.record import Origin
     from fidtool.settings import Settings
 
     if discover().world_size > 1:
@@ -54,7 +55,7 @@ def demo(folder: str) -> None:
 
     paths = [str(real), str(fake)]
     with open_run(paths, Settings(), Console(progress=True)) as run:
-        evaluation, _ = evaluate(Inputs(run, paths))
+        evaluation, _ = evaluate(Inputs(run, paths), Origin.here(("fidtool", "demo")))
     definition = evaluation.definition
     assert definition is not None
     for line in result_lines(evaluation):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, StoppedError, option
+from fidtool.errors import FidtoolError, InputError, RunError, StoppedError, option
 from fidtool.redaction import redacted
 
 if TYPE_CHECKING:
@@ -143,27 +143,6 @@ def _result_file(name: str) -> Path:
 def on_terminal() -> bool:
     """Whether stdout is a terminal."""
     return sys.stdout is not None and not sys.stdout.closed and sys.stdout.isatty()
-
-
-def command_of(typed: Sequence[str]) -> list[str]:
-    """Return the command that repeats this run, with torchrun, the only launcher that can be detected.
-
-    Args:
-        typed: the arguments of ``fidtool``.
-    """
-    from fidtool.distributed.launch import Launch, by_torchrun, discover
-
-    try:
-        launch = discover()
-    except LaunchError:
-        launch = Launch()
-    if launch.world_size == 1 or not by_torchrun():
-        return ["fidtool", *typed]
-    nodes = launch.world_size // launch.local_world_size
-    several = [f"--nnodes={nodes}"] if nodes > 1 else []
-    # torchrun takes --num for its own option, except after --.
-    end = ["--"] if any(each.partition("=")[0] == "--num" for each in typed) else []
-    return ["torchrun", *several, f"--nproc-per-node={launch.local_world_size}", "-m", "fidtool", *end, *typed]
 
 
 def _write(file: Path, data: bytes) -> None:

@@ -27,7 +27,7 @@ from fidtool.pipeline.inputs import Inputs
 from fidtool.pipeline.measure import Measurer
 from fidtool.record import known_settings
 from fidtool.redaction import redacted
-from fidtool.results import Comparison, Difference, Exhibit, Influence, SkippedFile, Uncertainty
+from fidtool.results import Comparison, Difference, Exhibit, Influence, SetResult, SkippedFile, Uncertainty
 from fidtool.sources.image_set import ImageSet
 from fidtool.statistics.moments import MeanCovariance, without
 from fidtool.statistics.set_facts import facts_of
@@ -119,35 +119,34 @@ class Comparer:
         influence: Influence | None,
     ) -> Comparison:
         """The comparison with the metric values and everything else, on rank zero."""
-        of_real, of_fake = _statistics(real), _statistics(fake)
         warnings = self._comparison_warnings(real, fake)
         warnings += () if diagnosis is None else diagnosis.lines
         if uncertainty is not None:
             warnings += _uncertainty_warnings(fake.path, uncertainty, self.labels.title("fid"))
-        skipped = skipped_files(real.path, of_real)
-        skipped += skipped_files(fake.path, of_fake) if fake.path != real.path else ()
+        skipped = skipped_files(real.path, _statistics(real))
+        skipped += skipped_files(fake.path, _statistics(fake)) if fake.path != real.path else ()
         return Comparison(
-            real.path,
-            fake.path,
+            self._set_result(real),
+            self._set_result(fake),
             {self.labels.key(name): number for name, number in numbers.items()},
-            of_real.count,
-            of_fake.count,
             tuple(map(redacted, warnings)),
             skipped,
             diagnosis,
             uncertainty,
             influence,
-            passed_over_real=self._inputs.passed_over(real.path),
-            passed_over_fake=self._inputs.passed_over(fake.path),
-            found_real=of_real.found,
-            found_fake=of_fake.found,
-            made_real=known_settings(of_real.config),
-            made_fake=known_settings(of_fake.config),
-            facts_real=facts_of(real, *self._inputs.published(real.path)),
-            facts_fake=facts_of(fake, *self._inputs.published(fake.path)),
-            labels=self.labels,
-            framing_real=of_real.framing,
-            framing_fake=of_fake.framing,
+            self.labels,
+        )
+
+    def _set_result(self, measured: MeasuredSet) -> SetResult:
+        path, statistics = measured.path, _statistics(measured)
+        return SetResult(
+            path,
+            statistics.count,
+            statistics.found,
+            known_settings(statistics.config),
+            statistics.framing,
+            self._inputs.passed_over(path),
+            facts_of(measured, *self._inputs.published(path)),
         )
 
     def _comparison_warnings(self, real: MeasuredSet, fake: MeasuredSet) -> list[str]:

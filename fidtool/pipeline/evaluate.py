@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from fidtool.comparability import verify
 from fidtool.diagnose.diagnosis import inspect_set
@@ -12,7 +13,7 @@ from fidtool.distances.parallel import linear_algebra_threads
 from fidtool.errors import InputError, on_every_rank
 from fidtool.pipeline.compare import Comparer, skipped_files
 from fidtool.pipeline.inputs import Inputs
-from fidtool.pipeline.measure import Measurer, WorkDone
+from fidtool.pipeline.measure import Measurer
 from fidtool.record import Origin, changed_settings, versions
 from fidtool.results import Comparison, Evaluation, Exhibit, RunRecord
 from fidtool.settings import Settings
@@ -20,12 +21,12 @@ from fidtool.statistics.set_statistics import MeasuredSet, Statistics, spread_fe
 from fidtool.validation import declared
 
 
-def evaluate(inputs: Inputs, origin: Origin | None = None) -> tuple[Evaluation, list[Exhibit | None]]:
+def evaluate(inputs: Inputs, origin: Origin) -> tuple[Evaluation, list[Exhibit | None]]:
     """Compute the metrics of each FAKE against REAL. A collective.
 
     Args:
         inputs: REAL and the FAKEs.
-        origin: command, machine and time of the run, for the record; None determines them now.
+        origin: command, machine and time of the run, for the record.
 
     Returns:
         The evaluation, the same on every rank; and on rank zero the additional data for a report, one entry per FAKE.
@@ -34,7 +35,6 @@ def evaluate(inputs: Inputs, origin: Origin | None = None) -> tuple[Evaluation, 
         InputError: if the sets cannot be compared; the message says why and what to do.
         RunError: if the run failed.
     """
-    origin = origin or Origin.here()
     run, settings = inputs.run, inputs.settings
     measurer = Measurer(inputs) if inputs.any_images else None
     measured = None if measurer is None else measurer.networks.definitions
@@ -52,7 +52,7 @@ def evaluate(inputs: Inputs, origin: Origin | None = None) -> tuple[Evaluation, 
         results.append(comparison)
         exhibits.append(exhibit)
         del fake, part  # so that only one FAKE's features are in memory at a time
-    work = WorkDone() if measurer is None else measurer.work
+    work = {} if measurer is None else measurer.work
     record = run.world.on_rank_zero(lambda: _record(inputs, work, origin))
     evaluation = Evaluation(
         definitions,
@@ -129,7 +129,7 @@ def _measure(inputs: Inputs, measurer: Measurer | None, path: str) -> MeasuredSe
     return spread_features(path, inputs.statistics(path), inputs.needs[path].collected, inputs.run.world)
 
 
-def _record(inputs: Inputs, work: WorkDone, origin: Origin) -> RunRecord:
+def _record(inputs: Inputs, work: dict[str, Any], origin: Origin) -> RunRecord:
     run = inputs.run
     seconds = run.clock.phases()
     extract = seconds.get("extract", 0.0)
@@ -140,10 +140,10 @@ def _record(inputs: Inputs, work: WorkDone, origin: Origin) -> RunRecord:
         linear_algebra_threads=linear_algebra_threads(),
         seconds=seconds,
         extraction=run.clock.parts(),
-        images_per_second=work.images_computed / extract if work.images_computed else None,
+        images_per_second=work["images_computed"] / extract if work.get("images_computed") else None,
         versions=versions(),
         config=changed_settings(inputs.settings),
         notes=tuple(inputs.taken),
         **origin._asdict(),
-        **vars(work),
+        **work,
     )

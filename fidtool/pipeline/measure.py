@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from importlib.metadata import version
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,22 +32,6 @@ from fidtool.statistics.feature_buffer import Features, in_canonical_order
 from fidtool.statistics.partial import RECORDS, Layer, PartialStatistics
 from fidtool.statistics.set_statistics import LayerStatistics, MeasuredSet, Statistics, spread_features
 from fidtool.validation import text_of
-
-
-@dataclass(frozen=True)
-class WorkDone:
-    """The images that a run has processed, for its record: see `fidtool.results.RunRecord`. By default none."""
-
-    precision: str = ""
-    kernels: str = ""
-    batch_size: int = 0
-    num_workers: int = 0
-    images_computed: int = 0
-    forward_passes: int = 0
-    images_resumed: int = 0
-    cached: tuple[str, ...] = ()
-    probe: str | None = None
-    warnings: tuple[str, ...] = ()
 
 
 class Measurer:
@@ -96,20 +81,20 @@ class Measurer:
             self._checkpoint.join(*run.world.on_rank_zero(self._claim_checkpoint), run.world.rank)
 
     @property
-    def work(self) -> WorkDone:
-        """The work done so far; counts are over all ranks."""
-        return WorkDone(
-            precision=self._run.settings.precision,
-            kernels=self.networks.kernels,
-            batch_size=self._batch_size,
-            num_workers=self._num_workers,
-            images_computed=self._images,
-            forward_passes=self._passes,
-            images_resumed=self._resumed,
-            cached=tuple(self._cached),
-            probe=self.networks.probe,
-            warnings=tuple(map(redacted, self.warnings)),
-        )
+    def work(self) -> dict[str, Any]:
+        """The work done so far, as fields of `fidtool.results.RunRecord`; counts are over all ranks."""
+        return {
+            "precision": self._run.settings.precision,
+            "kernels": self.networks.kernels,
+            "batch_size": self._batch_size,
+            "num_workers": self._num_workers,
+            "images_computed": self._images,
+            "forward_passes": self._passes,
+            "images_resumed": self._resumed,
+            "cached": tuple(self._cached),
+            "probe": self.networks.probe,
+            "warnings": tuple(map(redacted, self.warnings)),
+        }
 
     def _claim_checkpoint(self) -> tuple[str, str]:
         """Claims the checkpoint folder for this run, on rank zero. Returns the names of the run and of this attempt."""

@@ -80,7 +80,7 @@ def html_report(
     Raises:
         ValueError: if there is not one exhibit per result.
     """
-    names, run = short_names([result.fake for result in evaluation.results]), evaluation.run
+    names, run = short_names([result.fake.name for result in evaluation.results]), evaluation.run
     several = len(names) > 1
     sheets = _sheets(evaluation, exhibits, names, gallery or ImageLookup())
     sections = _sections(evaluation, exhibits, names, sheets)
@@ -92,8 +92,8 @@ def html_report(
             title=_title(evaluation, sections),
             basis=evaluation.basis(sections[0].main),
             tiles=_score_tiles(sections) if several else sections[0].tiles,
-            real=evaluation.results[0].real,
-            framing=evaluation.results[0].framing_real,
+            real=evaluation.results[0].real.name,
+            framing=evaluation.results[0].real.framing,
             sections=sections,
             several=several,
             gate=evaluation.exit_reason.removeprefix("gate missed: ") if evaluation.exit_code else "",
@@ -154,7 +154,7 @@ def _sections(
 
 
 def _command_text(run: RunRecord) -> str:
-    """The Python call or the command line.
+    """The command line, or the name of the Python program.
 
     Each argument is redacted separately: within the whole line, the end of a URL is ambiguous.
     """
@@ -204,7 +204,7 @@ def _exact_rows(section: Section) -> list[tuple[str, str]]:
 
 def _title(evaluation: Evaluation, sections: Sequence[Section]) -> str:
     first = sections[0]
-    against = f"against {shortened(first.result.real)} ({evaluation.basis(first.main)})"
+    against = f"against {shortened(first.result.real.name)} ({evaluation.basis(first.main)})"
     if len(sections) == 1:
         return f"{first.title} {first.score}: {first.name} {against}"
     scores = ", ".join(section.score for section in sections[:_MOST_TILES])
@@ -290,7 +290,7 @@ def _metric_title(name: str, labels: Labels) -> str:
 
 
 def _made_with(result: Comparison) -> list[tuple[str, Mapping[str, Any] | None]]:
-    return [(result.real, result.made_real), (result.fake, result.made_fake)]
+    return [(result.real.name, result.real.made_with), (result.fake.name, result.fake.made_with)]
 
 
 def _definition_rows(prefix: str, definition: Definition | None) -> list[tuple[str, str]]:

@@ -185,7 +185,7 @@ def section_of(
     return Section(
         key=key,
         name=short,
-        path=result.fake,
+        path=result.fake.name,
         title=titles[main],
         score=metric_value(main, result).text,
         main=main,
@@ -201,7 +201,7 @@ def section_of(
         result=result,
         harmful=_harmful_rows(result.influence),
         sampled=_sample_sentence(
-            len(sheets["neighbours"]), 0 if exhibit is None else len(exhibit.neighbours), result.count_fake
+            len(sheets["neighbours"]), 0 if exhibit is None else len(exhibit.neighbours), result.fake.count
         ),
         sets=_set_rows(real, fake),
         findings=_finding_rows(result, real, fake),
@@ -230,11 +230,11 @@ def _sample_sentence(shown: int, sampled: int, images: int | None) -> str:
 
 def _missing_parts(result: Comparison, exhibit: Exhibit | None, cached: Collection[str]) -> dict[str, str]:
     """The parts that need features of sets whose features are unknown: why, and which setting gives them."""
-    if exhibit is None or result.fake == result.real or not exhibit.without_features:
+    if exhibit is None or result.fake.name == result.real.name or not exhibit.without_features:
         return {}
     found = {"neighbours": _no_features(exhibit.without_features, cached)}
-    if result.fake in exhibit.without_features and result.frechet_distance is not None:
-        found["curve"] = _no_features([result.fake], cached)
+    if result.fake.name in exhibit.without_features and result.frechet_distance is not None:
+        found["curve"] = _no_features([result.fake.name], cached)
     return found
 
 
@@ -293,7 +293,7 @@ def _tiles(result: Comparison, distance: str) -> list[Tile]:
         tiles.append(
             Tile("Duplicates", _percent(duplicates.share), f"{duplicates.copies:,} of {duplicates.images:,} images")
         )
-    real, fake = _share(result.count_real, result.found_real), _share(result.count_fake, result.found_fake)
+    real, fake = _share(result.real.count, result.real.found), _share(result.fake.count, result.fake.found)
     tiles.append(Tile("Images", fake, f"against {real} real ones"))
     return tiles
 

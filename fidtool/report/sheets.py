@@ -165,7 +165,7 @@ def sheets_of(
     """
     quota = quota_for(len(results))
     real = next((each.random_real for each in exhibits if each is not None), ())
-    of_real = partial(_picture, thumbnail, results[0].framing_real)
+    of_real = partial(_picture, thumbnail, results[0].real.framing)
     return Sheets(
         [_sheets_of_fake(*each, quota, thumbnail) for each in zip(results, exhibits, strict=True)],
         [Card((of_real(file, "Real image"),)) for file in real],
@@ -181,8 +181,8 @@ def _sheets_of_fake(
     groups = () if result.duplicates is None else result.duplicates.examples
     shared = () if result.diagnosis is None or result.diagnosis.shared is None else result.diagnosis.shared.examples
     nearest = sorted(neighbours, key=lambda each: each.distance)  # images that repeat a real one come first
-    of_fake = partial(_picture, thumbnail, result.framing_fake)
-    of_real = partial(_picture, thumbnail, result.framing_real)
+    of_fake = partial(_picture, thumbnail, result.fake.framing)
+    of_real = partial(_picture, thumbnail, result.real.framing)
 
     def pair(fake: str, real: str) -> tuple[Picture, Picture]:
         return of_fake(fake, "Generated image"), of_real(real, "Real image")
@@ -215,7 +215,7 @@ def _same_names(
     results: Sequence[Comparison], exhibits: Sequence[Exhibit | None], names: Sequence[str], thumbnail: MakeThumbnail
 ) -> SameNames | None:
     sets = {
-        result.fake: _Named(name, exhibit.named, result.framing_fake)
+        result.fake.name: _Named(name, exhibit.named, result.fake.framing)
         for result, exhibit, name in zip(results, exhibits, names, strict=True)
         if exhibit is not None
     }

@@ -51,7 +51,7 @@ def sweep_of(results: Sequence[Comparison]) -> Sweep | None:
     distances = [distance for result in results if (distance := result.frechet_distance) is not None]
     if len(distances) < len(results):
         return None
-    paths = [redacted(result.fake) for result in results]  # a URL's query may contain numbers
+    paths = [redacted(result.fake.name) for result in results]  # a URL's query may contain numbers
     counted = numbers_of(paths) if len(paths) > 1 else None
     numbers, axis = counted if counted is not None else ([float(place + 1) for place in range(len(paths))], "")
     points = [
@@ -78,11 +78,11 @@ class ChartTitle:
 def title_of(evaluation: Evaluation) -> ChartTitle:
     """What the charts of all FAKEs show: metric, sets, network, protocol, numbers of images."""
     results, basis = evaluation.results, legible(evaluation.basis("fid"))
-    first, counts = results[0], _images([result.count_fake for result in results])
+    first, counts = results[0], _images([result.fake.count for result in results])
     start = f"{short_title(first.labels.title('fid'))} of "
-    end = f" against {legible(shortened(first.real, _LONGEST_PATH))} ({_images([first.count_real])})"
+    end = f" against {legible(shortened(first.real.name, _LONGEST_PATH))} ({_images([first.real.count])})"
     if len(results) == 1:
-        return ChartTitle(f"{start}{legible(shortened(first.fake, _LONGEST_PATH))} ({counts}){end}", basis)
+        return ChartTitle(f"{start}{legible(shortened(first.fake.name, _LONGEST_PATH))} ({counts}){end}", basis)
     return ChartTitle(f"{start}{len(results)} sets{end}", f"{basis}; {counts} per set")
 
 

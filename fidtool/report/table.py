@@ -59,13 +59,13 @@ def table_lines(evaluation: Evaluation, width: int, styled: bool = False) -> lis
         styled: emphasise headings and best values with escape sequences of terminals.
     """
     columns = _columns(evaluation)
-    names = _names([result.fake for result in evaluation.results], columns, width)
+    names = _names([result.fake.name for result in evaluation.results], columns, width)
     features = common_features(evaluation)
     lines = [shortened(f"Features of all values: {legible(features)}", width)] if features else []
     for position, block in enumerate(_blocks(columns, width - len(names.heading))):
         lines += [*([""] if position else []), *_rows([names, *block], styled)]
     legend = ["* best of its column"] if any(column.best for column in columns) else []
-    verdicts = verdict_lines(evaluation, short_names([result.fake for result in evaluation.results]))
+    verdicts = verdict_lines(evaluation, short_names([result.fake.name for result in evaluation.results]))
     for text in [*legend, *about_marks(evaluation), *framing_lines(evaluation), *verdicts]:
         lines += wrap(text, max(width, _NARROWEST), subsequent_indent=_GAP, break_on_hyphens=False)
     return lines
@@ -97,8 +97,8 @@ def corrected_values(results: Sequence[Comparison]) -> list[float | None]:
 def is_real(result: Comparison) -> bool:
     """Whether FAKE is REAL, or contains so many of its images that the distance is meaningless."""
     shared = None if result.diagnosis is None else result.diagnosis.shared
-    return result.fake == result.real or (
-        shared is not None and shared.count >= NOTABLE_SHARE * (result.count_fake or 1)
+    return result.fake.name == result.real.name or (
+        shared is not None and shared.count >= NOTABLE_SHARE * (result.fake.count or 1)
     )
 
 
@@ -126,10 +126,10 @@ def best_of(
     if len({*known.values()}) < 2:
         return frozenset()
     best = min(known.values()) if better == "lower" else max(known.values())
-    leading = {results[place].fake for place, value in known.items() if value == best}
+    leading = {results[place].fake.name for place, value in known.items() if value == best}
     ties = [{each.first, each.second} for each in differences if not each.distinguished]
     leading |= {fake for pair in ties if pair & leading for fake in pair}
-    found = frozenset(place for place in known if results[place].fake in leading)
+    found = frozenset(place for place in known if results[place].fake.name in leading)
     return frozenset() if len(found) == len(known) else found
 
 

@@ -26,7 +26,7 @@ def result_lines(evaluation: Evaluation) -> list[str]:
     """Return one line per value, such as ``FID: 12.3456``. If there are several FAKEs, the path follows the value."""
     lines = []
     for result in evaluation.results:
-        path = "" if len(evaluation.results) == 1 else f"  {legible(result.fake)}"
+        path = "" if len(evaluation.results) == 1 else f"  {legible(result.fake.name)}"
         lines += [f"{legible(title)}: {number(name, result)}{path}" for name, title in result.titles.items()]
         lines += [f"{line}{path}" for line in _error_bars(result)]
     return lines + verdict_lines(evaluation)
@@ -62,9 +62,9 @@ def framing_lines(evaluation: Evaluation) -> list[str]:
     """Return how the sets were cropped and resized: ``real/: framed by adm:256``. Sets that were not are omitted."""
     framings: dict[str, dict[str, None]] = {}
     for result in evaluation.results:
-        for path, framing in ((result.real, result.framing_real), (result.fake, result.framing_fake)):
-            if framing is not None:
-                framings.setdefault(framing, {})[path] = None
+        for each in (result.real, result.fake):
+            if each.framing is not None:
+                framings.setdefault(each.framing, {})[each.name] = None
     return [legible(f"{', '.join(paths)}: framed by {framing}") for framing, paths in framings.items()]
 
 
@@ -76,11 +76,13 @@ def influence_lines(evaluation: Evaluation) -> list[str]:
         if influence is None:
             continue
         if influence.raising:
-            lines.append(f"{legible(result.fake)}: these images raise the {title} most:")
+            lines.append(f"{legible(result.fake.name)}: these images raise the {title} most:")
         elif influence.most_harmful:
-            lines.append(f"{legible(result.fake)}: no image raises the {title}: all effects are negative")
+            lines.append(f"{legible(result.fake.name)}: no image raises the {title}: all effects are negative")
         else:
-            lines.append(f"{legible(result.fake)}: it is unknown which images raise the {title}: {influence.doubt}")
+            lines.append(
+                f"{legible(result.fake.name)}: it is unknown which images raise the {title}: {influence.doubt}"
+            )
             continue
         lines += [f"  {image.effect:+.6f}  {legible(image.file)}" for image in influence.raising[:_MOST_HARMFUL]]
         for part in influence.removals:
@@ -111,7 +113,7 @@ def differences_shown(evaluation: Evaluation, most: int, names: Sequence[str] | 
         most: see above.
         names: names of the FAKEs, which replace their paths; None keeps the paths.
     """
-    paths = [result.fake for result in evaluation.results]
+    paths = [result.fake.name for result in evaluation.results]
     named = dict(zip(paths, paths if names is None else names, strict=True))
     shown = evaluation.differences if len(evaluation.differences) <= most else evaluation.differences_to_best
     return [replace(each, first=named[each.first], second=named[each.second]) for each in shown]

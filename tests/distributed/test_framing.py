@@ -44,7 +44,7 @@ given = fidtool.Images(images, sharded=True)
 settings = dict(extractor=extractor, cache=False, batch_size=4, num_workers=1)
 (result,) = fidtool.compute(squares, given, crop_fake="edm:32", **settings).results
 if rank == 0:
-    print(json.dumps([result.frechet_distance, result.count_fake, result.framing_fake]))
+    print(json.dumps([result.frechet_distance, result.fake.count, result.fake.framing]))
 """
 
 

@@ -74,7 +74,7 @@ try:
     evaluation = fidtool.compute(real, given, num=22 if case == "too few" else None, **settings)
     result = evaluation.results[0]
     if rank == 0:
-        print(result.value("fid"), result.value("kid"), result.count_fake)
+        print(result.value("fid"), result.value("kid"), result.fake.count)
 except fidtool.FidtoolError as error:
     if rank == 0:
         print(type(error).__name__, error)

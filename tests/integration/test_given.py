@@ -91,7 +91,7 @@ def test_every_form_gives_the_folders_values(
     given = FORMS[form](place / "images", pixels_in(place / "images"))
     evaluation = fidtool.compute(place / "real", given, value_range=(0, 1), **SETTINGS)
     assert evaluation.results[0].metrics == expected
-    assert evaluation.results[0].fake == "fake"
+    assert evaluation.results[0].fake.name == "fake"
 
 
 def test_bfloat16_batches_give_similar_values(
@@ -99,7 +99,7 @@ def test_bfloat16_batches_give_similar_values(
 ) -> None:
     """bfloat16 has eight significant bits, so its images differ slightly."""
     evaluation = fidtool.compute(place / "real", batches(pixels_in(place / "images")), value_range=(0, 1), **SETTINGS)
-    assert evaluation.results[0].count_fake == COUNT
+    assert evaluation.results[0].fake.count == COUNT
     assert evaluation.frechet_distance == pytest.approx(frechet({"metrics": expected}), rel=0.1)
 
 
@@ -116,16 +116,16 @@ def test_sets_have_names(place: Path, environment: dict[str, str], monkeypatch: 
     pixels = pixels_in(place / "images")
     named = fidtool.Images(pixels, name="step 100")
     evaluation = fidtool.compute(pixels, [named, place / "images", fidtool.Images(iter(pixels))], **SETTINGS)
-    assert [result.fake for result in evaluation.results] == ["step 100", str(place / "images"), "fake"]
-    assert [result.real for result in evaluation.results] == ["real"] * 3
+    assert [result.fake.name for result in evaluation.results] == ["step 100", str(place / "images"), "fake"]
+    assert [result.real.name for result in evaluation.results] == ["real"] * 3
     assert len({result.frechet_distance for result in evaluation.results}) == 1
     monkeypatch.chdir(place)
     other = fidtool.Images(255 - pixels)
     paths = fidtool.compute("real", [other, "images"], **SETTINGS)
     (place / "fake").symlink_to("images")
     named = fidtool.compute(other, ["fake", fidtool.Images(pixels)], **SETTINGS)
-    assert [result.fake for result in paths.results] == ["fake", "images"]
-    assert [result.fake for result in named.results] == ["fake", "fake 2"]
+    assert [result.fake.name for result in paths.results] == ["fake", "images"]
+    assert [result.fake.name for result in named.results] == ["fake", "fake 2"]
     assert named.results[0].metrics == named.results[1].metrics
     assert paths.results[0].frechet_distance != paths.results[1].frechet_distance
     same = fidtool.compute(pixels, pixels, **SETTINGS)
@@ -142,7 +142,7 @@ def test_num_limits_an_endless_iterable(place: Path, environment: dict[str, str]
             yield pixels[taken[-1] % COUNT]
 
     evaluation = fidtool.compute(place / "real", endless(), num=17, **{**SETTINGS, "kid_subset_size": 5})
-    assert evaluation.results[0].count_fake == 17
+    assert evaluation.results[0].fake.count == 17
     assert len(taken) == 17, "no more images are taken than needed"
 
 

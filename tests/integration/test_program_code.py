@@ -135,7 +135,7 @@ def made():
         torch.backends.mkldnn.conv.fp32_precision = "bf16"
         yield np.full((24, 24, 3), n, np.uint8)
 evaluation = fidtool.compute({str(place / "real")!r}, made(), extractor={TINY!r}, cache=False, batch_size=2)
-assert evaluation.results[0].count_fake == {COUNT}
+assert evaluation.results[0].fake.count == {COUNT}
 assert seen <= {{"none", "ieee"}}, seen
 """
     ended = program(code)
@@ -158,7 +158,7 @@ def test_a_second_run_in_another_thread_is_refused(
         other.start()
         other.join()
         inside = fidtool.compute(place / "real", place / "fake", extractor=TINY, cache=False)
-        assert inside.results[0].count_fake == COUNT
+        assert inside.results[0].fake.count == COUNT
         yield from pixels
 
     alone = metrics(place, iter(pixels), TINY)

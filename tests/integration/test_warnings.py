@@ -159,7 +159,7 @@ def test_statistics_of_unknown_protocol(real: Path, tmp_path: Path) -> None:
     evaluation = fidtool.compute(tmp_path / "foreign.npz", real, extractor=TINY)
     assert len(evaluation.results[0].warnings) == 1
     assert "does not state its protocol" in evaluation.results[0].warnings[0]
-    assert evaluation.results[0].count_real is None
+    assert evaluation.results[0].real.count is None
     both = fidtool.compute(tmp_path / "foreign.npz", tmp_path / "foreign.npz")
     assert both.to_dict()["protocol"] == {"name": None, "fingerprint": None}
     assert both.frechet_distance < 1e-9

@@ -25,6 +25,7 @@ from fidtool.results import (
     Neighbour,
     Removal,
     RunRecord,
+    SetResult,
     SkippedFile,
     Uncertainty,
 )
@@ -86,7 +87,9 @@ def health(path: str, found: Duplicates, findings: Sequence[Finding] = ()) -> He
 
 def bare(*fakes: str, real: str = "real", fid: float = 12.3456) -> Evaluation:
     """Return an evaluation with metrics and nothing else."""
-    results = [Comparison(real, fake, {"fid": fid + place}, 100, 100) for place, fake in enumerate(fakes)]
+    results = [
+        Comparison(SetResult(real, 100), SetResult(fake, 100), {"fid": fid + place}) for place, fake in enumerate(fakes)
+    ]
     record = RunRecord(
         world_size=2,
         device="NVIDIA <H100>",
@@ -122,13 +125,13 @@ def rich(evaluation: Evaluation, files: Sequence[str]) -> tuple[Evaluation, list
     for result in results:
         assert result.diagnosis is not None
         assert result.diagnosis.fake is not None
-        own = health(result.fake, result.diagnosis.fake, result.diagnosis.findings[:1])
+        own = health(result.fake.name, result.diagnosis.fake, result.diagnosis.findings[:1])
         neighbours = tuple(Neighbour(fake, real, 5.5) for fake, real in itertools.pairwise(many[:30]))
         random, named = tuple(many[:48]), {os.path.basename(file): file for file in files}
-        exhibits.append(Exhibit(own, health(result.real, duplicates()), random, neighbours, (), random, named))
+        exhibits.append(Exhibit(own, health(result.real.name, duplicates()), random, neighbours, (), random, named))
     interval = Interval(-1.5, 0.5, -2.5, -0.5)
     differences = [
-        Difference(one.fake, other.fake, interval)
+        Difference(one.fake.name, other.fake.name, interval)
         for place, one in enumerate(results)
         for other in results[place + 1 :]
     ]
@@ -144,10 +147,10 @@ def _full(result: Comparison, files: Sequence[str], place: int) -> Comparison:
         result.real,
         result.fake,
         {**result.metrics, **METRICS},
-        result.count_real,
-        result.count_fake,
-        (f"{result.fake}: {NASTY} is doubtful", "about every set"),
-        tuple(SkippedFile(result.fake, f"{file}.{number}", "truncated") for number, file in enumerate(files[:150])),
+        (f"{result.fake.name}: {NASTY} is doubtful", "about every set"),
+        tuple(
+            SkippedFile(result.fake.name, f"{file}.{number}", "truncated") for number, file in enumerate(files[:150])
+        ),
         Diagnosis(
             duplicates(),
             duplicates(files[:8], 20),

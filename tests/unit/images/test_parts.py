@@ -313,7 +313,7 @@ def test_workers_do_not_touch_cuda(form: str, tmp_path: Path) -> None:
     forms: dict[str, Any] = {"folder": folder, "list": list(map(OnGpu, pixels)), "iterable": map(OnGpu, pixels)}
     evaluation = fidtool.compute(forms[form], folder, extractor=TINY, num_workers=2, batch_size=4, cache=False)
     assert evaluation.run.num_workers == 2
-    assert evaluation.results[0].count_real == 12
+    assert evaluation.results[0].real.count == 12
     poisoned = Workers(lambda _: [torch.cuda.current_device()], [0], 1, PATIENCE)
     with pytest.raises(RunError, match="forked"):
         next(poisoned)

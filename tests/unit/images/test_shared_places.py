@@ -33,7 +33,7 @@ def test_decoding_works_if_processes_cannot_start(
     (warning,) = evaluation.run.warnings
     assert "cannot start decoding workers (Resource temporarily unavailable)" in warning
     assert not multiprocessing.active_children()
-    assert evaluation.results[0].count_real == 10
+    assert evaluation.results[0].real.count == 10
 
 
 def test_batches_too_large_for_shared_memory_are_sent_by_pipe(

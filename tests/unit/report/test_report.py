@@ -38,7 +38,7 @@ from fidtool.report.sheets import (
 )
 from fidtool.report.sweep import Sweep, SweepPoint, sweep_of, title_of
 from fidtool.report.text import influence_lines
-from fidtool.results import Comparison, Difference, Evaluation, Exhibit, HarmfulImage, Uncertainty
+from fidtool.results import Comparison, Difference, Evaluation, Exhibit, HarmfulImage, SetResult, Uncertainty
 from support.report_samples import COMMAND, METRICS, NASTY, bare, rich, write_image
 
 pytest.importorskip("jinja2", reason="needs fidtool[report]")
@@ -268,7 +268,7 @@ def test_the_overview_mentions_ties_only_if_sets_are_marked_for_them(files: list
     unclear = Difference("a", "b", Interval(-0.5, 1.0, -2.5, 1.5))
     tied = replace(evaluation, differences=(unclear, *evaluation.differences[1:]))
     assert text in lead(tied)
-    excluded = replace(tied, results=(replace(own[0], real="a"), *own[1:]))
+    excluded = replace(tied, results=(replace(own[0], real=SetResult("a", 100)), *own[1:]))
     assert text not in lead(excluded), "the tied set is not marked"
 
 
@@ -386,9 +386,12 @@ def test_the_title_of_the_charts_describes_them(tmp_path: Path) -> None:
     assert found.text == "FID of 2 sets against data/real (100 images)"
     assert found.details == "Inception, 2048 dimensions, protocol pytorch-fid; 100 images per set"
     first, second = evaluation.results
-    uneven = replace(evaluation, results=(replace(first, count_fake=5000), second))
+    uneven = replace(evaluation, results=(replace(first, fake=SetResult(first.fake.name, 5000)), second))
     assert title_of(uneven).details.endswith("; 100 to 5,000 images per set")
-    unknown = replace(evaluation, results=(replace(first, count_real=None, count_fake=None), second))
+    unknown = replace(
+        evaluation,
+        results=(replace(first, real=SetResult("data/real", None), fake=SetResult(first.fake.name, None)), second),
+    )
     assert title_of(unknown).text.endswith("data/real (unknown number of images)")
     assert title_of(unknown).details.endswith("; unknown number of images per set")
     assert title_of(bare("runs/fake")).text == "FID of runs/fake (100 images) against real (100 images)"
@@ -561,7 +564,7 @@ def test_sections_that_lack_features_explain_why(files: list[str]) -> None:
     known, _ = texts((), ("real", "fake"))
     assert "distance 5.5" in known
     assert "cache=False" not in known
-    itself = replace(evaluation, results=(replace(evaluation.results[0], real="fake"),))
+    itself = replace(evaluation, results=(replace(evaluation.results[0], real=SetResult("fake", 100)),))
     assert "fake-neighbours" not in html_report(itself, [replace(full, neighbours=(), without_features=("fake",))])
 
 
@@ -656,7 +659,7 @@ def test_the_sample_of_the_nearest_pairs_is_described(
 ) -> None:
     names = [f"set-{place}" for place in "abcdefghi"[:fakes]]
     evaluation, exhibits = rich(bare(*names), files[:1])
-    results = tuple(replace(result, count_fake=images) for result in evaluation.results)
+    results = tuple(replace(result, fake=SetResult(result.fake.name, images)) for result in evaluation.results)
     some = [each and replace(each, neighbours=each.neighbours[:24]) for each in exhibits]
     html = html_report(replace(evaluation, results=results), some)
     text = section(html, f"fake{'-1' * (fakes > 1)}-neighbours")

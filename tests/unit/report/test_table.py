@@ -25,7 +25,9 @@ FAKES = {
 def evaluation_of(fakes: Mapping[str, Mapping[str, float]], real: str = "real") -> Evaluation:
     """Return an evaluation with these metric values of these FAKEs."""
     plain = bare(*fakes, real=real)
-    return replace(plain, results=tuple(replace(result, metrics=dict(fakes[result.fake])) for result in plain.results))
+    return replace(
+        plain, results=tuple(replace(result, metrics=dict(fakes[result.fake.name])) for result in plain.results)
+    )
 
 
 def cells(lines: list[str]) -> list[list[str]]:
@@ -130,7 +132,7 @@ def test_verdicts_fit_the_terminal() -> None:
     """Names are shortened, and long verdicts take several lines."""
     evaluation = with_bars(Interval(-0.25, 0.125, -0.5, -0.125))
     named = {name: f"/data/runs/of-november/{name}" for name in "abc"}
-    results = tuple(replace(each, fake=named[each.fake]) for each in evaluation.results)
+    results = tuple(replace(each, fake=replace(each.fake, name=named[each.fake.name])) for each in evaluation.results)
     differences = tuple(replace(each, first=named["a"], second=named["b"]) for each in evaluation.differences)
     lines = table_lines(replace(evaluation, results=results, differences=differences), 70)
     assert lines[-2:] == [

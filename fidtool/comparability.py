@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from fidtool.errors import InputError
 from fidtool.features.protocol import INCEPTION, INCEPTION_DIMS
-from fidtool.names import counted
 from fidtool.presets import PRESETS, Preset, preset_named
 from fidtool.sources.references import Reference, named_reference
 
@@ -18,8 +17,6 @@ YES, NO, NOT_KNOWN = "yes", "no", "not known"
 _LOSSLESS = frozenset({"PNG", "BMP", "PPM", "array"})
 _LOSSY = frozenset({"JPEG", "MPO", "AVIF", "GIF"})
 """Formats that lose nothing and formats that do, by Pillow's names; others can be either."""
-_SIGMAS = 5.0
-"""Standard deviations by which the classes of labels that were drawn at random may differ from equal numbers."""
 _SETTINGS = {
     "is_part_size": ("is", "part_size"),
     "nearest_k": ("prdc", "nearest_k"),
@@ -50,13 +47,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the values of one FAKE are comparable with those of a preset.
-
-    Attributes:
-        fake: path of the FAKE.
-        preset: name of the preset.
-        items: the requirements.
-    """
+    """Whether the values of one FAKE are comparable with those of a preset, with one item per requirement."""
 
     fake: str
     preset: str
@@ -149,30 +140,34 @@ def _chosen(preset: str | None, content: Mapping[str, Any], result: Mapping[str,
     return preset_named(str(name or project))
 
 
+class _Stated(NamedTuple):
+    """What the JSON states about one FAKE; ``published`` is the reference that is REAL, or None."""
+
+    content: Mapping[str, Any]
+    result: Mapping[str, Any]
+    real: Mapping[str, Any]
+    fake: Mapping[str, Any]
+    preset: Preset
+    published: Reference | None
+
+    @property
+    def unstated(self) -> str:
+        """The sets whose statistics do not state their protocol, as text; empty if all do."""
+        sets = {"REAL": self.real, "FAKE": self.fake}
+        return " and ".join(name for name, facts in sets.items() if not facts.get("stated", True))
+
+
 def _facts(result: Mapping[str, Any], of: str) -> Mapping[str, Any]:
     found: Mapping[str, Any] = (result.get("sets") or {}).get(of) or {}
     return found
 
 
 def _verdict(content: Mapping[str, Any], result: Mapping[str, Any], preset: Preset) -> Verdict:
-    fake, name = _facts(result, "fake"), _facts(result, "real").get("reference")
-    published = named_reference(name)[0] if name else None
-    items = [
-        _fake_images(result, preset, published),
-        _real_images(result, preset, published),
-        _images_with_features(content, result, preset),
-        _network(content, result, preset),
-        _protocol(content, result, preset),
-        _settings(content, preset),
-        _reference(result, preset, published),
-        _crop(result, preset, published),
-        _crop_of_fake(result, preset),
-        _size(fake, published),
-        _formats(fake),
-        _precision(content, result, published),
-        _classes(result, preset, published),
-    ]
-    return Verdict(str(result.get("fake")), preset.name, tuple(item for item in items if item is not None))
+    real, fake = _facts(result, "real"), _facts(result, "fake")
+    name = real.get("reference")
+    stated = _Stated(content, result, real, fake, preset, named_reference(name)[0] if name else None)
+    items = [*_numbers(stated), *_definition(stated), *_reference(stated), *_crop(stated), *_of_fake(stated)]
+    return Verdict(str(result.get("fake")), preset.name, (*items, _precision(stated)))
 
 
 def _equal(name: str, found: Any, expected: Any, source: str) -> Item:
@@ -184,111 +179,91 @@ def _shown(value: Any) -> str:
     return "unknown" if value is None else f"{value:,}" if isinstance(value, int) else f"{value}"
 
 
-def _fake_images(result: Mapping[str, Any], preset: Preset, published: Reference | None) -> Item:
-    expected, source = (published.fakes, published.source) if published else (preset.fakes, preset.source)
-    count, facts = result["count"]["fake"], _facts(result, "fake")
-    if reference := facts.get("reference"):
-        return Item("images of FAKE", NO, f"the reference {reference}", "generated images", source)
-    if expected is None:
-        return Item("images of FAKE", NOT_KNOWN, _shown(count), "the number in the paper", source)
-    # A file with statistics and images does not state of how many its statistics are.
-    return _equal("images of FAKE", facts.get("with_features") if count is None else count, expected, source)
-
-
-def _real_images(result: Mapping[str, Any], preset: Preset, published: Reference | None) -> Item:
-    count = result["count"]["real"]
+def _numbers(stated: _Stated) -> Iterator[Item]:
+    """Numbers of images: of FAKE, of REAL, and of REAL for precision and recall if these were computed."""
+    preset, published, counts = stated.preset, stated.published, stated.result["count"]
+    asked = published or preset
+    if reference := stated.fake.get("reference"):
+        yield Item("images of FAKE", NO, f"the reference {reference}", "generated images", asked.source)
+    elif asked.fakes is None:
+        yield Item("images of FAKE", NOT_KNOWN, _shown(counts["fake"]), "the number in the paper", asked.source)
+    else:
+        # A file with statistics and images does not state of how many its statistics are.
+        found = stated.fake.get("with_features") if counts["fake"] is None else counts["fake"]
+        yield _equal("images of FAKE", found, asked.fakes, asked.source)
     if published is not None and published.real_images is not None:
         number = published.real_images
-        return _equal("images of REAL", number if count is None else count, number, published.source)
-    expected = "those of the published reference" if preset.prefix else "all images of the data set"
-    return Item("images of REAL", NOT_KNOWN, _shown(count), expected, preset.source)
+        found = number if counts["real"] is None else counts["real"]
+        yield _equal("images of REAL", found, number, published.source)
+    else:
+        expected = "those of the published reference" if preset.prefix else "all images of the data set"
+        yield Item("images of REAL", NOT_KNOWN, _shown(counts["real"]), expected, preset.source)
+    if preset.images_with_features is not None and "prdc" in (stated.content.get("settings") or {}):
+        found = stated.real.get("with_features")
+        yield _equal("images of REAL for precision and recall", found, preset.images_with_features, preset.source)
 
 
-def _images_with_features(content: Mapping[str, Any], result: Mapping[str, Any], preset: Preset) -> Item | None:
-    """The images of REAL for precision and recall; None if the preset or the run has none."""
-    if preset.images_with_features is None or "prdc" not in (content.get("settings") or {}):
-        return None
-    found = _facts(result, "real").get("with_features")
-    return _equal("images of REAL for precision and recall", found, preset.images_with_features, preset.source)
-
-
-def _unstated(result: Mapping[str, Any]) -> str:
-    """The sets whose statistics do not state their protocol, as text; empty if all do."""
-    return " and ".join(of.upper() for of in ("real", "fake") if not _facts(result, of).get("stated", True))
-
-
-def _network(content: Mapping[str, Any], result: Mapping[str, Any], preset: Preset) -> Item:
-    protocol = content.get("protocol") or {}
-    extractor, dims = protocol.get("extractor"), protocol.get("dims")
-    found = None if extractor is None else f"{extractor} ({dims} dimensions)"
+def _definition(stated: _Stated) -> Iterator[Item]:
+    """Network, protocol, and the settings of the metrics if the preset has some for those that were computed."""
+    preset, unstated = stated.preset, stated.unstated
+    protocol, computed = stated.content.get("protocol") or {}, stated.content.get("settings") or {}
+    extractor = protocol.get("extractor")
+    found = None if extractor is None else f"{extractor} ({protocol.get('dims')} dimensions)"
     expected = f"{INCEPTION} ({max(INCEPTION_DIMS)} dimensions)"
-    if extractor in preset.further_networks or (found == expected and _unstated(result)):
-        stated = f"{found}; not stated for {_unstated(result)}" if _unstated(result) else f"{found}"
-        return Item("network", NOT_KNOWN, stated, expected, preset.source)
-    return _equal("network", found, expected, "the definition of the FID")
+    if extractor in preset.further_networks or (found == expected and unstated):
+        known = f"{found}; not stated for {unstated}" if unstated else f"{found}"
+        yield Item("network", NOT_KNOWN, known, expected, preset.source)
+    else:
+        yield _equal("network", found, expected, "the definition of the FID")
 
+    named = _equal("protocol", protocol.get("name"), preset.settings["protocol"], preset.source)
+    allowed = (stated.content["run"].get("config") or {}).get("allow_mismatch")
+    reason = "a mismatch was allowed" if allowed else unstated and f"not stated for {unstated}"
+    doubtful = reason and named.verdict == YES
+    yield replace(named, verdict=NOT_KNOWN, found=f"{named.found}; {reason}") if doubtful else named
 
-def _protocol(content: Mapping[str, Any], result: Mapping[str, Any], preset: Preset) -> Item:
-    found = _equal("protocol", (content.get("protocol") or {}).get("name"), preset.settings["protocol"], preset.source)
-    allowed = (content["run"].get("config") or {}).get("allow_mismatch")
-    reason = "a mismatch was allowed" if allowed else _unstated(result) and f"not stated for {_unstated(result)}"
-    if reason and found.verdict == YES:
-        return Item("protocol", NOT_KNOWN, f"{found.found}; {reason}", found.expected, found.source)
-    return found
-
-
-def _settings(content: Mapping[str, Any], preset: Preset) -> Item | None:
-    """The settings of the metrics that were computed; None if the preset has none for them."""
-    computed = content.get("settings") or {}
-    names = [name for name in preset.settings if name in _SETTINGS and _SETTINGS[name][0] in computed]
-    if not names:
-        return None
-    found = {name: computed[_SETTINGS[name][0]].get(_SETTINGS[name][1]) for name in names}
-    wanted = {name: preset.settings[name] for name in names}
-    return _equal("settings of metrics", _listed(found), _listed(wanted), preset.source)
+    if names := [name for name in preset.settings if name in _SETTINGS and _SETTINGS[name][0] in computed]:
+        values = {name: computed[_SETTINGS[name][0]].get(_SETTINGS[name][1]) for name in names}
+        wanted = {name: preset.settings[name] for name in names}
+        yield _equal("settings of metrics", _listed(values), _listed(wanted), preset.source)
 
 
 def _listed(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
-def _reference(result: Mapping[str, Any], preset: Preset, published: Reference | None) -> Item:
+def _reference(stated: _Stated) -> Iterator[Item]:
+    preset, published = stated.preset, stated.published
+    verdict = NOT_KNOWN
     if published is None:
-        origin = _facts(result, "real").get("origin")
-        found = f"{result.get('real')}" + (f", a file of {origin}" if origin else "")
-        return Item("reference", NOT_KNOWN, found, preset.reference, preset.source)
-    if not preset.prefix:
-        return Item("reference", NOT_KNOWN, published.name, preset.reference, preset.source)
-    verdict = YES if published.name.partition(":")[0] == preset.prefix else NO
-    return Item("reference", verdict, published.name, preset.reference, preset.source)
+        origin = stated.real.get("origin")
+        found = f"{stated.result.get('real')}" + (f", a file of {origin}" if origin else "")
+    else:
+        found = published.name
+        if preset.prefix:
+            verdict = YES if found.partition(":")[0] == preset.prefix else NO
+    yield Item("reference", verdict, found, preset.reference, preset.source)
 
 
-def _crop(result: Mapping[str, Any], preset: Preset, published: Reference | None) -> Item | None:
-    """How REAL was cropped; None if neither the preset nor the run has a crop."""
-    framing = (result.get("framing") or {}).get("real")
+def _crop(stated: _Stated) -> Iterator[Item]:
+    """How REAL was cropped, if the preset or the run has a crop."""
+    preset, published = stated.preset, stated.published
+    framing, sizes = (stated.result.get("framing") or {}).get("real"), stated.real.get("sizes")
+    size = _common_size(stated.fake)
+    expected = f"{preset.crop}:{size or 'SIZE'}" if preset.crop else "that of the paper"
     if published is not None:
         found = "as published" if framing is None else f"{framing}, of cropped images"
-        return Item("crop of REAL", YES if framing is None else NO, found, "as published", published.source)
-    if framing is None and not preset.crop:
-        return None
-    size = _common_size(_facts(result, "fake"))
-    expected = f"{preset.crop}:{size or 'SIZE'}" if preset.crop else "that of the paper"
-    if framing is not None:
+        yield Item("crop of REAL", YES if framing is None else NO, found, "as published", published.source)
+    elif framing is not None:
         name, _, side = framing.partition(":")
         fits = size is None or int(side) == size
         known = preset.crop and name not in preset.further_crops
         verdict = NO if not fits else NOT_KNOWN if not known else YES if name == preset.crop else NO
-        return Item("crop of REAL", verdict, framing, expected, preset.source)
-    sizes = _facts(result, "real").get("sizes")
-    if sizes is not None and len(sizes) > 1:
-        return Item("crop of REAL", NO, "none, and its images have several sizes", expected, preset.source)
-    return Item("crop of REAL", NOT_KNOWN, "none by fidtool", expected, preset.source)
-
-
-def _crop_of_fake(result: Mapping[str, Any], preset: Preset) -> Item | None:
-    """How FAKE was cropped; None if it was not."""
-    framing = (result.get("framing") or {}).get("fake")
-    return None if framing is None else Item("crop of FAKE", NO, framing, "none", preset.source)
+        yield Item("crop of REAL", verdict, framing, expected, preset.source)
+    elif preset.crop and sizes is not None and len(sizes) > 1:
+        yield Item("crop of REAL", NO, "none, and its images have several sizes", expected, preset.source)
+    elif preset.crop:
+        yield Item("crop of REAL", NOT_KNOWN, "none by fidtool", expected, preset.source)
 
 
 def _common_size(fake: Mapping[str, Any]) -> int | None:
@@ -298,49 +273,26 @@ def _common_size(fake: Mapping[str, Any]) -> int | None:
     return int(width) if len(sizes) == 1 and width == height else None
 
 
-def _size(fake: Mapping[str, Any], published: Reference | None) -> Item | None:
-    """The size of the images of FAKE; None if that of REAL is not published."""
-    if published is None or published.shape is None:
-        return None
-    height, width = published.shape
-    sizes = fake.get("sizes")
-    found = None if sizes is None else ", ".join(sizes)
-    return _equal("size of FAKE", found, f"{width}x{height}", published.source)
-
-
-def _formats(fake: Mapping[str, Any]) -> Item:
-    formats: Mapping[str, int] = fake.get("formats") or {}
-    found = ", ".join(f"{name} ({_shown(number)})" for name, number in formats.items()) or "unknown"
+def _of_fake(stated: _Stated) -> Iterator[Item]:
+    """Size of the images of FAKE, if that of REAL is published, and their format."""
+    published, sizes = stated.published, stated.fake.get("sizes")
+    if published is not None and published.shape is not None:
+        height, width = published.shape
+        found = None if sizes is None else ", ".join(sizes)
+        yield _equal("size of FAKE", found, f"{width}x{height}", published.source)
+    formats: Mapping[str, int] = stated.fake.get("formats") or {}
+    shown = ", ".join(f"{name} ({_shown(number)})" for name, number in formats.items()) or "unknown"
     unknown = not formats or not formats.keys() <= _LOSSLESS
     verdict = NO if _LOSSY & formats.keys() else NOT_KNOWN if unknown else YES
-    return Item("format of FAKE", verdict, found, "a lossless format", "samples are stored as PNG files or arrays")
+    yield Item("format of FAKE", verdict, shown, "a lossless format", "samples are stored as PNG files or arrays")
 
 
-def _precision(content: Mapping[str, Any], result: Mapping[str, Any], published: Reference | None) -> Item:
+def _precision(stated: _Stated) -> Item:
     """The precision of both sets; that of a published reference is as published."""
-    of_run = content["run"].get("precision") or None
-    sets = ("fake",) if published else ("real", "fake")
-    found = {of: _facts(result, of).get("precision", of_run) for of in sets}
+    of_run = stated.content["run"].get("precision") or None
+    sets = {"FAKE": stated.fake} if stated.published else {"REAL": stated.real, "FAKE": stated.fake}
+    found = {name: facts.get("precision", of_run) for name, facts in sets.items()}
     other = [precision for precision in found.values() if precision not in (None, "fp32")]
     verdict = NO if other else NOT_KNOWN if None in found.values() else YES
-    shown = ", ".join(f"{of.upper()} {_shown(precision)}" for of, precision in found.items())
+    shown = ", ".join(f"{name} {_shown(precision)}" for name, precision in found.items())
     return Item("precision", verdict, shown, "fp32", "the reference implementations compute in float32")
-
-
-def _classes(result: Mapping[str, Any], preset: Preset, published: Reference | None) -> Item | None:
-    """The balance of the classes of FAKE; None if the preset has none."""
-    if not preset.classes or (published is not None and published.classes is None):
-        return None
-    classes = _facts(result, "fake").get("classes")
-    if classes is None or classes["number"] < 2:
-        return Item("classes of FAKE", NOT_KNOWN, "no folders name classes", preset.classes, preset.source)
-    number, images, fewest, most = (classes[name] for name in ("number", "images", "fewest", "most"))
-    each = f"{_shown(fewest)}" if fewest == most else f"{_shown(fewest)} to {_shown(most)}"
-    found = f"{counted(number, 'class', 'classes')} with {each} images each"
-    of_real = published.classes if published else (_facts(result, "real").get("classes") or {}).get("number")
-    if of_real is not None and number != of_real:
-        return Item("classes of FAKE", NO, found, counted(of_real, "class", "classes"), preset.source)
-    spread = number * classes["squares"] / images - images  # chi-squared against equal numbers
-    random = spread <= number - 1 + _SIGMAS * (2 * (number - 1)) ** 0.5
-    verdict = NO if not random else NOT_KNOWN if of_real is None else YES
-    return Item("classes of FAKE", verdict, found, preset.classes, preset.source)

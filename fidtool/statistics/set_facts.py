@@ -2,37 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from fidtool.features.protocol import FEATURES
-from fidtool.sources.census import ARCHIVE_SUFFIXES
 from fidtool.statistics.set_statistics import MeasuredSet
 
-_OF_SEEDS = re.compile("[0-9]{3,}000", re.ASCII)
-"""Folders of a thousand samples each that EDM's and EDM2's --subdirs makes, named after the first seed; no classes."""
 _MOST_SIZES = 5
 """Number of sizes of images that are listed."""
-
-
-@dataclass(frozen=True)
-class Classes:
-    """Numbers of images per class, where folders name the classes.
-
-    Attributes:
-        number: number of classes.
-        images: number of images.
-        fewest, most: smallest and largest number of images in a class.
-        squares: sum over the classes of the squared number of images.
-    """
-
-    number: int
-    images: int
-    fewest: int
-    most: int
-    squares: int
 
 
 @dataclass(frozen=True)
@@ -48,7 +26,6 @@ class SetFacts:
         with_features: number of images whose per-image features were used; None if there are none.
         formats: number of images by file format; None if the images were not inspected.
         sizes: number of images by width and height, such as ``256x256``: the most frequent sizes. None as above.
-        classes: images per class; None if no folders name classes, or as above.
     """
 
     origin: str = ""
@@ -59,7 +36,6 @@ class SetFacts:
     with_features: int | None = None
     formats: Mapping[str, int] | None = None
     sizes: Mapping[str, int] | None = None
-    classes: Classes | None = None
 
 
 def facts_of(measured: MeasuredSet, reference: str, sha256: Mapping[str, str]) -> SetFacts:
@@ -85,15 +61,4 @@ def facts_of(measured: MeasuredSet, reference: str, sha256: Mapping[str, str]) -
     formats = Counter(value.decode() for value in pictures.records["format"].tolist())
     sizes = Counter(zip(pictures.records["width"].tolist(), pictures.records["height"].tolist(), strict=True))
     shown = {f"{width}x{height}": number for (width, height), number in sizes.most_common(_MOST_SIZES)}
-    return replace(facts, formats=dict(formats.most_common()), sizes=shown, classes=classes_in(pictures.names))
-
-
-def classes_in(names: Sequence[str]) -> Classes | None:
-    """Returns the images per class, which the first folders name; None if images are in none, or these name seeds."""
-    found = Counter(name.partition("/")[0] if "/" in name else "" for name in names)
-    if any(not name or name.lower().endswith(ARCHIVE_SUFFIXES) for name in found):
-        return None
-    if all(_OF_SEEDS.fullmatch(name) for name in found):
-        return None
-    counts = found.values()
-    return Classes(len(found), found.total(), min(counts), max(counts), sum(count**2 for count in counts))
+    return replace(facts, formats=dict(formats.most_common()), sizes=shown)

@@ -13,28 +13,23 @@ from fidtool.errors import InputError
 from fidtool.features.protocol import INCEPTION
 from fidtool.presets import PRESETS
 from fidtool.sources.references import REFERENCES
-from fidtool.statistics.set_facts import classes_in
 
 ADM, ALL, DINOV2 = "adm:imagenet256", 1_281_167, "dinov2:vitl14"
-BALANCED = {"number": 1000, "images": 50_000, "fewest": 50, "most": 50, "squares": 1000 * 50**2}
-RANDOM = {"number": 1000, "images": 50_000, "fewest": 28, "most": 75, "squares": 1000 * 50**2 + 50_000}
-SKEWED = {"number": 1000, "images": 50_000, "fewest": 5, "most": 500, "squares": 1000 * 50**2 + 90_000}
-OF_RANKS = {"number": 2, "images": 50_000, "fewest": 25_000, "most": 25_000, "squares": 2 * 25_000**2}
 YES = dict.fromkeys(
     (
         *("images of FAKE", "images of REAL", "images of REAL for precision and recall"),
         *("network", "protocol", "settings of metrics", "reference"),
-        *("crop of REAL", "size of FAKE", "format of FAKE", "precision", "classes of FAKE"),
+        *("crop of REAL", "size of FAKE", "format of FAKE", "precision"),
     ),
     "yes",
 )
 
 
 def facts(**changes: Any) -> dict[str, Any]:
-    """Return what a result says about a set of 50,000 PNG files in 1000 folders."""
+    """Return what a result says about a set of 50,000 PNG files."""
     found = {"origin": "", "reference": "", "stated": True, "precision": "fp32", "with_features": 50_000}
     found |= {"formats": {"PNG": 50_000}}
-    return {**found, "sizes": {"256x256": 50_000}, "classes": BALANCED, **changes}
+    return {**found, "sizes": {"256x256": 50_000}, **changes}
 
 
 def result(real: str = ADM, count: Any = None, fakes: Any = 50_000, **changes: Any) -> dict[str, Any]:
@@ -44,10 +39,10 @@ def result(real: str = ADM, count: Any = None, fakes: Any = 50_000, **changes: A
         real: path of REAL.
         count: its number of images.
         fakes: number of generated images.
-        changes: ``protocol``, ``network`` (further keys of it), ``precision``, ``settings``, ``framing`` (of REAL) and
-            ``framing_fake``, facts about ``of_real`` and ``of_fake``, and ``config``.
+        changes: ``protocol``, ``network`` (further keys of it), ``precision``, ``settings``, ``framing`` (of REAL),
+            facts about ``of_real`` and ``of_fake``, and ``config``.
     """
-    published = {"with_features": 10_000, "formats": {"array": 10_000}, "classes": None}
+    published = {"with_features": 10_000, "formats": {"array": 10_000}}
     of_real = published | {"reference": real} if real in REFERENCES else {"with_features": count}
     of_real |= changes.get("of_real", {})
     definition = {"extractor": INCEPTION, "dims": 2048, **changes.get("network", {})}
@@ -63,7 +58,7 @@ def result(real: str = ADM, count: Any = None, fakes: Any = 50_000, **changes: A
                     "real": facts(**of_real),
                     "fake": facts(**changes.get("of_fake", {})),
                 },
-                "framing": {"real": changes.get("framing"), "fake": changes.get("framing_fake")},
+                "framing": {"real": changes.get("framing")},
             }
         ],
         "run": {
@@ -82,10 +77,9 @@ NOT_PUBLISHED = {
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "as published": (result(), {}),
-    "labels drawn at random": (result(of_fake={"classes": RANDOM}), {}),
-    "a fifth of the samples, as JPEG, in unequal classes": (
-        result(fakes=10_000, of_fake={"formats": {"JPEG": 10_000}, "classes": SKEWED}),
-        {"images of FAKE": "no", "format of FAKE": "no", "classes of FAKE": "no"},
+    "a fifth of the samples, as JPEG": (
+        result(fakes=10_000, of_fake={"formats": {"JPEG": 10_000}}),
+        {"images of FAKE": "no", "format of FAKE": "no"},
     ),
     "settings of other tools": (
         result(
@@ -109,12 +103,11 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {**NOT_PUBLISHED, "crop of REAL": "no"},
     ),
     "a folder that may be cropped, of which no image was inspected": (
-        result("real/", ALL, of_real={"sizes": None}, of_fake={"formats": None, "sizes": None, "classes": None}),
+        result("real/", ALL, of_real={"sizes": None}, of_fake={"formats": None, "sizes": None}),
         {
             **NOT_PUBLISHED,
             "crop of REAL": "not known",
             "format of FAKE": "not known",
-            "classes of FAKE": "not known",
         },
     ),
     "FID of EDM2 alone, from statistics": (
@@ -126,22 +119,17 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         ),
         {"settings of metrics": None, "images of REAL for precision and recall": None, "precision": "not known"},
     ),
-    "folders of processes instead of classes": (
-        result(of_fake={"classes": OF_RANKS}),
-        {"classes of FAKE": "no"},
-    ),
     "sets in the wrong order": (
-        result("real/", 50_000, None, of_fake={"reference": ADM, "classes": None}),
+        result("real/", 50_000, None, of_fake={"reference": ADM}),
         {
             **NOT_PUBLISHED,
             "images of FAKE": "no",
             "crop of REAL": "not known",
-            "classes of FAKE": "not known",
         },
     ),
-    "64 dimensions, of images without classes": (
-        result(network={"dims": 64}, of_fake={"classes": None}),
-        {"network": "no", "classes of FAKE": "not known"},
+    "64 dimensions": (
+        result(network={"dims": 64}),
+        {"network": "no"},
     ),
     "FD-DINOv2 of EDM2": (
         result(
@@ -178,7 +166,6 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "images of REAL for precision and recall": None,
             "settings of metrics": None,
             "crop of REAL": "not known",
-            "classes of FAKE": None,
         },
     ),
     "EDM's resize of square images": (
@@ -190,7 +177,6 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "crop of REAL": "not known",
         },
     ),
-    "cropped samples": (result(framing_fake="center:256"), {"crop of FAKE": "no"}),
     "the bias of the classifier": (
         result(settings={"is": {"part_size": 5000, "bias": True}}),
         {"settings of metrics": "no", "images of REAL for precision and recall": None},
@@ -206,8 +192,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "a published reference that was cropped again": (result(framing="adm:256"), {"crop of REAL": "no"}),
     "a data set without labels": (
-        result("adm:lsun-bedroom", of_fake={"classes": None}),
-        {"images of REAL": "not known", "classes of FAKE": None},
+        result("adm:lsun-bedroom"),
+        {"images of REAL": "not known"},
     ),
     "formats that can be lossless": (
         result(of_fake={"formats": {"PNG": 1, "WEBP": 1}}),
@@ -221,7 +207,6 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "images of REAL for precision and recall": None,
             "settings of metrics": None,
             "crop of REAL": None,
-            "classes of FAKE": None,
         },
     ),
     "protocols that differ, which was allowed": (
@@ -246,20 +231,11 @@ def test_each_item(name: str) -> None:
         assert (f"{item.name}: {item.found} instead of {item.expected}" in verdict.line) == (item.verdict == "no")
 
 
-def test_folders_of_seeds_are_no_classes() -> None:
-    """EDM and EDM2 store a thousand samples each in folders that are named after the first seed."""
-    assert classes_in(["000000/000000.png", "001000/001000.png"]) is None
-    found = classes_in(["000/1.png", "001/2.png", "001/3.png"])
-    assert found is not None
-    assert (found.number, found.fewest, found.most) == (2, 1, 2)
-
-
 def test_values_that_are_shown() -> None:
-    (verdict,) = fidtool.verify(CASES["a fifth of the samples, as JPEG, in unequal classes"][0])
+    (verdict,) = fidtool.verify(CASES["a fifth of the samples, as JPEG"][0])
     shown = {item.name: (item.found, item.expected) for item in verdict.items}
     assert shown["images of FAKE"] == ("10,000", "50,000")
     assert shown["format of FAKE"] == ("JPEG (10,000)", "a lossless format")
-    assert shown["classes of FAKE"][0] == "1000 classes with 5 to 500 images each"
     assert shown["images of REAL"] == ("1,281,167", "1,281,167")
 
 
@@ -293,10 +269,8 @@ def test_a_result_of_an_earlier_version() -> None:
         {"results": [{"fake": "a", "count": None}]},
         {"results": [{"fake": "a", "count": {"real": 1, "fake": 2}, "sets": {"fake": {"formats": "png"}}}]},
         {"results": [{"fake": "a", "count": {"real": 1, "fake": 2}, "sets": {"fake": {"sizes": [1]}}}]},
-        {"results": [{"fake": "a", "count": {"real": 1, "fake": 2}, "sets": {"fake": {"classes": {"number": 9}}}}]},
         {"run": {"config": {"preset": 5}}},
         {"results": [], "exit": "x"},
-        result(of_fake={"classes": {**BALANCED, "images": 0}}),
     ],
 )
 def test_a_file_that_was_edited_is_refused(changes: dict[str, Any]) -> None:

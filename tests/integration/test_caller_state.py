@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from torch._subclasses import FakeTensorMode
-from torch.overrides import TorchFunctionMode
 
 import fidtool
 from fidtool.features.device import Device, device_of
-from fidtool.features.extractor import Extractor, Networks
-from fidtool.features.network import output_dims
-from fidtool.features.preparation import Preparation
-from fidtool.features.runner import Arithmetic, Runner
 from fidtool.features.torch_state import computing_on, repeatable
 from fidtool.pipeline.networks import _check_matrix_products
 from fidtool.settings import Settings
-from fidtool.training import FeatureExtractor
-from fidtool.training.sums import ImageSums
 from support.caller_states import NETWORK, default_device, make_place, metrics, pixels_of, setting
 from support.command_line import Run
-from support.fake_cuda import FakeCuda
 from support.places import TINY
 
 
@@ -134,162 +123,6 @@ def test_these_states_would_change_results_or_fail_without_protection() -> None:
         "plain attention",
         "no fast path",
     }
-
-
-# --- GPU streams, with mocks -----------------------------------------------------------------------------------------
-
-
-FIRST, SECOND = torch.device("cuda", 0), torch.device("cuda", 1)
-
-
-@pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
-    return FakeCuda(monkeypatch)
-
-
-def test_the_network_uses_the_default_stream_and_the_caller_its_own(cuda: FakeCuda) -> None:
-    """Also if the caller's current device is another one, which the run does not initialise."""
-    own = torch.cuda.Stream(SECOND, "own")  # type: ignore[no-untyped-call, call-arg]
-    cuda.streams[1] = own
-
-    def now() -> tuple[int, str]:
-        return cuda.current, repr(torch.cuda.current_stream(SECOND))
-
-    def joined(log: list[str]) -> list[str]:
-        return [line for line in log if "waits" in line]
-
-    with repeatable() as torch_settings:
-        torch_settings.use(SECOND)
-        assert now() == (1, "default:1")
-        assert joined(cuda.log) == ["default:1 waits for own:1"]
-        with torch_settings.paused():
-            assert now() == (0, "own:1")
-            assert joined(cuda.log)[1:] == ["own:1 waits for default:1"]
-        assert now() == (1, "default:1")
-        assert joined(cuda.log)[2:] == ["default:1 waits for own:1"]
-    assert now() == (0, "own:1")
-    assert joined(cuda.log)[3:] == ["own:1 waits for default:1"]
-    assert cuda.initialized == {1}, "a context on the caller's device takes half a gigabyte"
-
-
-def test_a_run_that_fails_restores_the_device_and_the_stream(cuda: FakeCuda) -> None:
-    cuda.streams[1] = torch.cuda.Stream(SECOND, "own")  # type: ignore[no-untyped-call, call-arg]
-
-    def run() -> None:
-        with repeatable() as torch_settings:
-            torch_settings.use(SECOND)
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        run()
-    assert (cuda.current, repr(torch.cuda.current_stream(SECOND))) == (0, "own:1")
-    assert cuda.log[-1] == "own:1 waits for default:1"
-    assert cuda.initialized == {1}
-
-
-class Watching(torch.nn.Module):
-    """Records the thread, device, stream and autocast of each call. Its features are the means of the channels."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[tuple[bool, int, str, bool]] = []
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        here = threading.current_thread() is threading.main_thread()
-        stream = repr(torch.cuda.current_stream(SECOND))
-        self.seen.append((here, torch.cuda.current_device(), stream, torch.is_autocast_enabled("cuda")))
-        return x.mean((2, 3))
-
-
-GPU = Device(SECOND, "a GPU", 1)
-
-
-class Shared:
-    """A `SharedExtractor` of a network on the second GPU, whose tensors are fake; and the loss's module around it."""
-
-    def __init__(self, module: torch.nn.Module, loss: FeatureExtractor) -> None:
-        self.definition, self.loss = loss.definition, loss
-        loss._features, loss._anchor = self, torch.empty(0, device=SECOND)  # type: ignore[assignment]
-        runner, black, white = Runner(module, SECOND, Arithmetic()), (0.0,) * 3, (1.0,) * 3
-        self._extractor = Extractor(runner, {"": self.definition}, Preparation("bilinear"), black, white, GPU)
-
-    def extractor(self, device: torch.device) -> Extractor:
-        return self._extractor
-
-
-def in_a_run(shared: Shared, images: torch.Tensor) -> None:
-    with repeatable() as torch_settings:
-        torch_settings.use(SECOND)
-        networks, pixels = Networks({"": shared.extractor(SECOND)}), list(images.permute(0, 2, 3, 1))
-        list(networks.run(iter([0]), lambda _: pixels, lambda _: True, lambda: False, contextlib.nullcontext, False))
-
-
-def in_the_metric(shared: Shared, images: torch.Tensor) -> None:
-    sums: Any = ImageSums(shared, "real", batch_size=4)  # type: ignore[arg-type]
-    sums._moments = SimpleNamespace(add=lambda features: None, count=0)
-    sums.add(images)
-
-
-def in_the_loss_extractor(shared: Shared, images: torch.Tensor) -> None:
-    assert shared.loss(images).requires_grad
-
-
-def directly(shared: Shared, images: torch.Tensor) -> None:
-    shared.extractor(SECOND).layers(list(images.permute(0, 2, 3, 1)))
-
-
-@contextlib.contextmanager
-def program_state(cuda: FakeCuda, current: int) -> Iterator[None]:
-    """A program with autocast, a stream of its own on the second GPU, and a current device."""
-    cuda.current = current
-    cuda.streams[1] = torch.cuda.Stream(SECOND, "own")  # type: ignore[no-untyped-call, call-arg]
-    with setting(lambda: torch.is_autocast_enabled("cuda"), lambda on: torch.set_autocast_enabled("cuda", on), True):
-        yield
-        assert torch.is_autocast_enabled("cuda")
-    assert (cuda.current, repr(torch.cuda.current_stream(SECOND))) == (current, "own:1")
-
-
-class Arithmetics(TorchFunctionMode):
-    """Records the device and autocast of each operation whose result is floating-point."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: set[tuple[int, bool]] = set()
-
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = function(*args, **(kwargs or {}))
-        if isinstance(result, torch.Tensor) and result.is_floating_point() and result.is_cuda:
-            self.seen.add((torch.cuda.current_device(), torch.is_autocast_enabled("cuda")))
-        return result
-
-
-@pytest.mark.parametrize("current", [0, 1])
-@pytest.mark.parametrize(
-    ("call", "stream"),
-    [(in_a_run, "default:1"), (in_the_metric, "own:1"), (in_the_loss_extractor, "own:1"), (directly, "own:1")],
-)
-def test_a_network_on_a_gpu_runs_on_its_device(
-    cuda: FakeCuda, call: Callable[[Shared, torch.Tensor], None], stream: str, current: int
-) -> None:
-    """In training code, in order with the program's work; always in the calling thread and without autocast."""
-    module, loss = Watching(), FeatureExtractor(fidtool.Network(torch.nn.AvgPool2d(8), input_size=8))
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        shared = Shared(module, loss)
-        images = torch.zeros(4, 3, 8, 8, dtype=torch.uint8, device=SECOND)
-        prepared = images.float().requires_grad_() if call is in_the_loss_extractor else images
-        with program_state(cuda, current), Arithmetics() as arithmetics:
-            call(shared, prepared)
-    assert module.seen == [(True, 1, stream, False)]
-    if call is not directly:
-        assert arithmetics.seen == {(1, False)}, "the images are not resized under the program's autocast"
-    assert cuda.initialized == {1}
-
-
-def test_the_probes_of_a_new_network_run_on_its_device(cuda: FakeCuda) -> None:
-    module = Watching()
-    with FakeTensorMode(allow_non_fake_inputs=True), program_state(cuda, 0):
-        output_dims(fidtool.Network(module, input_size=8), GPU)
-        assert module.seen == [(True, 1, "own:1", False)]
 
 
 @pytest.mark.parametrize("kind", ["cpu", "meta"])

@@ -81,6 +81,7 @@ def environment(tmp_path: Path, weights_cache: Path, monkeypatch: pytest.MonkeyP
     for name in set(os.environ) - set(clean_environment()):
         monkeypatch.delenv(name)
     monkeypatch.setenv("FIDTOOL_CACHE", str(cache))
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))  # not the machine's own, which may have weights
     return dict(os.environ)
 
 

@@ -35,8 +35,8 @@ def weights(download: bool, verify_: bool, explicit: str | None) -> None:
     used = False
     for place in places(explicit):
         state, used = _state(place, used)
-        click.echo(f"{state:14}{place.label:18}{redacted(str(place.path or place.note))}")
-        if verify_ and place.path:
+        click.echo(f"{state:14}{place.label:18}{redacted(str(place.note or place.path))}")
+        if verify_ and place.path and place.there:
             try:
                 verdict = verify(place.path)
             except InputError as error:
@@ -51,8 +51,8 @@ def _state(place: Place, used: bool) -> tuple[str, bool]:
     """Return the state of a location, and whether the search ends there or ended before."""
     if place.label == "download":
         return ("if needed" if used else "would be used"), True
-    if place.path:
+    if place.there:
         return ("found" if used else "used"), True
-    if place.named:
+    if place.path and place.label in ("--weights", "FIDTOOL_WEIGHTS"):
         return "MISSING", True  # `compute` fails if a file that the user named is missing
     return "not there", used

@@ -29,8 +29,8 @@ import fidtool
 from bench.gpu import Findings, Situation, Skipped
 from bench.images import ImageSets, Recipe, make_sets
 from bench.report import MIB, relative_difference
-from fidtool.features.models.inception import CONVOLUTIONS, Inception
-from fidtool.features.models.inception_weights import converted_path, digest, load_weights, places
+from fidtool.features.models.inception import Inception
+from fidtool.features.models.inception_weights import converted_path, convolutions, digest, load_weights, places
 from fidtool.features.preparation import Preparation
 from fidtool.features.resize import resize
 from fidtool.features.runner import Arithmetic, Runner
@@ -53,7 +53,7 @@ State = dict[str, torch.Tensor]
 
 def weights(situation: Situation, findings: Findings) -> None:
     """Put Inception weights into the cache of the check: those on this machine, else random ones."""
-    found = next((place for place in places(None) if place.path is not None), None)
+    found = next((place for place in places(None) if place.there), None)
     state = random_state() if found is None else load_weights(None, print).state
     origin = "random (seed 0): none are on this machine" if found is None else f"real, from {found.label}"
     os.environ["FIDTOOL_CACHE"] = str(situation.cache)
@@ -67,12 +67,12 @@ def random_state() -> State:
     """Return random weights for Inception, scaled so that the features have the size of real ones."""
     generator = torch.Generator().manual_seed(0)
     state: State = {}
-    for name, shape in CONVOLUTIONS.items():
-        fan = math.prod(shape.weight[1:])
-        state[f"{name}.conv.weight"] = torch.randn(shape.weight, generator=generator) * (2 / fan) ** 0.5
-        state[f"{name}.bn.bias"] = torch.randn(shape.outputs, generator=generator) * 0.1
-        state[f"{name}.bn.running_mean"] = torch.zeros(shape.outputs)
-        state[f"{name}.bn.weight"], state[f"{name}.bn.running_var"] = torch.ones(2, shape.outputs).unbind()
+    for name, shape in convolutions().items():
+        fan = math.prod(shape[1:])
+        state[f"{name}.conv.weight"] = torch.randn(shape, generator=generator) * (2 / fan) ** 0.5
+        state[f"{name}.bn.bias"] = torch.randn(shape[0], generator=generator) * 0.1
+        state[f"{name}.bn.running_mean"] = torch.zeros(shape[0])
+        state[f"{name}.bn.weight"], state[f"{name}.bn.running_var"] = torch.ones(2, shape[0]).unbind()
     return {name: tensor.contiguous() for name, tensor in state.items()}
 
 

@@ -9,7 +9,7 @@ import torch
 
 import fidtool
 from fidtool.features.models.families import NetworkChoice
-from fidtool.features.models.inception_weights import classifier_on_disk, converted_path
+from fidtool.features.models.inception_weights import classifier_on_disk, converted_path, digest
 from support.command_line import Run
 from support.pictures import make_pictures
 from support.places import SCRIPTS, TINY
@@ -125,10 +125,9 @@ def test_classifier_on_disk(environment: dict[str, str], tmp_path: Path) -> None
     converted_path().parent.mkdir(parents=True, exist_ok=True)
     for name, there in (("conv.weight", False), ("fc.weight", True)):
         converted_path().unlink(missing_ok=True)
-        torch.save({"state": {name: torch.zeros(1)}, "sha256": ""}, converted_path())
+        state = {name: torch.zeros(1), "fc.bias": torch.zeros(1)}
+        torch.save({"state": state, "sha256": digest(state)}, converted_path())
         assert classifier_on_disk(None) is there
-    (tmp_path / "other.pth").write_bytes(b"other weights")
-    assert not classifier_on_disk(str(tmp_path / "other.pth"))
     assert not classifier_on_disk("nowhere.pth")
     converted_path().write_bytes(b"damaged")
     assert not classifier_on_disk(None)

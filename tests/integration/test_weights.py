@@ -131,10 +131,32 @@ def test_the_official_file_has_the_same_network(
     kinds = weights._KINDS
     made = hashlib.sha256(file.read_bytes()).hexdigest()
     monkeypatch.setattr(weights, "_KINDS", {**kinds, made: kinds[weights.OFFICIAL_SHA256]})
+    hub = weights.hub_path()
+    hub.parent.mkdir(parents=True)
+    hub.symlink_to(file)
+    found = weights.load_weights(None, refuse, classifier=True)
+    assert (found.origin, found.classifier, found.sha256) == (str(hub), True, converted_weights[1])
+    assert kept(empty_cache) == [CONVERTED]
+    assert weights.classifier_on_disk(None)
     loaded = weights.load_weights(str(file), refuse)
     assert loaded.sha256 == converted_weights[1]
     assert torch.equal(loaded.state["fc.weight"], state["fc.weight"])
     assert "official" in weights.verify(file)
+
+
+def test_another_file_in_torch_hubs_folder_is_passed_over(
+    here: Run, empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the official file's name, but not the SHA-256 whose beginning is in the name."""
+    hub, folder = weights.hub_path(), make_pictures(tmp_path / "set", 2)
+    hub.parent.mkdir(parents=True)
+    hub.write_bytes(b"other weights")
+    monkeypatch.setattr(weights, "offline_path", lambda: None)
+    monkeypatch.setenv("FIDTOOL_WEIGHTS_URL", "http://127.0.0.1:9/none.pth")
+    outcome = here("compute", folder, folder)
+    assert outcome.status == 2
+    assert f"torch hub's file is not used: the weights file {hub} has the wrong hash" in outcome.stderr
+    assert "the download from http://127.0.0.1:9/none.pth failed" in outcome.error
 
 
 def test_a_cache_that_cannot_be_written_gives_a_message(
@@ -172,26 +194,26 @@ def lines_of(outcome: Outcome) -> list[tuple[str, str, str]]:
     return [(line[:14].strip(), line[14:32].strip(), line[32:]) for line in outcome.stdout.splitlines()]
 
 
-ORDER = ["FIDTOOL_WEIGHTS", "cache", "fidtool[offline]", "download"]
+ORDER = ["FIDTOOL_WEIGHTS", "cache", "fidtool[offline]", "torch hub", "download"]
 
 
 @pytest.mark.parametrize(
     ("there", "states"),
     [
-        (set(), ["not there", "not there", "not there", "would be used"]),
-        ({"offline"}, ["not there", "not there", "used", "if needed"]),
-        ({"cache"}, ["not there", "used", "not there", "if needed"]),
-        ({"cache", "offline"}, ["not there", "used", "found", "if needed"]),
-        ({"named", "cache", "offline"}, ["used", "found", "found", "if needed"]),
-        ({"option", "named", "offline"}, ["used", "not there", "found", "if needed"]),
+        (set(), ["not there", "not there", "not there", "not there", "would be used"]),
+        ({"hub"}, ["not there", "not there", "not there", "used", "if needed"]),
+        ({"cache", "offline"}, ["not there", "used", "found", "not there", "if needed"]),
+        ({"option", "named", "offline", "hub"}, ["used", "not there", "found", "found", "if needed"]),
     ],
 )
 def test_sources_are_listed_in_search_order(
     here: Run, empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: set[str], states: list[str]
 ) -> None:
     """No file is opened, so empty files are sufficient."""
-    files = {name: tmp_path / name for name in ("offline", "named", "option")} | {"cache": weights.converted_path()}
+    files = {name: tmp_path / name for name in ("offline", "named", "option")}
+    files |= {"cache": weights.converted_path(), "hub": weights.hub_path()}
     empty_cache.joinpath("weights").mkdir(parents=True)
+    weights.hub_path().parent.mkdir(parents=True)
     for name in there:
         files[name].write_bytes(b"")
     monkeypatch.setattr(weights, "offline_path", lambda: files["offline"] if "offline" in there else None)
@@ -203,7 +225,7 @@ def test_sources_are_listed_in_search_order(
     assert [label for _, label, _ in listed] == (["--weights"] if "option" in there else ORDER[:1]) + ORDER[1:]
     assert listed[0][2] == str(files["option" if "option" in there else "named"]) or listed[0][2] == "not set"
     assert listed[1][2] == str(files["cache"])
-    assert listed[3][2] == "http://mirror/weights.pth"
+    assert listed[4][2] == "http://mirror/weights.pth"
 
 
 @pytest.mark.parametrize("by", ["--weights", "FIDTOOL_WEIGHTS"])

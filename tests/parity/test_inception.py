@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fidtool.features.models import inception
-from fidtool.features.models.inception import CONVOLUTIONS, Inception
-from fidtool.features.models.inception_weights import load_weights
+from fidtool.features.models.inception import Inception
+from fidtool.features.models.inception_weights import convolutions, load_weights
 from fidtool.features.torch_state import repeatable
 from support.offline import needs_weights, network_inputs
 
@@ -30,8 +30,7 @@ def reference(state: dict[str, torch.Tensor], images: torch.Tensor) -> dict[int,
     """Features of each layer of pytorch-fid's network, computed in float32 and in float64."""
     peer = pytest.importorskip("pytorch_fid.inception", reason="needs pytorch-fid, of the extra 'test'")
     filled = {"fc.weight": torch.zeros(1008, 2048), "fc.bias": torch.zeros(1008), **state}
-    for name in CONVOLUTIONS:
-        filled[f"{name}.bn.num_batches_tracked"] = torch.tensor(0)
+    filled |= {f"{name}.bn.num_batches_tracked": torch.tensor(0) for name in convolutions()}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(peer, "load_state_dict_from_url", lambda *_, **__: filled)
         network = peer.InceptionV3([0, 1, 2, 3], resize_input=False, normalize_input=False).eval()

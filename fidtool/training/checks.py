@@ -11,7 +11,6 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.nn.parameter import is_lazy
 
 from fidtool.distributed.replicas import combined_hash, find_differences, named_tensors, tensor_hashes
 from fidtool.errors import InputError, RunError, on_every_rank
@@ -80,51 +79,21 @@ def wrap_trainable(
         process group.
 
     Raises:
-        fidtool.InputError: if a parameter is not on the device yet, or the launcher started several processes and there
-            is no process group.
+        fidtool.InputError: if the launcher started several processes and there is no process group.
     """
-    trainable = [(name, parameter) for name, parameter in loss.named_parameters() if parameter.requires_grad]
+    trainable = any(parameter.requires_grad for parameter in loss.parameters())
     if not trainable or isinstance(loss, DistributedDataParallel):
         return loss
-    kind = type(loss).__name__
     if size := launched_without_group():
         raise InputError(
-            f"{kind} has parameters and the launcher started {size} processes:",
+            f"{type(loss).__name__} has parameters and the launcher started {size} processes:",
             "call torch.distributed.init_process_group before wrap_trainable, or their replicas will diverge",
         )
-    for name, parameter in [*loss.named_parameters(), *loss.named_buffers()]:
-        _check_device(kind, name, parameter, device_ids, group)
     if not (dist.is_available() and dist.is_initialized()):
         return loss
     return DistributedDataParallel(
         loss, device_ids=None if device_ids is None else list(device_ids), process_group=group
     )
-
-
-def _check_device(
-    kind: str, name: str, tensor: torch.Tensor, device_ids: Sequence[int | torch.device] | None, group: Group
-) -> None:
-    """Raises an InputError for a tensor that is not on the device that DDP expects."""
-    where = tensor.device
-    if is_lazy(tensor):
-        raise InputError(f"{name} of {kind} has no shape yet:", "call the loss once before wrapping it")
-    if where.type == "meta":
-        raise InputError(
-            f"{name} of {kind} has no values yet (it is on the meta device):", "initialise it before wrapping it"
-        )
-    if device_ids is not None:
-        wanted = torch.device("cuda", device_ids[0]) if isinstance(device_ids[0], int) else torch.device(device_ids[0])
-        if where != wanted:
-            raise InputError(
-                f"{name} of {kind} is on {where} but device_ids selects {wanted}:", f"call loss.to('{wanted}') first"
-            )
-    elif where.type == "cpu" and dist.is_available() and dist.is_initialized():
-        backends = str(dist.get_backend_config(group or dist.group.WORLD))
-        if "cpu:" not in backends:
-            raise InputError(
-                f"{name} of {kind} is on the CPU, which the process group ({backends}) does not support:",
-                "move the loss to this rank's GPU first and pass device_ids=[GPU]",
-            )
 
 
 def assert_optimized(loss: nn.Module, optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer]) -> None:
@@ -143,10 +112,8 @@ def assert_optimized(loss: nn.Module, optimizer: torch.optim.Optimizer | Sequenc
         name for name, parameter in loss.named_parameters() if parameter.requires_grad and id(parameter) not in held
     ]
     if missing:
-        more = len(missing) - _MOST_NAMED
-        named = ", ".join(missing[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
         raise InputError(
-            f"no optimizer trains {named} of {type(loss).__name__}:",
+            f"no optimizer trains {', '.join(missing)} of {type(loss).__name__}:",
             "move the loss to its device and then pass loss.parameters() to the optimizer too",
         )
 
@@ -161,15 +128,9 @@ def in_ddp(module: nn.Module) -> bool:
 
 
 def image_hashes(images: torch.Tensor) -> torch.Tensor:
-    """A 64-bit hash of each image. Hashes of different images practically never collide.
+    """A 64-bit hash of each image (uint8, shape (n, channels, height, width)): int64 of shape (n,) on the CPU.
 
     The sum of the pixel values times position-dependent weights, modulo 2 ** 64: the same on any device.
-
-    Args:
-        images: uint8 tensor of shape (n, channels, height, width).
-
-    Returns:
-        int64 tensor of shape (n,) on the CPU.
     """
     flat = images.flatten(1)
     weights = _weights(flat.shape[1], flat.device)
@@ -195,16 +156,7 @@ def _shifted(values: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 def shared_images_warning(hashes: Sequence[NDArray[np.int64]], ranks: Sequence[int]) -> str:
-    """Warning about images that several ranks generated.
-
-    Args:
-        hashes: `image_hashes` of each rank's images.
-        ranks: the ranks' numbers.
-
-    Returns:
-        A warning with the number of images that have a duplicate on another rank, and the ranks; empty if there are
-        none.
-    """
+    """A warning about images that several ranks generated, from the `image_hashes` of each; empty if there are none."""
     owners = np.repeat(np.arange(len(hashes)), [len(own) for own in hashes])
     every = np.concatenate(hashes) if hashes else np.zeros(0, dtype=np.int64)
     if not len(every):

@@ -41,13 +41,9 @@ _NAMES = {"extractor": "feature", "input_size": "", "feature_step": ""}
 
 
 class SharedExtractor:
-    """One network with one protocol. Copies share the network; unpickling loads it again.
+    """One network with one protocol, see `FeatureExtractor`. Copies share the network; unpickling loads it again.
 
-    Args:
-        feature: 64, 192, 768 or 2048 for a layer of Inception, the name of a network (as for ``--extractor``), or a
-            custom network. A custom network is copied, so that training it later does not change the features.
-        protocol: name of a protocol; None is ``pytorch-fid``, or the network's own preparation.
-        weights: file with the weights of Inception or of a named network; None finds or downloads the published ones.
+    A custom network is copied, so that training it later does not change the features.
 
     Raises:
         InputError: if there is no such layer, protocol or weights file, the network cannot be copied, or a protocol is
@@ -65,11 +61,9 @@ class SharedExtractor:
 
     @property
     def definition(self) -> Definition:
-        """Definition of the features."""
         return self._loaded().definition
 
     def extractor(self, device: torch.device) -> Extractor:
-        """The network, moved to ``device``."""
         extractor = self._loaded()
         if device != extractor.device.torch_device:
             # Tensors that are moved in inference mode could not be used with gradients later.
@@ -139,7 +133,6 @@ def _copied(module: nn.Module) -> nn.Module:
 
 
 def device_here(device: torch.device) -> Device:
-    """The `Device` for ``device`` in this process."""
     launch = Launch()
     with contextlib.suppress(InputError):  # invalid variables of a launcher: treat the process as a single one
         launch = discover_here()
@@ -205,14 +198,8 @@ class FeatureExtractor(nn.Module):
 def pixels_of(images: object, normalize: bool, device: torch.device) -> torch.Tensor:
     """Validates a batch of images and converts it to uint8.
 
-    Args:
-        images: the argument of ``update``.
-        normalize: whether the images must be floating-point in 0..1; a value x becomes floor(255 x). As in
-            torchmetrics, the product is computed in the images' dtype: bytes / 255 in float16 gives the same bytes.
-        device: target device; images on the CPU are moved to it.
-
-    Returns:
-        uint8 tensor of shape (n, 3, height, width) on ``device``.
+    With ``normalize`` they must be floating-point in 0..1; a value x becomes floor(255 x). As in torchmetrics, the
+    product is computed in the images' dtype: bytes / 255 in float16 gives the same bytes.
 
     Raises:
         InputError: if the shape, dtype, range or device is wrong.
@@ -242,7 +229,6 @@ def pixels_of(images: object, normalize: bool, device: torch.device) -> torch.Te
 
 
 def _check_range(scaled: torch.Tensor) -> None:
-    """Raises an InputError if the images, here multiplied by 255, are not in 0..1."""
     low, high = (float(value) / 255 for value in scaled.aminmax()) if scaled.numel() else (0.0, 1.0)
     if math.isnan(low) or math.isnan(high):
         raise InputError("with normalize=True, values must be in 0..1, but some are NaN")

@@ -91,9 +91,8 @@ def _gathered(
 ) -> tuple[torch.Tensor, list[int]]:
     """The gathered tensor and each rank's number of rows.
 
-    Args:
-        allow_empty: whether a one-dimensional tensor without elements, which is the state of a torchmetrics metric that
-            was never updated, counts as zero rows of the other ranks' shape and dtype.
+    With ``allow_empty``, a one-dimensional tensor without elements, which is the state of a torchmetrics metric that
+    was never updated, counts as zero rows of the other ranks' shape and dtype.
     """
     if grad not in _MODES:
         raise InputError(f"grad must be one of {', '.join(_MODES)}, not {grad!r}")
@@ -171,12 +170,7 @@ def _check_compatible(ranks: Ranks, payloads: list[dict[str, Any]], allow_empty:
 
 @dataclass(frozen=True)
 class _GatherCall:
-    """One call of `gather_with_grad`, for its backward.
-
-    Attributes:
-        lengths: each rank's number of rows.
-        number: sequence number of the call, the same on every rank.
-    """
+    """One call of `gather_with_grad`, for its backward. ``lengths`` has each rank's number of rows."""
 
     ranks: Ranks
     group: Group
@@ -186,7 +180,6 @@ class _GatherCall:
     number: int
 
     def parts(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        """Every rank's tensor, detached."""
         row = prod(tensor.shape[1:]) * tensor.element_size()
         sizes = [length * row for length in self.lengths]
         shapes = [(length, *tensor.shape[1:]) for length in self.lengths]

@@ -32,12 +32,7 @@ _known: dict[tuple[int, ...], tuple[Group, Ranks]] = {}
 
 
 class Ranks:
-    """The ranks of a torch process group, or only this process if there is none.
-
-    Attributes:
-        ranks: the group's members, as global ranks.
-        group_rank: index of this rank in ``ranks``.
-    """
+    """The ranks of a torch process group, as global ranks, or only this process if there is none."""
 
     def __init__(self, group: Group) -> None:
         self.ranks: tuple[int, ...] = (0,)
@@ -58,7 +53,6 @@ class Ranks:
 
     @property
     def rank(self) -> int:
-        """This process's global rank."""
         return self.ranks[self.group_rank]
 
     def calls(self, purpose: str) -> int:
@@ -70,11 +64,9 @@ class Ranks:
     ) -> list[dict[str, Any]]:
         """`GroupRendezvous.exchange`; a single process gets its own payload back.
 
-        Args:
-            purpose, payload, seconds, remedy: see `GroupRendezvous.exchange`.
-            counted: whether the ranks must agree on the number of calls with ``purpose``. A rank that is a call behind,
-                because its program caught an error, would bring the payload of another call. All ranks then raise once,
-                and their next calls match again.
+        If ``counted``, the ranks must agree on the number of calls with ``purpose``. A rank that is a call behind,
+        because its program caught an error, would bring the payload of another call. All ranks then raise once, and
+        their next calls match again.
 
         Raises:
             RunError: if a rank is a call behind; see also `GroupRendezvous.exchange`.
@@ -115,9 +107,7 @@ class Ranks:
     def world(self, purpose: str, nccl: Group = None) -> Iterator[World]:
         """The ranks as a `World`, for the duration of a ``with`` block immediately after a rendezvous.
 
-        Args:
-            purpose: name of the call, for the message if a collective fails.
-            nccl: an NCCL group for GPU tensors; None is a private gloo group.
+        ``nccl`` is an NCCL group for GPU tensors; None is a private gloo group.
 
         Raises:
             RunError: if a rank was lost.

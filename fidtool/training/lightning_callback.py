@@ -55,7 +55,7 @@ class FIDCallback(Base):
             0..1. torch's generators are seeded before each call.
         reference: folder of real images, statistics file (.npz), or `fidtool.Statistics`.
         num_samples: number of images to generate, over all ranks.
-        every_n_epochs: k; evaluates epochs k, 2k, 3k, … counted from 1, as in ModelCheckpoint.
+        every_n_epochs: k; evaluates epochs k, 2k, 3k, … counted from 1, as in ModelCheckpoint, which needs the same k.
         seed: seed of the samples; every evaluation uses the same seeds.
         batch_size: number of images per call of ``generate``.
         name: name of the logged value.
@@ -66,8 +66,7 @@ class FIDCallback(Base):
         fid: the last value; None before the first evaluation.
 
     Raises:
-        fidtool.InputError: if a setting is out of range, or a ModelCheckpoint or EarlyStopping monitors the FID on a
-            different schedule.
+        fidtool.InputError: if a setting is out of range.
     """
 
     def __init__(
@@ -108,10 +107,7 @@ class FIDCallback(Base):
         return f"FIDCallback[{self.name}]"
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Refuses callbacks that monitor the FID when there is no value, and prepares the reference statistics."""
-        for callback in trainer.callbacks:
-            if getattr(callback, "monitor", None) == self.name:
-                self._check_schedule(callback)
+        """Prepares the reference statistics."""
         if isinstance(self.generate, str) and not callable(getattr(pl_module, self.generate, None)):
             raise InputError(f"{type(pl_module).__name__} has no method {self.generate!r}, the callback's generate")
         self._prepare(pl_module)
@@ -149,33 +145,6 @@ class FIDCallback(Base):
     def _due(self, trainer: Any) -> bool:
         return bool((trainer.current_epoch + 1) % self.every_n_epochs == 0)
 
-    def _check_schedule(self, callback: Any) -> None:
-        kind, every = type(callback).__name__, self.every_n_epochs
-        period = getattr(callback, "every_n_epochs", None)
-        if period is not None and period % every:
-            raise InputError(
-                f"{kind}(monitor={self.name!r}) runs every {period} epochs but the FID is computed every {every}: it "
-                "would save a different model than the FID was computed for",
-                f"pass every_n_epochs={every} to {kind} too",
-            )
-        steps = getattr(callback, "_every_n_train_steps", 0) or getattr(callback, "_train_time_interval", None)
-        if steps:
-            raise InputError(
-                f"{kind}(monitor={self.name!r}) saves within an epoch, when the last FID is that of an earlier model:",
-                f"pass every_n_epochs={every} instead of every_n_train_steps or train_time_interval",
-            )
-        if every > 1 and getattr(callback, "strict", False):
-            raise InputError(
-                f"{kind}(monitor={self.name!r}) checks every epoch but the FID is computed every {every}:",
-                f"pass strict=False to {kind} (its patience then counts epochs), or every_n_epochs=1 to FIDCallback",
-            )
-        if every > 1 and getattr(callback, "patience", every) < every:
-            raise InputError(
-                f"{kind}(monitor={self.name!r}) counts every epoch without a better FID, but the FID is computed every "
-                f"{every}: a patience of {callback.patience} would end the training between two evaluations",
-                f"use a patience of {every} per evaluation that may be worse",
-            )
-
     def _prepare(self, pl_module: Any) -> FrechetInceptionDistance:
         if self._metric is None:
             reference = self._statistics(pl_module)
@@ -197,7 +166,6 @@ class FIDCallback(Base):
         return self._metric
 
     def _statistics(self, pl_module: Any) -> PathLike | Statistics:
-        """The reference's statistics, the same on every rank."""
         if isinstance(self.reference, Statistics) or not os.path.isdir(self.reference):
             return self.reference
         if isinstance(self._feature, Network):
@@ -238,7 +206,6 @@ class FIDCallback(Base):
         pl_module.log(self.name, value, on_step=False, on_epoch=True, sync_dist=True, reduce_fx="max", prog_bar=True)
 
     def _fill(self, metric: FrechetInceptionDistance, pl_module: Any, samples: int) -> None:
-        """Generates this rank's share of ``samples`` images."""
         ranks = ranks_of()
         generate: Generate = getattr(pl_module, self.generate) if isinstance(self.generate, str) else self.generate
         starts = range(0, samples, self.batch_size)

@@ -168,9 +168,6 @@ def nuclear_norm(matrix: torch.Tensor) -> torch.Tensor:
 
     The norm is not differentiable where singular values are zero. There the subgradient of least norm is used, which is
     zero in their directions (Watson 1992, Characterization of the subdifferential of some matrix norms).
-
-    Args:
-        matrix: floating-point tensor of shape (m, n).
     """
     norm: torch.Tensor = _NuclearNorm.apply(matrix)
     return norm

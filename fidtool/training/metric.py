@@ -36,11 +36,6 @@ class PlainMetric(nn.Module):
 
     As a subclass of ``torchmetrics.Metric`` the metric can be in a ``MetricCollection`` and be moved, copied and logged
     like any other. Its state is not registered with torchmetrics, which does not synchronise it.
-
-    Args:
-        sync_on_compute: whether ``compute`` covers all ranks.
-        process_group: process group; None is all ranks.
-        compute_with_cache: accepted for compatibility with torchmetrics; ignored.
     """
 
     def __init__(self, sync_on_compute: bool, process_group: Any, compute_with_cache: bool) -> None:
@@ -54,10 +49,9 @@ class PlainMetric(nn.Module):
         return self._anchor.device
 
     def reset(self) -> None:
-        """Does nothing."""
+        """For ``super().reset()``."""
 
     def clone(self) -> PlainMetric:
-        """Returns a copy."""
         return copy.deepcopy(self)
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> PlainMetric:
@@ -314,7 +308,6 @@ class FrechetInceptionDistance(Base):
             self.unsync(should_sync and should_unsync)
 
     def _purpose(self, method: str) -> str:
-        """Name of the call for the rendezvous; different for each metric."""
         return f"FrechetInceptionDistance.{method} of metric {self._label}"
 
     def _wait_for_all(self, ranks: Ranks, purpose: str) -> bool:

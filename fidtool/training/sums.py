@@ -45,11 +45,6 @@ class ImageSums:
     The network always gets batches of one size; the last is padded. Kernels depend on the batch's shape, so features
     are bit-identical regardless of how the images were passed. A hash of each generated image is stored to detect
     duplicates between ranks.
-
-    Args:
-        features: the network.
-        side: ``real`` or ``fake``.
-        batch_size: images per forward pass; None is the device's default.
     """
 
     def __init__(self, features: SharedExtractor, side: str, batch_size: int | None) -> None:
@@ -58,7 +53,6 @@ class ImageSums:
         self.clear()
 
     def clear(self) -> None:
-        """Discards all images."""
         definition = self._features.definition
         device, setting = device_here(self._device).exact_sums, None if definition.standard else "feature_step"
         self._moments = ExactMoments(definition.dims, definition.feature_step, device, setting)
@@ -67,14 +61,10 @@ class ImageSums:
 
     @property
     def count(self) -> int:
-        """Number of images so far."""
         return self._moments.count + len(self._waiting)
 
     def add(self, images: torch.Tensor) -> None:
         """Adds images and runs the network on full batches. If the network fails, none of the images are added.
-
-        Args:
-            images: uint8 tensor of shape (n, 3, height, width) on the device.
 
         Raises:
             RunError: if the network failed, or a feature is not finite.
@@ -101,7 +91,6 @@ class ImageSums:
             self._moments.flush()
 
     def _network(self) -> tuple[Extractor, int]:
-        """The network on its device, and its batch size."""
         extractor = self._features.extractor(self._device)
         return extractor, self._batch_size or extractor.device.default_batch_size
 
@@ -130,7 +119,6 @@ class ImageSums:
             raise error.noted(f". {missing}") from error
 
     def to(self, device: torch.device) -> None:
-        """Moves the sums and the waiting images."""
         if device != self._device:
             sums_device = device_here(device).exact_sums
             check_exact_products(sums_device)
@@ -149,7 +137,7 @@ class ImageSums:
         return other
 
     def shared_images_warning(self, ranks: Sequence[int]) -> str:
-        """See `fidtool.training.checks.shared_images_warning`. Call it on the result of `merged`."""
+        """Call it on the result of `merged`."""
         return shared_images_warning([hashes.numpy() for hashes in self._hashes], ranks)
 
     def statistics(self) -> Statistics:
@@ -197,11 +185,9 @@ class ImageSums:
 class Result:
     """Result of a metric's ``compute``.
 
-    Attributes:
-        fid: the distance.
-        real, fake: number of images; ``real`` is None if the statistics file does not have it.
-        scope: ``all 4 ranks``, or ``rank 1 of 4 alone`` if ``sync_on_compute`` is False.
-        warnings: warnings about the number of images.
+    ``real`` and ``fake`` are numbers of images; ``real`` is None if the statistics file does not have it. ``scope`` is
+    ``all 4 ranks``, or ``rank 1 of 4 alone`` if ``sync_on_compute`` is False. ``warnings`` are about the numbers of
+    images.
     """
 
     fid: float
@@ -214,13 +200,7 @@ class Result:
 class MetricSums:
     """The statistics of one metric, on one rank or merged over all ranks.
 
-    Args:
-        features: the network.
-        fixed: statistics or a statistics file, instead of real images.
-        batch_size: images per forward pass; None is the device's default.
-
-    Attributes:
-        fixed_name: name of the fixed statistics for messages; empty if there are none.
+    ``fixed`` are statistics or a statistics file, instead of real images.
 
     Raises:
         InputError: if the fixed statistics cannot be read, or their features have a different definition.
@@ -258,11 +238,9 @@ class MetricSums:
         return self._fixed is not None or self._sides["real"].count > 0
 
     def add(self, pixels: torch.Tensor, real: bool) -> None:
-        """Adds images; see `ImageSums.add`."""
         self._sides["real" if real else "fake"].add(pixels)
 
     def flush(self) -> None:
-        """Runs the network on all waiting images."""
         for sums in self._sides.values():
             sums.flush()
 
@@ -273,7 +251,6 @@ class MetricSums:
             self._lost.discard(side)
 
     def to(self, device: torch.device) -> None:
-        """Moves the sums and the waiting images."""
         for sums in self._sides.values():
             sums.to(device)
 
@@ -294,7 +271,6 @@ class MetricSums:
         return other
 
     def shared_images_warning(self, ranks: Sequence[int]) -> str:
-        """See `ImageSums.shared_images_warning`."""
         return self._sides["fake"].shared_images_warning(ranks)
 
     def absorb(self, other: MetricSums) -> None:
@@ -326,12 +302,7 @@ class MetricSums:
     # Checkpoints.
 
     def state(self, group_rank: int, size: int) -> State:
-        """Returns the state as CPU tensors; empty if there are no images.
-
-        Args:
-            group_rank: the rank whose images these are; `ALL` if they are those of all ranks.
-            size: the number of ranks.
-        """
+        """Returns the state as CPU tensors; empty if there are no images. ``group_rank`` is `ALL` after a merge."""
         self.flush()
         seen = {side: sums for side, sums in self._sides.items() if sums.count}
         state = {f"{side}_{name}": value for side, sums in seen.items() for name, value in sums.totals().items()}
@@ -342,14 +313,9 @@ class MetricSums:
         return {**state, _SHARE: torch.tensor([group_rank, size], device="cpu")}
 
     def restore(self, state: State, group_rank: int, size: int) -> str:
-        """Replaces the state by one that `state` returned. Each image is restored on one rank only.
+        """Replaces the state by one that `state` returned, on any rank and with any number of ranks.
 
-        Args:
-            state: the state of any rank, saved with any number of ranks.
-            group_rank, size: the current rank and number of ranks.
-
-        Returns:
-            A warning if this rank's images are not restored; otherwise empty.
+        Each image is restored on one rank only. Returns a warning if this rank's images are not restored.
 
         Raises:
             InputError: if the state is not one of such a metric.
@@ -391,11 +357,7 @@ class MetricSums:
 
 
 def check_same_settings(settings: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
-    """Checks that all metrics have the same settings.
-
-    Args:
-        settings: `MetricSums.settings` of each metric.
-        names: names of the metrics for the message.
+    """Checks that all metrics have the same `MetricSums.settings`.
 
     Raises:
         InputError: on every rank, with the first difference, if they differ.

@@ -40,16 +40,7 @@ up to 2."""
 
 
 def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
-    """Read the weights from a file, or let open_clip download them. Called on rank zero.
-
-    Args:
-        choice: a model of open_clip. Its weights are a file that open_clip reads, the tag of one of its pretrained
-            weights, or None for OpenAI's.
-        say: prints a progress message.
-
-    Raises:
-        InputError: if open_clip is missing or has no such model, or the weights are not available.
-    """
+    """Read the weights from a file, or let open_clip download them: those of a tag, or else OpenAI's."""
     name, weights = _checked_model(choice), choice.weights
     import open_clip
 
@@ -79,11 +70,7 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
 
 
 def on_disk(choice: NetworkChoice) -> bool:
-    """Whether the published weights are in open_clip's caches, so that `fetch` downloads nothing.
-
-    Args:
-        choice: a model of open_clip's with OpenAI's weights.
-    """
+    """Whether OpenAI's weights of a model are in open_clip's caches, so that `fetch` downloads nothing."""
     import open_clip
 
     published = open_clip.get_pretrained_cfg(choice.model, "openai")
@@ -98,14 +85,7 @@ def on_disk(choice: NetworkChoice) -> bool:
 
 
 def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
-    """Build the network. Called on every rank.
-
-    Returns:
-        The network and its name for the fingerprint.
-
-    Raises:
-        InputError: if open_clip is missing or has no such model, or the weights belong to a different network.
-    """
+    """See `fidtool.features.models.published.PublishedModels`."""
     name = _checked_model(choice)
     visual = _visual(name, None)
     load_strictly(visual, state.tensors, f"clip:{name}", state.origin)

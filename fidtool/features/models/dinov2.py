@@ -36,16 +36,7 @@ def url(name: str) -> str:
 
 
 def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
-    """Read or download the published file. Called on rank zero.
-
-    Args:
-        choice: the model vits14, vitb14, vitl14 or vitg14. Its weights are a file, or None for torch.hub's folder or a
-            download.
-        say: prints a progress message.
-
-    Raises:
-        InputError: if there is no such architecture, timm is missing, or the file is not available.
-    """
+    """Read a file, or the published one from torch.hub's folder or a download."""
     name = _checked_model(choice)
     if choice.weights is not None:
         return State(read_tensors(weights_file(choice)), choice.weights)
@@ -57,14 +48,7 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
 
 
 def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
-    """Build the network. Called on every rank.
-
-    Returns:
-        The network and its name for the fingerprint.
-
-    Raises:
-        InputError: if there is no such architecture, timm is missing, or the weights belong to a different network.
-    """
+    """See `fidtool.features.models.published.PublishedModels`."""
     name = _checked_model(choice)
     import timm
 

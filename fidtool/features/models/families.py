@@ -17,10 +17,7 @@ from fidtool.user_code import is_code_spec, is_python_file, specs_of_factories
 class ModelFamily(NamedTuple):
     """Published networks that one library builds or one project has published.
 
-    Attributes:
-        usage: the form of ``--extractor``.
-        default: the model if none is named; empty if one must be named.
-        pattern: regular expression for names of models; it excludes paths, code and addresses on a hub.
+    ``default`` is empty if a model must be named. ``pattern`` excludes paths, code and addresses on a hub.
     """
 
     usage: str
@@ -74,10 +71,8 @@ class NetworkChoice:
     """The settings that select a network.
 
     Attributes:
-        extractor: value of ``--extractor``.
-        weights: value of ``--weights``: a file, or the name of published weights; None selects the network's default.
+        weights: a file, or the name of published weights; None selects the network's default.
         input_size: side of the square input in pixels, for a program that does not state it.
-        feature_step: overrides the network's own step, see `fidtool.Network`.
         subject: owner of the network, for messages; empty for the run's extractor.
         names: names of the settings where they differ from those above; empty for one that cannot be set.
     """

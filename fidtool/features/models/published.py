@@ -28,11 +28,7 @@ _SILENCE_SECONDS = 30.0
 class State:
     """A network's tensors, which rank zero reads and every rank loads.
 
-    Attributes:
-        tensors: the tensors by the names in the library's ``state_dict``.
-        origin: file or address, for messages.
-        entry: name of the published weights if the library has several; else empty.
-        warning: a warning about the weights; else empty.
+    ``origin`` is a file or address, for messages; ``entry`` names the published weights if the library has several.
     """
 
     tensors: dict[str, torch.Tensor]
@@ -46,11 +42,6 @@ class PublishedModels(Protocol):
 
     def fetch(self, choice: NetworkChoice, say: Callable[[str], None]) -> State:
         """Read or download a model's weights. Called on rank zero.
-
-        Args:
-            choice: the model and its weights: a file, another value that the family accepts, or None for the model's
-                default.
-            say: prints a progress message.
 
         Raises:
             InputError: if there is no such model or no such weights, a package is missing, or the download failed.
@@ -68,11 +59,7 @@ class PublishedModels(Protocol):
 
 
 def require(package: str, extra: str, choice: NetworkChoice) -> None:
-    """Refuse a network if ``package`` is not installed.
-
-    Raises:
-        InputError: naming the extra that installs it.
-    """
+    """Raise an InputError that names the extra if ``package`` is not installed."""
     if importlib.util.find_spec(package) is None:
         family = choice.extractor.partition(":")[0]
         named = choice.option("extractor", f"{family}:{choice.model}")
@@ -81,11 +68,7 @@ def require(package: str, extra: str, choice: NetworkChoice) -> None:
 
 
 def weights_file(choice: NetworkChoice) -> Path:
-    """Return the file that a network's ``weights`` name.
-
-    Raises:
-        InputError: if there is no such file.
-    """
+    """Return the file that a network's ``weights`` name; an InputError if there is none."""
     assert choice.weights is not None
     if not Path(choice.weights).is_file():
         problem = f"no weights file {choice.weights} (from {choice.option('weights')})"
@@ -159,14 +142,9 @@ def load_strictly(module: nn.Module, tensors: dict[str, torch.Tensor], spec: str
 def downloading(choice: NetworkChoice, spec: str, source: str, mirror: str) -> Iterator[None]:
     """Run a library's own download in a ``with`` block, with a timeout of 30 s without data.
 
-    Args:
-        choice: the network.
-        spec: the network, for messages.
-        source: the address of the weights.
-        mirror: how to set a mirror or a folder with the file, for messages.
-
     Raises:
-        InputError: if the download fails. The message lists ways to get the weights.
+        InputError: if the download fails. The message lists ways to get the weights, with ``mirror``, how to set a
+            mirror or a folder with the file.
     """
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(_SILENCE_SECONDS)  # torch.hub sets no timeout

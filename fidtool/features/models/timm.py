@@ -30,15 +30,7 @@ _CACHE = "HF_HOME to a folder that has the file in it, or HF_ENDPOINT to a mirro
 
 
 def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
-    """Read the file, or let timm download its weights. Called on rank zero.
-
-    Args:
-        choice: the model. Its weights are a .pth or .safetensors file, or None for timm's own.
-        say: prints a progress message.
-
-    Raises:
-        InputError: if timm is not installed or has no such model, or the weights are not available.
-    """
+    """Read a .pth or .safetensors file, or let timm download its own weights."""
     name, model = choice.model, _architecture(choice)
     _preparation(name, _data_config(model))  # refused before anything is downloaded
     if choice.weights is not None:
@@ -57,14 +49,9 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
 
 
 def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
-    """Build the network. Called on every rank. Its features are the input of timm's classifier.
+    """Build the network, whose features are the input of timm's classifier.
 
-    Returns:
-        The network and its name for the fingerprint, without the tag of the weights, which their hash identifies.
-
-    Raises:
-        InputError: if timm is not installed or has no such model, the weights belong to a different network, or
-            fidtool does not support the preparation.
+    Its name lacks the tag of the weights, which their hash identifies.
     """
     name, model = choice.model, _architecture(choice)
     config = _data_config(model)

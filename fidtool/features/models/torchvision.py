@@ -24,16 +24,7 @@ _CACHE = "TORCH_HOME to a folder that has the file in hub/checkpoints"
 
 
 def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
-    """Read or download the weights. Called on rank zero.
-
-    Args:
-        choice: the model, with or without a node. Its weights are a file, the name of an entry of the model's weights
-            (``IMAGENET1K_V1``), or None for the default entry.
-        say: prints a progress message.
-
-    Raises:
-        InputError: if there is no such model or no such weights, or the download failed.
-    """
+    """Read a file, or download an entry of the model's weights (``IMAGENET1K_V1``), or else the default entry."""
     import torchvision
 
     model, weights = choice.model.partition(":")[0], choice.weights
@@ -64,16 +55,7 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
 
 
 def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
-    """Build the network. Called on every rank.
-
-    The features are the output of the node, or without a node the input of the last Linear layer.
-
-    Returns:
-        The network and its name for the fingerprint.
-
-    Raises:
-        InputError: if there is no such model or node, or the weights belong to a different network.
-    """
+    """Build the network: its features are the output of the node, or else the input of the last Linear layer."""
     model, _, node = choice.model.partition(":")
     preset = _preset(model, _entries(model)[state.entry])
     module = _architecture(model, preset.crop_size[0]).eval()
@@ -100,7 +82,6 @@ def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
 
 
 def _entries(model: str) -> Any:
-    """The enumeration of the model's weights."""
     from torchvision.models import get_model_weights, list_models
 
     known = list_models()
@@ -112,7 +93,6 @@ def _entries(model: str) -> Any:
 
 
 def _preset(model: str, entry: Any) -> Any:
-    """The transform of the weights."""
     preset = entry.transforms()
     if type(preset).__name__ != "ImageClassification":
         raise InputError(

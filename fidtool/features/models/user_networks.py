@@ -29,11 +29,7 @@ _KEYS = ("input_size", "mean", "std", "feature_step")
 
 
 def from_factory(choice: NetworkChoice) -> tuple[Network, str]:
-    """Run a factory. This runs the file's code with the caller's rights.
-
-    Args:
-        choice: its extractor is the spec of the factory, see `fidtool.user_code.load`. The factory takes no arguments
-            and returns a `Network`.
+    """Run a factory, see `fidtool.user_code.load`. This runs the file's code with the caller's rights.
 
     Returns:
         The network, in evaluation mode, and its name for the fingerprint: file or module, factory, and the start of
@@ -62,9 +58,6 @@ def from_factory(choice: NetworkChoice) -> tuple[Network, str]:
 
 def from_program(choice: NetworkChoice) -> tuple[Network, str]:
     """Load a program. TorchScript and exported programs contain only computations.
-
-    Args:
-        choice: its extractor is the path of the file; its input size is used if the file does not state one.
 
     Returns:
         The network and its name for the fingerprint: the file's name with the start of its SHA-256.

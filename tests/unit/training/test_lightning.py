@@ -1,16 +1,14 @@
-"""FIDCallback without a Trainer: its settings, and the callbacks that it is compatible with."""
+"""FIDCallback without a Trainer: its settings, schedule and state."""
 
 from __future__ import annotations
 
 import warnings
-from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
 import fidtool
 from fidtool.training import FIDCallback
@@ -21,39 +19,18 @@ from support.old_files import FILES, trained_callback
 from support.tiny_network import network
 
 
-def started(callback: FIDCallback, *others: Any) -> None:
-    callback.on_fit_start(Trainer(callbacks=[callback, *others]), SimpleNamespace(device=torch.device("cpu")))
+def started(callback: FIDCallback) -> None:
+    callback.on_fit_start(Trainer(callbacks=[callback]), SimpleNamespace(device=torch.device("cpu")))
 
 
 REAL = fidtool.Statistics.of(torch.zeros(16).double().numpy(), torch.eye(16).double().numpy(), 99)
 
 
-@pytest.mark.parametrize(
-    ("other", "text"),
-    [
-        (ModelCheckpoint(monitor="fid"), r"ModelCheckpoint\(monitor='fid'\) runs every 1 epochs.*every_n_epochs=2 to"),
-        (ModelCheckpoint(monitor="fid", every_n_epochs=3), "runs every 3 epochs but the FID is computed every 2"),
-        (EarlyStopping("fid"), r"EarlyStopping\(monitor='fid'\) checks every epoch.*pass strict=False"),
-        (ModelCheckpoint(monitor="fid", every_n_train_steps=3), "saves within an epoch.*every_n_epochs=2"),
-        (ModelCheckpoint(monitor="fid", train_time_interval=timedelta(1)), "saves within an epoch"),
-        (
-            EarlyStopping("fid", strict=False, patience=1),
-            "patience of 1 would end the training between two evaluation",
-        ),
-    ],
-)
-def test_callbacks_that_use_other_epochs(other: Any, text: str) -> None:
-    """They are refused before the first epoch. Lightning would fail after it, or save the wrong checkpoint."""
-    with pytest.raises(fidtool.InputError, match=text):
-        started(FIDCallback(lambda n, seed: torch.zeros(n, 3, 8, 8), REAL, feature=network(), every_n_epochs=2), other)
-
-
-def test_compatible_callbacks() -> None:
-    callback = FIDCallback(lambda n, seed: torch.zeros(n, 3, 8, 8), REAL, feature=network(), every_n_epochs=2)
-    fitting = [ModelCheckpoint(monitor="fid", every_n_epochs=4), EarlyStopping("fid", strict=False)]
+def test_another_reference_than_in_the_checkpoint() -> None:
+    callback = FIDCallback(lambda n, seed: torch.zeros(n, 3, 8, 8), REAL, feature=network())
     callback.load_state_dict({"fid": 1.5, "epoch": 3, "reference": "something else"})
     with pytest.warns(fidtool.FidtoolWarning, match="a different reference, protocol or network"):
-        started(callback, *fitting, ModelCheckpoint(monitor="loss"), ModelCheckpoint())
+        started(callback)
     assert callback.fid == 1.5
 
 

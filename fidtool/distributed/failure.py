@@ -32,12 +32,10 @@ class Failure(NamedTuple):
     """The first failure of a run.
 
     Attributes:
-        rank: the rank that failed, was lost or received the signal.
-        host: name of that rank's machine.
+        rank, host: the rank that failed, was lost or received the signal, and its machine.
         message: one line for the user; names the file, the rank and the host where relevant.
-        exit_code: exit status of every rank.
         lost: whether the rank is dead or frozen, as reported by another rank.
-        setting: the setting that the failure is about, see `fidtool.errors.FidtoolError`.
+        setting: see `fidtool.errors.FidtoolError`.
     """
 
     rank: int
@@ -49,19 +47,16 @@ class Failure(NamedTuple):
 
     @staticmethod
     def from_error(error: FidtoolError, rank: int) -> Failure:
-        """The failure of this rank with ``error``."""
         return Failure(rank, socket.gethostname(), str(error), error.exit_code, setting=error.setting)
 
     @staticmethod
     def from_signal(number: int, rank: int, size: int) -> Failure:
-        """The failure of this rank by a signal that it received."""
         host = socket.gethostname()
         where = f" on rank {rank} ({host})" if size > 1 else ""
         return Failure(rank, host, f"stopped by {signal.Signals(number).name}{where}", _SIGNALLED + number)
 
     @property
     def is_signal(self) -> bool:
-        """Whether a signal stopped the run."""
         return self.exit_code > _SIGNALLED
 
     def to_error(self) -> FidtoolError:
@@ -75,7 +70,7 @@ class Failure(NamedTuple):
 
 
 def received_signal(rank: int, size: int) -> Failure | None:
-    """Returns the failure for the signal that this process received; None if it received none."""
+    """The failure by the signal that this process received, if any."""
     number = signals.received()
     return None if number is None else Failure.from_signal(number, rank, size)
 

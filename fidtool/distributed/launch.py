@@ -20,10 +20,7 @@ class Launch(NamedTuple):
 
     Attributes:
         launcher: ``alone``, ``env`` (torchrun, or the same variables set manually) or ``slurm``.
-        rank: 0 to world_size - 1.
-        world_size: number of processes in the run.
-        local_rank: rank among the run's processes on this machine.
-        local_world_size: number of the run's processes on this machine.
+        local_rank, local_world_size: among the run's processes on this machine.
         init_method: address of the rendezvous, as ``torch.distributed.init_process_group`` takes it.
         hint: what to do if the other ranks never join; empty if the launcher is known to have started them.
     """

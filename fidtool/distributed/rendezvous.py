@@ -128,12 +128,9 @@ def connect_to_store_of(store: Store) -> Store | None:
 
 
 def _await_server(address: tuple[str, int], deadline: float, interruptible: bool) -> str:
-    """Retries with plain sockets until one connects.
+    """Why no server could be reached until the deadline; empty if one could.
 
-    torch's own client keeps trying after its deadline and floods the log.
-
-    Returns:
-        Why no server could be reached; empty if one could.
+    Plain sockets are tried first: torch's own client keeps trying after its deadline and floods the log.
     """
     while (problem := _connection_problem(address, deadline)) and time.monotonic() < deadline:
         if interruptible:
@@ -173,11 +170,7 @@ def first_line(error: BaseException) -> str:
 
 
 class AbsentRanksError(RunError):
-    """Some ranks did not enter a collective in time.
-
-    Attributes:
-        missing: global ranks of those that did not enter.
-    """
+    """Some ranks, whose global numbers are in ``missing``, did not enter a collective in time."""
 
     def __init__(self, message: str, missing: Sequence[int] = ()) -> None:
         super().__init__(message)
@@ -186,20 +179,13 @@ class AbsentRanksError(RunError):
 
 @dataclass
 class _Arrival:
-    """One rank's wait for the others.
-
-    Attributes:
-        entry: the rank's purpose and payload.
-        seconds: how long it waits.
-        deadline: end of the wait on the monotonic clock.
-        settled: whether there is a verdict.
-        interrupted: set if the rank was interrupted; the waiting thread must then end.
-    """
+    """One rank's wait for the others, until ``deadline`` on the monotonic clock."""
 
     entry: dict[str, Any]
     seconds: float
     deadline: float
-    settled: bool = False
+    settled: bool = False  # whether there is a verdict
+    # Set if the rank was interrupted; the waiting thread must then end.
     interrupted: threading.Event = field(default_factory=threading.Event)
 
 
@@ -212,12 +198,8 @@ class GroupRendezvous:
 
     Args:
         store: the client must not be shared, and no other group may use its keys.
-        ranks: the group's members, as global ranks.
-        group_rank: index of this rank in ``ranks``.
+        ranks: the group's members, as global ranks; ``group_rank`` is this rank's index among them.
         check: called repeatedly while this rank waits; an exception that it raises ends the wait.
-
-    Attributes:
-        round: number of the next exchange.
     """
 
     def __init__(
@@ -237,16 +219,12 @@ class GroupRendezvous:
         self._store.set(marker, "1")
 
     def exchange(self, purpose: str, payload: dict[str, Any], seconds: float, remedy: str) -> list[dict[str, Any]]:
-        """Waits until every rank has arrived and returns all payloads. A collective that cannot hang.
+        """Waits until every rank has arrived and returns all payloads, in the group's order. Cannot hang.
 
         Args:
             purpose: name of the call, for messages; must be the same on all ranks.
             payload: this rank's data for the others, JSON-serialisable.
-            seconds: how long to wait for the others.
             remedy: what to do if some do not arrive, for the message.
-
-        Returns:
-            Every rank's payload, in the group's order.
 
         Raises:
             InputError: if ``seconds`` is out of range.
@@ -361,15 +339,7 @@ def _listed(ranks: Sequence[int]) -> str:
 
 
 def rendezvous(store: Store, launch: Launch, seconds: float) -> list[Process]:
-    """Waits until every rank of the run has joined. The run's first collective.
-
-    Args:
-        store: the rendezvous store.
-        launch: this rank and the world size.
-        seconds: how long to wait for the others.
-
-    Returns:
-        The process of each rank, in rank order.
+    """Waits until every rank of the run has joined; returns their processes. The run's first collective.
 
     Raises:
         RunError: if some ranks did not join, or one has failed.
@@ -409,12 +379,7 @@ def _refusal(store: Store, error: FidtoolError, rank: int) -> FidtoolError:
 def report_absence(error: FidtoolError, seconds: float) -> bool:
     """Posts ``error`` to the other ranks, which wait for this one, after it failed before the rendezvous.
 
-    Args:
-        error: why this rank failed.
-        seconds: how long to try, including the wait for another rank to print the error.
-
-    Returns:
-        Whether another rank has printed it.
+    Returns whether another rank has printed it within ``seconds``.
     """
     deadline = time.monotonic() + seconds
 

@@ -62,11 +62,10 @@ def find_differences(
     Args:
         tensors: this rank's tensors by name; the names may differ between ranks.
         hashes: their `tensor_hashes`.
-        world: the ranks.
         ranks: rank numbers for the messages; None numbers them from 0.
 
     Returns:
-        One phrase per difference, the same on every rank; empty if there is none.
+        One phrase per difference, the same on every rank.
     """
     every = world.gather(dict(hashes))
     numbers = range(len(every)) if ranks is None else ranks

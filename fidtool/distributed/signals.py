@@ -67,12 +67,11 @@ def taken_over() -> bool:
 
 
 def received() -> int | None:
-    """The first signal that was received, or None."""
+    """The first signal that was received."""
     return _first
 
 
 def raise_if_received() -> None:
-    """Raises KeyboardInterrupt if a signal has been recorded."""
     if received() is not None:
         raise KeyboardInterrupt
 
@@ -82,13 +81,9 @@ def call_with_timeout(function: Callable[[], T], seconds: float, interruptible: 
 
     Needed because clients of torch's store wait indefinitely for a frozen server.
 
-    Args:
-        function: the function to call.
-        seconds: how long to wait.
-        interruptible: whether to raise KeyboardInterrupt if a signal is recorded during the wait.
-
     Raises:
         TimeoutError: if it does not return in time. The thread keeps running.
+        KeyboardInterrupt: if a signal is recorded during the wait and ``interruptible``.
     """
     values: list[T] = []
     errors: list[BaseException] = []

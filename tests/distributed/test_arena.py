@@ -45,26 +45,3 @@ def test_unmapped_shared_memory_would_be_found(arena: Arena) -> None:
         assert segment.name in arena.left("", set(), before, 0.0)
     finally:
         segment.unlink()
-
-
-def test_short_lived_names_are_not_reported(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A semaphore of another test has a name for a moment while it is created."""
-    seen = iter([{"sem.first"}, set(), {"sem.second"}])
-    monkeypatch.setattr("support.arena.shared_memory", lambda: next(seen))
-    assert arena.left("", set(), set(), PATIENCE) == []
-
-
-def test_torch_memory_left_by_a_process_would_be_found(arena: Arena) -> None:
-    """A single name is not reported, because a process that is killed while creating it cannot remove it."""
-    child = subprocess.Popen([sys.executable, "-c", ""])
-    child.wait()
-    before = shared_memory()
-    places = [Path("/dev/shm", f"torch_{child.pid}_4711_{number}") for number in range(2)]
-    try:
-        places[0].touch()
-        assert arena.left("", set(), before, 0.0) == []
-        places[1].touch()
-        assert arena.left("", set(), before, 0.0) == [place.name for place in places]
-    finally:
-        for place in places:
-            place.unlink(missing_ok=True)

@@ -25,14 +25,12 @@ def check(end: End, launcher: str, rank: int) -> None:
     assert "Traceback" not in end.own_words, end.stderr
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("launcher", ["torchrun", "no launcher"])
+@pytest.mark.parametrize(("launcher", "rank"), [("torchrun", 1), ("no launcher", 0)])
 def test_a_full_disk_in_the_merge_ends_all(arena: Arena, launcher: str, rank: int) -> None:
     """The other ranks wait for this rank's next rows, which it still sends."""
     arguments = arena.arguments(*KID)
     variables = {"FAULT": "no room for features", "FAULT_RANK": str(rank), "FIDTOOL_FEATURE_BYTES": "0"}
-    run = arena.torchrun(arguments, 2, **variables) if launcher == "torchrun" else None
-    check(run or arena.without_launcher([arguments] * 2, **variables), launcher, rank)
+    check(arena.begin(launcher, arguments, 2, **variables).end(), launcher, rank)
     (alone,) = arena.server.start(arguments, 1, arena.folder, FAULT_PACE="0")
     assert arena.server.wait([alone], PATIENCE) == [0], alone.stderr
     assert '"images_resumed": 40' in alone.stdout, "finished work is saved"

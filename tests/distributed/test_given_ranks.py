@@ -9,8 +9,7 @@ import pytest
 
 import fidtool
 from support.places import TINY
-from support.processes import free_port
-from support.ranks import RankServer, finish
+from support.ranks import RankServer, exported, finish
 from support.source_forms import make_pair, pixels_in
 
 COUNT = 22
@@ -86,13 +85,8 @@ def on_ranks(server: RankServer, environment: dict[str, str], place: Path, case:
     script, file = place / "script.py", place / "pixels.npy"
     script.write_text(SCRIPT)
     np.save(file, pixels_in(place / "images"))
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
-    started = [
-        server.launch(
-            "script", [script, place / "real", file, TINY, case], {**environment, **meeting, "RANK": str(n)}, place
-        )
-        for n in range(ranks)
-    ]
+    arguments = [script, place / "real", file, TINY, case]
+    started = [server.launch("script", arguments, {**environment, **own}, place) for own in exported(ranks)]
     outcomes = [finish(server, rank) for rank in started]
     assert [outcome.status for outcome in outcomes] == [0] * ranks, outcomes
     return outcomes[0].stdout.strip()

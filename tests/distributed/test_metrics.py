@@ -23,7 +23,7 @@ def sets(tmp_path: Path) -> tuple[Path, Path]:
     return make_sets(tmp_path)
 
 
-@pytest.mark.parametrize("ranks", [None, 2, 3, 4])
+@pytest.mark.parametrize("ranks", [None, 3])
 def test_the_same_bits_at_any_world_size(fidtool: Run, here: Run, sets: tuple[Path, Path], ranks: int | None) -> None:
     """In memory and on disk, with a skipped file among the images."""
     (sets[1] / "00007.png").write_bytes(b"no image")
@@ -35,19 +35,10 @@ def test_the_same_bits_at_any_world_size(fidtool: Run, here: Run, sets: tuple[Pa
     assert on_disk.json["results"][0]["count"] == {"real": COUNT, "fake": COUNT + 2}
 
 
-def test_a_custom_metric_has_the_same_bits_at_any_world_size(fidtool: Run, here: Run, sets: tuple[Path, Path]) -> None:
-    own = ("--metrics", f"fid,{MIND}", "--metric-option", "mind.directions=120")
-    arguments = ["compute", *sets, "--extractor", TINY, *own, "--json", "--no-cache"]
-    reference = here(*arguments).metrics
-    assert len(reference) == 2
-    assert fidtool(*arguments, ranks=2).metrics == reference
-
-
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_all_metrics_at_any_world_size(fidtool: Run, here: Run, sets: tuple[Path, Path], ranks: int) -> None:
+def test_all_metrics_at_any_world_size(fidtool: Run, here: Run, sets: tuple[Path, Path]) -> None:
     """Rank zero decides for all ranks which metrics are left out, and the size of KID's subsets."""
     arguments = ["compute", *sets, "--extractor", TINY, "--metrics", f"all,{MIND}", "--json", "--no-cache"]
-    one, several = here(*arguments), fidtool(*arguments, ranks=ranks)
+    one, several = here(*arguments), fidtool(*arguments, ranks=2)
     assert several.metrics == one.metrics
     assert {"kid", "precision", "mind"} <= {name.partition("_")[0] for name in one.metrics}
     for name in ("notes", "config"):
@@ -79,7 +70,7 @@ def test_features_are_stored_in_statistics_files(
 
 def test_functions_give_the_same_bits_at_any_world_size(programs: Programs, tmp_path: Path) -> None:
     seen: dict[str, set[str]] = {}
-    for ranks in (1, 2, 3, 4):
+    for ranks in (1, 3):
         run = programs.run(ranks, "metric_functions.py", tmp_path)
         assert run.status == 0, run.stderr
         lines = [re.fullmatch(r"\d ([^:]*): (.*)", line) for line in run.stdout.splitlines()]

@@ -30,8 +30,7 @@ def test_one_and_two_ranks(fidtool: Run, mirror: Path, tmp_path: Path) -> None:
     assert one.status == 0, one.stderr
     two = fidtool(*line, "--no-cache", "--json", ranks=2)
     resumed = fidtool(*line, "--no-cache", "--checkpoint", "kept", "--json", ranks=2)
-    cached = [fidtool(*line, "--json", ranks=ranks) for ranks in (None, 2)]
-    for other in (two, resumed, *cached):
+    for other in (two, resumed):
         assert other.status == 0, other.stderr
         assert other.metrics.pop("sfid") == pytest.approx(one.metrics["sfid"], rel=1e-12)
         assert {**other.metrics, "sfid": 0} == {**one.metrics, "sfid": 0}
@@ -39,7 +38,6 @@ def test_one_and_two_ranks(fidtool: Run, mirror: Path, tmp_path: Path) -> None:
             assert other.json["results"][0][name] == one.json["results"][0][name]
     assert two.json["run"]["world_size"] == 2
     assert resumed.json["run"]["images_resumed"] == 14
-    assert cached[1].json["run"]["images_computed"] == 0
     assert one.json["results"][0]["framing"] == {"real": None, "fake": "adm:24"}
     assert one.json["results"][0]["uncertainty"]["withheld"]
 

@@ -1,52 +1,17 @@
-"""Ranks started with different arguments, programs that continue after a run, exits right after a collective."""
+"""Programs that continue after a run, and exits right after a collective."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from support.command_line import Outcome
 from support.pictures import make_pictures
 from support.places import TINY
 from support.processes import PATIENCE, free_port
-from support.ranks import RankServer, finish
-
-
-def run_ranks(
-    server: RankServer, program: str, environment: dict[str, str], folder: Path, arguments: Sequence[Sequence[object]]
-) -> list[Outcome]:
-    """One process per rank, each with its own arguments."""
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(len(arguments))}
-    started = [
-        server.launch(program, own, {**environment, **meeting, "RANK": str(rank)}, folder)
-        for rank, own in enumerate(arguments)
-    ]
-    return [finish(server, rank) for rank in started]
-
-
-@pytest.mark.parametrize(
-    ("own", "name"),
-    [(["--batch-size", "4"], "batch_size"), (["--protocol", "tensorflow"], "protocol"), (["third"], "paths")],
-)
-def test_ranks_with_different_arguments_are_refused(
-    rank_server: RankServer, environment: dict[str, str], tmp_path: Path, own: list[str], name: str
-) -> None:
-    """With two plans, some images would count twice and others not at all."""
-    for seed, folder in enumerate(("real", "fake", "third")):
-        make_pictures(tmp_path / folder, 8, seed)
-    common = ["compute", "real", "fake", "--extractor", TINY, "--no-cache"]
-    ends = run_ranks(rank_server, "fidtool", environment, tmp_path, [common, [*common, *own]])
-    assert [end.status for end in ends] == [2, 2], ends
-    assert [end.stdout for end in ends] == ["", ""]
-    first, second = (end.stderr for end in ends)
-    assert first.startswith("error: ")
-    assert name in first
-    assert first.count("\n") == 1
-    assert second == ""
+from support.ranks import RankServer, exported, finish
 
 
 def test_the_api_works_again_after_a_run_and_after_an_error(
@@ -67,7 +32,8 @@ def test_the_api_works_again_after_a_run_and_after_an_error(
         "    else:\n"
         "        raise AssertionError\n"
     )
-    ends = run_ranks(rank_server, "script", environment, tmp_path, [[tmp_path / "script.py", TINY]] * 2)
+    ranks = [rank_server.launch("script", ["script.py", TINY], {**environment, **own}, tmp_path) for own in exported(2)]
+    ends = [finish(rank_server, rank) for rank in ranks]
     assert [end.status for end in ends] == [0, 0], ends
 
 

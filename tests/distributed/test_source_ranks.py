@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 
 from support.places import TINY
-from support.processes import PATIENCE, free_port
-from support.ranks import RankServer
+from support.processes import PATIENCE
+from support.ranks import Rank, RankServer, exported
 from support.source_forms import make_squares, names_in, pixels_in, write_list, write_tar, write_zip
 
 COUNT = 24
@@ -87,15 +87,16 @@ CASES: dict[str, tuple[str, Callable[[Path, int], None]]] = {
 }
 
 
+def start(server: RankServer, environment: dict[str, str], places: list[Path], *arguments: object) -> list[Rank]:
+    """Runs the same command on two ranks, each in its own folder."""
+    own = zip(places, exported(RANKS), strict=True)
+    return [server.launch("fidtool", arguments, {**environment, **rank}, place) for place, rank in own]
+
+
 def run_apart(server: RankServer, environment: dict[str, str], places: list[Path], *arguments: object) -> list[str]:
-    """Runs the same command on two ranks, each in its own folder. Returns their stderr; both must fail."""
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(len(places))}
-    ranks = [
-        server.launch("fidtool", arguments, {**environment, **meeting, "RANK": str(rank)}, place)
-        for rank, place in enumerate(places)
-    ]
-    statuses = server.wait(ranks, PATIENCE)
-    assert statuses == [2] * len(places), [(rank.stdout, rank.stderr) for rank in ranks]
+    """Runs the command, which must fail on both ranks. Returns their stderr."""
+    ranks = start(server, environment, places, *arguments)
+    assert server.wait(ranks, PATIENCE) == [2] * RANKS, [(rank.stdout, rank.stderr) for rank in ranks]
     assert all(rank.stdout == "" for rank in ranks)
     return [rank.stderr for rank in ranks]
 
@@ -110,8 +111,7 @@ def places(tmp_path: Path) -> list[Path]:
     return found
 
 
-@pytest.mark.parametrize("command", ["compute", "check"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "command"), [*((case, "compute") for case in CASES), ("a folder", "check")])
 def test_ranks_with_different_contents_are_refused(
     rank_server: RankServer, environment: dict[str, str], places: list[Path], case: str, command: str
 ) -> None:
@@ -143,15 +143,7 @@ def test_local_copies_on_every_machine_are_accepted(
     """Copied to local disks: equal contents, different time stamps."""
     for place in places:
         make_zip(place, 3)
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(RANKS)}
-    ranks = [
-        rank_server.launch(
-            "fidtool",
-            ["compute", "real", "images.zip", "--extractor", TINY, "--no-cache"],
-            {**environment, **meeting, "RANK": str(rank)},
-            place,
-        )
-        for rank, place in enumerate(places)
-    ]
+    arguments = ("compute", "real", "images.zip", "--extractor", TINY, "--no-cache")
+    ranks = start(rank_server, environment, places, *arguments)
     assert rank_server.wait(ranks, PATIENCE) == [0, 0], ranks[0].stderr
     assert ranks[0].stdout.startswith("FD (")

@@ -80,11 +80,11 @@ def test_small_sets_have_the_same_bits_at_any_world_size(rank_server: RankServer
     assert runs[0].json["results"][0]["count"] == {"real": count, "fake": count}
 
 
-@pytest.mark.parametrize("count", [37])
 def test_any_launcher_gives_the_same_bits(
-    fidtool: Run, rank_server: RankServer, environment: dict[str, str], tmp_path: Path, count: int
+    fidtool: Run, rank_server: RankServer, environment: dict[str, str], tmp_path: Path
 ) -> None:
     """37 images are not a multiple of batches of 4. Single process, torchrun and srun, in separate interpreters."""
+    count = 37
     real = make_pictures(tmp_path / "real", count, 1, sides=MIXED)
     fake = make_pictures(tmp_path / "fake", count, 2, ".jpg", sides=MIXED)
     common = [str(real), str(fake), "--extractor", TINY, "--batch-size", "4", "--no-cache", "--json", "--quiet"]
@@ -110,7 +110,7 @@ def test_any_launcher_gives_the_same_bits(
     assert len({run.json["run"]["probe"] for run in runs.values()}) == 1
 
 
-@pytest.mark.parametrize("count", [1, 2, 29])
+@pytest.mark.parametrize("count", [1, 29])
 def test_statistics_have_the_same_bits_at_any_world_size(rank_server: RankServer, tmp_path: Path, count: int) -> None:
     """Batches of one image if there are fewer images than ranks."""
     images = make_pictures(tmp_path / "images", count, sides=MIXED)

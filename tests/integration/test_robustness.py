@@ -15,38 +15,6 @@ from support.places import FD, TINY
 from support.processes import PATIENCE
 
 
-@pytest.mark.parametrize(
-    "variables", [{"RANK": "abc", "WORLD_SIZE": "2"}, {"RANK": "1", "WORLD_SIZE": "1"}, {"RANK": "3"}]
-)
-def test_invalid_launcher_variables_are_reported(fidtool: Run, variables: dict[str, str]) -> None:
-    run = fidtool("compute", "real", "fake", **variables)
-    assert run.status == 2
-    assert run.stderr.startswith("error: ")
-    assert run.stderr.count("\n") == 1
-
-
-def test_a_killed_decoding_worker_is_reported_in_one_line(fidtool: Run, tmp_path: Path) -> None:
-    """The network kills the decoding workers, as the kernel does when memory runs out."""
-    killer = tmp_path / "killer.py"
-    killer.write_text(
-        "import os, signal, torch, fidtool\n"
-        "class Killer(torch.nn.Module):\n"
-        "    def forward(self, x):\n"
-        "        path = f'/proc/{os.getpid()}/task/{os.getpid()}/children'\n"
-        "        for child in open(path).read().split():\n"
-        "            os.kill(int(child), signal.SIGKILL)\n"
-        "        return x.mean((2, 3))\n"
-        "def network():\n"
-        "    return fidtool.Network(Killer(), input_size=8)\n"
-    )
-    images = make_pictures(tmp_path / "images", 200)
-    arguments = ["--extractor", f"{killer}:network", "--batch-size", 1, "--num-workers", 2, "--quiet"]
-    run = fidtool("compute", images, images, *arguments)
-    assert run.status == 1
-    assert run.stderr.startswith("error: a decoding worker died")
-    assert run.stderr.count("\n") == 1
-
-
 def test_output_follows_links_and_writes_to_devices(fidtool: Run, tmp_path: Path) -> None:
     images = make_pictures(tmp_path / "images", 20)
     target, link = tmp_path / "target.json", tmp_path / "link.json"

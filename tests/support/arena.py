@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import sys
 import time
 import uuid
 from collections import Counter
@@ -191,16 +190,13 @@ class Arena:
         ranks = self.server.start_each(arguments, self.folder, FIDTOOL_TEST_MARK=mark, **variables)
         return Begun(self, ranks, mark, before)
 
-    def begin_torchrun(
-        self, arguments: list[str], ranks: int, shell: str = "", fresh: bool = False, **variables: str
-    ) -> Begun:
+    def begin_torchrun(self, arguments: list[str], ranks: int, shell: str = "", **variables: str) -> Begun:
         """Start the run with torchrun. ``shell`` is a script that ends with the command, for ranks that differ.
 
-        The ranks are forks, which write down their session ids, or new interpreters if ``fresh``, whose environment
-        is visible in /proc.
+        The ranks are forks, which write down their session ids.
         """
         mark, before = uuid.uuid4().hex, shared_memory()
-        rank = [sys.executable, "-m", "fidtool", *arguments] if fresh else self.server.stand_in("fidtool", arguments)
+        rank = self.server.stand_in("fidtool", arguments)
         command = ["--no-python", *(["sh", "-c", f'{shell} exec "$0" "$@"'] if shell else []), *rank]
         own = {"FIDTOOL_TEST_MARK": mark, "FIDTOOL_TEST_SESSIONS": str(self.folder / mark)}
         launcher = self.server.torchrun(ranks, command, {**self.environment, **own, **variables}, self.folder)
@@ -229,11 +225,10 @@ class Arena:
         ranks: int,
         act: Callable[[Rank], None] | None = None,
         shell: str = "",
-        fresh: bool = False,
         **variables: str,
     ) -> End:
         """Do the same with torchrun; ``act`` is called with the launcher."""
-        begun = self.begin_torchrun(arguments, ranks, shell, fresh, **variables)
+        begun = self.begin_torchrun(arguments, ranks, shell, **variables)
         if act is not None:
             with begun.killed_on_failure():
                 self.wait_for_work()

@@ -14,22 +14,12 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms._presets import ImageClassification
 
 import fidtool
-from fidtool.features import resize as resizing
 from fidtool.features.preparation import Preparation, Resize
-from fidtool.features.resize import network_input, resize
-from support.preparations import BLANK, FILTERS, noise, ours, widths_first
+from fidtool.features.resize import resize
+from support.preparations import BLANK, FILTERS, noise, ours
 
-SHAPES = [(1, 1), (1, 400), (400, 3), (32, 32), (224, 224), (256, 256), (225, 223), (300, 512), (513, 300), (700, 900)]
+SHAPES = [(1, 1), (1, 400), (400, 3), (32, 32), (225, 223), (300, 512)]
 """Heights and widths."""
-
-
-@pytest.mark.parametrize("method", FILTERS)
-@pytest.mark.parametrize(("height", "width"), SHAPES)
-@pytest.mark.parametrize("size", [1, 60, 224, 300])
-def test_squash_is_bitwise_equal_to_pillow(method: Resize, height: int, width: int, size: int) -> None:
-    picture = noise(height, width)
-    expected = torch.from_numpy(np.array(widths_first(picture, size, size, method))).permute(2, 0, 1)
-    assert torch.equal(ours(picture, size, Preparation(method)), expected.float())
 
 
 def pixels_of(transform: Callable[[Any], torch.Tensor], picture: Image.Image) -> torch.Tensor:
@@ -37,8 +27,8 @@ def pixels_of(transform: Callable[[Any], torch.Tensor], picture: Image.Image) ->
     return (transform(picture) * 255).round()
 
 
-@pytest.mark.parametrize(("height", "width"), [shape for shape in SHAPES if min(shape) > 1])
-@pytest.mark.parametrize(("edge", "size"), [(256, 224), (232, 224), (64, 64), (65, 32), (66, 31)])
+@pytest.mark.parametrize(("height", "width"), [(32, 32), (225, 223), (300, 512), (513, 300)])
+@pytest.mark.parametrize(("edge", "size"), [(256, 224), (64, 64), (65, 32), (66, 31)])
 def test_shorter_edge_is_bitwise_equal_to_torchvision(height: int, width: int, edge: int, size: int) -> None:
     """Both edges shrink by the same factor, for which every version of Pillow resizes widths first."""
     picture = noise(height, width)
@@ -68,21 +58,6 @@ def test_any_resize_supports_the_largest_square() -> None:
     assert torch.equal(found, ours(middle, 30, Preparation("bilinear")))
 
 
-def test_processing_in_strips_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    picture, preparation = noise(300, 500), Preparation("pillow-bicubic", "shorter edge", 128)
-    whole = ours(picture, 100, preparation)
-    monkeypatch.setattr(resizing, "_CPU_BYTES", 16000)
-    assert torch.equal(ours(picture, 100, preparation), whole)
-
-
-def test_mixed_sizes_equal_one_image_at_a_time() -> None:
-    preparation = Preparation("pillow-bilinear", "shorter edge", 40)
-    images = [torch.from_numpy(np.array(noise(height, width))) for height, width in SHAPES * 2]
-    plain = torch.zeros(1), torch.ones(1)
-    together = network_input(images, 32, preparation, *plain)
-    assert torch.equal(together, torch.cat([network_input([image], 32, preparation, *plain) for image in images]))
-
-
 @pytest.mark.parametrize("method", FILTERS)
 def test_gradients_pass_straight_through_the_rounding(method: Resize) -> None:
     """The values equal those without gradients; the gradient is that of the same resize without rounding."""
@@ -101,21 +76,6 @@ def test_gradients_pass_straight_through_the_rounding(method: Resize) -> None:
     # Pillow's weights are multiples of 2 ** -22, torch's are float32 at float32 positions. The largest difference seen
     # is 4.9e-6 at gradients of up to 1.6.
     torch.testing.assert_close(*gradients, rtol=1e-5, atol=2e-5)
-
-
-@pytest.mark.parametrize(
-    ("preparation", "size", "text"),
-    [
-        (Preparation("bilinear"), 299, "bilinear"),
-        (Preparation("pillow-bicubic", edge=224), 224, "pillow-bicubic"),
-        (Preparation("pillow-bicubic", edge=256), 224, "pillow-bicubic, squashed to 256, centre 224"),
-        (Preparation("pillow-bicubic", "shorter edge", 256), 224, "pillow-bicubic, shorter edge 256, centre 224"),
-        (Preparation("pillow-bilinear", "shorter edge"), 64, "pillow-bilinear, shorter edge 64, centre 64"),
-        (Preparation("pillow-bicubic", "largest square"), 336, "centre square, pillow-bicubic to 336"),
-    ],
-)
-def test_the_fingerprint_describes_the_preparation(preparation: Preparation, size: int, text: str) -> None:
-    assert preparation.describe(size) == text
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ METHODS: tuple[Resize, ...] = get_args(Resize)
 SMALL = [(1, 1), (1, 9), (9, 1), (5, 7), (20, 20), (19, 33), (40, 60), (61, 13), (100, 3)]
 """Heights and widths below, at and above the 20 pixels of the loops' result."""
 
-LARGE = [(1, 1), (1, 640), (32, 32), (299, 299), (300, 298), (333, 500), (640, 13), (768, 1024)]
+LARGE = [(1, 1), (1, 640), (32, 32), (300, 298), (640, 13), (768, 1024)]
 """Heights and widths around Inception's 299."""
 
 
@@ -93,13 +93,6 @@ def test_a_uniform_colour_remains_uniform(method: Resize, height: int, width: in
     expected = torch.tensor([7.0, 130.0, 255.0])[None, :, None, None].expand(1, 3, 299, 299)
     # The weights of neighbouring pixels add up to 1 only up to a few float32 roundings.
     torch.testing.assert_close(resize(pixels, 299, Preparation(method)), expected, rtol=1e-6, atol=0)
-
-
-def test_bilinear_and_bilinear_tf1_differ() -> None:
-    """They only differ in half-pixel centres, whose effect is far larger than rounding."""
-    pixels = noise(32, 32)
-    first, second = (resize(pixels, 299, Preparation(PROTOCOLS[name].resize)) for name in ("pytorch-fid", "tensorflow"))
-    assert (first - second).abs().mean() > 1
 
 
 @pytest.mark.parametrize(("height", "width"), LARGE)
@@ -181,13 +174,6 @@ def test_mixed_sizes_equal_one_image_at_a_time(method: Resize) -> None:
     # Reference: resize, then normalise each channel separately.
     first = (resize(images[4][None], 99, prepared)[0] - offset[0]) / scale[0]
     assert torch.equal(together[4], first)
-
-
-def test_the_input_is_unchanged() -> None:
-    image = noise(10, 12)[0]
-    before = image.clone()
-    network_input([image], 10, Preparation("bilinear"), torch.tensor(1.0), torch.tensor(2.0))
-    assert torch.equal(image, before)
 
 
 @pytest.mark.parametrize("method", ["bilinear", "bilinear-tf1", "bicubic-antialias", "pillow-bilinear"])

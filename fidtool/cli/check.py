@@ -8,7 +8,7 @@ from collections.abc import Callable
 import click
 
 from fidtool.cli.options import QUIET, GroupedCommand, option, settings_options
-from fidtool.cli.output import loading, print_failure, print_lines
+from fidtool.cli.output import print_failure, print_lines
 from fidtool.errors import InputError
 from fidtool.settings import GATES, IMAGES, OUTPUT, CheckSettings, Settings
 
@@ -20,7 +20,7 @@ _EXAMPLES = (
 )
 
 
-@click.command(cls=GroupedCommand, examples=_EXAMPLES, second="to compare with real images, pass --against REAL")
+@click.command(cls=GroupedCommand, examples=_EXAMPLES)
 @click.argument("images")
 @settings_options(CheckSettings)
 @option("--against", group=IMAGES, metavar="REAL", help="Compare with these real images, or with a file of `stats`.")
@@ -56,11 +56,10 @@ def check(
         if against is not None or strict:
             raise InputError("--list only lists the images:", "omit --against and --strict")
         return 0 if discover().rank > 0 else _list(images, settings(), as_json, quiet)
-    with loading():
-        from fidtool.console import Console
-        from fidtool.pipeline.check import check as check_images
-        from fidtool.pipeline.check import refuse_same
-        from fidtool.pipeline.run import open_run
+    from fidtool.console import Console
+    from fidtool.pipeline.check import check as check_images
+    from fidtool.pipeline.check import refuse_same
+    from fidtool.pipeline.run import open_run
     from fidtool.report.text import checkup_lines, dumps
 
     console = Console(warnings=True, progress=not quiet, on_failure=print_failure)

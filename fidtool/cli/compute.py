@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fidtool.cli.options import QUIET, GroupedCommand, option, settings_options
-from fidtool.cli.output import Outlet, loading, on_terminal
+from fidtool.cli.output import Outlet, on_terminal
 from fidtool.distributed.failure import stopped_error
 from fidtool.errors import FidtoolError, InputError
 from fidtool.record import Origin
@@ -94,12 +94,11 @@ def _run(
         from fidtool.pipeline.opened import require_exists
 
         require_exists([real, *fakes])  # reports a typo before the slow import of torch
-    with loading():
-        from fidtool.pipeline.evaluate import evaluate
-        from fidtool.pipeline.inputs import Inputs
-        from fidtool.pipeline.run import open_run
-        from fidtool.report.files import write_plot, write_report
-        from fidtool.report.text import framing_lines, influence_lines, timing_line
+    from fidtool.pipeline.evaluate import evaluate
+    from fidtool.pipeline.inputs import Inputs
+    from fidtool.pipeline.run import open_run
+    from fidtool.report.files import write_plot, write_report
+    from fidtool.report.text import framing_lines, influence_lines, timing_line
 
     paths = [real, *fakes]
     console = Console(warnings=True, progress=not quiet, on_failure=outlet.failed)

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import click
 
-from fidtool.cli.options import StrictCommand
-from fidtool.cli.output import loading
+from fidtool.cli.options import Command
 
 _EXAMPLES = (
     ("Make the images and compute their FID", "fidtool demo"),
@@ -21,7 +20,7 @@ _EXAMPLES = (
 )
 
 
-@click.command(cls=StrictCommand, examples=_EXAMPLES)
+@click.command(cls=Command, examples=_EXAMPLES)
 @click.option(
     "--folder", default="fidtool-demo", metavar="DIR", show_default=True, help="Folder to write the images to."
 )
@@ -47,11 +46,10 @@ def demo(folder: str) -> None:
         f"Made {COUNT} drawings ({SIDE} x {SIDE} pixels) in {real} and {COUNT} blurred, recoloured ones in {fake}."
     )
 
-    with loading():
-        from fidtool.pipeline.evaluate import evaluate
-        from fidtool.pipeline.inputs import Inputs
-        from fidtool.pipeline.run import open_run
-        from fidtool.report.text import result_lines
+    from fidtool.pipeline.evaluate import evaluate
+    from fidtool.pipeline.inputs import Inputs
+    from fidtool.pipeline.run import open_run
+    from fidtool.report.text import result_lines
 
     paths = [str(real), str(fake)]
     with open_run(paths, Settings(), Console(progress=True)) as run:

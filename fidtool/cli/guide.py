@@ -15,26 +15,6 @@ from fidtool.names import closest, unknown
 _PAGES = files("fidtool") / "guide"
 _LISTED = re.compile(r"- \[(\w+)\]\(\1\.md\): (.+)")
 """A line of the index: the topic's name, its file and its description."""
-_ALSO = {
-    "questions": "help start faq compute install errors",
-    "protocols": "protocol paper adm edm stylegan clean-fid pytorch-fid",
-    "metrics": "fid kid is sfid cmmd precision recall",
-    "networks": "extractor dinov2 clip timm torchvision other-networks",
-    "diagnosis": "check duplicates warnings",
-    "uncertainty": "influence error error-bars bars interval intervals",
-    "distributed": "torchrun slurm srun gpu gpus ddp nccl ranks several-ranks parallel",
-    "resume": "checkpoint stop stopping stopping-and-resuming",
-    "caching": "cache stats statistics",
-    "training": "lightning loss torchmetrics seed",
-    "ci": "gate gates exit",
-    "json": "schema",
-    "report": "page html plot table",
-    "python": "api python-api",
-    "sources": "s3 zip tar parquet",
-    "design": "contributing contribute",
-    "numbers": "exif alpha bits",
-}
-"""What users look for, by topic."""
 _EXAMPLES = (
     ("List the topics", "fidtool guide"),
     ("Short answers to common questions", "fidtool guide questions"),
@@ -73,13 +53,9 @@ def _meant(typed: str, topics: list[str]) -> str:
         InputError: if there is no such topic, or several begin with it.
     """
     name = typed.lower().removesuffix(".md")
-    also = {word: topic for topic, words in _ALSO.items() for word in words.split()}
-    if name in also:
-        return also[name]
     begun = [topic for topic in topics if topic.startswith(name)]
     if name in topics:
         return name
     if len(begun) == 1:
         return begun[0]
-    close = begun or dict.fromkeys(also.get(word, word) for word in closest(name, [*topics, *also]))
-    raise InputError(unknown("topic", typed, [*close], ", ".join(topics)))
+    raise InputError(unknown("topic", typed, begun or closest(name, topics), ", ".join(topics)))

@@ -42,18 +42,12 @@ _COMMANDS = {
     "verify": "Check whether a result is comparable with published values.",
     "weights": "List the locations of the weights; verify or download them.",
 }
-"""Help line of each command. The command is in the module of `fidtool.cli` with its name."""
+"""Help line of each command. The command is in the module of `fidtool.cli` with its name, or in ``lists``."""
+_LISTS = ("metrics", "presets", "protocols")
 
 
 class _Commands(click.Group):
-    """A group that imports a command's module when the command is used, and suggests commands for mistyped ones."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        typed = list(args)
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            raise click.UsageError(hints.misplaced_flag(error.option_name, typed, list(self.commands)), ctx) from None
+    """A group that imports a command's module when the command is used."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -63,7 +57,8 @@ class _Commands(click.Group):
         name, listed, rest = super().resolve_command(ctx, args)
         if listed is None:
             return name, None, rest
-        return name, getattr(importlib.import_module(f"fidtool.cli.{listed.name}"), str(listed.name)), rest
+        module = "lists" if listed.name in _LISTS else listed.name
+        return name, getattr(importlib.import_module(f"fidtool.cli.{module}"), str(listed.name)), rest
 
 
 @click.group(

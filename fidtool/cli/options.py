@@ -1,11 +1,10 @@
-"""Commands and options: made from the declarations of settings, grouped in ``--help``, checked for contradictions."""
+"""Commands and options: made from the declarations of settings, grouped in ``--help``."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 from collections.abc import Callable, Sequence
-from math import isinf
 from typing import Any, TypeVar
 
 import click
@@ -20,24 +19,17 @@ from fidtool.validation import Declared, declared
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_APPENDING = {"store": "append", "store_const": "append_const"}
-"""Actions of click's parser that store all values of an option, by those that store the last one."""
 
-
-class StrictCommand(click.Command):
-    """A command that refuses an option with two different values, of which click would silently use the last.
-
-    Its ``--help`` ends with examples. Errors about unknown options name the option that was probably meant.
+class Command(click.Command):
+    """A command whose ``--help`` ends with examples.
 
     Args:
         examples: pairs of a comment and a command.
-        second: for commands with one argument: what to do with a second one.
     """
 
-    def __init__(self, *args: Any, examples: Sequence[tuple[str, str]] = (), second: str = "", **kwargs: Any) -> None:
+    def __init__(self, *args: Any, examples: Sequence[tuple[str, str]] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.examples = tuple(examples)
-        self.second = second
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples."""
@@ -48,34 +40,8 @@ class StrictCommand(click.Command):
                 for comment, command in self.examples:
                     formatter.write(f"{indent}# {comment}\n{indent}{command}\n")
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """See `click.Command.parse_args`.
 
-        Raises:
-            click.UsageError: if an option is unknown or lacks a value, or has two values but takes one; or if there is
-                a second argument.
-        """
-        if not ctx.resilient_parsing:
-            if problem := hints.separated_metrics(args):
-                raise click.UsageError(problem, ctx)
-            options = [parameter for parameter in self.get_params(ctx) if isinstance(parameter, click.Option)]
-            try:
-                given, arguments = _all_values(ctx, options, args)
-            except click.NoSuchOption as error:
-                flags = {flag for option in options for flag in (*option.opts, *option.secondary_opts)}
-                problem = hints.unknown_flag(error.option_name, flags)
-                raise click.UsageError(problem, ctx) from None
-            except click.UsageError as error:
-                raise click.UsageError(error.message, ctx) from None
-            if self.second and len(arguments) > 1:
-                raise click.UsageError(f"unexpected second argument {arguments[1]}: {self.second}", ctx)
-            for option in options:
-                if not option.multiple and not option.count:
-                    _refuse_contradiction(ctx, option, given.get(option.name, []))
-        return super().parse_args(ctx, args)
-
-
-class OnceCommand(StrictCommand):
+class OnceCommand(Command):
     """A command that, under a launcher, only one process per machine runs."""
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -88,40 +54,6 @@ class OnceCommand(StrictCommand):
         return super().invoke(ctx)
 
 
-def _all_values(
-    ctx: click.Context, options: list[click.Option], args: list[str]
-) -> tuple[dict[str | None, list[Any]], list[str]]:
-    """Return all values of each option in ``args``, by the name of the option, and the other arguments."""
-    parser: Any = click.Command(None, add_help_option=False).make_parser(ctx)
-    appending: Any = _Appending(parser)
-    for option in options:
-        option.add_to_parser(appending, ctx)
-    given, arguments, _ = parser.parse_args(list(args))
-    return given, arguments
-
-
-class _Appending:
-    """Passed to options instead of click's parser, so that the parser stores all their values instead of the last."""
-
-    def __init__(self, parser: Any) -> None:
-        self._parser = parser
-
-    def add_option(self, *, action: str, **settings: Any) -> None:
-        self._parser.add_option(action=_APPENDING.get(action, action), **settings)
-
-
-def _refuse_contradiction(ctx: click.Context, option: click.Option, values: list[Any]) -> None:
-    first, name = values[:1], option.opts[0]
-    for value in values[1:]:
-        if value == first[0] or option.type_cast_value(ctx, value) == option.type_cast_value(ctx, first[0]):
-            continue
-        if option.is_flag:
-            raise click.UsageError(
-                f"{name} and {option.secondary_opts[0]} contradict each other: pass one of them", ctx
-            )
-        raise click.UsageError(f"{name} is passed twice, as {first[0]} and as {value}: pass it once", ctx)
-
-
 class GroupedOption(click.Option):
     """An option that ``--help`` lists under the heading ``group``."""
 
@@ -130,8 +62,20 @@ class GroupedOption(click.Option):
         self.group = group
 
 
-class GroupedCommand(StrictCommand):
-    """A command whose ``--help`` lists its options under headings."""
+class GroupedCommand(Command):
+    """A command whose ``--help`` lists its options under headings. Flags of other tools get a hint."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """See `click.Command.parse_args`."""
+        if problem := hints.separated_metrics(args):
+            raise click.UsageError(problem, ctx)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            flags = {flag for option in self.get_params(ctx) for flag in option.opts}
+            if problem := hints.foreign_flag(error.option_name, flags):
+                raise click.UsageError(problem, ctx) from None
+            raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one section per group, and options without a group last."""
@@ -270,7 +214,7 @@ def _option_of(field: Declared) -> Callable[[Function], Function]:
         if field.kind is int:
             given |= {"callback": lambda context, parameter, value: None if value is None else int(value)}
     elif field.kind in (int, float):
-        given |= {"type": _number_type(field)}
+        given |= {"type": field.kind}
     given["show_default"] = field.kind is not bool and field.default is not None and not shown
     return option(*names, field.name, group=setting.group, **given)
 
@@ -286,40 +230,5 @@ def _assignments(context: click.Context, parameter: click.Parameter, texts: Sequ
         place, equals, value = text.partition("=")
         if not equals or "." not in place:
             raise click.BadParameter(f"{text!r} is not NAME.SETTING=VALUE", context, parameter)
-        if found.setdefault(place, value) != value:
-            raise click.BadParameter(
-                f"{place} is passed twice, as {found[place]} and as {value}: pass it once", context, parameter
-            )
+        found[place] = value
     return found or None
-
-
-class _Limited:
-    """Mixin of click's number ranges with a clear error, and without the limits in ``--help``."""
-
-    def __init__(self, field: Declared) -> None:
-        limits = (field.setting.least, field.setting.most)
-        super().__init__(*[None if isinf(end) else end for end in limits])
-        self._field = field
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        number: Any = (click.INT if self._field.kind is int else click.FLOAT).convert(value, param, ctx)
-        if self._field.setting.least <= number <= self._field.setting.most:
-            return number
-        raise click.UsageError(f"{_flags(self._field)[0]} must be {self._field.limits}, not {value}", ctx)
-
-    def _describe_range(self) -> str:  # click adds this to the help text
-        return ""
-
-
-class _LimitedInt(_Limited, click.IntRange):
-    """An integer within limits."""
-
-
-class _LimitedFloat(_Limited, click.FloatRange):
-    """A float within limits."""
-
-
-def _number_type(field: Declared) -> click.ParamType[Any]:
-    if not field.limits:
-        return click.INT if field.kind is int else click.FLOAT
-    return _LimitedInt(field) if field.kind is int else _LimitedFloat(field)

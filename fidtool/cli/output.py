@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import gc
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,22 +18,6 @@ from fidtool.redaction import redacted
 if TYPE_CHECKING:
     from fidtool.record import Origin
     from fidtool.settings import Settings
-
-
-@contextlib.contextmanager
-def loading() -> Iterator[None]:
-    """Context manager for imports: turns off the garbage collector, and excludes the modules from later collections.
-
-    Collections find nothing among modules and take an eighth of the time of importing torch.
-    """
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.freeze()
-            gc.enable()
 
 
 def error_line(message: str) -> None:
@@ -82,8 +64,6 @@ def columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
 def print_whole(lines: Sequence[str], exact: bool = False) -> None:
     """Print ``lines`` on stdout and check that everything was written.
 
-    With PYTHONUNBUFFERED, common in containers, Python's ``print`` does not notice a partial write on a full disk.
-
     Args:
         lines: lines without line breaks.
         exact: print paths that are not valid text as their bytes, for programs. Otherwise a replacement character is
@@ -99,12 +79,9 @@ def print_whole(lines: Sequence[str], exact: bool = False) -> None:
         click.echo(text, nl=False)
         return
     sys.stdout.flush()
-    left = memoryview(os.fsencode(raw) if exact else text.encode(sys.stdout.encoding or "utf-8", "replace"))
-    while left:
-        written = binary.write(left)
-        if not written:
-            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-        left = left[written:]
+    left = os.fsencode(raw) if exact else text.encode(sys.stdout.encoding or "utf-8", "replace")
+    while left:  # with PYTHONUNBUFFERED, a full disk takes a part without an error
+        left = left[binary.write(left) :]
     binary.flush()
 
 
@@ -120,23 +97,15 @@ def local_file(flag: str, name: str) -> Path:
 
 
 def _result_file(name: str) -> Path:
-    """Return the path of ``--output``. An existing file is only overwritten if it is JSON or empty, never an image.
-
-    Raises:
-        InputError: if it is another file or a URL.
-    """
+    """Return the path of ``--output``. An existing file is only overwritten if it is JSON or empty, never an image."""
     from fidtool.cache_dir import open_descriptor
 
     file = local_file("--output", name)
-    if open_descriptor(file) is not None:
-        return file
-    start = b""
-    with contextlib.suppress(OSError):
-        if file.is_file():
-            with file.open("rb") as handle:
-                start = handle.read(1)
-    if start not in (b"", b"{"):
-        raise InputError(f"--output {file} exists and is not JSON:", "choose another name", "delete the file")
+    if open_descriptor(file) is None and file.is_file():
+        with file.open("rb") as handle:
+            if handle.read(1) not in (b"", b"{"):
+                problem = f"--output {file} exists and is not JSON:"
+                raise InputError(problem, "choose another name", "delete the file")
     return file
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from fidtool.cli.options import QUIET, GroupedCommand, option, settings_options
-from fidtool.cli.output import loading, local_file, print_failure
+from fidtool.cli.output import local_file, print_failure
 from fidtool.errors import InputError, RunError
 from fidtool.settings import OUTPUT, Settings, StatisticsSettings
 
@@ -19,7 +19,7 @@ _EXAMPLES = (
 )
 
 
-@click.command(cls=GroupedCommand, examples=_EXAMPLES, second="the file to write is -o FILE.npz")
+@click.command(cls=GroupedCommand, examples=_EXAMPLES)
 @click.argument("images")
 @settings_options(StatisticsSettings)
 @option("--output", "-o", group=OUTPUT, metavar="FILE.npz", required=True, help="Statistics file to write.")
@@ -48,12 +48,11 @@ def stats(
 
         _check_target(target, force)  # reports a typo before the slow import of torch
         require_exists([images])
-    with loading():
-        from fidtool.console import Console
-        from fidtool.pipeline.evaluate import compute_statistics
-        from fidtool.pipeline.inputs import Inputs
-        from fidtool.pipeline.run import open_run
-        from fidtool.statistics.statistics_file import write_statistics
+    from fidtool.console import Console
+    from fidtool.pipeline.evaluate import compute_statistics
+    from fidtool.pipeline.inputs import Inputs
+    from fidtool.pipeline.run import open_run
+    from fidtool.statistics.statistics_file import write_statistics
 
     console = Console(warnings=True, progress=not quiet, on_failure=print_failure)
     with open_run([images], chosen, console) as run:

@@ -114,29 +114,6 @@ def test_help_of_the_group(golden: Golden) -> None:
     assert CliRunner().invoke(cli, ["--version"]).output == f"fidtool, version {fidtool.__version__}\n"
 
 
-def test_a_misspelt_command() -> None:
-    """The right command is suggested, although no command has been imported."""
-    assert "'check'" in CliRunner().invoke(cli, ["chekc"]).output
-
-
-TWICE = [
-    ["compute", "a", "b", "--num", "1", "--num-images", "2"],
-    ["compute", "a", "b", "--recursive", "--no-recursive"],
-    ["compute", "a", "b", "--protocol", "x", "--protocol", "y"],
-    ["compute", "a", "b", "--dims", "64", "--dims", "192"],
-    ["cache", "--remove", "a", "--remove", "b"],
-]
-
-
-def test_options_passed_twice(golden: Golden) -> None:
-    said = {}
-    for arguments in TWICE:
-        with pytest.raises(click.UsageError) as error:
-            cli.main(arguments, prog_name="fidtool", standalone_mode=False)
-        said[" ".join(arguments)] = error.value.format_message()
-    golden("cli/twice", said)
-
-
 GIVEN = {
     "nothing": [],
     "metrics in two ways": ["--metrics", "fid,kid", "--metrics", "prdc", "--metrics", " kid"],

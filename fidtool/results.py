@@ -24,8 +24,6 @@ MOST_RANDOM = 48
 """Maximum number of random images of one FAKE in a report."""
 MOST_NEIGHBOURS = 24
 """Maximum number of images of one FAKE that a report shows with their nearest real images."""
-MOST_NAMED = 256
-"""Maximum number of names per FAKE that a report compares with those of the other FAKEs."""
 
 
 @dataclass(frozen=True)
@@ -181,8 +179,6 @@ class Exhibit:
         curve: the distance as a function of the number of images, as in `Uncertainty`; empty if FAKE's features are
             unknown.
         random_real: as ``random``, of REAL.
-        named: paths of some images of FAKE, by their names relative to the set. Sets with the same names have the same
-            ones here.
         without_features: paths of the sets whose per-image features are unknown.
     """
 
@@ -192,7 +188,6 @@ class Exhibit:
     neighbours: tuple[Neighbour, ...]
     curve: tuple[tuple[int, float], ...] = ()
     random_real: tuple[str, ...] = ()
-    named: Mapping[str, str] = field(default_factory=dict)
     without_features: tuple[str, ...] = ()
 
 

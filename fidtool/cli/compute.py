@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -138,5 +136,4 @@ def _lines(evaluation: Evaluation, as_table: bool) -> list[str]:
 
     if not as_table:
         return result_lines(evaluation)
-    styled = on_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return table_lines(evaluation, shutil.get_terminal_size().columns, styled)
+    return table_lines(evaluation)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import heapq
 import itertools
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -23,7 +20,6 @@ from fidtool.features.protocol import FEATURES
 from fidtool.images.records import ImageRecords
 from fidtool.pipeline.run import RunContext
 from fidtool.results import (
-    MOST_NAMED,
     MOST_NEIGHBOURS,
     MOST_RANDOM,
     Difference,
@@ -229,7 +225,6 @@ def _exhibit(
         random=_random(fake),
         neighbours=_neighbours(real, fake, device),
         random_real=_random(real),
-        named=_named(fake),
         without_features=tuple({each.path: None for each in (real, fake) if FEATURES not in each.features}),
     )
 
@@ -249,15 +244,3 @@ def _neighbours(real: MeasuredSet, fake: MeasuredSet, device: torch.device) -> t
     rows, distances = nearest_rows(some, real.features[FEATURES], device)
     nearest = enumerate(zip(rows.tolist(), distances.tolist(), strict=True))
     return tuple(Neighbour(_file(fake, image), _file(real, row), distance) for image, (row, distance) in nearest)
-
-
-def _named(measured: MeasuredSet) -> dict[str, str]:
-    """Paths of some images, by their names relative to the set.
-
-    The names with the lowest hashes are taken: two sets that share many names then have some of these in common.
-    """
-    pictures = _pictures(measured)
-    if pictures is None:
-        return {}
-    hashed = ((hashlib.sha1(os.fsencode(name), usedforsecurity=False).digest(), name) for name in pictures.names)
-    return {name: f"{pictures.prefix}{name}" for _, name in heapq.nsmallest(MOST_NAMED, hashed)}

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import itertools
-import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
-from xml.etree import ElementTree
 
 from fidtool.distances.jackknife import Interval
 from fidtool.errors import InputError, option
@@ -28,39 +27,17 @@ _BINS = 16
 _MOST_NAMES = 8
 """Maximum number of names under an axis."""
 _MOST_TICKS = 6
-_ROOM = {True: 84, False: 36}
-"""Total length of the names that fit under the axis of a wide and of a narrow chart, in characters."""
+_ROOM = 48
+"""Total length of the names that fit under an axis, in characters."""
 _BAND = 0.16
 _BESIDE, _MOST_BESIDE = 0.025, 0.25
 """Distance of the error bars from points that are not joined: per FAKE, and its maximum. FAKEs are 1 apart."""
 _CORRECTED = "bias-corrected, 95 % interval"
-_REFERENCE = re.compile(r"#([A-Za-z_][\w.-]*)")
-_FAMILY = re.compile(r"font-family:[^;]*;?\s*")
-_LONG_FRACTION = re.compile(r"(\.\d\d)\d+")
+_INK, _MUTED, _LINE, _ACCENT, _SECOND = "#1b1f24", "#57606a", "#dfe3e8", "#1f5fbf", "#b3530a"
+"""Colours of text, secondary text, grid lines, FAKE's data, and estimates, on white."""
 
 
-# --- drawing, for a page and for a file ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Palette:
-    """Colours of text, secondary text, grid lines, FAKE's data, and estimates."""
-
-    ink: str
-    muted: str
-    line: str
-    accent: str
-    second: str
-
-
-_LIGHT = _Palette("#1b1f24", "#57606a", "#dfe3e8", "#1f5fbf", "#b3530a")
-"""For a file, on white."""
-_PLACEHOLDERS = _Palette("#010101", "#010102", "#010103", "#010104", "#010105")
-_PROPERTIES = {colour: f"var(--{name})" for name, colour in asdict(_PLACEHOLDERS).items()}
-"""For a page: its custom properties replace the placeholders."""
-
-
-def _draw_sweep(axes: Axes, palette: _Palette, sweep: Sweep, wide: bool) -> None:
+def _draw_sweep(axes: Axes, sweep: Sweep) -> None:
     """Draws the Fréchet distance of each FAKE with its error bars.
 
     A line joins the points if x is a quantity. Otherwise the error bars are beside the points, which they would hide.
@@ -71,19 +48,19 @@ def _draw_sweep(axes: Axes, palette: _Palette, sweep: Sweep, wide: bool) -> None
         x,
         [point.distance for point in sweep.points],
         label=split_title(sweep.title)[0],
-        color=palette.accent,
+        color=_ACCENT,
         marker="o",
         linestyle=_style(joined),
     )
     beside = 0.0 if joined else min(_MOST_BESIDE, _BESIDE * len(x))
     known = [(point.x + beside, point.corrected) for point in sweep.points if point.corrected is not None]
     if known:
-        _draw_corrected(axes, palette, known, joined)
+        _draw_corrected(axes, known, joined)
     if joined:
         _number_axis(axes, x, sweep.axis)
     else:
-        _name_axis(axes, [point.name for point in sweep.points], wide)
-    _finish(axes, palette, legend=bool(known))
+        _name_axis(axes, [point.name for point in sweep.points])
+    _finish(axes, legend=bool(known))
 
 
 def _number_axis(axes: Axes, x: Sequence[float], title: str) -> None:
@@ -95,10 +72,10 @@ def _number_axis(axes: Axes, x: Sequence[float], title: str) -> None:
     axes.set_xlabel(title)
 
 
-def _name_axis(axes: Axes, names: Sequence[str], wide: bool) -> None:
+def _name_axis(axes: Axes, names: Sequence[str]) -> None:
     """Labels the points with their names if there is room, else 1, 2, 3 …"""
     places = range(1, len(names) + 1)
-    if len(names) <= _MOST_NAMES and sum(map(len, names)) <= _ROOM[wide]:
+    if len(names) <= _MOST_NAMES and sum(map(len, names)) <= _ROOM:
         axes.set_xticks(places, names, parse_math=False)
     else:
         axes.set_xticks(places)
@@ -106,7 +83,7 @@ def _name_axis(axes: Axes, names: Sequence[str], wide: bool) -> None:
     axes.set_xlim(0.4, len(names) + 0.6)
 
 
-def _draw_corrected(axes: Axes, palette: _Palette, known: Sequence[tuple[float, Interval]], joined: bool) -> None:
+def _draw_corrected(axes: Axes, known: Sequence[tuple[float, Interval]], joined: bool) -> None:
     x = [place for place, _ in known]
     values = [interval.value for _, interval in known]
     reach = [
@@ -118,67 +95,67 @@ def _draw_corrected(axes: Axes, palette: _Palette, known: Sequence[tuple[float, 
         values,
         yerr=reach,
         label=_CORRECTED,
-        color=palette.second,
+        color=_SECOND,
         marker="o",
         linestyle=_style(joined, "--"),
         capsize=4,
     )
     if joined and len(known) > 1:
         low, high = ([getattr(interval, end) for _, interval in known] for end in ("low", "high"))
-        axes.fill_between(x, low, high, color=palette.second, alpha=_BAND, linewidth=0)
+        axes.fill_between(x, low, high, color=_SECOND, alpha=_BAND, linewidth=0)
 
 
-def _draw_curve(axes: Axes, palette: _Palette, uncertainty: Uncertainty, title: str) -> None:
+def _draw_curve(axes: Axes, uncertainty: Uncertainty, title: str) -> None:
     """Draws the distance against the number of images, and the bias-corrected distance with its interval."""
     images = [number for number, _ in uncertainty.curve]
     distances = [distance for _, distance in uncertainty.curve]
     label, _ = split_title(title)  # the legend must be narrower than the chart, whose title names the network
-    axes.plot(images, distances, label=label, color=palette.accent, marker="o", clip_on=False)
+    axes.plot(images, distances, label=label, color=_ACCENT, marker="o", clip_on=False)
     if uncertainty.corrected is not None:
         interval = uncertainty.corrected
-        axes.axhspan(interval.low, interval.high, color=palette.second, alpha=_BAND, linewidth=0)
-        axes.axhline(interval.value, color=palette.second, linestyle="--", label=_CORRECTED)
+        axes.axhspan(interval.low, interval.high, color=_SECOND, alpha=_BAND, linewidth=0)
+        axes.axhline(interval.value, color=_SECOND, linestyle="--", label=_CORRECTED)
     axes.set_xlim(0, 1.06 * max(images))
     axes.set_xticks(images, [f"{number:,}" for number in images])
     axes.set_xlabel("number of images")
-    _finish(axes, palette, legend=uncertainty.corrected is not None)
+    _finish(axes, legend=uncertainty.corrected is not None)
 
 
-def _draw_histogram(axes: Axes, palette: _Palette, real: Sequence[float] | None, fake: Sequence[float] | None) -> None:
+def _draw_histogram(axes: Axes, real: Sequence[float] | None, fake: Sequence[float] | None) -> None:
     """Draws the shares of pixel values in 16 ranges: REAL as an area, FAKE as a line."""
     edges = [256 / _BINS * number for number in range(_BINS + 1)]
     if real is not None:
-        axes.stairs([100 * share for share in real], edges, fill=True, color=palette.muted, alpha=0.4, label="REAL")
+        axes.stairs([100 * share for share in real], edges, fill=True, color=_MUTED, alpha=0.4, label="REAL")
     if fake is not None:
-        axes.stairs([100 * share for share in fake], edges, color=palette.accent, linewidth=2.4, label="FAKE")
+        axes.stairs([100 * share for share in fake], edges, color=_ACCENT, linewidth=2.4, label="FAKE")
     axes.set_xlim(0, 256)
     axes.set_ylim(bottom=0)
     axes.set_xticks([0, 64, 128, 192, 255])
     axes.set_xlabel("pixel value")
     axes.yaxis.set_major_formatter("{x:g} %")
-    _finish(axes, palette, legend=True)
+    _finish(axes, legend=True)
 
 
 def _style(joined: bool, line: Literal["-", "--"] = "-") -> Literal["-", "--", "none"]:
     return line if joined else "none"
 
 
-def _finish(axes: Axes, palette: _Palette, *, legend: bool) -> None:
+def _finish(axes: Axes, *, legend: bool) -> None:
     """Grid lines behind the data, no frame, the legend above unless the chart's title describes its only series."""
     axes.set_axisbelow(True)
-    axes.grid(axis="y", color=palette.line, linewidth=1)
+    axes.grid(axis="y", color=_LINE, linewidth=1)
     for side in ("top", "left", "right"):
         axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color(palette.line)
-    axes.tick_params(colors=palette.muted, length=0, pad=7)
-    axes.xaxis.label.set_color(palette.muted)
+    axes.spines["bottom"].set_color(_LINE)
+    axes.tick_params(colors=_MUTED, length=0, pad=7)
+    axes.xaxis.label.set_color(_MUTED)
     if legend:
         axes.legend(
             loc="lower left",
             bbox_to_anchor=(0, 1),
             ncols=2,
             frameon=False,
-            labelcolor=palette.ink,
+            labelcolor=_INK,
             borderaxespad=0.4,
             handlelength=1.6,
             columnspacing=1.2,
@@ -226,12 +203,12 @@ def sweep_plot(evaluation: Evaluation, kind: str) -> bytes:
 
         figure = Figure(figsize=_INCHES, layout=ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.15))
         axes = figure.subplots()
-        _draw_sweep(axes, _LIGHT, sweep, wide=True)
-        axes.set_ylabel(split_title(sweep.title)[0], color=_LIGHT.ink)
+        _draw_sweep(axes, sweep)
+        axes.set_ylabel(split_title(sweep.title)[0], color=_INK)
         title = title_of(evaluation)
         lines = [shortened(line, _LONGEST_LINE) for line in (title.text, title.details)]
         # Names may contain dollar signs, which must not start a formula.
-        figure.suptitle("\n".join(lines), fontsize=12, color=_LIGHT.ink, parse_math=False)
+        figure.suptitle("\n".join(lines), fontsize=12, color=_INK, parse_math=False)
         # A date would make the files of equal runs differ.
         dates = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind)
         buffer = io.BytesIO()
@@ -239,142 +216,55 @@ def sweep_plot(evaluation: Evaluation, kind: str) -> bytes:
     return buffer.getvalue()
 
 
-# --- SVG that takes its colours from the page around it --------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Chart:
     """A chart of a page.
 
     Attributes:
-        svg: the element ``svg`` as text; needs no escaping.
+        uri: ``data:image/svg+xml;…``, with a background of its own.
+        alt: what it shows.
         width: its natural width in CSS pixels.
     """
 
-    svg: str
+    uri: str
+    alt: str
     width: int
 
 
-def sweep_chart(sweep: Sweep, title: str, key: str, *, wide: bool) -> Chart:
-    """The Fréchet distances of several FAKEs.
+def sweep_chart(sweep: Sweep, alt: str) -> Chart:
+    """The Fréchet distances of several FAKEs."""
+    return _chart((640, 330), alt, lambda axes: _draw_sweep(axes, sweep))
+
+
+def curve_chart(uncertainty: Uncertainty, distance: str, name: str) -> Chart:
+    """The distance against the number of images, and the bias-corrected distance.
 
     Args:
-        sweep: the data.
-        title: title for screen readers.
-        key: prefix of the ids in the chart, unique on a page.
-        wide: whether the chart is for a wide window rather than for a phone.
-    """
-    size = (860, 340) if wide else (380, 300)
-    description = "; ".join(
-        f"{point.name}: {point.distance:.4f}"
-        + ("" if point.corrected is None else f", bias-corrected {point.corrected.value:.4f}")
-        for point in sweep.points
-    )
-    return _chart(key, size, title, description, lambda axes, palette: _draw_sweep(axes, palette, sweep, wide))
-
-
-def curve_chart(uncertainty: Uncertainty | None, distance: str, name: str, key: str) -> Chart | None:
-    """The distance against the number of images, and the bias-corrected distance; None without a curve.
-
-    Args:
-        uncertainty: uncertainty of the distance; None if unknown.
         distance: title of the distance, such as ``FID``.
         name: name of the FAKE.
-        key: prefix of the ids in the chart.
     """
-    if uncertainty is None or not uncertainty.curve:
-        return None
-    description = "; ".join(f"{images} images: {value:.4f}" for images, value in uncertainty.curve)
-    if uncertainty.corrected is not None:
-        interval = uncertainty.corrected
-        description += (
-            f"; bias-corrected: {interval.value:.4f}, 95 % interval from {interval.low:.4f} to {interval.high:.4f}"
-        )
-    title = f"{distance} of {name} against the number of images"
-    return _chart(
-        key, (380, 270), title, description, lambda axes, palette: _draw_curve(axes, palette, uncertainty, distance)
-    )
+    alt = f"{distance} of {name} against the number of images"
+    return _chart((400, 280), alt, lambda axes: _draw_curve(axes, uncertainty, distance))
 
 
-def histogram_chart(real: Sequence[float] | None, fake: Sequence[float] | None, name: str, key: str) -> Chart | None:
+def histogram_chart(real: Sequence[float] | None, fake: Sequence[float] | None, name: str) -> Chart | None:
     """The shares of pixel values of REAL and of FAKE; None if both are unknown.
 
     Args:
         real, fake: shares of 16 ranges of values, see `fidtool.diagnose.diagnosis.Health`; None if unknown.
         name: name of the FAKE.
-        key: prefix of the ids in the chart.
     """
     if real is None and fake is None:
         return None
-    description = "; ".join(
-        f"{set_name} from dark to light in %: {', '.join(f'{100 * share:.1f}' for share in shares)}"
-        for set_name, shares in (("REAL", real), ("FAKE", fake))
-        if shares is not None
-    )
-    title = f"Pixel values of {name} and of REAL"
-    return _chart(key, (380, 270), title, description, lambda axes, palette: _draw_histogram(axes, palette, real, fake))
+    return _chart((400, 280), f"Pixel values of {name} and of REAL", lambda axes: _draw_histogram(axes, real, fake))
 
 
-def _chart(
-    key: str, size: tuple[int, int], title: str, description: str, draw: Callable[[Axes, _Palette], None]
-) -> Chart:
+def _chart(size: tuple[int, int], alt: str, draw: Callable[[Axes], None]) -> Chart:
     with _plain_style():
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(size[0] / 72, size[1] / 72), layout="constrained")  # one unit is one pixel
-        draw(figure.subplots(), _PLACEHOLDERS)
-        buffer = io.StringIO()
-        without_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        figure.savefig(buffer, format="svg", transparent=True, metadata=without_metadata)
-    return Chart(_inline(buffer.getvalue(), key, title, description), size[0])
-
-
-def _inline(svg: str, key: str, title: str, description: str) -> str:
-    """matplotlib's SVG as an element of a page: in the page's colours, with title and description."""
-    builder = ElementTree.TreeBuilder()
-    root = ElementTree.fromstring(svg, ElementTree.XMLParser(target=builder))
-    used = {name for element in root.iter() for value in element.attrib.values() for name in _REFERENCE.findall(value)}
-    for element in root.iter():
-        element.tag = element.tag.rpartition("}")[2]
-        element.attrib = _attributes(element.attrib, key, used)
-        element.tail = None
-        if element.tag != "text":
-            element.text = None
-    for parent in root.iter():
-        for child in list(parent):
-            if child.tag in ("style", "metadata") or (child.tag in ("g", "defs") and not len(child)):
-                parent.remove(child)  # its style sheet would apply to the whole page
-    del root.attrib["width"], root.attrib["height"]  # the page sets them
-    _describe(root, key, title, description)
-    return ElementTree.tostring(root, encoding="unicode", method="html")
-
-
-def _attributes(attributes: dict[str, str], key: str, used: set[str]) -> dict[str, str]:
-    """The attributes of an element, with ids that are unique on the page."""
-    found = {}
-    for name, value in attributes.items():
-        name = name.rpartition("}")[2]
-        if name == "version" or (name == "id" and value not in used):
-            continue
-        if name == "transform" and value.startswith("rotate(-0"):
-            continue
-        if name == "id":
-            value = f"{key}-{value}"
-        elif name in ("href", "clip-path"):
-            value = value.replace("#", f"#{key}-")
-        elif name == "style":
-            value = _FAMILY.sub("", value)
-            for colour, custom in _PROPERTIES.items():
-                value = value.replace(colour, custom)
-        elif name == "d":
-            value = " ".join(_LONG_FRACTION.sub(r"\1", value).split())
-        found[name] = value
-    return found
-
-
-def _describe(root: ElementTree.Element, key: str, title: str, description: str) -> None:
-    root.attrib |= {"role": "img", "aria-labelledby": f"{key}-title", "aria-describedby": f"{key}-description"}
-    for place, (tag, text) in enumerate((("title", title), ("desc", description))):
-        element = ElementTree.Element(tag, {"id": f"{key}-{'description' if place else 'title'}"})
-        element.text = legible(text)
-        root.insert(place, element)
+        draw(figure.subplots())
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return Chart(f"data:image/svg+xml;base64,{base64.b64encode(buffer.getvalue()).decode()}", legible(alt), size[0])

@@ -14,16 +14,11 @@ if TYPE_CHECKING:
     from fidtool.images.lookup import ImageLookup
     from fidtool.results import Evaluation, Exhibit
 
-_PACKAGES = {"report": ("jinja2", "matplotlib"), "plot": ("matplotlib",)}
 _SUFFIXES = {"report": (".html", ".htm"), "plot": (".png",)}
 
 
 def check_shown(setting: str, file: Path) -> None:
     """Check that a page or plot can be written, before any work is done.
-
-    Args:
-        setting: ``report`` or ``plot``.
-        file: its value.
 
     Raises:
         InputError: if the extra is not installed, the suffix is not supported, or the file cannot be written.
@@ -36,18 +31,14 @@ def check_shown(setting: str, file: Path) -> None:
 
 
 def require_report_extra(setting: str) -> None:
-    """Check that the packages that a setting needs are installed, without importing them.
-
-    Args:
-        setting: ``report`` or ``plot``.
+    """Check that matplotlib is installed, without importing it; jinja2 comes with torch.
 
     Raises:
-        InputError: if one is missing; the message names the extra that installs them.
+        InputError: if it is missing; the message names the extra that installs it.
     """
-    missing = [package for package in _PACKAGES[setting] if importlib.util.find_spec(package) is None]
-    if missing:
-        packages = f"the package{'s' * (len(missing) > 1)} {' and '.join(missing)}"
-        raise InputError(f"{option(setting)} needs {packages}:", "pip install 'fidtool[report]'", setting=setting)
+    if importlib.util.find_spec("matplotlib") is None:
+        problem = f"{option(setting)} needs the package matplotlib:"
+        raise InputError(problem, "pip install 'fidtool[report]'", setting=setting)
 
 
 def write_report(evaluation: Evaluation, exhibits: Sequence[Exhibit | None], gallery: ImageLookup, file: Path) -> None:
@@ -67,9 +58,7 @@ def write_report(evaluation: Evaluation, exhibits: Sequence[Exhibit | None], gal
 def write_plot(evaluation: Evaluation, file: Path) -> None:
     """Write the plot atomically; see `fidtool.report.charts.sweep_plot`.
 
-    Args:
-        evaluation: an evaluation with at least one result.
-        file: path of the plot; its suffix selects the format, ``.png`` or another one that matplotlib supports.
+    The suffix selects the format, ``.png`` or another one that matplotlib supports.
 
     Raises:
         InputError: if there is no Fréchet distance to draw.

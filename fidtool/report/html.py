@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -16,11 +16,11 @@ from fidtool.labels import Labels
 from fidtool.metrics.registry import BUILT_IN
 from fidtool.report.charts import Chart, sweep_chart
 from fidtool.report.names import command_line, legible, short_names, short_title, shortened, split_title
-from fidtool.report.overview import overview_of
-from fidtool.report.sections import Section, Tile, interval_text, rounded, section_of
-from fidtool.report.sheets import Sheets, Thumbnail, ThumbnailSize, sheets_of, shown, thumbnail_of
+from fidtool.report.sections import Section, missing_parts
+from fidtool.report.sheets import Sheets, Thumbnail, sheets_of, shown, thumbnail_of
 from fidtool.report.sweep import sweep_of, title_of
-from fidtool.report.text import differences_shown
+from fidtool.report.table import about_marks, columns_of, common_features
+from fidtool.report.text import differences_shown, number
 from fidtool.results import Comparison, Evaluation, Exhibit, RunRecord
 
 if TYPE_CHECKING:
@@ -28,39 +28,14 @@ if TYPE_CHECKING:
 
 _MOST_CHARTED = 60
 """Maximum number of FAKEs for which each has its own charts."""
-_MOST_PAIRS = 12
-"""Number of differences shown initially; the others are in a collapsed block."""
-_MOST_DIFFERENCES = 190
+_MOST_DIFFERENCES = 12
 """If there are more, only the differences to the best FAKE are shown: their number grows quadratically."""
-_MOST_WARNINGS = 3
-"""Maximum number of warnings shown initially; if there are more, all are in a collapsed block."""
 _LABELS = {
     "weights_sha256": "Weights, SHA-256",
     "dims": "Dimensions",
     "normalization": "Normalisation",
     "ddof": "Covariance, ddof",
 }
-_MOST_TILES = 6
-"""Maximum number of FAKEs whose scores are at the top of the page."""
-
-
-@dataclass(frozen=True)
-class WarningGroup:
-    """Warnings, and the names of the FAKEs that they are about; no names if they are about all FAKEs or the run."""
-
-    about: tuple[str, ...]
-    texts: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class DifferenceRow:
-    """The difference of two FAKEs' distances as text: their names, its value, its interval, and the verdict."""
-
-    first: str
-    second: str
-    value: str
-    interval: str
-    verdict: str
 
 
 def html_report(
@@ -81,33 +56,28 @@ def html_report(
         ValueError: if there is not one exhibit per result.
     """
     names, run = short_names([result.fake.name for result in evaluation.results]), evaluation.run
-    several = len(names) > 1
-    sheets = _sheets(evaluation, exhibits, names, gallery or ImageLookup())
+    sheets = _sheets(evaluation, exhibits, gallery or ImageLookup())
     sections = _sections(evaluation, exhibits, names, sheets)
-    alerts = _warning_groups(evaluation, names)
     page: str = (
         _environment(python=isinstance(run.command, str))
         .get_template("report.html.j2")
         .render(
-            title=_title(evaluation, sections),
+            evaluation=evaluation,
             basis=evaluation.basis(sections[0].main),
-            tiles=_score_tiles(sections) if several else sections[0].tiles,
             real=evaluation.results[0].real.name,
             framing=evaluation.results[0].real.framing,
             sections=sections,
-            several=several,
+            several=len(sections) > 1,
             gate=evaluation.exit_reason.removeprefix("gate missed: ") if evaluation.exit_code else "",
-            alerts=alerts,
-            warnings=sum(len(group.texts) for group in alerts),
-            most_warnings=_MOST_WARNINGS,
-            most_pairs=_MOST_PAIRS,
-            charts=_sweep_charts(evaluation) if several else [],
+            alerts=_warnings(evaluation, names),
+            chart=_sweep_chart(evaluation) if len(sections) > 1 else None,
             chart_title=title_of(evaluation),
-            overview=overview_of(evaluation),
-            contrasts=_difference_rows(evaluation, names),
+            columns=columns_of(evaluation),
+            features=common_features(evaluation),
+            marks=list(about_marks(evaluation)),
+            contrasts=differences_shown(evaluation, _MOST_DIFFERENCES, names),
             all_pairs=len(evaluation.differences) <= _MOST_DIFFERENCES,
             real_images=sheets.real,
-            same_names=sheets.same_names,
             hints=list(_hints(evaluation, exhibits)),
             protocol=_protocol_rows(evaluation),
             run=_run_rows(run),
@@ -118,34 +88,30 @@ def html_report(
     return page
 
 
-def _sheets(
-    evaluation: Evaluation, exhibits: Sequence[Exhibit | None], names: Sequence[str], gallery: ImageLookup
-) -> Sheets:
-    """The contact sheets, with thumbnails as large as their number allows."""
-    wanted = sheets_of(evaluation.results, exhibits, names, Thumbnail).files
+def _sheets(evaluation: Evaluation, exhibits: Sequence[Exhibit | None], gallery: ImageLookup) -> Sheets:
     if gallery.in_order:
-        gallery.prefetch(wanted)
-    size = ThumbnailSize.for_page(len(wanted))
+        gallery.prefetch(sheets_of(evaluation.results, exhibits, Thumbnail).files)
 
     @cache  # an image can be on several sheets
     def thumbnail(file: str, framing: str | None) -> Thumbnail:
-        return thumbnail_of(file, gallery.read(file), size, framing)
+        return thumbnail_of(file, gallery.read(file), framing)
 
-    return sheets_of(evaluation.results, exhibits, names, thumbnail)
+    return sheets_of(evaluation.results, exhibits, thumbnail)
 
 
 def _sections(
     evaluation: Evaluation, exhibits: Sequence[Exhibit | None], names: Sequence[str], sheets: Sheets
 ) -> list[Section]:
+    several, charts = len(names) > 1, len(names) <= _MOST_CHARTED
     return [
-        section_of(
-            result,
-            exhibit,
-            name,
-            f"fake-{place}" if len(names) > 1 else "fake",
-            of_fake,
-            cached=evaluation.run.cached,
-            charts=len(names) <= _MOST_CHARTED,
+        Section(
+            key=f"fake-{place}" if several else "fake",
+            name=shortened(name),
+            charts=charts,
+            result=result,
+            exhibit=exhibit,
+            sheets=of_fake,
+            missing=missing_parts(result, exhibit, evaluation.run.cached),
         )
         for place, (result, exhibit, name, of_fake) in enumerate(
             zip(evaluation.results, exhibits, names, sheets.fakes, strict=True), 1
@@ -185,74 +151,26 @@ def _environment(python: bool) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        "rounded": rounded,
-        "interval": interval_text,
-        "shortened": shortened,
-        "without_features": lambda title: split_title(title)[0],
-    }
-    environment.globals |= {"shown": shown, "python": python, "exact_rows": _exact_rows}
+    environment.filters |= {"shortened": shortened, "without_features": lambda title: split_title(title)[0]}
+    environment.globals |= {"shown": shown, "python": python, "number": number, "short_title": short_title}
     return environment
-
-
-def _exact_rows(section: Section) -> list[tuple[str, str]]:
-    return [(row.title, row.value.exact) for row in section.metrics]
 
 
 # --- about all FAKEs -------------------------------------------------------------------------------------------------
 
 
-def _title(evaluation: Evaluation, sections: Sequence[Section]) -> str:
-    first = sections[0]
-    against = f"against {shortened(first.result.real.name)} ({evaluation.basis(first.main)})"
-    if len(sections) == 1:
-        return f"{first.title} {first.score}: {first.name} {against}"
-    scores = ", ".join(section.score for section in sections[:_MOST_TILES])
-    return f"{first.title} {scores}{', …' * (len(sections) > _MOST_TILES)} {against}"
-
-
-def _score_tiles(sections: Sequence[Section]) -> list[Tile]:
-    """The scores of the FAKEs; none if there are too many for the top of the page."""
-    if len(sections) > _MOST_TILES:
-        return []
-    bars = [each.result.corrected for each in sections]
-    remarks = ["" if bar is None else f"bias-corrected {rounded(bar.value, bar.error)}" for bar in bars]
-    return [Tile(each.name, each.score, remark) for each, remark in zip(sections, remarks, strict=True)]
-
-
-def _warning_groups(evaluation: Evaluation, names: Sequence[str]) -> list[WarningGroup]:
-    """All warnings without repetitions, those about all FAKEs first."""
+def _warnings(evaluation: Evaluation, names: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """All warnings, each once, with the names of the FAKEs that it is about; no names if it is about all or the run."""
     about: dict[str, list[str]] = {text: [] for text in evaluation.run.warnings}
     for result, name in zip(evaluation.results, names, strict=True):
         for text in result.warnings:
             about.setdefault(text, []).append(name)
-    groups: dict[tuple[str, ...], list[str]] = {(): []}
-    for text, of in about.items():
-        groups.setdefault(tuple(of) if len(of) < len(names) else (), []).append(text)
-    return [WarningGroup(of, tuple(texts)) for of, texts in groups.items() if texts]
+    return [(text, of if len(of) < len(names) else []) for text, of in about.items()]
 
 
-def _sweep_charts(evaluation: Evaluation) -> list[tuple[str, Chart]]:
-    """The charts for wide and for narrow windows, of which the page shows one; none without a distance."""
+def _sweep_chart(evaluation: Evaluation) -> Chart | None:
     sweep = sweep_of(evaluation.results)
-    if sweep is None:
-        return []
-    title = title_of(evaluation).text
-    return [(kind, sweep_chart(sweep, title, f"sweep-{kind}", wide=kind == "wide")) for kind in ("wide", "narrow")]
-
-
-def _difference_rows(evaluation: Evaluation, names: Sequence[str]) -> list[DifferenceRow]:
-    """The differences to show, with short names."""
-    return [
-        DifferenceRow(
-            each.first,
-            each.second,
-            f"{each.interval.value:+.4f}",
-            f"{each.interval.low:+.4f} to {each.interval.high:+.4f}",
-            each.verdict,
-        )
-        for each in differences_shown(evaluation, _MOST_DIFFERENCES, names)
-    ]
+    return None if sweep is None else sweep_chart(sweep, title_of(evaluation).text)
 
 
 def _hints(evaluation: Evaluation, exhibits: Sequence[Exhibit | None]) -> Iterator[str]:

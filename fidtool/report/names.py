@@ -81,19 +81,6 @@ def numbers_of(paths: Sequence[str]) -> tuple[list[float], str] | None:
 
 
 def command_line(command: Sequence[str]) -> str:
-    """Return the arguments quoted for a shell. Characters that cannot be printed are escaped, as in ``$'\\xff'``."""
-    return " ".join(_in_dollars(each) if _ODD.search(each) else shlex.quote(each) for each in map(redacted, command))
-
-
-def _in_dollars(argument: str) -> str:
-    return f"$'{''.join(_escaped(character) for character in argument)}'"
-
-
-def _escaped(character: str) -> str:
-    if character in "\\'":
-        return f"\\{character}"
-    if not _ODD.match(character):
-        return character
-    escaped = 0xDC80 <= ord(character) <= 0xDCFF
-    data = character.encode("utf-8", "surrogateescape" if escaped else "surrogatepass")
-    return "".join(f"\\x{byte:02x}" for byte in data)
+    """Return the arguments quoted for a shell, as legible text."""
+    # Each argument is redacted separately: within the whole line, the end of a URL is ambiguous.
+    return " ".join(shlex.quote(legible(each)) for each in command)

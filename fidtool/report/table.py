@@ -2,73 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from textwrap import wrap
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import click
-
 from fidtool.diagnose.duplicates import NOTABLE_SHARE
-from fidtool.report.names import legible, short_names, shortened, split_title
+from fidtool.report.names import legible, short_names, short_title, shortened, split_title
 from fidtool.report.text import framing_lines, number, verdict_lines
 from fidtool.results import Comparison, Difference, Evaluation
 
 _GAP = "  "
-_LONGEST_HEADING = 28
-_NARROWEST = 24
-"""Least width of text below the table, in characters."""
-_NARROWEST_NAMES, _NARROW_NAMES = 8, 24
-"""Widths of the column of names: the least, and the one below which the other columns are split into blocks instead."""
 
 
-class _Column(NamedTuple):
-    """A column, with cells of equal width.
+class Column(NamedTuple):
+    """A column, with one value per FAKE.
 
     Attributes:
-        heading: first line.
-        cells: one cell per FAKE.
+        better: ``lower`` or ``higher``; empty if neither is better.
         best: rows of the best values.
     """
 
     heading: str
-    cells: list[str]
+    values: Sequence[str]
+    better: str = ""
     best: frozenset[int] = frozenset()
 
-    @classmethod
-    def of(cls, heading: str, values: Sequence[str], best: frozenset[int] = frozenset()) -> _Column:
-        """Return a column of ``values``, aligned to the right, with a mark behind those in the rows ``best``."""
-        marks = ["*" if row in best else " " * bool(best) for row in range(len(values))]
-        lines = [f"{heading}{' ' * bool(best)}", *(value + mark for value, mark in zip(values, marks, strict=True))]
-        width = max(map(len, lines))
-        return cls(lines[0].rjust(width), [line.rjust(width) for line in lines[1:]], best)
 
-    @property
-    def width(self) -> int:
-        """Its width with the gap before it, in characters."""
-        return len(_GAP) + len(self.heading)
+def columns_of(evaluation: Evaluation) -> list[Column]:
+    """Return the columns of all values, and those of the bias-corrected distance if any FAKE has it."""
+    results, features = evaluation.results, common_features(evaluation)
+    numbers, columns = evaluation.labels.numbers, []
+    for name, title in results[0].titles.items():
+        values = [result.value(name) for result in results]
+        best = best_of(results, values, numbers[name].better, evaluation.differences if name == "fid" else ())
+        heading = short_title(title if name == "fid" else title.removesuffix(f" ({features})"))
+        columns.append(Column(heading, [number(name, result) for result in results], numbers[name].better, best))
+    return columns + (_error_bars(evaluation) if any(result.corrected for result in results) else [])
 
 
-def table_lines(evaluation: Evaluation, width: int, styled: bool = False) -> list[str]:
+def _error_bars(evaluation: Evaluation) -> list[Column]:
+    bars = [result.corrected for result in evaluation.results]
+    best = best_of(evaluation.results, corrected_values(evaluation.results), "lower", evaluation.differences)
+    corrected = ["-" if bar is None else f"{bar.value:.4f} ± {bar.error:.4f}" for bar in bars]
+    intervals = ["-" if bar is None else f"{bar.low:.4f} to {bar.high:.4f}" for bar in bars]
+    title, _ = split_title(evaluation.labels.title("fid"))  # the column of the distance says of which features
+    return [Column(f"bias-corrected {title}", corrected, "lower", best), Column("95 % interval", intervals)]
+
+
+def table_lines(evaluation: Evaluation) -> list[str]:
     """Return the table, followed by its legend, the framings of the sets and the comparisons of FAKEs.
 
     The best values of each column are marked if there are at least two FAKEs that are not REAL itself.
-
-    Args:
-        evaluation: the results.
-        width: width of the terminal in characters. A wider table is split into blocks of columns.
-        styled: emphasise headings and best values with escape sequences of terminals.
     """
-    columns = _columns(evaluation)
-    names = _names([result.fake.name for result in evaluation.results], columns, width)
-    features = common_features(evaluation)
-    lines = [shortened(f"Features of all values: {legible(features)}", width)] if features else []
-    for position, block in enumerate(_blocks(columns, width - len(names.heading))):
-        lines += [*([""] if position else []), *_rows([names, *block], styled)]
+    columns, features = columns_of(evaluation), common_features(evaluation)
+    names = short_names([result.fake.name for result in evaluation.results])
+    cells = [["FAKE", *(legible(shortened(name)) for name in names)], *map(_marked, columns)]
+    widths = [max(map(len, column)) for column in cells]
+    lines = [f"Features of all values: {legible(features)}"] if features else []
+    for first, *others in zip(*cells, strict=True):
+        aligned = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+        lines.append(_GAP.join([first.ljust(widths[0]), *aligned]).rstrip())
     legend = ["* best of its column"] if any(column.best for column in columns) else []
-    verdicts = verdict_lines(evaluation, short_names([result.fake.name for result in evaluation.results]))
-    for text in [*legend, *about_marks(evaluation), *framing_lines(evaluation), *verdicts]:
-        lines += wrap(text, max(width, _NARROWEST), subsequent_indent=_GAP, break_on_hyphens=False)
-    return lines
+    return [*lines, *legend, *about_marks(evaluation), *framing_lines(evaluation), *verdict_lines(evaluation, names)]
+
+
+def _marked(column: Column) -> list[str]:
+    """Return the heading and the values, with a mark behind the best ones."""
+    marks = ["*" if row in column.best else " " * bool(column.best) for row in range(-1, len(column.values))]
+    return [text + mark for text, mark in zip([column.heading, *column.values], marks, strict=True)]
 
 
 def about_marks(evaluation: Evaluation) -> Iterator[str]:
@@ -133,26 +133,6 @@ def best_of(
     return frozenset() if len(found) == len(known) else found
 
 
-def _columns(evaluation: Evaluation) -> list[_Column]:
-    results, features = evaluation.results, common_features(evaluation)
-    numbers, columns = evaluation.labels.numbers, []
-    for name, title in results[0].titles.items():
-        values = [result.value(name) for result in results]
-        best = best_of(results, values, numbers[name].better, evaluation.differences if name == "fid" else ())
-        heading = _heading(title if name == "fid" else title.removesuffix(f" ({features})"))
-        columns.append(_Column.of(heading, [number(name, result) for result in results], best))
-    return columns + (_error_bars(evaluation) if any(result.corrected for result in results) else [])
-
-
-def _error_bars(evaluation: Evaluation) -> list[_Column]:
-    bars = [result.corrected for result in evaluation.results]
-    best = best_of(evaluation.results, corrected_values(evaluation.results), "lower", evaluation.differences)
-    corrected = ["-" if bar is None else f"{bar.value:.4f} ± {bar.error:.4f}" for bar in bars]
-    intervals = ["-" if bar is None else f"{bar.low:.4f} to {bar.high:.4f}" for bar in bars]
-    title, _ = split_title(evaluation.labels.title("fid"))  # the column of the distance says of which features
-    return [_Column.of(f"bias-corrected {title}", corrected, best), _Column.of("95 % interval", intervals)]
-
-
 def common_features(evaluation: Evaluation) -> str:
     """Return the features that the titles of several values name, such as ``64 dimensions``; empty if they differ.
 
@@ -163,42 +143,3 @@ def common_features(evaluation: Evaluation) -> str:
         return ""
     found = {split_title(title)[1] for title in titles.values()}
     return found.pop() if len(found) == 1 else ""
-
-
-def _heading(title: str) -> str:
-    return shortened(legible(title), _LONGEST_HEADING)
-
-
-def _names(paths: Sequence[str], columns: Sequence[_Column], width: int) -> _Column:
-    """Return the first column, with names that are shortened to the room that is left, but stay distinct."""
-    names = [legible(name) for name in short_names(paths)]
-    longest = max(map(len, names))
-    least = max(_NARROWEST_NAMES, min(_NARROW_NAMES, width - max(column.width for column in columns)))
-    room = min(longest, max(least, width - sum(column.width for column in columns)))
-    for length in range(room, longest + 1):
-        fitted = [shortened(name, length) for name in names]
-        if len(set(fitted)) == len(set(names)):
-            break
-    size = max(len("FAKE"), *map(len, fitted))
-    return _Column("FAKE".ljust(size), [name.ljust(size) for name in fitted])
-
-
-def _blocks(columns: Iterable[_Column], room: int) -> Iterator[list[_Column]]:
-    """Yield the columns in groups that fit into ``room`` characters, with at least one column each."""
-    block: list[_Column] = []
-    for column in columns:
-        if block and sum(each.width for each in [*block, column]) > room:
-            yield block
-            block = []
-        block.append(column)
-    yield block
-
-
-def _rows(columns: Sequence[_Column], styled: bool) -> Iterator[str]:
-    yield _GAP.join(click.style(each.heading, bold=True) if styled else each.heading for each in columns).rstrip()
-    for row in range(len(columns[0].cells)):
-        cells = [
-            click.style(each.cells[row], fg="green", bold=True) if styled and row in each.best else each.cells[row]
-            for each in columns
-        ]
-        yield _GAP.join(cells).rstrip()

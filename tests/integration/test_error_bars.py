@@ -180,8 +180,7 @@ class TestReport:
         assert document["differences"][0]["verdict"].split("/")[-1] in page
         assert page.count("data:image/") > 40
         assert NEIGHBOURS in page
-        assert page.count('alt="Real image ') > 40, "REAL has its own sheet"
-        assert 'id="same-names"' in page, "both FAKEs have the same names"
+        assert 'id="real"' in page, "REAL has its own sheet"
         assert Path("sweep.png").read_bytes().startswith(b"\x89PNG")
 
     def test_cached_sets_are_not_processed_again_for_a_page(self, here: Run, sets: tuple[Path, ...]) -> None:

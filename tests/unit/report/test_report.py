@@ -14,31 +14,15 @@ import pytest
 from PIL import Image
 
 from fidtool.diagnose.duplicates import Duplicates
-from fidtool.distances.jackknife import Interval
 from fidtool.errors import InputError
 from fidtool.images.lookup import ImageLookup
-from fidtool.labels import Labels
-from fidtool.report.charts import Chart, curve_chart, sweep_chart
 from fidtool.report.files import check_shown, require_report_extra, write_plot
 from fidtool.report.html import html_report
 from fidtool.report.names import command_line, legible, numbers_of, short_names, shortened
-from fidtool.report.overview import overview_of
-from fidtool.report.sections import metric_value
-from fidtool.report.sheets import (
-    LONGEST_SIDE,
-    MOST_COLUMNS,
-    MOST_IMAGES,
-    PAGE_BYTES,
-    SHORTEST_SIDE,
-    Thumbnail,
-    ThumbnailSize,
-    quota_for,
-    sheets_of,
-    thumbnail_of,
-)
-from fidtool.report.sweep import Sweep, SweepPoint, sweep_of, title_of
+from fidtool.report.sheets import LONGEST_SIDE, Thumbnail, sheets_of, thumbnail_of
+from fidtool.report.sweep import sweep_of, title_of
 from fidtool.report.text import influence_lines
-from fidtool.results import Comparison, Difference, Evaluation, Exhibit, HarmfulImage, SetResult, Uncertainty
+from fidtool.results import Evaluation, HarmfulImage, SetResult
 from support.report_samples import COMMAND, METRICS, NASTY, bare, rich, write_image
 
 pytest.importorskip("jinja2", reason="needs fidtool[report]")
@@ -90,13 +74,13 @@ def test_the_page_of_a_full_result_has_all_sections(files: list[str]) -> None:
     page = Page(html_report(evaluation, exhibits))
     sections = {attributes["id"] for attributes in page.all("section")}
     parts = ["metrics", "curve", "sets", "findings", "copies", "shared", "harmful", "neighbours", "random", "skipped"]
-    whole = {"chart", "warnings", "overview", "same-names", "real", "measured"}
+    whole = {"chart", "warnings", "overview", "real", "measured"}
     assert sections == whole | {"fake-1", "fake-2"} | {f"fake-{place}-{part}" for place in (1, 2) for part in parts}
     for words in (
         "Gate missed",
         "95 %: 10.85 to 11.85",
         "withheld: too few images",
-        "0.0123 ±\u00a00.0010",
+        "0.012300 ± 0.001000",
         "step100 is better than step200",
         "14.3456",
         "3 images look like noise",
@@ -122,7 +106,6 @@ def test_names_are_escaped(files: list[str]) -> None:
     assert "<b>&\"quotes'<script>window.hacked=1</script>\\n" in page.text
     assert "\u202e" not in html
     assert "sets/\ufffd" in page.text
-    assert r"$'\xff'" in page.text, "the command can be copied"
     assert not any(name.startswith("on") for _, attributes in page.elements for name in attributes)
 
 
@@ -134,16 +117,6 @@ def test_equal_input_gives_the_same_page(files: list[str], tmp_path: Path) -> No
     assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
 
 
-@pytest.mark.slow  # draws 40 charts
-def test_a_page_of_twenty_sets_of_noise_is_below_ten_megabytes(files: list[str]) -> None:
-    evaluation, exhibits = rich(bare(*(f"/a/long/path/to/the/run/step{number:06}" for number in range(20))), files[:4])
-    html = html_report(evaluation, exhibits)
-    shown = len(Page(html).all("img"))
-    assert MOST_IMAGES / 2 < shown <= MOST_IMAGES
-    assert len(html.encode()) < 10e6
-    assert PAGE_BYTES * 4 / 3 < 7e6, "the limit of the images' size in the page, regardless of their contents"
-
-
 # --- the overview ----------------------------------------------------------------------------------------------------
 
 
@@ -153,167 +126,26 @@ def valued(evaluation: Evaluation, *metrics: dict[str, float]) -> Evaluation:
     return replace(evaluation, results=tuple(replace(result, metrics=each, diagnosis=None) for result, each in pairs))
 
 
-def with_kid(value: float, spread: float) -> Comparison:
-    return valued(bare("fake"), {"kid": value, "kid_std": spread}).results[0]
-
-
-@pytest.mark.parametrize(
-    ("value", "spread", "text"),
-    [
-        (0.319512, 0.001234, "0.3195 ±\u00a00.0012"),
-        (0.000812345, 0.0000731, "0.000812 ±\u00a00.000073"),
-        (0.5, 0.0000004, "0.500000 ±\u00a00.000000"),  # no more digits than usual for KID
-        (238.912, 9.61, "238.9 ±\u00a09.6"),
-        (708.7, 17.3, "709 ±\u00a017"),
-        (0.319512, 0.0, "0.319512 ±\u00a00.000000"),
-    ],
-)
-def test_a_value_has_the_digits_that_its_spread_supports(value: float, spread: float, text: str) -> None:
-    found = metric_value("kid", with_kid(value, spread))
-    assert found.text == text
-    assert found.exact == f"{value!r} ± {spread!r}"
-
-
-def test_a_value_without_a_spread_has_its_usual_digits() -> None:
-    assert metric_value("fid", bare("fake", fid=12.345678).results[0]).text == "12.3457"
-
-
-@pytest.mark.parametrize("fakes", [("one",), ("one", "two")])
-def test_all_digits_are_available(fakes: tuple[str, ...]) -> None:
-    """On hover, and in a block that can be opened with the keyboard."""
-    found = {"fid": 12.345678901, "kid": 0.3195123456, "kid_std": 0.0012345678}
-    html = html_report(valued(bare(*fakes), *[found] * len(fakes)), [None] * len(fakes))
-    for exact in ("12.345678901", "0.3195123456 ± 0.0012345678"):
-        assert f'title="{exact}"' in html
-        block = html[html.index("<summary>All digits</summary>") :].partition("</details>")[0]
-        assert f"<td>{exact}</td>" in block
-    assert "0.319512 " not in Page(html).text
-
-
-def best(evaluation: Evaluation, name: str) -> set[int]:
-    """Return the rows whose value of the metric is marked as the best."""
-    place = list(evaluation.results[0].titles).index(name)
-    return {row for row, cells in enumerate(overview_of(evaluation).rows) if cells[place].best}
-
-
-def test_the_best_value_is_marked_in_each_metrics_direction() -> None:
+def test_the_best_value_of_each_metric_is_marked_with_text() -> None:
     low, high = dict.fromkeys(METRICS, 1.0) | {"fid": 1.0}, dict.fromkeys(METRICS, 2.0) | {"fid": 2.0}
     evaluation = valued(bare("low", "high"), low, high)
-    labels = evaluation.labels.numbers
-    for name in evaluation.results[0].titles:
-        assert best(evaluation, name) == {0 if labels[name].better == "lower" else 1}, name
+    better = [evaluation.labels.numbers[name].better for name in evaluation.results[0].titles]
     html = html_report(evaluation, [None, None])
     rows = re.findall(r"<tr>\s*<td>\d</td>.*?</tr>", html, re.DOTALL)
-    count = {"lower": 0, "higher": 0}
-    for name in evaluation.results[0].titles:
-        count[labels[name].better] += 1
-    marks = '<span class="star"><span aria-hidden="true">★ </span>best</span>'
-    assert [row.count(marks) for row in rows] == [count["lower"], count["higher"]], (
-        "the mark includes text, not only colour"
-    )
-    for better, times in count.items():
-        assert html.count(f'<span class="unseen">, {better} is better</span>') == times
+    assert [row.count("</span>best</span>") for row in rows] == [better.count("lower"), better.count("higher")]
+    for direction in ("lower", "higher"):
+        assert html.count(f'<span class="unseen">, {direction} is better</span>') == better.count(direction)
 
 
-def test_equal_values_are_both_the_best() -> None:
-    evaluation = valued(bare("a", "b", "c"), {"fid": 2.0}, {"fid": 1.0}, {"fid": 1.0})
-    assert best(evaluation, "fid") == {1, 2}
-    assert best(valued(bare("a", "b"), {"fid": 1.0}, {"fid": 1.0}), "fid") == set(), "all values are equal"
-
-
-def test_real_itself_is_never_the_best(files: list[str]) -> None:
-    """Nor is a set that contains many of REAL's images, because its values are meaningless."""
-    evaluation = valued(bare("real", "b", "c"), {"fid": 0.0}, {"fid": 2.0}, {"fid": 1.0})
-    assert best(evaluation, "fid") == {2}
-    assert [[cell.best for cell in row] for row in overview_of(evaluation).rows] == [[False], [False], [True]]
-    assert best(valued(bare("real", "b"), {"fid": 0.0}, {"fid": 1.0}), "fid") == set(), "only one FAKE remains"
-    copied, exhibits = rich(bare("a", "b", "c"), files)
-    assert 'class="best"' not in html_report(copied, exhibits)
-    own = tuple(replace(result, diagnosis=None) for result in copied.results[1:])
-    page = html_report(replace(copied, results=(copied.results[0], *own)), exhibits)
-    rows = re.findall(r"<tr>\s*<td>\d</td>.*?</tr>", page, re.DOTALL)
-    assert ['class="best"' in row for row in rows] == [False, True, False]
-
-
-def test_the_best_bias_corrected_distance_is_marked(files: list[str]) -> None:
-    evaluation, _ = rich(bare("a", "b", "c"), files)
-    own = tuple(replace(result, diagnosis=None) for result in evaluation.results)
-    found = overview_of(replace(evaluation, results=own))
-    (place,) = (place for place, column in enumerate(found.columns) if column.title == "Bias-corrected FID")
-    assert [row[place].best for row in found.rows] == [True, False, False]
-    assert found.rows[1][place].value.value == "–", "withheld"
-
-
-def lead(evaluation: Evaluation) -> str:
-    """Return the text above the table of the overview."""
-    html = html_report(evaluation, [None] * len(evaluation.results))
-    return section(html, "overview").partition("All metrics of each set")[0]
-
-
-def test_the_overview_says_which_sets_are_never_marked_as_best() -> None:
-    three = bare("real", "b", "c")
-    assert "Sets that contain images of REAL are never marked as best." in lead(three)
-    one = "No set is marked as best: sets that contain images of REAL are excluded, and only one other set remains."
-    assert one in lead(bare("real", "b"))
-    assert "excluded, and no other set remains." in lead(bare("real", "real"))
-    assert "images of REAL" not in lead(bare("a", "b"))
-
-
-def test_the_overview_mentions_ties_only_if_sets_are_marked_for_them(files: list[str]) -> None:
-    evaluation, _ = rich(bare("a", "b", "c"), files)
-    own = tuple(replace(result, diagnosis=None) for result in evaluation.results)
-    evaluation = replace(evaluation, results=own)
-    text = "In the columns FID and bias-corrected FID, sets that cannot be distinguished from the best one are marked"
-    assert "cannot be distinguished" not in lead(evaluation), "all differences are significant"
-    unclear = Difference("a", "b", Interval(-0.5, 1.0, -2.5, 1.5))
-    tied = replace(evaluation, differences=(unclear, *evaluation.differences[1:]))
-    assert text in lead(tied)
-    excluded = replace(tied, results=(replace(own[0], real=SetResult("a", 100)), *own[1:]))
-    assert text not in lead(excluded), "the tied set is not marked"
-
-
-def test_features_that_all_metrics_share_are_named_once() -> None:
-    values = {"fid_64": 1.0, "kid_64": 0.5, "kid_std_64": 0.1, "precision_64": 0.5}
-    evaluation = valued(bare("a", "b"), values, values)
-    results = tuple(replace(result, labels=Labels(dims=64)) for result in evaluation.results)
-    found = overview_of(replace(evaluation, results=results))
-    assert [column.qualifier for column in found.columns] == ["64 dimensions", "", ""]
-    assert found.remarks == ("Features of all values: 64 dimensions.",)
-    mixed = tuple(replace(result, metrics={**values, "cmmd": 1.0}) for result in results)
-    found = overview_of(replace(evaluation, results=mixed))
-    assert [column.qualifier for column in found.columns] == ["64 dimensions"] * 3 + [""]
-    assert found.remarks == ()
+def test_of_many_pairs_only_those_with_the_best_set_are_shown(files: list[str]) -> None:
+    evaluation, exhibits = rich(bare(*"abcdef"), files[:1])
+    html = html_report(evaluation, [None] * len(exhibits))
+    rows = re.findall(r'<tr><th scope="row"><span class="path">(\w)</span></th><td class="words">', html)
+    assert rows == ["a"] * 5
+    assert "Only the differences to the best set are listed" in html
 
 
 # --- charts ----------------------------------------------------------------------------------------------------------
-
-NAMED = "FD (my_other_network.py:network)"
-
-
-def drawn(scale: float, title: str, corrected: Interval | None) -> list[Chart]:
-    """Return a curve, and the distances of three FAKEs for a narrow and for a wide window."""
-    curve = ((12_500, 4.1 * scale), (25_000, 2 * scale), (37_500, 1.5 * scale), (50_000, 1.2 * scale))
-    charts = [curve_chart(Uncertainty(None, corrected, "", curve), title, "name", "key")]
-    sweep = Sweep(tuple(SweepPoint(x, f"set{x}", scale * x, corrected) for x in (1, 2, 3)), "", title)
-    charts += [sweep_chart(sweep, "title", "key", wide=wide) for wide in (False, True)]
-    return [chart for chart in charts if chart is not None]
-
-
-@pytest.mark.parametrize("scale", [1e-5, 1e-3, 1.0, 1e5])
-@pytest.mark.parametrize("title", ["FID (64 dimensions)", NAMED])
-def test_the_legend_leaves_the_plot_its_width(scale: float, title: str) -> None:
-    for chart in drawn(scale, title, Interval(-scale, scale / 2, -2 * scale, scale / 2)):
-        lines = re.findall(r'd="M ([\d.]+) [\d.]+ L ([\d.]+) [\d.]+" [^>]*stroke: var\(--line\)', chart.svg)
-        assert max(float(end) - float(start) for start, end in lines) > 0.7 * chart.width
-        assert re.findall(r">(F[^<]*|bias[^<]*)</text>", chart.svg) == [
-            title.partition(" ")[0],
-            "bias-corrected, 95 % interval",
-        ]
-
-
-def test_a_single_series_has_no_legend() -> None:
-    for chart in drawn(1.0, NAMED, None):
-        assert not re.search(">FD[^<]*</text>", chart.svg)
 
 
 def marker_positions(evaluation: Evaluation, folder: Path) -> tuple[set[float], set[float]]:
@@ -341,17 +173,20 @@ def test_error_bars_are_beside_points_that_are_not_joined(
 # --- all sets --------------------------------------------------------------------------------------------------------
 
 
-def warned(number: int, fakes: tuple[str, ...] = ("a", "b")) -> str:
-    evaluation = bare(*fakes)
+def warned(number: int) -> str:
+    evaluation = bare("a", "b")
     texts = tuple(f"warning number {each}" for each in range(number))
-    return html_report(replace(evaluation, run=replace(evaluation.run, warnings=texts)), [None] * len(fakes))
+    return html_report(replace(evaluation, run=replace(evaluation.run, warnings=texts)), [None, None])
 
 
-def test_the_chart_precedes_the_warnings_and_these_the_overview() -> None:
-    html = warned(2)
+@pytest.mark.parametrize(("number", "folded"), [(1, False), (3, False), (4, True)])
+def test_more_than_three_warnings_are_folded(number: int, folded: bool) -> None:
+    html = warned(number)
     assert html.index('id="chart"') < html.index('id="warnings"') < html.index('id="overview"')
-    contents = html[html.index("<nav") :]
-    assert contents.index("#chart") < contents.index("#warnings") < contents.index("#overview")
+    part = html[html.index('id="warnings"') :].partition("</section>")[0]
+    assert part.count("<li>warning number") == number
+    assert ('class="alert folded" open>' in part) != folded
+    assert f">{number} warning{'s' * (number > 1)}</h2>" in part
 
 
 def test_the_curve_of_a_single_set_precedes_the_warnings(files: list[str]) -> None:
@@ -360,19 +195,6 @@ def test_the_curve_of_a_single_set_precedes_the_warnings(files: list[str]) -> No
         order = [text.index(kind.format(part)) for part in ("fake-curve", "warnings", "fake-metrics", "fake-sets")]
         assert order == sorted(order)
         assert text.count(kind.format("fake-curve")) == 1
-
-
-@pytest.mark.parametrize("fakes", [("a",), ("a", "b")])
-@pytest.mark.parametrize(("number", "folded"), [(1, False), (3, False), (4, True), (30, True)])
-def test_more_than_three_warnings_are_collapsed(number: int, folded: bool, fakes: tuple[str, ...]) -> None:
-    html = warned(number, fakes)
-    section = html[html.index('id="warnings"') :].partition("</section>")[0]
-    assert section.count("<li>warning number") == number
-    assert ("<details" in section) == folded
-    assert "<details open" not in section
-    assert f">{number} warning{'s' * (number > 1)}</h2>" in section
-    if folded:
-        assert "<li>" not in section.partition("</summary>")[0]
 
 
 def test_a_missed_gate_is_in_the_header(files: list[str]) -> None:
@@ -400,7 +222,7 @@ def test_the_title_of_the_charts_describes_them(tmp_path: Path) -> None:
     for line in (found.text, found.details):
         assert f">{line}</text>" in plot
         assert re.search(rf"<(h2|p class=\"lead\")>{re.escape(line)}</", html)
-    assert html.count(f">{found.text}</title>") == 2, "in the wide and in the narrow chart"
+    assert f'alt="{found.text}"' in html
 
 
 # --- images ----------------------------------------------------------------------------------------------------------
@@ -418,102 +240,7 @@ def test_real_has_its_own_sheet(fakes: tuple[str, ...], files: list[str]) -> Non
     part = html[html.index('id="real"') :].partition("</section>")[0]
     images = Page(part).all("img")
     assert 30 < len(images) <= 48
-    assert all((image["alt"] or "").startswith("Real image ") for image in images)
     assert 'href="#real"' in html.partition("</nav>")[0]
-
-
-def named(*names: str, folder: str) -> Exhibit:
-    return Exhibit(None, None, (), (), named={name: f"{folder}/{name}" for name in names})
-
-
-def test_images_of_the_same_name_are_side_by_side(tmp_path: Path) -> None:
-    for folder in ("a", "b", "c"):
-        for name in ("0.png", "1.png", "only.png"):
-            write_image(tmp_path / folder, name, (8, 8))
-    fakes = [str(tmp_path / folder) for folder in ("a", "b", "c", "d")]
-    exhibits = [
-        named("1.png", "0.png", folder=fakes[0]),
-        named("0.png", "1.png", "only.png", folder=fakes[1]),
-        named("0.png", folder=fakes[2]),
-        named("other.png", folder=fakes[3]),
-    ]
-    html = html_report(bare(*fakes), exhibits)
-    part = html[html.index('id="same-names"') :].partition("</section>")[0]
-    heads = re.findall(r'<th scope="(col|row)">(?:<span class="path">)?([^<]+)<', part)
-    assert heads == [("col", "Name"), ("col", "a"), ("col", "b"), ("col", "c"), ("row", "0.png"), ("row", "1.png")]
-    assert [each["alt"] for each in Page(part).all("img")] == [
-        f"{folder}: {tmp_path / folder / name}" for name, sets in (("0.png", "abc"), ("1.png", "ab")) for folder in sets
-    ]
-    assert part.count("<td>–</td>") == 1
-    assert 'href="#same-names"' in html.partition("</nav>")[0]
-
-
-@pytest.mark.parametrize(
-    ("fakes", "exhibits"),
-    [
-        (("a",), [named("0.png", folder="a")]),
-        (("a", "b"), [named("0.png", folder="a"), named("1.png", folder="b")]),
-        (("a", "b"), [named("0.png", folder="a"), None]),
-        (("a", "a"), [named("0.png", folder="a")] * 2),
-    ],
-)
-def test_without_equal_names_nothing_is_side_by_side(fakes: tuple[str, ...], exhibits: list[Exhibit | None]) -> None:
-    assert "same-names" not in html_report(bare(*fakes), exhibits)
-
-
-def test_only_some_of_many_sets_are_side_by_side() -> None:
-    fakes = [f"set{number}" for number in range(MOST_COLUMNS + 2)]
-    exhibits = [named(*(f"{number}.png" for number in range(100)), folder=fake) for fake in fakes]
-    found = sheets_of(bare(*fakes).results, exhibits, fakes, Thumbnail).same_names
-    assert found is not None
-    (table,) = found.tables
-    assert (table.columns, found.left_out) == (tuple(fakes[:MOST_COLUMNS]), 2)
-    assert 5 < len(table.rows) < 15
-    assert "2 more sets contain images with the same names" in html_report(bare(*fakes), exhibits)
-
-
-def test_sets_that_share_different_names_have_tables_of_their_own() -> None:
-    """Two sets also belong together if a third one shares names with both."""
-    fakes = ["a", "p", "b", "q", "c", "alone"]
-    own = {"a": "01", "b": "12", "c": "2", "p": "89", "q": "9", "alone": "5"}
-    exhibits = [named(*own[fake], folder=fake) for fake in fakes]
-    found = sheets_of(bare(*fakes).results, exhibits, fakes, Thumbnail).same_names
-    assert found is not None
-    assert [table.columns for table in found.tables] == [("a", "b", "c"), ("p", "q")]
-    assert [[name for name, _ in table.rows] for table in found.tables] == [["1", "2"], ["9"]]
-    assert found.left_out == 0
-
-
-def test_a_table_has_the_sets_with_the_most_shared_names() -> None:
-    """The last set alone joins the others."""
-    fakes = [f"set{number}" for number in range(MOST_COLUMNS + 2)]
-    every = [f"{number}.png" for number in range(len(fakes) - 1)]
-    exhibits = [
-        *(named(name, folder=fake) for name, fake in zip(every, fakes, strict=False)),
-        named(*every, folder="all"),
-    ]
-    found = sheets_of(bare(*fakes).results, exhibits, fakes, Thumbnail).same_names
-    assert found is not None
-    (table,) = found.tables
-    assert table.columns == (*fakes[: MOST_COLUMNS - 1], fakes[-1])
-    assert [name for name, _ in table.rows] == every[: MOST_COLUMNS - 1]
-    assert found.left_out == 2
-
-
-def test_groups_that_share_names_are_limited() -> None:
-    fakes = [f"{group}{member}" for group in "abcde" for member in (1, 2)]
-    exhibits = [named(*(f"{fake[0]}{number}" for number in range(20)), folder=fake) for fake in fakes]
-    found = sheets_of(bare(*fakes).results, exhibits, fakes, Thumbnail).same_names
-    assert found is not None
-    assert ([len(table.rows) for table in found.tables], found.left_out) == ([12] * 3, 4)
-
-
-def test_every_image_can_be_enlarged(files: list[str]) -> None:
-    html = html_report(*rich(bare("a", "b"), files))
-    images = len(Page(html).all("img"))
-    assert images > 200
-    assert html.count('<details class="zoom" name="zoom"><summary><img src="data:') == images
-    assert not Page(html).all("script")
 
 
 def test_images_with_negative_effects_do_not_raise_the_distance(files: list[str]) -> None:
@@ -568,16 +295,6 @@ def test_sections_that_lack_features_explain_why(files: list[str]) -> None:
     assert "fake-neighbours" not in html_report(itself, [replace(full, neighbours=(), without_features=("fake",))])
 
 
-@pytest.mark.slow  # draws 120 charts
-def test_of_many_pairs_only_those_with_the_best_set_are_shown(files: list[str]) -> None:
-    evaluation, exhibits = rich(bare(*(f"step{number:03}" for number in range(60))), files[:4])
-    html = html_report(evaluation, exhibits)
-    assert len(html.encode()) < 10e6
-    assert html.count('<tr><th scope="row"><span class="path">step000</span></th><td class="words">') == 59
-    assert html.count('<tr><th scope="row"><span class="path">step001</span></th><td class="words">') == 0
-    assert "Only the differences to the best set are listed" in html
-
-
 def test_ids_are_unique(files: list[str]) -> None:
     html = html_report(*rich(bare("a", "b", "c"), files))
     page = Page(html)
@@ -586,14 +303,6 @@ def test_ids_are_unique(files: list[str]) -> None:
     wanted = re.findall(r'(?:href|aria-\w+)="#?([\w-]+)"|url\(#([\w-]+)\)', html)
     links = {one or other for one, other in wanted} - {"true"}
     assert links <= set(ids)
-
-
-@pytest.mark.parametrize("fakes", [1, 4, 20, 1000])
-def test_the_limit_of_images_is_kept(fakes: int) -> None:
-    assert quota_for(fakes).images * fakes <= MOST_IMAGES
-    names = [str(number) for number in range(fakes)]
-    evaluation, exhibits = rich(bare(*names), [f"{number}.png" for number in range(300)])
-    assert len(sheets_of(evaluation.results, exhibits, names, Thumbnail).files) <= MOST_IMAGES
 
 
 # --- sentences and settings ------------------------------------------------------------------------------------------
@@ -644,30 +353,6 @@ def test_findings_name_the_set_that_they_are_about(files: list[str]) -> None:
     assert "medium FAKE's images are smaller" in text, "it is unknown which findings are about FAKE alone"
 
 
-@pytest.mark.parametrize(
-    ("fakes", "images", "sentence"),
-    [
-        (1, 340, "The generated images are a random sample of 24 of the 340 images; the others may contain nearer"),
-        (9, 340, "These are the 9 nearest pairs of a random sample of 24 of the 340 images; the others may contain"),
-        (9, 24, "Only the 9 nearest pairs are shown."),
-        (1, None, "The generated images are a random sample of 24; the others may contain nearer pairs."),
-        (1, 24, ""),
-    ],
-)
-def test_the_sample_of_the_nearest_pairs_is_described(
-    fakes: int, images: int | None, sentence: str, files: list[str]
-) -> None:
-    names = [f"set-{place}" for place in "abcdefghi"[:fakes]]
-    evaluation, exhibits = rich(bare(*names), files[:1])
-    results = tuple(replace(result, fake=SetResult(result.fake.name, images)) for result in evaluation.results)
-    some = [each and replace(each, neighbours=each.neighbours[:24]) for each in exhibits]
-    html = html_report(replace(evaluation, results=results), some)
-    text = section(html, f"fake{'-1' * (fakes > 1)}-neighbours")
-    assert sentence in text
-    if not sentence:
-        assert "sample" not in text
-
-
 def test_settings_and_notes_are_plain_text() -> None:
     evaluation = bare("fake")
     notes = ("--metrics all omits 'is': it is not defined", "dims taken from real.npz")
@@ -694,25 +379,23 @@ def test_settings_and_notes_are_plain_text() -> None:
 # --- thumbnails ------------------------------------------------------------------------------------------------------
 
 
-def thumbnail(file: str, images: int = 10) -> Thumbnail:
-    return thumbnail_of(file, ImageLookup().read(file), ThumbnailSize.for_page(images))
+def thumbnail(file: str) -> Thumbnail:
+    return thumbnail_of(file, ImageLookup().read(file))
 
 
 def test_thumbnails_show_the_pixels_that_were_processed(tmp_path: Path) -> None:
     small = thumbnail(write_image(tmp_path, "small.png", (32, 24)))
     assert (small.width, small.height, small.small) == (32, 24, True)
     assert small.uri.startswith("data:image/png;base64,")
-    wide = thumbnail(write_image(tmp_path, "wide.png", (4000, 3)))
-    assert (wide.width, wide.height) == (LONGEST_SIDE, 1)
+    wide = thumbnail(write_image(tmp_path, "wide.png", (4000, 300)))
+    assert (wide.width, wide.height) == (LONGEST_SIDE, 12)
+    assert wide.uri.startswith("data:image/jpeg;base64,")
 
 
-@pytest.mark.parametrize("images", [1, 100, 200, 400, 600, MOST_IMAGES])
-def test_thumbnails_are_as_large_as_the_page_allows(images: int, tmp_path: Path) -> None:
-    """Noise is the content that compresses least."""
-    noise = thumbnail(write_image(tmp_path, "noise.png", (500, 500)), images)
-    assert SHORTEST_SIDE <= noise.width <= LONGEST_SIDE
-    assert (noise.width == LONGEST_SIDE) == (images <= 100)
-    assert images * len(noise.uri) < PAGE_BYTES * 4 / 3 + images * 100
+@pytest.mark.parametrize(("fakes", "least", "most"), [(1, 200, 300), (4, 600, 900), (60, 600, 1000)])
+def test_the_more_sets_the_fewer_images_of_each(fakes: int, least: int, most: int) -> None:
+    evaluation, exhibits = rich(bare(*map(str, range(fakes))), [f"{number}.png" for number in range(300)])
+    assert least < len(sheets_of(evaluation.results, exhibits, Thumbnail).files) < most
 
 
 def test_the_page_explains_why_an_image_is_missing(tmp_path: Path) -> None:
@@ -731,7 +414,7 @@ def test_the_page_explains_why_an_image_is_missing(tmp_path: Path) -> None:
         assert reason in thumbnail(file).problem
     evaluation, exhibits = rich(bare("fake"), list(wanted))
     page = Page(html_report(evaluation, exhibits))
-    assert not page.all("img")
+    assert [each.get("class") for each in page.all("img")] == ["chart"] * 2
     assert "None of these images could be read" in page.text
 
 
@@ -746,7 +429,7 @@ def test_names_are_legible_and_short() -> None:
     assert short_names(["some/fake"]) == ["fake"]
     assert short_names(["a/b", "a/b"]) == ["a/b", "a/b"]
     assert short_names(["/"]) == ["/"]
-    assert command_line(["a b", "it's\n", os.fsdecode(b"\xe9x")]) == r"'a b' $'it\'s\x0a' $'\xe9x'"
+    assert command_line(["a b", "it's\n", os.fsdecode(b"\xe9x")]) == "'a b' 'it'\"'\"'s\\n' '\ufffdx'"
 
 
 def test_a_sweep_is_ordered_by_the_numbers_in_its_names() -> None:
@@ -787,20 +470,15 @@ def test_plot_needs_an_fid(tmp_path: Path) -> None:
         write_plot(evaluation, tmp_path / "plot.png")
     assert list(tmp_path.iterdir()) == []
     page = Page(html_report(evaluation, [None]))
-    assert "KID 0.100 ± 0.010" in " ".join(page.text.split())
+    assert "KID 0.100000 ± 0.010000" in " ".join(page.text.split())
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     require_report_extra("report")
-    monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(InputError, match=r"^report needs the package jinja2: pip install 'fidtool\[report\]'$"):
-        require_report_extra("report")
-    require_report_extra("plot")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(InputError, match=r"^report needs the packages jinja2 and matplotlib: "):
-        require_report_extra("report")
-    with pytest.raises(InputError, match=r"^plot needs the package matplotlib: "):
-        require_report_extra("plot")
+    for setting in ("report", "plot"):
+        with pytest.raises(InputError, match=rf"^{setting} needs the package matplotlib: pip install"):
+            require_report_extra(setting)
 
 
 NAMES = (

@@ -78,7 +78,7 @@ def test_the_page_of_a_full_result_has_all_sections(files: list[str]) -> None:
     assert sections == whole | {"fake-1", "fake-2"} | {f"fake-{place}-{part}" for place in (1, 2) for part in parts}
     for words in (
         "Gate missed",
-        "95 %: 10.85 to 11.85",
+        "95 %: 10.8456 to 11.8456",
         "withheld: too few images",
         "0.012300 ± 0.001000",
         "step100 is better than step200",

@@ -16,23 +16,18 @@ def place(environment: dict[str, str], tmp_path: Path) -> Path:
 
 
 def refused(here: Run, extractor: str, texts: list[str], status: int = 2) -> None:
-    """Check for one error line with all of ``texts``, an empty stdout, and the same error in the JSON."""
+    """Check for one error line with all of ``texts``, and an empty stdout."""
     plain = here("compute", "real", "fake", "--extractor", extractor, "--quiet")
     assert (plain.status, plain.stdout, plain.stderr.count("\n")) == (status, "", 1), plain
     assert [text for text in texts if text not in plain.error] == [], plain.error
-    as_json = here("compute", "real", "fake", "--extractor", extractor, "--quiet", "--json")
-    assert as_json.json["exit"] == {"code": status, "reason": plain.error.removeprefix("error: ")}
 
 
 @pytest.mark.parametrize(
     ("extractor", "texts"),
     [
         ("nowhere.py:network", ["nowhere.py", "no file"]),
-        ("real:network", ["real:network"]),
-        ("resnet50", ["resnet50", "FILE.py:NAME"]),
         ("inception:", ["inception:", "FILE.py:NAME"]),
         (TINY_FILE, ["needs the name of a function", "tiny_network.py:network, or "]),
-        (f"{TINY_FILE}:", ["tiny_network.py: needs", "tiny_network.py:network, or "]),
         (f"{TINY_FILE}:missing", ["tiny_network.py:missing", "tiny_network.py has no missing"]),
         (f"{TINY_FILE}:not_a_network", ["not_a_network", "int", "fidtool.Network"]),
         (f"{TINY_FILE}:nn", ["tiny_network.py:nn", "TypeError"]),
@@ -46,19 +41,15 @@ def test_a_factory_that_cannot_be_loaded(here: Run, place: Path, extractor: str,
     ("factory", "texts"),
     [
         ("raise ValueError('two\\nlines')", ["ValueError: two lines"]),
-        ("import no_such_module", ["ModuleNotFoundError", "no_such_module"]),
         ("return Net()", ["returned Net", "fidtool.Network"]),
         ("return fidtool.Network(3, input_size=8)", ["torch.nn.Module", "int"]),
         ("return fidtool.Network(Net(), input_size=0)", ["input_size", "0"]),
         ("return fidtool.Network(Net(), input_size=8, std=(1, 1, 0))", ["std"]),
         ("return fidtool.Network(Net(), input_size=8, mean=(0.5,))", ["mean"]),
         ("return fidtool.Network(Net(), input_size=8, feature_step=999)", ["feature_step", "999"]),
-        ("return fidtool.Network(Net(), input_size=8, feature_step=18.0)", ["feature_step", "18.0"]),
-        ("return fidtool.Network(Net(), input_size='8')", ["input_size", "'8'"]),
         ("return fidtool.Network(Net(), input_size=8, mean=0.5)", ["mean", "0.5"]),
         ("return fidtool.Network(Net(), input_size=8, std=(1, float('nan'), 1))", ["std"]),
         ("return fidtool.Network(Net(), input_size=8, mean=(0, float('inf'), 0))", ["finite"]),
-        ("return fidtool.Network(Net())", ["TypeError", "input_size"]),
         ("syntax error", ["SyntaxError"]),
     ],
 )
@@ -80,11 +71,8 @@ def test_a_script_that_exits_is_an_error(here: Run, place: Path) -> None:
         ("return x", []),  # (1, 3, 8, 8) is averaged over the last two dimensions
         ("return x.mean()", ["()", "(1, D)"]),
         ("return [x.mean((2, 3))]", ["list", "(1, D)"]),
-        ("return x.mean((0, 2, 3))", ["(3,)", "(1, D)"]),
         ("return x.mean((2, 3))[:1]", ["(1, 3)", "images"]),
         ("return x.mean((2, 3)) / 0.0 - x.mean((2, 3)) / 0.0", ["NaN"]),
-        ("return x.mean((2, 3)) * float('inf')", ["NaN or infinite"]),
-        ("return x.mean((2, 3)) * 0 - 33", ["33", "32", "feature_step"]),
         ("return x.mean((2, 3)) * 0 + 32", ["32", "feature_step"]),
         ("return x.mean((2, 3)) * 0 + 31.99", []),
         # These fail only on batches larger than the two images of the probe.

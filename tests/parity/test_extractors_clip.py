@@ -112,20 +112,6 @@ def test_the_default_is_cmmds_model() -> None:
     assert "openai" in open_clip.list_pretrained_tags_by_model(default)
 
 
-def test_a_failed_download(here: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def offline(*_: object, **__: object) -> str:
-        raise OSError("no route to huggingface.co")
-
-    from open_clip import factory
-
-    monkeypatch.setattr(factory, "download_pretrained", offline)
-    outcome = here("compute", "real", "fake", "--extractor", "clip:RN50-quickgelu", "--quiet")
-    assert outcome.status == 2
-    assert "clip:RN50-quickgelu: the download from http" in outcome.error
-    for text in ("no route to huggingface.co", "Three ways", "--weights FILE", "HF_HOME"):
-        assert text in outcome.error
-
-
 @pytest.mark.parametrize(
     ("spec", "weights", "texts"),
     [

@@ -13,7 +13,7 @@ import fidtool
 from fidtool.training import FrechetInceptionDistance
 from support.pictures import fill, pictures
 from support.places import TINY
-from support.tiny_network import broken, network
+from support.tiny_network import network
 
 
 @pytest.mark.parametrize(
@@ -26,11 +26,8 @@ from support.tiny_network import broken, network
         (torch.full((2, 3, 8, 8), float("nan")), True, "some are NaN"),
         (torch.zeros(2, 3, 8, 8) - 0.5, True, r"in -0\.5\.\.-0\.5: \(images \+ 1\) / 2"),
         (torch.zeros(2, 3, 8, 8) + 1.5, True, r"images.clamp\(0, 1\)"),
-        (torch.full((2, 3, 8, 8), float("nan")), True, "must be in 0..1"),
         (torch.zeros(2, 1, 8, 8, dtype=torch.uint8), False, "grayscale images with images.expand"),
         (torch.zeros(3, 8, 8, dtype=torch.uint8), False, r"shape \(n, 3, height, width\), not \(3, 8, 8\)"),
-        (torch.zeros(2, 8, 8, 3, dtype=torch.uint8), False, "shape"),
-        (torch.zeros(2, 3, 0, 8, dtype=torch.uint8), False, "shape"),
         (np.zeros((2, 3, 8, 8), np.uint8), False, "must be a torch.Tensor, not ndarray"),
         (torch.zeros(2, 3, 8, 8, dtype=torch.uint8, device="meta"), False, "are on meta and the metric is on cpu"),
     ],
@@ -47,16 +44,12 @@ def test_invalid_images(images: Any, normalize: bool, text: str) -> None:
     [
         ({"feature": 100}, "64, 192, 768, 2048"),
         ({"feature": torch.nn.ReLU()}, "or a fidtool.Network, not ReLU"),
-        ({"feature": True}, "or a fidtool.Network"),
         ({"feature": "none.py:network"}, "none.py"),
         ({"feature": 64, "protocol": "unheard"}, "unknown protocol"),
         ({"feature": 64, "weights": "none.pt"}, "no weights file none.pt"),
         ({"feature": TINY, "weights": "none.pt"}, "weights is for Inception"),
         ({"feature": TINY, "real_statistics": "none.npz"}, "no statistics file none.npz"),
         ({"feature": TINY, "batch_size": 0}, "batch_size must be at least 1, not 0"),
-        ({"feature": TINY, "batch_size": -3}, "batch_size must be at least 1"),
-        ({"feature": TINY, "sync_timeout": -1}, "sync_timeout must be a number of seconds above 0"),
-        ({"feature": TINY, "sync_timeout": float("inf")}, "sync_timeout must be a number"),
         ({"feature": TINY, "sync_timeout": 1e9}, "sync_timeout must be a number.*at most 2592000"),
         ({"feature": TINY, "sync_timeout": None}, "sync_timeout must be a number"),
     ],
@@ -89,13 +82,6 @@ def test_empty_batches_are_accepted(metric: FrechetInceptionDistance) -> None:
     value = metric.compute()
     metric.update(pictures(0, 1), real=False)
     assert metric.compute() == value
-
-
-def test_features_that_are_nan() -> None:
-    metric = FrechetInceptionDistance(broken())
-    fill(metric)
-    with pytest.raises(fidtool.RunError, match="NaN"):
-        metric.compute()
 
 
 def test_a_warning_is_issued_once() -> None:

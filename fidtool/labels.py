@@ -37,7 +37,6 @@ class Labels:
     Attributes:
         network: the extractor: value of ``--extractor``, or its name in the statistics files; empty if unknown. If
             ``--allow-mismatch`` compares two networks, the names of both.
-        dims: length of a feature vector.
         own_networks: networks of metrics that have their own, by the layer of their `Number`; without those that are
             the network of the metric's authors.
         others: values of custom metrics.
@@ -77,11 +76,7 @@ class Labels:
         return f"{key}_{suffix}" if suffix else key
 
     def network_of(self, name: str) -> str:
-        """Return the name of the network whose features a metric uses.
-
-        Args:
-            name: plain name of the metric.
-        """
+        """Return the name of the network whose features a metric uses."""
         number = self._number(name)
         if number.layer not in (FEATURES, SPATIAL):
             return self.own_networks.get(number.layer) or USUAL_NETWORKS.get(number.layer, "its own network")
@@ -124,7 +119,6 @@ def labels_of(
             tools' statistics files, count as Inception's if they have the dimensions of one of its layers.
         config: the settings, which have the requested networks.
         measured: whether images were processed with these networks. If not, only statistics files are compared.
-        dims: length of the extractor's feature vectors.
         files: definitions in the statistics files, by layer; with ``allow_mismatch`` they can differ.
     """
     definition, in_files = definitions[FEATURES], files or {}
@@ -150,8 +144,6 @@ def _spelled(definitions: Sequence[Definition], asked: str, measured: bool) -> s
     """Return the networks of these definitions, each once.
 
     Args:
-        definitions: definitions of the features.
-        asked: the requested network.
         measured: whether the first definition is of the requested network; statistics files can be of another one.
     """
     networks = list(dict.fromkeys(each.network for each in definitions))

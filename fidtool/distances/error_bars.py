@@ -37,11 +37,9 @@ class ErrorBars:
     """Bias and uncertainty of the FID.
 
     Attributes:
-        fid: FID of all images, uncorrected.
         bias: bias of ``fid`` due to the finite number of images.
         corrected: estimate of the FID of infinitely many images of this generator.
         parts: FIDs of the parts that `members` lists, for `difference`; float64 array of shape (37,).
-        curve: FID against the number of images.
     """
 
     fid: float
@@ -60,9 +58,7 @@ def error_bars(real: Gaussian, fake: NDArray[np.float32], settings: FeatureSetti
     which takes 1.2 s at D = 2048 on two cores.
 
     Args:
-        real: Gaussian of the real images.
         fake: features of shape (n, D), the same on all ranks, in random order; one block at a time is read.
-        settings: how features are summed.
         world: the ranks. Rank zero does the work; the results have the same bits for any number of ranks.
 
     Raises:

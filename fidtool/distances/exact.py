@@ -66,10 +66,6 @@ class QuantizedFeatures:
         features: array of shape (n, D).
         step: the features are rounded to multiples of 2 ** -step.
         squares: the squared norms of the integers, shape (n,).
-        device: device of the blocks.
-
-    Attributes:
-        step, device: as passed by the caller.
     """
 
     def __init__(
@@ -128,7 +124,6 @@ def quantize_features(
             part once.
         feature_step: features are rounded to multiples of 2 ** -feature_step. If a vector is too long for that, which
             Inception features never are, the finest step that suits all vectors of all sets is used instead.
-        world: the ranks.
         device: device of the blocks; it must support float64.
 
     Raises:

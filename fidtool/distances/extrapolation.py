@@ -34,7 +34,6 @@ class Extrapolation:
         bend: difference to ``value`` if a parabola is fitted instead. Mostly noise, unless ``fewest`` is only a few
             times the number of dimensions.
         counts: N of each point, ascending.
-        distances: FID of each point.
     """
 
     value: float
@@ -71,9 +70,7 @@ def fid_infinity(
     n D² operations on rank zero, which is less than one point.
 
     Args:
-        real: Gaussian of the real images.
         fake: features of shape (n, D), the same on all ranks; one block at a time is read.
-        settings: how features are summed, and on which device.
         world: the ranks, which share the points; the results have the same bits for any number of ranks.
         seed: seed of the subsets, which stay the same in future versions.
         points: number of subsets, at least 3.

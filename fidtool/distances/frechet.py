@@ -133,7 +133,6 @@ def _overlap(first: Factor, second: Factor, rest: float) -> float:
     """Returns the nuclear norm of L1ᵀ L2.
 
     Args:
-        first, second: the factors.
         rest: the value from which twice the norm will be subtracted. It determines the accuracy that is needed.
     """
     overlaps = product(first, second)
@@ -305,8 +304,6 @@ def influence(
     first order in k / n.
 
     Args:
-        real: Gaussian of the real images.
-        fitted: mean and covariance of the fakes.
         fake: features of shape (n, D); one block at a time is read.
         world: the ranks. A single rank calls this function, and returns early if it must stop.
         device: device for products; it must support float64.

@@ -45,7 +45,6 @@ def share_out(jobs: Sequence[Callable[[], T]], world: World) -> list[T]:
 
     Args:
         jobs: the same jobs on all ranks, which are assigned to the ranks in turn. Results must be small and picklable.
-        world: the ranks.
 
     Returns:
         The results in the order of the jobs, on all ranks.

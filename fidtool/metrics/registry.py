@@ -162,9 +162,6 @@ def by_name(metrics: Iterable[Metric]) -> dict[str, Metric]:
 def check_together(metrics: Sequence[Metric]) -> None:
     """Refuse custom metrics with an incomplete declaration, and metrics whose names or layers collide.
 
-    Args:
-        metrics: the metrics of a run.
-
     Raises:
         InputError: naming the metric, and what to write in its class.
     """
@@ -279,7 +276,6 @@ def with_options(metric: Metric, options: Mapping[str, Any]) -> Metric:
     """Return the metric with changed settings.
 
     Args:
-        metric: the metric.
         options: values by setting; strings are parsed as the setting's type.
 
     Raises:

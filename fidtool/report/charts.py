@@ -241,7 +241,6 @@ def curve_chart(uncertainty: Uncertainty, distance: str, name: str) -> Chart:
 
     Args:
         distance: title of the distance, such as ``FID``.
-        name: name of the FAKE.
     """
     alt = f"{distance} of {name} against the number of images"
     return _chart((400, 280), alt, lambda axes: _draw_curve(axes, uncertainty, distance))
@@ -252,7 +251,6 @@ def histogram_chart(real: Sequence[float] | None, fake: Sequence[float] | None, 
 
     Args:
         real, fake: shares of 16 ranges of values, see `fidtool.diagnose.diagnosis.Health`; None if unknown.
-        name: name of the FAKE.
     """
     if real is None and fake is None:
         return None

@@ -113,9 +113,7 @@ def best_of(
     None is the best if fewer than two FAKEs can be compared, or if all are equal. A FAKE that is REAL is excluded.
 
     Args:
-        results: the FAKEs.
         values: one per FAKE; None if unknown.
-        better: ``lower`` or ``higher``.
         differences: differences of the values. A FAKE that they do not distinguish from the best is as good.
     """
     known = {

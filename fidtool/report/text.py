@@ -36,7 +36,6 @@ def verdict_lines(evaluation: Evaluation, names: Sequence[str] | None = None) ->
     """Return one line per compared pair of FAKEs: the difference, its interval, and which FAKE is better.
 
     Args:
-        evaluation: the results.
         names: names of the FAKEs; None for their paths.
     """
     title = evaluation.labels.title("fid")
@@ -109,8 +108,6 @@ def differences_shown(evaluation: Evaluation, most: int, names: Sequence[str] | 
     """Return all differences if there are at most ``most``, else those that involve the best FAKE.
 
     Args:
-        evaluation: the results.
-        most: see above.
         names: names of the FAKEs, which replace their paths; None keeps the paths.
     """
     paths = [result.fake.name for result in evaluation.results]
@@ -142,7 +139,6 @@ def failure_to_dict(error: FidtoolError, origin: Origin, config: Settings | None
     """Return the result JSON of a run that failed, without results.
 
     Args:
-        error: why it failed.
         origin: command, host and date of the run.
         config: its settings; None if they are invalid.
     """

@@ -18,12 +18,6 @@ End = tuple[int | None, str, str]
 """Status, stdout and stderr."""
 
 
-def interpreters(environment: dict[str, str], folder: Path, script: str, ranks: int) -> list[subprocess.Popen[str]]:
-    """Separate interpreters, for tests of the interpreter's exit."""
-    own = {**environment, "FORWARD_LOG": str(folder / "passes")}
-    return own_interpreters(["-c", script, FAULTY], [{**own, **place} for place in exported(ranks)], folder)
-
-
 def forks(server: RankServer, environment: dict[str, str], folder: Path, script: str) -> list[Rank]:
     """Two ranks, as forks, that run ``script`` in ``folder``."""
     (folder / "script.py").write_text(script)
@@ -111,7 +105,8 @@ except fidtool.RunError as error:
 """
     place = with_sets(tmp_path_factory.mktemp("stuck"))
     variables = {"FAULT": "stuck", "FAULT_AFTER": "2", "FAULT_RANK": "1"}
-    processes = interpreters({**rank_server.environment, **variables}, place, script, 2)
+    own = {**rank_server.environment, **variables}
+    processes = own_interpreters(["-c", script, FAULTY], [{**own, **rank} for rank in exported(2)], place)
     yield processes
     for process in processes:
         process.kill()
@@ -138,11 +133,10 @@ dist.destroy_process_group()
 
 
 @pytest.mark.parametrize(
-    ("handler", "status", "said"),
-    [("", -signal.SIGTERM, ""), ("signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))", 7, "")],
+    ("handler", "status"), [("", -signal.SIGTERM), ("signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))", 7)]
 )
 def test_the_program_handles_its_own_signals(
-    rank_server: RankServer, start: Start, folder: Path, handler: str, status: int, said: str
+    rank_server: RankServer, start: Start, folder: Path, handler: str, status: int
 ) -> None:
     script = f"""
 import signal, sys, fidtool
@@ -190,8 +184,8 @@ except KeyboardInterrupt:
     print("interrupted")
     sys.exit(3)
 """
-    variables = {"FAULT": "stuck", "FAULT_AFTER": "2"}
-    (process,) = interpreters({**environment, **variables}, folder, script, 1)
+    own = {**environment, "FAULT": "stuck", "FAULT_AFTER": "2", "FORWARD_LOG": str(folder / "passes")}
+    (process,) = own_interpreters(["-c", script, FAULTY], [own], folder)
     wait_for_work(folder, 4)
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=PATIENCE)[0] == "interrupted\n"

@@ -35,7 +35,6 @@ def test_files_that_change_during_the_run_are_reported(
     monkeypatch.setattr(ImageSet, "read", then_changed)
     evaluation = package.compute(images, images, extractor=TINY)
     (warning,) = evaluation.run.warnings
-    assert "1 files" in warning
     assert "changed while" in warning
     monkeypatch.undo()
     monkeypatch.setenv("FIDTOOL_CACHE", environment["FIDTOOL_CACHE"])
@@ -54,13 +53,10 @@ def test_a_pipe_is_writable_in_a_read_only_folder(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"num": "5"}, "num must be an integer"),
         ({"batch_size": 2.5}, "batch_size must be an integer"),
-        ({"seed": None}, "seed must be an integer"),
         ({"extractor": Path("net.py")}, "extractor must be a string"),
         ({"fail_above": "20"}, "fail_above must be a number"),
         ({"recursive": "no"}, "recursive must be True or False"),
-        ({"cache": None}, "cache must be True or False"),
     ],
 )
 def test_settings_of_wrong_types_are_refused(settings: dict[str, Any], message: str) -> None:

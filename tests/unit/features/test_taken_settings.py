@@ -12,10 +12,8 @@ from fidtool.features.catalogue import inception_definition
 from fidtool.features.models.families import CMMD_EXTRACTOR, is_published
 from fidtool.features.protocol import protocol_named
 from fidtool.pipeline.agreement import complete_settings
-from fidtool.report.html import _run_rows
 from fidtool.settings import Settings
 from fidtool.statistics.set_statistics import Statistics
-from support.report_samples import bare
 
 TENSORFLOW = inception_definition(protocol_named("tensorflow"), 64, "0" * 64)
 
@@ -24,13 +22,6 @@ def file_of(**changes: object) -> Statistics:
     """Return statistics with 64 dims and the protocol ``tensorflow``, except for these changes."""
     definition = replace(TENSORFLOW, **changes)  # type: ignore[arg-type]
     return Statistics.of(np.zeros(definition.dims), np.eye(definition.dims), 100, definition)
-
-
-def test_the_page_names_the_source_of_settings() -> None:
-    pytest.importorskip("jinja2", reason="needs fidtool[report]")
-    run = replace(bare("fake").run, config={"dims": 64}, notes=("taken from real64.npz: dims 64",))
-    rows = dict(_run_rows(run))
-    assert (rows["Settings"], rows["Notes"]) == ("dims: 64", ("taken from real64.npz: dims 64",))
 
 
 def test_settings_must_be_the_same_in_all_files() -> None:

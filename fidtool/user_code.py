@@ -7,13 +7,9 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import ast
+from typing import Any
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
@@ -31,59 +27,6 @@ def is_code_spec(spec: str) -> bool:
 def is_python_file(spec: str) -> bool:
     """Whether ``spec`` is the path of a Python file without the name of an object in it."""
     return Path(spec.removesuffix(":")).suffix == ".py"
-
-
-def specs_of_factories(file: str) -> list[str]:
-    """Return the specs of the functions in a file that may build a network. The file is parsed and not run.
-
-    Returns:
-        Public functions that can be called without arguments; if some are annotated to return a ``Network``, these
-        alone. Empty if the file cannot be parsed.
-    """
-    import ast
-
-    functions = [
-        (each.name, [each.returns])
-        for each in _definitions(file)
-        if isinstance(each, ast.FunctionDef) and _takes_nothing(each.args)
-    ]
-    return _specs(file, functions, "Network")
-
-
-def specs_of_metrics(file: str) -> list[str]:
-    """Return the specs of the classes in a file that may be metrics. The file is parsed and not run.
-
-    Returns:
-        Public classes; if some have a base class whose name ends in ``Metric``, these alone. Empty if the file cannot
-        be parsed.
-    """
-    import ast
-
-    classes = [(each.name, each.bases) for each in _definitions(file) if isinstance(each, ast.ClassDef)]
-    return _specs(file, classes, "Metric")
-
-
-def _definitions(file: str) -> Sequence[ast.stmt]:
-    import ast
-
-    try:
-        return ast.parse(Path(file).read_bytes()).body
-    except (OSError, SyntaxError, ValueError):
-        return ()
-
-
-def _takes_nothing(arguments: ast.arguments) -> bool:
-    required = len(arguments.posonlyargs) + len(arguments.args) - len(arguments.defaults)
-    return required == 0 and None not in arguments.kw_defaults
-
-
-def _specs(file: str, found: Sequence[tuple[str, Sequence[ast.expr | None]]], wanted: str) -> list[str]:
-    """The specs of public names, or of those among them with a type called ``…wanted``."""
-    import ast
-
-    public = [(name, kinds) for name, kinds in found if not name.startswith("_")]
-    typed = [each for each in public if any(k and ast.unparse(k).strip("'").endswith(wanted) for k in each[1])]
-    return [f"{file}:{name}" for name, _ in typed or public]
 
 
 def load(spec: str) -> tuple[Any, str]:

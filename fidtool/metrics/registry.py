@@ -22,7 +22,7 @@ from fidtool.metrics.metric import ALL, Metric, Number, keyword
 from fidtool.metrics.prdc import PRDC
 from fidtool.metrics.sfid import SpatialFID
 from fidtool.names import closest, folded, unknown
-from fidtool.user_code import NoSourceError, is_code_spec, is_python_file, load, specs_of_metrics
+from fidtool.user_code import NoSourceError, is_code_spec, is_python_file, load
 from fidtool.validation import declared
 
 BUILT_IN: dict[str, type[Metric]] = {
@@ -116,7 +116,7 @@ def _unknown_metric(spec: str) -> InputError:
         if not Path(file).is_file():
             return InputError(f"no file {file} (from {option('metrics', spec)})", setting="metrics")
         problem = f"{option('metrics', spec)} needs the name of a metric in this file:"
-        return InputError(problem, *(specs_of_metrics(file) or [f"{file}:NAME"]), setting="metrics")
+        return InputError(problem, f"{file}:NAME", setting="metrics")
     names = {name: name for name in [*BUILT_IN, *NUMBERS, ALL]}
     names |= {name: kind.name for name, kind in _all_names().items() if name not in names}
     by_fold = {folded(name): metric for name, metric in names.items()}

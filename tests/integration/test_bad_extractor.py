@@ -27,7 +27,7 @@ def refused(here: Run, extractor: str, texts: list[str], status: int = 2) -> Non
     [
         ("nowhere.py:network", ["nowhere.py", "no file"]),
         ("inception:", ["inception:", "FILE.py:NAME"]),
-        (TINY_FILE, ["needs the name of a function", "tiny_network.py:network, or "]),
+        (TINY_FILE, ["needs the name of a function", "tiny_network.py:NAME"]),
         (f"{TINY_FILE}:missing", ["tiny_network.py:missing", "tiny_network.py has no missing"]),
         (f"{TINY_FILE}:not_a_network", ["not_a_network", "int", "fidtool.Network"]),
         (f"{TINY_FILE}:nn", ["tiny_network.py:nn", "TypeError"]),

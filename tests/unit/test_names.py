@@ -14,20 +14,6 @@ from fidtool.features.protocol import protocol_named
 from fidtool.metrics.registry import BUILT_IN, metric_named, metrics_named
 from fidtool.settings import Settings
 
-CODE = """
-import fidtool
-
-raise RuntimeError("this file must not be run")
-
-def network() -> fidtool.Network: ...
-def _private() -> fidtool.Network: ...
-def helper(): ...
-def sized(size) -> fidtool.Network: ...
-
-class Shift(fidtool.Metric): ...
-class Helper: ...
-"""
-
 
 @pytest.mark.parametrize(
     ("typed", "meant"),
@@ -78,24 +64,14 @@ def test_unknown_metrics(typed: str, message: str) -> None:
 
 
 def test_a_file_without_the_name_of_its_contents(tmp_path: Path) -> None:
-    """The file is parsed and not run."""
+    """The file is not run."""
     file = tmp_path / "code.py"
-    file.write_text(CODE)
+    file.write_text("raise SystemExit")
     for spec in (f"{file}", f"{file}:"):
-        with pytest.raises(InputError, match=re.escape(f"needs the name of a metric in this file: {file}:Shift") + "$"):
+        with pytest.raises(InputError, match=re.escape(f"needs the name of a metric in this file: {file}:NAME")):
             metric_named(spec)
-        with pytest.raises(InputError, match=re.escape(f"returns a fidtool.Network: {file}:network") + "$"):
+        with pytest.raises(InputError, match=re.escape(f"returns a fidtool.Network: {file}:NAME")):
             check_extractor(NetworkChoice(spec))
-    file.write_text("def first(): ...\ndef second(size=3): ...\nclass Only: ...\n")
-    with pytest.raises(InputError, match=re.escape(f"{file}:first, or {file}:second") + "$"):
-        check_extractor(NetworkChoice(f"{file}"))
-    with pytest.raises(InputError, match=re.escape(f"{file}:Only") + "$"):
-        metric_named(f"{file}")
-    file.write_text("no Python")
-    with pytest.raises(InputError, match=re.escape(f"{file}:NAME") + "$"):
-        check_extractor(NetworkChoice(f"{file}"))
-    with pytest.raises(InputError, match=re.escape(f"{file}:NAME") + "$"):
-        metric_named(f"{file}")
 
 
 @pytest.mark.parametrize(

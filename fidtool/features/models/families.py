@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from fidtool.errors import InputError, option
 from fidtool.names import closest, folded, unknown
-from fidtool.user_code import is_code_spec, is_python_file, specs_of_factories
+from fidtool.user_code import is_code_spec, is_python_file
 
 
 class ModelFamily(NamedTuple):
@@ -131,7 +131,7 @@ def check_extractor(choice: NetworkChoice) -> None:
         problem = (
             f"{choice.option('extractor', extractor)} needs the name of a function that returns a fidtool.Network:"
         )
-        raise InputError(problem, *(specs_of_factories(file) or [f"{file}:NAME"]), setting=setting)
+        raise InputError(problem, f"{file}:NAME", setting=setting)
     listed = (
         f"{NAMED_EXTRACTORS}, FILE.pt2 or TorchScript FILE.pt, and FILE.py:NAME or package.module:NAME "
         "for a custom network"

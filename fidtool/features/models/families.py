@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -136,43 +135,5 @@ def check_extractor(choice: NetworkChoice) -> None:
         f"{NAMED_EXTRACTORS}, FILE.pt2 or TorchScript FILE.pt, and FILE.py:NAME or package.module:NAME "
         "for a custom network"
     )
-    close = _meant_by(extractor) or closest(extractor, ("inception", *MODEL_FAMILIES))
+    close = closest(extractor, ("inception", *MODEL_FAMILIES))
     raise InputError(unknown("extractor", extractor, close, listed), setting=setting)
-
-
-def _meant_by(typed: str) -> list[str]:
-    """The extractors that name a published model called ``typed``, such as ``torchvision:resnet50``."""
-    name = folded(typed)
-    of_family = next((kind for kind in MODEL_FAMILIES if name.startswith(kind)), "")  # dinov2_vitl14, clip-vit-b-32
-    name = name.removeprefix(of_family)
-    libraries: dict[str, Callable[[], Iterable[str]]] = {
-        "torchvision": lambda: _models_of("torchvision"),
-        "timm": lambda: _models_of("timm"),
-        "dinov2": lambda: DINOV2_MODELS,
-        "clip": _models_of_open_clip,
-    }
-    models = {kind: [*listed()] for kind, listed in libraries.items() if of_family in ("", kind)}
-    found = [f"{kind}:{each}" for kind, known in models.items() for each in known if folded(each) == name]
-    if name in ("inceptionv3", "inception3"):
-        return ["inception", *found]
-    if not found and name:
-        begun = sorted((each for each in models.get("torchvision", ()) if folded(each).startswith(name)), key=len)
-        found = [f"torchvision:{each}" for each in begun[:3]]
-    # timm may not be installed: most names of the form vit_base_patch16_224 are its own.
-    return found or ([f"timm:{typed}"] if re.fullmatch(r"[a-z]\w*_\w*\d[\w.]*", typed) else [])
-
-
-def _models_of(library: str) -> Iterator[str]:
-    """The names of a library's models, from its source: importing it takes seconds. None if it is not installed."""
-    spec = importlib.util.find_spec(library)
-    for folder in (spec.submodule_search_locations or ()) if spec else ():
-        for file in sorted(Path(folder, "models").glob("*.py")):
-            source = file.read_text(encoding="utf-8", errors="replace")
-            yield from re.findall(r"^@register_model\b.*\n(?:@.*\n|\s.*\n|\)\n)*def (\w+)\(", source, re.MULTILINE)
-
-
-def _models_of_open_clip() -> Iterator[str]:
-    """The names of open_clip's models; none if it is not installed."""
-    spec = importlib.util.find_spec("open_clip")
-    for folder in (spec.submodule_search_locations or ()) if spec else ():
-        yield from (file.stem for file in sorted(Path(folder, "model_configs").glob("*.json")))

@@ -291,7 +291,7 @@ class Comparison:
             "framing": {of: each.framing for of, each in sets.items()},
             "skipped": [asdict(skipped) for skipped in self.skipped],
             "warnings": list(self.warnings),
-            "diagnosis": None if self.diagnosis is None else self.diagnosis.to_dict(self.labels),
+            "diagnosis": None if self.diagnosis is None else self.diagnosis.to_dict(),
             "uncertainty": None if self.uncertainty is None else self.uncertainty.to_dict(),
             "influence": None if self.influence is None else self.influence.to_dict(self.labels),
         }

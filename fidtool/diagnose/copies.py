@@ -8,8 +8,6 @@ duplicates.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -48,52 +46,17 @@ Groups = NDArray[np.int64]
 index if there is none."""
 
 
-@dataclass(frozen=True)
-class Copies:
-    """The duplicates in a set, image by image.
-
-    Attributes:
-        exact: groups of pixel-identical images.
-        near: groups of exact and near duplicates. Each is a union of groups of ``exact``.
-        complete: whether near duplicates were searched for; False if there were too many images.
-    """
-
-    exact: Groups
-    near: Groups
-    complete: bool = True
-
-    @property
-    def originals(self) -> NDArray[np.bool_]:
-        """Shape (images,): True for images that are not duplicates of an earlier image."""
-        return np.equal(self.near, np.arange(len(self.near)))
-
-    @property
-    def unique(self) -> int:
-        """Number of different images."""
-        return int(self.originals.sum())
-
-    @property
-    def copies(self) -> int:
-        """Number of images that are exact or near duplicates of an earlier image."""
-        return len(self.near) - self.unique
-
-    @property
-    def exact_copies(self) -> int:
-        """Number of images that are pixel-identical to an earlier image."""
-        return len(self.exact) - len(np.unique(self.exact))
-
-
-def find_copies(records: RecordArray) -> Copies:
+def find_copies(records: RecordArray) -> tuple[Groups, Groups | None]:
     """Finds the duplicates in a set. Among images that look like noise, only exact duplicates are found.
 
-    Args:
-        records: one per image, see `fidtool.images.records.RECORD`.
+    Returns:
+        Groups of exact duplicates; and of exact and near ones, None if there are too many images to search for them.
     """
     exact = _firsts(records["digest"])
     # The thumbnails of noise are all alike, so that every pair of them would be a near duplicate.
     different = np.flatnonzero(np.equal(exact, np.arange(len(exact))) & (records["roughness"] < NOISE))
     if len(different) > _MOST:
-        return Copies(exact, exact, complete=False)
+        return exact, None
     # The search sees one image of each group of exact duplicates, and each distinct thumbnail once.
     thumbs = np.ascontiguousarray(records["thumb"][different])
     same = _firsts(thumbs.view(f"V{thumbs.shape[1]}").reshape(-1))
@@ -103,7 +66,7 @@ def find_copies(records: RecordArray) -> Copies:
     leader = leader[same]
     near = np.arange(len(exact))
     near[different] = different[leader]
-    return Copies(exact, near[exact])
+    return exact, near[exact]
 
 
 def find_shared_copies(real: RecordArray, fake: RecordArray) -> NDArray[np.int64]:

@@ -9,16 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.diagnose.copies import Copies, find_copies
 from fidtool.diagnose.differences import LOSSY, pair_findings
 from fidtool.diagnose.duplicates import (
     FEWEST_COPIES,
     NOTABLE_SHARE,
-    CopiesEffect,
     Duplicates,
     SharedCopies,
-    duplicates_of,
     duplicates_warning,
+    find_duplicates,
     has_notable_copies,
     shared_copies_of,
     shared_warning,
@@ -32,7 +30,6 @@ from fidtool.diagnose.findings import (
     unusual_findings,
 )
 from fidtool.images.records import ImageRecords
-from fidtool.labels import Labels
 from fidtool.names import counted
 from fidtool.redaction import without_secrets
 from fidtool.sources.census import PassedOver
@@ -54,7 +51,6 @@ class SetInspection:
     Attributes:
         path: path of the set, as passed by the caller.
         pictures: records of its images.
-        copies: duplicates, image by image.
         duplicates: duplicates in numbers.
         findings: faulty images, and images that were ignored.
         passed_over: what the source holds besides its images; None if unknown.
@@ -62,7 +58,6 @@ class SetInspection:
 
     path: str
     pictures: ImageRecords
-    copies: Copies
     duplicates: Duplicates
     findings: list[Finding]
     passed_over: PassedOver | None = None
@@ -96,7 +91,7 @@ class SetInspection:
         found = self.duplicates
         warnings = []
         if found.exact >= max(NOTABLE_SHARE * found.images, FEWEST_COPIES) or found.share >= _HALF:
-            warnings.append(duplicates_warning(self.path, found, False, None))
+            warnings.append(duplicates_warning(self.path, found, False))
         if not found.complete:
             reason = "the set has too many images to search for near duplicates"
             warnings.append(f"{self.path}: only exact duplicates were searched for: {reason}")
@@ -116,9 +111,8 @@ def inspect_set(path: str, images: ImageRecords | None, passed_over: PassedOver 
     """
     if images is None:
         return None
-    copies = find_copies(images.records)
     findings = set_findings(images, passed_over)
-    return SetInspection(path, images, copies, duplicates_of(images, copies), findings, passed_over)
+    return SetInspection(path, images, find_duplicates(images), findings, passed_over)
 
 
 def _warnings(where: str, findings: list[Finding]) -> list[str]:
@@ -134,8 +128,6 @@ class Diagnosis:
     Attributes:
         real, fake: duplicates in each set; None without records of its images.
         shared: images of FAKE that are also in REAL; None without records of both sets, or if both are the same set.
-        distance_without_copies: Fréchet distance of FAKE without its duplicates; None if there are few, or if the
-            features of the images are not available.
         findings: faulty images in FAKE, and differences between FAKE and REAL.
         real_findings: faulty images in REAL.
         lines: the warnings that result.
@@ -144,24 +136,18 @@ class Diagnosis:
     real: Duplicates | None = None
     fake: Duplicates | None = None
     shared: SharedCopies | None = None
-    distance_without_copies: float | None = None
     findings: tuple[Finding, ...] = ()
     real_findings: tuple[Finding, ...] = ()
     lines: tuple[str, ...] = ()
 
-    def to_dict(self, labels: Labels) -> dict[str, Any]:
-        """Returns the diagnosis as it appears in the JSON, without ``lines``, which are among the warnings there.
-
-        Args:
-            labels: names the key of ``distance_without_copies``.
-        """
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the diagnosis as it appears in the JSON, without ``lines``, which are among the warnings there."""
         return {
             "duplicates": {
                 "real": None if self.real is None else self.real.to_dict(),
                 "fake": None if self.fake is None else self.fake.to_dict(),
             },
             "shared": None if self.shared is None else asdict(self.shared),
-            labels.key("fid_without_copies"): self.distance_without_copies,
             "findings": [
                 {"set": name, **finding.to_dict()}
                 for name, findings in (("fake", self.findings), ("real", self.real_findings))
@@ -170,14 +156,11 @@ class Diagnosis:
         }
 
 
-def diagnosis_of(
-    real: SetInspection | None, fake: SetInspection | None, effect: CopiesEffect | None, gate: float | None
-) -> Diagnosis:
+def diagnosis_of(real: SetInspection | None, fake: SetInspection | None, gate: float | None) -> Diagnosis:
     """Diagnoses a comparison.
 
     Args:
         real, fake: the two sets, one object if they are the same set; None without records.
-        effect: effect of FAKE's duplicates on its distance; None if unknown.
         gate: a larger share of duplicates in FAKE always gives a warning, even if REAL has as many; None for no gate.
     """
     real_copies, fake_copies = (None if one is None else one.duplicates for one in (real, fake))
@@ -192,7 +175,7 @@ def diagnosis_of(
         lines += real.copies_warnings + _warnings(real.path, real_findings)
     if fake is not None:
         if fake.has_notable_copies(real) or (gate is not None and fake.duplicates.share > gate):
-            lines.append(duplicates_warning(fake.path, fake.duplicates, True, effect))
+            lines.append(duplicates_warning(fake.path, fake.duplicates, True))
         findings = fake.unusual_findings(real)
         lines += _warnings(fake.path, findings)
     if real is not None and fake is not None:
@@ -202,8 +185,7 @@ def diagnosis_of(
         between = pair_findings(real.pictures, fake.pictures, findings)
         findings += between
         lines += _warnings(f"{fake.path} against {real.path}", [each for each in between if each.code != LOSSY])
-    without = None if effect is None else effect.without
-    return Diagnosis(real_copies, fake_copies, shared, without, tuple(findings), tuple(real_findings), tuple(lines))
+    return Diagnosis(real_copies, fake_copies, shared, tuple(findings), tuple(real_findings), tuple(lines))
 
 
 # --- the results of ``fidtool check`` --------------------------------------------------------------------------------
@@ -390,5 +372,5 @@ def _copies(inspection: SetInspection, other: SetInspection | None, generated: b
     if not inspection.has_notable_copies(other):
         return []
     path, found = inspection.path, inspection.duplicates
-    message = duplicates_warning(path, found, generated, None).removeprefix(f"{path}: ")
+    message = duplicates_warning(path, found, generated).removeprefix(f"{path}: ")
     return [Finding("copies", "high", found.copies, found.examples[0][0], message)]

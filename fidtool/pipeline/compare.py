@@ -8,14 +8,10 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fidtool.diagnose.diagnosis import Diagnosis, SetInspection, diagnosis_of, inspect_set
-from fidtool.diagnose.duplicates import CopiesEffect
 from fidtool.diagnose.warnings import pair_warnings, passed_over_warnings, set_warnings
 from fidtool.distances.exact import FeatureSettings
-from fidtool.distances.frechet import Gaussian, frechet_distance
+from fidtool.distances.frechet import Gaussian
 from fidtool.errors import FidtoolError, InputError, RunError, on_every_rank
 from fidtool.features.models.inception_weights import Weights, load_weights
 from fidtool.features.protocol import FEATURES
@@ -28,8 +24,6 @@ from fidtool.pipeline.measure import Measurer
 from fidtool.record import known_settings
 from fidtool.redaction import redacted
 from fidtool.results import Comparison, Difference, Exhibit, Influence, SetResult, SkippedFile, Uncertainty
-from fidtool.sources.image_set import ImageSet
-from fidtool.statistics.moments import MeanCovariance, without
 from fidtool.statistics.set_facts import facts_of
 from fidtool.statistics.set_statistics import MeasuredSet, Statistics
 from fidtool.validation import declared, text_of
@@ -61,9 +55,8 @@ class Comparer:
         }
         title = self.labels.title("fid")
         self._explanations = Explanations(self._run, self._features[FEATURES], title)
-        # The inspections of REAL and of the current FAKE, on rank zero.
         self._real: SetInspection | None = None
-        self._fake: SetInspection | None = None
+        """The inspection of REAL, on rank zero."""
 
     @property
     def _metrics(self) -> list[tuple[Metric, str]]:
@@ -86,24 +79,17 @@ class Comparer:
                 found[metric.name] = recorded | ({"source": metric.source} if metric.source else {})
         return found
 
-    def compare(
-        self, real: MeasuredSet, fake: MeasuredSet, numbers: Mapping[str, float], part: MeasuredSet | None
-    ) -> tuple[Comparison, Exhibit | None]:
+    def compare(self, real: MeasuredSet, fake: MeasuredSet) -> tuple[Comparison, Exhibit | None]:
         """Returns the comparison, the same on every rank, and additional data for a report, on rank zero. A collective.
-
-        Args:
-            real, fake: the sets, as passed to `inspect`.
-            numbers: the result of `numbers`.
-            part: statistics of the images of ``fake`` that `images_to_measure` returned; None if there are none.
 
         Raises:
             FidtoolError: if a value cannot be computed, or a rank was lost.
         """
-        distance = numbers.get("fid")
-        diagnosis = self._diagnosis(real, fake, part, distance)
+        numbers = self._numbers(real, fake)
+        diagnosis, seen = self._diagnosis(real, fake)
         uncertainty = self._explanations.uncertainty(real, fake, diagnosis)
-        influence = self._explanations.influence(real, fake, distance)
-        exhibit = self._explanations.exhibit(real, fake, (self._real, self._fake))
+        influence = self._explanations.influence(real, fake, numbers.get("fid"))
+        exhibit = self._explanations.exhibit(real, fake, seen)
         comparison = self._world.on_rank_zero(
             lambda: self._comparison(real, fake, numbers, diagnosis, uncertainty, influence)
         )
@@ -164,12 +150,8 @@ class Comparer:
 
     # --- metrics -----------------------------------------------------------------------------------------------------
 
-    def numbers(self, real: MeasuredSet, fake: MeasuredSet) -> dict[str, float]:
-        """Returns the metric values by their plain names, see `fidtool.labels`, on every rank. A collective.
-
-        Raises:
-            FidtoolError: if a metric cannot be computed or fails.
-        """
+    def _numbers(self, real: MeasuredSet, fake: MeasuredSet) -> dict[str, float]:
+        """The metric values by their plain names, see `fidtool.labels`."""
         numbers: dict[str, float] = {}
         for metric, layer in self._metrics:
             context = MetricContext(self._world, self._features[layer], self._classifier)
@@ -199,96 +181,32 @@ class Comparer:
         file = text_of(self._inputs.settings.weights)
         return known or load_weights(file, self._run.console.say, classifier=True)
 
-    # --- the images --------------------------------------------------------------------------------------------------
+    def _diagnosis(
+        self, real: MeasuredSet, fake: MeasuredSet
+    ) -> tuple[Diagnosis | None, tuple[SetInspection | None, SetInspection | None]]:
+        """The diagnosis, None if it is disabled; and on rank zero the inspections of both sets. A collective."""
+        settings = self._inputs.settings
+        if not settings.diagnose:
+            return None, (None, None)
+        seen: tuple[SetInspection | None, SetInspection | None] = (None, None)
 
-    def inspect(self, real: MeasuredSet, fake: MeasuredSet) -> bool:
-        """Inspects the images of both sets, if the diagnosis is enabled. A collective.
+        def diagnose() -> Diagnosis:
+            nonlocal seen
+            self._real = self._real or self._inspected(real)
+            seen = self._real, self._real if fake.path == real.path else self._inspected(fake)
+            return diagnosis_of(*seen, settings.max_duplicates)
 
-        Returns:
-            On every rank, whether the images that `images_to_measure` returns must be processed: FAKE has enough
-            duplicates that the distance without them is of interest, and it cannot be computed from known features.
-        """
-        if not self._inputs.settings.diagnose:
-            return False
         with self._run.clock("diagnosis"):
-            many = self._world.on_rank_zero(lambda: self._inspect(real, fake))
-        images = self._measurer is not None and fake.path in self._inputs.indexable
-        distance = self._inputs.settings.metric("fid") is not None
-        return many and distance and images and FEATURES not in fake.features and not fake.apart
-
-    def _inspect(self, real: MeasuredSet, fake: MeasuredSet) -> bool:
-        if self._real is None:
-            self._real = self._inspected(real)
-        self._fake = self._real if fake.path == real.path else self._inspected(fake)
-        return self._has_notable_copies
+            return self._world.on_rank_zero(diagnose), seen
 
     def _inspected(self, measured: MeasuredSet) -> SetInspection | None:
         return inspect_set(measured.path, _statistics(measured).pictures, self._inputs.passed_over(measured.path))
-
-    @property
-    def _has_notable_copies(self) -> bool:
-        fake = self._fake
-        return fake is not None and fake is not self._real and fake.has_notable_copies(self._real)
-
-    def images_to_measure(self, path: str) -> ImageSet | None:
-        """FAKE's duplicates or its other images, whichever are fewer, on rank zero; None on the other ranks."""
-        images = self._inputs.images(path)
-        if images is None or self._fake is None:
-            return None
-        names = {self._fake.pictures.names[int(index)] for index in np.flatnonzero(self._fewer)}
-        title = self.labels.title("fid")
-        self._run.console.say(f"{path}: processing {len(names)} images again, for the {title} without duplicates")
-        return images.only(names)
-
-    @property
-    def _fewer(self) -> NDArray[np.bool_]:
-        assert self._fake is not None
-        originals = self._fake.copies.originals
-        return originals if originals.mean() <= 0.5 else ~originals
-
-    def _diagnosis(
-        self, real: MeasuredSet, fake: MeasuredSet, part: MeasuredSet | None, distance: float | None
-    ) -> Diagnosis | None:
-        """The diagnosis of the images; None if it is disabled. A collective."""
-        if not self._inputs.settings.diagnose:
-            return None
-        with self._run.clock("diagnosis"):
-            return self._world.on_rank_zero(lambda: self._diagnose(real, fake, part, distance))
-
-    def _diagnose(
-        self, real: MeasuredSet, fake: MeasuredSet, part: MeasuredSet | None, distance: float | None
-    ) -> Diagnosis:
-        effect = None
-        known = part is not None or (FEATURES in fake.features and not fake.apart)
-        if distance is not None and self._has_notable_copies and known:
-            one, other = _gaussian(real), self._without_copies(fake, part)
-            counts = one.count or None, other.count
-            less = frechet_distance(one.mu, one.sigma, other.mu, other.sigma, count1=counts[0], count2=counts[1])
-            effect = CopiesEffect(self.labels.title("fid"), distance, less)
-        return diagnosis_of(self._real, self._fake, effect, self._inputs.settings.max_duplicates)
-
-    def _without_copies(self, fake: MeasuredSet, part: MeasuredSet | None) -> MeanCovariance:
-        """The Gaussian of FAKE's distinct images, from the features of all or from the part that was processed."""
-        assert self._fake is not None
-        features = self._features[FEATURES]
-        if part is None:
-            originals = np.flatnonzero(self._fake.copies.originals)
-            return features.gaussian(fake.features[FEATURES], originals, self._world)
-        measured = _gaussian(part)
-        if bool(self._fewer[0]):  # the first image is an original, so the part has the originals
-            return measured
-        return without(_gaussian(fake), measured, features.ddof)
 
 
 def _statistics(measured: MeasuredSet) -> Statistics:
     """The statistics of a set, on rank zero."""
     assert measured.statistics is not None
     return measured.statistics
-
-
-def _gaussian(measured: MeasuredSet) -> MeanCovariance:
-    statistics = _statistics(measured)
-    return MeanCovariance(statistics.mu, statistics.sigma, statistics.count or 0)
 
 
 def _feature_set(measured: MeasuredSet, layer: str, with_features: bool) -> FeatureSet:

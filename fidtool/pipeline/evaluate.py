@@ -45,13 +45,10 @@ def evaluate(inputs: Inputs, origin: Origin) -> tuple[Evaluation, list[Exhibit |
     sets = _measured(inputs, measurer)
     real = next(sets)
     for fake in sets:
-        numbers, part = comparer.numbers(real, fake), None
-        if comparer.inspect(real, fake) and measurer is not None:
-            part = measurer.measure_part(fake.path, comparer.images_to_measure(fake.path))
-        comparison, exhibit = comparer.compare(real, fake, numbers, part)
+        comparison, exhibit = comparer.compare(real, fake)
         results.append(comparison)
         exhibits.append(exhibit)
-        del fake, part  # so that only one FAKE's features are in memory at a time
+        del fake  # so that only one FAKE's features are in memory at a time
     work = {} if measurer is None else measurer.work
     record = run.world.on_rank_zero(lambda: _record(inputs, work, origin))
     evaluation = Evaluation(

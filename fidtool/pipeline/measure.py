@@ -134,46 +134,25 @@ class Measurer:
         """
         if path in self._inputs.streams:
             return self._measure_stream(path)
-        source, needs = self._inputs.images(path), self._inputs.needs[path]
-        known = self._world.only_on_rank_zero(lambda: self._from_cache(path, needs))
+        known = self._world.only_on_rank_zero(lambda: self._from_cache(path))
         if self._world.broadcast(known is not None):
-            return spread_features(path, known, needs.collected, self._world)
+            return spread_features(path, known, self._inputs.needs[path].collected, self._world)
         with self._run.finished.in_progress(path):
-            measured, cached = self._measure_images(path, source, needs, self._inputs.indexable.index(path))
+            measured, cached = self._measure_images(path)
         if cached:
             self._run.finished.cached(path)
         return measured
 
-    def measure_part(self, path: str, images: ImageSet | None) -> MeasuredSet:
-        """`measure` for some images of a set, without a checkpoint.
-
-        Args:
-            path: path of the set.
-            images: the images, on rank zero.
-        """
-        found = self._world.only_on_rank_zero(lambda: self._cached_statistics(images, SetNeeds()))
-        if self._world.broadcast(found is not None):
-            return spread_features(path, found, (), self._world)
-        return self._measure_images(path, images, SetNeeds(), None)[0]
-
-    def _measure_images(
-        self, path: str, source: ImageSet | None, needs: SetNeeds, number: int | None
-    ) -> tuple[MeasuredSet, bool]:
-        """Runs the networks. Returns the statistics and whether they are now in the cache.
-
-        Args:
-            path: path of the set.
-            source: the images in canonical order, on rank zero.
-            needs: what is needed of them.
-            number: index of the set among the run's sets with images, for the checkpoint; None for a part of a set.
-        """
+    def _measure_images(self, path: str) -> tuple[MeasuredSet, bool]:
+        """Runs the networks. Returns the statistics and whether they are now in the cache."""
+        source, needs = self._inputs.images(path), self._inputs.needs[path]
         marks = self._world.on_rank_zero(lambda: self._marks(source))
         value_range = self._run.settings.floats
         images = broadcast_images(self._world, source, self._run.in_memory.get(path), value_range)
         layers = self._layers(needs, needs.collected)
-        extraction = self._extraction(layers, images.framing, None if number is None else self._checkpoint)
+        extraction = self._extraction(layers, images.framing, self._checkpoint)
         with IntegrityCheck(source) as integrity:
-            partial = extraction.run(number or 0, images, marks)
+            partial = extraction.run(self._inputs.indexable.index(path), images, marks)
             self._world.on_rank_zero(integrity.wait)
         return self._concluded(images if source is None else source, partial, extraction, layers)
 
@@ -250,14 +229,9 @@ class Measurer:
         assert source is not None
         return source.marks(plan_batches(source, self._batch_size))
 
-    def _from_cache(self, path: str, needs: SetNeeds) -> Statistics | None:
-        found = self._cached_statistics(self._inputs.images(path), needs)
-        if found is not None:
-            self._cached.append(path)
-        return found
-
-    def _cached_statistics(self, source: ImageSet | None, needs: SetNeeds) -> Statistics | None:
+    def _from_cache(self, path: str) -> Statistics | None:
         """The cached statistics of a set, preferably with the optional features; None if there are none."""
+        source, needs = self._inputs.images(path), self._inputs.needs[path]
         if source is None or not self._run.settings.cache:
             return None
         for collected in dict.fromkeys([frozenset(needs.collected), needs.features]):
@@ -265,6 +239,7 @@ class Measurer:
             found = self._cache.find(source, layers, self.arithmetic, self._run.settings.diagnose)
             if found is not None:
                 self._run.console.say(f"{source.path}: statistics of {len(source)} images read from the cache")
+                self._cached.append(path)
                 return _as_found_now(found, source)
         return None
 

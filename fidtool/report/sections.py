@@ -165,10 +165,7 @@ def _no_features(paths: Sequence[str], cached: Collection[str]) -> str:
 
 def _tiles(result: Comparison, distance: str) -> list[tuple[str, str, str]]:
     tiles = _uncertainty_tiles(result.uncertainty, distance)
-    diagnosis, duplicates = result.diagnosis, result.duplicates
-    if diagnosis is not None and diagnosis.distance_without_copies is not None:
-        remark = "" if duplicates is None else f"of {duplicates.unique:,} different images"
-        tiles.append((f"{distance} without duplicates", f"{diagnosis.distance_without_copies:.4f}", remark))
+    duplicates = result.duplicates
     if duplicates is not None and duplicates.copies:
         remark = f"{duplicates.copies:,} of {duplicates.images:,} images"
         tiles.append(("Duplicates", _percent(duplicates.share), remark))

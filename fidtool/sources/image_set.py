@@ -181,11 +181,6 @@ class ImageSet:
             raise InputError(f"{option('num')} asks for {num} images but {self.path} has {len(self)}", setting="num")
         return replace(self, order=self.order[canonical_order(len(self), seed)[:num]])
 
-    def only(self, names: Collection[str]) -> ImageSet:
-        """Returns the images with these names, in the order of this set."""
-        chosen = [index for index, name in enumerate(self.names) if name in names]
-        return replace(self, order=self.order[chosen])
-
     def numbers(self, without: Collection[BadFile] = ()) -> NDArray[np.int64]:
         """Returns the number in stored order of each image but ``without``, int64 array of shape (images,)."""
         numbers = self.order.astype(np.int64)

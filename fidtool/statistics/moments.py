@@ -49,22 +49,6 @@ class MeanCovariance:
     count: int
 
 
-def without(whole: MeanCovariance, part: MeanCovariance, ddof: int) -> MeanCovariance:
-    """Returns the Gaussian of the images of ``whole`` that are not in ``part``, up to rounding.
-
-    Args:
-        whole: Gaussian of all images.
-        part: Gaussian of some of the images, not all, with the same ``ddof``.
-        ddof: see `ExactMoments.mean_covariance`.
-    """
-    count = whole.count - part.count
-    mu = (whole.count * whole.mu - part.count * part.mu) / count
-    between = part.mu - mu
-    scatter = max(whole.count - ddof, 1) * whole.sigma - max(part.count - ddof, 1) * part.sigma
-    scatter -= part.count * (count / whole.count) * np.outer(between, between)
-    return MeanCovariance(mu, scatter / max(count - ddof, 1), count)
-
-
 class ExactMoments:
     """Count, sum and sum of outer products of feature vectors, as integers.
 

@@ -13,7 +13,6 @@ from PIL import Image
 
 from fidtool.images import records
 from fidtool.images.decode import decode
-from fidtool.labels import Labels
 from support.command_line import Outcome, Run
 from support.places import TINY
 
@@ -55,16 +54,6 @@ def recompressed(folder: Path, ranks: int, each: int) -> Path:
     return folder
 
 
-def same_seed_in_batches(folder: Path, batch: int, batches: int) -> Path:
-    """The seed is reset before each batch."""
-    return write(folder, ((f"{number}.png", sample(number % batch)) for number in range(batch * batches)))
-
-
-def one_noise_a_batch(folder: Path, batch: int, batches: int) -> Path:
-    """All samples of a batch come from the same noise."""
-    return write(folder, ((f"{number}.png", sample(number // batch)) for number in range(batch * batches)))
-
-
 def handful(folder: Path, pictures: int, times: int) -> Path:
     """A few images under many names, in random order."""
     order = np.random.default_rng(3).permutation(pictures * times)
@@ -85,9 +74,6 @@ def compared(here: Run, real: Path, fake: Path, *flags: object) -> tuple[dict[st
     return result, lines[0] if lines else "", outcome
 
 
-WITHOUT_COPIES = Labels(TINY).key("fid_without_copies")
-
-
 def make_real(tmp_path: Path) -> Path:
     """Write real images: those of the toy generator with other seeds."""
     return distinct(tmp_path / "real", 120, first=10_000)
@@ -97,7 +83,6 @@ RANKS: dict[str, Callable[[int, int], str]] = {
     "blocks": lambda rank, i: f"{rank * 40 + i:05}.png",
     "in turn": lambda rank, i: f"{i * 4 + rank}.png",
     "rank in the name": lambda rank, i: f"rank{rank}_{i}.png",
-    "folders": lambda rank, i: f"{rank}/{i:05}.png",
 }
 
 

@@ -25,7 +25,7 @@ _KINDS = {
     "references": "refs",
 }
 """A top-level key that only documents of one kind have, and the kind."""
-_PATTERNS = {"^f(id|d)": "fid", "^f(id|d)_without_copies": "fid_without_copies"}
+_PATTERNS = {"^f(id|d)": "fid"}
 """Keys whose names depend on the network, as they are for Inception's 2048 features."""
 
 

@@ -44,7 +44,7 @@ from fidtool.sources.contents import ValueRange
 from fidtool.sources.image_set import ImageSet, canonical_order, hashes_of
 from fidtool.sources.opening import open_images
 from fidtool.statistics.cache import StatisticsCache
-from fidtool.statistics.moments import ExactMoments, MeanCovariance, without
+from fidtool.statistics.moments import ExactMoments, MeanCovariance
 from fidtool.statistics.partial import Layer
 from fidtool.statistics.precision import FeatureSizes
 from fidtool.training.feature_extractor import pixels_of
@@ -63,7 +63,6 @@ __all__ = [
     "cli",
     "covariance_factor",
     "spatial_definition",
-    "without",
 ]
 
 Features = NDArray[np.float32]

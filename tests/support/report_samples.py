@@ -155,7 +155,6 @@ def _full(result: Comparison, files: Sequence[str], place: int) -> Comparison:
             duplicates(),
             duplicates(files[:8], 20),
             SharedCopies(20, tuple(itertools.pairwise(files[:9]))),
-            fid + 2.0,
             (found, Finding("other size", "medium", 100, "", "FAKE's images are smaller")),
         ),
         Uncertainty(1.0, corrected, "", ((25, fid + 6), (50, fid + 3), (75, fid + 1), (100, fid)))

@@ -61,12 +61,11 @@ def test_a_name_shows_which_features_a_value_is_based_on(labels: Labels, name: s
 
 
 def test_values_without_a_title_have_keys() -> None:
-    names = ("kid_std", "fid_infinity_error", "fid_without_copies", "is_std")
+    names = ("kid_std", "fid_infinity_error", "is_std")
     assert [Labels().key(name) for name in names] == list(names)
     assert [DINO.key(name) for name in names] == [
         "kid_std_dinov2",
         "fd_infinity_error_dinov2",
-        "fd_without_copies_dinov2",
         "is_std",
     ]
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from fidtool import RunError
 from support.exact_sets import bells, lattice, mixed
-from support.goldens import Golden, near
-from support.inside import ExactMoments, MeanCovariance, bits_of, without
+from support.goldens import Golden
+from support.inside import ExactMoments, bits_of
 
 _LISTED = 40
 """Longer arrays are represented by their SHA-256."""
@@ -93,17 +93,6 @@ def test_second_limb(golden: Golden) -> None:
         moments.absorb(moments.totals())
     assert "high" in moments.totals()
     golden("statistics/second_limb", everything(moments))
-
-
-def test_without_some(golden: Golden) -> None:
-    """The Gaussian of the remaining images, in floating point."""
-    features = mixed(80, 5, 12)
-    whole, part = summed(features, 18), summed(features[:30], 18)
-    found: dict[str, Any] = {}
-    for ddof in (0, 1):
-        rest: MeanCovariance = without(whole.mean_covariance(ddof), part.mean_covariance(ddof), ddof)
-        found[f"ddof {ddof}"] = {"count": rest.count, "mu": rest.mu.tolist(), "sigma": rest.sigma.tolist()}
-    golden("statistics/without", near(found, 1e-12, 1e-13))
 
 
 REFUSED = {

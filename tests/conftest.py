@@ -5,8 +5,10 @@ Python API, in this process or in one other. ``distributed`` starts several rank
 and with the conformance data. ``guide`` runs the documented commands. ``scripts`` runs the scripts and the linters.
 
 ``goldens`` stores output that users depend on; ``pytest -k golden --write-goldens`` updates it after an intended
-change. ``python scripts/compare`` compares two versions on one machine. ``uncovered.txt`` lists code that no test
-covers; ``coverage_list.py`` writes and compares such lists.
+change. Branch coverage, with subprocesses, forks and processes that exit by ``os._exit``:
+
+    python -m coverage run -m pytest -n 2 -m "slow or not slow"
+    python -m coverage combine && python -m coverage report --show-missing
 """
 
 from __future__ import annotations

@@ -14,13 +14,10 @@ import click
 # `python scripts/bench` puts scripts/bench first on the path; the modules import each other as bench.….
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from bench.costs import diagnosis, features, metrics  # noqa: E402
 from bench.end_to_end import end_to_end  # noqa: E402
 from bench.gpu import gpu  # noqa: E402
-from bench.growth import memory, million, scale  # noqa: E402
-from bench.parts import decoders, distance, profile  # noqa: E402
+from bench.growth import growth  # noqa: E402
 from bench.pipeline import pipeline  # noqa: E402
-from bench.sources import sources  # noqa: E402
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
@@ -31,11 +28,7 @@ def cli() -> None:
     """
 
 
-for command in (
-    *(end_to_end, profile, decoders, distance),
-    *(metrics, features, diagnosis, sources, pipeline),
-    *(memory, million, scale, gpu),
-):
+for command in (end_to_end, growth, pipeline, gpu):
     cli.add_command(command)
 
 if __name__ == "__main__":

@@ -17,9 +17,8 @@ import click
 from PIL import Image
 
 from bench.images import ImageSets, Recipe, existing_sets, image_sets
-from bench.parts import PRECISIONS
-from bench.process import Measured, measure
-from bench.report import TargetFile, header, json_option, mib, publish, relative_difference, table
+from bench.process import Measured, measure, other_version
+from bench.report import AGAINST, PRECISIONS, TargetFile, header, json_option, mib, publish, relative_difference, table
 
 HERE = Path(__file__).resolve().parent
 IDLE_CORES = 0.2
@@ -76,7 +75,7 @@ OURS = "fidtool"
     default=("fp32",),
     help="Precisions of fidtool in addition to fp32. Repeatable.",
 )
-@click.option("--compile", "compiled", is_flag=True, help="Also run fidtool with --compile.")
+@click.option("--against", type=click.Path(exists=True, path_type=Path), help=AGAINST)
 @click.option("--ranks", type=click.IntRange(2), multiple=True, help="Also run fidtool with torchrun. Repeatable.")
 @click.option("--repeats", type=click.IntRange(1), default=1, help="Runs of each tool; median times are reported.")
 @click.option(
@@ -98,7 +97,7 @@ def end_to_end(
     num_workers: tuple[int, ...],
     batch_size: int,
     precisions: tuple[str, ...],
-    compiled: bool,
+    against: Path | None,
     ranks: tuple[int, ...],
     repeats: int,
     limit_seconds: float,
@@ -120,9 +119,14 @@ def end_to_end(
     with (
         existing_sets(*sets) if sets else image_sets(folder, recipe) as images,
         tempfile.TemporaryDirectory(prefix="fidtool-bench-") as torch_home,
+        tempfile.TemporaryDirectory(prefix="fidtool-bench-") as unpacked,
     ):
         measure([sys.executable, str(HERE / "peers.py"), "weights", torch_home])
-        contenders = our_contenders(images, machine.device, precisions, compiled, ranks)
+        contenders = our_contenders(images, machine.device, precisions, ranks)
+        if against is not None:
+            command, variables = contenders[0].command, other_version(against, Path(unpacked))
+            # In another folder, because the current one comes first on Python's path.
+            contenders.insert(1, Contender(f"{OURS}, other version", command, fidtool_fid, variables, unpacked))
         chosen = [tool for tool in tools if tool != "none"]
         contenders += peers(chosen, images, machine.device, num_workers, batch_size, torch_home)
         _warm_up(images)
@@ -168,6 +172,7 @@ class Contender:
         command: program and arguments.
         read_fid: finds the FID in the command's stdout.
         environment: environment variables to add.
+        folder: current folder of the process; None is that of the benchmark.
         runs: finished runs.
     """
 
@@ -175,11 +180,12 @@ class Contender:
     command: list[str]
     read_fid: Callable[[str], float]
     environment: dict[str, str] = field(default_factory=dict)
+    folder: str | None = None
     runs: list[Measured] = field(default_factory=list)
 
     def run(self) -> None:
         """Run the command and append the result to ``runs``."""
-        self.runs.append(measure(self.command, self.environment))
+        self.runs.append(measure(self.command, self.environment, folder=self.folder))
         click.echo(f"  {self.name}: {self.runs[-1].seconds:.1f} s", err=True)
 
     @property
@@ -221,18 +227,14 @@ class Contender:
         }
 
 
-def our_contenders(
-    sets: ImageSets, device: str, precisions: Sequence[str], compiled: bool, ranks: Sequence[int]
-) -> list[Contender]:
-    """Return fidtool with its defaults, then in other precisions, compiled, and started by torchrun."""
+def our_contenders(sets: ImageSets, device: str, precisions: Sequence[str], ranks: Sequence[int]) -> list[Contender]:
+    """Return fidtool with its defaults, then in other precisions, and started by torchrun."""
     base = ["--device", device]
     found = [Contender(OURS, fidtool_command(sets, *base), fidtool_fid)]
     for precision in precisions:
         if precision != "fp32":
             command = fidtool_command(sets, *base, "--precision", precision)
             found.append(Contender(f"{OURS}, {precision}", command, fidtool_fid))
-    if compiled:
-        found.append(Contender(f"{OURS}, --compile", fidtool_command(sets, *base, "--compile"), fidtool_fid))
     for number in ranks:
         python, *rest = fidtool_command(sets, *base)
         torchrun = [python, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={number}", *rest]

@@ -1,15 +1,9 @@
-"""Small networks for ``--extractor``: two that take almost no time, and one that records when it first runs.
+"""Small networks for ``--extractor``, which take almost no time.
 
 fidtool compute REAL FAKE --extractor scripts/bench/networks.py:network
 """
 
 from __future__ import annotations
-
-import json
-import os
-import resource
-import time
-from pathlib import Path
 
 import torch
 from torch import nn
@@ -40,32 +34,9 @@ class SmallNetwork(nn.Module):
         return features
 
 
-class FirstPassRecorder(SmallNetwork):
-    """Writes the time of its first forward pass on images of one colour, and the peak memory until then.
-
-    The file is ``$FIRST_PASS/RANK.json``. The noise with which fidtool checks a network is not of one colour, so the
-    check is not recorded.
-    """
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """See `SmallNetwork.forward`."""
-        file = Path(os.environ["FIRST_PASS"]) / f"{os.environ.get('RANK', '0')}.json"
-        if not file.exists() and bool((x.amax((2, 3)) == x.amin((2, 3))).all()):
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-            draft = file.with_suffix(".tmp")
-            draft.write_text(json.dumps({"at": time.clock_gettime(time.CLOCK_BOOTTIME), "peak_bytes": peak}))
-            draft.rename(file)
-        return super().forward(x)
-
-
 def network() -> fidtool.Network:
     """Return the small network. Its input is in -1..1, the default of `fidtool.Network`."""
     return fidtool.Network(SmallNetwork(), input_size=INPUT_SIZE, feature_step=20)
-
-
-def first_pass() -> fidtool.Network:
-    """Return the network that records its first forward pass."""
-    return fidtool.Network(FirstPassRecorder(), input_size=INPUT_SIZE, feature_step=20)
 
 
 class PooledPixels(nn.Module):

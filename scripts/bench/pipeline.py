@@ -18,8 +18,8 @@ import numpy as np
 from PIL import Image
 
 from bench.images import ImageSets, Recipe, make_sets, photograph
-from bench.process import measure
-from bench.report import MIB, header, json_option, publish, table
+from bench.process import measure, other_version
+from bench.report import AGAINST, MIB, header, json_option, publish, table
 
 _PROGRAMS = str(Path(__file__).with_name("pipeline_programs.py"))
 _FEATURES = str(Path(__file__).with_name("programs.py"))
@@ -82,7 +82,8 @@ class Versions:
     """Runs each measurement with this version, and alternately with another one if there is one.
 
     Args:
-        against: folder that contains the other version's package ``fidtool``; None measures this version only.
+        against: the other version, a wheel or a folder; None measures this version only.
+        unpacked: empty folder into which a wheel is unpacked.
         repeats: number of runs with each version.
 
     Attributes:
@@ -90,10 +91,10 @@ class Versions:
         places: the folder of each version's package.
     """
 
-    def __init__(self, against: Path | None, repeats: int) -> None:
+    def __init__(self, against: Path | None, unpacked: Path, repeats: int) -> None:
         self._environments: dict[str, dict[str, str]] = {OWN: {}}
         if against is not None:
-            self._environments[OTHER] = {"PYTHONPATH": str(against.absolute())}
+            self._environments[OTHER] = other_version(against, unpacked)
         self._repeats = repeats
         self.rows: list[Row] = []
         self.places = {name: _asked(["version"], each)["fidtool"] for name, each in self._environments.items()}
@@ -219,8 +220,8 @@ PARTS: dict[str, Part] = {"decode": _decode, "memory": _memory, "iterable": _ite
 )
 @click.option(
     "--against",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Also measure the version of fidtool in this folder (the parent of its package), alternately.",
+    type=click.Path(exists=True, path_type=Path),
+    help=AGAINST,
 )
 @click.option("--folder", type=click.Path(file_okay=False, path_type=Path), help="Keep the files here for later runs.")
 @click.option("--repeats", type=click.IntRange(1), default=2, help="Runs with each version; medians are reported.")
@@ -251,8 +252,8 @@ def pipeline(
     """
     machine = header("cpu", f"pipeline: {', '.join(parts)}, {repeats} run(s) each")
     amounts = Amounts(small, medium, photos, features, workers or machine.cores, batch_size)
-    versions = Versions(against, repeats)
     with tempfile.TemporaryDirectory(prefix="fidtool-bench-") as temporary:
+        versions = Versions(against, Path(temporary) / "unpacked", repeats)
         place = folder or Path(temporary)
         place.mkdir(parents=True, exist_ok=True)
         for part in parts:

@@ -14,9 +14,11 @@ import sys
 import tempfile
 import threading
 import time
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import click
 
@@ -56,20 +58,38 @@ class Measured:
     peak_used_bytes: int | None = None
 
 
-def measure(command: Sequence[str], environment: dict[str, str] | None = None, used: bool = False) -> Measured:
+def other_version(path: Path, place: Path) -> dict[str, str]:
+    """Return the environment variables with which a process imports another version of fidtool.
+
+    Args:
+        path: a folder that contains the package, such as a checkout, or a wheel.
+        place: empty folder into which a wheel is unpacked.
+    """
+    if path.is_file():
+        with zipfile.ZipFile(path) as wheel:
+            wheel.extractall(place)
+        path = place
+    return {"PYTHONPATH": str(path.absolute())}
+
+
+def measure(
+    command: Sequence[str], environment: dict[str, str] | None = None, used: bool = False, folder: str | None = None
+) -> Measured:
     """Run ``command`` and wait until it exits.
 
     Args:
         command: program and arguments.
         environment: environment variables to add.
         used: sample ``peak_used_bytes``, which slows down processes with much memory a little.
+        folder: current folder of the process.
 
     Raises:
         click.ClickException: if the command fails, or needs less memory than this process.
     """
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         started, busy_before = time.perf_counter(), _busy_seconds()
-        process = subprocess.Popen(command, stdout=out, stderr=err, env={**os.environ, **(environment or {})})
+        variables = {**os.environ, **(environment or {})}
+        process = subprocess.Popen(command, stdout=out, stderr=err, env=variables, cwd=folder)
         tree = partial(_tree_memory, process.pid)
         allocated = partial(_used_memory, process.pid) if used else lambda: 0
         with (

@@ -1,13 +1,12 @@
 """Programs that the benchmarks run in subprocesses: ``python scripts/bench/programs.py NAME …``.
 
-``limits`` measures what the hardware allows, ``read`` reads and decodes a source, ``merge`` adds up statistics over
-ranks (run it with torchrun): these print JSON. ``features`` writes a statistics file.
+``limits`` measures what the hardware allows, and ``network`` the network alone: these print JSON. ``features`` writes a
+statistics file.
 """
 
 from __future__ import annotations
 
 import json
-import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,8 +15,7 @@ import click
 import numpy as np
 import torch
 
-from fidtool.distributed.launch import Launch, discover_here
-from fidtool.distributed.world import open_world
+from fidtool.distributed.launch import Launch
 from fidtool.features.device import Device, available_cores, choose_device
 from fidtool.features.extractor import ForwardThreads
 from fidtool.features.models.inception import Inception
@@ -28,7 +26,6 @@ from fidtool.images.batches import PlannedBatch, plan_batches
 from fidtool.images.decoded import DecodeOptions
 from fidtool.images.loader import LoadOptions, load
 from fidtool.sources.opening import open_images
-from fidtool.statistics.moments import ExactMoments
 
 _MATRIX = 4096
 _SHORT = 1.0
@@ -36,8 +33,6 @@ _SHORT = 1.0
 _COPIED = 256 * 2**20
 _DECODED = 100
 """Images to decode, per folder and per second of ``--seconds``: enough that the start of the workers hardly counts."""
-_READ_BATCH = 16
-_MERGES = 5
 
 
 @click.group()
@@ -61,6 +56,17 @@ def limits(folders: tuple[str, ...], name: str, precisions: tuple[str, ...], sec
         "copy_gigabytes": copy_gigabytes(device, seconds / 8),
     }
     print(json.dumps(found))
+
+
+@cli.command()
+@click.option("--device", "name", default="cpu")
+@click.option("--precision", default="fp32")
+@click.option("--batch-size", type=int, default=8)
+@click.option("--seconds", type=float, default=10.0)
+def network(name: str, precision: str, batch_size: int, seconds: float) -> None:
+    """Measure the network alone."""
+    rate = network_rate(choose_device(name, Launch()), precision, batch_size, seconds)
+    print(json.dumps({"images_per_second": rate}))
 
 
 def _until(seconds: float, work: Callable[[], Any], finish: Callable[[], None]) -> float:
@@ -137,41 +143,6 @@ def copy_gigabytes(device: Device, seconds: float) -> dict[str, float]:
         copy = lambda: there.copy_(pinned, non_blocking=True)  # noqa: E731
         found["to the GPU"] = _COPIED * _until(seconds, copy, _finisher(device)) / 1e9
     return found
-
-
-@cli.command()
-@click.argument("source")
-@click.argument("workers", type=int)
-def read(source: str, workers: int) -> None:
-    """Read and decode all images of SOURCE with WORKERS processes, as a rank does; no network runs."""
-    started = time.perf_counter()
-    images = open_images(source).draw(None, 0)
-    listed = time.perf_counter()
-    batches = [PlannedBatch(number, indices) for number, indices in enumerate(plan_batches(images, _READ_BATCH))]
-    count = 0
-    for batch in load(images, batches, LoadOptions(DecodeOptions(records=True), workers)):
-        if batch.failure is not None:
-            raise SystemExit(batch.failure.message)
-        count += len(batch.sizes)
-    print(json.dumps({"images": count, "list_seconds": listed - started, "seconds": time.perf_counter() - listed}))
-
-
-@cli.command()
-@click.argument("dims", type=int)
-def merge(dims: int) -> None:
-    """Add up the statistics of DIMS dimensions over the ranks several times."""
-    with open_world(discover_here()) as world:
-        seconds = []
-        for _ in range(_MERGES):
-            moments = ExactMoments(dims, 18)
-            moments.add(torch.ones(8, dims))
-            moments.flush()
-            world.gather(None)  # a barrier: all ranks start at the same time
-            started = time.perf_counter()
-            moments.merge(world)
-            seconds.append(time.perf_counter() - started)
-        if world.rank == 0:
-            print(json.dumps({"ranks": world.size, "seconds": statistics.median(seconds), "bytes": 8 * dims**2}))
 
 
 @cli.command()

@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 import click
 
 MIB = 2**20
+AGAINST = "Also measure another version of fidtool, alternately: a wheel, or the folder that contains its package."
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 SMALL_NETWORK = f"{Path(__file__).with_name('networks.py')}:network"
 """Value of ``--extractor`` for a network that takes almost no time."""
 LOAD_ALLOWED = 0.5
@@ -60,17 +62,6 @@ class TargetFile(click.Path):
 def json_option(function: Command) -> Command:
     """The option ``--json FILE``."""
     return click.option("--json", "json_file", type=TargetFile(), help="Also write all measurements as JSON.")(function)
-
-
-def small_network_option(function: Command) -> Command:
-    """The option ``--small-network``."""
-    text = "Use a network of 64 features that takes almost no time."
-    return click.option("--small-network", is_flag=True, help=text)(function)
-
-
-def network_arguments(small_network: bool) -> list[str]:
-    """Arguments of ``fidtool compute`` for ``--small-network``."""
-    return ["--extractor", SMALL_NETWORK] if small_network else []
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,6 @@ import torch
 from PIL import Image
 
 from fidtool.features.models.inception_weights import offline_path
-from support.command_line import frechet
 from support.places import ROOT, SCRIPTS
 from support.processes import PATIENCE
 
@@ -38,36 +35,54 @@ def bench(environment: dict[str, str], folder: Path, *arguments: str) -> tuple[i
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory is defined differently by other kernels")
-def test_memory_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
-    status, stdout, document = bench(environment, tmp_path, "memory", "--small", "20", "--large", "40")
-    assert document["benchmark"] == "memory"
+def test_growth_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
+    status, stdout, document = bench(environment, tmp_path, "growth", "--count", "20", "--count", "40")
+    assert document["benchmark"] == "growth"
     results = document["results"]
     assert [run["images"] for run in results["runs"]] == [20, 40]
     for run in results["runs"]:
         # More than an interpreter needs: it is the memory of fidtool and not that of the benchmark.
         assert 100 * 2**20 < run["peak_bytes"] < 8 * 2**30
         assert run["fid"] > 0
+        assert 0 < run["extract"] < run["seconds"]
     assert results["ratio"] == pytest.approx(1.0, abs=0.5)
     assert results["pass"] is (results["ratio"] <= results["allowed_ratio"])
     assert status == (0 if results["pass"] else 1)
     assert ("PASS: " if results["pass"] else "FAIL: ") in stdout
 
 
+def zipped_package(folder: Path) -> Path:
+    """Return a file with the package, like a wheel."""
+    shutil.copytree(ROOT / "fidtool", folder / "copy" / "fidtool", ignore=shutil.ignore_patterns("__pycache__"))
+    return Path(shutil.make_archive(str(folder / "wheel"), "zip", folder / "copy"))
+
+
 @pytest.mark.slow
 def test_end_to_end_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
-    """Another tool, mixed sizes, two ranks: one run each, with the limits and a chart."""
+    """Another tool, a wheel, mixed sizes, two ranks: one run each, with the limits and a chart."""
     if offline_path() is None:
         pytest.skip("needs fidtool[offline]")
     arguments = ["end-to-end", "--count", "8", "--side", "0", "--tool", "torchmetrics", "--num-workers", "0"]
-    arguments += ["--ranks", "2", "--limit-seconds", "0.1", "--plot", "speed.png", "--device", "cpu"]
+    arguments += [
+        "--against",
+        str(zipped_package(tmp_path)),
+        "--ranks",
+        "2",
+        "--limit-seconds",
+        "0.1",
+        "--plot",
+        "speed.png",
+        "--device",
+        "cpu",
+    ]
     status, stdout, document = bench(environment, tmp_path, *arguments)
     assert status == 0
     results = document["results"]
-    ours, ranks, peer = results["tools"]
-    assert [ours["tool"], ranks["tool"], peer["tool"]] == [
-        *("fidtool", "fidtool, torchrun, 2 ranks", "torchmetrics, 0 workers")
+    ours, other, ranks, peer = results["tools"]
+    assert [each["tool"] for each in results["tools"]] == [
+        *("fidtool", "fidtool, other version", "fidtool, torchrun, 2 ranks", "torchmetrics, 0 workers")
     ]
-    assert ours["fid"] == ranks["fid"], "bitwise equal at any world size"
+    assert ours["fid"] == other["fid"] == ranks["fid"], "bitwise equal at any world size"
     assert ours["fid"] != peer["fid"], "it uses a different protocol"
     assert peer["fidtool_relative_difference"] < 0.2
     assert results["speed_ratio"] == peer["median_seconds"] / ours["median_seconds"]
@@ -81,17 +96,25 @@ def test_end_to_end_benchmark(environment: dict[str, str], tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_profile_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
+def test_gpu_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
+    """On the CPU."""
     if offline_path() is None:
         pytest.skip("needs fidtool[offline]")
-    status, stdout, document = bench(environment, tmp_path, "profile", "--device", "cpu", "--passes", "1")
+    arguments = ["gpu", "--device", "cpu", "--precision", "fp32", "--batch-size", "1", "--batch-size", "2"]
+    status, stdout, document = bench(environment, tmp_path, *arguments, "--seconds", "0.1")
     assert status == 0
-    results = document["results"]
-    longest = results["operations"][0]
-    assert "conv" in longest["operation"], "most of Inception is convolutions"
-    assert longest["calls"] >= 94
-    assert longest["milliseconds"] == max(each["milliseconds"] for each in results["operations"]) > 0
-    assert "images/s" in stdout
+    assert [(each["precision"], each["batch_size"]) for each in document["results"]] == [("fp32", 1), ("fp32", 2)]
+    assert all(each["images_per_second"] > 0 for each in document["results"])
+    assert "MiB on the GPU" in stdout
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a CUDA device")
+def test_the_gpu_benchmark_needs_a_gpu_or_a_device(environment: dict[str, str], tmp_path: Path) -> None:
+    command = [sys.executable, str(SCRIPTS / "bench"), "gpu"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment, cwd=tmp_path)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("Error: torch finds no GPU")
 
 
 @pytest.mark.parametrize(
@@ -117,70 +140,10 @@ def test_a_benchmark_rejects_mistakes_before_it_starts(
 
 
 @pytest.mark.slow
-def test_decoders_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
-    arguments = ["decoders", "--count", "4", "--side", "40", "--seconds", "0.05"]
-    status, stdout, document = bench(environment, tmp_path, *arguments)
-    assert status == 0
-    found = {entry["decoder"]: entry for entry in document["results"]}
-    assert found["Pillow"]["equal"] == 1
-    assert found["Pillow"]["milliseconds"] > 0
-    assert "Pillow's pixels" in stdout
-
-
-@pytest.mark.slow
-def test_scale_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
-    arguments = ["scale", "--count", "8", "--count", "200", "--check", "100", "--merge-ranks", "2", "--ranks", "1"]
-    status, stdout, document = bench(environment, tmp_path, *arguments, "--ranks", "64", "--images", "1000000")
-    assert status == 0
-    results = document["results"]
-    assert [run["images"] for run in results["runs"]] == [8, 200, 100]
-    lines = [results["model"][part] for part in ("alone", "pipeline")]
-    assert results["predicted_seconds"] == pytest.approx(sum(line["fixed"] + 100 * line["each"] for line in lines))
-    one, many = results["far"]
-    assert (one["pipeline_seconds"], many["pipeline_seconds"]) == (500.0, 500.0 / 64)
-    assert one["alone_seconds"] == many["alone_seconds"], "rank zero's own work is not shared"
-    assert results["merges"][0]["bytes"] == 8 * 2048**2
-    assert "each of 64 ranks sends 63 MiB" in stdout
-
-
-@pytest.mark.slow
-def test_metrics_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
-    status, stdout, document = bench(environment, tmp_path, "metrics", "--count", "24", "--small-network")
-    assert status == 0, "no image goes through the network twice"
-    runs = document["results"]["runs"]
-    assert {name: run["images_computed"] for name, run in runs.items()} == {"fid": 24, "fid,kid,prdc": 24}
-    assert frechet(runs["fid"]) == frechet(runs["fid,kid,prdc"])
-    assert "compared with FID alone: " in stdout
-
-
-@pytest.mark.slow
-def test_diagnosis_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
-    arguments = ("diagnosis", "--count", "8", "--side", "32", "--repeats", "1", "--small-network")
-    status, stdout, document = bench(environment, tmp_path, *arguments)
-    results = document["results"]
-    assert status == (0 if results["own_share"] <= 0.05 else 1)
-    assert results["runs"]["without"]["diagnosis"] == 0 < results["runs"]["with the diagnosis"]["diagnosis"]
-    assert 0 < results["seconds_a_record"] < results["own_share"] * results["runs"]["with the diagnosis"]["seconds"]
-    assert "of the run" in stdout
-
-
-@pytest.mark.slow
-def test_features_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
-    status, stdout, document = bench(environment, tmp_path, "features", "--count", "30", "--dims", "6")
-    assert status == 0
-    results = document["results"]
-    assert (document["benchmark"], results["images_computed"]) == ("features", 0)
-    assert {"kid", "prdc", "distance"} <= set(results["phases"])
-    assert {"fd_6", "kid_6", "precision_6", "coverage_6"} <= set(results["metrics"])
-    assert 0 < results["metrics"]["precision_6"] <= 1, "two samples of one distribution"
-    assert "fid,kid,prdc" in stdout
-
-
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
 def test_pipeline_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
     """Against a copy of the package: each quantity is measured with both versions."""
-    shutil.copytree(ROOT / "fidtool", tmp_path / "copy" / "fidtool", ignore=shutil.ignore_patterns("__pycache__"))
+    zipped_package(tmp_path)
     arguments = ["pipeline", "--small", "4", "--medium", "4", "--photos", "4", "--features", "20", "--repeats", "1"]
     status, stdout, document = bench(environment, tmp_path, *arguments, "--workers", "1", "--against", "copy")
     assert status == 0
@@ -201,31 +164,6 @@ def test_pipeline_benchmark_rejects_the_same_version(environment: dict[str, str]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment, cwd=tmp_path)
     assert done.returncode == 2
     assert "is the same version" in done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(find_spec("pytorch_fid") is None, reason="needs pytorch-fid, of the extra 'test'")
-def test_distance_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
-    status, stdout, document = bench(environment, tmp_path, "distance", "--dims", "64", "--repeats", "2")
-    assert status == 0
-    assert document["settings"] == {"dims": 64, "samples": 6000, "repeats": 2}
-    results = document["results"]
-    assert [tool["tool"] for tool in results["tools"]] == ["fidtool", "pytorch-fid"]
-    for tool in results["tools"]:
-        assert len(tool["seconds"]) == 2
-        assert all(seconds > 0 for seconds in tool["seconds"])
-        assert 0 < tool["distance"] < 100
-    assert results["relative_difference"] < 1e-9
-    assert results["fidtool_threads"] >= 1
-    assert math.isfinite(results["speed_ratio"])
-    assert "times as fast as pytorch-fid" in stdout
-
-
-def test_distance_benchmark_rejects_singular_covariances(environment: dict[str, str], tmp_path: Path) -> None:
-    command = [sys.executable, str(SCRIPTS / "bench"), "distance", "--dims", "64", "--samples", "64"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment, cwd=tmp_path)
-    assert done.returncode == 2
-    assert "--samples must be more than --dims" in done.stderr
 
 
 def test_images_are_reused_and_other_files_are_not_changed(environment: dict[str, str], tmp_path: Path) -> None:

@@ -1,1 +1,0 @@
-"""Comparison of two versions of fidtool: the modules behind ``python scripts/compare``."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -53,7 +54,7 @@ def gpu(
     sys.exit(1 if any("error" in entry for entry in results) else 0)
 
 
-def _rate(options: list[str]) -> dict[str, float | str | None]:
+def _rate(options: list[str]) -> dict[str, Any]:
     """Return the images/s and the peak memory of the device in bytes, or the error."""
     try:
         measured = measure([sys.executable, _PROGRAM, "network", *options])

@@ -57,6 +57,7 @@ def test_a_run_has_the_same_bits_again_and_with_two_ranks(
 @pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"])
 def test_a_reduced_precision_is_on_record(compute: Callable[..., fidtool.Evaluation], precision: str) -> None:
     exact, found = compute(), compute(precision=precision)
+    assert compute(precision=precision, num_workers=2).fid == found.fid
     assert (exact.run.precision, found.run.precision) == ("fp32", precision)
     assert found.fid != exact.fid
     assert found.fid == pytest.approx(exact.fid, rel=0.05)

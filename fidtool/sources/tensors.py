@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import io
 import json
-import pickle
 import time
 import zipfile
 import zlib
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import IO, Any, BinaryIO, ClassVar
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from fidtool.errors import InputError
+from fidtool.safe_pickle import CheckedReader, NotDataError, SafeUnpickler
 from fidtool.sources.archives import body_start
 from fidtool.sources.arrays import (
     BFLOAT16,
@@ -228,12 +227,12 @@ def _record(info: zipfile.ZipInfo, handle: BinaryIO) -> bytes:
     return data
 
 
-def _views(text: IO[bytes], name: str) -> dict[str, _View]:
+def _views(text: BinaryIO, name: str) -> dict[str, _View]:
     try:
-        value = _Unpickler(text).load()
-    except pickle.UnpicklingError as error:
+        value = _Unpickler(CheckedReader(text), _KNOWN).load()
+    except NotDataError as error:
         raise InputError(
-            f"{name} contains {error}; Python objects are not loaded, because loading them can run code:",
+            f"{name} is not read: {error}. Python objects are not loaded, because loading them can run code:",
             "save a tensor of the images or a dict of tensors",
         ) from None
     if isinstance(value, _View):
@@ -243,44 +242,13 @@ def _views(text: IO[bytes], name: str) -> dict[str, _View]:
     raise InputError(f"{name} contains a {type(value).__name__}:", "save one tensor of all images, torch.stack(images)")
 
 
-_PythonUnpickler: Any = pickle._Unpickler
-"""The pure Python unpickler, in which single opcodes can be replaced."""
-_SETITEM, _SETITEMS = pickle.SETITEM[0], pickle.SETITEMS[0]
-_UNUSED = {pickle.EMPTY_SET[0], pickle.ADDITEMS[0], pickle.FROZENSET[0], pickle.DICT[0]}
-"""Opcodes that do not occur in torch's files."""
-
-
-class _Unpickler(_PythonUnpickler):  # type: ignore[misc]
-    """Reads tensors written by torch.save, and calls only the functions below.
-
-    Keys of dicts must be strings or numbers: a few bytes suffice to create nested tuples whose hash or comparison would
-    take forever.
-    """
-
-    def _setitem(self) -> None:
-        _check_keys(self.stack[-2:-1])
-        _PythonUnpickler.dispatch[_SETITEM](self)
-
-    def _setitems(self) -> None:
-        _check_keys(self.stack[::2])
-        _PythonUnpickler.dispatch[_SETITEMS](self)
-
-    dispatch: ClassVar[dict[int, Any]] = {
-        **{step: work for step, work in _PythonUnpickler.dispatch.items() if step not in _UNUSED},
-        **{_SETITEM: _setitem, _SETITEMS: _setitems},
-    }
+class _Unpickler(SafeUnpickler):
+    """Reads tensors written by torch.save."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Returns the function or name for a class in the pickle.
-
-        Raises:
-            pickle.UnpicklingError: if the class is not needed for tensors.
-        """
-        if (module, name) in _KNOWN:
-            return _KNOWN[module, name]
         if module == "torch" and name.endswith("Storage"):
             return name
-        raise pickle.UnpicklingError(f"a {module}.{name}")
+        return super().find_class(module, name)
 
     def persistent_load(self, reference: Any) -> _Storage:
         """Returns a storage from its description in the pickle."""
@@ -288,16 +256,6 @@ class _Unpickler(_PythonUnpickler):  # type: ignore[misc]
         if not isinstance(kind, str) or not isinstance(record, str):
             raise ValueError("a storage has an invalid description")
         return _Storage(record, kind)
-
-
-def _check_keys(keys: Sequence[object]) -> None:
-    for key in keys:
-        if not isinstance(key, (str, int, float)):
-            raise pickle.UnpicklingError(f"a dict with a key of type {type(key).__name__}")
-
-
-def _ordered(*_: object) -> OrderedDict[Any, Any]:
-    return OrderedDict()  # the pickle adds the items afterwards
 
 
 def _tensor(storage: _Storage, offset: int, shape: Sequence[int], strides: Sequence[int], *_: object) -> _View:
@@ -311,6 +269,6 @@ def _parameter(view: _View, *_: object) -> _View:
 _KNOWN = {
     ("torch._utils", "_rebuild_tensor_v2"): _tensor,
     ("torch._utils", "_rebuild_parameter"): _parameter,
-    ("collections", "OrderedDict"): _ordered,
+    ("collections", "OrderedDict"): lambda *_: {},
     ("torch", "Size"): tuple,
 }

@@ -53,8 +53,8 @@ from fidtool.statistics.named_arrays import (
     kind_of,
     known_layout,
     pickle_in,
+    read_pickle,
 )
-from fidtool.statistics.pickles import read_pickle
 from fidtool.statistics.set_statistics import Statistics
 
 _SUFFIXES = {FEATURES: "", SPATIAL: "_s", EMBEDDING: "_embedding"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import io
 import zipfile
@@ -14,11 +13,10 @@ from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError, option
+from fidtool.safe_pickle import NotDataError, begins_like_pickle, load_data
 from fidtool.sources.archives import first_member
-from fidtool.sources.contents import Files
+from fidtool.sources.contents import Files, StoreError, message_of
 from fidtool.statistics.feature_buffer import Features, read_features, store_features
-from fidtool.statistics.pickled_arrays import PickledArray
-from fidtool.statistics.pickles import begins_like_pickle, read_pickle
 
 NPZ, ZIP, NPY, PICKLE, TORCH = "npz", "zip", "npy", "pickle", "torch"
 HEAD = 512
@@ -58,82 +56,69 @@ def kind_of(head: bytes) -> str:
     return PICKLE if begins_like_pickle(head) else ""
 
 
-class NamedArrays(abc.ABC):
-    """Arrays that are read when they are needed.
+class NamedArrays:
+    """Arrays by name, which an archive reads when they are needed.
 
-    Attributes:
-        names: names of the arrays.
+    Args:
+        arrays: an ``.npz`` archive, or the arrays, numbers and lists of arrays in a pickled dict. A list is one array,
+            divided by its first axis.
         writer: the tool that wrote them, if the file as a whole shows it; empty otherwise.
     """
 
-    names: Collection[str]
-    writer = ""
+    def __init__(self, arrays: NpzFile | Mapping[str, Any], writer: str = "") -> None:
+        self._arrays, self.writer = arrays, writer
+        self.names: Collection[str] = [*arrays]
 
-    @abc.abstractmethod
     def array(self, name: str) -> NDArray[Any]:
         """Returns an array.
 
         Raises:
-            ValueError: if it is damaged.
+            ValueError: if it is damaged or a list of arrays.
         """
-
-    @abc.abstractmethod
-    def rows(self, name: str) -> Features:
-        """Returns feature vectors, see `fidtool.statistics.feature_buffer.read_features`.
-
-        Raises:
-            ValueError, RunError: see there.
-        """
-
-
-class NpzArrays(NamedArrays):
-    """The arrays in an ``.npz`` archive."""
-
-    def __init__(self, archive: NpzFile) -> None:
-        self._archive = archive
-        self.names = archive.files
-
-    def array(self, name: str) -> NDArray[Any]:
-        found: NDArray[Any] = self._archive[name]
-        return found
-
-    def rows(self, name: str) -> Features:
-        return read_features(self._archive, name)
-
-
-class PickledArrays(NamedArrays):
-    """The arrays and numbers in a pickled dict; a list of arrays is one array, divided by its first axis.
-
-    Args:
-        values: the dict.
-        handle: the file.
-        writer: see `NamedArrays`.
-    """
-
-    def __init__(self, values: Mapping[Any, Any], handle: BinaryIO, writer: str = "") -> None:
-        self._values = arrays_of(values)
-        self._handle, self.writer = handle, writer
-        self.names = [*self._values]
-
-    def array(self, name: str) -> NDArray[Any]:
-        value = self._values[name]
+        value = self._arrays[name]
         if isinstance(value, list):
             raise ValueError(f"{name} is a list of arrays")
-        return value.read(self._handle) if isinstance(value, PickledArray) else np.asarray(value)
+        return np.asarray(value)
 
     def rows(self, name: str) -> Features:
-        value = self._values[name]
-        parts = value if isinstance(value, list) else [value]
+        """Returns feature vectors: float32 array of shape (n, dims), mapped from an unnamed file if it is large.
+
+        Raises:
+            ValueError: if the array does not have this form, is damaged or contains values that are not finite.
+            RunError: if there is not enough space.
+        """
+        if isinstance(self._arrays, NpzFile):
+            return read_features(self._arrays, name)
+        value = self._arrays[name]
+        parts = value if isinstance(value, list) else [np.asarray(value)]
         shapes = [each.shape for each in parts]
         dims = {shape[1:] for shape in shapes}
         if any(len(shape) != 2 or 0 in shape for shape in shapes) or len(dims) > 1:
             shown = ", ".join(map(str, dict.fromkeys(shapes)))
             raise ValueError(f"{name} has the shape {shown}; it should contain one row of equal length per image")
-        if any(each.dtype is None or each.dtype.kind != "f" for each in parts):
+        if any(each.dtype.kind != "f" for each in parts):
             raise ValueError(f"{name} has dtype {parts[0].dtype}; it should contain floats")
         ((length,),) = dims
-        count = sum(shape[0] for shape in shapes)
-        return store_features(name, count, length, (each.read(self._handle) for each in parts))
+        return store_features(name, sum(shape[0] for shape in shapes), length, parts)
+
+
+def read_pickle(path: str, handle: BinaryIO) -> Any:
+    """Reads the numbers, strings and arrays in a pickle, see `fidtool.safe_pickle.load_data`.
+
+    Raises:
+        InputError: if the pickle contains anything else or is damaged.
+    """
+    try:
+        return load_data(handle)
+    except NotDataError as error:
+        raise InputError(
+            f"{path} is a pickle and {error}: objects in pickles are never loaded, because loading them can run code",
+            "write mu and sigma as float64 arrays with numpy.savez",
+        ) from None
+    except (StoreError, OSError, MemoryError):
+        raise
+    except Exception as error:  # invalid arguments raise many kinds of exceptions
+        raise InputError(f"{path} is a damaged pickle: {message_of(error)}", "copy or create it again") from None
 
 
 def known_layout(names: Collection[str]) -> tuple[str, ...]:
@@ -148,8 +133,8 @@ def arrays_of(values: Mapping[Any, Any]) -> dict[str, Any]:
 
 def _is_array(value: Any) -> bool:
     if isinstance(value, list):
-        return bool(value) and all(isinstance(each, PickledArray) for each in value)
-    return isinstance(value, (PickledArray, int, float))
+        return bool(value) and all(isinstance(each, np.ndarray) for each in value)
+    return isinstance(value, (np.ndarray, int, float))
 
 
 def entries_of(value: Any) -> dict[str, Mapping[Any, Any]]:
@@ -188,7 +173,7 @@ def open_arrays(path: str, files: Files, extractor: str, entry: str) -> Iterator
                 f"{path} names a part of a file that is no pickle of several statistics:", f"omit :{entry}"
             )
         with np.load(handle, allow_pickle=False) as archive:
-            yield NpzArrays(archive)
+            yield NamedArrays(archive)
 
 
 def pickle_in(handle: BinaryIO) -> BinaryIO:
@@ -205,19 +190,19 @@ def pickle_in(handle: BinaryIO) -> BinaryIO:
         return io.BytesIO(archive.read(info))
 
 
-def _pickled(path: str, handle: BinaryIO, extractor: str, entry: str) -> PickledArrays:
+def _pickled(path: str, handle: BinaryIO, extractor: str, entry: str) -> NamedArrays:
     value = read_pickle(path, handle)
     if not isinstance(value, dict):
         raise InputError(f"{path} is a pickle of a {type(value).__name__}; a statistics file has a dict of arrays")
     entries = entries_of(value)
     if not entries and not entry:
-        return PickledArrays(value, handle)
+        return NamedArrays(arrays_of(value))
     of_edm2 = _OF_INCEPTION in entries or any(name.startswith(_OF_OTHERS) for name in entries)
     chosen = entry or (_of_network(path, entries, extractor) if of_edm2 else _only(path, entries))
     if chosen not in entries:
         raise InputError(f"{path}: the file has no statistics named {chosen}; {_listed(entries)}")
     counted = {"count": value["num_images"]} if isinstance(value.get("num_images"), int) else {}
-    return PickledArrays({**entries[chosen], **counted}, handle, _EDM2.format(chosen) if of_edm2 else "")
+    return NamedArrays(arrays_of({**entries[chosen], **counted}), _EDM2.format(chosen) if of_edm2 else "")
 
 
 def _of_network(path: str, entries: Collection[str], extractor: str) -> str:

@@ -26,6 +26,7 @@ ORDER = [
     "user_code",
     "console",
     "torch_internals",
+    "safe_pickle",
     "distributed",
     "seeds",
     "sources",

@@ -1,0 +1,239 @@
+"""Pickles read without running anything that they name: numbers, strings and NumPy arrays in lists, tuples and dicts.
+
+A pickle is a program, and Python's own loader imports and calls whatever it names. Here, a name stands for one of a few
+functions, which check their arguments, and opcodes that make other objects are refused.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Callable, Iterator, Mapping
+from math import prod
+from typing import Any, BinaryIO, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MOST_READS = 4_000_000
+"""Largest number of opcodes and arguments. Statistics take a few thousand."""
+_DEEPEST = 32
+"""Largest number of containers inside each other."""
+_SHOWN = 80
+"""Maximum number of characters of a name in a message."""
+_DTYPE = re.compile(r"b1|[iufc][0-9]{1,2}|[SU][1-9][0-9]{0,5}")
+"""What NumPy writes for the dtypes of numbers, booleans and strings."""
+_BEGINNING = re.compile(rb"\x80[\x00-\x0f]|\(d[pSV]|\}[q(]|ccollections\nOrderedDict\n", re.DOTALL)
+
+
+class NotDataError(Exception):
+    """The pickle contains something that is not data; the message says what."""
+
+
+def begins_like_pickle(head: bytes) -> bool:
+    """Returns whether a file with these first bytes is a pickle: of any object, or before protocol 2 of a dict."""
+    return _BEGINNING.match(head) is not None
+
+
+def load_data(handle: BinaryIO) -> Any:
+    """Reads the pickle that a file consists of, of any protocol, also one written by Python 2.
+
+    Raises:
+        NotDataError: if it contains anything else than numbers, strings, None and arrays in lists, tuples and dicts.
+        Exception: of any kind, if it is damaged, nested too deeply or followed by other data.
+    """
+    reader = CheckedReader(handle)
+    value = SafeUnpickler(reader).load()
+    if reader.left:
+        raise ValueError(f"{reader.left} bytes follow its end")
+    _check_depth(value)
+    return value
+
+
+def _check_depth(value: Any) -> None:
+    """Refuses data that are nested too deeply or contain themselves."""
+    level = [value]
+    for _ in range(_DEEPEST):
+        inside = (child for each in level for child in _children(each))
+        # A container counts once a level: a few bytes suffice to refer to one a billion times.
+        level = list({id(child): child for child in inside if isinstance(child, (list, tuple, dict))}.values())
+        if not level:
+            return
+    raise ValueError("its data are nested too deeply")
+
+
+def _children(value: Any) -> Iterator[Any]:
+    return iter(value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ())
+
+
+class CheckedReader:
+    """Reads a file without requesting more bytes than it has, because they would be allocated before they are read."""
+
+    def __init__(self, handle: BinaryIO) -> None:
+        self._handle = handle
+        self._reads = 0
+        self.left = handle.seek(0, 2)
+        handle.seek(0)
+
+    def read(self, count: int) -> bytes:
+        self._reads += 1
+        if self._reads > _MOST_READS:
+            raise ValueError(f"it has more than {_MOST_READS} opcodes")
+        if not 0 <= count <= self.left:
+            raise EOFError(f"it ends early: it needs {count} bytes, and {self.left} are left")
+        self.left -= count
+        return self._handle.read(count)
+
+    def readline(self) -> bytes:
+        line = self._handle.readline()
+        self.left -= len(line)
+        return line
+
+
+def _shown(value: Any) -> str:
+    text = value if isinstance(value, str) else f"an object of type {type(value).__name__}"
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:_SHOWN])
+
+
+class _Dtype:
+    """A dtype in a pickle, whose byte order is stated after its name."""
+
+    def __init__(self, name: Any, *_: Any) -> None:
+        if not isinstance(name, str) or not _DTYPE.fullmatch(name):
+            raise NotDataError(f"it has an array of dtype {_shown(name)}, which is no number or string")
+        self.dtype = np.dtype(name)
+
+    def build(self, version: Any, order: Any, *parts: Any) -> None:
+        # After the byte order come the three parts of a structured dtype, which others lack, size, alignment and flags.
+        if version != 3 or len(parts) != 6 or any(each is not None for each in parts[:3]):
+            raise NotDataError(f"it has a dtype {self.dtype} with fields or metadata")
+        self.dtype = self.dtype.newbyteorder(order)
+
+
+def _new_array(kind: Any, *_: Any) -> NDArray[Any]:
+    # The other arguments are those of an empty array; BUILD supplies the content.
+    if kind != _NDARRAY:
+        raise NotDataError(f"it has an array of the kind {_shown(kind)}")
+    return np.empty(0)
+
+
+def _array(data: Any, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
+    if not isinstance(dtype, _Dtype) or not isinstance(shape, tuple) or any(type(side) is not int for side in shape):
+        raise ValueError("an array has no dtype or no shape")
+    content = data.encode("latin-1") if isinstance(data, str) else data  # Python 2 had no other bytes
+    if not isinstance(content, (bytes, bytearray)) or order not in ("C", "F") or min(shape, default=0) < 0:
+        raise ValueError(f"an array of shape {shape} has {_shown(data)} for its elements, in order {_shown(order)}")
+    if prod(shape) * dtype.dtype.itemsize != len(content):
+        raise ValueError(f"an array of shape {shape} and dtype {dtype.dtype} has {len(content)} bytes")
+    flat = np.frombuffer(content, dtype.dtype) if content else np.empty(0, dtype.dtype)
+    return flat.reshape(shape, order=order)
+
+
+def _scalar(dtype: Any, data: Any) -> Any:
+    return _array(data, dtype, (), "C").item()
+
+
+def _encoded(text: str, encoding: str) -> bytes:
+    if encoding not in ("latin1", "latin-1"):
+        raise ValueError(f"bytes are encoded in {_shown(encoding)}")
+    return text.encode("latin-1")
+
+
+_NDARRAY = "numpy.ndarray"
+"""Stands for the class, which must not be called."""
+_NUMPY = ("numpy.core", "numpy._core")
+"""Its internal package in versions 1 and 2."""
+_NAMES: Mapping[tuple[str, str], Any] = {
+    **{(f"{package}.multiarray", "_reconstruct"): _new_array for package in _NUMPY},
+    **{(f"{package}.multiarray", "scalar"): _scalar for package in _NUMPY},
+    **{(f"{package}.numeric", "_frombuffer"): _array for package in _NUMPY},
+    ("numpy", "ndarray"): _NDARRAY,
+    ("numpy", "dtype"): _Dtype,
+    ("_codecs", "encode"): _encoded,
+    ("__builtin__", "bytes"): lambda: b"",
+    ("collections", "OrderedDict"): lambda: {},
+}
+"""What stands for each name that a pickle may contain. Nothing is imported by its name."""
+
+
+def _check_keys(keys: list[Any]) -> None:
+    for key in keys:
+        # A few bytes suffice for nested tuples whose hash or comparison would take forever.
+        if not isinstance(key, (str, bytes, int, float, type(None))):
+            raise NotDataError(f"it has a dict with a key of type {type(key).__name__}")
+
+
+# Not the unpickler in C, which allocates a memo as large as the largest index in it.
+_PythonUnpickler: Any = pickle._Unpickler
+_REFUSED = (
+    *(pickle.INST, pickle.OBJ, pickle.NEWOBJ, pickle.NEWOBJ_EX, pickle.EXT1, pickle.EXT2, pickle.EXT4),
+    *(pickle.EMPTY_SET, pickle.ADDITEMS, pickle.FROZENSET, pickle.PERSID, pickle.NEXT_BUFFER, pickle.READONLY_BUFFER),
+    *(pickle.POP, pickle.POP_MARK),
+)
+"""Opcodes that make objects, and ones that data do not need."""
+
+
+class SafeUnpickler(_PythonUnpickler):  # type: ignore[misc]
+    """Reads a pickle, and calls only known functions.
+
+    Args:
+        file: its bytes; ``read`` must check lengths, which the pickle states.
+        names: what stands for each name (module and attribute) that it may contain.
+    """
+
+    def __init__(self, file: Any, names: Mapping[tuple[str, str], Any] = _NAMES) -> None:
+        super().__init__(file, encoding="latin-1")
+        self._names = names
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in self._names:
+            raise NotDataError(f"it names {_shown(f'{module}.{name}')}, which is not data")
+        return self._names[module, name]
+
+    def persistent_load(self, _: Any) -> Any:
+        raise NotDataError("it refers to data outside of it")
+
+    def _refuse(self) -> None:
+        raise NotDataError("it has an opcode that numbers, strings and arrays do not need")
+
+    def _frame(self) -> None:
+        self.read(8)  # the size is only a hint for buffers; without frames, every read is checked
+
+    def _bytearray(self) -> None:
+        # The usual function allocates the stated length before it reads.
+        self.append(self.read(int.from_bytes(self.read(8), "little")))
+
+    def _dict(self) -> None:
+        _check_keys(self.stack[::2])
+        _PythonUnpickler.dispatch[pickle.DICT[0]](self)
+
+    def _set_item(self) -> None:
+        _check_keys(self.stack[-2:-1])
+        _PythonUnpickler.dispatch[pickle.SETITEM[0]](self)
+
+    def _set_items(self) -> None:
+        _check_keys(self.stack[::2])
+        _PythonUnpickler.dispatch[pickle.SETITEMS[0]](self)
+
+    def _build(self) -> None:
+        # The usual function sets the attributes of any object.
+        state, target = self.stack.pop(), self.stack[-1]
+        if not isinstance(target, (_Dtype, np.ndarray)):
+            raise NotDataError(f"it sets the state of {_shown(target)}")
+        if isinstance(target, _Dtype):
+            target.build(*state)
+        else:
+            _, shape, dtype, by_column, data = state
+            made = _array(data, dtype, shape, "F" if by_column else "C")
+            target.__setstate__((1, made.shape, made.dtype, bool(by_column), made.tobytes("A")))
+
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
+        **_PythonUnpickler.dispatch,
+        **dict.fromkeys((opcode[0] for opcode in _REFUSED), _refuse),
+        pickle.FRAME[0]: _frame,
+        pickle.BYTEARRAY8[0]: _bytearray,
+        pickle.DICT[0]: _dict,
+        pickle.SETITEM[0]: _set_item,
+        pickle.SETITEMS[0]: _set_items,
+        pickle.BUILD[0]: _build,
+    }

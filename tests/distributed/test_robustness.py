@@ -1,4 +1,4 @@
-"""Programs that continue after a run, and exits right after a collective."""
+"""Programs that continue after a run, slow exits, and exits right after a collective."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from support.command_line import Run
 from support.pictures import make_pictures
 from support.places import TINY
 from support.processes import PATIENCE, free_port
@@ -35,6 +36,31 @@ def test_the_api_works_again_after_a_run_and_after_an_error(
     ranks = [rank_server.launch("script", ["script.py", TINY], {**environment, **own}, tmp_path) for own in exported(2)]
     ends = [finish(rank_server, rank) for rank in ranks]
     assert [end.status for end in ends] == [0, 0], ends
+
+
+SLOW_END = f"""
+import importlib.util, os, time
+import torch.distributed
+spec = importlib.util.spec_from_file_location("tiny", {TINY.rpartition(":")[0]!r})
+tiny = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(tiny)
+network, leave = tiny.network, torch.distributed.destroy_process_group
+def slowly(*arguments):
+    time.sleep(1.5 if os.environ["RANK"] == "0" else 0)
+    leave(*arguments)
+torch.distributed.destroy_process_group = slowly
+"""
+
+
+def test_the_cause_is_printed_even_if_rank_zero_exits_slowly(fidtool: Run, tmp_path: Path) -> None:
+    """torchrun kills the other ranks as soon as one exits with an error: the cause must be printed before that."""
+    make_pictures(tmp_path / "real", 20)
+    (make_pictures(tmp_path / "fake", 20, 1) / "00011.png").write_bytes(b"no image")
+    (tmp_path / "slow.py").write_text(SLOW_END)
+    arguments = ("--extractor", "slow.py:network", "--quiet", "--json")
+    outcome = fidtool("compute", "real", "fake", *arguments, ranks=2)
+    assert outcome.stderr.count("00011.png") == 1
+    assert outcome.json["exit"]["code"] == 2
 
 
 @pytest.mark.slow  # six separate interpreters, whose exit is tested; forks skip it

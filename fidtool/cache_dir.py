@@ -36,11 +36,6 @@ def byte_limit(variable: str, default: int) -> int:
     return int(value)
 
 
-def compiled_dir() -> Path:
-    """Returns the folder in which torch.compile caches its code for ``--compile``. It may not exist yet."""
-    return cache_dir() / "compiled"
-
-
 def open_descriptor(path: Path) -> int | None:
     """Returns the file descriptor that a path such as /dev/stdout or /dev/fd/3 names; None for all other paths."""
     numbered = re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", str(path))

@@ -304,7 +304,7 @@ class RunRecord:
     Attributes:
         world_size: number of ranks.
         device: device of the network on rank zero.
-        backend: backend of the collectives: none, gloo or nccl.
+        backend: backend of the collectives: none or gloo.
         precision: precision of the network; empty if both sets are statistics files, which have their own.
         kernels: implementation of the convolutions: ``torch``, ``inductor`` or ``oneDNN, packed``; empty if both sets
             are statistics files.

@@ -283,16 +283,6 @@ class StatisticsSettings(CheckSettings):
         str | None,
         Setting(help="cpu, cuda, cuda:0 or mps.", group=MACHINE, metavar="NAME", shown_default="cuda if available"),
     ] = None
-    backend: Annotated[
-        str,
-        Setting(
-            help="What transfers statistics between ranks. nccl needs a GPU per rank; if it does not work, gloo is "
-            "used with a warning.",
-            group=MACHINE,
-            choices=("gloo", "nccl"),
-            defines=False,
-        ),
-    ] = "gloo"
     batch_size: Annotated[
         int | None,
         Setting(
@@ -312,14 +302,6 @@ class StatisticsSettings(CheckSettings):
             choices=PRECISIONS,
         ),
     ] = "fp32"
-    compiled: Annotated[
-        bool,
-        Setting(
-            help="Compile the network with torch.compile, which takes up to a minute at first use.",
-            group=MACHINE,
-            flag="--compile",
-        ),
-    ] = False
     cache: Annotated[
         bool,
         Setting(

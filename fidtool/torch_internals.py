@@ -8,12 +8,8 @@ interface:
                              watchdog, so that only the timeouts of the collectives end a wait;
                              `fidtool.training` raises an error.
 ``new_gloo_group``           `fidtool.training` raises an error; nothing else uses it.
-``new_nccl_group``           A run with ``--backend nccl`` uses gloo, with a warning.
 ``pack_convolution_weight``  `fidtool.features.models.inception` tests both on a small example and
 ``packed_convolution``       falls back to torch's own convolution, which is slower.
-``compiler_settings``        ``--compile`` reports that torch cannot compile the network.
-``end_failed_capture``       Does nothing. After a failed capture of a CUDA graph, older versions of
-                             torch then reuse no memory of image batches on the GPU.
 ``averaged_module``          Returns None. A loss with parameters warns that it is not wrapped in
                              DDP, even if it is.
 ``without_tensors``          Loses the version numbers in the state, which few of torchvision's
@@ -26,10 +22,8 @@ documents that interface for custom backends.
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -37,9 +31,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-
-COMPILERS = ("torch._dynamo", "torch._inductor")
-"""Modules of torch.compile. Their exceptions mean that compilation failed; their loggers are verbose."""
 
 
 def default_store() -> dist.Store | None:
@@ -67,39 +58,6 @@ def new_gloo_group(store: dist.Store, rank: int, size: int, seconds: float) -> A
     return dist.ProcessGroupGloo(store, rank, size, timeout=timedelta(seconds=seconds))
 
 
-def new_nccl_group(rank: int, size: int, seconds: float) -> Any:
-    """Creates an NCCL group of the ranks of the default group. It does not communicate until its first collective.
-
-    The group is not registered with torch, so that `torch.distributed.destroy_process_group` does not wait for a
-    collective that a lost rank keeps from ending. Errors are raised by ``wait()`` of a collective that has ended; torch
-    would otherwise abort the process.
-
-    Args:
-        rank: this rank's number.
-        size: number of ranks.
-        seconds: timeout of each collective.
-    """
-    default = default_store()
-    if default is None:
-        raise RuntimeError(f"torch {torch.__version__} does not provide access to the store of its process group")
-    make: Any = dist.ProcessGroupNCCL
-    name = "TORCH_NCCL_BLOCKING_WAIT"  # read when a group is created
-    before = os.environ.get(name)
-    os.environ[name] = "1"
-    try:
-        return make(dist.PrefixStore("nccl", default), rank, size, timeout=timedelta(seconds=seconds))
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
-
-
-def shut_down(group: Any) -> None:
-    """Releases the communicator of an NCCL group whose collectives have all ended."""
-    (getattr(group, "shutdown", None) or group._shutdown)()
-
-
 def pack_convolution_weight(
     weight: torch.Tensor, padding: tuple[int, int], stride: tuple[int, int], input_shape: torch.Size
 ) -> torch.Tensor:
@@ -123,26 +81,6 @@ def packed_convolution(
     return result
 
 
-def end_failed_capture(device: int, pool: Any) -> None:
-    """Stops torch from using the memory pool of a CUDA graph whose capture failed, and releases the pool.
-
-    Recent versions of torch do so when the capture ends or the graph is reset; older ones raise before. While torch
-    considers a capture to be running, it does not reuse memory that several streams have used.
-
-    Args:
-        device: index of the CUDA device.
-        pool: the pool, from `torch.cuda.graph_pool_handle`.
-    """
-    before_2_8 = getattr(torch._C, "_cuda_endAllocateCurrentStreamToPool", None)
-    end = getattr(torch._C, "_cuda_endAllocateToPool", before_2_8)
-    release = getattr(torch._C, "_cuda_releasePool", None)
-    if end is None or release is None:
-        return
-    with contextlib.suppress(RuntimeError, TypeError):  # torch has done so, or takes other arguments
-        end(device, pool)
-        release(device, pool)
-
-
 def averaged_module() -> nn.Module | None:
     """Returns the module wrapped by the DistributedDataParallel whose forward is running; None outside of one."""
     active = getattr(DistributedDataParallel, "_active_ddp_module", None)
@@ -155,25 +93,3 @@ def without_tensors(state: Mapping[str, torch.Tensor], dropped: Collection[str])
     if (versions := getattr(state, "_metadata", None)) is not None:
         kept._metadata = versions  # type: ignore[attr-defined]
     return kept
-
-
-@contextlib.contextmanager
-def compiler_settings(freezing: bool) -> Iterator[None]:
-    """Applies settings of torch.compile within the block, in which the compiled network must be called first.
-
-    torch reads these settings during compilation, on the first call. As options of torch.compile they would be applied
-    too late.
-
-    Args:
-        freezing: treat the weights as constants.
-
-    inductor's own CUDA graphs, which an environment variable enables, are off: `fidtool.features.runner` records one.
-    """
-    import torch._dynamo.config as dynamo
-    import torch._inductor.config as inductor
-
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(inductor.patch({"freezing": freezing, "triton.cudagraphs": False}))
-        if hasattr(dynamo, "fail_on_cache_limit_hit"):  # matters if graph breaks split the network into parts
-            stack.enter_context(dynamo.patch(fail_on_cache_limit_hit=True))
-        yield

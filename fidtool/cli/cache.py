@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-import shutil
 import time
 from collections.abc import Sequence
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -42,14 +39,14 @@ _EXAMPLES = (
 @click.option(
     "--clear",
     is_flag=True,
-    help="Delete all cached statistics and the files of --compile, but neither weights nor references.",
+    help="Delete all cached statistics, but neither weights nor references.",
 )
 def cache(as_json: bool, remove: str | None, older_than: str | None, clear: bool) -> None:
     """List the cached statistics, the last used first, or delete some of them.
 
     The cache is the folder FIDTOOL_CACHE, else $XDG_CACHE_HOME/fidtool, else ~/.cache/fidtool. It holds at most
-    FIDTOOL_CACHE_BYTES (default 2 GiB) of statistics; the least recently used are deleted first. The weights, the
-    references and the files of --compile are in the same folder.
+    FIDTOOL_CACHE_BYTES (default 2 GiB) of statistics; the least recently used are deleted first. The weights and
+    the references are in the same folder.
     """
     from fidtool.statistics.cache import StatisticsCache
 
@@ -72,14 +69,13 @@ def cache(as_json: bool, remove: str | None, older_than: str | None, clear: bool
 
 
 def _clear(statistics: StatisticsCache) -> None:
-    from fidtool.cache_dir import cache_dir, compiled_dir
+    from fidtool.cache_dir import cache_dir
 
     try:
         count = statistics.clear()
-        compiled = _delete(compiled_dir())
     except OSError as error:
         raise RunError(f"the cache {cache_dir()} could not be emptied: {error}") from None
-    click.echo(f"deleted {_entries(count)}{' and the files of --compile' if compiled else ''} from {cache_dir()}")
+    click.echo(f"deleted {_entries(count)} from {cache_dir()}")
 
 
 def _remove(statistics: StatisticsCache, entries: Sequence[Entry]) -> None:
@@ -109,7 +105,7 @@ def _moment(text: str) -> float:
 
 
 def _print_json(entries: Sequence[Entry]) -> None:
-    from fidtool.cache_dir import cache_dir, compiled_dir
+    from fidtool.cache_dir import cache_dir
     from fidtool.report.text import dumps
     from fidtool.statistics.cache import limit_bytes
 
@@ -118,7 +114,6 @@ def _print_json(entries: Sequence[Entry]) -> None:
         "folder": str(cache_dir()),
         "bytes": sum(entry.size for entry in entries),
         "limit_bytes": limit_bytes(),
-        "compiled_bytes": _bytes_in(compiled_dir()),
         "entries": [_as_dict(entry) for entry in entries],
     }
     print_lines([dumps(document)], "the list")
@@ -149,7 +144,7 @@ def _share(summary: Summary) -> str:
 
 
 def _print_table(entries: Sequence[Entry]) -> None:
-    from fidtool.cache_dir import cache_dir, compiled_dir
+    from fidtool.cache_dir import cache_dir
     from fidtool.statistics.cache import limit_bytes
 
     total = sum(entry.size for entry in entries)
@@ -157,8 +152,6 @@ def _print_table(entries: Sequence[Entry]) -> None:
     if entries:
         headings = ("ID", "images", "network (dims)", "protocol", "MiB", "last used", "path")
         lines += columns([headings, *map(_row, entries)])
-    if compiled_dir().is_dir():
-        lines.append(f"files of --compile: {_bytes_in(compiled_dir()) / 2**20:.1f} MiB")
     print_lines(lines, "the list")
 
 
@@ -185,19 +178,3 @@ def _age(seconds: float) -> str:
         if seconds >= length:
             return f"{int(seconds // length)} {name} ago"
     return "just now"
-
-
-def _bytes_in(folder: Path) -> int:
-    total = 0
-    for file in folder.rglob("*"):
-        with contextlib.suppress(OSError):  # deleted by another process
-            total += file.stat().st_size if file.is_file() else 0
-    return total
-
-
-def _delete(folder: Path) -> bool:
-    """Delete a folder if it exists. Returns whether it existed."""
-    if not folder.is_dir():
-        return False
-    shutil.rmtree(folder)
-    return True

@@ -12,12 +12,12 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool.distances.exact import FeatureSettings
-from fidtool.distances.frechet import Gaussian, frechet_distance
+from fidtool.distances.frechet import frechet_distance
 from fidtool.distances.jackknife import BLOCKS, Interval, interval, interval_between, members
 from fidtool.distances.parallel import linear_algebra_threads, using_threads
 from fidtool.distributed.world import World
 from fidtool.errors import InputError
-from fidtool.statistics.moments import MeanCovariance
+from fidtool.statistics.moments import Gaussian
 
 IMAGES_PER_DIMENSION = 5
 """Images per dimension that error bars need, so that the covariance of a quarter of the images has full rank with some
@@ -126,7 +126,7 @@ def _check_shape(real: Gaussian, fake: NDArray[np.float32]) -> None:
         )
 
 
-def _blocks(fake: NDArray[np.float32], number: int, settings: FeatureSettings, world: World) -> list[MeanCovariance]:
+def _blocks(fake: NDArray[np.float32], number: int, settings: FeatureSettings, world: World) -> list[Gaussian]:
     """Returns ``number`` consecutive blocks, with covariances of ddof 0. Blocks without images are omitted."""
     ends = [len(fake) * block // number for block in range(number + 1)]
     return [
@@ -136,23 +136,24 @@ def _blocks(fake: NDArray[np.float32], number: int, settings: FeatureSettings, w
     ]
 
 
-def pooled(blocks: Sequence[MeanCovariance], ddof: int) -> MeanCovariance:
+def pooled(blocks: Sequence[Gaussian], ddof: int) -> Gaussian:
     """Returns the Gaussian of the images of all blocks, by adding the scatter within blocks and that of their means.
 
     All terms are positive semidefinite, so that no digits are lost. The covariances of the blocks have ddof 0.
     """
-    counts = torch.tensor([[float(block.count)] for block in blocks], dtype=torch.float64)
+    sizes = [block.count or 0 for block in blocks]
+    counts = torch.tensor(sizes, dtype=torch.float64)[:, None]
     means = torch.from_numpy(np.array([block.mu for block in blocks]))
-    total = sum(block.count for block in blocks)
+    total = sum(sizes)
     mu = (counts * means).sum(0) / total
     away = counts.sqrt() * (means - mu)
     scatter = away.T @ away
-    for block in blocks:
-        scatter.add_(torch.from_numpy(block.sigma), alpha=block.count)
-    return MeanCovariance(mu.numpy(), scatter.div_(max(total - ddof, 1)).numpy(), total)
+    for block, size in zip(blocks, sizes, strict=True):
+        scatter.add_(torch.from_numpy(block.sigma), alpha=size)
+    return Gaussian(mu.numpy(), scatter.div_(max(total - ddof, 1)).numpy(), total)
 
 
-def _distance(real: Gaussian, blocks: Sequence[MeanCovariance], ddof: int, world: World) -> float:
+def _distance(real: Gaussian, blocks: Sequence[Gaussian], ddof: int, world: World) -> float:
     if world.must_stop():
         return math.nan
     with using_threads(linear_algebra_threads()):
@@ -160,8 +161,8 @@ def _distance(real: Gaussian, blocks: Sequence[MeanCovariance], ddof: int, world
     return frechet_distance(real.mu, real.sigma, fake.mu, fake.sigma, count1=real.count, count2=fake.count)
 
 
-def _curve(real: Gaussian, blocks: Sequence[MeanCovariance], ddof: int, world: World) -> Curve:
+def _curve(real: Gaussian, blocks: Sequence[Gaussian], ddof: int, world: World) -> Curve:
     ends = sorted({len(blocks) * point // _POINTS for point in range(1, _POINTS + 1)} - {0})
     return tuple(
-        (sum(block.count for block in blocks[:end]), _distance(real, blocks[:end], ddof, world)) for end in ends
+        (sum(block.count or 0 for block in blocks[:end]), _distance(real, blocks[:end], ddof, world)) for end in ends
     )

@@ -23,7 +23,7 @@ from fidtool.errors import InputError, RunError, on_every_rank
 from fidtool.features.definition import Definition
 from fidtool.features.protocol import INCEPTION_FEATURE_STEP
 from fidtool.images.batches import cut_batches, deal
-from fidtool.statistics.moments import ExactMoments, MeanCovariance
+from fidtool.statistics.moments import ExactMoments, Gaussian
 
 _LARGEST_SQUARE = 2.0**51
 _FEWEST_BITS = 14
@@ -239,7 +239,7 @@ class FeatureSettings:
 
     def gaussian(
         self, features: NDArray[np.float32], rows: NDArray[np.int64], world: World, *, ddof: int | None = None
-    ) -> MeanCovariance:
+    ) -> Gaussian:
         """Returns the exact mean and covariance of some rows. Not a collective: ranks may use different rows.
 
         Args:

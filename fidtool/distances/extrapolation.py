@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.distances.exact import FeatureSettings
-from fidtool.distances.frechet import Gaussian, frechet_distance, influence
+from fidtool.distances.frechet import frechet_distance, influence
 from fidtool.distances.parallel import share_out
 from fidtool.distributed.world import World
 from fidtool.errors import InputError
 from fidtool.seeds import sample_seed
 from fidtool.sources.image_set import canonical_order
+from fidtool.statistics.moments import Gaussian
 
 _SIGNIFICANT = 2.0
 """A bend of the line is significant beyond this many standard deviations of its noise."""

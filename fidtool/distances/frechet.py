@@ -12,7 +12,7 @@ from fidtool.distances.exact import BLOCK_ROWS, parts_of
 from fidtool.distances.parallel import linear_algebra_threads, using_threads
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError
-from fidtool.statistics.moments import MeanCovariance
+from fidtool.statistics.moments import Gaussian
 
 _ENOUGH = 1e-10
 """Relative error of the distance up to which the faster computation with eigenvalues is used."""
@@ -23,21 +23,6 @@ _PANEL = 64
 """Columns of a pivoted factor that are computed one by one before all of them update the rest of the matrix."""
 _BLOCK = 256
 """Columns of a triangular factor whose zeros are skipped together."""
-
-
-@dataclass(frozen=True)
-class Gaussian:
-    """Mean and covariance of the features of a set of images.
-
-    Attributes:
-        mu: float64 array of shape (D,).
-        sigma: float64 array of shape (D, D).
-        count: number of images; None if unknown.
-    """
-
-    mu: NDArray[np.float64]
-    sigma: NDArray[np.float64]
-    count: int | None
 
 
 def frechet_distance(
@@ -293,7 +278,7 @@ def lower_gram(matrix: torch.Tensor) -> torch.Tensor:
 
 
 def influence(
-    real: Gaussian, fitted: MeanCovariance, fake: NDArray[np.float32], world: World, device: torch.device
+    real: Gaussian, fitted: Gaussian, fake: NDArray[np.float32], world: World, device: torch.device
 ) -> NDArray[np.float64]:
     """Returns the influence of each generated image on the distance: the derivative by its weight (von Mises 1947).
 
@@ -326,7 +311,7 @@ def influence(
     return centred
 
 
-def transport_root(real: Gaussian, fake: MeanCovariance) -> torch.Tensor:
+def transport_root(real: Gaussian, fake: Gaussian) -> torch.Tensor:
     """Returns M with M Mᵀ = T, the linear map that transports N(0, sigma_fake) to N(0, sigma_real) at least cost.
 
     With sigma_real = L Lᵀ and A = Lᵀ sigma_fake L, T = L A^(-1/2) Lᵀ: the last trace in the Fréchet distance is that of

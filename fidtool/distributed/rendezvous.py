@@ -160,13 +160,9 @@ def _no_contact(launch: Launch, address: tuple[str, int], seconds: float, proble
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of a message from torch; the other lines are a C++ stack trace.
-
-    Of an NCCL error, which first names a line of source code: the line after ``Last error:``.
-    """
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    causes = lines[lines.index("Last error:") + 1 :] if "Last error:" in lines else lines
-    return (causes or lines)[0][:200]
+    """The first line of a message from torch; the other lines are a C++ stack trace."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines or [type(error).__name__])[0][:200]
 
 
 class AbsentRanksError(RunError):

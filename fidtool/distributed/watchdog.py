@@ -15,7 +15,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -139,7 +139,6 @@ class Watchdog:
     Attributes:
         deadlines: as passed by the caller.
         collectives: number of collectives that this rank has entered.
-        uses_nccl: whether the ranks communicate through NCCL.
     """
 
     def __init__(self, rank: int, size: int, deadlines: Deadlines, on_failure: OnFailure | None) -> None:
@@ -155,9 +154,7 @@ class Watchdog:
         self._abandon_at = self._exit_at = float("inf")
         self._heartbeats: dict[int, tuple[bytes, float]] = {}
         self._last_check = self._last_contact = time.monotonic()
-        self._limit: tuple[float, Failure] | None = None
         self.collectives = 0
-        self.uses_nccl = False
 
     def attach(self, store: Any) -> None:
         """Sets the store and sends the first heartbeat. The client must not be shared.
@@ -191,21 +188,6 @@ class Watchdog:
     def must_abandon(self) -> bool:
         """Whether to abandon a collective that still waits, so that the calling program gets its exception."""
         return time.monotonic() > self._abandon_at
-
-    @contextlib.contextmanager
-    def limited(self, seconds: float, error: FidtoolError) -> Iterator[None]:
-        """Context manager that ends the run with ``error`` if its block takes longer than ``seconds``.
-
-        For calls that cannot be interrupted: like after any other failure, this process is ended by force if the main
-        thread does not return.
-        """
-        failure = Failure.from_error(add_location(error, self._rank, self._size), self._rank)
-        outer, own = self._limit, (time.monotonic() + seconds, failure)
-        self._limit = own if outer is None or own[0] < outer[0] else outer
-        try:
-            yield
-        finally:
-            self._limit = outer
 
     def report(self, error: FidtoolError) -> None:
         """Reports to the other ranks that this one has failed."""
@@ -320,8 +302,7 @@ class Watchdog:
             if rank != self._rank and self._has_ended(rank) and not self._has_left(rank):
                 if self._store_error and launcher_serves_store():
                     break  # without the store the rank could not announce that it left
-                guess = "out of memory, or an error in NCCL?" if self.uses_nccl else "out of memory?"
-                why = f"it crashed or was killed ({guess})"
+                why = "it crashed or was killed (out of memory?)"
                 return self._lost_rank(rank, f"exited without reporting an error: {why}")
         if (stopped := received_signal(self._rank, self._size)) is not None:
             return stopped
@@ -338,8 +319,7 @@ class Watchdog:
         for rank, (_, seen) in self._heartbeats.items():
             if self._last_contact - seen > patience and not self._has_left(rank):
                 return self._lost_rank(rank, silent)
-        limited = self._limit
-        return limited[1] if limited is not None and now > limited[0] else None
+        return None
 
     def _lost_store(self) -> Failure:
         cause = f"{describe_launcher() if launcher_serves_store() else 'rank 0'} exited or its machine is down"

@@ -11,7 +11,6 @@ import contextlib
 import ctypes
 import itertools
 import pickle
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -29,7 +28,7 @@ from fidtool.distributed.rendezvous import (
     rendezvous,
 )
 from fidtool.distributed.watchdog import Deadlines, OnFailure, Watchdog
-from fidtool.errors import FidtoolError, RunError, as_fidtool_error, on_every_rank, option
+from fidtool.errors import FidtoolError, as_fidtool_error, on_every_rank, option
 
 if TYPE_CHECKING:
     import torch
@@ -38,10 +37,6 @@ T = TypeVar("T")
 
 _POLL_SECONDS = 0.5
 """How often a rank that waits in a gloo collective checks whether to abandon it."""
-_NCCL_POLL_SECONDS = 0.001
-"""How often a rank that waits in an NCCL collective checks whether it has ended."""
-_SHUTDOWN_SECONDS = 10.0
-"""How long NCCL may take to release its communicator."""
 
 _run_numbers = itertools.count()
 """Numbers this process's runs. Each run uses its own keys and does not read those of an earlier run."""
@@ -77,7 +72,7 @@ class World:
 
     Attributes:
         launch: this process among the ranks.
-        backend: ``none``, ``gloo`` or ``nccl``: what transfers tensors on a GPU; all others use gloo.
+        backend: what transfers data between the ranks: ``gloo``, or ``none`` if there is one rank.
     """
 
     def __init__(self, launch: Launch, watchdog: Watchdog | None = None, group: Any = None) -> None:
@@ -85,8 +80,6 @@ class World:
         self.backend = "none" if launch.world_size == 1 else "gloo"
         self._watchdog = watchdog or Watchdog(launch.rank, launch.world_size, Deadlines(), None)
         self._group = group
-        self._nccl: Any = None
-        """The NCCL group that `use_nccl` has created."""
 
     @property
     def rank(self) -> int:
@@ -95,70 +88,6 @@ class World:
     @property
     def size(self) -> int:
         return self.launch.world_size
-
-    def use_nccl(self, device: torch.device) -> str:
-        """Switches CUDA tensors to NCCL if it returns the right sum of a few numbers on every rank.
-
-        Args:
-            device: this rank's device.
-
-        Returns:
-            Why gloo is used instead, the same on every rank; empty if NCCL is used or there is one rank.
-
-        Raises:
-            RunError: if NCCL does not respond. A rank that is stuck in a call of NCCL is ended by force.
-        """
-        if self.size == 1:
-            return ""
-        if self._group is not None:
-            return "the calling program has created the process group"
-        # In steps, because a rank that has failed alone would leave the others waiting inside NCCL.
-        for step in (_check_nccl, self._create_nccl, self._try_nccl):
-            for rank, problem in enumerate(self.gather(self._problem(step, device))):
-                if problem:
-                    self._nccl, self._watchdog.uses_nccl = None, False
-                    return f"{problem} (rank {rank})"
-        self.backend = "nccl"
-        return ""
-
-    def _problem(self, step: Callable[[torch.device], None], device: torch.device) -> str:
-        """Why ``step`` has failed; empty if it has not."""
-        try:
-            step(device)
-        except Exception as error:
-            if self.must_stop():  # the run ends for another reason
-                raise
-            return first_line(error.__cause__ or error)
-        return ""
-
-    def _create_nccl(self, _: torch.device) -> None:
-        from fidtool.torch_internals import new_nccl_group
-
-        # NCCL's own timeout comes after that of `_wait`.
-        self._nccl = new_nccl_group(self.rank, self.size, 2.0 * self._watchdog.deadlines.collective)
-        _never_destroy(self._nccl)  # the destructor may wait for a lost rank
-        self._watchdog.uses_nccl = True
-
-    def _try_nccl(self, device: torch.device) -> None:
-        """Sums the ranks' numbers. NCCL creates its communicator for it, in a call that cannot be interrupted."""
-        import torch
-
-        seconds = self._watchdog.deadlines.start / 2.0
-        problem = f"NCCL did not finish its first collective within {seconds:g} s:"
-        remedy = f"omit {option('backend', 'nccl')} to use gloo"
-        with self._watchdog.limited(seconds, RunError(problem, remedy, setting="backend")):
-            total = torch.full((1,), self.rank + 1, dtype=torch.int64, device=device)
-            self._run_collective(lambda group: group.allreduce([total]), total)
-            if int(total) != self.size * (self.size + 1) // 2:
-                raise RuntimeError("NCCL returned a wrong sum")
-
-    def release(self) -> None:
-        """Releases NCCL's communicator, after a successful run. Not a collective."""
-        if self._nccl is not None:
-            from fidtool.torch_internals import shut_down
-
-            with contextlib.suppress(Exception):
-                signals.call_with_timeout(lambda: shut_down(self._nccl), _SHUTDOWN_SECONDS)
 
     def gather(self, value: T) -> list[T]:
         """Returns every rank's ``value`` (a small picklable object), in rank order, on every rank."""
@@ -181,8 +110,7 @@ class World:
         """
         import torch
 
-        device = mine.device if self.backend == "nccl" else torch.device("cpu")
-        padded = torch.zeros(max(sizes), dtype=torch.uint8, device=device)
+        padded = torch.zeros(max(sizes), dtype=torch.uint8, device="cpu")
         padded[: len(mine)] = mine
         outputs = [torch.empty_like(padded) for _ in sizes]
         self._run_collective(lambda group: group.allgather([outputs], [padded]), padded, *outputs)
@@ -196,11 +124,11 @@ class World:
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sums ``tensor`` over the ranks, in place, on every rank. Exact for integers in any reduction order.
 
-        With gloo, a tensor on an accelerator is copied through host memory.
+        A tensor on an accelerator is copied through host memory.
         """
         if self.size == 1:
             return tensor
-        sent = tensor if self.backend == "nccl" else tensor.cpu()
+        sent = tensor.cpu()
         self._run_collective(lambda group: group.allreduce([sent]), sent)
         return tensor if sent is tensor else tensor.copy_(sent)
 
@@ -223,60 +151,37 @@ class World:
 
         Args:
             begin: starts the collective on a process group and returns torch's handle.
-            tensors: the tensors that it reads and writes, all on one device.
+            tensors: the tensors that it reads and writes, all on the CPU.
 
         Raises:
             LostContactError: if a rank was lost or did not enter the collective in time.
         """
         import torch.distributed as dist
 
-        on_gpu = tensors[0].device.type == "cuda"
-        group = self._nccl if on_gpu else None
-        if group is None:
-            group = dist.group.WORLD if self._group is None else self._group
-        if not on_gpu:
-            _keep_alive(*tensors)
+        group = dist.group.WORLD if self._group is None else self._group
+        _keep_alive(*tensors)
         self._watchdog.collectives += 1
         try:
-            with contextlib.nullcontext() if group is not self._nccl else self._limited_begin():
-                work = begin(group)
-            # In a training program's own NCCL group only the stream waits, and torch's timeout ends the wait.
-            if not on_gpu or group is self._nccl:
-                self._wait(work, group, tensors)
+            work = begin(group)
+            self._wait(work, group, tensors)
             work.wait()
         except RuntimeError as error:
             raise self._explained(error) from error
-
-    def _limited_begin(self) -> contextlib.AbstractContextManager[None]:
-        """Ends the run if NCCL, which may connect to the other ranks at first, never starts a collective."""
-        seconds = self._watchdog.deadlines.collective
-        problem = f"NCCL did not start a collective within {seconds:g} s:"
-        remedies = (f"raise {option('timeout')} if more time is needed", f"omit {option('backend', 'nccl')}")
-        return self._watchdog.limited(seconds, RunError(problem, *remedies, setting="backend"))
 
     def _wait(self, work: Any, group: Any, tensors: Sequence[torch.Tensor]) -> None:
         """Returns when ``work`` has ended, or raises a RuntimeError if it must be abandoned.
 
         gloo does not always detect a lost rank. If it does, it does not notify every waiter: a send on a broken
         connection is queued, and the queue is dropped when the connection is closed (gloo's `Pair::signalException`
-        only handles posted operations). NCCL detects none on the same machine. An abandoned collective keeps waiting in
-        a gloo thread, which the group's destructor would join, or on the GPU, so neither it nor its group is ever
-        destroyed.
+        only handles posted operations). An abandoned collective keeps waiting in a gloo thread, which the group's
+        destructor would join, so neither it nor its group is ever destroyed.
         """
-        polled = group is self._nccl
-        limit = self._watchdog.deadlines.collective if polled else float("inf")  # gloo's own timeout is the same
-        deadline = time.monotonic() + limit
         while not work.is_completed():
-            if polled:
-                time.sleep(_NCCL_POLL_SECONDS)
-            else:
-                with contextlib.suppress(RuntimeError):  # the poll timed out; `work.wait()` raises for a failed one
-                    work.wait(timedelta(seconds=_POLL_SECONDS))
-            late = time.monotonic() > deadline
-            if (late or self._watchdog.must_abandon()) and not work.is_completed():
+            with contextlib.suppress(RuntimeError):  # the poll timed out; `work.wait()` raises for a failed one
+                work.wait(timedelta(seconds=_POLL_SECONDS))
+            if self._watchdog.must_abandon() and not work.is_completed():
                 _never_destroy((group, work, tensors))
-                name = "NCCL" if polled else "gloo"
-                raise RuntimeError(f"{name} timed out" if late else f"{name} kept waiting for a lost rank")
+                raise RuntimeError("gloo kept waiting for a lost rank")
 
     def _explained(self, error: RuntimeError) -> LostContactError:
         """The error to raise for the transport's ``error``."""
@@ -347,15 +252,6 @@ class World:
         return next((failure for failure in found if known is not None and str(failure) == str(known)), found[0])
 
 
-def _check_nccl(device: torch.device) -> None:
-    import torch.distributed as dist
-
-    if device.type != "cuda":
-        raise RuntimeError(f"NCCL needs an NVIDIA GPU, not {device.type}")
-    if not dist.is_nccl_available():
-        raise RuntimeError("this build of torch has no NCCL")
-
-
 def _lost_contact(rank: int, error: RuntimeError) -> LostContactError:
     return LostContactError(f"rank {rank} lost the connection to another rank ({first_line(error)})")
 
@@ -401,7 +297,6 @@ def open_world(
                     group = _join(launch, deadlines, watchdog, has_group)
                 world = World(launch, watchdog, group)
                 yield world
-                world.release()
                 watchdog.close(wait=True)
         except BaseException as caught:
             error = watchdog.conclude(caught)

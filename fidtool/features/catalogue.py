@@ -31,11 +31,9 @@ from fidtool.features.protocol import (
     Protocol,
     protocol_named,
 )
-from fidtool.features.runner import Arithmetic, Runner
+from fidtool.features.runner import Runner
 from fidtool.features.torch_state import repeatable
 from fidtool.images.decode import DECODER
-
-_PLAIN = Arithmetic()
 
 
 def fetch_state(choice: NetworkChoice, say: Callable[[str], None]) -> State | None:
@@ -151,12 +149,12 @@ def inception_extractor(
     definitions: Mapping[str, Definition],
     weights: Weights,
     device: Device,
-    arithmetic: Arithmetic = _PLAIN,
+    precision: str = "fp32",
 ) -> Extractor:
     """Return Inception's extractor under ``protocol``, for the layers in ``definitions``: `FEATURES` and `SPATIAL`."""
     kind = SpatialInception if SPATIAL in definitions else Inception
     module = kind(weights.state, definitions[FEATURES].dims)
-    runner = Runner(module, device.torch_device, arithmetic, standard=True)
+    runner = Runner(module, device.torch_device, precision, standard=True)
     return Extractor(runner, definitions, Preparation(protocol.resize), (protocol.offset,), (protocol.scale,), device)
 
 
@@ -165,7 +163,7 @@ def custom_extractor(
     state: State | None,
     protocol: Protocol | None,
     device: Device,
-    arithmetic: Arithmetic = _PLAIN,
+    precision: str = "fp32",
     layer: str = FEATURES,
 ) -> Extractor:
     """Return the extractor of a network that is not Inception. Runs the file of a factory.
@@ -175,7 +173,7 @@ def custom_extractor(
         state: the result of `fetch_state` on rank zero.
         protocol: the requested protocol, if any.
         device: the device on which it runs.
-        arithmetic: precision and compilation.
+        precision: see `fidtool.features.runner.Runner`.
         layer: name of the layer of its features.
 
     Raises:
@@ -184,7 +182,7 @@ def custom_extractor(
     """
     with about(choice.subject):
         named = choice.named("extractor")
-        return network_extractor(*build_network(choice, state), protocol, device, arithmetic, layer, named)
+        return network_extractor(*build_network(choice, state), protocol, device, precision, layer, named)
 
 
 def network_extractor(
@@ -192,7 +190,7 @@ def network_extractor(
     name: str,
     protocol: Protocol | None,
     device: Device,
-    arithmetic: Arithmetic = _PLAIN,
+    precision: str = "fp32",
     layer: str = FEATURES,
     setting: str = "extractor",
 ) -> Extractor:
@@ -205,7 +203,7 @@ def network_extractor(
         name: the network's name in the fingerprint.
         protocol: determines resize and ddof of a network without its own preparation; None is the default protocol.
         device: the device on which it runs.
-        arithmetic: precision and compilation.
+        precision: see `fidtool.features.runner.Runner`.
         layer: name of the layer of its features.
         setting: name of the setting that the network comes from, for messages.
 
@@ -236,7 +234,7 @@ def network_extractor(
         decoder=DECODER,
         ddof=1 if network.preparation else standard.ddof,
     )
-    runner = Runner(network.module, device.torch_device, arithmetic)
+    runner = Runner(network.module, device.torch_device, precision)
     extractor = Extractor(runner, {layer: definition}, preparation, offset, scale, device)
     check_repeatable(extractor.features, name, device)
     return extractor

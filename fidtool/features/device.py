@@ -1,10 +1,9 @@
-"""The device of a rank, and the transfer of pixels to it."""
+"""The device of a rank."""
 
 from __future__ import annotations
 
 import os
 import platform
-from collections import deque
 from dataclasses import dataclass
 
 import torch
@@ -20,8 +19,6 @@ _MOST_WORKERS = 16
 _THREADS_PER_WORKER = 16
 """Decoding and inspecting a photo takes 2 ms, its forward pass 80 ms of one thread. The main thread can therefore
 supply about 30 forward threads without workers."""
-_IN_FLIGHT = 2
-"""Batches whose pixels are on the device at the same time: one in the network and one in transfer."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +29,11 @@ class Device:
         torch_device: for example ``cpu`` or ``cuda:1``.
         name: name of the hardware, for the record.
         forward_threads: number of threads that run forward passes, each on one batch at a time (1 on accelerators).
-        identity: what distinguishes an accelerator from the others of this machine; empty on the CPU.
     """
 
     torch_device: torch.device
     name: str
     forward_threads: int
-    identity: str = ""
 
     @property
     def own_threads(self) -> int:
@@ -98,7 +93,7 @@ def choose_device(requested: str | None, launch: Launch) -> Device:
         if not torch.backends.mps.is_available():
             problem = f"{option('device', 'mps')}: this machine has no Apple GPU"
             raise InputError(problem, f"omit {option('device')} to use the default device", setting="device")
-        return Device(device, "Apple GPU", 1, "mps")
+        return Device(device, "Apple GPU", 1)
     if device.type != "cuda":
         problem = f"{option('device', requested)} is not supported"
         raise InputError(problem, "use cpu, cuda, cuda:0 or mps", setting="device")
@@ -128,9 +123,7 @@ def _cuda_device(device: torch.device, launch: Launch) -> Device:
         # A program without a launcher has selected its device; one process per GPU is usual even there.
         chosen = launch.local_world_size == 1 and torch.cuda.is_initialized()
         index = torch.cuda.current_device() if chosen else launch.local_rank % count
-    # A launcher may hide the other ranks' GPUs, so that each rank's GPU has the index 0. torch 2.4 knows no UUIDs.
-    identity = str(getattr(torch.cuda.get_device_properties(index), "uuid", index))
-    return Device(torch.device("cuda", index), torch.cuda.get_device_name(index), 1, identity)
+    return Device(torch.device("cuda", index), torch.cuda.get_device_name(index), 1)
 
 
 def _cpu_name() -> str:
@@ -141,60 +134,3 @@ def _cpu_name() -> str:
         model = platform.processor() or platform.machine()
     # The instruction set selects the kernels, which round differently.
     return f"{model} ({torch.backends.cpu.get_cpu_capability()})"
-
-
-class Transfer:
-    """Copies the pixels of a batch to a device as uint8.
-
-    Args:
-        device: the target device.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-
-    def await_room(self) -> None:
-        """Wait until the network has finished enough earlier batches for another one to be copied."""
-
-    def __call__(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Return the pixels on the device, for work on its current stream."""
-        return pixels.to(self._device)
-
-
-class StreamedTransfer(Transfer):
-    """Copies from pinned memory on a separate stream, in parallel with the network.
-
-    Between two calls, the calling thread launches the network's work on the current stream. A call blocks while two
-    batches are on the device.
-
-    Args:
-        device: a CUDA device.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        super().__init__(device)
-        self._stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._launched: deque[torch.cuda.Event] = deque()
-
-    def await_room(self) -> None:
-        while len(self._launched) >= _IN_FLIGHT - 1:
-            self._launched.popleft().synchronize()
-
-    def __call__(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Return the pixels on the device. Work on the current stream waits for the copy to finish."""
-        self.await_room()
-        work = torch.cuda.current_stream(self._device)
-        # Waiting for a blocking event does not keep a core busy.
-        event: torch.cuda.Event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-        event.record(work)
-        self._launched.append(event)  # after all work of earlier calls
-        with torch.cuda.stream(self._stream):
-            there = pixels.to(self._device, non_blocking=True)
-        work.wait_stream(self._stream)
-        there.record_stream(work)  # so that its memory is not reused before the work is done
-        return there
-
-
-def transfer_to(device: torch.device) -> Transfer:
-    """Return the transfer of pixels to ``device``."""
-    return StreamedTransfer(device) if device.type == "cuda" else Transfer(device)

@@ -21,7 +21,7 @@ import torch
 from fidtool.distributed.replicas import named_tensors
 from fidtool.errors import FidtoolError, RunError, option
 from fidtool.features.definition import Definition
-from fidtool.features.device import Device, transfer_to
+from fidtool.features.device import Device
 from fidtool.features.network import fixed_batch
 from fidtool.features.preparation import Preparation
 from fidtool.features.resize import network_input, resize
@@ -80,11 +80,6 @@ class Extractor:
     def definition(self) -> Definition:
         """The definition of the first layer's features."""
         return next(iter(self.definitions.values()))
-
-    @property
-    def unrecorded(self) -> str:
-        """See `fidtool.features.runner.Runner.unrecorded`."""
-        return self._runner.unrecorded
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the network's parameters and buffers by name."""
@@ -217,14 +212,12 @@ class Networks:
 
     Attributes:
         device: the device on which they run.
-        transfer: copies pixels to it.
         definitions: the definitions of the features by layer.
     """
 
     def __init__(self, extractors: Mapping[str, Extractor]) -> None:
         self._extractors = tuple(extractors.values())
         self.device = self._extractors[0].device
-        self.transfer = transfer_to(self.device.torch_device)
         self.definitions = {layer: each for network in self._extractors for layer, each in network.definitions.items()}
 
     def run(
@@ -263,11 +256,6 @@ class Networks:
                 return found
 
         return side_by_side(parts, Stages(prepare, features, ends), self.device.own_threads, stop, in_turns)
-
-    @property
-    def unrecorded(self) -> str:
-        """See `fidtool.features.runner.Runner.unrecorded`."""
-        return next((network.unrecorded for network in self._extractors if network.unrecorded), "")
 
     def probe(self, batch_size: int) -> str:
         """See `Extractor.probe`; for several networks, the SHA-256 of their probes."""

@@ -12,8 +12,7 @@ computed. Pillow 13 resamples the height first if it shrinks much more than the 
 of 240 photos squashed to 224 x 224 (those of the 31 tall ones) by up to 20 grey levels. The resize in this module does
 not depend on the installed version of Pillow.
 
-On a GPU, images of one size take a fixed number of launches, and the host never waits for the device: the tables of
-indices and weights that depend on image sizes are copied from pinned memory once and cached on the device.
+The tables of indices and weights that depend on image sizes are cached on the device.
 """
 
 from __future__ import annotations
@@ -61,44 +60,24 @@ class _Cached(Generic[_Tables]):
         self._bytes = 0
 
     def __call__(self, *args: Any) -> _Tables:
-        key = (*args, _stream(args[-1]))
         with self._lock:
-            if key in self._results:
-                self._results.move_to_end(key)
-                return self._results[key][0]
+            if args in self._results:
+                self._results.move_to_end(args)
+                return self._results[args][0]
         with torch.inference_mode(False):  # tensors of inference mode could not be used with gradients later
             tables = self._compute(*args)
         taken = sum(each.nbytes for each in tables if isinstance(each, torch.Tensor))
         with self._lock:
-            if key not in self._results:
-                self._results[key] = tables, taken
+            if args not in self._results:
+                self._results[args] = tables, taken
                 self._bytes += taken
             while self._bytes > _CACHED_BYTES:
                 self._bytes -= self._results.popitem(last=False)[1][1]
         return tables
 
 
-def _stream(device: torch.device) -> int:
-    """Return the current stream. Another stream must not read a table that is still being copied on this one."""
-    return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" and _cuda_in_use() else 0
-
-
 def _on(device: torch.device, values: NDArray[Any]) -> torch.Tensor:
-    """Copy an array to ``device`` without waiting for the device."""
-    tensor = torch.from_numpy(values)
-    if device.type != "cuda":
-        return tensor.to(device)
-    # The pinned tensor is released at once, but torch's allocator does not reuse its memory before the copy has ended.
-    return _pinned(tensor).to(device, non_blocking=True)
-
-
-def _pinned(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.pin_memory() if _cuda_in_use() else tensor
-
-
-def _cuda_in_use() -> bool:
-    """False if tensors on CUDA devices have no values (torch's fake tensors)."""
-    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+    return torch.from_numpy(values).to(device)
 
 
 def resize(pixels: torch.Tensor, size: int, preparation: Preparation) -> torch.Tensor:

@@ -10,7 +10,6 @@ from functools import partial
 from itertools import chain, islice
 
 import numpy as np
-import torch
 from PIL import Image
 
 from fidtool.images.batches import FetchedBatch, PlannedBatch, Prefetcher, fetch_batch, fetch_batches
@@ -21,8 +20,6 @@ from fidtool.sources.image_set import ImageSet
 
 _PIPE_BYTES = 1 << 20
 """Largest size of pixels that is sent through a pipe. Shared memory costs about 0.3 ms per message."""
-_PINNED_AHEAD = 2
-"""Number of parts that wait in page-locked memory, of which torch reserves up to twice their size."""
 _SHARED_MEMORY = "/dev/shm"
 
 
@@ -68,7 +65,6 @@ class LoadOptions:
     Attributes:
         decode: options for decoding.
         num_workers: number of decoding workers; 0 decodes in the calling thread.
-        pin_memory: page-lock the pixels, so that copies to a GPU overlap with computation.
         ranks_here: number of ranks on this machine, whose workers share its /dev/shm.
         patience: seconds that a worker may take for a part.
         complain: called with a message if workers cannot be started, or shared memory cannot take the pixels.
@@ -76,7 +72,6 @@ class LoadOptions:
 
     decode: DecodeOptions
     num_workers: int = 0
-    pin_memory: bool = False
     ranks_here: int = 1
     patience: float = math.inf
     complain: Callable[[str], None] = print
@@ -105,8 +100,6 @@ def load(
     else:
         here = batches
     decoded: Iterator[DecodedBatch] = workers or _decoded_here(source, here, options)
-    if options.pin_memory:
-        decoded = Prefetcher(_pinned(decoded, torch.cuda.current_device()), _PINNED_AHEAD)
     yield from _observed(decoded, workers, cutter, options)
 
 
@@ -130,8 +123,6 @@ def load_stream(batches: Iterator[FetchedBatch], options: LoadOptions) -> Genera
         tasks = chain.from_iterable(map(partial(_encoded, cutter, options.decode.max_pixels), batches))
         workers = _started(None, tasks, options.num_workers, options)
     decoded: Iterator[DecodedBatch] = workers or _decoded_here(None, batches, options)
-    if options.pin_memory:
-        decoded = _pinned(decoded, torch.cuda.current_device())
     yield from _observed(decoded, workers, cutter, options)
 
 
@@ -220,17 +211,3 @@ def _encoded(cutter: _Cutter, max_pixels: int, batch: FetchedBatch) -> Iterator[
     for start, stop in cutter.positions(len(files)):
         ends = batch.ends and stop == len(files)
         yield FetchedBatch(batch.number, files[start:stop], contents[start:stop], ends)
-
-
-def _pinned(decoded: Iterator[DecodedBatch], device: int) -> Iterator[DecodedBatch]:
-    """Yields batches with page-locked pixels. May run in any thread, each of which has its own current device.
-
-    Without workers, the code of a calling program that reads images runs here, too.
-    """
-    while True:
-        with torch.cuda.device(device):
-            batch = next(decoded, None)
-            if batch is None:
-                return
-            batch.pixels = torch.as_tensor(batch.pixels).pin_memory()
-        yield batch

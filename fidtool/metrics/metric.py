@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fidtool.distances.exact import FeatureSettings
-    from fidtool.distances.frechet import Gaussian
     from fidtool.distributed.world import World
     from fidtool.features.definition import Definition
     from fidtool.features.models.inception_weights import Weights
+    from fidtool.statistics.moments import Gaussian
 
 METRICS = "Metrics"
 """Heading of ``--help`` for the settings of metrics."""

@@ -11,7 +11,6 @@ from typing import Any
 from fidtool.diagnose.diagnosis import Diagnosis, SetInspection, diagnosis_of, inspect_set
 from fidtool.diagnose.warnings import pair_warnings, passed_over_warnings, set_warnings
 from fidtool.distances.exact import FeatureSettings
-from fidtool.distances.frechet import Gaussian
 from fidtool.errors import FidtoolError, InputError, RunError, on_every_rank
 from fidtool.features.models.inception_weights import Weights, load_weights
 from fidtool.features.protocol import FEATURES
@@ -24,6 +23,7 @@ from fidtool.pipeline.measure import Measurer
 from fidtool.record import known_settings
 from fidtool.redaction import redacted
 from fidtool.results import Comparison, Difference, Exhibit, Influence, SetResult, SkippedFile, Uncertainty
+from fidtool.statistics.moments import Gaussian
 from fidtool.statistics.set_facts import facts_of
 from fidtool.statistics.set_statistics import MeasuredSet, Statistics
 from fidtool.validation import declared, text_of

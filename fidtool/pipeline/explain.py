@@ -14,7 +14,7 @@ from fidtool.diagnose.diagnosis import Diagnosis, SetInspection, health_of
 from fidtool.diagnose.duplicates import NOTABLE_SHARE, are_dependent
 from fidtool.distances.error_bars import ErrorBars, difference, error_bars, fewest_images, fid_curve
 from fidtool.distances.exact import FeatureSettings
-from fidtool.distances.frechet import Gaussian, frechet_distance, influence
+from fidtool.distances.frechet import frechet_distance, influence
 from fidtool.distances.neighbors import nearest_rows
 from fidtool.features.protocol import FEATURES
 from fidtool.images.records import ImageRecords
@@ -30,7 +30,7 @@ from fidtool.results import (
     Removal,
     Uncertainty,
 )
-from fidtool.statistics.moments import MeanCovariance
+from fidtool.statistics.moments import Gaussian
 from fidtool.statistics.set_statistics import MeasuredSet
 
 _FRACTIONS = (0.005, 0.01, 0.02)
@@ -137,7 +137,7 @@ class Explanations:
             f"{off[0].predicted:.6g}, but it is {off[0].distance:.6g}"
         )
 
-    def _gaussian(self, fake: MeasuredSet, rows: NDArray[np.int64]) -> MeanCovariance:
+    def _gaussian(self, fake: MeasuredSet, rows: NDArray[np.int64]) -> Gaussian:
         return self._features.gaussian(fake.features[FEATURES], rows, self._world)
 
     def exhibit(

@@ -208,7 +208,6 @@ class Extraction:
         return LoadOptions(
             self._options,
             self._num_workers,
-            pin_memory=self._run.device.torch_device.type == "cuda",
             ranks_here=self._world.launch.local_world_size,
             patience=self._settings.timeout,
             complain=self._warn,
@@ -241,10 +240,8 @@ class Extraction:
 
     def _pixels(self, part: DecodedBatch) -> list[torch.Tensor]:
         clock, share = self._run.clock, 1 / self._run.device.forward_threads
-        with clock.busy("network", share):  # waiting here means that the GPU is busy
-            self._networks.transfer.await_room()
         with clock.busy("transfer", share):
-            return part.take_images(self._networks.transfer)
+            return part.take_images(lambda pixels: pixels.to(self._run.device.torch_device))
 
     def _add(
         self, batch: DecodedBatch, features: Mapping[str, torch.Tensor] | None, statistics: PartialStatistics

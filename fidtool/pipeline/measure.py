@@ -60,7 +60,7 @@ class Measurer:
         self._images = self._passes = self._resumed = 0
         self._cached: list[str] = []
         self.networks = RunNetworks(run, self._batch_size, inputs.needs_classifier)
-        self.warnings = [*run.warnings, *self.networks.warnings]
+        self.warnings = list(self.networks.warnings)
         self.arithmetic: dict[str, str | int] = {
             "device": device.name,
             "precision": settings.precision,

@@ -20,7 +20,7 @@ from fidtool.features.extractor import Extractor, Networks
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.models.inception_weights import TENSORS_SHA256, Weights, cached_weights, load_weights
 from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, INCEPTION_DIMS, SPATIAL, Protocol, protocol_named
-from fidtool.features.runner import Arithmetic, kernels
+from fidtool.features.runner import kernels
 from fidtool.metrics.cmmd import CMMD
 from fidtool.pipeline.needs import set_needs
 from fidtool.pipeline.run import RunContext
@@ -55,10 +55,10 @@ class RunNetworks:
         self._run, self._world, self._device = run, run.world, run.device
         self._batch_size, self._classifier = batch_size, classifier
         settings = run.settings
-        self._arithmetic = Arithmetic(settings.precision, settings.compiled, batch_size)
+        self._precision = settings.precision
         self._protocol = protocol_named(settings.protocol or DEFAULT_PROTOCOL)
         standard = settings.network.extractor == "inception"
-        self.kernels = kernels(run.device.torch_device, self._arithmetic, standard)
+        self.kernels = kernels(run.device.torch_device, self._precision, standard)
         self.warnings: list[str] = []
         self.weights: Weights | None = None
         self._read_ahead: Weights | None = None
@@ -109,7 +109,7 @@ class RunNetworks:
         if state is not None and state.warning:
             self.warnings.append(state.warning)
         with self._world.together():
-            self._own[layer] = custom_extractor(choice, state, protocol, self._device, self._arithmetic, layer)
+            self._own[layer] = custom_extractor(choice, state, protocol, self._device, self._precision, layer)
         extractor = self._own[layer]
         self._check_in_sync(extractor, choice)
         first, *others = self._world.gather(extractor.definition)
@@ -138,7 +138,7 @@ class RunNetworks:
         weights = self._weights_on_every_rank()
         definitions = {layer: each for layer, each in self.definitions.items() if layer not in self._own}
         with self._world.together():
-            built = inception_extractor(self._protocol, definitions, weights, self._device, self._arithmetic)
+            built = inception_extractor(self._protocol, definitions, weights, self._device, self._precision)
         self._check_in_sync(built, self._run.settings.network)
         return built
 
@@ -168,8 +168,7 @@ class RunNetworks:
 
     def _probe_of(self, network: Extractor | Networks) -> str:
         # On a GPU kernels depend on the batch's shape. On the CPU they do not, and a full batch takes almost a second.
-        one = self._device.torch_device.type == "cpu" and not self._arithmetic.compiled
-        size = 1 if one else self._batch_size
+        size = 1 if self._device.torch_device.type == "cpu" else self._batch_size
         with self._world.together():
             probe = network.probe(size)
         return probe
@@ -177,19 +176,14 @@ class RunNetworks:
     def _check_probe(self, networks: Networks, warn: Callable[[str], None]) -> None:
         """Runs the same batch on every rank and warns if the features' bits differ."""
         self.probe = self._probe_of(networks)
-        ranks = self._world.gather((self.probe, self._device.name, networks.unrecorded))
+        ranks = self._world.gather((self.probe, self._device.name))
         first = ranks[0]
-        for rank, (probe, name, _) in enumerate(ranks):
+        for rank, (probe, name) in enumerate(ranks):
             if probe != first[0]:
                 warn(
                     f"rank {rank} ({name}) computes different bits than rank 0 ({first[1]}): the last digits depend on "
                     "how the images are distributed over the ranks; use one kind of device for reproducible values"
                 )
-                break
-        for rank, (_, name, reason) in enumerate(ranks):
-            if reason:
-                where = f"rank {rank} ({name}) could not capture the network as a CUDA graph"
-                self._run.console.warn(f"{where} and runs it without one: slower, with the same result ({reason})")
                 break
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ from fidtool.console import Console
 from fidtool.distributed.launch import discover_here
 from fidtool.distributed.watchdog import Deadlines
 from fidtool.distributed.world import World, open_world
-from fidtool.errors import FidtoolError, InputError, on_every_rank, option, warn_program
+from fidtool.errors import FidtoolError, InputError, on_every_rank, option
 from fidtool.features.device import Device, choose_device
 from fidtool.features.protocol import protocol_named
 from fidtool.features.torch_state import repeatable
@@ -136,7 +135,6 @@ class RunContext:
         outside: context manager that restores the calling program's torch settings for its own code; no network may run
             within it.
         finished: the finished work and where it is saved.
-        warnings: warnings about the start of the run, the same on every rank.
     """
 
     world: World
@@ -147,7 +145,6 @@ class RunContext:
     in_memory: dict[str, Images]
     outside: Callable[[], contextlib.AbstractContextManager[None]]
     finished: FinishedWork
-    warnings: tuple[str, ...] = ()
 
 
 @contextlib.contextmanager
@@ -192,11 +189,10 @@ def open_run(
                 check_exact_products(device.exact_sums)
                 limit_bytes(), memory_bytes()  # reports an invalid environment variable before any work is done
             torch_state.use(device.torch_device)
-            warnings = _choose_backend(world, device, settings.backend, console)
             own_console = console if world.rank == 0 else Console()
             try:
                 outside = torch_state.paused
-                yield RunContext(world, device, settings, own_console, clock, sets, outside, finished, warnings)
+                yield RunContext(world, device, settings, own_console, clock, sets, outside, finished)
             finally:
                 sets.clear()  # releases the program's iterables without waiting for the garbage collector
     except FidtoolError as error:
@@ -238,34 +234,6 @@ def _check_same_start(world: World, paths: Sequence[str], settings: Settings, in
                 values = f"{name} is {first.get(name)!r} on rank 0 and {other.get(name)!r} on rank {rank}"
                 remedy = "give every rank the same arguments and the same environment"
                 raise on_every_rank(InputError(f"the ranks were started differently: {values}", remedy))
-
-
-def _choose_backend(world: World, device: Device, backend: str, console: Console) -> tuple[str, ...]:
-    """Makes the ranks use NCCL if ``backend`` is ``nccl`` and it works. Returns the warning if not. A collective."""
-    sharing = shared_accelerator(world.gather((socket.gethostname(), device.identity)))
-    if backend == "nccl" and world.size > 1:
-        reason = sharing or world.use_nccl(device.torch_device)
-        if reason:
-            warning = f"gloo is used instead of {option('backend', 'nccl')}: {reason}"
-            if world.rank == 0:
-                (warn_program if console.fail is None else console.warn)(warning)
-            return (warning,)
-    elif sharing and world.rank == 0:
-        console.say(sharing)
-    return ()
-
-
-def shared_accelerator(accelerators: Sequence[tuple[str, str]]) -> str:
-    """Returns which ranks share an accelerator; empty if none do.
-
-    Args:
-        accelerators: host and `Device.identity` of each rank.
-    """
-    for host, identity in accelerators:
-        ranks = [str(rank) for rank, other in enumerate(accelerators) if other == (host, identity)]
-        if identity and len(ranks) > 1:
-            return f"ranks {', '.join(ranks[:-1])} and {ranks[-1]} share a GPU on {host}"
-    return ""
 
 
 def _check_precision(precision: str, device: Device) -> None:

@@ -28,32 +28,31 @@ _LIMB_BITS = 32
 _LOW_BITS = (1 << _LIMB_BITS) - 1
 _GRAMS_PER_CARRY = 256
 """A Gram matrix adds at most 2 ** 53 to an entry, so that 256 of them and a remainder stay below 2 ** 62."""
-_SAFE_DIAGONAL = 2.0**62
 _CHECKED_DIMS, _CHECKED_COLUMNS, _CHECKED_SHIFT = 2048, 64, 4
 """Columns of the matrices of `check_exact_products`, columns that differ, and bits omitted where 2048 products are
 added, so that the sums are below 2 ** 53."""
 
 
 @dataclass(frozen=True)
-class MeanCovariance:
-    """Gaussian fitted to the features of a set of images.
+class Gaussian:
+    """Mean and covariance of the features of a set of images.
 
     Attributes:
         mu: float64 array of shape (dims,).
         sigma: float64 array of shape (dims, dims), symmetric.
-        count: number of images.
+        count: number of images; None if unknown.
     """
 
     mu: NDArray[np.float64]
     sigma: NDArray[np.float64]
-    count: int
+    count: int | None
 
 
 class ExactMoments:
     """Count, sum and sum of outer products of feature vectors, as integers.
 
     Args:
-        dims: length D of a feature vector. Memory is one int64 matrix of D x D, two beyond about 4 million images.
+        dims: length D of a feature vector. Memory is two int64 matrices of D x D.
         feature_step: features are rounded to multiples of 2 ** -feature_step.
         device: device of the sums; it must support float64.
         setting: setting that determines ``feature_step``, see `FeatureSizes`.
@@ -73,15 +72,15 @@ class ExactMoments:
         self.count = 0
         self.feature_step = feature_step
         self._sum = torch.zeros(dims, dtype=torch.int64, device=device)
-        # The value of an entry is high * 2 ** 32 + low. The high limb is allocated when it is first needed.
+        # The value of an entry is high * 2 ** 32 + low: beyond about 4 million images it exceeds 64 bits.
         self._low = torch.zeros(dims, dims, dtype=torch.int64, device=device)
-        self._high: torch.Tensor | None = None
+        self._high = torch.zeros_like(self._low)
         self._grams_since_carry = 0
         self._waiting: list[torch.Tensor] = []
         # The Gram matrix of the latest rows, in float64, and an upper bound of its entries.
         self._recent: torch.Tensor | None = None
         self._reach = 0.0
-        self._sizes = FeatureSizes(device, setting)
+        self._sizes = FeatureSizes(setting)
         self.refused: RunError | None = None
 
     def add(self, features: torch.Tensor) -> None:
@@ -92,8 +91,8 @@ class ExactMoments:
 
         Raises:
             RunError: if a feature is not finite or too large for the step; the message states a remedy. All later calls
-                raise it again, because the features added together with it are lost. On an accelerator, it may be
-                raised a few thousand images later, or by `flush`.
+                raise it again, because the features added together with it are lost. It may be raised up to 128 images
+                later, or by `flush`.
         """
         self._check_not_refused()
         self.count += len(features)
@@ -107,9 +106,7 @@ class ExactMoments:
     def to(self, device: torch.device) -> None:
         """Moves the sums to another device, which must support float64."""
         self._spill()
-        self._sum, self._low = self._sum.to(device), self._low.to(device)
-        self._sizes.to(device)
-        self._high = None if self._high is None else self._high.to(device)
+        self._sum, self._low, self._high = (each.to(device) for each in (self._sum, self._low, self._high))
         self._waiting = [rows.to(device) for rows in self._waiting]
 
     def flush(self) -> None:
@@ -122,20 +119,16 @@ class ExactMoments:
         if self._waiting:
             self._add_waiting()
         self._spill()
-        self._check_sizes(wait=True)
 
     def _add_waiting(self) -> None:
         rows = torch.cat(self._waiting)
         self._waiting = []
         self._sizes.add(rows)
-        # On an accelerator, nothing here may wait for it: the network's next batch would be launched too late.
-        self._check_sizes(wait=self._sizes.on_host)
+        self.refused = self._sizes.refusal(self.feature_step)
+        self._check_not_refused()
         rows.round_()
         self._sum += rows.sum(0).to(torch.int64)
-        if self._sizes.on_host:
-            self._add_recent(rows)
-        else:
-            self._add_gram(rows.T @ rows)
+        self._add_recent(rows)
 
     def _add_recent(self, rows: torch.Tensor) -> None:
         # By Cauchy-Schwarz, no entry of a Gram matrix and no partial sum of one exceeds its largest diagonal entry.
@@ -161,76 +154,44 @@ class ExactMoments:
         if self.refused is not None:
             raise copy.copy(self.refused)  # a copy without traceback keeps no frames alive
 
-    def _check_sizes(self, *, wait: bool) -> None:
-        """Raises an error if a feature was out of range; without ``wait``, as far as the host knows already."""
-        sizes = self._sizes
-        self.refused = sizes.refusal(self.feature_step) if wait else sizes.known_refusal(self.feature_step)
-        self._check_not_refused()
-
-    def _carry(self) -> torch.Tensor:
-        """Moves the upper bits of the low limb to the high limb, without changing the value. Returns the high limb."""
+    def _carry(self) -> None:
+        """Moves the upper bits of the low limb to the high limb, without changing the value."""
         self._grams_since_carry = 0
-        if self._high is None:
-            self._high = torch.zeros_like(self._low)
         self._high += self._low >> _LIMB_BITS
         self._low &= _LOW_BITS
-        return self._high
-
-    def _join_limbs(self) -> None:
-        """Moves the high limb to the low limb and frees it. The low limb must be able to hold the sums."""
-        if self._high is not None:
-            self._low += self._high << _LIMB_BITS
-            self._high = None
-        # The low limb may be close to 2 ** 62, so that the next Gram matrix must be followed by a carry.
-        self._grams_since_carry = _GRAMS_PER_CARRY - 1
-
-    def _diagonal(self) -> torch.Tensor:
-        diagonal = self._low.diagonal().double()
-        return diagonal if self._high is None else diagonal + self._high.diagonal().double() * 2.0**_LIMB_BITS
 
     def merge(self, world: World) -> None:
-        """Sums over the ranks, in place: all ranks get the same totals. A collective.
-
-        By Cauchy-Schwarz, no entry of a matrix of inner products exceeds its largest diagonal entry. The diagonals are
-        therefore summed first, to find out whether one limb can hold the totals.
-        """
+        """Sums over the ranks, in place: all ranks get the same totals. A collective."""
         self.flush()
         if world.size == 1:
             return
         self.count = sum(world.gather(self.count))
         self._sizes.merge(world)
-        world.sum_(self._sum)
-        if world.sum_(self._diagonal()).max().item() >= _SAFE_DIAGONAL:
-            world.sum_(self._carry())
-            world.sum_(self._low)
-            self._carry()
-            return
-        self._join_limbs()
-        world.sum_(self._low)
+        self._carry()
+        for sums in (self._sum, self._high, self._low):
+            world.sum_(sums)
+        self._carry()
 
     def totals(self) -> dict[str, NDArray[Any]]:
         """Returns the sums as arrays, for `absorb`. Of symmetric matrices, they hold the upper triangle.
 
         Returns:
-            ``count`` and ``largest`` of shape (), ``bits`` of shape (24,), ``sum`` of shape (dims,), ``low`` and, if
-            needed, ``high`` of shape (dims * (dims + 1) / 2,). All are int64 except ``largest``, which is float64.
+            ``count`` and ``largest`` of shape (), ``sizes`` of shape (2,), ``sum`` of shape (dims,), ``low`` and
+            ``high`` of shape (dims * (dims + 1) / 2,). All are int64 except ``largest``, which is float64.
 
         Raises:
             RunError: see `add`.
         """
         self.flush()
-        if self._high is not None and self._diagonal().max().item() < _SAFE_DIAGONAL:
-            self._join_limbs()
-        arrays = {
+        self._carry()
+        return {
             "count": np.array(self.count),
             "largest": np.array(self._sizes.largest),
-            "bits": self._sizes.array(),
+            "sizes": self._sizes.array(),
             "sum": self._sum.cpu().numpy(),
             "low": _upper_triangle(self._low),
+            "high": _upper_triangle(self._high),
         }
-        if self._high is not None:
-            arrays["high"] = _upper_triangle(self._high)
-        return arrays
 
     def absorb(self, totals: dict[str, NDArray[Any]]) -> None:
         """Adds sums from `totals`. The order of such additions does not change the bits.
@@ -247,29 +208,30 @@ class ExactMoments:
             ValueError, KeyError, TypeError: see `absorb`.
         """
         dims, device = len(self._sum), self._low.device
-        low, high = (_symmetric(totals[name], dims) if name in totals else None for name in ("low", "high"))
-        total = totals["sum"]
-        if low is None or total.shape != (dims,) or total.dtype != np.int64:
+        low, total = _symmetric(totals["low"], dims), totals["sum"]
+        if total.shape != (dims,) or total.dtype != np.int64:
             raise ValueError(f"the sums do not have {dims} dimensions")
         count, largest = int(totals["count"]), float(totals["largest"])
-        # Earlier versions did not store the sizes of the features.
-        bits = totals.get("bits", np.zeros(INTEGER_BITS + 1, dtype=np.int64))
-        if bits.shape != (INTEGER_BITS + 1,) or bits.dtype != np.int64:
-            raise ValueError("the counts of the features' sizes are damaged")
-        self.flush()
+        # Earlier versions stored neither the sizes of the features nor a high limb that was zero.
+        sizes = totals.get("sizes", np.zeros(2, dtype=np.int64))
+        if sizes.shape != (2,) or sizes.dtype != np.int64:
+            raise ValueError("the sizes of the features are damaged")
         other = ExactMoments(dims, self.feature_step, device)
         other.count = count
         other._sum, other._low = torch.from_numpy(total).to(device), low.to(device)
-        other._high = None if high is None else high.to(device)
-        other._sizes.absorb(bits, largest)
-        for moments in (self, other):  # allocates the high limbs before anything is added
+        if "high" in totals:
+            other._high = _symmetric(totals["high"], dims).to(device)
+        other._sizes.absorb(sizes, largest)
+        self.flush()
+        for moments in (self, other):
             moments._carry()
         return other
 
     def add_sums(self, other: ExactMoments) -> None:
         """Adds sums of the same dimensions, step and device, as returned by `restored`."""
-        self._carry().add_(other._carry())
+        self._high += other._high
         self._low += other._low
+        self._carry()
         self._sum += other._sum
         self.count += other.count
         self._sizes.absorb(other._sizes.array(), other._sizes.largest)
@@ -278,12 +240,12 @@ class ExactMoments:
         """Checks that the step does not round the features too coarsely. For steps that were chosen for the features.
 
         Raises:
-            RunError: if half of the features have fewer than 14 bits.
+            RunError: if they have fewer than 13 bits on average.
         """
         self.flush()
-        self._sizes.check_median(self.feature_step)
+        self._sizes.check_bits(self.feature_step)
 
-    def mean_covariance(self, ddof: int) -> MeanCovariance:
+    def mean_covariance(self, ddof: int) -> Gaussian:
         """Returns the mean and covariance, exact except for the last few roundings of each entry to float64.
 
         In integer arithmetic, the second moments are shifted by the integer vector c nearest to the mean, so that
@@ -307,22 +269,19 @@ class ExactMoments:
         sigma = self._shifted(total, centre).sub_(torch.outer(rest, rest).div_(self.count))
         sigma.mul_(2.0 ** (-2 * self.feature_step) / max(self.count - ddof, 1))
         mu = (centre + rest / self.count) * 2.0**-self.feature_step
-        return MeanCovariance(mu.numpy(), sigma.numpy(), self.count)
+        return Gaussian(mu.numpy(), sigma.numpy(), self.count)
 
     def _shifted(self, total: torch.Tensor, centre: torch.Tensor) -> torch.Tensor:
         """Returns the scatter about ``centre``, rounded once to float64.
 
-        Wrapping int64 arithmetic gives its value modulo 2 ** 64. If one limb holds the sums, this is the value, because
-        no entry exceeds the largest second moment. With millions of images, a float64 estimate, whose error is far
-        below 2 ** 63, determines the missing multiple of 2 ** 64.
+        Wrapping int64 arithmetic gives its value modulo 2 ** 64. A float64 estimate, whose error is far below 2 ** 63,
+        determines the missing multiple of 2 ** 64, which is 0 below a few million images.
         """
-        low, high = self._low.cpu(), None if self._high is None else self._high.cpu()
-        wrapped = low.clone() if high is None else (high << _LIMB_BITS) + low
+        low, high = self._low.cpu(), self._high.cpu()
+        wrapped = (high << _LIMB_BITS) + low
         wrapped.addr_(centre, self.count * centre - total).addr_(total, centre, alpha=-1)
-        if high is None and self._diagonal().max().item() < _SAFE_DIAGONAL:
-            return wrapped.double()
-        estimate = low.double() if high is None else high.double() * 2.0**_LIMB_BITS + low
         sums, middle = total.double(), centre.double()
+        estimate = high.double() * 2.0**_LIMB_BITS + low
         estimate.addr_(middle, self.count * middle - sums).addr_(sums, middle, alpha=-1.0)
         return wrapped.double() + ((estimate - wrapped) / 2.0**64).round_() * 2.0**64
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -17,7 +16,6 @@ from fidtool.distributed.world import World
 from fidtool.errors import RunError, about
 from fidtool.features.definition import Definition
 from fidtool.features.protocol import layer_prefix
-from fidtool.features.readback import Readback, read_back
 from fidtool.images.decode import ImageProperties
 from fidtool.images.records import RECORD, RecordArray
 from fidtool.sources.contents import BadFile
@@ -26,9 +24,7 @@ from fidtool.statistics.moments import ExactMoments
 from fidtool.statistics.precision import FEWEST_BITS, FeatureSizes
 
 _FIRST_BATCH_BITS = FEWEST_BITS - 3
-"""If half of the first batch's features have fewer bits than this, the whole set would be refused in the end."""
-_MOST_ARRIVING = 4
-"""Batches whose rows may be on the way to the host, in page-locked memory. A run computes two batches at a time."""
+"""If the features of the first batch have fewer bits than this, the whole set would be refused in the end."""
 RECORDS = "records"
 """Key of the images' records in `PartialStatistics.buffers`."""
 
@@ -71,8 +67,6 @@ class PartialStatistics:
     Attributes:
         moments: exact sums over the images of finished batches, by layer.
         buffers: per-image features by layer, for layers that need them; the images' records as bytes under `RECORDS`.
-            If the features are on an accelerator, those of the last batches are missing until `flush` or a method
-            below it is called.
         traits: properties of the images of finished batches.
         skipped: files of finished batches that could not be read.
         done: which batches are finished: bool array of shape (batches,).
@@ -102,7 +96,6 @@ class PartialStatistics:
         self._sizes = sizes
         self._marks = marks
         self._consistent = True
-        self._arriving: deque[tuple[int, dict[str, Readback]]] = deque()
 
     @property
     def count(self) -> int:
@@ -131,7 +124,6 @@ class PartialStatistics:
         """
         with self._undivided():
             self._add_features(batch, features)
-            self._store_rows(_MOST_ARRIVING)
             if RECORDS in self.buffers:
                 self.buffers[RECORDS].put(batch, records.view(np.uint8).reshape(len(records), RECORD.itemsize))
             self.traits += traits
@@ -139,19 +131,17 @@ class PartialStatistics:
             self.done[batch] = True
 
     def _add_features(self, batch: int, features: Mapping[str, torch.Tensor] | None) -> None:
-        """Adds the features to the sums, and starts to copy those for the buffers to the host."""
-        rows: dict[str, Readback] = {}
+        """Adds the features to the sums and the buffers."""
         for name, moments in self.moments.items():
             layer = self._layers[name]
             vectors = torch.empty(0, layer.definition.dims, device="cpu") if features is None else features[name]
-            if layer.with_features:
-                rows[name] = read_back(vectors)  # first, so that the copy need not wait for the sums
             if features is not None:
                 with about(layer.subject):
                     if batch == 0 and not layer.definition.standard:
                         _check_first_batch(vectors, layer)
                     moments.add(vectors)
-        self._arriving.append((batch, rows))
+            if layer.with_features:
+                self.buffers[name].put(batch, vectors.cpu().numpy())
 
     @contextlib.contextmanager
     def _undivided(self) -> Iterator[None]:
@@ -163,16 +153,6 @@ class PartialStatistics:
         yield
         self._consistent = before
 
-    def _store_rows(self, most_arriving: int = 0) -> None:
-        """Puts rows that have arrived into the buffers. Waits until at most ``most_arriving`` batches are missing."""
-        while self._arriving:
-            batch, rows = self._arriving[0]
-            if len(self._arriving) <= most_arriving and not all(each.ready() for each in rows.values()):
-                break
-            for name, each in rows.items():
-                self.buffers[name].put(batch, each.tensor().numpy())
-            self._arriving.popleft()
-
     def replan(self, sizes: Sequence[int], first: int = 0) -> None:
         """Changes to a different plan, for sources whose number of images was unknown.
 
@@ -183,23 +163,21 @@ class PartialStatistics:
         Raises:
             RunError: if there is not enough space for the features.
         """
-        self._store_rows()
         done = np.zeros(len(sizes), dtype=bool)
         done[first + np.flatnonzero(self.done)] = True
         self.buffers = {name: buffer.replanned(sizes, first) for name, buffer in self.buffers.items()}
         self._sizes, self.done, self._marks = sizes, done, np.zeros(len(sizes), dtype=np.uint64)
 
     def flush(self) -> None:
-        """Adds the rows that the sums hold back or that are on the way to the buffers, so that errors are raised now.
+        """Adds the rows that the sums hold back, so that errors are raised now.
 
         Raises:
-            RunError: see `ExactMoments.add` and `FeatureBuffer.put`.
+            RunError: see `ExactMoments.add`.
         """
         with self._undivided():
             for name, moments in self.moments.items():
                 with about(self._layers[name].subject):
                     moments.flush()
-            self._store_rows()
 
     def to_arrays(self) -> dict[str, NDArray[Any]] | None:
         """Returns everything except the buffers as arrays, for `absorb`; None if an exception interrupted an addition.
@@ -266,7 +244,6 @@ class PartialStatistics:
         Raises:
             RunError: if an image was counted twice or not at all.
         """
-        self._store_rows()
         everyone = world.gather((np.packbits(self.done), self.traits, self.skipped))
         for moments in self.moments.values():
             moments.merge(world)
@@ -286,12 +263,12 @@ def _check_first_batch(features: torch.Tensor, layer: Layer) -> None:
     """Checks that the step is not far too coarse for the features of the first batch, so that a run fails early.
 
     Raises:
-        RunError: if half of the features have fewer than 11 bits.
+        RunError: if they have fewer than 10 bits on average.
     """
-    sizes, step = FeatureSizes("cpu", layer.step_setting), layer.definition.feature_step
+    sizes, step = FeatureSizes(layer.step_setting), layer.definition.feature_step
     sizes.add(features.cpu().double().mul(2.0**step))
     if sizes.refusal(step) is None:  # otherwise the sums raise the error
-        sizes.check_median(step, _FIRST_BATCH_BITS)
+        sizes.check_bits(step, _FIRST_BATCH_BITS)
 
 
 def _of_layer(arrays: dict[str, NDArray[Any]], layer: str) -> dict[str, NDArray[Any]]:

@@ -15,7 +15,6 @@ from fidtool.training.group import (
     DEFAULT_TIMEOUT,
     Group,
     Ranks,
-    nccl_group,
     ranks_of,
     refuse_failed,
     warn_without_group,
@@ -118,7 +117,7 @@ def _gathered(
     if allow_empty and not tensor.numel():
         tensor = tensor.new_empty((0, *reference["shape"][1:]), dtype=getattr(torch, reference["dtype"]))
     lengths = [int(entry["shape"][0]) if prod(entry["shape"]) or entry["shape"][1:] else 0 for entry in payloads]
-    call = _GatherCall(ranks, group, grad, timeout, lengths, ranks.calls(_FORWARD))
+    call = _GatherCall(ranks, grad, timeout, lengths, ranks.calls(_FORWARD))
     if not any(entry["requires_grad"] for entry in payloads):
         return torch.cat(call.parts(tensor)), lengths
     if grad == "local" and payload["requires_grad"]:
@@ -173,7 +172,6 @@ class _GatherCall:
     """One call of `gather_with_grad`, for its backward. ``lengths`` has each rank's number of rows."""
 
     ranks: Ranks
-    group: Group
     grad: Grad
     timeout: float
     lengths: list[int]
@@ -185,7 +183,7 @@ class _GatherCall:
         shapes = [(length, *tensor.shape[1:]) for length in self.lengths]
         if not any(sizes):
             return [tensor.new_empty(shape) for shape in shapes]
-        with self.ranks.world(_FORWARD, nccl_group(tensor, self.group)) as world:
+        with self.ranks.world(_FORWARD) as world:
             flat = tensor.detach().resolve_conj().resolve_neg().contiguous().flatten()
             parts = world.gather_bytes(flat.view(torch.uint8), sizes)
             # Cloned because a view as a wider dtype needs aligned memory.
@@ -201,7 +199,7 @@ class _GatherCall:
         self.ranks.exchange(purpose, {}, self.timeout, _BACKWARD_REMEDY, counted=False)
         # Summing in half precision would lose digits.
         wide = joined.to(torch.promote_types(joined.dtype, torch.float32)).clone(memory_format=torch.contiguous_format)
-        with self.ranks.world(purpose, nccl_group(joined, self.group)) as world:
+        with self.ranks.world(purpose) as world:
             world.sum_(wide)
         own = wide[mine]
         return (own / self.ranks.size if self.grad == "mean" else own).to(joined.dtype)

@@ -104,10 +104,8 @@ class Ranks:
         return self._rendezvous
 
     @contextlib.contextmanager
-    def world(self, purpose: str, nccl: Group = None) -> Iterator[World]:
+    def world(self, purpose: str) -> Iterator[World]:
         """The ranks as a `World`, for the duration of a ``with`` block immediately after a rendezvous.
-
-        ``nccl`` is an NCCL group for GPU tensors; None is a private gloo group.
 
         Raises:
             RunError: if a rank was lost.
@@ -118,13 +116,11 @@ class Ranks:
         # A view must reference its base while gloo uses it; in inference mode it does not.
         with outside_autograd():
             try:
-                if nccl is None and self._gloo is None:
+                if self._gloo is None:
                     self._gloo = self._new_gloo()
                 # A new World each time: one that has seen a failure cannot be reused.
                 launch = Launch("env", self.group_rank, self.size, self.group_rank, self.size)
-                world = World(launch, group=self._gloo if nccl is None else nccl)
-                world.backend = "gloo" if nccl is None else "nccl"
-                yield world
+                yield World(launch, group=self._gloo)
             except LostContactError as error:
                 self._gloo = None
                 lost = f"a rank was lost, or the other ranks waited for it for more than {_TRANSPORT_SECONDS:.0f} s"
@@ -148,14 +144,6 @@ def outside_autograd() -> Iterator[None]:
 
 def _initialized() -> bool:
     return dist.is_available() and dist.is_initialized()
-
-
-def nccl_group(tensor: torch.Tensor, group: Group) -> Group:
-    """``group`` if ``tensor`` is on a GPU and the group supports NCCL; else None."""
-    if tensor.device.type != "cuda" or not _initialized():
-        return None
-    group = group or dist.group.WORLD
-    return group if "cuda:nccl" in str(dist.get_backend_config(group)) else None
 
 
 def ranks_of(group: Group = None) -> Ranks:

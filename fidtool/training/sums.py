@@ -31,8 +31,8 @@ _SHARE, _DEFINITION = "share", "definition"
 ALL = -1
 """In place of a rank: the images are those of all ranks."""
 _SIDES = {"real": "real images", "fake": "generated images"}
-_TOTALS = ("count", "largest", "bits", "sum", "low", "high", "marks")
-"""Possible keys of `ImageSums.totals`."""
+_TOTALS = ("count", "largest", "sizes", "bits", "sum", "low", "high", "marks")
+"""Possible keys of `ImageSums.totals`; ``bits`` was written by earlier versions."""
 STATE_NAMES = {_SHARE, _DEFINITION, *(f"{side}_{name}" for side in _SIDES for name in _TOTALS)}
 """Possible keys of `MetricSums.state`."""
 

@@ -20,7 +20,7 @@ from fidtool.features.device import Device, available_cores, choose_device
 from fidtool.features.extractor import ForwardThreads
 from fidtool.features.models.inception import Inception
 from fidtool.features.models.inception_weights import load_weights
-from fidtool.features.runner import Arithmetic, Runner
+from fidtool.features.runner import Runner
 from fidtool.features.torch_state import repeatable
 from fidtool.images.batches import PlannedBatch, plan_batches
 from fidtool.images.decoded import DecodeOptions

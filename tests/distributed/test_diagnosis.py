@@ -81,7 +81,7 @@ PROGRAM = """
 import numpy as np
 from fidtool.distributed.launch import discover
 from fidtool.distributed.world import open_world
-from fidtool.distances.frechet import Gaussian
+from fidtool.statistics.moments import Gaussian
 from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.error_bars import error_bars
 fake = np.load("fake.npy")

@@ -13,10 +13,10 @@ from PIL import Image
 
 import fidtool as package
 from fidtool.diagnose.copies import find_copies
-from fidtool.distances.frechet import Gaussian
 from fidtool.features.preparation import Preparation
 from fidtool.images.decode import decode
 from fidtool.images.records import RecordArray
+from fidtool.statistics.moments import Gaussian
 from support.command_line import Run
 from support.degenerate import Pixels, compared, encoded, records_of
 from support.influences import check_removals

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.distances.frechet import Gaussian
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
+from fidtool.statistics.moments import Gaussian
 
 Features = NDArray[np.float32]
 

@@ -44,7 +44,7 @@ from fidtool.sources.contents import ValueRange
 from fidtool.sources.image_set import ImageSet, canonical_order, hashes_of
 from fidtool.sources.opening import open_images
 from fidtool.statistics.cache import StatisticsCache
-from fidtool.statistics.moments import ExactMoments, MeanCovariance
+from fidtool.statistics.moments import ExactMoments, Gaussian
 from fidtool.statistics.partial import Layer
 from fidtool.statistics.precision import FeatureSizes
 from fidtool.training.feature_extractor import pixels_of
@@ -58,7 +58,7 @@ __all__ = [
     "TENSORS_SHA256",
     "Definition",
     "ExactMoments",
-    "MeanCovariance",
+    "Gaussian",
     "canonical_order",
     "cli",
     "covariance_factor",
@@ -88,16 +88,16 @@ def exact_moments(features: Features, step: int = STEP) -> ExactMoments:
     return moments
 
 
-def gaussian(features: Features, ddof: int = 1) -> MeanCovariance:
+def gaussian(features: Features, ddof: int = 1) -> Gaussian:
     """Return the mean and covariance of all rows."""
     return exact_moments(features).mean_covariance(ddof)
 
 
 def bits_of(values: torch.Tensor, step: int) -> dict[str, Any]:
-    """Return the number of values by bits, the median, and the reason why the step is rejected, if it is."""
-    sizes = FeatureSizes("cpu")
+    """Return the sum of the bit lengths, the number of nonzero values, and why the step is rejected, if it is."""
+    sizes = FeatureSizes()
     sizes.add(values.double())
-    return {"counts": sizes.array().tolist(), "median": sizes.median_bits(), "refusal": str(sizes.refusal(step) or "")}
+    return {"sizes": sizes.array().tolist(), "refusal": str(sizes.refusal(step) or "")}
 
 
 # Metrics of features, in a single process.
@@ -137,7 +137,7 @@ def _settings() -> FeatureSettings:
     return FeatureSettings(STEP)
 
 
-def _gaussian(features: Features) -> MeanCovariance:
+def _gaussian(features: Features) -> Gaussian:
     return _settings().gaussian(features, np.arange(len(features)), _alone())
 
 

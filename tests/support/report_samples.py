@@ -93,7 +93,7 @@ def bare(*fakes: str, real: str = "real", fid: float = 12.3456) -> Evaluation:
     record = RunRecord(
         world_size=2,
         device="NVIDIA <H100>",
-        backend="nccl",
+        backend="gloo",
         precision="fp32",
         kernels="torch",
         batch_size=50,

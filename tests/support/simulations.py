@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool import frechet_distance
-from fidtool.distances.frechet import Gaussian
 from fidtool.distances.jackknife import Interval, interval, interval_between, members
+from fidtool.statistics.moments import Gaussian
 
 Array = NDArray[np.float64]
 DRAWS = 1000

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from fidtool.distances.exact import FeatureSettings
-from fidtool.distances.frechet import Gaussian
 from fidtool.metrics.metric import FeatureSet, MetricContext
 from fidtool.presets import with_preset
 from fidtool.settings import Settings
+from fidtool.statistics.moments import Gaussian
 from support import adm_evaluator
 from support.feature_sets import Features, alone, mixture, normal
 

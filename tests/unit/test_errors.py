@@ -30,7 +30,6 @@ SPELLINGS = [
     (("diagnose",), "--diagnosis", "diagnose"),
     (("diagnose", False), "--no-diagnosis", "diagnose=False"),
     (("recursive", True), "--recursive", "recursive=True"),
-    (("compiled", True), "--compile", "compiled=True"),
     (("kid_subset_size", 5), "--kid-subset-size 5", "kid_subset_size=5"),
     (("ties",), "--ties", "ties"),
     (("metric_options",), "--metric-option", "metric_options"),

@@ -16,12 +16,12 @@ from common import refused, say
 
 from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.extrapolation import fid_infinity
-from fidtool.distances.frechet import Gaussian
 from fidtool.distances.kernel import cmmd, kid
 from fidtool.distances.neighbors import prdc
 from fidtool.distributed.launch import discover
 from fidtool.distributed.world import World, open_world
 from fidtool.errors import RunError
+from fidtool.statistics.moments import Gaussian
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 from support.feature_sets import Features, mixture, normal

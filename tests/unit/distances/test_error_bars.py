@@ -16,8 +16,8 @@ from scipy import stats
 from fidtool import InputError, demo, frechet_distance
 from fidtool.distances.error_bars import ErrorBars, difference, error_bars, fid_curve
 from fidtool.distances.exact import FeatureSettings
-from fidtool.distances.frechet import Gaussian
 from fidtool.distances.jackknife import _T, BLOCKS, Interval, halvings, interval, members
+from fidtool.statistics.moments import Gaussian
 from support.feature_sets import Features, alone
 from support.simulations import AT_ONCE, check_coverage, distance, distances_of_parts
 from support.tiny_network import network

@@ -12,8 +12,7 @@ from fidtool.distances import exact
 from fidtool.distances import extrapolation as module
 from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.extrapolation import Extrapolation, fid_infinity
-from fidtool.distances.frechet import Gaussian
-from fidtool.statistics.moments import MeanCovariance
+from fidtool.statistics.moments import Gaussian
 from support.feature_sets import MU, REAL, SIGMA, Features, alone, covariance, generated
 
 TRUE = frechet_distance(REAL.mu, REAL.sigma, MU, SIGMA)
@@ -43,7 +42,7 @@ def test_least_squares_equals_numpy() -> None:
     assert one.slope == pytest.approx(slope, rel=1e-9)
     assert one.bend == pytest.approx(np.polyfit(x, y, 2)[-1] - value, rel=1e-6)
     assert one.counts == tuple(np.linspace(500, 3000, 11).astype(int))
-    whole = MeanCovariance(*(f(generated(3000, 5).astype(np.float64).T) for f in (lambda x: x.mean(1), np.cov)), 3000)
+    whole = Gaussian(*(f(generated(3000, 5).astype(np.float64).T) for f in (lambda x: x.mean(1), np.cov)), 3000)
     assert one.distances[-1] == pytest.approx(frechet_distance(REAL.mu, REAL.sigma, whole.mu, whole.sigma), rel=1e-5)
 
 

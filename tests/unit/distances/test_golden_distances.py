@@ -15,22 +15,22 @@ import pytest
 import fidtool
 from support.exact_sets import bells, lattice, mixed
 from support.goldens import Golden, near
-from support.inside import MeanCovariance, cmmd, covariance_factor, kid, nearest, prdc, score
+from support.inside import Gaussian, cmmd, covariance_factor, kid, nearest, prdc, score
 from support.inside import gaussian as fitted
 
 DIGITS = 1e-12
 
 
-def distance(one: MeanCovariance, other: MeanCovariance, counts: bool = True) -> float:
+def distance(one: Gaussian, other: Gaussian, counts: bool = True) -> float:
     known = {"count1": one.count, "count2": other.count} if counts else {}
     return fidtool.frechet_distance(one.mu, one.sigma, other.mu, other.sigma, **known)
 
 
-def diagonal(values: list[float], mean: float) -> MeanCovariance:
-    return MeanCovariance(np.full(len(values), mean), np.diag(np.array(values)), 1000)
+def diagonal(values: list[float], mean: float) -> Gaussian:
+    return Gaussian(np.full(len(values), mean), np.diag(np.array(values)), 1000)
 
 
-GAUSSIANS: dict[str, Callable[[], tuple[MeanCovariance, MeanCovariance]]] = {
+GAUSSIANS: dict[str, Callable[[], tuple[Gaussian, Gaussian]]] = {
     "full rank": lambda: (fitted(mixed(200, 12, 1)), fitted(bells(150, 12, 2, 0.25, 1.5))),
     "full rank, covariance by n": lambda: (fitted(mixed(200, 12, 1), 0), fitted(bells(150, 12, 2, 0.25, 1.5), 0)),
     "close to each other": lambda: (fitted(mixed(400, 8, 3)), fitted(mixed(400, 8, 4))),

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from fidtool import frechet_distance
-from fidtool.distances.frechet import Gaussian, influence, transport_root
-from fidtool.statistics.moments import MeanCovariance
+from fidtool.distances.frechet import influence, transport_root
+from fidtool.statistics.moments import Gaussian
 from support.feature_sets import DIMS, MU, REAL, SIGMA, Array, alone, generated
 
 
@@ -27,7 +27,7 @@ def test_the_influence_is_the_derivative(count: int | None) -> None:
 
     even = np.full(len(x), 1 / len(x))
     mu = even @ x
-    fitted = MeanCovariance(mu, np.cov(x.T, ddof=0), len(x))
+    fitted = Gaussian(mu, np.cov(x.T, ddof=0), len(x))
     h = influence(real, fitted, x.astype(np.float32), alone(), torch.device("cpu"))
     assert h.mean() == pytest.approx(0, abs=1e-12)
     for number in (0, 17, 59):
@@ -38,7 +38,7 @@ def test_the_influence_is_the_derivative(count: int | None) -> None:
 
 def test_the_root_is_that_of_the_optimal_transport() -> None:
     """T maps one covariance to the other: T sigma_fake T = sigma_real."""
-    root = transport_root(REAL, MeanCovariance(MU, SIGMA, 100)).numpy()
+    root = transport_root(REAL, Gaussian(MU, SIGMA, 100)).numpy()
     transport = root @ root.T
     # A few thousand float64 rounding errors of 1e-16, for entries near 1.
     np.testing.assert_allclose(transport @ SIGMA @ transport, REAL.sigma, rtol=0, atol=1e-12)

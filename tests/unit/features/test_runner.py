@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fidtool.features.runner import Arithmetic, Runner
+from fidtool.features.runner import Runner
 from fidtool.features.torch_state import repeatable
 
 CPU = torch.device("cpu")
@@ -28,7 +28,7 @@ def test_tf32_is_only_on_during_the_run() -> None:
 
 def test_features_can_be_converted_to_numpy() -> None:
     """NumPy has no bfloat16, so features are converted to float32 before they are stored."""
-    runner = Runner(nn.Flatten(), CPU, Arithmetic("bf16"))
+    runner = Runner(nn.Flatten(), CPU, "bf16")
     assert np.isfinite(runner(torch.ones(2, 3, 4, 4)).float().numpy()).all()
 
 
@@ -54,7 +54,7 @@ def test_dtypes_of_each_precision(precision: str) -> None:
     """Inception is converted to the dtype; other networks run under autocast."""
     half = HALVES[precision]
     inception, other = Watching(), Watching()
-    Runner(inception, CPU, Arithmetic(precision), standard=True)(torch.ones(2, 3, 4, 4))
-    Runner(other, CPU, Arithmetic(precision))(torch.ones(2, 3, 4, 4))
+    Runner(inception, CPU, precision, standard=True)(torch.ones(2, 3, 4, 4))
+    Runner(other, CPU, precision)(torch.ones(2, 3, 4, 4))
     assert inception.seen == [half, half, None]
     assert other.seen == [torch.float32, torch.float32, None if precision == "fp32" else half]

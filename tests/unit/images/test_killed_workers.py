@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import math
 import multiprocessing
@@ -21,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from fidtool.distributed import signals
 from fidtool.errors import FidtoolError, RunError
@@ -114,9 +112,9 @@ def images(tmp_path: Path) -> ImageSet:
     return list_folder(str(make_pictures(tmp_path / "images", 60)))
 
 
-def delivered(images: ImageSet, count: int = 2, pin_memory: bool = False) -> Generator[DecodedBatch, None, None]:
+def delivered(images: ImageSet, count: int = 2) -> Generator[DecodedBatch, None, None]:
     batches = [PlannedBatch(number, indices) for number, indices in enumerate(plan_batches(images, 1))]
-    return load(images, batches, LoadOptions(DecodeOptions(), count, pin_memory, patience=PATIENCE))
+    return load(images, batches, LoadOptions(DecodeOptions(), count, patience=PATIENCE))
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -136,33 +134,6 @@ def test_a_worker_that_is_killed_at_any_point(images: ImageSet, seed: int) -> No
     with pytest.raises(RunError, match=DIED):
         take_all()
     assert numbers == list(range(len(numbers))), "the earlier batches are correct"
-
-
-def test_batches_are_page_locked_in_a_thread_that_ends(images: ImageSet, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Page-locking needs a GPU, so it is replaced by a copy. The thread must use this thread's GPU, and may not wait
-    for a worker that died."""
-    devices: list[int] = []
-
-    def device(number: int) -> contextlib.AbstractContextManager[None]:
-        devices.append(number)
-        return contextlib.nullcontext()
-
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
-    monkeypatch.setattr(torch.cuda, "device", device)
-    monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
-    pinned = list(delivered(images, pin_memory=True))
-    assert devices == [3] * 61, "also where the end is read"
-    for one, other in zip(pinned, delivered(images), strict=True):
-        assert torch.equal(torch.as_tensor(one.pixels), torch.as_tensor(other.pixels))
-        assert one.number == other.number
-    rest = delivered(images, pin_memory=True)
-    next(rest)
-    kill_a_worker()
-    with pytest.raises(RunError, match=DIED):
-        list(rest)
-    with contextlib.closing(delivered(images, pin_memory=True)) as unfinished:
-        next(unfinished)
-    wait_until(lambda: not any(thread.name == "fidtool-read-ahead" for thread in threading.enumerate()), "a thread")
 
 
 def die_while_sending(size: int) -> list[bytes]:

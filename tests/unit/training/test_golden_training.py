@@ -44,7 +44,7 @@ def shown(state: dict[str, torch.Tensor]) -> dict[str, Any]:
 
 
 def test_an_old_state_is_read(golden: Golden) -> None:
-    """Saving it again gives the same state."""
+    """It has the sums that the same images have today, in one limb and without the sizes of the features."""
     from fidtool.training import FrechetInceptionDistance
 
     metric = FrechetInceptionDistance("network.py:network")
@@ -53,16 +53,13 @@ def test_an_old_state_is_read(golden: Golden) -> None:
     assert metric.result is not None
     counts = {"real": metric.result.real, "fake": metric.result.fake, "scope": metric.result.scope}
     golden("training/old_state", {"fid": near(value, 1e-12), **counts, "digest": metric.reference_digest})
-    assert shown(metric.state_dict()) == shown(old_state())
+    read, today = shown(metric.state_dict()), shown(trained_metric().state_dict())
+    assert set(read) == set(today)
+    assert {name for name in read if read[name] != today[name]} == {"real_sizes", "fake_sizes"}
 
 
-def test_a_new_state_equals_the_old_one(golden: Golden) -> None:
-    """For the same images, both have the same names, order, types and bits."""
-    metric = trained_metric()
-    state = metric.state_dict()
-    assert list(state) == list(old_state())
-    assert shown(state) == shown(old_state())
-    golden("training/state", shown(state))
+def test_a_new_state(golden: Golden) -> None:
+    golden("training/state", shown(trained_metric().state_dict()))
 
 
 def test_a_state_of_another_network_is_refused(golden: Golden) -> None:

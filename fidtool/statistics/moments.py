@@ -240,7 +240,7 @@ class ExactMoments:
         """Checks that the step does not round the features too coarsely. For steps that were chosen for the features.
 
         Raises:
-            RunError: if they have fewer than 13 bits on average.
+            RunError: if they have fewer than 11 bits on average.
         """
         self.flush()
         self._sizes.check_bits(self.feature_step)

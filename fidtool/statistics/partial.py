@@ -263,7 +263,7 @@ def _check_first_batch(features: torch.Tensor, layer: Layer) -> None:
     """Checks that the step is not far too coarse for the features of the first batch, so that a run fails early.
 
     Raises:
-        RunError: if they have fewer than 10 bits on average.
+        RunError: if they have fewer than 8 bits on average.
     """
     sizes, step = FeatureSizes(layer.step_setting), layer.definition.feature_step
     sizes.add(features.cpu().double().mul(2.0**step))

@@ -15,7 +15,7 @@ INTEGER_BITS = 23
 """Largest number of bits of a feature in units of its step: with more, the sums would not be exact."""
 LARGEST_STEP = 100
 """Largest absolute value of a feature step."""
-FEWEST_BITS = 13
+FEWEST_BITS = 11
 """Bits that features must have on average in units of their step."""
 
 

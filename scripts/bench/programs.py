@@ -92,7 +92,7 @@ def network_rate(device: Device, precision: str, batch_size: int, seconds: float
     """
     with repeatable(precision == "tf32"), torch.inference_mode():
         state = load_weights(None, lambda line: None).state
-        runner = Runner(Inception(state), device.torch_device, Arithmetic(precision), standard=True)
+        runner = Runner(Inception(state), device.torch_device, precision, standard=True)
         x = torch.rand(batch_size, 3, 299, 299, device=device.torch_device).mul(2).sub(1)
         x = x.contiguous(memory_format=torch.channels_last)
         threads = ForwardThreads(device.own_threads, runner)

@@ -185,7 +185,6 @@ class Arena:
         return {"FIDTOOL_TEST_SIGN": str(self.sign)}
 
     def begin_without_launcher(self, arguments: list[list[str]], **variables: str) -> Begun:
-        """Start one process per rank, without a launcher."""
         mark, before = uuid.uuid4().hex, shared_memory()
         ranks = self.server.start_each(arguments, self.folder, FIDTOOL_TEST_MARK=mark, **variables)
         return Begun(self, ranks, mark, before)
@@ -203,7 +202,6 @@ class Arena:
         return Begun(self, [launcher], mark, before)
 
     def begin(self, launcher: str, arguments: list[str], ranks: int, **variables: str) -> Begun:
-        """Start the run with one of the launchers."""
         if launcher == "torchrun":
             return self.begin_torchrun(arguments, ranks, **variables)
         return self.begin_without_launcher([arguments] * ranks, **variables)

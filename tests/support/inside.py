@@ -82,14 +82,12 @@ def _alone() -> World:
 
 
 def exact_moments(features: Features, step: int = STEP) -> ExactMoments:
-    """Return the moments of all rows."""
     moments = ExactMoments(features.shape[1], step)
     moments.add(torch.from_numpy(features))
     return moments
 
 
 def gaussian(features: Features, ddof: int = 1) -> Gaussian:
-    """Return the mean and covariance of all rows."""
     return exact_moments(features).mean_covariance(ddof)
 
 
@@ -104,7 +102,6 @@ def bits_of(values: torch.Tensor, step: int) -> dict[str, Any]:
 
 
 def kid(real: Features, fake: Features, *, feature_step: int = STEP, **settings: Any) -> list[float]:
-    """Return the mean and standard deviation."""
     found = kernel.kid(real, fake, _alone(), feature_step=feature_step, **settings)
     return [found.mean, found.std]
 
@@ -120,7 +117,6 @@ def prdc(real: Features, fake: Features, **settings: Any) -> list[float]:
 
 
 def score(features: Features, weight: Features, bias: Features | None = None, **settings: Any) -> list[float]:
-    """Return the mean and standard deviation of the Inception Score."""
     found = inception_score.inception_score(features, weight, bias, **settings)
     return [found.mean, found.std]
 
@@ -152,12 +148,10 @@ def error_bars(real: Features, fake: Features) -> Any:
 
 
 def difference(first: Any, second: Any) -> Any:
-    """Return the interval of the difference of two sets' `error_bars`."""
     return bars.difference(first, second)
 
 
 def fid_curve(real: Features, fake: Features) -> Any:
-    """Return pairs of a number of images and their distance."""
     return bars.fid_curve(_target(real), fake, _settings(), _alone())
 
 
@@ -172,7 +166,6 @@ def blocks() -> dict[str, Any]:
 
 
 def fewest_images(dims: int) -> int:
-    """Return the number of images that error bars need."""
     return bars.fewest_images(dims)
 
 
@@ -183,7 +176,6 @@ def fid_infinity(real: Features, fake: Features, **settings: Any) -> Any:
 
 
 def influences(real: Features, fake: Features) -> NDArray[np.float64]:
-    """Return the influence of each generated image."""
     return frechet.influence(_target(real), _gaussian(fake), fake, _alone(), torch.device("cpu"))
 
 
@@ -191,12 +183,10 @@ def influences(real: Features, fake: Features) -> NDArray[np.float64]:
 
 
 def inception(protocol: str, dims: int = 2048, weights_sha256: str = TENSORS_SHA256) -> Definition:
-    """Return the definition of Inception's features."""
     return inception_definition(PROTOCOLS[protocol], dims, weights_sha256)
 
 
 def definition_of(spec: str, protocol: str | None = None, **settings: Any) -> Definition:
-    """Return the definition of the features of ``--extractor SPEC``."""
     choice = NetworkChoice(spec, **settings)
     network, name = build_network(choice, fetch_state(choice, print))
     device = device_of(torch.device("cpu"), Launch())
@@ -204,7 +194,6 @@ def definition_of(spec: str, protocol: str | None = None, **settings: Any) -> De
 
 
 def cmmd_network() -> str:
-    """Return the ``--extractor`` of CMMD's default network."""
     return Settings.cmmd_extractor
 
 
@@ -220,12 +209,10 @@ def framed(preparation: fidtool.Preparation, height: int, width: int, size: int)
 
 
 def spelled(preparation: fidtool.Preparation, size: int) -> str:
-    """Return the preparation as it is in fingerprints."""
     return preparation.describe(size)
 
 
 def normalization_of(network: fidtool.Network) -> str:
-    """Return the normalisation as it is in fingerprints."""
     return network.normalization
 
 
@@ -263,11 +250,8 @@ def cache_key(
     Args:
         identity: names of the images and their order.
         state: sizes and times of the files.
-        definition: definition of the features.
         arithmetic: settings that determine the bits of the features.
-        kept: whether the entry contains the features themselves.
-        records: whether the entry contains the records of the images.
-        spatial: definition of the spatial features, and whether the entry contains them.
+        kept: whether the entry contains the features themselves; ``spatial`` says it of the spatial ones.
     """
     layers = {FEATURES: Layer(definition, kept)} | ({SPATIAL: Layer(*spatial)} if spatial else {})
     pictures: Any = _Pictures(identity, state)
@@ -278,7 +262,6 @@ def marks_of(folder: str, path: str, stamps: Callable[[int], NDArray[np.int64]],
     """Return the identity of the images in a folder.
 
     Args:
-        folder: folder with the images.
         path: path of the folder in the result.
         stamps: returns the files' stamps, an array of shape (files, 5).
         drawn: size and seed of a sample.
@@ -311,7 +294,6 @@ def bytes_of_floats(
 
 
 def trained_on(images: torch.Tensor) -> torch.Tensor:
-    """Convert floats to uint8 as the training metric does."""
     return pixels_of(images, True, torch.device("cpu"))
 
 

@@ -76,7 +76,6 @@ PROGRAMS: dict[str, Callable[[], object]] = {
 
 
 def work(order: dict[str, Any], descriptors: Sequence[int]) -> NoReturn:
-    """Run the program in this process, which has just been forked, as a new process would."""
     os.setsid()
     try:
         become(order, descriptors)
@@ -94,7 +93,6 @@ def work(order: dict[str, Any], descriptors: Sequence[int]) -> NoReturn:
 
 
 def become(order: dict[str, Any], descriptors: Sequence[int]) -> None:
-    """Set up this process like a new one."""
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
         os.close(descriptor)
@@ -133,7 +131,6 @@ def ignore_silence_before(sign: str) -> None:
 
 
 def exit_status(code: object) -> int:
-    """Return the exit status for ``sys.exit(code)``."""
     if code is None or isinstance(code, int):
         return (code or 0) & 0xFF
     print(code, file=sys.stderr)
@@ -148,20 +145,13 @@ def status_of(pid: int) -> int | None:
 
 @dataclasses.dataclass
 class Client:
-    """A process whose work a child of the server does.
-
-    Attributes:
-        connection: connection to the process.
-        child: pid of the child; 0 before the order has arrived.
-        gone: whether the process has exited before the child.
-    """
+    """A process whose work a child of the server does."""
 
     connection: socket.socket
-    child: int = 0
-    gone: bool = False
+    child: int = 0  # its pid; 0 before the order has arrived
+    gone: bool = False  # whether the process has exited before the child
 
     def fileno(self) -> int:
-        """For `select`."""
         return self.connection.fileno()
 
     def signal(self, number: int) -> None:
@@ -221,7 +211,6 @@ class Server:
                 client.signal(signal.SIGKILL)
 
     def obey(self, order: dict[str, Any]) -> None:
-        """Carry out an order from stdin."""
         if "wait" in order:
             self.question = order["wait"], time.monotonic() + order["seconds"]
             return
@@ -283,7 +272,6 @@ def warm_up(modules: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """Warm up, then serve."""
     place, *modules = sys.argv[1:]
     warm_up(modules)
     assert threading.active_count() == 1, threading.enumerate()

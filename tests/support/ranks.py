@@ -95,7 +95,6 @@ class Rank:
         return self.output.with_suffix(".err").read_text()
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to the process."""
         os.kill(self.pid, number)
 
 
@@ -195,7 +194,6 @@ class RankServer:
         return [rank.status for rank in ranks]
 
     def close(self) -> None:
-        """Stop the server."""
         assert self._server.stdin is not None
         self._server.stdin.write("\n")  # closing the pipe may not be enough: forks have inherited it
         self._server.stdin.close()

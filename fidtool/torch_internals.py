@@ -48,8 +48,6 @@ def new_gloo_group(store: dist.Store, rank: int, size: int, seconds: float) -> A
 
     Args:
         store: a store that only this group uses.
-        rank: this rank's number in the group.
-        size: number of ranks in the group.
         seconds: timeout of the rendezvous and of each collective.
 
     Raises:

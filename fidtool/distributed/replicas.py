@@ -60,8 +60,6 @@ def find_differences(
     """Compares the tensors of all ranks with those of the first rank. A collective.
 
     Args:
-        tensors: this rank's tensors by name; the names may differ between ranks.
-        hashes: their `tensor_hashes`.
         ranks: rank numbers for the messages; None numbers them from 0.
 
     Returns:

@@ -132,12 +132,9 @@ class Watchdog:
     """One rank's watchdog.
 
     Args:
-        rank, size: this rank and the number of ranks.
-        deadlines: how long to wait for the other ranks.
         on_failure: prints the failure. None leaves it to the exception, unless the process is ended by force.
 
     Attributes:
-        deadlines: as passed by the caller.
         collectives: number of collectives that this rank has entered.
     """
 

@@ -66,12 +66,10 @@ class World:
     """The ranks of one run.
 
     Args:
-        launch: this process among the ranks.
         watchdog: this rank's watchdog; None creates one that is not connected to the other ranks.
         group: the process group; None is the default group.
 
     Attributes:
-        launch: this process among the ranks.
         backend: what transfers data between the ranks: ``gloo``, or ``none`` if there is one rank.
     """
 
@@ -102,12 +100,7 @@ class World:
         return [pickle.loads(output.numpy().tobytes()) for output in self.gather_bytes(mine, list(map(int, sizes)))]
 
     def gather_bytes(self, mine: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
-        """Returns every rank's one-dimensional uint8 tensor, in rank order.
-
-        Args:
-            mine: this rank's tensor.
-            sizes: the length of each rank's tensor.
-        """
+        """Returns every rank's one-dimensional uint8 tensor, in rank order."""
         import torch
 
         padded = torch.zeros(max(sizes), dtype=torch.uint8, device="cpu")
@@ -268,7 +261,6 @@ def open_world(
     on stderr; within a calling program it first abandons a collective that waits.
 
     Args:
-        launch: what `fidtool.distributed.launch.discover` returned.
         deadlines: how long to wait for the other ranks.
         on_failure: prints the failure; called with True on one rank, and always called on rank zero.
 

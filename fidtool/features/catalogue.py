@@ -39,10 +39,6 @@ from fidtool.images.decode import DECODER
 def fetch_state(choice: NetworkChoice, say: Callable[[str], None]) -> State | None:
     """Read or download the tensors of a network. Called on rank zero only, for all ranks.
 
-    Args:
-        choice: the network.
-        say: prints a progress message.
-
     Returns:
         The tensors, or None for a factory or a program, which bring their own.
 
@@ -68,10 +64,6 @@ def fetch_state(choice: NetworkChoice, say: Callable[[str], None]) -> State | No
 
 def build_network(choice: NetworkChoice, state: State | None) -> tuple[Network, str]:
     """Build the network. Called on every rank, with the same result.
-
-    Args:
-        choice: the network.
-        state: the result of `fetch_state`.
 
     Returns:
         The network, in evaluation mode, and its name for the fingerprint.
@@ -108,9 +100,6 @@ def inception_definition(protocol: Protocol, dims: int, weights_sha256: str, set
     """Return the definition of Inception's features under ``protocol``.
 
     Args:
-        protocol: the protocol.
-        dims: length of a feature vector.
-        weights_sha256: see `Definition`.
         setting: name of the setting that ``dims`` comes from, for messages.
 
     Raises:
@@ -166,20 +155,7 @@ def custom_extractor(
     precision: str = "fp32",
     layer: str = FEATURES,
 ) -> Extractor:
-    """Return the extractor of a network that is not Inception. Runs the file of a factory.
-
-    Args:
-        choice: the network.
-        state: the result of `fetch_state` on rank zero.
-        protocol: the requested protocol, if any.
-        device: the device on which it runs.
-        precision: see `fidtool.features.runner.Runner`.
-        layer: name of the layer of its features.
-
-    Raises:
-        InputError: see `build_network` and `network_extractor`.
-        RunError: if the network fails on a probe image.
-    """
+    """Return the extractor of a network that is not Inception. Runs the file of a factory."""
     with about(choice.subject):
         named = choice.named("extractor")
         return network_extractor(*build_network(choice, state), protocol, device, precision, layer, named)
@@ -200,11 +176,7 @@ def network_extractor(
 
     Args:
         network: the network. If it has its own preparation, that determines the resize, and the covariance's ddof is 1.
-        name: the network's name in the fingerprint.
         protocol: determines resize and ddof of a network without its own preparation; None is the default protocol.
-        device: the device on which it runs.
-        precision: see `fidtool.features.runner.Runner`.
-        layer: name of the layer of its features.
         setting: name of the setting that the network comes from, for messages.
 
     Raises:

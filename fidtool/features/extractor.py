@@ -47,12 +47,7 @@ class Extractor:
     Args:
         runner: returns one tensor of features, or a tuple with one tensor per definition if there are several.
         definitions: the definitions of the features by layer; the first is that of `features`.
-        preparation: how images are cropped and resized.
         offset, scale: a pixel value x in 0..255 enters the network as (x - offset) / scale.
-        device: the device on which the network runs.
-
-    Attributes:
-        definitions, device: as passed by the caller.
     """
 
     def __init__(
@@ -181,16 +176,7 @@ class Extractor:
     def run(
         self, batches: Iterator[Item], images: Callable[[Item], list[torch.Tensor]], stop: Callable[[], bool]
     ) -> Iterator[tuple[Item, torch.Tensor]]:
-        """Run forward passes over a stream of batches, in order.
-
-        Args:
-            batches: the stream.
-            images: returns a batch's images on the device; called in the thread of its forward pass.
-            stop: see `side_by_side`.
-
-        Yields:
-            Each batch with its feature vectors for the first layer.
-        """
+        """Run forward passes over a stream of batches, in order."""
 
         def features(prepared: list[torch.Tensor]) -> torch.Tensor:
             return next(iter(self.vectors(prepared).values()))
@@ -209,10 +195,6 @@ class Networks:
 
     Args:
         extractors: the networks by the layer of their features; at least one, all on the same device.
-
-    Attributes:
-        device: the device on which they run.
-        definitions: the definitions of the features by layer.
     """
 
     def __init__(self, extractors: Mapping[str, Extractor]) -> None:
@@ -290,11 +272,7 @@ class Stages(Generic[Item, Prepared, Result]):
     ends: Callable[[Item], bool]
 
     def process(self, job: tuple[Item, list[Future[Any]]]) -> Any:
-        """Return the features of a batch if a part is its last, otherwise the input for the part.
-
-        Args:
-            job: the part, and the futures of the earlier parts of its batch.
-        """
+        """Return the features of a batch if a part is its last, otherwise the input for the part."""
         part, earlier = job
         prepared = self.prepare(part)
         if not self.ends(part):
@@ -321,9 +299,6 @@ def side_by_side(
         stop: whether to stop early, without waiting for running work.
         in_turns: read the stream only while no thread works, because it runs the calling program's code under that
             program's torch settings.
-
-    Yields:
-        The parts of each batch with its features; None for a batch without images.
     """
     pool, here = ForwardThreads(threads, stages.process), ForwardThreads(0, stages.process)
     alone = in_turns and threads > 0

@@ -145,16 +145,7 @@ def output_dims(network: Network, device: Device) -> int:
 
 
 def check_repeatable(features: Callable[[list[torch.Tensor]], torch.Tensor], name: str, device: Device) -> None:
-    """Refuse a network whose features of an image are random or depend on the other images in the batch.
-
-    Args:
-        features: returns the features of a batch of images.
-        name: name of the network, for the message.
-        device: the device on which it runs.
-
-    Raises:
-        RunError: if the features are not repeatable.
-    """
+    """Refuse a network whose features of an image are random or depend on the other images in the batch."""
     first, second = fixed_batch(2, device.torch_device)
     with computing_on(device.torch_device):
         # The neighbour is darker, because batch norm in training mode treats batches of the same noise almost alike.

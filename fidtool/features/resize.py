@@ -90,8 +90,6 @@ def resize(pixels: torch.Tensor, size: int, preparation: Preparation) -> torch.T
     Args:
         pixels: uint8 or float32 tensor of shape (n, height, width, 3), values in 0..255. Gradients pass through the
             resize, and straight through the rounding of Pillow's resizes.
-        size: side of the square result.
-        preparation: how to crop and resize.
 
     Returns:
         float32 tensor of shape (n, 3, size, size), values in 0..255; integers if ``preparation.rounds``.
@@ -152,8 +150,6 @@ def network_input(
 
     Args:
         images: uint8 tensors of shape (height, width, 3), all on the same device.
-        size: side of the network's square input.
-        preparation: how to crop and resize.
         offset, scale: float32 tensors that broadcast against (n, 3, size, size), on the same device; each value x in
             0..255 becomes (x - offset) / scale.
 

@@ -22,13 +22,8 @@ class Runner:
     average have 32 bits. Other networks run under torch's autocast, which selects the precision layer by layer.
 
     Args:
-        module: the network; it is moved to the device.
-        device: the device on which it runs.
         precision: see `fidtool.settings.Settings`. TF32 is switched on by `fidtool.features.torch_state.repeatable`.
         standard: whether it is Inception, all of whose layers support half precision.
-
-    Attributes:
-        module: as passed by the caller, for gradients.
     """
 
     def __init__(

@@ -23,14 +23,7 @@ class _Switch:
 
 
 class TorchSettings:
-    """torch's settings during a run, created by `repeatable`. They can be suspended.
-
-    Args:
-        tf32: whether NVIDIA GPUs multiply in TF32.
-
-    Attributes:
-        held: restores the program's settings when it is closed.
-    """
+    """torch's settings during a run, created by `repeatable`. They can be suspended."""
 
     def __init__(self, tf32: bool) -> None:
         self._tf32 = tf32
@@ -43,13 +36,13 @@ class TorchSettings:
         self.held.enter_context(_strict([*_kernel_switches(), *_precision_switches(self._tf32)]))
         self.held.enter_context(_without_modes())
         if self._device is not None:
-            self.held.enter_context(_on_default_stream(self._device))
+            self.held.enter_context(torch.cuda.device(self._device))
 
     def use(self, device: torch.device) -> None:
-        """Make a GPU and its default stream current in the calling thread. Does nothing for other devices."""
+        """Make a GPU current in the calling thread. Does nothing for other devices."""
         if device.type == "cuda":
             self._device = device
-            self.held.enter_context(_on_default_stream(device))
+            self.held.enter_context(torch.cuda.device(device))
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -101,8 +94,7 @@ def _modes_come_back() -> Iterator[None]:
 def computing_on(device: torch.device) -> Iterator[None]:
     """Make ``device`` the current one and switch its autocast off in a ``with`` block that calls a network.
 
-    Triton's kernels and CUDA graphs run on the current device. The program's current stream of the device stays
-    current, so that the network is ordered with the program's work.
+    The program's current stream of the device stays current, so that the network is ordered with the program's work.
     """
     with contextlib.ExitStack() as stack:
         if device.type == "cuda":
@@ -143,26 +135,6 @@ def _without_modes() -> Iterator[None]:
             yield
     finally:
         torch.set_rng_state(random_state)
-
-
-@contextlib.contextmanager
-def _on_default_stream(device: torch.device) -> Iterator[None]:
-    """Run GPU work after the work on the program's current stream, which then waits for it.
-
-    The device is entered first: selecting a stream of a device that is not current also selects that device, and
-    returning from it initialises the program's device, even if the program has never used it.
-    """
-    with torch.cuda.device(device):
-        callers, default = torch.cuda.current_stream(device), torch.cuda.default_stream(device)
-        default.wait_stream(callers)
-        try:
-            with torch.cuda.stream(default):
-                yield
-        except BaseException:
-            with contextlib.suppress(RuntimeError):  # a failed GPU refuses this too
-                callers.wait_stream(default)
-            raise
-        callers.wait_stream(default)
 
 
 def _attribute(place: Any, name: str, strict: object) -> _Switch:

@@ -31,7 +31,7 @@ from fidtool.metrics.registry import (
     with_settings,
 )
 from fidtool.presets import PRESETS, preset_named
-from fidtool.validation import LONGEST_SECONDS, MAX_PIXELS, File, Setting, Validated, declared, text_of
+from fidtool.validation import LONGEST_SECONDS, MAX_PIXELS, File, Setting, Validated, declared, setting, text_of
 
 if TYPE_CHECKING:
     from fidtool.sources.contents import ValueRange
@@ -58,86 +58,66 @@ class CheckSettings(Validated):
     """
 
     # torchrun rejects --num anywhere on its command line as an ambiguous abbreviation of its option --numa-binding.
-    num: Annotated[
-        int | None,
-        Setting(
-            help="Use a reproducible random sample of N images from every set.",
-            group=IMAGES,
-            flag="--num --num-images",
-            metavar="N",
-            least=1,
-        ),
-    ] = None
-    seed: Annotated[int, Setting(help="Seed of the random sample and of the order of the images.", group=IMAGES)] = 0
-    recursive: Annotated[
-        bool,
-        Setting(
-            help="Search folders with their subfolders.",
-            group=IMAGES,
-            flag="--recursive/--no-recursive",
-            shown_default="recursive",
-        ),
-    ] = True
-    value_range: Annotated[
-        tuple[float, float] | None,
-        Setting(
-            help="Values of black and white in arrays of floats, such as 0,1 or -1,1. Not needed for uint8.",
-            group=IMAGES,
-            metavar="LOW,HIGH",
-        ),
-    ] = None
-    float_to_byte: Annotated[
-        str,
-        Setting(
-            help="How arrays of floats become bytes: rounded, as torchvision's save_image does, or truncated, as "
-            "(x * 255).to(uint8) does.",
-            group=IMAGES,
-            choices=("round", "floor"),
-        ),
-    ] = "round"
-    max_pixels: Annotated[
-        int,
-        Setting(
-            help="Do not read images with more pixels, which may be decompression bombs.",
-            group=IMAGES,
-            metavar="N",
-            least=1,
-        ),
-    ] = MAX_PIXELS
-    num_workers: Annotated[
-        int | None,
-        Setting(
-            help="Decoding workers per rank; 0 decodes in the main process.",
-            group=MACHINE,
-            metavar="N",
-            least=0,
-            shown_default="one less than the rank's cores, at most 16; on the CPU, one per 16 cores",
-            defines=False,
-        ),
-    ] = None
-    peer_timeout: Annotated[
-        float,
-        Setting(
-            help="End the run if a rank sends no heartbeat for this long.",
-            group=RANKS,
-            metavar="SECONDS",
-            least=3,
-            most=LONGEST_SECONDS,
-            defines=False,
-        ),
-    ] = 20.0
-    timeout: Annotated[
-        float,
-        Setting(
-            help="End the run if a rank waits this long for the slowest rank or for its decoding workers. All ranks "
-            "must start within the same time, or within 120 s if that is shorter.",
-            group=RANKS,
-            metavar="SECONDS",
-            least=1,
-            most=LONGEST_SECONDS,
-            defines=False,
-        ),
-    ] = 1800.0
+    num: int | None = setting(
+        None,
+        IMAGES,
+        "Use a reproducible random sample of N images from every set.",
+        "N",
+        flag="--num --num-images",
+        least=1,
+    )
+    seed: int = setting(0, IMAGES, "Seed of the random sample and of the order of the images.")
+    recursive: bool = setting(
+        True,
+        IMAGES,
+        "Search folders with their subfolders.",
+        flag="--recursive/--no-recursive",
+        shown_default="recursive",
+    )
+    value_range: tuple[float, float] | None = setting(
+        None,
+        IMAGES,
+        "Values of black and white in arrays of floats, such as 0,1 or -1,1. Not needed for uint8.",
+        "LOW,HIGH",
+    )
+    float_to_byte: str = setting(
+        "round",
+        IMAGES,
+        "How arrays of floats become bytes: rounded, as torchvision's save_image does, or truncated, as "
+        "(x * 255).to(uint8) does.",
+        choices=("round", "floor"),
+    )
+    max_pixels: int = setting(
+        MAX_PIXELS, IMAGES, "Do not read images with more pixels, which may be decompression bombs.", "N", least=1
+    )
+    num_workers: int | None = setting(
+        None,
+        MACHINE,
+        "Decoding workers per rank; 0 decodes in the main process.",
+        "N",
+        least=0,
+        shown_default="one less than the rank's cores, at most 16; on the CPU, one per 16 cores",
+        defines=False,
+    )
+    peer_timeout: float = setting(
+        20.0,
+        RANKS,
+        "End the run if a rank sends no heartbeat for this long.",
+        "SECONDS",
+        least=3,
+        most=LONGEST_SECONDS,
+        defines=False,
+    )
+    timeout: float = setting(
+        1800.0,
+        RANKS,
+        "End the run if a rank waits this long for the slowest rank or for its decoding workers. All ranks "
+        "must start within the same time, or within 120 s if that is shorter.",
+        "SECONDS",
+        least=1,
+        most=LONGEST_SECONDS,
+        defines=False,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -162,186 +142,138 @@ class StatisticsSettings(CheckSettings):
     The settings of a preset must be passed as well, see `fidtool.presets.with_preset`.
     """
 
-    preset: Annotated[
-        str | None,
-        Setting(
-            help=f"Settings with which published values were computed: {', '.join(PRESETS)}; see `fidtool presets`. "
-            "Other options override them.",
-            group=MEASURE,
-            metavar="NAME",
-            defines=False,
-        ),
-    ] = None
-    protocol: Annotated[
-        str | None,
-        Setting(
-            help=f"How images are resized and normalised: {NAMED_PROTOCOLS}; see `fidtool protocols`.",
-            group=MEASURE,
-            metavar="NAME",
-            shown_default="pytorch-fid; with a statistics file, the file's",
-        ),
-    ] = None
-    extractor: Annotated[
-        str | None,
-        Setting(
-            help=f"Network: {NAMED_EXTRACTORS}, an exported program FILE.pt2, a TorchScript FILE.pt, or a function "
-            "that returns a custom network, FILE.py:NAME or package.module:NAME, whose code is executed.",
-            group=MEASURE,
-            metavar="SPEC",
-            shown_default="inception; with a statistics file, the file's",
-        ),
-    ] = None
-    dims: Annotated[
-        int | None,
-        Setting(
-            help="Feature dimensions, which select a layer of Inception.",
-            group=MEASURE,
-            choices=("64", "192", "768", "2048"),
-            shown_default="2048; with a statistics file, the file's",
-        ),
-    ] = None
-    weights: Annotated[
-        File,
-        Setting(
-            help="Weights of the network: a file, or a name of weights in torchvision or open_clip.",
-            group=MEASURE,
-            metavar="FILE",
-            shown_default="the published weights; of Inception, see `fidtool weights`",
-        ),
-    ] = None
-    input_size: Annotated[
-        int | None,
-        Setting(
-            help="Input height and width in pixels of a FILE.pt2 or FILE.pt that does not declare it.",
-            group=MEASURE,
-            metavar="N",
-            least=1,
-        ),
-    ] = None
-    feature_step: Annotated[
-        int | None,
-        Setting(
-            help="Round the features to multiples of 2^-S; they must be below 2^(23-S). Not for Inception.",
-            group=MEASURE,
-            metavar="S",
-            least=FEATURE_STEPS[0],
-            most=FEATURE_STEPS[1],
-            shown_default="declared by the network",
-        ),
-    ] = None
-    metrics: Annotated[
-        str | Sequence[str | Metric],
-        Setting(
-            help=f"Metrics to compute in one pass over the images: {', '.join(BUILT_IN)}, all (each of these that can "
-            "be computed), or FILE.py:NAME for a custom metric, whose code is executed. See `fidtool metrics`.",
-            group=METRICS,
-            metavar="NAME,NAME",
-        ),
-    ] = "fid"
-    metric_options: Annotated[
-        Mapping[str, Any] | None,
-        Setting(
-            help="Setting of a metric; `fidtool metrics NAME` lists them.",
-            group=METRICS,
-            flag="--metric-option",
-            metavar="NAME.SETTING=VALUE",
-        ),
-    ] = None
+    preset: str | None = setting(
+        None,
+        MEASURE,
+        f"Settings with which published values were computed: {', '.join(PRESETS)}; see `fidtool presets`. "
+        "Other options override them.",
+        "NAME",
+        defines=False,
+    )
+    protocol: str | None = setting(
+        None,
+        MEASURE,
+        f"How images are resized and normalised: {NAMED_PROTOCOLS}; see `fidtool protocols`.",
+        "NAME",
+        shown_default="pytorch-fid; with a statistics file, the file's",
+    )
+    extractor: str | None = setting(
+        None,
+        MEASURE,
+        f"Network: {NAMED_EXTRACTORS}, an exported program FILE.pt2, a TorchScript FILE.pt, or a function "
+        "that returns a custom network, FILE.py:NAME or package.module:NAME, whose code is executed.",
+        "SPEC",
+        shown_default="inception; with a statistics file, the file's",
+    )
+    dims: int | None = setting(
+        None,
+        MEASURE,
+        "Feature dimensions, which select a layer of Inception.",
+        choices=("64", "192", "768", "2048"),
+        shown_default="2048; with a statistics file, the file's",
+    )
+    weights: File = setting(
+        None,
+        MEASURE,
+        "Weights of the network: a file, or a name of weights in torchvision or open_clip.",
+        "FILE",
+        shown_default="the published weights; of Inception, see `fidtool weights`",
+    )
+    input_size: int | None = setting(
+        None,
+        MEASURE,
+        "Input height and width in pixels of a FILE.pt2 or FILE.pt that does not declare it.",
+        "N",
+        least=1,
+    )
+    feature_step: int | None = setting(
+        None,
+        MEASURE,
+        "Round the features to multiples of 2^-S; they must be below 2^(23-S). Not for Inception.",
+        "S",
+        least=FEATURE_STEPS[0],
+        most=FEATURE_STEPS[1],
+        shown_default="declared by the network",
+    )
+    metrics: str | Sequence[str | Metric] = setting(
+        "fid",
+        METRICS,
+        f"Metrics to compute in one pass over the images: {', '.join(BUILT_IN)}, all (each of these that can "
+        "be computed), or FILE.py:NAME for a custom metric, whose code is executed. See `fidtool metrics`.",
+        "NAME,NAME",
+    )
+    metric_options: Mapping[str, Any] | None = setting(
+        None,
+        METRICS,
+        "Setting of a metric; `fidtool metrics NAME` lists them.",
+        "NAME.SETTING=VALUE",
+        flag="--metric-option",
+    )
     cmmd_extractor: Annotated[str, _of(CMMD, "extractor")] = CMMD.extractor
     cmmd_weights: Annotated[File, _of(CMMD, "weights")] = CMMD.weights
     cmmd_input_size: Annotated[int | None, _of(CMMD, "input_size")] = CMMD.input_size
     cmmd_feature_step: Annotated[int | None, _of(CMMD, "feature_step")] = CMMD.feature_step
-    on_error: Annotated[
-        str,
-        Setting(
-            help="If a file cannot be read: fail, or skip it with a warning.",
-            group=IMAGES,
-            choices=("fail", "skip"),
-        ),
-    ] = "fail"
-    max_skip: Annotated[
-        float,
-        Setting(
-            help="Maximum fraction of a set's files that may be skipped as unreadable.",
-            group=IMAGES,
-            metavar="FRACTION",
-            least=0,
-            most=1,
-        ),
-    ] = 0.01
-    crop: Annotated[
-        str | None,
-        Setting(
-            help=f"Crop and resize the images of REAL, or those of `stats`, as published code does: a name "
-            f"({', '.join(CROPS)}) and the side of the square in pixels, such as {EXAMPLE}.",
-            group=IMAGES,
-            metavar="NAME:SIZE",
-            shown_default="images as they are",
-        ),
-    ] = None
-    device: Annotated[
-        str | None,
-        Setting(help="cpu, cuda, cuda:0 or mps.", group=MACHINE, metavar="NAME", shown_default="cuda if available"),
-    ] = None
-    batch_size: Annotated[
-        int | None,
-        Setting(
-            help="Images per forward pass.",
-            group=MACHINE,
-            metavar="N",
-            least=1,
-            shown_default="8 on the CPU, 64 on a GPU",
-        ),
-    ] = None
-    precision: Annotated[
-        str,
-        Setting(
-            help="Precision of the network: fp32 as the reference implementations; the others are faster on some GPUs "
-            "and change the values.",
-            group=MACHINE,
-            choices=PRECISIONS,
-        ),
-    ] = "fp32"
-    cache: Annotated[
-        bool,
-        Setting(
-            help="Use the cache of statistics and add to it.",
-            group=MACHINE,
-            flag="--cache/--no-cache",
-            shown_default="cache",
-            defines=False,
-        ),
-    ] = True
-    diagnose: Annotated[
-        bool,
-        Setting(
-            help="Look for duplicates and faulty images, and store records of the images with the statistics.",
-            group=DIAGNOSIS,
-            flag="--diagnosis/--no-diagnosis",
-            shown_default="diagnosis",
-        ),
-    ] = True
-    checkpoint: Annotated[
-        File,
-        Setting(
-            help="Folder to save finished work in. After a kill the same command resumes from it, with any number of "
-            "ranks.",
-            group=RESUME,
-            metavar="DIR",
-            defines=False,
-        ),
-    ] = None
-    checkpoint_every: Annotated[
-        float,
-        Setting(
-            help="How often to save finished work. A kill loses at most this much.",
-            group=RESUME,
-            metavar="SECONDS",
-            least=0,
-            most=LONGEST_SECONDS,
-            defines=False,
-        ),
-    ] = 15.0
+    on_error: str = setting(
+        "fail", IMAGES, "If a file cannot be read: fail, or skip it with a warning.", choices=("fail", "skip")
+    )
+    max_skip: float = setting(
+        0.01,
+        IMAGES,
+        "Maximum fraction of a set's files that may be skipped as unreadable.",
+        "FRACTION",
+        least=0,
+        most=1,
+    )
+    crop: str | None = setting(
+        None,
+        IMAGES,
+        f"Crop and resize the images of REAL, or those of `stats`, as published code does: a name "
+        f"({', '.join(CROPS)}) and the side of the square in pixels, such as {EXAMPLE}.",
+        "NAME:SIZE",
+        shown_default="images as they are",
+    )
+    device: str | None = setting(None, MACHINE, "cpu, cuda, cuda:0 or mps.", "NAME", shown_default="cuda if available")
+    batch_size: int | None = setting(
+        None, MACHINE, "Images per forward pass.", "N", least=1, shown_default="8 on the CPU, 64 on a GPU"
+    )
+    precision: str = setting(
+        "fp32",
+        MACHINE,
+        "Precision of the network: fp32 as the reference implementations; the others are faster on some GPUs "
+        "and change the values.",
+        choices=PRECISIONS,
+    )
+    cache: bool = setting(
+        True,
+        MACHINE,
+        "Use the cache of statistics and add to it.",
+        flag="--cache/--no-cache",
+        shown_default="cache",
+        defines=False,
+    )
+    diagnose: bool = setting(
+        True,
+        DIAGNOSIS,
+        "Look for duplicates and faulty images, and store records of the images with the statistics.",
+        flag="--diagnosis/--no-diagnosis",
+        shown_default="diagnosis",
+    )
+    checkpoint: File = setting(
+        None,
+        RESUME,
+        "Folder to save finished work in. After a kill the same command resumes from it, with any number of ranks.",
+        "DIR",
+        defines=False,
+    )
+    checkpoint_every: float = setting(
+        15.0,
+        RESUME,
+        "How often to save finished work. A kill loses at most this much.",
+        "SECONDS",
+        least=0,
+        most=LONGEST_SECONDS,
+        defines=False,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -451,27 +383,13 @@ class StatisticsSettings(CheckSettings):
 class Settings(StatisticsSettings):
     """Keywords of `fidtool.compute`. All commands use this class, with defaults for settings they do not have."""
 
-    allow_mismatch: Annotated[
-        bool, Setting(help="Compare statistics files of different protocols, with a warning.", group=MEASURE)
-    ] = False
-    crop_fake: Annotated[
-        str | None,
-        Setting(
-            help="The same for the images of every FAKE.",
-            group=IMAGES,
-            metavar="NAME:SIZE",
-            shown_default="images as they are",
-        ),
-    ] = None
-    expect: Annotated[
-        int | None,
-        Setting(
-            help="Fail if a FAKE does not have exactly N images, before sampling.",
-            group=IMAGES,
-            metavar="N",
-            least=1,
-        ),
-    ] = None
+    allow_mismatch: bool = setting(False, MEASURE, "Compare statistics files of different protocols, with a warning.")
+    crop_fake: str | None = setting(
+        None, IMAGES, "The same for the images of every FAKE.", "NAME:SIZE", shown_default="images as they are"
+    )
+    expect: int | None = setting(
+        None, IMAGES, "Fail if a FAKE does not have exactly N images, before sampling.", "N", least=1
+    )
     kid_subset_size: Annotated[int | None, _of(KID, "subset_size")] = KID.subset_size
     kid_subsets: Annotated[int, _of(KID, "subsets")] = KID.subsets
     kid_seed: Annotated[int, _of(KID, "seed")] = KID.seed
@@ -480,51 +398,35 @@ class Settings(StatisticsSettings):
     is_bias: Annotated[bool, _of(InceptionScore, "bias")] = InceptionScore.bias
     nearest_k: Annotated[int, _of(PRDC, "nearest_k")] = PRDC.nearest_k
     ties: Annotated[str, _of(PRDC, "ties")] = PRDC.ties
-    uncertainty: Annotated[
-        bool,
-        Setting(
-            help="Compute error bars of the metric fid: its bias, the bias-corrected value with a 95 % interval, and "
-            "which FAKE is better.",
-            group=DIAGNOSIS,
-        ),
-    ] = False
-    influence: Annotated[bool, Setting(help="List the images that raise the metric fid most.", group=DIAGNOSIS)] = False
-    report: Annotated[
-        File,
-        Setting(
-            help="Write an HTML page with the values, charts and images (needs fidtool[report]).",
-            group=OUTPUT,
-            metavar="FILE.html",
-        ),
-    ] = None
-    plot: Annotated[
-        File,
-        Setting(
-            help="Write a plot of the metric fid of the FAKEs (needs fidtool[report]).",
-            group=OUTPUT,
-            metavar="FILE.png",
-        ),
-    ] = None
-    fail_above: Annotated[
-        float | None,
-        Setting(
-            help="Exit code 3 if the first requested Fréchet distance "
-            f"({', '.join(name for name, kind in BUILT_IN.items() if kind.frechet)}) is above X.",
-            group=GATES,
-            metavar="X",
-            least=0,
-        ),
-    ] = None
-    max_duplicates: Annotated[
-        float | None,
-        Setting(
-            help="Exit code 3 if more than this fraction of a FAKE are duplicates of other images in it.",
-            group=GATES,
-            metavar="FRACTION",
-            least=0,
-            most=1,
-        ),
-    ] = None
+    uncertainty: bool = setting(
+        False,
+        DIAGNOSIS,
+        "Compute error bars of the metric fid: its bias, the bias-corrected value with a 95 % interval, and "
+        "which FAKE is better.",
+    )
+    influence: bool = setting(False, DIAGNOSIS, "List the images that raise the metric fid most.")
+    report: File = setting(
+        None, OUTPUT, "Write an HTML page with the values, charts and images (needs fidtool[report]).", "FILE.html"
+    )
+    plot: File = setting(
+        None, OUTPUT, "Write a plot of the metric fid of the FAKEs (needs fidtool[report]).", "FILE.png"
+    )
+    fail_above: float | None = setting(
+        None,
+        GATES,
+        "Exit code 3 if the first requested Fréchet distance "
+        f"({', '.join(name for name, kind in BUILT_IN.items() if kind.frechet)}) is above X.",
+        "X",
+        least=0,
+    )
+    max_duplicates: float | None = setting(
+        None,
+        GATES,
+        "Exit code 3 if more than this fraction of a FAKE are duplicates of other images in it.",
+        "FRACTION",
+        least=0,
+        most=1,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import cache
-from inspect import get_annotations
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from math import inf
 from operator import index
 from types import NoneType, UnionType
-from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from fidtool.errors import InputError
 
@@ -168,29 +166,32 @@ def _one_of(choices: tuple[str, ...]) -> str:
     return " or ".join(choices) if len(choices) < 3 else f"one of {', '.join(choices)}"
 
 
+def setting(default: Any, group: str, help: str, metavar: str | None = None, **further: Any) -> Any:
+    """Return a dataclass field with a `Setting`: the short form of an annotation, for many settings in one class."""
+    return field(default=default, metadata={"setting": Setting(help=help, group=group, metavar=metavar, **further)})
+
+
 _known: dict[type, Mapping[str, Declared]] = {}
 
 
-@cache
-def _annotations(kind: type) -> dict[str, Any]:
-    """Return the annotations that the class itself has. Cached, because many classes share a base."""
-    return get_annotations(kind, eval_str=True)
-
-
 def declared(kind: type) -> Mapping[str, Declared]:
-    """Return the annotated fields of a dataclass that inherits from `Validated`, by name, in their order."""
+    """Return the fields of a dataclass that are settings, by name, in their order.
+
+    A setting is annotated with a `Setting`, or made by `setting`. The class must inherit from `Validated`.
+    """
     if kind in _known:
         return _known[kind]
-    hints = {name: hint for base in reversed(kind.__mro__) for name, hint in _annotations(base).items()}
+    hints = get_type_hints(kind, include_extras=True)
     found = {}
-    for field in fields(kind) if is_dataclass(kind) else ():
-        annotation = hints[field.name]
-        if get_origin(annotation) is not Annotated:
+    for each in fields(kind) if is_dataclass(kind) else ():
+        accepted, annotation = hints[each.name], each.metadata.get("setting")
+        if get_origin(accepted) is Annotated:
+            accepted, annotation = get_args(accepted)[:2]
+        if annotation is None:
             continue
-        accepted, setting = get_args(annotation)[:2]
         types = get_args(accepted) if get_origin(accepted) in (Union, UnionType) else (accepted,)
-        default = field.default if field.default_factory is MISSING else field.default_factory()
-        found[field.name] = Declared(field.name, _plain(types), NoneType in types, default, setting)
+        default = each.default if each.default_factory is MISSING else each.default_factory()
+        found[each.name] = Declared(each.name, _plain(types), NoneType in types, default, annotation)
     _known[kind] = found
     return found
 
@@ -206,8 +207,8 @@ class Validated:
     """Base class of dataclasses that check their annotated fields when an object is made."""
 
     def __post_init__(self) -> None:
-        for name, field in declared(type(self)).items():
-            object.__setattr__(self, name, field.checked(getattr(self, name), self._called))
+        for name, each in declared(type(self)).items():
+            object.__setattr__(self, name, each.checked(getattr(self, name), self._called))
 
     @staticmethod
     def _called(name: str) -> str:

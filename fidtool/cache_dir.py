@@ -23,11 +23,7 @@ def cache_dir() -> Path:
 
 
 def byte_limit(variable: str, default: int) -> int:
-    """Returns a limit in bytes from an environment variable; ``default`` if it is unset or empty.
-
-    Raises:
-        InputError: if its value is not a number of bytes.
-    """
+    """Returns a limit in bytes from an environment variable; ``default`` if it is unset or empty."""
     value = os.environ.get(variable, "")
     if not value:
         return default
@@ -60,15 +56,7 @@ def unwritable(file: Path) -> str:
 
 
 def check_target(named: str, file: Path) -> None:
-    """Checks that an output file can be written, before a run that may take hours.
-
-    Args:
-        named: the option as the user wrote it, such as ``-o FILE``.
-        file: the file.
-
-    Raises:
-        InputError: if it cannot be written.
-    """
+    """Checks that an output file can be written, before a run that may take hours; ``named`` is it as ``-o FILE``."""
     if problem := unwritable(file):
         raise InputError(f"{named} cannot be written: {problem}")
 

@@ -28,15 +28,7 @@ _SETTINGS = {
 
 @dataclass(frozen=True)
 class Item:
-    """One requirement of a comparable value.
-
-    Attributes:
-        name: what is checked.
-        verdict: ``yes``, ``no`` or ``not known``.
-        found: the value in the result.
-        expected: the value that is required.
-        source: where the required value is from.
-    """
+    """One requirement of a comparable value: met, missed or not known; ``source`` is where ``expected`` is from."""
 
     name: str
     verdict: str

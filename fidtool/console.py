@@ -16,11 +16,9 @@ _LOG_SECONDS = 10.0
 
 
 class Console:
-    """Prints on stderr. Secrets in URLs are removed.
+    """Prints on stderr: ``warnings``; ``progress`` and information. Secrets in URLs are removed.
 
     Args:
-        warnings: print warnings.
-        progress: print progress and information.
         on_failure: called with the error that ends the run. The second argument is whether to print the error; it is
             False if another rank prints it.
     """
@@ -44,7 +42,6 @@ class Console:
             tqdm.write(f"warning: {redacted(line)}", file=sys.stderr)
 
     def say(self, line: str) -> None:
-        """Print information about what is being done."""
         if self._progress:
             tqdm.write(redacted(line), file=sys.stderr)
 
@@ -64,7 +61,6 @@ class Progress:
         self._started = self._logged = time.monotonic()
 
     def advance(self, images: int) -> None:
-        """Add ``images`` to the number of processed images."""
         self._done += images
         if self._bar is not None:
             self._bar.update(images)

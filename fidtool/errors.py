@@ -60,7 +60,6 @@ def current_spelling() -> Spelling:
 
 
 def spell_by(spelling: Spelling) -> None:
-    """Set the formatter of settings for all threads of this process."""
     global _spelling
     _spelling = spelling
 
@@ -76,7 +75,6 @@ class FidtoolError(Exception):
         joiner: separator between remedies.
 
     Attributes:
-        problem, remedies, setting: the arguments; ``problem`` without its final colon.
         exit_code: exit status of the process (1 failed at run time, 2 bad usage or bad input).
         subject: the part of the run that the error concerns, such as "CMMD's network"; empty for the run as a whole.
         location: rank and host of origin; empty if irrelevant, None if not set yet.
@@ -104,13 +102,11 @@ class FidtoolError(Exception):
         return redacted(f"{subject}{self.problem}{remedies}") + redacted(f"{self.location or ''}{self.note}")
 
     def at(self, location: str) -> FidtoolError:
-        """Return a copy with this rank and host."""
         other = copy.copy(self)
         other.location = location
         return other
 
     def also(self, *remedies: str, joiner: str = ", or ") -> FidtoolError:
-        """Return a copy with additional remedies."""
         other = copy.copy(self)
         other.remedies += remedies
         other._joints = (*self._joints, *[joiner] * len(remedies))[: len(other.remedies)]

@@ -35,14 +35,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def unknown(what: str, name: str, close: Sequence[str], listed: str) -> str:
-    """Return the message for an unknown name: ``unknown metric 'kidd'; did you mean kid? Choose from fid, kid``.
-
-    Args:
-        what: the kind of thing, such as ``metric``.
-        name: as it was typed.
-        close: names that may have been meant.
-        listed: all names, as text.
-    """
+    """Return the message for an unknown name: ``unknown metric 'kidd'; did you mean kid? Choose from fid, kid``."""
     if not close:
         return f"unknown {what} {name!r}; choose from {listed}"
     return f"unknown {what} {name!r}; did you mean {', '.join(close)}? Choose from {listed}"

@@ -16,7 +16,7 @@ from fidtool.validation import declared
 
 
 class Origin(NamedTuple):
-    """Where a run came from: command, host and date.
+    """Where a run came from.
 
     Attributes:
         command: the command line, one entry per argument; for a Python program, its name.

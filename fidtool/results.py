@@ -28,13 +28,7 @@ MOST_NEIGHBOURS = 24
 
 @dataclass(frozen=True)
 class SkippedFile:
-    """A file that was skipped because it cannot be read.
-
-    Attributes:
-        set: path of its set, as passed by the caller.
-        file: its path.
-        reason: why it cannot be read.
-    """
+    """A file of ``set``, as passed by the caller, that was skipped because it cannot be read."""
 
     set: str
     file: str
@@ -59,7 +53,6 @@ class Uncertainty:
     curve: tuple[tuple[int, float], ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the uncertainty as in the JSON."""
         return asdict(self) | {"real": "fixed", "level": 0.95}
 
 
@@ -84,25 +77,18 @@ class Difference:
 
     @property
     def verdict(self) -> str:
-        """Whether one of the two is better, as text."""
         if not self.distinguished:
             return f"{self.first} and {self.second} cannot be distinguished"
         better, worse = (self.first, self.second) if self.interval.high < 0.0 else (self.second, self.first)
         return f"{better} is better than {worse}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the difference as in the JSON."""
         return asdict(self) | {"verdict": self.verdict}
 
 
 @dataclass(frozen=True)
 class HarmfulImage:
-    """Effect of an image of FAKE on the Fréchet distance.
-
-    Attributes:
-        file: path of the image.
-        effect: decrease of the distance without the image, to first order; negative if the distance would increase.
-    """
+    """An image of FAKE and its effect: decrease of the Fréchet distance without it, to first order; may be negative."""
 
     file: str
     effect: float
@@ -147,7 +133,6 @@ class Influence:
         return tuple(image for image in self.most_harmful if image.effect > 0)
 
     def to_dict(self, labels: Labels) -> dict[str, Any]:
-        """Return the influence as in the JSON, in which ``labels`` name the distances."""
         found = asdict(self)
         for removal in found["removals"]:
             removal[labels.key("fid")] = removal.pop("distance")
@@ -156,11 +141,9 @@ class Influence:
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A generated image and its nearest real image.
+    """Paths of a generated image and its nearest real one, empty if only its features are known.
 
-    Attributes:
-        fake, real: paths of the two; ``real`` is empty if only its features are known.
-        distance: Euclidean distance between their features.
+    ``distance`` is the Euclidean distance between their features.
     """
 
     fake: str
@@ -438,7 +421,6 @@ class Evaluation:
 
     @property
     def exit_reason(self) -> str:
-        """Reason for the exit status."""
         missed = self._missed()
         return f"gate missed: {'; '.join(missed)}" if missed else "done"
 

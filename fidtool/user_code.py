@@ -41,7 +41,6 @@ def load(spec: str) -> tuple[Any, str]:
 
     Raises:
         NoSourceError: if the file does not exist, does not define the name, or if the module has no file.
-        Exception: any exception that the code raises when it is imported.
     """
     path, _, name = spec.rpartition(":")
     file = Path(path)

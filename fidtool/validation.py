@@ -64,13 +64,8 @@ class Setting:
 class Declared(NamedTuple):
     """A field with its annotation.
 
-    Attributes:
-        name: name of the field.
-        kind: ``int``, ``float``, ``bool``, ``str``, or ``os.PathLike`` for paths; ``object`` for any other type, which
-            the class must check itself.
-        optional: whether None is allowed.
-        default: default value.
-        setting: the annotation.
+    ``kind`` is ``int``, ``float``, ``bool``, ``str``, or ``os.PathLike`` for paths; ``object`` for any other type,
+    which the class must check itself.
     """
 
     name: str
@@ -118,14 +113,7 @@ class Declared(NamedTuple):
         return value
 
     def parsed(self, value: Any, called: Callable[[str], str] = str) -> Any:
-        """Convert a string to the setting's type, and return any other value unchanged.
-
-        Args:
-            value, called: see `checked`.
-
-        Raises:
-            InputError: if the string cannot be converted.
-        """
+        """Convert a string to the setting's type, and return any other value unchanged. See `checked`."""
         if not isinstance(value, str) or self.kind not in (int, float, bool):
             return value
         try:
@@ -212,5 +200,4 @@ class Validated:
 
     @staticmethod
     def _called(name: str) -> str:
-        """Return how a message names a setting."""
         return name

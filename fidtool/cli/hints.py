@@ -26,24 +26,14 @@ _INSTEAD = {
 
 
 def foreign_flag(flag: str, flags: Collection[str]) -> str:
-    """Return the message about another tool's flag; empty if it is none, or the command has nothing like it.
-
-    Args:
-        flag: the flag as typed, without its value.
-        flags: all flags of the command.
-    """
+    """Return the message about another tool's flag; empty if it is none, or the command's ``flags`` lack its like."""
     instead = _INSTEAD.get(flag.replace("_", "-"), "--")
     known = instead.startswith("`") or instead.partition(" ")[0].rstrip(";") in flags
     return f"no such option {flag}: use {instead}" if known else ""
 
 
 def unknown_command(typed: Sequence[str], commands: Sequence[str]) -> str:
-    """Return the message about a command that does not exist.
-
-    Args:
-        typed: all arguments of ``fidtool``, with the unknown command first.
-        commands: names of the commands.
-    """
+    """Return the message about a command that does not exist; ``typed`` are all arguments, this command first."""
     name = typed[0]
     problem = f"no command '{legible(name)}'"
     is_path = os.path.exists(name) or any(sign in name for sign in "/\\.*{")

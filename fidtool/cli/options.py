@@ -21,18 +21,13 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Command(click.Command):
-    """A command whose ``--help`` ends with examples.
-
-    Args:
-        examples: pairs of a comment and a command.
-    """
+    """A command whose ``--help`` ends with examples: pairs of a comment and a command."""
 
     def __init__(self, *args: Any, examples: Sequence[tuple[str, str]] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.examples = tuple(examples)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the examples."""
         super().format_epilog(ctx, formatter)
         if self.examples:
             with formatter.section("Examples"):
@@ -45,7 +40,6 @@ class OnceCommand(Command):
     """A command that, under a launcher, only one process per machine runs."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """See `click.Command.invoke`."""
         from fidtool.distributed.launch import discover
 
         with contextlib.suppress(LaunchError):  # the command needs no other rank
@@ -66,7 +60,6 @@ class GroupedCommand(Command):
     """A command whose ``--help`` lists its options under headings. Flags of other tools get a hint."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """See `click.Command.parse_args`."""
         if problem := hints.separated_metrics(args):
             raise click.UsageError(problem, ctx)
         try:
@@ -168,12 +161,7 @@ def settings_options(kind: type[CheckSettings]) -> Callable[[Callable[..., Any]]
 
 
 def _settings(values: dict[str, Any], of_metrics: dict[str, tuple[str, Any]]) -> Settings:
-    """Return the settings.
-
-    Args:
-        values: the settings by name.
-        of_metrics: settings of metrics that have a flag but are not among ``values``: the flag's name and its value,
-            by the key in ``metric_options``; see `_further`.
+    """Return the settings; see `_further` about ``of_metrics``, which has flags and values.
 
     Raises:
         InputError: if a flag was passed for a metric that is not computed, or see `Settings`.
@@ -224,7 +212,6 @@ def _joined(context: click.Context, parameter: click.Parameter, names: Sequence[
 
 
 def _assignments(context: click.Context, parameter: click.Parameter, texts: Sequence[str]) -> dict[str, str] | None:
-    """Return ``NAME.SETTING=VALUE`` as names and values."""
     found: dict[str, str] = {}
     for text in texts:
         place, equals, value = text.partition("=")

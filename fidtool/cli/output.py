@@ -32,11 +32,7 @@ def print_failure(error: FidtoolError, show: bool) -> None:
 
 
 def print_lines(lines: Sequence[str], what: str, exact: bool = False) -> None:
-    """Print ``lines`` on stdout, see `print_whole`.
-
-    Raises:
-        RunError: if not everything could be written. The message names ``what``.
-    """
+    """Print ``lines``, see `print_whole`; the `RunError` if that fails names ``what``."""
     try:
         print_whole(lines, exact)
     except OSError as error:
@@ -62,15 +58,10 @@ def columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 def print_whole(lines: Sequence[str], exact: bool = False) -> None:
-    """Print ``lines`` on stdout and check that everything was written.
+    """Print lines on stdout; `OSError` if not everything could be written.
 
     Args:
-        lines: lines without line breaks.
-        exact: print paths that are not valid text as their bytes, for programs. Otherwise a replacement character is
-            printed.
-
-    Raises:
-        OSError: if not everything could be written.
+        exact: print paths that are not valid text as their bytes, for programs, not as replacement characters.
     """
     raw = "".join(f"{line}\n" for line in lines)
     text = raw.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
@@ -86,11 +77,7 @@ def print_whole(lines: Sequence[str], exact: bool = False) -> None:
 
 
 def local_file(flag: str, name: str) -> Path:
-    """Return the path that a flag names.
-
-    Raises:
-        InputError: if it is a URL.
-    """
+    """Return the path that a flag names, which must not be a URL."""
     if "://" in name:
         raise InputError(f"{flag} must be a file on this machine, and {name} is a URL")
     return Path(name)
@@ -110,7 +97,6 @@ def _result_file(name: str) -> Path:
 
 
 def on_terminal() -> bool:
-    """Whether stdout is a terminal."""
     return sys.stdout is not None and not sys.stdout.closed and sys.stdout.isatty()
 
 
@@ -129,16 +115,7 @@ def _close_stdout() -> None:
 
 
 class Outlet:
-    """Prints the result of ``compute`` and writes its files.
-
-    Args:
-        origin: command, host and date of the run.
-        as_json: whether to print JSON on stdout.
-        output: file of ``--output``, or None.
-
-    Raises:
-        InputError: if ``output`` is a URL, or an existing file that is not JSON.
-    """
+    """Prints the result of ``compute``, as JSON or text, and writes its files. ``output`` is the file of --output."""
 
     def __init__(self, origin: Origin, as_json: bool, output: str | None) -> None:
         self._origin, self._as_json = origin, as_json
@@ -177,10 +154,7 @@ class Outlet:
         """Print the result and write the files. If one of these fails, the others are still written.
 
         Args:
-            result: content of the JSON.
-            lines: the result as text.
             writers: functions that write the report and the plot, by setting; None if there are no results.
-            on_stdout: whether to print the result.
 
         Raises:
             RunError: if stdout or a file could not be written.

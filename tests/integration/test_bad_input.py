@@ -13,7 +13,6 @@ import pytest
 from support.bad_sets import COUNT, SMALL, half, make_place
 from support.command_line import Outcome, Run, frechet
 from support.documents import read_document
-from support.inside import COMMANDS
 from support.pictures import make_pictures
 from support.places import FD
 
@@ -30,39 +29,17 @@ def refused(outcome: Outcome, *texts: str, status: int = 2) -> None:
 
 
 REFUSALS = {
-    "REAL missing": (["nowhere", "fake"], ["nowhere"]),
-    "FAKE missing": (["real", "nowhere"], ["nowhere"]),
     "a later FAKE missing": (["real", "fake", "fake", "nowhere"], ["nowhere"]),
-    "statistics missing": (["real", "nowhere.npz"], ["nowhere.npz"]),
     "no name": (["real", ""], ["no such file or folder"]),
     "a line break in the name": (["real", "no\nwhere"], ["no where"]),
     "an empty folder": (["real", "empty"], ["empty", "no images"]),
-    "a folder of other files": (["real", "texts"], ["texts", "1 file (.txt)", "1 subfolder"]),
-    "an image": (["real/00000.png", "fake"], ["real/00000.png is an image, not a set of images", "pass its folder"]),
-    "a text": (["real", "notes.txt"], ["the list notes.txt", "names", "which does not exist"]),
-    "no archive": (["real", "archive.zip"], ["archive.zip is damaged", "not a zip file"]),
-    "standard input twice": (["-", "-"], ["standard input", "one of the sets"]),
     "too large a --num": (["real", "fake", "--num", "21"], ["--num", "21", "real", str(COUNT)]),
-    "--num 0": (["real", "fake", "--num", "0"], ["--num", "compute --help"]),
-    "--num not a number": (["real", "fake", "--num", "ten"], ["--num", "ten"]),
-    "another count than --expect": (["real", "fake", "--expect", "21"], ["--expect", "fake", "21", str(COUNT)]),
-    "--expect of a file without a count": (["a.npz", "b.npz", "--expect", "20"], ["--expect", "b.npz", "unknown"]),
-    "an unknown protocol": (["real", "fake", "--protocol", "inception"], ["inception", "pytorch-fid, tensorflow"]),
     "an unknown protocol for files": (["a.npz", "b.npz", "--protocol", "inception"], ["inception", "tensorflow"]),
-    "an unknown flag": (["real", "fake", "--batchsize", "5"], ["--batchsize", "compute --help"]),
-    "an unknown device": (["real", "fake", "--device", "tpu9"], ["tpu9", "cpu"]),
     "a GPU that is not there": (["real", "fake", "--device", "cuda:99"], ["--device cuda", "CUDA device"]),
-    "no FAKE": (["real"], ["FAKE", "compute --help"]),
     "weights with the wrong hash": (["real", "fake", "--weights", "wrong.pth"], ["wrong.pth", "hash"]),
     "weights missing": (["real", "fake", "--weights", "nowhere.pth"], ["nowhere.pth", "--weights"]),
-    "weights for a network of one's own": (["real", "fake", *SMALL, "--weights", "wrong.pth"], ["--weights"]),
-    "dims for a network of one's own": (["real", "fake", *SMALL, "--dims", "64"], ["dims"]),
-    "dims that Inception lacks": (["real", "fake", "--dims", "100"], ["--dims", "100", "2048"]),
-    "a gate that is no number": (["real", "fake", "--fail-above", "nan"], ["--fail-above must be", "nan"]),
-    "a negative gate": (["real", "fake", "--fail-above", "-1"], ["--fail-above"]),
-    "--output into nowhere": (["real", "fake", *SMALL, "--output", "no/out.json"], ["--output no/out.json", "folder"]),
-    "--output onto a folder": (["real", "fake", *SMALL, "--output", "empty"], ["--output empty"]),
 }
+"""What the golden of messages does not have, or a failure late in a run."""
 
 
 @pytest.mark.parametrize("name", REFUSALS)
@@ -73,23 +50,11 @@ def test_compute_refuses(here: Run, place: Path, name: str) -> None:
     assert sorted(place.rglob("*")) == before  # No output file is left behind.
 
 
-@pytest.mark.parametrize(
-    ("arguments", "texts"),
-    [
-        (["real", "-o", "a.npz"], ["a.npz exists", "--force"]),
-        (["real", "-o", "no/out.npz"], ["no/out.npz"]),
-        (["real", "-o", "out.npy"], ["out.npy", ".npz"]),
-        (["nowhere", "-o", "out.npz"], ["nowhere"]),
-        (["empty", "-o", "out.npz"], ["empty", "no images"]),
-        (["a.npz", "-o", "out.npz"], ["a.npz", "already"]),
-        (["real"], ["--output", "stats --help"]),
-        (["real", "-o", "out.npz", "--fail-above", "3"], ["--fail-above"]),
-        (["real", "-o", "out.npz", *SMALL, "--num", "21"], ["--num", "21", "real"]),
-    ],
-)
-def test_stats_refuses(here: Run, place: Path, arguments: list[str], texts: list[str]) -> None:
+def test_stats_refuses(here: Run, place: Path) -> None:
+    """Without ``--force`` a file is kept, and a failed run leaves none behind."""
     before = {path: path.stat().st_mtime_ns for path in place.rglob("*")}
-    refused(here("stats", *arguments), *texts)
+    refused(here("stats", "real", "-o", "a.npz"), "a.npz exists", "--force")
+    refused(here("stats", "real", "-o", "out.npz", *SMALL, "--num", "21"), "--num", "21", "real")
     assert {path: path.stat().st_mtime_ns for path in place.rglob("*")} == before
 
 
@@ -97,11 +62,6 @@ def test_force_overwrites(here: Run, place: Path) -> None:
     before = (place / "a.npz").read_bytes()
     assert here("stats", "real", "-o", "a.npz", *SMALL, "--force").status == 0
     assert (place / "a.npz").read_bytes() != before
-
-
-@pytest.mark.parametrize("arguments", [["nonsense"], ["--nonsense"], ["weights", "--nonsense"], ["cache", "x"]])
-def test_other_usage_errors(here: Run, arguments: list[str]) -> None:
-    refused(here(*arguments), "--help")
 
 
 def test_without_a_command_help_is_shown(here: Run) -> None:
@@ -113,10 +73,11 @@ def test_without_a_command_help_is_shown(here: Run) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["stats", "-h"], ["--version"], ["protocols"], ["nonsense"], ["real/", "fake/"], []]
-    + [[name, "--help"] for name in COMMANDS]
-    + [["compute", *REFUSALS[name][0]] for name in ("REAL missing", "an unknown flag", "--num 0", "no FAKE")]
-    + [["stats", "real"], ["stats", "real", "-o", "a.npz"], ["check", "real", "--gpu"], ["cache", "--gpu"]],
+    [
+        *(["--help"], ["stats", "-h"], ["--version"], ["protocols"], ["real/", "fake/"]),
+        *(["compute", "nowhere", "fake"], ["compute", "real"], ["compute", "real", "fake", "--num", "0"]),
+        *(["stats", "real", "-o", "a.npz"], ["check", "real", "--gpu"]),
+    ],
 )
 def test_help_and_usage_errors_import_no_torch(environment: dict[str, str], place: Path, arguments: list[str]) -> None:
     code = (
@@ -131,7 +92,7 @@ def test_help_and_usage_errors_import_no_torch(environment: dict[str, str], plac
     assert finished.stdout.splitlines()[-1] == "[]"
 
 
-@pytest.mark.parametrize("name", ["FAKE missing", "an empty folder", "too large a --num", "weights missing"])
+@pytest.mark.parametrize("name", ["an empty folder", "weights missing"])
 def test_a_failure_writes_json(here: Run, place: Path, name: str) -> None:
     arguments, texts = REFUSALS[name]
     (place / "out.json").write_text('{"exit": "the last run\'s"}')

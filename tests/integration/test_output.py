@@ -15,7 +15,6 @@ import fidtool as package
 from fidtool.cli.main import main
 from support.command_line import Run, frechet
 from support.documents import checked, read_document
-from support.inside import COMMANDS
 from support.pictures import make_pictures
 from support.places import FD, SUPPORT, TINY
 from support.processes import PATIENCE
@@ -69,20 +68,6 @@ def test_python_api_gives_the_same_evaluation(fidtool: Run, sets: tuple[Path, Pa
     assert checked(ours.to_dict())["protocol"] == run.json["protocol"]
     with pytest.raises(ValueError, match="2 results"):
         _ = ours.fid
-
-
-def test_the_api_does_not_change_torchs_state(sets: tuple[Path, Path, Path], environment: dict[str, str]) -> None:
-    import torch
-
-    real, fake, _ = sets
-    torch.set_num_threads(2)
-    torch.manual_seed(3)
-    expected = torch.rand(1)
-    torch.manual_seed(3)
-    package.compute(real, fake, extractor=TINY, num_workers=1, cache=False)
-    assert torch.get_num_threads() == 2
-    assert torch.equal(torch.rand(1), expected), "the caller's random state is unchanged"
-    assert torch.is_grad_enabled()
 
 
 def test_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,16 +138,6 @@ def test_a_full_or_closed_stdout_does_not_lose_the_result(
             assert errors[0].startswith("error: the result could not be written to stdout")
             assert frechet(read_document(written)["results"][0]) > 0
     os.close(gone)
-
-
-def test_help_shows_the_options_in_groups(fidtool: Run) -> None:
-    text = fidtool("compute", "--help").stdout
-    headings = ["What to measure:", "Metrics:", "Diagnosis:", "Images:", "Machine:", "Output:", "Gates:"]
-    assert [text.index(heading) for heading in headings] == sorted(text.index(heading) for heading in headings)
-    assert text.split("Help:\n")[1].split("\n\n")[0].strip() == "-h, --help  Show this message and exit."
-    summaries = fidtool("--help").stdout.split("Commands:\n")[1].splitlines()
-    assert len(summaries) == len(COMMANDS)
-    assert [line for line in summaries if line.endswith("...")] == [], "no help text is truncated"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs pseudo-terminals")

@@ -81,14 +81,6 @@ def test_verify(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
     assert verdict["comparable"] is False
 
 
-def test_wrong_usage(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
-    assert "unknown preset 'amd'; did you mean adm?" in here("compute", *sets, "--preset", "amd").error
-    assert "unknown preset" in here("presets", "nonsense").error
-    assert "No such file" in here("verify", "none.json").error
-    (tmp_path / "bad.json").write_text("{}")
-    assert "this is not the JSON of `fidtool compute`" in here("verify", "bad.json").error
-
-
 def test_list_and_details(here: Run) -> None:
     listed, shown, document = here("presets"), here("presets", "dit"), here("presets", "--json")
     assert [line.split(":")[0].split()[0] for line in listed.stdout.splitlines() if line[0] != " "] == [*PRESETS]

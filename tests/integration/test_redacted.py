@@ -48,10 +48,3 @@ def test_output_to_an_address_is_refused(here: Run, flag: str) -> None:
     run = here("compute", "a", "b", flag, "https://u:p4ss@host/x.png?token=SECRET")
     assert run.status == 2
     assert run.error == f"error: {flag} must be a file on this machine, and https://host/x.png is a URL"
-
-
-def test_a_checkpoint_at_an_address_is_refused(here: Run, tmp_path: Path) -> None:
-    run = here("compute", "a", "b", "--checkpoint", "https://u:p4ss@host/x?token=SECRET")
-    assert run.status == 2
-    assert run.error == "error: --checkpoint must be a folder on this machine, and https://host/x is a URL"
-    assert list(tmp_path.glob("https*")) == []

@@ -37,15 +37,6 @@ def test_examples_are_at_the_end(name: str) -> None:
         assert "fidtool" in shlex.split(line)
 
 
-def test_examples_of_compute_cover_ranks_and_a_gate() -> None:
-    command = COMMANDS["compute"]
-    assert isinstance(command, Command)
-    plain, ranks, gate = (line for _, line in command.examples)
-    assert plain == "fidtool compute real/ fake/"
-    assert ranks.startswith("torchrun ")
-    assert "--fail-above" in gate
-
-
 @pytest.mark.parametrize("function", [fidtool.compute, fidtool.compute_statistics, fidtool.check])
 def test_help_in_python_is_about_arguments(function: object) -> None:
     """Help texts are shared with the command line; those of fidtool's settings name no flags."""

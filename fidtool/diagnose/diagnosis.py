@@ -49,9 +49,6 @@ class SetInspection:
     """Diagnosis of a set of images.
 
     Attributes:
-        path: path of the set, as passed by the caller.
-        pictures: records of its images.
-        duplicates: duplicates in numbers.
         findings: faulty images, and images that were ignored.
         passed_over: what the source holds besides its images; None if unknown.
     """
@@ -63,19 +60,11 @@ class SetInspection:
     passed_over: PassedOver | None = None
 
     def has_notable_copies(self, other: SetInspection | None) -> bool:
-        """Returns whether the set has more duplicates than is natural for its kind of images.
-
-        Args:
-            other: another set of the same kind of images, to compare with; None without one.
-        """
+        """Returns whether the set has more duplicates than is natural for its kind of images."""
         return has_notable_copies(self.duplicates, None if other is None else other.duplicates)
 
     def unusual_findings(self, other: SetInspection | None) -> list[Finding]:
-        """Returns the findings that are unusual for its kind of images.
-
-        Args:
-            other: another set of the same kind of images, to compare with; None without one.
-        """
+        """Returns the findings that are unusual for its kind of images."""
         if other is None:
             return list(self.findings)
         return unusual_findings(self.findings, len(self.pictures), other.findings, len(other.pictures))
@@ -102,12 +91,7 @@ def inspect_set(path: str, images: ImageRecords | None, passed_over: PassedOver 
     """Diagnoses a set of images.
 
     Args:
-        path: path of the set, as passed by the caller.
-        images: records of its images; None if there are none, as in statistics files of other tools.
         passed_over: what the source holds besides its images; None if unknown.
-
-    Returns:
-        The diagnosis; None without records.
     """
     if images is None:
         return None
@@ -160,7 +144,6 @@ def diagnosis_of(real: SetInspection | None, fake: SetInspection | None, gate: f
     """Diagnoses a comparison.
 
     Args:
-        real, fake: the two sets, one object if they are the same set; None without records.
         gate: a larger share of duplicates in FAKE always gives a warning, even if REAL has as many; None for no gate.
     """
     real_copies, fake_copies = (None if one is None else one.duplicates for one in (real, fake))
@@ -308,8 +291,6 @@ def health_of(
     """Describes a set of at least one image.
 
     Args:
-        inspection: diagnosis of the set.
-        unreadable: files of the set that cannot be read.
         other: another set of the same kind of images; what both have in common is not a finding. None without one.
         generated: whether the set is FAKE, so that random seeds may be the cause of duplicates.
     """

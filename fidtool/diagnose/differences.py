@@ -56,7 +56,6 @@ def pair_findings(real: ImageRecords, fake: ImageRecords, own: Sequence[Finding]
     """Returns findings about differences between FAKE's and REAL's images.
 
     Args:
-        real, fake: records of the images of the two sets.
         own: findings about FAKE alone; differences that follow from them are omitted.
     """
     found = [

@@ -90,7 +90,6 @@ class SharedCopies:
 
     Attributes:
         count: number of such images in FAKE.
-        examples: some pairs of files: FAKE's, REAL's.
     """
 
     count: int
@@ -128,10 +127,6 @@ def same_seed(names: Sequence[str], groups: Groups) -> SameSeed | None:
 
     Most images then occur equally often, once less if the last batch is not full, at a constant distance in natural
     order of the names: next to each other if the processes wrote in turn, else one process's images apart.
-
-    Args:
-        names: paths of the images relative to their folder.
-        groups: see `Groups`.
     """
     placed = groups[sorted(range(len(names)), key=lambda index: _in_natural_order(names[index]))]
     by_group = np.argsort(placed, kind="stable")
@@ -194,13 +189,7 @@ def _threshold(usual: float) -> float:
 
 
 def duplicates_warning(name: str, found: Duplicates, generated: bool) -> str:
-    """Returns a warning about at least one duplicate.
-
-    Args:
-        name: path of the set, as passed by the caller.
-        found: the duplicates.
-        generated: whether the set is FAKE, so that random seeds may be the cause.
-    """
+    """Returns a warning about at least one duplicate."""
     kinds = " or ".join(kind for kind, number in (("exact", found.exact), ("near", found.near)) if number)
     count = f"{found.copies} of {found.images} images ({found.share:.0%})"
     remedy = "every duplicate counts in the statistics, so remove unintended ones"
@@ -228,13 +217,7 @@ def _advice(found: Duplicates) -> str:
 
 
 def shared_warning(real: str, fake: str, shared: SharedCopies, images: int) -> str:
-    """Returns a warning about images of FAKE that are also in REAL.
-
-    Args:
-        real, fake: paths of the sets, as passed by the caller.
-        shared: the shared images, at least one.
-        images: number of images in FAKE.
-    """
+    """Returns a warning about images of FAKE that are also in REAL."""
     one, other = shared.examples[0]
     if shared.count == images:
         return (

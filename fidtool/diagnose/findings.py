@@ -92,12 +92,7 @@ class Finding:
 
 
 def set_findings(images: ImageRecords, passed_over: PassedOver | None = None) -> list[Finding]:
-    """Returns the findings about the images of one set, the most severe first.
-
-    Args:
-        images: records of the images.
-        passed_over: what their source holds besides them; None if unknown.
-    """
+    """Returns the findings about the images of one set, the most severe first."""
     found = [*passed_over_findings(passed_over), *_values(images), *_mixtures(images)]
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
@@ -311,14 +306,7 @@ def contrast(records: RecordArray) -> NDArray[np.float64]:
 
 
 def unusual_findings(found: list[Finding], images: int, other: list[Finding], others: int) -> list[Finding]:
-    """Returns the findings about a set that are unusual for its kind of images, judged by another set.
-
-    Args:
-        found: findings about the set.
-        images: number of images in the set.
-        other: findings about another set of the same kind of images.
-        others: number of images in the other set.
-    """
+    """Returns the findings about a set that are unusual for its kind of images, judged by another set."""
     usual = {finding.code: finding.count / others for finding in other}
     return [
         each

@@ -15,12 +15,7 @@ from fidtool.statistics.set_statistics import Statistics
 
 
 def passed_over_warnings(name: str, passed_over: PassedOver | None) -> list[str]:
-    """Returns warnings about ignored images in a set's source.
-
-    Args:
-        name: path of the set, as passed by the caller.
-        passed_over: what the source holds besides its images; None if unknown, which gives no warning.
-    """
+    """Returns warnings about ignored images in a set's source."""
     found = passed_over_findings(passed_over)
     return [f"{name}: {finding.message} (for example {finding.example})" for finding in found]
 
@@ -29,7 +24,6 @@ def set_warnings(sets: Mapping[str, Statistics], gaussians: Collection[str] = (F
     """Returns warnings about sets, each by itself.
 
     Args:
-        sets: statistics by the path of the set, as passed by the caller.
         gaussians: layers whose mean and covariance are compared, as opposed to per-image features alone.
     """
     found = [
@@ -101,7 +95,6 @@ def pair_warnings(
     """Returns warnings about the comparison of two sets, in addition to the `set_warnings` of each.
 
     Args:
-        real_name, real, fake_name, fake: paths and statistics of the sets.
         frechet: whether a Fréchet distance is computed, whose bias depends on the numbers of images.
     """
     found = []

@@ -34,12 +34,6 @@ Definitions = Mapping[str, Definition | None]
 def complete_settings(files: Mapping[str, Statistics], settings: Settings) -> tuple[Settings, str]:
     """Completes the settings of a run that processes images from its statistics files.
 
-    Args:
-        files: the statistics files by path.
-        settings: settings as passed by the caller, which take precedence.
-
-    Returns:
-        The settings, and a line that says what was taken from which file; empty if nothing was.
 
     Raises:
         InputError: if the files' features have different dimensions or are of a custom network, whose code is not run
@@ -140,19 +134,8 @@ def agree(
     """Checks statistics files against the run's networks and against each other, before any image is read.
 
     Args:
-        files: the statistics files by path.
-        needs: what is needed of each set of the run, by path.
-        settings: settings of the run.
         measured: definitions of the features of the sets with images, by layer; None if there are no such sets.
         beside: paths of the files whose own images give what their statistics lack.
-
-    Returns:
-        The common definitions of the features by layer; and one warning per mismatch that ``allow_mismatch`` permits
-        and per metric with an unusual network.
-
-    Raises:
-        InputError: if dimensions differ, protocols differ without ``allow_mismatch``, or a metric cannot be computed
-            from the features.
     """
     definitions: dict[str, Definition | None] = {}
     warnings: list[str] = []
@@ -233,9 +216,7 @@ def _common_definition(
     """The common definition of one layer, None if no file has one; and the mismatches that are permitted.
 
     Args:
-        files: the layer's statistics by path.
         measured: the definition of the sets with images; None if there are no such sets.
-        settings: settings, of which ``protocol`` and ``allow_mismatch`` are used.
         wanted_dims: the requested number of dimensions of this layer; None if there is no request.
     """
     reference, reference_name = measured, "this run"

@@ -31,11 +31,7 @@ _BATCHES_PER_WORKER = 8
 
 
 def refuse_same(path: str, against: str | None, in_memory: bool = False) -> None:
-    """Refuses to check a set against itself.
-
-    Raises:
-        InputError: if both paths are the same set.
-    """
+    """Refuses to check a set against itself."""
     if path == against or (against is not None and not in_memory and real_path(path) == real_path(against)):
         raise InputError(f"{path} and {against} are the same:", f"pass a different set to compare {path} with")
 
@@ -44,17 +40,7 @@ def check(run: RunContext, path: str, against: str | None, strict: bool = False)
     """Inspects a set of images. A collective.
 
     Args:
-        run: the run.
-        path: images, see `fidtool.sources.opening.open_images`.
         against: real images, or a statistics file written by fidtool; None inspects one set only.
-        strict: whether findings count as a failure.
-
-    Returns:
-        The findings, the same on every rank.
-
-    Raises:
-        InputError: if there are no images.
-        RunError: if a rank was lost.
     """
     paths = [path] if against is None else [path, against]
     sets = [_CheckedSet(run, name) for name in paths]
@@ -82,15 +68,7 @@ def _between(real: SetInspection, fake: SetInspection) -> list[Finding]:
 
 
 class _CheckedSet:
-    """One set, decoded by all ranks. All ranks create and use it in the same way.
-
-    Args:
-        run: the run.
-        path: the set, as passed by the caller.
-
-    Attributes:
-        skipped: files that cannot be read.
-    """
+    """One set, decoded by all ranks. All ranks create and use it in the same way."""
 
     def __init__(self, run: RunContext, path: str) -> None:
         self._run, self._world, self._settings, self._path = run, run.world, run.settings, path

@@ -30,17 +30,7 @@ from fidtool.validation import declared, text_of
 
 
 class Comparer:
-    """Compares each FAKE with REAL. All ranks create and use it in the same way.
-
-    Args:
-        inputs: the sets of the run.
-        measurer: the `Measurer` of the sets; None if no set has images.
-        definitions: definitions of the features by layer.
-        warnings: warnings that apply to every comparison; on rank zero.
-
-    Attributes:
-        labels: the names of the metric values.
-    """
+    """Compares each FAKE with REAL. All ranks create and use it in the same way."""
 
     def __init__(
         self, inputs: Inputs, measurer: Measurer | None, definitions: Definitions, warnings: list[str]
@@ -80,11 +70,7 @@ class Comparer:
         return found
 
     def compare(self, real: MeasuredSet, fake: MeasuredSet) -> tuple[Comparison, Exhibit | None]:
-        """Returns the comparison, the same on every rank, and additional data for a report, on rank zero. A collective.
-
-        Raises:
-            FidtoolError: if a value cannot be computed, or a rank was lost.
-        """
+        """Returns the comparison, the same on every rank, and additional data for a report, on rank zero. A collective."""
         numbers = self._numbers(real, fake)
         diagnosis, seen = self._diagnosis(real, fake)
         uncertainty = self._explanations.uncertainty(real, fake, diagnosis)
@@ -240,13 +226,7 @@ def skipped_files(path: str, statistics: Statistics) -> tuple[SkippedFile, ...]:
 
 
 def _uncertainty_warnings(name: str, uncertainty: Uncertainty, title: str) -> list[str]:
-    """Warning that a distance has no error bars and why, with the distance by number of images.
-
-    Args:
-        name: path of the FAKE as passed by the caller.
-        uncertainty: its uncertainty.
-        title: name of the distance.
-    """
+    """Warning that a distance has no error bars and why, with the distance by number of images."""
     if not uncertainty.withheld:
         return []
     points = ", ".join(f"{distance:.6g} for {images}" for images, distance in uncertainty.curve)

@@ -22,19 +22,7 @@ from fidtool.validation import declared
 
 
 def evaluate(inputs: Inputs, origin: Origin) -> tuple[Evaluation, list[Exhibit | None]]:
-    """Compute the metrics of each FAKE against REAL. A collective.
-
-    Args:
-        inputs: REAL and the FAKEs.
-        origin: command, machine and time of the run, for the record.
-
-    Returns:
-        The evaluation, the same on every rank; and on rank zero the additional data for a report, one entry per FAKE.
-
-    Raises:
-        InputError: if the sets cannot be compared; the message says why and what to do.
-        RunError: if the run failed.
-    """
+    """Compute the metrics of each FAKE against REAL. A collective."""
     run, settings = inputs.run, inputs.settings
     measurer = Measurer(inputs) if inputs.any_images else None
     measured = None if measurer is None else measurer.networks.definitions
@@ -74,17 +62,7 @@ def evaluate(inputs: Inputs, origin: Origin) -> tuple[Evaluation, list[Exhibit |
 
 
 def compute_statistics(inputs: Inputs) -> Statistics | None:
-    """Compute the statistics of a set of images. A collective.
-
-    Args:
-        inputs: the set.
-
-    Returns:
-        The statistics on rank zero; None on the other ranks.
-
-    Raises:
-        InputError, RunError: see `evaluate`.
-    """
+    """Compute the statistics of a set of images. A collective."""
     run, (path,) = inputs.run, inputs.paths
     if run.world.on_rank_zero(lambda: inputs.statistics(path) is not None):
         raise on_every_rank(InputError(f"{path} is already a statistics file:", "pass the images instead"))

@@ -44,13 +44,7 @@ _ROUGH = 0.2
 
 
 class Explanations:
-    """Error bars, influences and exhibits of each FAKE, where they were requested. All ranks make the same calls.
-
-    Args:
-        run: the run.
-        features: how features are rounded and added up.
-        title: name of their Fréchet distance.
-    """
+    """Error bars, influences and exhibits of each FAKE, where they were requested. All ranks make the same calls."""
 
     def __init__(self, run: RunContext, features: FeatureSettings, title: str) -> None:
         self._run, self._world, self._settings = run, run.world, run.settings
@@ -143,15 +137,7 @@ class Explanations:
     def exhibit(
         self, real: MeasuredSet, fake: MeasuredSet, seen: tuple[SetInspection | None, SetInspection | None]
     ) -> Exhibit | None:
-        """What a report shows of ``fake``, on rank zero. A collective.
-
-        Args:
-            real, fake: the sets.
-            seen: the inspections of REAL and of ``fake``, on rank zero.
-
-        Returns:
-            The exhibit; None on the other ranks, and if no report was requested.
-        """
+        """What a report shows of ``fake``, on rank zero. A collective."""
         if not self._settings.exhibits:
             return None
         with self._run.clock("exhibits"):

@@ -36,13 +36,8 @@ class Extraction:
     """Feature extraction for one set. All ranks create and use it in the same way.
 
     Args:
-        run: the run.
-        networks: the networks that process the images.
-        layers: the layers to collect statistics of, by name.
-        batch_size, num_workers: the settings, or the device's defaults.
         framing: how the images are cropped and resized, see `fidtool.images.framing.Crop`; None if they are not.
         checkpoint: where finished work is saved; None saves nothing.
-        warn: called with each warning about a problem that does not end the run.
 
     Attributes:
         images, forward_passes: number of images and batches that the networks processed, over all ranks.
@@ -78,11 +73,6 @@ class Extraction:
         Args:
             number: index of the set in the run, for the checkpoint.
             source: the images in canonical order.
-            marks: rank zero's `ImageSet.marks`, on every rank.
-
-        Raises:
-            FidtoolError: if an image, or too many of them, cannot be read, a rank was lost, or a feature is out of
-                range.
         """
         batches = plan_batches(source, self._batch_size)
         statistics = self._resume(number, source, marks, list(map(len, batches)))
@@ -103,15 +93,7 @@ class Extraction:
         return statistics
 
     def run_stream(self, stream: Stream, name: str) -> tuple[PartialStatistics, StreamPlan]:
-        """Returns the statistics of an iterable, whose length is not known in advance, on every rank. A collective.
-
-        Args:
-            stream: this rank's part of the iterable.
-            name: its name for messages.
-
-        Raises:
-            FidtoolError: see `run` and `Stream`.
-        """
+        """Returns the statistics of an iterable, whose length is not known in advance, on every rank. A collective."""
         with self._world.together():
             marks = np.zeros(_STREAM_BATCHES, dtype=np.uint64)
             statistics = self._empty(marks, [self._batch_size] * _STREAM_BATCHES)

@@ -31,14 +31,8 @@ if TYPE_CHECKING:  # it imports torch; `require_exists` must refuse a missing pa
 class Inputs:
     """REAL and the FAKEs, opened on rank zero; the other ranks know which have images. The constructor is a collective.
 
-    Args:
-        run: the run.
-        paths: the paths as passed by the caller, REAL first if ``real``.
-        real: whether there is a REAL.
-
     Attributes:
         run: the run, its settings completed from the statistics files.
-        paths: as passed by the caller; a FAKE that is REAL has REAL's path.
         needs: what is needed of each set, by path.
         taken: one sentence per completed setting, with the file that it is from, and per metric that ``all`` leaves
             out; on rank zero.
@@ -247,15 +241,7 @@ class Inputs:
         return ImageLookup(self._image_sets, self.streams)
 
     def check_stream(self, path: str, statistics: Statistics | None) -> None:
-        """Checks what could not be checked before the images of an iterable had been counted. A collective.
-
-        Args:
-            path: the name of the iterable.
-            statistics: its statistics, on rank zero.
-
-        Raises:
-            InputError: if it has too few images, or not as many as ``expect`` requires.
-        """
+        """Checks what could not be checked before the images of an iterable had been counted. A collective."""
         self._use(self.run.world.on_rank_zero(lambda: self._checked_stream(path, statistics)))
 
     def _checked_stream(self, path: str, statistics: Statistics | None) -> Settings:
@@ -335,11 +321,7 @@ def _image_count(opened: Opened, settings: Settings) -> ImageCount | None:
 
 
 def _check_one_framing(path: str, settings: Settings, in_memory: bool) -> None:
-    """Refuses a set that is both REAL and a FAKE, and would be framed in two ways: a run computes its statistics once.
-
-    Raises:
-        InputError: if it would.
-    """
+    """Refuses a set that is both REAL and a FAKE, and would be framed in two ways: a run computes its statistics once."""
     if settings.crop == settings.crop_fake:
         return
     one, other = (f"framed by {crop}" if crop else "not framed" for crop in (settings.crop, settings.crop_fake))

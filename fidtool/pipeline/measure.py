@@ -37,16 +37,9 @@ from fidtool.validation import text_of
 class Measurer:
     """Computes the statistics of image sets on all ranks. The constructor is a collective.
 
-    Args:
-        inputs: the sets of the run; at least one has images.
-
     Attributes:
-        networks: the networks.
         arithmetic: everything besides the definitions that determines the features' bits.
         warnings: warnings about the run as a whole.
-
-    Raises:
-        InputError: if a network cannot be loaded, or the checkpoint belongs to a different run.
     """
 
     def __init__(self, inputs: Inputs) -> None:
@@ -127,11 +120,7 @@ class Measurer:
         return self._checkpoint.claim(identity), uuid.uuid4().hex[:12]
 
     def measure(self, path: str) -> MeasuredSet:
-        """Returns a set's statistics, on rank zero, and the needed features of each image, on all ranks. A collective.
-
-        Raises:
-            FidtoolError: if an image cannot be read, a rank was lost, or a feature is out of range.
-        """
+        """Returns a set's statistics, on rank zero, and the needed features of each image, on all ranks. A collective."""
         if path in self._inputs.streams:
             return self._measure_stream(path)
         known = self._world.only_on_rank_zero(lambda: self._from_cache(path))

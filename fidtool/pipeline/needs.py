@@ -44,12 +44,7 @@ class SetNeeds:
 
 
 def set_needs(settings: Settings, real: bool, fake: bool) -> SetNeeds:
-    """Returns what a run's metrics, error bars and report need of a set.
-
-    Args:
-        settings: settings of the run.
-        real, fake: whether the set is REAL or a FAKE; it can be both.
-    """
+    """Returns what a run's metrics, error bars and report need of a set."""
     metrics = [(metric, settings.layer_of(metric)) for metric in in_order(settings.chosen)]
     layers = dict.fromkeys([FEATURES, *(layer for _, layer in metrics)])
     features = {
@@ -87,13 +82,7 @@ class ImageCount:
 def smallest_set(
     metric: Metric, counts: Mapping[str, ImageCount], fakes: Collection[str]
 ) -> tuple[str, ImageCount] | None:
-    """Returns the smallest set whose per-image features a metric needs, and its size; None if there is none.
-
-    Args:
-        metric: the metric.
-        counts: number of images by path, where it is known.
-        fakes: the paths of the FAKEs.
-    """
+    """Returns the smallest set whose per-image features a metric needs, and its size; None if there is none."""
     if not metric.fake_features:
         return None
     used = [(path, count) for path, count in counts.items() if metric.real_features or path in fakes]
@@ -101,14 +90,7 @@ def smallest_set(
 
 
 def check_count(metric: Metric, counts: Mapping[str, ImageCount], fakes: Collection[str]) -> None:
-    """Refuses sets that are too small for a metric.
-
-    Args:
-        metric, counts, fakes: see `smallest_set`.
-
-    Raises:
-        InputError: naming the setting or the number of images that would work.
-    """
+    """Refuses sets that are too small for a metric."""
     if (found := smallest_set(metric, counts, fakes)) is None:
         return
     path, count = found
@@ -121,14 +103,6 @@ def check_count(metric: Metric, counts: Mapping[str, ImageCount], fakes: Collect
 
 
 def check_counts(settings: Settings, counts: Mapping[str, ImageCount], fakes: Collection[str]) -> None:
-    """Refuses sets that are too small for any metric of a run, before any work is done.
-
-    Args:
-        settings: the settings of the run.
-        counts, fakes: see `smallest_set`.
-
-    Raises:
-        InputError: naming the setting or the number of images that would work.
-    """
+    """Refuses sets that are too small for any metric of a run, before any work is done."""
     for metric in in_order(settings.chosen):
         check_count(metric, counts, fakes)

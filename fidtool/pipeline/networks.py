@@ -36,8 +36,6 @@ class RunNetworks:
     immediately, because only the built network gives the definition of its features.
 
     Args:
-        run: the run.
-        batch_size: images in a full forward pass.
         classifier: whether Inception's weights must have the classifier.
 
     Attributes:
@@ -46,9 +44,6 @@ class RunNetworks:
             custom network's file and tensors do not cover the code that it imports or the files that it reads; its
             features do.
         probe: the same for all networks together; None until they are built.
-        weights: Inception's weights, on rank zero; None if Inception is not the extractor.
-        kernels: see `fidtool.features.runner.kernels`.
-        warnings: warnings about the weights; on rank zero.
     """
 
     def __init__(self, run: RunContext, batch_size: int, classifier: bool) -> None:
@@ -122,11 +117,7 @@ class RunNetworks:
         self.probes[layer] = self._probe_of(extractor)
 
     def networks(self, warn: Callable[[str], None]) -> Networks:
-        """Returns the networks and builds them on the first call. A collective.
-
-        Args:
-            warn: called with a warning if the ranks compute different bits.
-        """
+        """Returns the networks and builds them on the first call. A collective."""
         if self._networks is None:
             with self._run.clock("weights"):
                 standard = {} if FEATURES in self._own else {FEATURES: self._inception()}

@@ -50,19 +50,7 @@ class Messages(NamedTuple):
 
 
 def open_source(path: str, settings: Settings, needs: SetNeeds, messages: Messages) -> Opened:
-    """Opens a set of images or a statistics file, without reading any image. A published reference is downloaded.
-
-    Args:
-        path: path, URL or name of a reference, as passed by the caller.
-        settings: settings, of which ``recursive``, ``value_range``, ``float_to_byte`` and ``extractor`` are used.
-        needs: what is needed of the set. The images of a file that has statistics as well are only opened if its
-            statistics lack something.
-        messages: takes progress of a download, and a warning if a file has images that are not used.
-
-    Raises:
-        InputError: if the path does not exist, or has neither images nor statistics.
-        RunError: if a remote store does not respond, or a download fails.
-    """
+    """Opens a set of images or a statistics file, without reading any image. A published reference is downloaded."""
     require_exists([path])
     if is_reference(path):
         return _open_reference(path, settings, needs, messages)

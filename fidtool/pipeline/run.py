@@ -69,12 +69,7 @@ class Clock:
 
 
 class FinishedWork:
-    """The finished work of a run and where it is saved, for the message of an error that ends the run.
-
-    Attributes:
-        folder: folder of the checkpoint as passed by the caller; None if there is none.
-        checkpoint: the checkpoint; None if there is none.
-    """
+    """The finished work of a run and where it is saved, for the message of an error that ends the run."""
 
     def __init__(self) -> None:
         self.folder: str | None = None
@@ -126,15 +121,9 @@ class RunContext:
     """The context that the steps of one run share on one rank.
 
     Attributes:
-        world: the ranks.
-        device: this rank's device.
-        settings: settings of the run.
         console: output to stderr on rank zero; silent on the other ranks.
-        clock: times the phases.
-        in_memory: the sets in memory, by name.
         outside: context manager that restores the calling program's torch settings for its own code; no network may run
             within it.
-        finished: the finished work and where it is saved.
     """
 
     world: World
@@ -151,18 +140,7 @@ class RunContext:
 def open_run(
     paths: Sequence[str], settings: Settings, console: Console, in_memory: Mapping[str, Images] | None = None
 ) -> Iterator[RunContext]:
-    """Context manager that joins the other ranks and checks that all were started in the same way. A collective.
-
-    Args:
-        paths: the sets, as passed by the caller.
-        settings: settings of the run.
-        console: output of rank zero to stderr.
-        in_memory: the sets in memory, by name.
-
-    Raises:
-        InputError: if the ranks were started differently, or the device does not exist.
-        RunError: if a rank was lost or did not join.
-    """
+    """Context manager that joins the other ranks and checks that all were started in the same way. A collective."""
     clock, finished, sets = Clock(), FinishedWork(), dict(in_memory or {})
     launch = discover_here()
     if launch.hint and launch.rank == 0:

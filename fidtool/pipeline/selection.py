@@ -20,8 +20,6 @@ class Sets:
     """What is known about the sets of a run before any image is processed. On rank zero.
 
     Attributes:
-        files: the statistics files by path.
-        counts: number of images by path, where it is known.
         reals, fakes: paths of REAL and of the FAKEs; there is no REAL where statistics alone are computed.
         images: whether any set consists of images.
         beside: paths of the files whose own images give what their statistics lack.
@@ -40,7 +38,6 @@ class Selection:
     """The outcome of `select`.
 
     Attributes:
-        settings: the settings of the run, with the metrics that are computed.
         left_out: metrics of ``all`` that are not, with the reason: one sentence each.
         adapted: settings that were adapted to the number of images: one warning each.
     """
@@ -54,13 +51,7 @@ def select(settings: Settings, sets: Sets, fit: bool = True) -> Selection:
     """Omit those metrics of ``all`` that cannot be computed, and adapt the others to the number of images.
 
     Args:
-        settings: the settings of the run, completed by its statistics files.
-        sets: the sets.
         fit: whether settings may still be adapted: all results of a run use the same ones.
-
-    Returns:
-        The selection. Metrics that were requested by name are never omitted: see `fidtool.pipeline.needs.check_counts`
-        for their refusal.
     """
     chosen, left_out, adapted = [], [], []
     for metric in in_order(settings.chosen):
@@ -91,11 +82,7 @@ def _fitted(metric: Metric, sets: Sets) -> tuple[Metric, str]:
 
 
 def _check(metric: Metric, settings: Settings, sets: Sets) -> None:
-    """Refuse a metric that cannot be computed.
-
-    Raises:
-        InputError: with the reason.
-    """
+    """Refuse a metric that cannot be computed."""
     metric.check_network(settings.network.extractor, settings.dims)
     layer = settings.layer_of(metric)
     parts = {}

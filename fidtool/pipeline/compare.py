@@ -70,7 +70,7 @@ class Comparer:
         return found
 
     def compare(self, real: MeasuredSet, fake: MeasuredSet) -> tuple[Comparison, Exhibit | None]:
-        """Returns the comparison, the same on every rank, and additional data for a report, on rank zero. A collective."""
+        """Returns the comparison on every rank, and additional data for a report on rank zero. A collective."""
         numbers = self._numbers(real, fake)
         diagnosis, seen = self._diagnosis(real, fake)
         uncertainty = self._explanations.uncertainty(real, fake, diagnosis)

@@ -321,7 +321,7 @@ def _image_count(opened: Opened, settings: Settings) -> ImageCount | None:
 
 
 def _check_one_framing(path: str, settings: Settings, in_memory: bool) -> None:
-    """Refuses a set that is both REAL and a FAKE, and would be framed in two ways: a run computes its statistics once."""
+    """Refuses a set that is both REAL and a FAKE with two framings: a run computes its statistics once."""
     if settings.crop == settings.crop_fake:
         return
     one, other = (f"framed by {crop}" if crop else "not framed" for crop in (settings.crop, settings.crop_fake))

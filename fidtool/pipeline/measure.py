@@ -120,7 +120,7 @@ class Measurer:
         return self._checkpoint.claim(identity), uuid.uuid4().hex[:12]
 
     def measure(self, path: str) -> MeasuredSet:
-        """Returns a set's statistics, on rank zero, and the needed features of each image, on all ranks. A collective."""
+        """Returns a set's statistics, on rank zero, and the features of each image, on all ranks. A collective."""
         if path in self._inputs.streams:
             return self._measure_stream(path)
         known = self._world.only_on_rank_zero(lambda: self._from_cache(path))

@@ -41,13 +41,7 @@ _COARSE_CLOCK_NS = 2_100_000_000
 
 @dataclass(frozen=True)
 class Entry:
-    """A cached statistics file.
-
-    Attributes:
-        path: path of the file.
-        size: size in bytes.
-        used: time of the last use, in seconds since 1970.
-    """
+    """A cached statistics file."""
 
     path: Path
     size: int
@@ -83,8 +77,6 @@ class StatisticsCache:
         whose per-image features are stored, and whether the images' records are.
 
         Args:
-            images: the set.
-            layers: the layers whose features are collected, by name.
             arithmetic: settings that determine the bits of the features, such as device and precision.
             inspected: whether the images' records are stored, too.
         """
@@ -98,12 +90,7 @@ class StatisticsCache:
     def find(
         self, images: ImageSet, layers: Mapping[str, Layer], arithmetic: dict[str, Any], inspected: bool
     ) -> Statistics | None:
-        """Returns the set's statistics with all these ``layers``, or None. Entries that store more are used as well.
-
-        Args:
-            images, layers, arithmetic: see `key`.
-            inspected: whether the images' records are needed, too.
-        """
+        """Returns the set's statistics with all these ``layers``, or None. Entries that store more are used as well."""
         exact = self.key(images, layers, arithmetic, inspected)
         features_of = frozenset(name for name, layer in layers.items() if layer.with_features)
         definitions = {name: layer.definition for name, layer in layers.items()}
@@ -133,12 +120,7 @@ class StatisticsCache:
         return [path for path in sorted(self._folder.glob(pattern)) if path.stem != key]
 
     def get(self, key: str, features_of: Collection[str] | None = None) -> Statistics | None:
-        """Returns the statistics stored under ``key``, or None. A damaged file is reported and deleted.
-
-        Args:
-            key: see `key`.
-            features_of: see `read_statistics`.
-        """
+        """Returns the statistics stored under ``key``, or None. A damaged file is reported and deleted."""
         path = self._path(key)
         try:
             if not path.is_file():
@@ -164,11 +146,6 @@ class StatisticsCache:
         """Writes an entry, unless files may have changed during the run without a change of their time stamps.
 
         Entries of the same images that contain less are deleted.
-
-        Args:
-            key: see `key`.
-            images: the set.
-            statistics: statistics of the set.
 
         Returns:
             Whether the entry was written.
@@ -199,11 +176,7 @@ class StatisticsCache:
         return sorted(entries, key=lambda entry: entry.used, reverse=True)
 
     def clear(self) -> int:
-        """Deletes all entries and returns their number.
-
-        Raises:
-            OSError: if a file cannot be deleted.
-        """
+        """Deletes all entries and returns their number."""
         entries = self.entries()
         self.remove(entries)
         self._sweep(time.time())
@@ -230,11 +203,7 @@ class StatisticsCache:
         return found
 
     def remove(self, entries: Sequence[Entry]) -> None:
-        """Deletes these entries.
-
-        Raises:
-            OSError: if a file cannot be deleted.
-        """
+        """Deletes these entries."""
         for entry in entries:
             entry.path.unlink(missing_ok=True)
 
@@ -274,11 +243,7 @@ def _listed_path(path: str) -> str:
 
 
 def limit_bytes() -> int:
-    """Returns the size limit of the cache: ``FIDTOOL_CACHE_BYTES``, else 2 GiB (about 60 sets at 2048 dims).
-
-    Raises:
-        InputError: see `fidtool.cache_dir.byte_limit`.
-    """
+    """Returns the size limit of the cache: ``FIDTOOL_CACHE_BYTES``, else 2 GiB (about 60 sets at 2048 dims)."""
     return byte_limit("FIDTOOL_CACHE_BYTES", DEFAULT_LIMIT_BYTES)
 
 

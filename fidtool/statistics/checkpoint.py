@@ -54,9 +54,7 @@ class Checkpoint:
     """One rank's access to a checkpoint folder.
 
     Args:
-        folder: path of the folder; it is created if necessary.
         every: seconds between two calls of `save`.
-        max_pixels: the setting of the same name.
         warn: called with a warning, for example if the folder cannot be written; the run then continues without it.
     """
 
@@ -85,9 +83,6 @@ class Checkpoint:
 
         Returns:
             Name of the run, to be passed to `join` on all ranks.
-
-        Raises:
-            InputError: if the folder belongs to a different run; the message states the difference.
         """
         identity = json.loads(json.dumps(identity))
         if difference := _difference(self._manifest(identity), identity):
@@ -130,9 +125,7 @@ class Checkpoint:
         """Sets the names of this rank's parts.
 
         Args:
-            run: name of the run, from `claim`.
             attempt: name of this attempt at the run, different for each attempt.
-            rank: this rank.
         """
         self._run, self._writer = run, f"{attempt}-{rank:05}"
 
@@ -140,8 +133,6 @@ class Checkpoint:
         """Adds all parts of a set to empty statistics. Called on rank zero only, before anything is written.
 
         Args:
-            number: number of the set in the run.
-            partial: the empty statistics.
             now_readable: returns the name of one of these skipped files that can be read now, or an empty string. Parts
                 that skipped such a file are not used.
         """
@@ -316,12 +307,7 @@ def _stem(file: Path) -> str:
 
 
 class _RowsWriter:
-    """Writes one layer's rows to a file. Batches that are in the file are not written again.
-
-    Args:
-        file: see `_rows_file`.
-        batches: number of batches in the plan.
-    """
+    """Writes one layer's rows to a file. Batches that are in the file are not written again."""
 
     def __init__(self, file: Path, batches: int) -> None:
         self._file = file

@@ -31,21 +31,12 @@ Features = NDArray[np.float32]
 
 
 def memory_bytes() -> int:
-    """Returns the largest size of rows that are stored in memory: ``FIDTOOL_FEATURE_BYTES``, else 256 MiB.
-
-    Raises:
-        InputError: see `fidtool.cache_dir.byte_limit`.
-    """
+    """Returns the largest size of rows that are stored in memory: ``FIDTOOL_FEATURE_BYTES``, else 256 MiB."""
     return byte_limit("FIDTOOL_FEATURE_BYTES", DEFAULT_MEMORY_BYTES)
 
 
 class RowStorage:
     """A matrix that is written row by row: in memory, or in an unnamed temporary file that the system deletes.
-
-    Args:
-        count: number of rows.
-        dims: length of a row.
-        dtype: dtype of the entries.
 
     Raises:
         RunError: if the cache folder, which would contain the file, cannot be written.
@@ -68,15 +59,7 @@ class RowStorage:
         return rows * self._shape[1] * self._dtype.itemsize
 
     def write(self, start: int, rows: NDArray[Any]) -> None:
-        """Writes consecutive rows.
-
-        Args:
-            start: index of the first of them.
-            rows: array of shape (n, dims).
-
-        Raises:
-            RunError: if the disk is full.
-        """
+        """Writes consecutive rows."""
         if self._file is None:
             assert self._memory is not None
             self._memory[start : start + len(rows)] = rows
@@ -112,14 +95,9 @@ class FeatureBuffer:
 
     Args:
         sizes: number of images in each batch of the plan; a batch has fewer rows if files were skipped.
-        dims: length of a row.
-        dtype: dtype of the entries.
 
     Attributes:
         counts: number of rows of each batch, -1 for batches not added yet: int64 array of shape (batches,).
-
-    Raises:
-        RunError: see `RowStorage`.
     """
 
     def __init__(self, sizes: Sequence[int], dims: int, dtype: DTypeLike = np.float32) -> None:
@@ -135,15 +113,7 @@ class FeatureBuffer:
         return self.dims * self.dtype.itemsize
 
     def put(self, batch: int, rows: NDArray[Any]) -> None:
-        """Adds the rows of one batch.
-
-        Args:
-            batch: number of the batch in the plan.
-            rows: array of shape (n, dims).
-
-        Raises:
-            RunError: if the disk is full.
-        """
+        """Adds the rows of one batch."""
         if len(rows):
             self._storage.write(int(self._starts[batch]), rows)
         self.counts[batch] = len(rows)
@@ -158,15 +128,7 @@ class FeatureBuffer:
         return self._storage.array()[start : start + max(int(self.counts[batch]), 0)]
 
     def replanned(self, sizes: Sequence[int], first: int) -> FeatureBuffer:
-        """Returns the same rows in a different plan.
-
-        Args:
-            sizes: number of images in each batch of the new plan.
-            first: number of this plan's batch 0 in the new plan.
-
-        Raises:
-            RunError: if there is not enough space.
-        """
+        """Returns the same rows in a different plan."""
         other = FeatureBuffer(sizes, self.dims, self.dtype)
         for batch in map(int, np.flatnonzero(self.counts >= 0)):
             other.put(first + batch, self.rows(batch))
@@ -208,11 +170,7 @@ class FeatureBuffer:
             rows = rows[counts[batch] :]
 
     def array(self) -> NDArray[Any]:
-        """Returns all rows in the order of the plan, without gaps for skipped files: shape (images, dims).
-
-        Raises:
-            RunError: if the disk is full.
-        """
+        """Returns all rows in the order of the plan, without gaps for skipped files: shape (images, dims)."""
         everything = self._storage.array()
         if np.array_equal(self.counts, self._sizes):
             return everything
@@ -250,9 +208,6 @@ def broadcast_features(features: Features | None, world: World) -> Features | No
 
     Args:
         features: float32 array of shape (n, dims) on rank zero; None on the other ranks.
-
-    Raises:
-        RunError: if the disk of a rank is full; raised on all ranks.
     """
     shape = world.broadcast(None if features is None else features.shape)
     if shape is None or world.size == 1:
@@ -273,7 +228,6 @@ def in_canonical_order(images: ImageSet, rows: NDArray[Any], skipped: Sequence[B
     """Returns the rows of a set's images in the canonical order of the set, by which subsets are drawn.
 
     Args:
-        images: the set.
         rows: one row per image in the order of the plan, without ``skipped`` images: array of shape (images, dims).
         skipped: images that could not be read.
 
@@ -293,11 +247,7 @@ def in_canonical_order(images: ImageSet, rows: NDArray[Any], skipped: Sequence[B
 
 
 def reordered(rows: NDArray[Any], order: NDArray[np.int64]) -> NDArray[Any]:
-    """Returns ``rows[order]``, memory-mapped from an unnamed file if it is large.
-
-    Raises:
-        RunError: if the disk is full.
-    """
+    """Returns ``rows[order]``, memory-mapped from an unnamed file if it is large."""
     storage = RowStorage(len(rows), rows.shape[1], rows.dtype)
     chunk = max(1, _CHUNK_BYTES // (rows.shape[1] * rows.itemsize))
     for start in range(0, len(rows), chunk):
@@ -308,16 +258,8 @@ def reordered(rows: NDArray[Any], order: NDArray[np.int64]) -> NDArray[Any]:
 def read_features(archive: NpzFile, name: str) -> Features:
     """Reads feature vectors from a statistics file in chunks, so that they need not fit into memory.
 
-    Args:
-        archive: the open file.
-        name: name of the array in the file.
-
     Returns:
         float32 array of shape (n, dims), memory-mapped from an unnamed file if it is large.
-
-    Raises:
-        ValueError: if the array does not have this form, or contains values that are not finite.
-        RunError: if there is not enough space.
     """
     assert archive.zip is not None
     with archive.zip.open(f"{name}.npy") as member:
@@ -341,16 +283,10 @@ def store_features(name: str, count: int, dims: int, chunks: Iterable[NDArray[np
     """Stores feature vectors that are read in chunks, so that they need not fit into memory.
 
     Args:
-        name: their name, for messages.
-        count, dims: number and length of the vectors.
         chunks: arrays of shape (n, dims), in order.
 
     Returns:
         float32 array of shape (count, dims), memory-mapped from an unnamed file if it is large.
-
-    Raises:
-        ValueError: if a value is not finite.
-        RunError: if there is not enough space.
     """
     storage, start = RowStorage(count, dims), 0
     for chunk in chunks:

@@ -161,14 +161,7 @@ def read_foreign(path: str, arrays: NamedArrays, features_of: Collection[str] | 
     """Reads statistics in another layout than ``mu`` and ``sigma``; None if the file has these.
 
     Args:
-        path: path of the file, for messages.
-        arrays: the file.
         features_of: layers whose per-image features are wanted; None means all.
-
-    Raises:
-        InputError: if the values are not statistics.
-        ValueError: if the file is damaged.
-        RunError: if there is not enough space for the features.
     """
     layout = known_layout(arrays.names)
     wanted = features_of is None or FEATURES in features_of
@@ -215,7 +208,6 @@ def _of_features(rows: Features, wanted: bool, ddof: int) -> Statistics:
     Args:
         rows: the features in the order of the file.
         wanted: whether to keep them, in canonical order.
-        ddof: the covariance is divided by n - ddof.
     """
     mu, sigma = _moments(rows, ddof)
     order = canonical_order(len(rows)) if wanted else None
@@ -244,16 +236,7 @@ def _moments(rows: Features, ddof: int) -> tuple[NDArray[np.float64], NDArray[np
 def checked_gaussian(
     path: str, mu: NDArray[Any], sigma: NDArray[Any], *, names: tuple[str, ...] = ("mu", "sigma")
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Returns a mean and a covariance as float64 after checking them.
-
-    Args:
-        path: path of the file, for messages.
-        mu, sigma: the arrays in the file.
-        names: their names, for messages.
-
-    Raises:
-        InputError: if they are not a mean and a covariance.
-    """
+    """Returns a mean and a covariance as float64 after checking them."""
     mean, covariance = (_as_float64(path, *each) for each in zip(names, (mu, sigma), strict=True))
     first, second = names
     if mean.ndim != 1 or covariance.shape != (len(mean), len(mean)) or len(mean) == 0:
@@ -275,11 +258,7 @@ def _as_float64(path: str, name: str, value: NDArray[Any]) -> NDArray[np.float64
 
 
 def checked_count(path: str, value: NDArray[Any], name: str = "count") -> int:
-    """Returns the number of images in a file.
-
-    Raises:
-        InputError: if it is not a positive integer.
-    """
+    """Returns the number of images in a file."""
     if value.dtype.kind not in "iu" or value.ndim != 0 or int(value) < 1:
         raise InputError(f"the statistics file {path} has a {name} that is not a positive integer")
     return int(value)
@@ -289,7 +268,6 @@ def with_origin(statistics: Statistics, writer: str) -> Statistics:
     """Returns statistics with their origin and with the definitions of its protocol, as far as they are known.
 
     Args:
-        statistics: statistics that state no definition.
         writer: the tool that wrote them; empty if it is unknown.
     """
     spatial = statistics.layers.get(SPATIAL)
@@ -298,12 +276,7 @@ def with_origin(statistics: Statistics, writer: str) -> Statistics:
 
 
 def with_protocol(statistics: Statistics, protocol: str) -> Statistics:
-    """Returns Inception's statistics with the definitions of a protocol.
-
-    Args:
-        statistics: the statistics.
-        protocol: name of the protocol; empty if it is unknown.
-    """
+    """Returns Inception's statistics with the definitions of a protocol."""
     # The other networks of these tools have other dimensions.
     if not protocol or statistics.dims != max(INCEPTION_DIMS):
         return statistics

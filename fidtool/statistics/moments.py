@@ -110,11 +110,7 @@ class ExactMoments:
         self._waiting = [rows.to(device) for rows in self._waiting]
 
     def flush(self) -> None:
-        """Adds the rows that are held back until there are 128 of them.
-
-        Raises:
-            RunError: see `add`.
-        """
+        """Adds the rows that are held back until there are 128 of them."""
         self._check_not_refused()
         if self._waiting:
             self._add_waiting()
@@ -178,9 +174,6 @@ class ExactMoments:
         Returns:
             ``count`` and ``largest`` of shape (), ``sizes`` of shape (2,), ``sum`` of shape (dims,), ``low`` and
             ``high`` of shape (dims * (dims + 1) / 2,). All are int64 except ``largest``, which is float64.
-
-        Raises:
-            RunError: see `add`.
         """
         self.flush()
         self._carry()
@@ -194,19 +187,11 @@ class ExactMoments:
         }
 
     def absorb(self, totals: dict[str, NDArray[Any]]) -> None:
-        """Adds sums from `totals`. The order of such additions does not change the bits.
-
-        Raises:
-            ValueError, KeyError, TypeError: if the arrays are not sums of this size; nothing was added.
-        """
+        """Adds sums from `totals`. The order of such additions does not change the bits."""
         self.add_sums(self.restored(totals))
 
     def restored(self, totals: dict[str, NDArray[Any]]) -> ExactMoments:
-        """Returns the sums from `totals`, for `add_sums`. All checks that may fail are done here, before any addition.
-
-        Raises:
-            ValueError, KeyError, TypeError: see `absorb`.
-        """
+        """Returns the sums from `totals`, for `add_sums`. All checks that may fail are done here, before any addition."""
         dims, device = len(self._sum), self._low.device
         low, total = _symmetric(totals["low"], dims), totals["sum"]
         if total.shape != (dims,) or total.dtype != np.int64:
@@ -293,9 +278,6 @@ def check_exact_products(device: torch.device) -> None:
     for large matrices. On an accelerator, the matrices therefore have the shapes of a run, which takes a few
     milliseconds. On the CPU, they are small and take less than one.
 
-    Args:
-        device: a device with float64, for sums and distances.
-
     Raises:
         RunError: if the products differ from those of the integers.
     """
@@ -333,11 +315,7 @@ def _upper_triangle(matrix: torch.Tensor) -> NDArray[np.int64]:
 
 
 def _symmetric(upper: NDArray[np.int64], dims: int) -> torch.Tensor:
-    """Returns the symmetric matrix with this upper triangle, row by row.
-
-    Raises:
-        ValueError: if the upper triangle does not have ``dims`` dimensions.
-    """
+    """Returns the symmetric matrix with this upper triangle, row by row."""
     if upper.shape != (dims * (dims + 1) // 2,) or upper.dtype != np.int64:
         raise ValueError(f"the sums do not have {dims} dimensions")
     matrix = np.zeros((dims, dims), dtype=np.int64)

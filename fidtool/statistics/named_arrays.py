@@ -81,12 +81,7 @@ class NamedArrays:
         return np.asarray(value)
 
     def rows(self, name: str) -> Features:
-        """Returns feature vectors: float32 array of shape (n, dims), mapped from an unnamed file if it is large.
-
-        Raises:
-            ValueError: if the array does not have this form, is damaged or contains values that are not finite.
-            RunError: if there is not enough space.
-        """
+        """Returns feature vectors: float32 array of shape (n, dims), mapped from an unnamed file if it is large."""
         if isinstance(self._arrays, NpzFile):
             return read_features(self._arrays, name)
         value = self._arrays[name]
@@ -103,11 +98,7 @@ class NamedArrays:
 
 
 def read_pickle(path: str, handle: BinaryIO) -> Any:
-    """Reads the numbers, strings and arrays in a pickle, see `fidtool.safe_pickle.load_data`.
-
-    Raises:
-        InputError: if the pickle contains anything else or is damaged.
-    """
+    """Reads the numbers, strings and arrays in a pickle, see `fidtool.safe_pickle.load_data`."""
     try:
         return load_data(handle)
     except NotDataError as error:
@@ -149,13 +140,8 @@ def open_arrays(path: str, files: Files, extractor: str, entry: str) -> Iterator
     """Opens a file.
 
     Args:
-        path: path of the file, for messages.
-        files: the file.
         extractor: the network whose statistics are read if a pickle has those of several, as EDM2's do.
         entry: name of the statistics in a pickle that has several; empty if there is one.
-
-    Raises:
-        InputError: if the file has no named arrays, or several statistics of which none was named.
     """
     with files.open(0) as handle:
         kind = kind_of(handle.read(HEAD))
@@ -177,12 +163,7 @@ def open_arrays(path: str, files: Files, extractor: str, entry: str) -> Iterator
 
 
 def pickle_in(handle: BinaryIO) -> BinaryIO:
-    """Returns the pickle in a file of ``torch.save``, which has NumPy arrays in itself and tensors beside it.
-
-    Raises:
-        ValueError: if it is too large.
-        zipfile.BadZipFile: if the file is damaged.
-    """
+    """Returns the pickle in a file of ``torch.save``, which has NumPy arrays in itself and tensors beside it."""
     with zipfile.ZipFile(handle) as archive:
         info = archive.infolist()[0]
         if info.file_size > _MOST_PICKLED:

@@ -42,7 +42,6 @@ class Layer:
     """A kind of feature vector that is computed for all images of a run.
 
     Attributes:
-        definition: definition of the features.
         with_features: whether metrics need per-image features, and not only their sums.
         subject: what the features belong to, for messages; empty for the run's own extractor.
         step_setting: setting that determines the step of the features, see `FeatureSizes`.
@@ -59,7 +58,6 @@ class PartialStatistics:
 
     Args:
         marks: a number for each batch that changes if its files change: uint64 array of shape (batches,).
-        layers: the layers whose features are collected, by name; at least one.
         sizes: number of images in each batch of the plan.
         device: device of the sums, see `ExactMoments`.
         inspected: whether the images' records are collected, too.
@@ -110,18 +108,7 @@ class PartialStatistics:
         records: RecordArray,
         skipped: Iterable[BadFile],
     ) -> None:
-        """Adds one batch.
-
-        Args:
-            batch: number of the batch in the plan.
-            features: a tensor of shape (n, dims) for each layer; None if no image of the batch could be read.
-            traits: properties of its images.
-            records: records of its images.
-            skipped: files of the batch that could not be read.
-
-        Raises:
-            RunError: see `ExactMoments.add`.
-        """
+        """Adds one batch."""
         with self._undivided():
             self._add_features(batch, features)
             if RECORDS in self.buffers:
@@ -154,37 +141,21 @@ class PartialStatistics:
         self._consistent = before
 
     def replan(self, sizes: Sequence[int], first: int = 0) -> None:
-        """Changes to a different plan, for sources whose number of images was unknown.
-
-        Args:
-            sizes: number of images in each batch of the new plan.
-            first: number of this plan's batch 0 in the new plan.
-
-        Raises:
-            RunError: if there is not enough space for the features.
-        """
+        """Changes to a different plan, for sources whose number of images was unknown."""
         done = np.zeros(len(sizes), dtype=bool)
         done[first + np.flatnonzero(self.done)] = True
         self.buffers = {name: buffer.replanned(sizes, first) for name, buffer in self.buffers.items()}
         self._sizes, self.done, self._marks = sizes, done, np.zeros(len(sizes), dtype=np.uint64)
 
     def flush(self) -> None:
-        """Adds the rows that the sums hold back, so that errors are raised now.
-
-        Raises:
-            RunError: see `ExactMoments.add`.
-        """
+        """Adds the rows that the sums hold back, so that errors are raised now."""
         with self._undivided():
             for name, moments in self.moments.items():
                 with about(self._layers[name].subject):
                     moments.flush()
 
     def to_arrays(self) -> dict[str, NDArray[Any]] | None:
-        """Returns everything except the buffers as arrays, for `absorb`; None if an exception interrupted an addition.
-
-        Raises:
-            RunError: see `ExactMoments.add`.
-        """
+        """Returns everything except the buffers as arrays, for `absorb`; None if an exception interrupted an addition."""
         if not self._consistent:
             return None
         with self._undivided():
@@ -204,14 +175,9 @@ class PartialStatistics:
     def absorb(self, arrays: dict[str, NDArray[Any]], rows: Mapping[str, Mapping[int, NDArray[Any]]]) -> None:
         """Adds statistics from `to_arrays`. If an exception is raised, nothing was added.
 
-        Args:
-            arrays: the arrays that `to_arrays` returned.
-            rows: for each buffer, the rows of these statistics, by batch.
-
         Raises:
             OverlapError: if one of the batches is already finished.
             StaleError: if files of the batches have changed since.
-            ValueError, KeyError, TypeError: if the arrays are not such statistics.
         """
         done: NDArray[np.bool_] = arrays["done"]
         if done.shape != self.done.shape or done.dtype != np.bool_:
@@ -237,10 +203,6 @@ class PartialStatistics:
     def merge(self, world: World, name: str) -> None:
         """Sums over the ranks, in place: all ranks get the statistics of the whole set. A collective.
 
-        Args:
-            world: the ranks.
-            name: name of the set, for the message.
-
         Raises:
             RunError: if an image was counted twice or not at all.
         """
@@ -260,11 +222,7 @@ class PartialStatistics:
 
 
 def _check_first_batch(features: torch.Tensor, layer: Layer) -> None:
-    """Checks that the step is not far too coarse for the features of the first batch, so that a run fails early.
-
-    Raises:
-        RunError: if they have fewer than 8 bits on average.
-    """
+    """Checks that the step is not far too coarse for the features of the first batch, so that a run fails early."""
     sizes, step = FeatureSizes(layer.step_setting), layer.definition.feature_step
     sizes.add(features.cpu().double().mul(2.0**step))
     if sizes.refusal(step) is None:  # otherwise the sums raise the error

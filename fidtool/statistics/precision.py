@@ -31,9 +31,6 @@ class FeatureSizes:
     Args:
         setting: setting that determines the step, see `fidtool.errors.option`; None for Inception, whose step is fixed;
             empty for networks that are configured where they are named.
-
-    Attributes:
-        largest: largest absolute value before rounding, in units of the step.
     """
 
     def __init__(self, setting: str | None = "feature_step") -> None:
@@ -89,11 +86,7 @@ class FeatureSizes:
         self._nonzero += int(array[1])
 
     def check_largest(self, feature_step: int) -> None:
-        """Checks that at least the largest feature has enough bits.
-
-        Raises:
-            RunError: if it does not; the message states a suitable step.
-        """
+        """Checks that at least the largest feature has enough bits."""
         if 0.0 < self.largest < 2.0**FEWEST_BITS:
             self.check_bits(feature_step)
 

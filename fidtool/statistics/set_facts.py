@@ -39,12 +39,7 @@ class SetFacts:
 
 
 def facts_of(measured: MeasuredSet, reference: str, sha256: Mapping[str, str]) -> SetFacts:
-    """Returns the facts about a set, on rank zero.
-
-    Args:
-        measured: the set.
-        reference, sha256: see `SetFacts`.
-    """
+    """Returns the facts about a set, on rank zero."""
     statistics, features = measured.statistics, measured.features.get(FEATURES)
     assert statistics is not None
     facts = SetFacts(

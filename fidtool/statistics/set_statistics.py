@@ -94,12 +94,7 @@ class Statistics:
         definition: Definition | None = None,
         features: Features | None = None,
     ) -> Statistics:
-        """Returns statistics of the extractor's features alone.
-
-        Args:
-            mu, sigma, definition, features: see `LayerStatistics`.
-            count: number of images; None if unknown.
-        """
+        """Returns statistics of the extractor's features alone."""
         return cls({FEATURES: LayerStatistics(mu, sigma, definition, features)}, count)
 
     @property
@@ -160,12 +155,6 @@ def with_features(statistics: Statistics, other: Statistics) -> Statistics:
 def with_statistics(images: MeasuredSet, path: str, file: Statistics | None, apart: bool) -> MeasuredSet:
     """Returns images with the statistics of the file that they are in, such as ADM's references, which are of more.
 
-    Args:
-        images: the set.
-        path: path of the file, as passed by the caller.
-        file: its statistics, on rank zero; None if it has none, and on the other ranks.
-        apart: whether it has any, on every rank.
-
     Returns:
         The means, covariances and number of images of the file, and the rest of the images; ``images`` if ``file`` is
         None.
@@ -184,13 +173,7 @@ def spread_features(path: str, statistics: Statistics | None, layers: Iterable[s
     """Returns a set with the features that rank zero has, on all ranks. A collective.
 
     Args:
-        path: path of the set, as passed by the caller.
         statistics: statistics of the set on rank zero; None on the other ranks.
-        layers: layers whose per-image features are needed; those that the statistics lack are omitted.
-        world: the ranks.
-
-    Raises:
-        RunError: if the disk of a rank is full; raised on all ranks.
     """
     features: dict[str, Features] = {}
     for name in layers:

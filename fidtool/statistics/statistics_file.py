@@ -65,12 +65,7 @@ def write_unredacted(path: str | Path, statistics: Statistics, source: str = "")
     """Writes a statistics file with complete URLs, for use on this machine only.
 
     Args:
-        path, statistics: see `write_statistics`.
         source: path of the images, for `read_summary`.
-
-    Raises:
-        InputError: see `write_statistics`.
-        OSError: see `write_statistics`.
     """
     arrays: dict[str, Any] = {}
     for name, layer in statistics.layers.items():
@@ -262,11 +257,7 @@ def _read(path: str, arrays: NamedArrays, features_of: Collection[str] | None) -
 
 
 def _layer(path: str, fields: dict[str, NDArray[Any]], suffix: str, count: int | None) -> LayerStatistics:
-    """Returns one layer of the file after checking it.
-
-    Raises:
-        InputError: see `read_statistics`.
-    """
+    """Returns one layer of the file after checking it."""
     names = (f"mu{suffix}", f"sigma{suffix}")
     mu, sigma = checked_gaussian(path, fields[names[0]], fields[names[1]], names=names)
     fingerprint, features = fields.get(f"fingerprint{suffix}"), fields.get(f"features{suffix}")

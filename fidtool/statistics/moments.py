@@ -191,7 +191,7 @@ class ExactMoments:
         self.add_sums(self.restored(totals))
 
     def restored(self, totals: dict[str, NDArray[Any]]) -> ExactMoments:
-        """Returns the sums from `totals`, for `add_sums`. All checks that may fail are done here, before any addition."""
+        """Returns the sums from `totals`, for `add_sums`. All checks that may fail are done here, before it."""
         dims, device = len(self._sum), self._low.device
         low, total = _symmetric(totals["low"], dims), totals["sum"]
         if total.shape != (dims,) or total.dtype != np.int64:

@@ -155,7 +155,7 @@ class PartialStatistics:
                     moments.flush()
 
     def to_arrays(self) -> dict[str, NDArray[Any]] | None:
-        """Returns everything except the buffers as arrays, for `absorb`; None if an exception interrupted an addition."""
+        """Returns all but the buffers as arrays, for `absorb`; None if an exception interrupted an addition."""
         if not self._consistent:
             return None
         with self._undivided():

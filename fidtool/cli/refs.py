@@ -35,21 +35,16 @@ _EXAMPLES = (
     metavar="NAME",
     help="Download the statistics of a reference into the cache; with NAME:arr_0 its images as well.",
 )
-@click.option("--forget", metavar="NAME", help="Delete a reference from the cache, and its recorded SHA-256s.")
-def refs(names: tuple[str, ...], as_json: bool, download: str | None, forget: str | None) -> None:
+def refs(names: tuple[str, ...], as_json: bool, download: str | None) -> None:
     """List the references: published statistics to compare with, for example `fidtool compute edm:cifar10 fake/`.
 
     NAME is a reference, of which everything is shown, or one of the projects that publish them, such as adm. They are
     downloaded at the first use. FIDTOOL_REFERENCES_URL is a mirror.
     """
-    passed = {"--json": as_json, "--download": download is not None, "--forget": forget is not None}
-    flags = [flag for flag, there in passed.items() if there]
-    if len(flags) > 1 or (names and flags not in ([], ["--json"])):
-        raise InputError(f"{' and '.join([*names[:1], *flags])} cannot be combined:", "pass one of them")
+    if download is not None and (names or as_json):
+        raise InputError(f"{names[0] if names else '--json'} and --download cannot be combined:", "pass one of them")
     if download is not None:
         _download(download)
-    elif forget is not None:
-        _forget(forget)
     elif as_json:
         _print_json(_chosen(names))
     elif names and not any(map(_of_project, names)):
@@ -89,23 +84,12 @@ def _hash_lines(sha256: dict[str, str]) -> list[str]:
     return columns([(f"  {array}", f"SHA-256 {digest}") for array, digest in sha256.items()])
 
 
-def _forget(name: str) -> None:
-    from fidtool.sources.reference_files import forget
-    from fidtool.sources.references import named_reference
-
-    reference, _ = named_reference(name)
-    forgotten = forget(reference)
-    neither = "is neither in the cache nor in the record"
-    click.echo(f"{reference.name} {'was deleted from the cache and the record' if forgotten else neither}")
-
-
 def _as_dict(reference: Reference) -> dict[str, Any]:
-    from fidtool.sources.reference_files import holdings, records
+    from fidtool.sources.reference_files import holdings
 
     held = [{"path": str(each.path), "arrays": each.arrays, "bytes": each.size} for each in holdings(reference)]
     facts = asdict(reference) | {"protocol": reference.protocol or None, "features_url": reference.features_url or None}
-    recorded = {array: asdict(record) for array, record in records(reference.name).items()}
-    return {**facts, "cached": held, "recorded": recorded}
+    return {**facts, "cached": held}
 
 
 def _print_json(references: Sequence[Reference]) -> None:
@@ -140,7 +124,7 @@ def _size(reference: Reference) -> str:
 def _details(reference: Reference) -> list[str]:
     """Return everything about a reference as lines."""
     from fidtool.download import megabytes
-    from fidtool.sources.reference_files import holdings, mirrored, records
+    from fidtool.sources.reference_files import holdings, mirrored
 
     rows = [
         ("protocol", reference.protocol or "none of fidtool's"),
@@ -157,6 +141,4 @@ def _details(reference: Reference) -> list[str]:
     ]
     for held in holdings(reference):
         rows.append(("in the cache", f"{held.path}: {', '.join(held.arrays)} ({megabytes(held.size)})"))
-    for array, record in records(reference.name).items():
-        rows.append(("SHA-256", f"{array} {record.sha256}, first used {record.recorded}"))
     return [reference.name, *columns([(f"  {label}", text) for label, text in rows if text])]

@@ -22,7 +22,6 @@ from fidtool.diagnose.duplicates import (
     shared_warning,
 )
 from fidtool.diagnose.findings import (
-    PASSED_OVER,
     Finding,
     brightness,
     property_findings,
@@ -95,13 +94,13 @@ def inspect_set(path: str, images: ImageRecords | None, passed_over: PassedOver 
     """
     if images is None:
         return None
-    findings = set_findings(images, passed_over)
+    findings = set_findings(images)
     return SetInspection(path, images, find_duplicates(images), findings, passed_over)
 
 
 def _warnings(where: str, findings: list[Finding]) -> list[str]:
-    """Turns findings into warnings, except minor ones and ignored images, about which there is always a warning."""
-    serious = [finding for finding in findings if finding.severity != "low" and finding.code != PASSED_OVER]
+    """Turns findings into warnings, except minor ones."""
+    serious = [finding for finding in findings if finding.severity != "low"]
     return [f"{where}: {finding.message}" for finding in serious]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Literal, get_args
@@ -11,10 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import option
-from fidtool.images.decode import is_decoded
 from fidtool.images.records import BRIGHTNESS, FLAGS, NOISE, ImageRecords, RecordArray
 from fidtool.names import counted
-from fidtool.sources.census import WITHOUT_SUFFIX, PassedOver
 
 _UNSCALED = 2
 """Largest pixel value of an image that is black or unscaled: values in [0, 1] saved as bytes are 0 or 1, and lossy
@@ -57,8 +55,7 @@ _MIXED = 0.05
 against clipping at 0."""
 _MOST = 0.9
 """Share that counts as nearly all images, or nearly all values of an image."""
-PASSED_OVER = "passed over"
-_ALWAYS_UNUSUAL = (PASSED_OVER, "unscaled", "black", "pale")
+_ALWAYS_UNUSUAL = ("unscaled", "black", "pale")
 """Findings that are reported even if both sets have them, because one faulty program may have written both. Noise is
 not one of them, as some textures are noisy."""
 
@@ -91,35 +88,10 @@ class Finding:
         return asdict(self)
 
 
-def set_findings(images: ImageRecords, passed_over: PassedOver | None = None) -> list[Finding]:
+def set_findings(images: ImageRecords) -> list[Finding]:
     """Returns the findings about the images of one set, the most severe first."""
-    found = [*passed_over_findings(passed_over), *_values(images), *_mixtures(images)]
+    found = [*_values(images), *_mixtures(images)]
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
-
-
-def passed_over_findings(passed_over: PassedOver | None) -> list[Finding]:
-    """Returns a finding if a source holds images without the suffix of an image, which are ignored."""
-    if passed_over is None or not passed_over.images:
-        return []
-    least = "at least " if passed_over.at_least else ""
-    if passed_over.images == 1:
-        files, them = "1 file is an image by its content but not by its suffix, and is ignored", "it"
-    else:
-        files = f"{passed_over.images} files are images by their content but not by their suffix, and are ignored"
-        them = "them"
-    message = f"{least}{files}: {_how_to_count(passed_over.formats, them)}"
-    return [Finding(PASSED_OVER, "medium", passed_over.images, passed_over.example, message)]
-
-
-def _how_to_count(formats: Collection[str], them: str) -> str:
-    # Renaming does not help where Pillow lacks the decoder.
-    foreign = sorted(name for name in formats if name in WITHOUT_SUFFIX or not is_decoded(name))
-    if not foreign:
-        return f"rename {them} (.png, .jpg, .webp …), or list the paths of all images in a .txt file"
-    names = " and ".join(foreign)
-    if len(foreign) == len(formats):
-        return f"convert {them} to PNG (from {names})"
-    return f"convert the {names} files to PNG and rename the others (.png, .jpg, .webp …)"
 
 
 def property_warnings() -> dict[str, str]:

@@ -6,18 +6,11 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from fidtool.diagnose.differences import LOSSY_GAP
-from fidtool.diagnose.findings import passed_over_findings, property_warnings
+from fidtool.diagnose.findings import property_warnings
 from fidtool.errors import option
 from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL, layer_prefix
 from fidtool.names import counted
-from fidtool.sources.census import PassedOver
 from fidtool.statistics.set_statistics import Statistics
-
-
-def passed_over_warnings(name: str, passed_over: PassedOver | None) -> list[str]:
-    """Returns warnings about ignored images in a set's source."""
-    found = passed_over_findings(passed_over)
-    return [f"{name}: {finding.message} (for example {finding.example})" for finding in found]
 
 
 def set_warnings(sets: Mapping[str, Statistics], gaussians: Collection[str] = (FEATURES,)) -> list[str]:

@@ -19,8 +19,8 @@ from PIL import __version__ as pillow_version
 
 from fidtool.errors import option
 from fidtool.images.framing import Crop
-from fidtool.sources.census import AVIF, HEIF, JPEG_2000, WEBP, format_of
 from fidtool.sources.contents import Content, Pixels, Read, message_of, pillow_defaults
+from fidtool.sources.signatures import AVIF, HEIF, JPEG_2000, WEBP, format_of
 from fidtool.validation import MAX_PIXELS
 
 DECODER = "pillow"
@@ -245,7 +245,7 @@ def is_decoded(file_format: str) -> bool:
     """Whether this Pillow can decode a format.
 
     Args:
-        file_format: name of the format, as returned by `fidtool.sources.census.format_of`.
+        file_format: name of the format, as returned by `fidtool.sources.signatures.format_of`.
     """
     if file_format == HEIF:
         return HEIF in Image.OPEN

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fidtool.diagnose.diagnosis import Diagnosis, SetInspection, diagnosis_of, inspect_set
-from fidtool.diagnose.warnings import pair_warnings, passed_over_warnings, set_warnings
+from fidtool.diagnose.warnings import pair_warnings, set_warnings
 from fidtool.distances.exact import FeatureSettings
 from fidtool.errors import FidtoolError, InputError, RunError, on_every_rank
 from fidtool.features.models.inception_weights import Weights, load_weights
@@ -128,7 +128,6 @@ class Comparer:
         return [
             *self._warnings,
             *self._inputs.adapted,
-            *(line for path in sets for line in passed_over_warnings(path, self._inputs.passed_over(path))),
             *set_warnings(sets, layers),
             *([f"{fake.path} is the same set as REAL: the values say nothing about a generator"] * (len(sets) == 1)),
             *pair_warnings(real.path, sets[real.path], fake.path, sets[fake.path], frechet=bool(layers)),

@@ -8,7 +8,7 @@ from typing import Any
 
 from fidtool.comparability import verify
 from fidtool.diagnose.diagnosis import inspect_set
-from fidtool.diagnose.warnings import passed_over_warnings, set_warnings
+from fidtool.diagnose.warnings import set_warnings
 from fidtool.distances.parallel import linear_algebra_threads
 from fidtool.errors import InputError, on_every_rank
 from fidtool.pipeline.compare import Comparer, skipped_files
@@ -75,7 +75,6 @@ def compute_statistics(inputs: Inputs) -> Statistics | None:
     inspection = inspect_set(path, statistics.pictures)
     for line in [
         *measurer.warnings,
-        *passed_over_warnings(path, inputs.passed_over(path)),
         *set_warnings({path: statistics}),
         *([] if inspection is None else inspection.warnings),
     ]:

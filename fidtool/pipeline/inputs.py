@@ -19,7 +19,6 @@ from fidtool.pipeline.selection import Sets, select
 from fidtool.record import overrides
 from fidtool.settings import Settings
 from fidtool.sources.census import PassedOver
-from fidtool.sources.folder import split_by_the_shell
 from fidtool.sources.image_set import ImageSet, real_path
 from fidtool.sources.references import is_reference, named_reference
 from fidtool.statistics.set_statistics import Statistics
@@ -181,8 +180,7 @@ class Inputs:
     def agree(self, measured: Mapping[str, Definition] | None) -> tuple[dict[str, Definition | None], list[str]]:
         """The definitions of the features, and warnings for all comparisons: see `fidtool.pipeline.agreement.agree`."""
         definitions, mismatches = agree(self._files, self.needs, self.settings, measured, self._beside)
-        split = split_by_the_shell(self.paths)
-        warnings = [*self._warnings, *([split] if split else []), *mismatches, *self._settings_without_effect()]
+        warnings = [*self._warnings, *mismatches, *self._settings_without_effect()]
         return definitions, warnings
 
     def _settings_without_effect(self) -> list[str]:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError
-from fidtool.sources.census import HEAD, Census, PassedOver
+from fidtool.sources.census import Census, PassedOver
 from fidtool.sources.contents import MOST_BYTES, ContentError, Extent, Files, Read, readable, too_large
 from fidtool.sources.image_set import ImageSet, ImageSource, NamedFiles, Names, split_common_folder
 from fidtool.sources.readers import ExtentReader, Reader
@@ -88,7 +88,7 @@ def list_members(
         InputError: if an archive cannot be read or has duplicate names, or if there are no images.
     """
     began = time.time_ns()
-    census = Census(looks=not files.remote)  # in a store, each look would be a request
+    census = Census()
     names: list[str] = []
     locations: list[Location] = []
     file_index: list[NDArray[np.int32]] = []
@@ -192,7 +192,7 @@ def _members(
         starts = sorted({info.header_offset for info in archive.infolist()} | {archive.start_dir})
         for info in archive.infolist():
             name = info.filename.replace("\\", "/")
-            if not info.is_dir() and census.takes(name, f"{path}/{name}", partial(_head, archive, info), key):
+            if not info.is_dir() and census.takes(name, key):
                 check_member(path, info)
                 start = info.header_offset
                 if start < 0:
@@ -203,15 +203,6 @@ def _members(
                 length = min(following - start, _LONGEST + info.compress_size)
                 deflated = _METHODS[info.compress_type]
                 yield Member(name, (start, length, info.compress_size, info.file_size, info.CRC, deflated))
-
-
-def _head(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
-    """Returns a member's first bytes; empty if it is encrypted, damaged or compressed with an unsupported method."""
-    try:
-        with archive.open(info) as member:
-            return member.read(HEAD)
-    except Exception:  # damaged archives raise many kinds of errors
-        return b""
 
 
 def check_member(archive: str, info: zipfile.ZipInfo) -> None:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import glob
-import itertools
 import os
 import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator
 from typing import IO
 
 from fidtool.errors import InputError
-from fidtool.redaction import redacted
-from fidtool.sources.census import ARCHIVE_SUFFIXES, FILE_KINDS, HEAD, Census
-from fidtool.sources.contents import ContentError, LocalFiles
+from fidtool.sources.census import Census
+from fidtool.sources.contents import LocalFiles
 from fidtool.sources.image_set import ImageSet, ImageSource, Names, Prefixed
 from fidtool.sources.readers import FileReader
 
@@ -27,72 +24,65 @@ def list_folder(path: str, recursive: bool = True) -> ImageSet:
     Hidden names and ``__MACOSX`` are ignored. Symbolic links are followed; a folder that several links point to is
     listed once. A broken link with an image suffix is listed, so that it causes an error instead of being ignored.
 
-    Args:
-        path: the folder.
-        recursive: include subfolders.
-
     Raises:
         InputError: if the folder does not exist, cannot be read, or contains no images.
     """
     listed = time.time_ns()
-    found: list[str] = []
     census = Census()
-    try:
-        folders = _Folders(path)
-    except OSError as error:
-        raise InputError(f"cannot list the folder {path}: {error.strerror or error}") from None
-    while folders.waiting:
-        prefix = folders.waiting.pop()
-        for entry in _entries(os.path.join(path, prefix)):
-            if census.hides(entry.name):
-                continue
-            name = f"{prefix}/{entry.name}" if prefix else entry.name
-            if _is(entry.is_dir):
-                census.folder()
-                if recursive:
-                    folders.add(name, entry.is_symlink())
-            elif census.is_image(entry.name, entry.path, partial(_head, entry.path)):
-                if _is(entry.is_file) or _is_broken_link(entry):
-                    found.append(name)
-                else:
-                    census.other("not a regular file")
-        folders.next_depth()
+    found = sorted(_images_below(path, recursive, census))
     if not found:
         raise InputError(census.nothing_found(path, "folder", recursive))
-    found.sort()
     names, prefix = Names(found), os.path.join(path, "")
     files = LocalFiles(Prefixed(prefix, names))
     reader, rest = FileReader(files), (census.found(folders=not recursive), census.beside(path))
     return ImageSet.of(ImageSource(path, "folder", names, prefix, files, reader, None, listed, *rest))
 
 
-class _Folders:
-    """Folders to visit, each once. Real folders come before those that only a symbolic link points to."""
+def _images_below(path: str, recursive: bool, census: Census) -> Iterator[str]:
+    """Yields the relative names of the images in a folder, in any order. A folder is listed once, not by a link."""
+    seen: set[tuple[int, int]] = set()
+    waiting, links = _unseen(path, [""], seen), []
+    while waiting:
+        prefix = waiting.pop()
+        for entry in _entries(os.path.join(path, prefix)):
+            name = f"{prefix}/{entry.name}" if prefix else entry.name
+            if census.hides(entry.name):
+                continue
+            if not _is(entry.is_dir):
+                if _is_image(entry, census):
+                    yield name
+                continue
+            census.folder()
+            if recursive and entry.is_symlink():
+                links.append(name)
+            elif recursive:
+                waiting += _unseen(path, [name], seen)
+        if not waiting:  # links come last, so that a folder has its own name rather than that of a link
+            waiting, links = _unseen(path, sorted(links), seen), []
 
-    def __init__(self, root: str) -> None:
-        self._root = root
-        self._seen = {self._identity("")}
-        self._links: list[str] = []
-        self.waiting = [""]
 
-    def _identity(self, name: str) -> tuple[int, int]:
-        status = os.stat(os.path.join(self._root, name))
-        return status.st_dev, status.st_ino
+def _is_image(entry: os.DirEntry[str], census: Census) -> bool:
+    if not census.is_image(entry.name):
+        return False
+    if _is(entry.is_file) or _is_broken_link(entry):
+        return True
+    census.other("not a regular file")
+    return False
 
-    def add(self, name: str, is_link: bool) -> None:
-        if is_link:
-            self._links.append(name)
-        elif (identity := self._identity(name)) not in self._seen:
-            self._seen.add(identity)
-            self.waiting.append(name)
 
-    def next_depth(self) -> None:
-        """When no real folders are left, adds those that the links found so far point to, in sorted order."""
-        if self.waiting:
-            return
-        links, self._links = sorted(self._links), []
-        for name in links:
-            self.add(name, is_link=False)
+def _unseen(root: str, folders: list[str], seen: set[tuple[int, int]]) -> list[str]:
+    """Returns the folders that are not in ``seen``, and adds their device and inode to it: links may form loops."""
+    found = []
+    for name in folders:
+        folder = os.path.join(root, name)
+        try:
+            status = os.stat(folder)
+        except OSError as error:
+            raise InputError(f"cannot list the folder {folder}: {error.strerror or error}") from None
+        if (status.st_dev, status.st_ino) not in seen:
+            seen.add((status.st_dev, status.st_ino))
+            found.append(name)
+    return found
 
 
 def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
@@ -102,15 +92,6 @@ def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
             yield from entries
     except OSError as error:
         raise InputError(f"cannot list the folder {folder}: {error.strerror or error}") from None
-
-
-def _head(path: str) -> bytes:
-    """Returns a file's first bytes; empty if it cannot be read. Does not block on a pipe."""
-    try:
-        with LocalFiles([path]).open(0) as handle:
-            return handle.read(HEAD)
-    except (OSError, ContentError):
-        return b""
 
 
 def _is(question: Callable[[], bool]) -> bool:
@@ -142,8 +123,7 @@ def list_paths(path: str) -> ImageSet:
             relative to the working directory.
 
     Raises:
-        InputError: if the list cannot be read, is empty, contains a path twice, or contains something other than
-            images on this machine.
+        InputError: if the list cannot be read, is empty, or contains a path twice.
     """
     began = time.time_ns()
     if path in (STDIN, "/dev/stdin"):
@@ -161,7 +141,7 @@ def list_paths(path: str) -> ImageSet:
     what = "standard input" if path == STDIN else f"the list {path}"
     if not lines:
         raise InputError(f"{what} is empty")
-    _check(lines, what, folder)
+    refuse_repeated_lines([os.path.abspath(os.path.join(folder, line)) for line in lines], lines, what)
     if folder and any(os.path.isabs(line) for line in lines):
         lines, folder = [os.path.join(folder, line) for line in lines], ""
     names = Names(sorted(lines))
@@ -171,10 +151,6 @@ def list_paths(path: str) -> ImageSet:
 
 def read_lines(handle: IO[bytes], what: str) -> list[str]:
     """Returns the lines of a list of paths that are not empty.
-
-    Args:
-        handle: the open list.
-        what: its name, for messages.
 
     Raises:
         InputError: if a line is too long or contains null bytes.
@@ -193,51 +169,17 @@ def read_lines(handle: IO[bytes], what: str) -> list[str]:
 
 
 def refuse_repeated_lines(meant: list[str], lines: list[str], what: str) -> None:
-    """Refuses a list that names a file more than once.
-
-    Args:
-        meant: absolute path of each line.
-        lines: the lines.
-        what: name of the list, for the message.
-
-    Raises:
-        InputError: if two entries of ``meant`` are equal.
-    """
+    """Raises an InputError if a list names a file twice; ``meant`` is the absolute path of each of its lines."""
     if len(set(meant)) < len(meant):
         twice, times = Counter(meant).most_common(1)[0]
         line = lines[meant.index(twice)]
         raise InputError(f"{what} names {line} {times} times:", "list each image once")
 
 
-def _check(lines: list[str], what: str, folder: str) -> None:
-    if address := next((line for line in lines if "://" in line), None):
-        raise InputError(
-            f"{what} contains the URL {redacted(address)}, but a local list can only name local files:",
-            "store the list next to the images in the remote store",
-            "pass the URL of their folder or archive as the set",
-        )
-    refuse_repeated_lines([os.path.abspath(os.path.join(folder, line)) for line in lines], lines, what)
-    first = lines[0]
-    meant = os.path.abspath(os.path.join(folder, first))
-    if not os.path.lexists(meant):
-        hint = ""
-        if folder and os.path.lexists(first):
-            hint = "; it exists in the working directory, but paths are relative to the folder of the list"
-        raise InputError(f"{what} names {first}, which does not exist ({meant}){hint}")
-    if os.path.isdir(meant) or meant.lower().endswith(ARCHIVE_SUFFIXES):
-        raise InputError(
-            f"{what} names {first}, which is not an image:",
-            "list image files only",
-            "pass several archives as a pattern such as 'shards-*.tar'",
-        )
-
-
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 URL_WILDCARD = re.compile(r"[*\[]")
 """``?`` is no wildcard in URLs, where it starts a query."""
-_PADDED = re.compile(r"0\d+(?=\D*$)")
-_SHARD_SUFFIXES = tuple(suffix for kind in FILE_KINDS if kind.sharded for suffix in kind.suffixes)
 _MOST = 1_000_000
 
 
@@ -246,23 +188,6 @@ def is_pattern(path: str) -> bool:
     if "://" in path:
         return bool(_BRACES.search(path) or URL_WILDCARD.search(path))
     return bool(_BRACES.search(path) or glob.has_magic(path)) and not os.path.lexists(path)
-
-
-def split_by_the_shell(paths: Sequence[str]) -> str:
-    """Returns a warning if two of the sets look like shards of one, whose pattern the shell has expanded; else empty.
-
-    Two paths look like shards if they differ only in a zero-padded number, and the numbers are consecutive.
-    """
-    for first, second in itertools.pairwise(paths):
-        numbers = [_PADDED.search(path) for path in (first, second)]
-        if None in numbers or not first.lower().endswith(_SHARD_SUFFIXES):
-            continue
-        one, other = (found for found in numbers if found is not None)
-        same = first[: one.start()] == second[: other.start()] and first[one.end() :] == second[other.end() :]
-        if same and int(other.group()) == int(one.group()) + 1:
-            pattern = f"{first[: one.start()]}*{first[one.end() :]}"
-            return f"{first} and {second} are treated as separate sets; for one set, quote the pattern: '{pattern}'"
-    return ""
 
 
 def expand(path: str) -> list[str]:

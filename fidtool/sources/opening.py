@@ -11,11 +11,12 @@ from os.path import splitext
 from fidtool.errors import InputError, RunError
 from fidtool.redaction import redacted
 from fidtool.sources.archives import first_member
-from fidtool.sources.census import FILE_KINDS, IMAGE_SUFFIXES, FileKind, format_of
+from fidtool.sources.census import FILE_KINDS, IMAGE_SUFFIXES, FileKind
 from fidtool.sources.contents import ContentError, Files, LocalFiles, RefusedError, StoreError, ValueRange
 from fidtool.sources.folder import STDIN, expand, is_pattern, list_folder, list_paths
 from fidtool.sources.image_set import ImageSet, NamedFiles, split_common_folder
 from fidtool.sources.remote import list_remote_folder, list_remote_paths, remote_files
+from fidtool.sources.signatures import format_of
 from fidtool.sources.store_requests import is_remote
 
 LIST = ".txt"

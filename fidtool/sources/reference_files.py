@@ -1,18 +1,16 @@
-"""The files of references: downloaded into the cache once, and their SHA-256s, which are recorded at the first use."""
+"""The files of references, which are downloaded into the cache once."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import io
-import json
 import os
 import time
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,12 +21,9 @@ from fidtool.sources.references import FEATURES, Reference
 
 MIRROR = "FIDTOOL_REFERENCES_URL"
 """Environment variable with the address of a mirror, to which host and path of a reference's address are appended."""
-SCHEMA = 1
-"""Version of the record of SHA-256s."""
 _WHOLE_BYTES = 64 << 20
 """Size up to which a file is downloaded as a whole, even if only some of its arrays are needed."""
 _BLOCK_BYTES = 1 << 20
-_FORGET = "`fidtool refs --forget NAME`"
 _REPORT_SECONDS = 10.0
 """Seconds between two lines about the progress of a download."""
 _WAIT_SECONDS = 1800.0
@@ -54,30 +49,11 @@ class Fetched:
 
 @dataclass(frozen=True)
 class Holding:
-    """A file of a reference in the cache.
-
-    Attributes:
-        path: the file.
-        arrays: its arrays; the file's published name for a pickle.
-        size: size in bytes.
-    """
+    """A file of a reference in the cache, with its size in bytes. A pickle's only array is its published name."""
 
     path: Path
     arrays: tuple[str, ...]
     size: int
-
-
-@dataclass(frozen=True)
-class Record:
-    """The SHA-256 of an array, and when it was recorded.
-
-    Attributes:
-        sha256: in hexadecimal.
-        recorded: time of the first use in UTC, ``2026-11-01T12:00:00Z``.
-    """
-
-    sha256: str
-    recorded: str
 
 
 @dataclass(frozen=True)
@@ -94,17 +70,17 @@ class _Hosted:
 
     @property
     def whole(self) -> str:
-        """What a pickle's only SHA-256 is recorded as."""
+        """The file's published name, under which a pickle's SHA-256 is returned."""
         return self.url.rpartition("/")[2]
 
-    def held(self) -> dict[str, int]:
-        """Return the arrays that are in the cache, and the size of their data; empty if the file is not readable."""
+    def held(self) -> tuple[str, ...]:
+        """Return the arrays that are in the cache; none if the file is not readable."""
         with contextlib.suppress(OSError, *_UNREADABLE):
             if self.is_pickle:
-                return {self.whole: self.path.stat().st_size}
+                return (self.whole,) if self.path.exists() else ()
             with zipfile.ZipFile(self.path) as archive:
-                return {_array(info): info.file_size for info in archive.infolist()}
-        return {}
+                return tuple(map(_array, archive.infolist()))
+        return ()
 
 
 def _array(info: zipfile.ZipInfo) -> str:
@@ -114,11 +90,6 @@ def _array(info: zipfile.ZipInfo) -> str:
 def folder() -> Path:
     """Return the folder of the downloaded files. It may not exist yet."""
     return cache_dir() / "references"
-
-
-def record_file() -> Path:
-    """Return the file in which the SHA-256s are recorded. It is kept when the downloaded files are deleted."""
-    return cache_dir() / "references.json"
 
 
 def _files(reference: Reference) -> list[_Hosted]:
@@ -132,22 +103,20 @@ def _files(reference: Reference) -> list[_Hosted]:
 def holdings(reference: Reference) -> list[Holding]:
     """Return the files of a reference that are in the cache."""
     files = [(file, file.held()) for file in _files(reference)]
-    return [Holding(file.path, tuple(held), file.path.stat().st_size) for file, held in files if held]
+    return [Holding(file.path, held, file.path.stat().st_size) for file, held in files if held]
 
 
 def fetch(reference: Reference, arrays: Collection[str], say: Say) -> Fetched:
     """Return a file with these arrays of a reference, which is downloaded if the cache has none.
 
-    Of a large file, only the arrays are downloaded if the server returns parts of files. The SHA-256 of each array is
-    compared with the recorded one, or recorded at the first use.
+    Of a large file, only the arrays are downloaded if the server returns parts of files.
 
     Args:
-        reference: the reference.
         arrays: names in ``reference.arrays``; empty for all statistics. Features are in a file of their own.
         say: prints a progress message.
 
     Raises:
-        InputError: if the arrays are not those that were recorded, or not in the file.
+        InputError: if the arrays are not in the file, or the file in the cache is damaged.
         RunError: if the download fails or cannot be stored.
     """
     wanted = frozenset(arrays or reference.statistics)
@@ -158,20 +127,17 @@ def fetch(reference: Reference, arrays: Collection[str], say: Say) -> Fetched:
     if file.is_pickle:
         wanted = frozenset({file.whole})
     with one_at_a_time(f"reference-{file.path.stem}", _WAIT_SECONDS):
-        held = file.held().keys() & {*reference.arrays, *wanted}
+        held = {*file.held()} & {*reference.arrays, *wanted}
         sha256 = _read_cached(file, wanted) if wanted <= held else _download(file, wanted | held, say)
-        _record(file, sha256, say)
     return Fetched(file.path, {array: sha256[array] for array in sorted(wanted)})
 
 
 def _read_cached(file: _Hosted, wanted: Collection[str]) -> dict[str, str]:
     try:
         with open(file.path, "rb") as handle:
-            sha256 = _hashes(file, handle, wanted)
+            return _hashes(file, handle, wanted)
     except (OSError, *_UNREADABLE) as error:
         raise InputError(f"{file.path} cannot be read ({error}):", "delete it to download it again") from None
-    _compare(file, sha256, f"in {file.path}", f"delete {file.path} to download it again")
-    return sha256
 
 
 def _hashes(file: _Hosted, handle: IO[bytes], wanted: Collection[str]) -> dict[str, str]:
@@ -222,14 +188,13 @@ def mirrored(url: str) -> str:
 
 
 def _download(file: _Hosted, wanted: Collection[str], say: Say) -> dict[str, str]:
-    """Put the wanted arrays into the cache, if they are those that were recorded, and return their SHA-256s."""
+    """Put the wanted arrays into the cache and return their SHA-256s."""
     url = mirrored(file.url)
     try:
         file.path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(file.path) as target:
             downloaded(url, lambda remote: _copy(file, remote, target, wanted, say))
-            sha256 = _hashes(file, target, wanted)
-            _compare(file, sha256, f"at {url}", "try again later in case the file there is damaged")
+            return _hashes(file, target, wanted)
     except DownloadError as error:
         raise RunError(
             f"{file.name} could not be downloaded from {url} ({error}):",
@@ -246,7 +211,6 @@ def _download(file: _Hosted, wanted: Collection[str], say: Say) -> dict[str, str
     except OSError as error:
         problem = f"{file.name} cannot be stored in {file.path.parent}: {error.strerror or error}"
         raise RunError(problem, "set FIDTOOL_CACHE") from None
-    return sha256
 
 
 def _copy(file: _Hosted, remote: RemoteFile, target: IO[bytes], wanted: Collection[str], say: Say) -> None:
@@ -274,14 +238,9 @@ def _copy_members(file: _Hosted, remote: RemoteFile, target: IO[bytes], wanted: 
         progress = _Progress(file.name, sum(info.file_size for info in members), say)
         for info in members:
             remote.stop = next((start for start in starts if start > info.header_offset), archive.start_dir)
-            with archive.open(info) as member, kept.open(_plain(info), "w", force_zip64=True) as out:
+            with archive.open(info) as member, kept.open(zipfile.ZipInfo(info.filename), "w", force_zip64=True) as out:
                 _copy_blocks(member, out, progress)
     buffered.detach()  # the caller closes the remote file
-
-
-def _plain(info: zipfile.ZipInfo) -> zipfile.ZipInfo:
-    """Return the entry of an uncompressed member with this name."""
-    return zipfile.ZipInfo(info.filename)
 
 
 def _copy_blocks(source: Any, target: IO[bytes], progress: _Progress) -> None:
@@ -302,92 +261,3 @@ class _Progress:
         if time.monotonic() - self._reported >= _REPORT_SECONDS:
             self._reported = time.monotonic()
             self._say(f"{self._name}: {megabytes(self._done)}{self._total}")
-
-
-# --- the record of SHA-256s ------------------------------------------------------------------------------------------
-
-
-def records(name: str) -> dict[str, Record]:
-    """Return what is recorded of a reference, by array.
-
-    Raises:
-        InputError: if the record is damaged.
-    """
-    return {array: Record(**found) for array, found in _all_records().get(name, {}).items()}
-
-
-def _all_records() -> dict[str, dict[str, dict[str, str]]]:
-    try:
-        document = json.loads(record_file().read_text("utf-8"))
-        found = {name: dict(arrays) for name, arrays in document["references"].items()}
-        for arrays in found.values():
-            for record in arrays.values():
-                Record(**record)
-        return found
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
-        raise InputError(
-            f"the record of the references' SHA-256s cannot be read: {record_file()} ({error}):",
-            "delete it, and they are recorded again at the next use",
-        ) from None
-
-
-def _compare(file: _Hosted, sha256: Mapping[str, str], where: str, otherwise: str) -> None:
-    """Compare arrays with what is recorded.
-
-    Raises:
-        InputError: if one differs.
-    """
-    recorded = records(file.name)
-    for array, found in sorted(sha256.items()):
-        before = recorded.get(array)
-        if before is not None and before.sha256 != found:
-            raise InputError(
-                f"{array} of {file.name} has changed: its SHA-256 was {before.sha256} when it was first used "
-                f"({before.recorded}), and is {found} {where}:",
-                otherwise,
-                "accept the new one with {} if its publishers changed it".format(_FORGET.replace("NAME", file.name)),
-            )
-
-
-def _record(file: _Hosted, sha256: Mapping[str, str], say: Say) -> None:
-    """Record the SHA-256s that are not yet recorded."""
-    now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    new = {array: Record(found, now) for array, found in sha256.items()}
-    if not new.keys() - records(file.name).keys():
-        return
-    try:
-        with one_at_a_time("references", 10.0):
-            document = _all_records()
-            entry = {array: vars(record) for array, record in new.items()} | document.get(file.name, {})
-            _write_records({**document, file.name: entry})
-    except OSError as error:
-        say(f"the SHA-256s of {file.name} are not recorded: {record_file()} cannot be written ({error.strerror})")
-
-
-def _write_records(document: Mapping[str, Any]) -> None:
-    record_file().parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"schema": SCHEMA, "references": dict(sorted(document.items()))}, indent=1)
-    with atomic_write(record_file()) as handle:
-        handle.write(f"{text}\n".encode())
-
-
-def forget(reference: Reference) -> bool:
-    """Delete the files of a reference and what is recorded of it. Returns whether there was anything.
-
-    Raises:
-        RunError: if the cache cannot be changed.
-    """
-    try:
-        paths = [file.path for file in _files(reference) if file.path.exists()]
-        for path in paths:
-            path.unlink()
-        with one_at_a_time("references", 10.0):
-            document = _all_records()
-            if document.pop(reference.name, None) is None:
-                return bool(paths)
-            _write_records(document)
-    except OSError as error:
-        raise RunError(f"the cache {cache_dir()} could not be changed: {error}") from None
-    return True

@@ -261,8 +261,8 @@ def list_remote_folder(url: str, recursive: bool) -> ImageSet:
     began = time.time_ns()
     prefix = url if url.endswith("/") else f"{url}/"
     objects = _objects_below(url, recursive)
-    census = Census(looks=False)
-    images = {name: info for name, info in objects.items() if census.takes(name, name, bytes)}
+    census = Census()
+    images = {name: info for name, info in objects.items() if census.takes(name)}
     if not images:
         raise InputError(census.nothing_found(url, "location"))
     names = Names(sorted(images))

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.sources.archives import Member, list_members, refuse_several
-from fidtool.sources.census import HEAD, Census
+from fidtool.sources.census import Census
 from fidtool.sources.contents import MOST_BYTES, ContentError, Files, Read, readable, too_large
 from fidtool.sources.image_set import ImageSet, NamedFiles
 from fidtool.sources.readers import MemberReader, SequentialReader
@@ -112,7 +112,7 @@ def _members(key: str, path: str, handle: BinaryIO, census: Census) -> Iterator[
     stream, packed = _opened(handle)
     links: dict[str, str] = {}
     linked = []
-    for info in _images(stream, census, key, path):
+    for info in _images(stream, census, key):
         if not info.islnk() and not info.issym():
             yield Member(info.name.removeprefix("./"), _location(info))
         elif packed:  # members are found again by their order, so a link must keep its position
@@ -153,19 +153,13 @@ def _locations_of(handle: BinaryIO, names: set[str]) -> dict[str, _Location]:
     return {_key(info.name): _location(info) for info in _walk(handle) if info.isreg() and _key(info.name) in names}
 
 
-def _images(stream: IO[bytes], census: Census, key: str, path: str) -> Iterator[tarfile.TarInfo]:
+def _images(stream: IO[bytes], census: Census, key: str) -> Iterator[tarfile.TarInfo]:
     """Yields the members with an image's name, in stored order; with a ``key``, only those that match it."""
     for info in _walk(stream):
         name = info.name.removeprefix("./")
         is_file = info.isreg() or info.islnk() or info.issym()
-        if is_file and census.takes(name, f"{path}/{name}", partial(_head, stream, info), key):
+        if is_file and census.takes(name, key):
             yield info
-
-
-def _head(stream: IO[bytes], info: tarfile.TarInfo) -> bytes:
-    """Returns a member's first bytes; empty for a link. Does not read past the position where tarfile continues."""
-    stream.seek(info.offset_data)
-    return stream.read(min(HEAD, info.size)) if info.isreg() else b""
 
 
 def _walk(stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:
@@ -216,7 +210,7 @@ class CompressedTarReader(SequentialReader):
         first = sum(self._counts[:file])
         stream, _ = _opened(handle)
         left = deque(items.tolist())
-        for number, info in enumerate(_images(stream, Census(looks=False), self._key, "")):
+        for number, info in enumerate(_images(stream, Census(), self._key)):
             if number == left[0]:
                 yield self._content(first + left.popleft(), stream, info)
                 if not left:

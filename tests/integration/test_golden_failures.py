@@ -247,7 +247,7 @@ FORMS = [
     *("pickled objects in an npz", "pickled objects in an npy", "a list of tensors in a pt", "Fortran order"),
     *("integers of 8 bytes", "floats without a range", "an ambiguous shape", "a single image", "five channels"),
     *("no images", "an npz of no images", "an npz of two", "an npz cut off", "an empty list"),
-    *("a list with a line twice", "a list of archives", "a list of folders", "a tar named zip", "a pattern of folders"),
+    *("a list with a line twice", "a tar named zip", "a pattern of folders"),
 ]
 
 

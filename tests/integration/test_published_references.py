@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from fidtool.sources.references import REFERENCES
 from support.command_line import Run
 from support.offline import needs_weights
 from support.pictures import make_pictures
-from support.published import EDM, METFACES, archive, make_mirror, publish, statistics
+from support.published import METFACES, archive, make_mirror, publish, statistics
 
 pytestmark = needs_weights
 
@@ -107,21 +106,6 @@ def test_a_pickle_of_edm2(here: Run, mirror: Path, tmp_path: Path) -> None:
     assert named.metrics == found.metrics
     other = here("compute", "edm2:img64:fd_dinov2", "fake", "--preset", "edm2")
     assert "edm2:img64:fd_dinov2 has features of 1024 dimensions" in other.error
-
-
-def test_other_bytes_at_the_second_use(
-    here: Run, mirror: Path, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert here("compute", "edm:cifar10", "fake").status == 0
-    shutil.copytree(mirror, tmp_path / "changed")
-    publish(tmp_path / "changed", EDM.url, archive(**statistics(9)))
-    monkeypatch.setenv("FIDTOOL_REFERENCES_URL", (tmp_path / "changed").as_uri())
-    shutil.rmtree(Path(environment["FIDTOOL_CACHE"]) / "references")
-    refused = here("compute", "edm:cifar10", "fake", "--json")
-    assert refused.status == 2
-    assert "edm:cifar10" in refused.error
-    assert "fidtool refs --forget edm:cifar10" in refused.error
-    assert refused.json["results"] == []
 
 
 @pytest.mark.parametrize(

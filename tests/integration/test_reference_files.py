@@ -1,9 +1,8 @@
-"""References are downloaded from a mirror: whole or in parts, after breaks, and with the bytes of the first use."""
+"""References are downloaded from a mirror: whole or in parts, after breaks."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import pickle
 import re
 import shutil
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from fidtool import download
 from fidtool.errors import InputError, RunError
 from fidtool.sources import reference_files
-from fidtool.sources.reference_files import Fetched, fetch, folder, forget, holdings, record_file, records
+from fidtool.sources.reference_files import Fetched, fetch, folder, holdings
 from fidtool.sources.references import FEATURES, IMAGES, REFERENCES, Reference
 from support.command_line import Run
 from support.http_store import HttpStore, http_store, kept
@@ -91,7 +90,7 @@ def members(file: Path) -> dict[str, str]:
 
 
 def assert_same(found: Fetched, published: Path, *arrays: str) -> None:
-    """The file has the published arrays, and their hashes are returned and recorded."""
+    """The file has the published arrays, and their hashes are returned."""
     wanted = {array: members(published)[array] for array in arrays}
     assert found.sha256 == wanted
     assert {array: members(found.path)[array] for array in arrays} == wanted
@@ -107,7 +106,6 @@ def test_a_small_file_is_downloaded_once_and_whole(mirror: HttpStore) -> None:
     assert found.path == folder() / "edm-cifar10.npz"
     assert found.path.read_bytes() == published.read_bytes()
     assert said == [f"downloading edm:cifar10 from {mirror.url}{served(EDM.url)} (0.1 MB)"]
-    assert {array: record.sha256 for array, record in records("edm:cifar10").items()} == found.sha256
     asked = mirror.asked[served(EDM.url)]
     assert fetch(EDM, ["mu"], said.append) == Fetched(found.path, {"mu": found.sha256["mu"]})
     assert (mirror.asked[served(EDM.url)], len(said)) == (asked, 1)
@@ -156,7 +154,6 @@ def test_features_are_in_a_file_of_their_own(mirror: HttpStore) -> None:
     found = fetch(METFACES, [FEATURES], quiet)
     assert_same(found, mirror.folder / served(METFACES.features_url), FEATURES)
     assert_same(fetch(METFACES, [], quiet), mirror.folder / served(METFACES.url), "mu", "sigma")
-    assert {*records(METFACES.name)} == {"mu", "sigma", FEATURES}
     assert kept(folder()) == ["clean-fid-metfaces-1024-train-kid.npz", "clean-fid-metfaces-1024-train.npz"]
     with pytest.raises(InputError, match="edm:cifar10 has no file with feats"):
         fetch(EDM, [FEATURES], quiet)
@@ -187,7 +184,7 @@ def test_a_broken_download_continues(mirror: HttpStore, tagged: bool) -> None:
 
 def test_a_broken_download_in_parts_continues(mirror: HttpStore) -> None:
     fetch(ADM, [], quiet)
-    forget(ADM)
+    shutil.rmtree(folder())
     mirror.faults[served(ADM.url)] = [None] * (mirror.asked[served(ADM.url)] - 3) + ["cut", "cut", 500]
     assert_same(fetch(ADM, [], quiet), mirror.folder / served(ADM.url), *STATISTICS)
     assert mirror.faults[served(ADM.url)] == []
@@ -227,7 +224,6 @@ def test_a_failed_download_says_what_to_do(mirror: HttpStore, fault: int | str) 
     first = fault == "cut"  # nothing is missing of what was read of the first response
     assert mirror.asked[served(ADM.url)] == (1 if fault == 404 else 5 + first)
     assert kept(folder()) == []
-    assert records(ADM.name) == {}
 
 
 def test_offline(mirror: HttpStore, here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,12 +242,11 @@ def test_a_mirror_must_be_a_url(mirror: HttpStore, here: Run, monkeypatch: pytes
     assert "must be a URL such as https://mirror or file:///folder, not '/data/mirror'" in refused.error
 
 
-def test_a_file_brought_by_hand_is_used_and_recorded(mirror: HttpStore) -> None:
+def test_a_file_brought_by_hand_is_used(mirror: HttpStore) -> None:
     folder().mkdir()
     shutil.copy(mirror.folder / served(ADM.url), folder() / "adm-imagenet256.npz")
     assert_same(fetch(ADM, [IMAGES, "mu"], quiet), mirror.folder / served(ADM.url), IMAGES, "mu")
     assert mirror.asked == {}
-    assert {*records(ADM.name)} == {IMAGES, "mu"}
 
 
 @pytest.mark.parametrize(
@@ -284,29 +279,6 @@ def test_a_cache_that_cannot_be_written(mirror: HttpStore, tmp_path: Path, monke
         fetch(EDM, [], quiet)
 
 
-# --- the record of SHA-256s ------------------------------------------------------------------------------------------
-
-
-def test_an_altered_copy_is_refused(mirror: HttpStore) -> None:
-    found = fetch(EDM, [], quiet)
-    arrays = statistics(0)
-    arrays["sigma"][3, 4] += 1e-9
-    np.savez(found.path, **arrays)
-    with pytest.raises(InputError) as caught:
-        fetch(EDM, [], quiet)
-    message = str(caught.value)
-    record = records("edm:cifar10")["sigma"]
-    assert f"sigma of edm:cifar10 has changed: its SHA-256 was {found.sha256['sigma']} when it was first" in message
-    assert record.recorded in message
-    assert f"{members(found.path)['sigma']} in {found.path}" in message
-    assert f"delete {found.path} to download it again" in message
-    assert "`fidtool refs --forget edm:cifar10`" in message
-    assert fetch(EDM, ["mu"], quiet).sha256 == {"mu": found.sha256["mu"]}, "the other array is unchanged"
-
-    found.path.unlink()
-    assert fetch(EDM, [], quiet) == found
-
-
 def test_a_damaged_copy_is_downloaded_again_or_refused(mirror: HttpStore) -> None:
     found = fetch(EDM, [], quiet)
     data = found.path.read_bytes()
@@ -318,45 +290,10 @@ def test_a_damaged_copy_is_downloaded_again_or_refused(mirror: HttpStore) -> Non
         fetch(EDM, [], quiet)
 
 
-def test_a_changed_file_on_the_server_is_refused(mirror: HttpStore, here: Run) -> None:
-    """The record outlives the downloaded file."""
-    found = fetch(EDM, [], quiet)
-    shutil.rmtree(folder())
-    published = publish(mirror.folder, EDM.url, **statistics(0) | {"mu": statistics(5)["mu"]})
-    with pytest.raises(InputError) as caught:
-        fetch(EDM, [], quiet)
-    assert f"{members(published)['mu']} at {mirror.url}{served(EDM.url)}" in str(caught.value)
-    assert "mu of edm:cifar10 has changed" in str(caught.value)
-    assert kept(folder()) == []
-
-    assert here("refs", "--forget", "edm:cifar10").status == 0
-    assert records("edm:cifar10") == {}
-    assert fetch(EDM, [], quiet).sha256["mu"] != found.sha256["mu"]
-
-
-def test_clearing_the_cache_keeps_references_and_their_record(mirror: HttpStore, here: Run) -> None:
+def test_clearing_the_cache_keeps_references(mirror: HttpStore, here: Run) -> None:
     found = fetch(EDM, [], quiet)
     assert here("cache", "--clear").status == 0
     assert found.path.is_file()
-    assert records("edm:cifar10")["mu"].sha256 == found.sha256["mu"]
-
-
-@pytest.mark.parametrize("text", ["", "[]", '{"references": {"edm:cifar10": {"mu": "abc"}}}'])
-def test_a_damaged_record_is_an_error(mirror: HttpStore, text: str) -> None:
-    record_file().write_text(text)
-    with pytest.raises(InputError, match=r"SHA-256s cannot be read: .*references\.json .*: delete it"):
-        fetch(EDM, [], quiet)
-
-
-def test_forgetting(mirror: HttpStore) -> None:
-    fetch(EDM, [], quiet)
-    fetch(METFACES, [], quiet)
-    fetch(METFACES, [FEATURES], quiet)
-    assert forget(METFACES)
-    assert (holdings(METFACES), records(METFACES.name)) == ([], {})
-    assert [holding.arrays for holding in holdings(EDM)] == [("mu", "sigma")]
-    assert records(EDM.name)
-    assert not forget(METFACES)
 
 
 def test_two_processes_download_once(mirror: HttpStore, environment: dict[str, str]) -> None:
@@ -388,16 +325,12 @@ def test_the_list(mirror: HttpStore, here: Run) -> None:
 
 
 def test_one_reference(mirror: HttpStore, here: Run) -> None:
-    unused = here("refs", "edm:cifar10").stdout
-    assert "SHA-256" not in unused
     found = fetch(EDM, [], quiet)
     shown = here("refs", "edm:cifar10").stdout
     assert shown.startswith("edm:cifar10\n  protocol      tensorflow\n")
     assert f"  address       {mirror.url}{served(EDM.url)}\n" in shown
     assert "  arrays        mu, sigma\n" in shown
     assert f"  in the cache  {found.path}: mu, sigma (0.1 MB)\n" in shown
-    recorded = records("edm:cifar10")["mu"].recorded
-    assert f"  SHA-256       mu {found.sha256['mu']}, first used {recorded}\n" in shown
 
 
 def test_json(mirror: HttpStore, here: Run) -> None:
@@ -408,12 +341,11 @@ def test_json(mirror: HttpStore, here: Run) -> None:
     assert shown["url"] == METFACES.url
     assert (shown["protocol"], shown["real_images"], shown["fakes"]) == ("clean", 1336, 50_000)
     assert shown["cached"] == [{"path": str(found.path), "arrays": ["feats"], "bytes": found.path.stat().st_size}]
-    assert {array: record["sha256"] for array, record in shown["recorded"].items()} == found.sha256
     (unknown,) = here("refs", "--json", "t2ibenchmark:coco-30k").json["references"]
     assert (unknown["protocol"], unknown["real_images"], unknown["shape"]) == (None, None, None)
 
 
-def test_download_and_forget(mirror: HttpStore, here: Run) -> None:
+def test_download(mirror: HttpStore, here: Run) -> None:
     outcome = here("refs", "--download", "ADM:ImageNet-256")
     path, *hashes = outcome.stdout.splitlines()
     assert path == str(folder() / "adm-imagenet256.npz")
@@ -424,9 +356,6 @@ def test_download_and_forget(mirror: HttpStore, here: Run) -> None:
     assert outcome.stderr.startswith("downloading mu, sigma, mu_s, sigma_s of adm:imagenet256 from ")
     assert here("refs", "--download", "adm:imagenet256:arr_0").status == 0
     assert {*members(Path(path))} == {*STATISTICS, IMAGES}
-    assert "deleted from the cache" in here("refs", "--forget", "adm:imagenet256").stdout
-    assert "is neither in the cache nor" in here("refs", "--forget", "adm:imagenet256").stdout
-    assert json.loads(record_file().read_text())["references"] == {}
 
 
 @pytest.mark.parametrize(
@@ -435,7 +364,7 @@ def test_download_and_forget(mirror: HttpStore, here: Run) -> None:
         (["edm:cifar"], "unknown reference 'edm:cifar'; did you mean edm:cifar10?"),
         (["--download", "adm:imagenet257"], "unknown reference 'adm:imagenet257'; did you mean adm:imagenet256"),
         (["cifar10"], "unknown reference 'cifar10'; did you mean edm:cifar10"),
-        (["--json", "--forget", "edm:cifar10"], "--json and --forget cannot be combined"),
+        (["--json", "--download", "edm:cifar10"], "--json and --download cannot be combined"),
         (["edm", "--download", "edm:cifar10"], "edm and --download cannot be combined"),
     ],
 )

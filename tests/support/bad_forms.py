@@ -252,16 +252,6 @@ REFUSED: dict[str, tuple[str, Make, list[str]]] = {
         lambda p: (p / "bad.txt").write_text(f"images/000.png\nimages/003.png\n{p}/images/../images/000.png\n"),
         ["images/000.png 2 times"],
     ),
-    "a list of archives": (
-        "bad.txt",
-        lambda p: (p / "bad.txt").write_text(f"{zipped(p) and 'bad.zip'}\n"),
-        ["names bad.zip, which is not an image", "as a pattern"],
-    ),
-    "a list of folders": (
-        "bad.txt",
-        lambda p: (p / "bad.txt").write_text("images\n"),
-        ["images, which is not an image"],
-    ),
     "a list of find -print0": ("bad.txt", lambda p: (p / "bad.txt").write_text("a.png\0b.png\0"), ["-print0"]),
     "a tar named zip": (
         "bad.zip",

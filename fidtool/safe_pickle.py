@@ -217,7 +217,8 @@ class SafeUnpickler(_PythonUnpickler):  # type: ignore[misc]
 
     def _build(self) -> None:
         # The usual function sets the attributes of any object.
-        state, target = self.stack.pop(), self.stack[-1]
+        state: Any = self.stack.pop()
+        target: Any = self.stack[-1]
         if not isinstance(target, (_Dtype, np.ndarray)):
             raise NotDataError(f"it sets the state of {_shown(target)}")
         if isinstance(target, _Dtype):
@@ -225,7 +226,8 @@ class SafeUnpickler(_PythonUnpickler):  # type: ignore[misc]
         else:
             _, shape, dtype, by_column, data = state
             made = _array(data, dtype, shape, "F" if by_column else "C")
-            target.__setstate__((1, made.shape, made.dtype, bool(by_column), made.tobytes("A")))
+            state = (1, made.shape, made.dtype, bool(by_column), made.tobytes("A"))
+            target.__setstate__(state)
 
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
         **_PythonUnpickler.dispatch,

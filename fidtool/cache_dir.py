@@ -90,9 +90,6 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
 
     Readers see either the old file or the complete new one. Symbolic links are followed. The block can read what it has
     written, unless it is a special file (a pipe, /dev/stdout), which is written directly.
-
-    Raises:
-        OSError: if the folder or the file cannot be written. No temporary file is left behind.
     """
     descriptor = open_descriptor(path)
     if descriptor is not None:  # opening it by name would overwrite a regular file from its beginning

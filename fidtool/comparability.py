@@ -89,9 +89,6 @@ def verify(result: Result | Mapping[str, Any] | str | Path, preset: str | None =
         result: an evaluation, the content of the result JSON, or the path of its file.
         preset: name of the preset, see ``fidtool presets``; None for that of the run, or else of its reference.
 
-    Returns:
-        One verdict per FAKE.
-
     Raises:
         InputError: if there is no such preset, there is none of the run and ``preset`` is None, or the result cannot be
             read, is incomplete or is that of a failed run.

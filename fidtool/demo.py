@@ -19,10 +19,6 @@ def make_sets(folder: Path) -> tuple[Path, Path]:
 
     The imitations are different drawings from the same distribution, blurred and with swapped colour channels, like the
     output of a partly trained generator. The images are the same for every call.
-
-    Raises:
-        InputError: if the folder is not empty and was not created by the demo.
-        OSError: if the folder cannot be written.
     """
     marker = folder / ".fidtool-demo"
     if folder.exists() and any(folder.iterdir()) and not marker.exists():

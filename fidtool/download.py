@@ -53,11 +53,7 @@ def megabytes(number: int) -> str:
 
 
 def downloaded(url: str, use: Callable[[RemoteFile], T]) -> T:
-    """Return ``use(file)`` for the file at ``url``. It is called again when it has to read the file from its beginning.
-
-    Raises:
-        DownloadError: if the download fails.
-    """
+    """Return ``use(file)`` for the file at ``url``. ``use`` is called again if it must start from the beginning."""
     for attempt in range(1, MAX_TRIES + 1):
         try:
             with RemoteFile(url) as file:

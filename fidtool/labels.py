@@ -53,11 +53,7 @@ class Labels:
         return NUMBERS | {number.name: number for number in self.others}
 
     def title(self, name: str) -> str:
-        """Return the title in text, such as ``FID`` or ``KID (dinov2)``.
-
-        Args:
-            name: plain name of a value, see `numbers`.
-        """
+        """Return the title in text, such as ``FID`` or ``KID (dinov2)``."""
         network, dims = self._qualifier(name)
         title = self.numbers[name].title
         title = title if self._of_inception else re.sub("^FID", "FD", title)
@@ -65,11 +61,7 @@ class Labels:
         return f"{title} ({words})" if words else title
 
     def key(self, name: str) -> str:
-        """Return the key in the JSON, such as ``fid`` or ``kid_std_dinov2``.
-
-        Args:
-            name: plain name of a value, such as ``kid_std``.
-        """
+        """Return the key in the JSON, such as ``fid`` or ``kid_std_dinov2``."""
         network, dims = self._qualifier(name)
         key = name if self._of_inception else re.sub("^fid", "fd", name)
         suffix = re.sub("[^0-9A-Za-z]", "_", network) or (str(dims) if dims else "")
@@ -141,11 +133,7 @@ def labels_of(
 
 
 def _spelled(definitions: Sequence[Definition], asked: str, measured: bool) -> str:
-    """Return the networks of these definitions, each once.
-
-    Args:
-        measured: whether the first definition is of the requested network; statistics files can be of another one.
-    """
+    """Return the networks of these definitions, each once."""
     networks = list(dict.fromkeys(each.network for each in definitions))
     names = {network: _USUAL.get(network, network) for network in networks}
     for network in networks:

@@ -16,7 +16,6 @@ class Preset:
 
     Attributes:
         name: value of ``--preset``.
-        about: the program whose values it gives.
         settings: settings by their names in `fidtool.settings.Settings`.
         optional: metrics that are left out with the reason if they cannot be computed.
         fakes: number of generated images; None if it is left to the paper.
@@ -156,11 +155,7 @@ _REPLACED = {"is_splits": "is_part_size"}
 
 
 def preset_named(name: str) -> Preset:
-    """Return the preset with this name, or with one of its other names; case, hyphens and underscores do not matter.
-
-    Raises:
-        InputError: if there is no such preset. The message suggests close names.
-    """
+    """Return the preset with this name, or with one of its other names; case, hyphens and underscores do not matter."""
     names = {each: preset for preset in PRESETS.values() for each in (preset.name, *preset.other_names)}
     found = {folded(each): preset for each, preset in names.items()}.get(folded(name))
     if found is None:
@@ -170,14 +165,7 @@ def preset_named(name: str) -> Preset:
 
 
 def with_preset(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings that were passed by the caller, completed by those of their preset.
-
-    Args:
-        given: the settings by name, without those at their defaults. Each overrides that of the preset.
-
-    Raises:
-        InputError: if there is no such preset.
-    """
+    """Return settings that were passed by the caller, completed by those of their preset."""
     name = given.get("preset")
     if not isinstance(name, str):
         return dict(given)

@@ -99,8 +99,6 @@ class Removal:
     """Effect of removing the most harmful images.
 
     Attributes:
-        fraction: fraction of FAKE that is removed, from 0 to 1.
-        images: number of images that are removed.
         predicted: Fréchet distance of the remaining images according to the effects, to first order.
         distance: Fréchet distance of the remaining images, computed.
     """
@@ -289,7 +287,7 @@ class RunRecord:
         device: device of the network on rank zero.
         backend: backend of the collectives: none or gloo.
         precision: precision of the network; empty if both sets are statistics files, which have their own.
-        kernels: implementation of the convolutions: ``torch``, ``inductor`` or ``oneDNN, packed``; empty if both sets
+        kernels: implementation of the convolutions: ``torch`` or ``oneDNN, packed``; empty if both sets
             are statistics files.
         batch_size: images in a full forward pass.
         num_workers: decoding workers per rank.
@@ -307,7 +305,6 @@ class RunRecord:
         versions: versions of Python and of the libraries that affect the values.
         command, host, date: see `fidtool.record.Origin`.
         config: settings that are not at their defaults, by their names in `fidtool.settings.Settings`.
-        warnings: warnings about the run as a whole.
         notes: further information, such as which settings were taken from a statistics file.
     """
 
@@ -371,11 +368,7 @@ class Evaluation:
         return self.results[0].labels
 
     def basis(self, name: str) -> str:
-        """Return what the features of a metric are: ``Inception, 2048 dimensions, protocol pytorch-fid``.
-
-        Args:
-            name: plain name of the metric.
-        """
+        """Return what the features of a metric are: ``Inception, 2048 dimensions, protocol pytorch-fid``."""
         layer = self.labels.numbers[name].layer
         definition = self.definitions.get(layer, self.definition)  # CMMD's network can be the run's extractor
         dims, protocol = self.labels.dims, "unknown protocol"

@@ -51,11 +51,7 @@ def _of(metric: type[Metric], name: str) -> Setting:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class CheckSettings(Validated):
-    """Keywords of `fidtool.check`: which images of a set are read, and how.
-
-    Raises:
-        InputError: if a value has the wrong type or is outside its limits.
-    """
+    """Keywords of `fidtool.check`: which images of a set are read, and how."""
 
     # torchrun rejects --num anywhere on its command line as an ambiguous abbreviation of its option --numa-binding.
     num: int | None = setting(

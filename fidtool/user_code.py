@@ -38,9 +38,6 @@ def load(spec: str) -> tuple[Any, str]:
 
     Returns:
         The object, and a name that changes with the code: file or module, object, and the start of the file's SHA-256.
-
-    Raises:
-        NoSourceError: if the file does not exist, does not define the name, or if the module has no file.
     """
     path, _, name = spec.rpartition(":")
     file = Path(path)

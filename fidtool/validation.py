@@ -93,15 +93,7 @@ class Declared(NamedTuple):
         return f"at least {least:.10g}" if least > -inf else ""
 
     def checked(self, value: Any, called: Callable[[str], str] = str) -> Any:
-        """Return the value as a plain Python type that JSON can hold.
-
-        Args:
-            value: value passed by the caller.
-            called: returns how a message names the setting, from its name, as `fidtool.errors.option` does.
-
-        Raises:
-            InputError: if the value has the wrong type or is outside the limits.
-        """
+        """Return the value as a plain Python type that JSON can hold."""
         if value is None and self.optional:
             return None
         value = self._converted(value, called)

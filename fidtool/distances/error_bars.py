@@ -84,9 +84,6 @@ def difference(one: ErrorBars, other: ErrorBars) -> Interval:
     The sets are compared block by block, so that common variation cancels. This requires that row i of both
     comes from the same latents: equal numbers of images and the same order of names. For independent sets, the interval
     is as narrow as that of an unpaired comparison. It is symmetric and has the same coverage as that of a single set.
-
-    Args:
-        one, other: error bars against the same REAL.
     """
     return interval_between(one.parts, other.parts)
 

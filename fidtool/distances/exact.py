@@ -63,8 +63,6 @@ class QuantizedFeatures:
     a block takes little time compared with its products, they are read for each block.
 
     Args:
-        features: array of shape (n, D).
-        step: the features are rounded to multiples of 2 ** -step.
         squares: the squared norms of the integers, shape (n,).
     """
 
@@ -248,9 +246,6 @@ class FeatureSettings:
             world: the ranks, which share the machine's cores. If a rank must stop, its result covers
                 only the rows processed so far.
             ddof: replaces the ``ddof`` of the settings.
-
-        Raises:
-            RunError: if features are not finite, or too large or small for the step.
         """
         moments = ExactMoments(features.shape[1], self.feature_step, self.device)
         # Products of few dimensions take less time than waking up a second thread.

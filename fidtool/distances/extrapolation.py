@@ -31,7 +31,6 @@ class Extrapolation:
             negative as often as positive, and is not clipped.
         error: standard error of ``value``, from sampling the generated images and their subsets and from deviations of
             the points from a line. The real images are taken to be fixed.
-        slope: slope of the FID in 1/N.
         bend: difference to ``value`` if a parabola is fitted instead. Mostly noise, unless ``fewest`` is only a few
             times the number of dimensions.
         counts: N of each point, ascending.

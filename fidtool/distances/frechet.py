@@ -100,14 +100,10 @@ def covariance_factor(sigma: ArrayLike, count: int | None = None) -> torch.Tenso
     """Returns the L with L Lᵀ = sigma that `frechet_distance` uses.
 
     Args:
-        sigma: covariance, shape (D, D).
         count: number of samples from which it was computed; None if unknown.
 
     Returns:
         float64 tensor of shape (D, rank).
-
-    Raises:
-        InputError: if values are not finite, or the matrix is not a covariance.
     """
     with using_threads(linear_algebra_threads()):
         _, cov = _checked(np.zeros(len(np.asarray(sigma))), sigma, "given")
@@ -187,7 +183,6 @@ def factor(matrix: torch.Tensor, count: int | None, which: str) -> Factor:
     Args:
         matrix: the covariance, float64 of shape (D, D), finite and symmetric.
         count: number of samples from which it was computed, None if unknown: its rank is count - 1 at most.
-        which: "first" or "second", for messages.
 
     Raises:
         InputError: if the matrix is not a covariance, or not one of ``count`` samples.
@@ -317,9 +312,6 @@ def transport_root(real: Gaussian, fake: Gaussian) -> torch.Tensor:
     With sigma_real = L Lᵀ and A = Lᵀ sigma_fake L, T = L A^(-1/2) Lᵀ: the last trace in the Fréchet distance is that of
     A^(1/2), and its derivative with respect to A is A^(-1/2) / 2. Directions in which A consists of rounding errors are
     omitted; their contribution to T is small, because L is small there.
-
-    Returns:
-        float64 tensor of shape (D, rank).
     """
     factor = covariance_factor(real.sigma, real.count)
     with using_threads(linear_algebra_threads()):

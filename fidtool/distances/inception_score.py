@@ -100,13 +100,7 @@ def _ends(count: int, splits: int) -> list[int]:
 
 @dataclass(frozen=True)
 class _Classifier:
-    """Last layer of the network.
-
-    Attributes:
-        classes: weights of the layer.
-        bias: bias of the layer, added to the logits.
-        unit: value of one unit of the integer products of features and weights.
-    """
+    """Last layer of the network."""
 
     classes: FeatureBlock
     bias: NDArray[np.float32] | None

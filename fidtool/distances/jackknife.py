@@ -56,11 +56,7 @@ def interval(parts: NDArray[np.float64]) -> Interval:
 
 
 def interval_between(one: NDArray[np.float64], other: NDArray[np.float64]) -> Interval:
-    """Returns the first distance minus the second, with standard error and interval.
-
-    Args:
-        one, other: FIDs of the parts of each set, see `interval`.
-    """
+    """Returns the first distance minus the second, with standard error and interval."""
     value, error, _ = _spread(one - other)
     return Interval(value, error, value - _T * error, value + _T * error)
 

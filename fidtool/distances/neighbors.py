@@ -179,7 +179,6 @@ def nearest_rows(
     """Finds, for each of a few vectors, the nearest of many by Euclidean distance. The first of several is returned.
 
     Args:
-        some: shape (k, D).
         others: shape (n, D) with n >= 1; one block at a time is read.
         device: device for distances; it must support float64.
 

@@ -45,12 +45,6 @@ def share_out(jobs: Sequence[Callable[[], T]], world: World) -> list[T]:
 
     Args:
         jobs: the same jobs on all ranks, which are assigned to the ranks in turn. Results must be small and picklable.
-
-    Returns:
-        The results in the order of the jobs, on all ranks.
-
-    Raises:
-        FidtoolError: if a job failed on any rank.
     """
     mine: list[T] = []
     with world.together():

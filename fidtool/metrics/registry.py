@@ -42,29 +42,14 @@ _loaded: dict[str, Metric] = {}
 
 
 def metrics_named(spec: str) -> list[Metric]:
-    """Return the metrics that one entry of ``--metrics`` selects, with default settings: one, or all built-in ones.
-
-    Args:
-        spec: ``all``, or see `metric_named`.
-
-    Raises:
-        InputError: see `metric_named`.
-    """
+    """Return the metrics that one entry of ``--metrics`` selects, with default settings: one, or all built-in ones."""
     if folded(spec) == ALL:
         return [_named(kind(), ALL) for kind in BUILT_IN.values()]
     return [metric_named(spec)]
 
 
 def metric_named(spec: str) -> Metric:
-    """Return a metric with default settings.
-
-    Args:
-        spec: the name of a metric or of one of its values (case, hyphens and underscores do not matter), or the spec
-            of a metric or of a class of metrics in user code, see `fidtool.user_code.load`; that code is run.
-
-    Raises:
-        InputError: if there is no such metric, or the code fails.
-    """
+    """Return a metric with default settings."""
     kinds = {folded(name): kind for name, kind in _all_names().items()}
     if kind := kinds.get(folded(spec)):
         return _named(kind(), kind.name)
@@ -144,9 +129,6 @@ def by_name(metrics: Iterable[Metric]) -> dict[str, Metric]:
     """Return metrics by name, in the order in which they were requested.
 
     Where ``all`` selects a metric that is also requested by name or passed as an object, the latter is used.
-
-    Raises:
-        InputError: if a metric is requested twice with different settings.
     """
     chosen: dict[str, Metric] = {}
     for metric in metrics:
@@ -160,11 +142,7 @@ def by_name(metrics: Iterable[Metric]) -> dict[str, Metric]:
 
 
 def check_together(metrics: Sequence[Metric]) -> None:
-    """Refuse custom metrics with an incomplete declaration, and metrics whose names or layers collide.
-
-    Raises:
-        InputError: naming the metric, and what to write in its class.
-    """
+    """Refuse custom metrics with an incomplete declaration, and metrics whose names or layers collide."""
     own = [each for each in metrics if type(each) not in BUILT_IN.values() or each.spec not in ("", ALL, each.name)]
     for metric in own:
         if fault := _fault_of(metric):
@@ -234,11 +212,7 @@ def _fault_of_layers(metric: Metric) -> tuple[str, ...]:
 
 
 def by_place(options: object) -> Mapping[str, Any]:
-    """Return the values of ``metric_options`` by metric and setting, such as ``mind.directions``.
-
-    Raises:
-        InputError: if it is not a dictionary with such keys.
-    """
+    """Return the values of ``metric_options`` by metric and setting, such as ``mind.directions``."""
     if options is None:
         return {}
     if not isinstance(options, Mapping) or not all(isinstance(place, str) and "." in place for place in options):
@@ -252,9 +226,6 @@ def refuse_given_twice(arguments: Mapping[str, Any]) -> None:
 
     Args:
         arguments: the keywords of `fidtool.compute` that were passed, with their values, and flags of metrics.
-
-    Raises:
-        InputError: naming both.
     """
     metrics, options = arguments.get("metrics", ()), by_place(arguments.get("metric_options"))
     for metric in metrics if isinstance(metrics, Sequence) else ():
@@ -277,9 +248,6 @@ def with_options(metric: Metric, options: Mapping[str, Any]) -> Metric:
 
     Args:
         options: values by setting; strings are parsed as the setting's type.
-
-    Raises:
-        InputError: if there is no such setting, or it does not accept the value.
     """
     if not options:
         return metric

@@ -188,10 +188,6 @@ def sweep_plot(evaluation: Evaluation, kind: str) -> bytes:
     Args:
         evaluation: an evaluation with at least one result.
         kind: format, ``png`` or another one that matplotlib supports.
-
-    Raises:
-        InputError: if there is no Fréchet distance to draw.
-        ValueError: if matplotlib does not support the format.
     """
     sweep = sweep_of(evaluation.results)
     if sweep is None:
@@ -223,7 +219,6 @@ class Chart:
     Attributes:
         uri: ``data:image/svg+xml;…``, with a background of its own.
         alt: what it shows.
-        width: its natural width in CSS pixels.
     """
 
     uri: str
@@ -237,11 +232,7 @@ def sweep_chart(sweep: Sweep, alt: str) -> Chart:
 
 
 def curve_chart(uncertainty: Uncertainty, distance: str, name: str) -> Chart:
-    """The distance against the number of images, and the bias-corrected distance.
-
-    Args:
-        distance: title of the distance, such as ``FID``.
-    """
+    """The distance against the number of images, and the bias-corrected distance."""
     alt = f"{distance} of {name} against the number of images"
     return _chart((400, 280), alt, lambda axes: _draw_curve(axes, uncertainty, distance))
 

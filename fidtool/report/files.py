@@ -18,11 +18,7 @@ _SUFFIXES = {"report": (".html", ".htm"), "plot": (".png",)}
 
 
 def check_shown(setting: str, file: Path) -> None:
-    """Check that a page or plot can be written, before any work is done.
-
-    Raises:
-        InputError: if the extra is not installed, the suffix is not supported, or the file cannot be written.
-    """
+    """Check that a page or plot can be written, before any work is done."""
     require_report_extra(setting)
     if file.suffix.lower() not in _SUFFIXES[setting]:
         problem = f"{option(setting, str(file))}: the name must end in {_SUFFIXES[setting][0]}"
@@ -31,22 +27,14 @@ def check_shown(setting: str, file: Path) -> None:
 
 
 def require_report_extra(setting: str) -> None:
-    """Check that matplotlib is installed, without importing it; jinja2 comes with torch.
-
-    Raises:
-        InputError: if it is missing; the message names the extra that installs it.
-    """
+    """Check that matplotlib is installed, without importing it; jinja2 comes with torch."""
     if importlib.util.find_spec("matplotlib") is None:
         problem = f"{option(setting)} needs the package matplotlib:"
         raise InputError(problem, "pip install 'fidtool[report]'", setting=setting)
 
 
 def write_report(evaluation: Evaluation, exhibits: Sequence[Exhibit | None], gallery: ImageLookup, file: Path) -> None:
-    """Write the page atomically; see `fidtool.report.html.html_report`.
-
-    Raises:
-        OSError: if the file cannot be written; an existing file is then unchanged.
-    """
+    """Write the page atomically; see `fidtool.report.html.html_report`."""
     from fidtool.report.html import html_report
 
     # A path may contain bytes that are not UTF-8.
@@ -59,11 +47,6 @@ def write_plot(evaluation: Evaluation, file: Path) -> None:
     """Write the plot atomically; see `fidtool.report.charts.sweep_plot`.
 
     The suffix selects the format, ``.png`` or another one that matplotlib supports.
-
-    Raises:
-        InputError: if there is no Fréchet distance to draw.
-        ValueError: if matplotlib does not support the format.
-        OSError: if the file cannot be written; an existing file is then unchanged.
     """
     from fidtool.report.charts import sweep_plot
 

@@ -48,12 +48,8 @@ def html_report(
     The images that it shows are read again. For an image that cannot be read, the page gives the reason.
 
     Args:
-        evaluation: an evaluation with at least one result.
         exhibits: what the page can show of each FAKE, one per result; None if unknown.
         gallery: reads the images; None reads them from files.
-
-    Raises:
-        ValueError: if there is not one exhibit per result.
     """
     names, run = short_names([result.fake.name for result in evaluation.results]), evaluation.run
     sheets = _sheets(evaluation, exhibits, gallery or ImageLookup())

@@ -39,10 +39,7 @@ class Section:
     """One FAKE on the page.
 
     Attributes:
-        key: prefix of the ids in the section.
         name: short name of FAKE.
-        charts: whether charts are drawn.
-        exhibit: what the page can show of it; None if unknown.
         sheets: contact sheets by name.
         missing: parts that need per-image features which are unknown: why, and what to do.
     """
@@ -139,11 +136,7 @@ class Section:
 
 
 def missing_parts(result: Comparison, exhibit: Exhibit | None, cached: Collection[str]) -> dict[str, str]:
-    """The parts that need features of sets whose features are unknown: why, and which setting gives them.
-
-    Args:
-        cached: paths of the sets whose statistics came from the cache.
-    """
+    """The parts that need features of sets whose features are unknown: why, and which setting gives them."""
     if exhibit is None or result.fake.name == result.real.name or not exhibit.without_features:
         return {}
     found = {"neighbours": _no_features(exhibit.without_features, cached)}

@@ -35,10 +35,8 @@ class Thumbnail:
     """A reduced image, or the reason why there is none.
 
     Attributes:
-        file: path of the image; empty if unknown.
         framing: how its set was cropped and resized; None if it was not.
         uri: ``data:image/…``; empty if there is none.
-        width, height: size of the thumbnail in pixels; 0 if there is none.
         problem: why there is none; empty if there is one.
     """
 
@@ -85,11 +83,7 @@ class Sheets:
 
 
 def sheets_of(results: Sequence[Comparison], exhibits: Sequence[Exhibit | None], thumbnail: MakeThumbnail) -> Sheets:
-    """The contact sheets of a page, with fewer images per FAKE if there are many FAKEs.
-
-    Args:
-        exhibits: what the page can show of each FAKE; None if unknown.
-    """
+    """The contact sheets of a page, with fewer images per FAKE if there are many FAKEs."""
     most = max(1, min(_MOST_CARDS, _MOST_CARDS_OF_ALL // len(results)))
     real = next((each.random_real for each in exhibits if each is not None), ())
     return Sheets(
@@ -143,7 +137,6 @@ def thumbnail_of(file: str, content: Read, framing: str | None = None) -> Thumbn
     Never raises for an unreadable image: the report is written after hours of work.
 
     Args:
-        content: content of the file, or the error that occurred.
         framing: how its set was cropped and resized, see `fidtool.images.framing.Crop`; None if it was not. If a newer
             version did it in a way that this one does not know, the whole image is shown.
     """

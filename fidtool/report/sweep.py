@@ -16,14 +16,7 @@ _LONGEST_PATH = 48
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """One FAKE of a sweep.
-
-    Attributes:
-        x: position on the axis.
-        name: short, printable name of the FAKE.
-        distance: Fréchet distance.
-        corrected: the bias-corrected distance; None if unknown.
-    """
+    """One FAKE of a sweep."""
 
     x: float
     name: str
@@ -36,7 +29,6 @@ class Sweep:
     """The Fréchet distances of a run's FAKEs, by the numbers in their names or in the order of the arguments.
 
     Attributes:
-        points: the points, ascending in x.
         axis: label of x, such as ``step``; empty if x is the position among the arguments, 1, 2, 3 …
         title: title of the distance, such as ``FID``.
     """
@@ -64,12 +56,7 @@ def sweep_of(results: Sequence[Comparison]) -> Sweep | None:
 
 @dataclass(frozen=True)
 class ChartTitle:
-    """The title of a chart of all FAKEs.
-
-    Attributes:
-        text: metric and sets, such as ``FID of 5 sets against real/ (10,000 images)``.
-        details: network and protocol; the number of images per FAKE if there are several.
-    """
+    """The title of a chart of all FAKEs."""
 
     text: str
     details: str

@@ -18,7 +18,6 @@ class Column(NamedTuple):
 
     Attributes:
         better: ``lower`` or ``higher``; empty if neither is better.
-        best: rows of the best values.
     """
 
     heading: str

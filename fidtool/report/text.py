@@ -33,11 +33,7 @@ def result_lines(evaluation: Evaluation) -> list[str]:
 
 
 def verdict_lines(evaluation: Evaluation, names: Sequence[str] | None = None) -> list[str]:
-    """Return one line per compared pair of FAKEs: the difference, its interval, and which FAKE is better.
-
-    Args:
-        names: names of the FAKEs; None for their paths.
-    """
+    """Return one line per compared pair of FAKEs: the difference, its interval, and which FAKE is better."""
     title = evaluation.labels.title("fid")
     return [
         legible(
@@ -136,12 +132,7 @@ def timing_line(evaluation: Evaluation) -> str:
 
 
 def failure_to_dict(error: FidtoolError, origin: Origin, config: Settings | None) -> dict[str, Any]:
-    """Return the result JSON of a run that failed, without results.
-
-    Args:
-        origin: command, host and date of the run.
-        config: its settings; None if they are invalid.
-    """
+    """Return the result JSON of a run that failed, without results."""
     found = {
         "schema": SCHEMA,
         "protocol": protocol_to_dict(None),

@@ -80,41 +80,25 @@ def claims(**changes: Any) -> bytes:
 
 
 FAULTS: dict[str, tuple[bytes, list[str]]] = {
+    # Further ones are in tests/unit/statistics, where each is read without a command.
     "no sigma": (npz(sigma=None), ["no sigma", "contains mu"]),
-    "no mu and no sigma": (npz(mu=None, sigma=None, m=np.zeros(3)), ["no mu", "no sigma", "contains m"]),
     "nothing in it": (npz(mu=None, sigma=None), ["no mu", "nothing"]),
-    "sigma not square": (npz(sigma=np.zeros((DIMS, 4))), ["(16,)", "(16, 4)"]),
-    "sigma of other dims": (npz(sigma=np.eye(4)), ["(16,)", "(4, 4)"]),
     "mu a matrix": (npz(mu=np.zeros((DIMS, 1))), ["(16, 1)"]),
     "no dims": (npz(mu=np.zeros(0), sigma=np.zeros((0, 0))), ["(0,)"]),
     "scalars": (npz(mu=np.float64(1), sigma=np.float64(1)), ["()"]),
-    "NaN in mu": (nan_at("mu", float("nan")), ["NaN"]),
     "NaN in sigma": (nan_at("sigma", float("nan")), ["NaN"]),
     "infinity in sigma": (nan_at("sigma", float("-inf")), ["infinite"]),
-    "sigma not symmetric": (nan_at("sigma", 0.5), ["sigma", "symmetric"]),
-    "a negative variance": (npz(sigma=-np.eye(DIMS)), ["sigma", "negative"]),
     "complex": (npz(mu=np.zeros(DIMS, complex)), ["mu", "complex128"]),
-    "texts": (npz(sigma=np.full((DIMS, DIMS), "1.0")), ["sigma", "<U3"]),
-    "a text": (b"mu, sigma\n0, 1\n", []),
     "empty": (b"", []),
-    "truncated": (npz()[:1500], []),
     "truncated at the end": (npz()[:-30], []),
     "a single array": (numpy_file(), ["single array"]),
-    "a pickle": (pickle.dumps([GOOD]), ["pickle of a list"]),
-    "a pickle without sigma": (pickle.dumps({"mu": GOOD["mu"]}), ["no sigma", "contains mu"]),
-    "a pickle of NaN": (pickle.dumps({**GOOD, "mu": np.full(DIMS, np.nan)}), ["NaN"]),
-    "a pickle cut off": (pickle.dumps(GOOD)[:-9], ["damaged pickle"]),
     "a shape beyond memory": (archive(header("(1099511627776,)") + bytes(64)), []),
     "a shape below zero": (archive(header("(-4,)") + bytes(64)), []),
     "a header cut off": (archive(b"\x93NUMPY\x01\x00\x10\x00" + b"{" * 16), []),
-    "a fingerprint that is no JSON": (npz(fingerprint=np.array("nonsense")), ["fingerprint"]),
     "a fingerprint of a thousand brackets": (npz(fingerprint=np.array("[" * 100_000)), ["fingerprint"]),
     "a fingerprint that is a list": (npz(fingerprint=np.array("[]")), ["fingerprint"]),
-    "a fingerprint of numbers": (npz(fingerprint=np.zeros(3)), ["fingerprint"]),
     "a fingerprint of other dims": (claims(dims=64), ["64", "16"]),
     "a fingerprint of infinite dims": (claims(dims=float("inf")), ["fingerprint"]),
-    "a count of none": (npz(count=np.int64(0)), ["count"]),
-    "a count of a half": (npz(count=np.float64(0.5)), ["count"]),
     "several counts": (npz(count=np.array([3, 4])), ["count"]),
 }
 
@@ -139,13 +123,12 @@ class _Bomb:
         return (open, (str(self.file), "w"))
 
 
-@pytest.mark.parametrize("kind", ["an array", "another array", "a pickle", "a fingerprint"])
+@pytest.mark.parametrize("kind", ["an array", "a pickle", "a fingerprint"])
 def test_pickled_code_is_never_run(here: Run, tmp_path: Path, kind: str) -> None:
     created = tmp_path / "created"
     bomb = np.array([_Bomb(created)], dtype=object)
     data = {
         "an array": lambda: npz(mu=bomb),
-        "another array": lambda: npz(sigma=bomb),
         "a pickle": lambda: pickle.dumps(_Bomb(created)),
         "a fingerprint": lambda: npz(fingerprint=bomb),
     }[kind]()

@@ -13,7 +13,7 @@ import fidtool
 from fidtool.features.protocol import SPATIAL_DIMS
 from support.command_line import Run
 from support.http_store import http_store
-from support.layouts import LAYOUTS, WITH_FEATURES, edm2, features, gaussian, pickled, stylegan, write_layout
+from support.layouts import LAYOUTS, WITH_FEATURES, features, gaussian, pickled, stylegan, write_layout
 from support.pictures import make_pictures
 
 ROWS, OTHERS = features(), features(50, seed=1, shift=0.3)
@@ -72,18 +72,6 @@ def test_one_of_several_statistics_is_named(here: Run, tmp_path: Path) -> None:
         refused = here("compute", path, "fake.npz")
         assert (refused.status, refused.stdout) == (2, "")
         assert words in refused.error
-
-
-def test_the_network_selects_an_entry(here: Run, tmp_path: Path) -> None:
-    pickled(edm2(ROWS, features(40, 5)))(tmp_path / "img512.pkl")
-    pickled(edm2(ROWS))(tmp_path / "img64.pkl")
-    found = here("compute", "img512.pkl", "img512.pkl", "--extractor", "dinov2", "--json")
-    assert found.status == 0, found.stderr
-    other = here("compute", "img512.pkl", "fake.npz", "--extractor", "dinov2")
-    assert "fake.npz has features of 8 dimensions, but img512.pkl has 5" in other.error
-    refused = here("compute", "img64.pkl", "fake.npz", "--extractor", "dinov2")
-    assert refused.status == 2
-    assert "img64.pkl has no statistics of dinov2; it has fid: pass --extractor inception" in refused.error
 
 
 @pytest.mark.parametrize("layout", WITH_FEATURES)
@@ -148,28 +136,6 @@ def test_images_are_measured_with_the_protocol_of_the_file(here: Run, tmp_path: 
     assert "does not state its protocol" not in done.stderr
     refused = here("compute", "adm.npz", "images", "--protocol", "clean")
     assert "this run and adm.npz use different protocols" in refused.error
-
-
-@pytest.mark.parametrize(
-    ("value", "origin", "protocol"),
-    [
-        ({"fid": wide(), "num_images": 50_000}, "EDM2 (it has fid)", "tensorflow"),
-        (
-            stylegan(features(50, 2)) | {"num_items": 5000, "raw_mean": np.zeros(2048), "raw_cov": np.eye(2048)},
-            "StyleGAN2-ADA or StyleGAN3 (it has raw_mean)",
-            "stylegan",
-        ),
-    ],
-)
-def test_the_protocol_is_taken_from_pickles(here: Run, tmp_path: Path, value: Any, origin: str, protocol: str) -> None:
-    pickled(value)(tmp_path / "ref.pkl")
-    np.savez(tmp_path / "wide.npz", **wide())
-    done = here("compute", "ref.pkl", "wide.npz")
-    assert done.status == 0, done.stderr
-    assert f"taken from ref.pkl, a file of {origin}: protocol {protocol}" in done.stderr.splitlines()
-    assert "ref.pkl does not state" not in done.stderr
-    refused = here("compute", "ref.pkl", "wide.npz", "--protocol", "clean")
-    assert f"ref.pkl was computed with the protocol {protocol}, not clean" in refused.error
 
 
 # --- other places ----------------------------------------------------------------------------------------------------

@@ -62,14 +62,6 @@ def checkpoint(folder: Path, name: str, said: list[str] | None = None) -> Checkp
     return made
 
 
-def test_parts_add_up_to_the_whole(tmp_path: Path) -> None:
-    for name, batches in (("a", [0, 3]), ("b", [1]), ("c", [7, 2, 4])):
-        checkpoint(tmp_path, name).save(0, partial_of(batches))
-    loaded = empty()
-    checkpoint(tmp_path, "d").load(0, loaded, readable)
-    assert totals(loaded) == totals(partial_of([0, 1, 2, 3, 4, 7]))
-
-
 def test_no_batch_counts_twice(tmp_path: Path) -> None:
     """Concurrent runs with the same folder write parts with batches in common."""
     for few, many in ("ab", "ba"):
@@ -93,29 +85,6 @@ def test_a_part_is_added_whole_or_not_at_all(damaged: str) -> None:
     with pytest.raises((ValueError, KeyError, TypeError, AttributeError, StaleError)):
         partial.absorb(other, {})
     assert totals(partial) == before
-
-
-def test_a_full_device_leaves_the_sums_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Regardless of which array does not fit into memory."""
-    other = partial_of([2]).to_arrays()
-    assert other is not None
-    to = torch.Tensor.to
-    for fitting in range(3):
-        partial, moved = partial_of([0, 1]), list[int]()
-        partial.to_arrays()  # from here on, only the arrays are moved to the device
-        before = totals(partial)
-
-        def full(self: Any, *args: Any, fitting: int = fitting, moved: list[int] = moved) -> Any:
-            moved.append(1)
-            if len(moved) > fitting:
-                raise torch.cuda.OutOfMemoryError("full")
-            return to(self, *args)
-
-        monkeypatch.setattr(torch.Tensor, "to", full)
-        with pytest.raises(torch.cuda.OutOfMemoryError):
-            partial.absorb(other, {})
-        monkeypatch.undo()
-        assert totals(partial) == before
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["whole", "killed before the old parts were deleted"])

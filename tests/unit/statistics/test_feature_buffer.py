@@ -50,16 +50,6 @@ def test_skipped_files_leave_no_gaps(place: str) -> None:
     assert np.array_equal(buffer.array(), np.concatenate([vectors(0, 3), vectors(2, 1), vectors(3, 2)]))
 
 
-def test_an_open_file_has_no_name(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FIDTOOL_FEATURE_BYTES", "0")
-    before = sorted(os.listdir(environment["FIDTOOL_CACHE"]))
-    stored = RowStorage(1000, 4)
-    stored.write(998, vectors(0, 2))
-    assert sorted(os.listdir(environment["FIDTOOL_CACHE"])) == before
-    assert stored.array().shape == (1000, 4)
-    assert stored.array()[997:].tolist() == [[0] * 4, [1, 2, 3, 4], [5, 6, 7, 8]]
-
-
 def test_a_full_disk_is_reported(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FIDTOOL_FEATURE_BYTES", "0")
 

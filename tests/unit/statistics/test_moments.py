@@ -231,10 +231,7 @@ def test_a_few_large_features_do_not_excuse_the_many_small_ones() -> None:
     x[:, 0] = 1000.0
     with pytest.raises(RunError, match="no step suits both"):
         summed([x], 12).check_precision()
-    x[:, 0] = 20.0
-    with pytest.raises(RunError, match=r"bits on average .*the largest is 20"):
-        summed([x], 18).check_precision()
-    summed([x], 18).mean_covariance(1)  # not checked for Inception, whose step is fixed
+    summed([x], 12).mean_covariance(1)  # not checked for Inception, whose step is fixed
 
 
 def test_zeros_do_not_count_as_small() -> None:

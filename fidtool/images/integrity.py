@@ -1,9 +1,8 @@
-"""Checks that images are the same on all ranks, are not damaged, and do not change during the run."""
+"""Checks that images are the same on all ranks and do not change during the run."""
 
 from __future__ import annotations
 
 import socket
-import threading
 from dataclasses import replace
 
 from fidtool.distributed.world import World
@@ -52,42 +51,6 @@ def broadcast_images(
                 )
             )
     return mine
-
-
-class IntegrityCheck:
-    """Verifies the checksums of a set's files in a thread, while their features are extracted.
-
-    Args:
-        images: the set on rank zero; None on the other ranks, which do nothing.
-    """
-
-    def __init__(self, images: ImageSet | None) -> None:
-        self._damage = ""
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
-        if images is not None and images.source.reader.has_checksums:
-            self._thread = threading.Thread(target=self._compare, args=[images], daemon=True, name="fidtool-verify")
-            self._thread.start()
-
-    def _compare(self, images: ImageSet) -> None:
-        self._damage = images.source.reader.damage(self._over.is_set)
-
-    def wait(self) -> None:
-        """Waits until all files have been verified.
-
-        Raises:
-            InputError: if a file is damaged.
-        """
-        if self._thread is not None:
-            self._thread.join()
-        if self._damage:
-            raise InputError(self._damage)
-
-    def __enter__(self) -> IntegrityCheck:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
 
 
 def change_warning(images: ImageSet) -> str:

@@ -15,7 +15,7 @@ from fidtool.errors import InputError
 from fidtool.features.device import available_cores
 from fidtool.images.batches import PlannedBatch, deal, plan_batches
 from fidtool.images.decoded import DecodeOptions, whole_batches
-from fidtool.images.integrity import IntegrityCheck, broadcast_images
+from fidtool.images.integrity import broadcast_images
 from fidtool.images.loader import LoadOptions, load
 from fidtool.images.records import RECORD, ImageRecords
 from fidtool.pipeline.needs import IMAGES
@@ -83,9 +83,7 @@ class _CheckedSet:
             return
         here, in_memory = self._images, self._run.in_memory.get(self._path)
         self._images = images = broadcast_images(self._world, here, in_memory, self._settings.floats)
-        with IntegrityCheck(here) as integrity:
-            self._read(images, plan_batches(images, _BATCH))
-            self._world.on_rank_zero(integrity.wait)
+        self._read(images, plan_batches(images, _BATCH))
 
     def _open(self) -> bool:
         """Opens the set on rank zero. Returns whether it has images to decode: a statistics file only has records."""

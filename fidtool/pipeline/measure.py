@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fidtool.errors import InputError, about, option
 from fidtool.features.protocol import FEATURES, layer_prefix
 from fidtool.images.batches import plan_batches
-from fidtool.images.integrity import IntegrityCheck, broadcast_images, change_warning
+from fidtool.images.integrity import broadcast_images, change_warning
 from fidtool.images.records import ImageRecords
 from fidtool.images.stream import Stream, images_of
 from fidtool.pipeline.extract import Extraction
@@ -140,9 +140,7 @@ class Measurer:
         images = broadcast_images(self._world, source, self._run.in_memory.get(path), value_range)
         layers = self._layers(needs, needs.collected)
         extraction = self._extraction(layers, images.framing, self._checkpoint)
-        with IntegrityCheck(source) as integrity:
-            partial = extraction.run(self._inputs.indexable.index(path), images, marks)
-            self._world.on_rank_zero(integrity.wait)
+        partial = extraction.run(self._inputs.indexable.index(path), images, marks)
         return self._concluded(images if source is None else source, partial, extraction, layers)
 
     def _measure_stream(self, path: str) -> MeasuredSet:

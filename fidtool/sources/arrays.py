@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -13,7 +12,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError, option
-from fidtool.sources.contents import READ_AT_ONCE, ContentError, Extent, Files, Pixels, Read, ValueRange
+from fidtool.sources.contents import ContentError, Extent, Files, Pixels, Read, ValueRange
 from fidtool.sources.image_set import ImageSet, ImageSource, NamedFiles, Names, Numbered, split_common_folder
 from fidtool.sources.readers import ExtentReader, Reader
 
@@ -213,18 +212,6 @@ def contiguous(shape: Sequence[int], dtype: np.dtype[Any], layout: Layout, start
     return StoredArray(start, shape[0], stride, layout, tuple(reversed(inner)), dtype)
 
 
-@dataclass(frozen=True)
-class Checksum:
-    """The CRC-32 stored in a file for ``length`` of its bytes from ``start`` on; all zero if there is none."""
-
-    start: int
-    length: int
-    crc: int
-
-
-NO_CHECKSUM = Checksum(0, 0, 0)
-
-
 class ArrayReader(ExtentReader):
     """Reads rows of arrays.
 
@@ -232,7 +219,6 @@ class ArrayReader(ExtentReader):
         files: the files.
         arrays: the array in each file.
         value_range: how they become bytes if they are floats.
-        checksums: the checksum of each array; empty if the files contain none.
     """
 
     def __init__(
@@ -240,11 +226,8 @@ class ArrayReader(ExtentReader):
         files: Files,
         arrays: Sequence[StoredArray],
         value_range: ValueRange | None,
-        checksums: Sequence[Checksum] = (),
     ) -> None:
         super().__init__(files)
-        self._checksums = checksums
-        self.has_checksums = bool(checksums) and not files.remote
         self._arrays, self._value_range = arrays, value_range
         self._ends = np.cumsum([array.count for array in arrays])
         self.scaled = any(array.dtype != np.uint8 for array in arrays)
@@ -258,20 +241,6 @@ class ArrayReader(ExtentReader):
 
     def unpack(self, item: int, data: bytes) -> Read:
         return as_pixels(self._arrays[self._file(item)].values(data), self._value_range)
-
-    def damage(self, stop: Callable[[], bool]) -> str:
-        for file, stated in enumerate(self._checksums):
-            crc, left = 0, stated.length
-            try:
-                with self._files.open(file) as handle:
-                    handle.seek(stated.start)
-                    while left and not stop() and (data := handle.read(min(left, READ_AT_ONCE))):
-                        crc, left = zlib.crc32(data, crc), left - len(data)
-            except (OSError, ContentError) as error:
-                return f"{self._files.paths[file]} cannot be read: {error}"
-            if crc != stated.crc and not stop():
-                return f"{self._files.paths[file]} is damaged: its checksum does not match; copy or create it again"
-        return ""
 
     def _file(self, item: int) -> int:
         return int(np.searchsorted(self._ends, item, side="right")) if len(self._arrays) > 1 else 0
@@ -304,13 +273,11 @@ def set_of_rows(named: NamedFiles, kind: str, counts: Sequence[int], reader: Rea
     return ImageSet.of(ImageSource(named.path, kind, names, named.prefix, named.files, reader, file_index, began))
 
 
-def set_of_arrays(
-    named: NamedFiles, arrays: Sequence[StoredArray], began: int, checksums: Sequence[Checksum] = ()
-) -> ImageSet:
+def set_of_arrays(named: NamedFiles, arrays: Sequence[StoredArray], began: int) -> ImageSet:
     """Returns the images of arrays whose rows can be read in any order; see `set_of_rows`."""
     layouts = ", ".join(dict.fromkeys(f"{array.dtype.name} {array.layout.axes}" for array in arrays))
     counts = [array.count for array in arrays]
-    reader = ArrayReader(named.files, arrays, named.value_range, checksums)
+    reader = ArrayReader(named.files, arrays, named.value_range)
     return set_of_rows(named, f"array ({layouts})", counts, reader, began)
 
 

@@ -6,7 +6,7 @@ import contextlib
 import io
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, BinaryIO, cast
 
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from fidtool.errors import InputError
 from fidtool.sources.archives import body_start, check_member
 from fidtool.sources.arrays import (
-    Checksum,
     Layout,
     StoredArray,
     as_pixels,
@@ -30,7 +29,7 @@ from fidtool.sources.arrays import (
     set_of_arrays,
     set_of_rows,
 )
-from fidtool.sources.contents import READ_AT_ONCE, Files, Read, ValueRange, message_of, readable
+from fidtool.sources.contents import READ_AT_ONCE, Files, Read, ValueRange, readable
 from fidtool.sources.image_set import ImageSet, NamedFiles
 from fidtool.sources.readers import SequentialReader
 
@@ -85,8 +84,7 @@ def list_npz(named: NamedFiles) -> ImageSet:
             members.append(_member(name, handle, archive, named.key, named.value_range))
     if all(member.array is not None for member in members):
         arrays = [member.array for member in members if member.array is not None]
-        checksums = [member.checksum for member in members if member.checksum is not None]
-        return set_of_arrays(named, arrays, began, checksums)
+        return set_of_arrays(named, arrays, began)
     counts = [member.header.shape[0] for member in members]
     reader = CompressedNpzReader(named.files, members, named.value_range)
     return set_of_rows(named, "compressed array", counts, reader, began)
@@ -109,7 +107,6 @@ class _Member:
     name: str
     header: _Header
     array: StoredArray | None
-    checksum: Checksum | None = None
 
 
 def _member(name: str, handle: BinaryIO, archive: zipfile.ZipFile, key: str, value_range: ValueRange | None) -> _Member:
@@ -135,7 +132,7 @@ def _member(name: str, handle: BinaryIO, archive: zipfile.ZipFile, key: str, val
     first = info.header_offset + start
     array = contiguous(header.shape, header.dtype, header.layout, first + header.length)
     require_complete(array, first + info.file_size, what)
-    return _Member(info.filename, header, array, Checksum(first, info.file_size, info.CRC))
+    return _Member(info.filename, header, array)
 
 
 def _chosen(name: str, archive: zipfile.ZipFile) -> str:
@@ -189,7 +186,6 @@ class CompressedNpzReader(SequentialReader):
     def __init__(self, files: Files, members: Sequence[_Member], value_range: ValueRange | None) -> None:
         super().__init__(files, [member.header.shape[0] for member in members])
         self._members, self._value_range = members, value_range
-        self.has_checksums = not files.remote
         self.scaled = any(member.header.dtype != np.uint8 for member in members)
         self.variant = value_range.variant if self.scaled and value_range is not None else ""
 
@@ -205,20 +201,6 @@ class CompressedNpzReader(SequentialReader):
 
     def damaged(self, file: int, reason: str) -> InputError:
         return InputError(f"{self._files.paths[file]} is damaged: {reason}", "copy or create it again")
-
-    def damage(self, stop: Callable[[], bool]) -> str:
-        for file, member in enumerate(self._members):
-            try:
-                with (
-                    self._files.open(file) as handle,
-                    zipfile.ZipFile(handle) as archive,
-                    archive.open(member.name) as data,
-                ):
-                    while not stop() and data.read(READ_AT_ONCE):
-                        pass  # zipfile verifies the checksum at the end
-            except Exception as error:
-                return str(self.damaged(file, message_of(error)))
-        return ""
 
     def expecting(self, sizes: NDArray[np.int64]) -> CompressedNpzReader:
         return CompressedNpzReader(self._files.expecting(sizes), self._members, self._value_range)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import BinaryIO
 
 import numpy as np
@@ -30,25 +30,12 @@ class Reader(abc.ABC):
         at_once: number of images that are best read together.
         variant: settings with which the same files have different contents.
         scaled: whether the images are floats, scaled by a value range.
-        has_checksums: whether `damage` has checksums to verify.
     """
 
     in_order = False
     at_once = 1
     variant = ""
     scaled = False
-    has_checksums = False
-
-    def damage(self, stop: Callable[[], bool]) -> str:
-        """Verifies the checksums of the files.
-
-        Args:
-            stop: returns True to end the verification early.
-
-        Returns:
-            A sentence about the first damaged file; empty if there is none or the verification was ended.
-        """
-        return ""
 
     def read(self, items: Sequence[int]) -> list[Read]:
         """Returns the contents of these images. A subclass overrides this or `stream`."""

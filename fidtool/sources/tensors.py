@@ -19,8 +19,6 @@ from fidtool.safe_pickle import CheckedReader, NotDataError, SafeUnpickler
 from fidtool.sources.archives import body_start
 from fidtool.sources.arrays import (
     BFLOAT16,
-    NO_CHECKSUM,
-    Checksum,
     StoredArray,
     check_values,
     contiguous,
@@ -56,19 +54,17 @@ def list_torch(named: NamedFiles) -> ImageSet:
         InputError: if a file is damaged or contains objects other than tensors, or if no tensor or several may be the
             images.
     """
-    return _list_tensors(named, _of_torch, checked=True)
+    return _list_tensors(named, _of_torch)
 
 
 def list_safetensors(named: NamedFiles) -> ImageSet:
-    """Lists the images in safetensors files, which contain no checksums; see `list_torch`."""
-    return _list_tensors(named, _of_safetensors, checked=False)
+    """Lists the images in safetensors files; see `list_torch`."""
+    return _list_tensors(named, _of_safetensors)
 
 
-def _list_tensors(
-    named: NamedFiles, tensors_of: Callable[[BinaryIO, str], dict[str, _Tensor]], checked: bool
-) -> ImageSet:
+def _list_tensors(named: NamedFiles, tensors_of: Callable[[BinaryIO, str], dict[str, _Tensor]]) -> ImageSet:
     began = time.time_ns()
-    arrays, checksums = [], []
+    arrays = []
     for file, name in enumerate(named.files.paths):
         with readable(name), named.files.open(file) as handle:
             tensor, what = _chosen(name, tensors_of(handle, name), named.key)
@@ -80,8 +76,7 @@ def _list_tensors(
             require_compact(array, what)
             require_complete(array, handle.seek(0, 2), name)
             arrays.append(array)
-            checksums.append(tensor.checksum)
-    return set_of_arrays(named, arrays, began, checksums if checked else [])
+    return set_of_arrays(named, arrays, began)
 
 
 @dataclass(frozen=True)
@@ -94,7 +89,6 @@ class _Tensor:
         start: position of its first byte in the file.
         strides: number of elements from one to the next along each axis; None if it is contiguous.
         kind: name of the dtype in the file's format, for messages.
-        checksum: the CRC-32 of its storage.
     """
 
     shape: tuple[int, ...]
@@ -102,7 +96,6 @@ class _Tensor:
     start: int
     strides: tuple[int, ...] | None = None
     kind: str = ""
-    checksum: Checksum = NO_CHECKSUM
 
 
 def _chosen(name: str, tensors: Mapping[str, _Tensor], key: str) -> tuple[_Tensor, str]:
@@ -202,9 +195,7 @@ def _located(view: _View, records: Mapping[str, zipfile.ZipInfo], handle: Binary
     last = view.offset + 1 + sum((side - 1) * step for side, step in zip(view.shape, view.strides, strict=True))
     if 0 not in view.shape and last * dtype.itemsize > info.file_size:
         raise ValueError("a tensor extends beyond its storage")
-    # If torch was configured not to compute checksums, its records contain 0.
-    checksum = Checksum(first, info.file_size, info.CRC) if info.CRC else NO_CHECKSUM
-    return _Tensor(view.shape, dtype, first + view.offset * dtype.itemsize, view.strides, kind, checksum)
+    return _Tensor(view.shape, dtype, first + view.offset * dtype.itemsize, view.strides, kind)
 
 
 def _start(info: zipfile.ZipInfo, handle: BinaryIO) -> int:

@@ -111,22 +111,6 @@ def test_a_damaged_member_is_named_and_can_be_skipped(here: Run, place: Path, me
     assert skipping.json["results"][0]["count"]["fake"] == COUNT - 1
 
 
-@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-@pytest.mark.parametrize("command", [("compute", "images"), ("check",)])
-def test_a_damaged_array_in_an_npz_is_refused(
-    here: Run, place: Path, save: Callable[..., None], command: tuple[str, ...]
-) -> None:
-    """The checksum covers the whole array: one bit is an error, even after the last row that is read."""
-    save(place / "bad.npz", pixels(place))
-    data = bytearray((place / "bad.npz").read_bytes())
-    for place_of_damage, num in ((len(data) // 2, COUNT), (len(data) - 400, COUNT // 4)):
-        (place / "bad.npz").write_bytes(turned(data, place_of_damage))
-        skipping = ("--on-error", "skip", "--max-skip", "0.9") if command[0] == "compute" else ()
-        run = here(*command, "bad.npz", *(SMALL if command[0] == "compute" else ()), "--num", num, *skipping)
-        assert run.status == 2, run
-        assert "bad.npz is damaged" in run.error
-
-
 @pytest.mark.parametrize("suffix", ["tar", "tar.gz"])
 def test_broken_links_are_named(here: Run, place: Path, suffix: str) -> None:
     with tarfile.open(place / f"bad.{suffix}", f"w:{suffix[4:]}") as archive:  # type: ignore[call-overload]

@@ -183,11 +183,6 @@ REFUSED: dict[str, tuple[str, Make, list[str]]] = {
         lambda p: reaching_pt(p),
         ["damaged", "negative offset"],
     ),
-    "a pt whose images were damaged": (
-        "bad.pt",
-        lambda p: (p / "bad.pt").write_bytes(overwritten(torch_saved(p), pixels(p)[3].tobytes()[:500])),
-        ["bad.pt is damaged", "checksum"],
-    ),
     "a pt whose words were damaged": (
         "bad.pt",
         lambda p: (p / "bad.pt").write_bytes(overwritten(torch_saved(p), b"ByteStorage")),

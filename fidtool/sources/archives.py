@@ -77,15 +77,9 @@ def list_members(
     """Lists the images in all ``files``.
 
     Args:
-        path: the source as passed by the caller.
-        kind: display name of the kind of archive.
-        files: the archives.
         members: lists the images in one archive. It is called with the archive's path, the open file and a census, and
             reports to the census every member whose name is not an image's.
         stored: sort key of a location, in the order in which an archive stores its members.
-
-    Raises:
-        InputError: if an archive cannot be read or has duplicate names, or if there are no images.
     """
     began = time.time_ns()
     census = Census()
@@ -115,9 +109,6 @@ def refuse_several(path: str, names: Sequence[str]) -> None:
     The kind of an image is the part of its name after the first dot. Samples are refused if there are several kinds and
     at least half of the samples have each of them. If all kinds begin with a digit, they are numbers (``cat.0.png``,
     ``cat.1.png``), and nothing is refused.
-
-    Raises:
-        InputError: if the samples consist of several images.
     """
     kinds: Counter[str] = Counter()
     samples: set[tuple[str, str]] = set()
@@ -170,10 +161,6 @@ def list_zips(named: NamedFiles) -> ImageSet:
 
     Args:
         named: the archives. For the key see `fidtool.sources.tars.list_tars`.
-
-    Raises:
-        InputError: if an archive is damaged, encrypted or compressed with an unsupported method, if there are no
-            images, or if each sample consists of several.
     """
     listing = list_members(
         named.path, "zip archive", named.files, partial(_members, named.key), stored=lambda location: location[0]
@@ -206,11 +193,7 @@ def _members(
 
 
 def check_member(archive: str, info: zipfile.ZipInfo) -> None:
-    """Checks that a member can be read.
-
-    Raises:
-        InputError: if it is encrypted or compressed with an unsupported method.
-    """
+    """Checks that a member can be read."""
     if info.flag_bits & _ENCRYPTED:
         raise InputError(f"{archive} contains an encrypted member, {info.filename}:", "decrypt the archive first")
     if info.compress_type not in _METHODS:
@@ -223,13 +206,7 @@ def check_member(archive: str, info: zipfile.ZipInfo) -> None:
 
 
 class ZipReader(ExtentReader):
-    """Reads members of zip archives.
-
-    Args:
-        files: the archives.
-        file_index: index of each member's archive, int32 array of shape (members,).
-        locations: location of each member, array of shape (members,) and dtype `_LOCATION`.
-    """
+    """Reads members of zip archives."""
 
     def __init__(self, files: Files, file_index: NDArray[np.int32], locations: NDArray[np.void]) -> None:
         super().__init__(files)

@@ -42,15 +42,7 @@ class Layout:
 
 
 def layout_of(shape: Sequence[int], what: str) -> Layout:
-    """Infers the layout of an array of images from its shape: an axis of length 1, 3 or 4 holds the channels.
-
-    Args:
-        shape: shape of the array.
-        what: name of the array, for messages.
-
-    Raises:
-        InputError: if the array contains no images, or the shape is invalid or ambiguous.
-    """
+    """Infers the layout of an array of images from its shape: an axis of length 1, 3 or 4 holds the channels."""
     text = "x".join(map(str, shape))
     if len(shape) in (3, 4) and min(shape) <= 0:
         raise InputError(f"no images in {what}: its shape is {text}")
@@ -72,11 +64,7 @@ def layout_of(shape: Sequence[int], what: str) -> Layout:
 
 
 def refuse_objects(dtype: np.dtype[Any], what: str) -> None:
-    """Refuses an array that would have to be unpickled.
-
-    Raises:
-        InputError: if the dtype contains Python objects.
-    """
+    """Refuses an array that would have to be unpickled."""
     if dtype.hasobject:
         raise InputError(
             f"{what} contains pickled Python objects, which are not loaded because loading them can run code:",
@@ -89,10 +77,7 @@ def check_values(dtype: np.dtype[Any], layout: Layout, value_range: ValueRange |
     """Checks that an array contains image values.
 
     Args:
-        dtype: dtype of the array.
-        layout: its layout.
         value_range: how they become bytes if they are floats; None if not specified.
-        what: name of the array, for messages.
 
     Raises:
         InputError: if the dtype is neither uint8 nor a float type with a value range, or if the array has four channels
@@ -213,13 +198,7 @@ def contiguous(shape: Sequence[int], dtype: np.dtype[Any], layout: Layout, start
 
 
 class ArrayReader(ExtentReader):
-    """Reads rows of arrays.
-
-    Args:
-        files: the files.
-        arrays: the array in each file.
-        value_range: how they become bytes if they are floats.
-    """
+    """Reads rows of arrays."""
 
     def __init__(
         self,
@@ -253,10 +232,6 @@ def set_of_rows(named: NamedFiles, kind: str, counts: Sequence[int], reader: Rea
     """Returns the images in files whose images have row numbers instead of names.
 
     Args:
-        named: the files.
-        kind: display name of the kind of file.
-        counts: number of images in each file.
-        reader: the reader of the images.
         began: time at which listing began, in nanoseconds since 1970.
 
     Raises:
@@ -291,20 +266,12 @@ def scattered_error(what: str) -> InputError:
 
 
 def require_compact(array: StoredArray, what: str) -> None:
-    """Checks that reading an image does not require reading many times its bytes.
-
-    Raises:
-        InputError: if it does.
-    """
+    """Checks that reading an image does not require reading many times its bytes."""
     if array.span > _MOST_SPREAD * prod(array.layout.shape) * array.dtype.itemsize:
         raise scattered_error(what)
 
 
 def require_complete(array: StoredArray, size: int, what: str) -> None:
-    """Checks that a file of ``size`` bytes contains its whole array.
-
-    Raises:
-        InputError: if the file ends before the array.
-    """
+    """Checks that a file of ``size`` bytes contains its whole array."""
     if array.end > size:
         raise InputError(f"{what} is truncated: its array ends at byte {array.end}, and the file has {size} bytes")

@@ -114,12 +114,7 @@ def bytes_of(content: Read) -> bytes:
 
 @dataclass(frozen=True)
 class BadFile:
-    """An image file that cannot be used.
-
-    Attributes:
-        file: its path, beginning with the source as passed by the caller.
-        reason: what is wrong with it.
-    """
+    """An image file that cannot be used."""
 
     file: str
     reason: str
@@ -214,7 +209,6 @@ class LocalFiles(Files):
     """Files on this machine.
 
     Args:
-        paths: paths of the files.
         sizes: the sizes that rank zero found, int64 array of shape (files,); None on rank zero itself.
     """
 
@@ -294,9 +288,6 @@ def _stamp(path: str) -> tuple[int, int, int, int, int]:
 @contextlib.contextmanager
 def readable(archive: str) -> Iterator[None]:
     """Converts any exception that a library raises while it reads a file to an `InputError` with the file's name.
-
-    Args:
-        archive: path of the file, for the message.
 
     Raises:
         InputError: if the file is missing, damaged, or of a different kind.

@@ -23,9 +23,6 @@ def list_folder(path: str, recursive: bool = True) -> ImageSet:
 
     Hidden names and ``__MACOSX`` are ignored. Symbolic links are followed; a folder that several links point to is
     listed once. A broken link with an image suffix is listed, so that it causes an error instead of being ignored.
-
-    Raises:
-        InputError: if the folder does not exist, cannot be read, or contains no images.
     """
     listed = time.time_ns()
     census = Census()
@@ -121,9 +118,6 @@ def list_paths(path: str) -> ImageSet:
     Args:
         path: path of the list, whose text is in the file system's encoding. `STDIN` is standard input, whose paths are
             relative to the working directory.
-
-    Raises:
-        InputError: if the list cannot be read, is empty, or contains a path twice.
     """
     began = time.time_ns()
     if path in (STDIN, "/dev/stdin"):
@@ -150,11 +144,7 @@ def list_paths(path: str) -> ImageSet:
 
 
 def read_lines(handle: IO[bytes], what: str) -> list[str]:
-    """Returns the lines of a list of paths that are not empty.
-
-    Raises:
-        InputError: if a line is too long or contains null bytes.
-    """
+    """Returns the lines of a list of paths that are not empty."""
     found: list[str] = []
     while line := handle.readline(_LONGEST):
         if b"\0" in line or len(line) == _LONGEST:
@@ -191,12 +181,7 @@ def is_pattern(path: str) -> bool:
 
 
 def expand(path: str) -> list[str]:
-    """Returns the files that match a pattern, in the order of its braces; the matches of a wildcard are sorted.
-
-    Raises:
-        InputError: if there is no match, a file named by braces does not exist, a file is matched twice, or a folder
-            is matched.
-    """
+    """Returns the files that match a pattern, in the order of its braces; the matches of a wildcard are sorted."""
     found: list[str] = []
     for name in expand_braces(path):
         matches = sorted(glob.glob(name)) if glob.has_magic(name) else [name] if os.path.lexists(name) else []
@@ -215,11 +200,7 @@ def expand(path: str) -> list[str]:
 
 
 def expand_braces(path: str) -> list[str]:
-    """Expands braces as a shell does: ``a{00..02}`` to ``a00``, ``a01``, ``a02``, and ``a{b,c}`` to ``ab``, ``ac``.
-
-    Raises:
-        InputError: if a range is empty or there are too many names.
-    """
+    """Expands braces as a shell does: ``a{00..02}`` to ``a00``, ``a01``, ``a02``, and ``a{b,c}`` to ``ab``, ``ac``."""
     braces = _BRACES.search(path)
     if braces is None:
         return [path]

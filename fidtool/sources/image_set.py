@@ -63,9 +63,6 @@ class NamedFiles:
     """Files that contain images, as named by the caller.
 
     Attributes:
-        path: the source as passed by the caller.
-        files: the files that it names, all of one kind.
-        prefix: prefix of a name where an image is shown.
         key: the part of ``path`` after a colon; empty if there is none.
         value_range: how floats in an array become bytes; None if not specified.
     """
@@ -99,7 +96,6 @@ class ImageSet:
         """Returns all images of a source.
 
         Args:
-            source: the listed source.
             by_name: numbers of its images, sorted by name; None if they are stored in this order.
         """
         count = len(source.names)
@@ -361,12 +357,7 @@ def split_common_folder(paths: Sequence[str]) -> tuple[str, list[str]]:
 
 
 class Prefixed(_LazyNames):
-    """Names with a common prefix.
-
-    Args:
-        prefix: the prefix.
-        names: the names without it.
-    """
+    """Names with a common prefix."""
 
     def __init__(self, prefix: str, names: Sequence[str]) -> None:
         self._prefix, self._names = prefix, names

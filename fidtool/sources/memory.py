@@ -89,14 +89,7 @@ class Images:
         return other
 
     def image_set(self, value_range: ValueRange | None) -> ImageSet:
-        """Returns the images of a sequence.
-
-        Args:
-            value_range: how images of floats become bytes.
-
-        Raises:
-            InputError: if the sequence is empty, or is an array that does not have the shape of images.
-        """
+        """Returns the images of a sequence."""
         count = len(self._images)
         if not count:
             raise InputError(f"no images in {self.name}: it is empty")
@@ -112,14 +105,7 @@ class Images:
         )
 
     def stream(self, value_range: ValueRange | None) -> Generator[Read, None, None]:
-        """Yields the images of an iterable, one at a time even if it yields batches.
-
-        Args:
-            value_range: how images of floats become bytes.
-
-        Raises:
-            InputError: if an element is not an image.
-        """
+        """Yields the images of an iterable, one at a time even if it yields batches."""
         for number, item in enumerate(self._images):
             yield from contents_of(item, value_range, f"{self.name}[{number}]")
 
@@ -153,14 +139,7 @@ def _only_iterable(images: object) -> bool:
 
 
 class Named:
-    """Assigns unique names to sources that are Python objects. The name of a path is the path itself.
-
-    Args:
-        sources: all sources, so that no name is equal to a path.
-
-    Attributes:
-        in_memory: the sources that are Python objects, by name.
-    """
+    """Assigns unique names to sources that are Python objects. The name of a path is the path itself."""
 
     def __init__(self, *sources: object) -> None:
         self.in_memory: dict[str, Images] = {}
@@ -168,15 +147,7 @@ class Named:
         self._seen: list[tuple[object, str]] = []
 
     def of(self, source: object, default: str) -> str:
-        """Returns the name of a source. The same object always has the same name.
-
-        Args:
-            source: a path or images.
-            default: name of images without one.
-
-        Raises:
-            InputError: if ``source`` is neither.
-        """
+        """Returns the name of a source. The same object always has the same name."""
         if isinstance(source, (str, os.PathLike)):
             return os.fspath(source)
         for other, name in self._seen:
@@ -227,9 +198,7 @@ class MemoryReader(Reader):
     """Reads the images of a sequence.
 
     Args:
-        name: name of the set.
         images: the sequence; None in a reader that is sent to another rank, which uses its own sequence.
-        value_range: how images of floats become bytes.
     """
 
     scaled = True
@@ -274,9 +243,6 @@ def contents_of(item: Any, value_range: ValueRange | None, what: str) -> list[Re
         item: see `Images`.
         value_range: how images of floats become bytes.
         what: name of the object, for messages.
-
-    Raises:
-        InputError: if the object is not an image or a batch of images.
     """
     if isinstance(item, Mapping):
         key = next((key for key in _KEYS if key in item), None)

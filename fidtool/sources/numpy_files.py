@@ -52,11 +52,7 @@ class _Header:
 
 
 def list_npy(named: NamedFiles) -> ImageSet:
-    """Lists the images in ``.npy`` files, which contain one array each.
-
-    Raises:
-        InputError: if a file is damaged or does not contain images.
-    """
+    """Lists the images in ``.npy`` files, which contain one array each."""
     began = time.time_ns()
     arrays = []
     for file, name in enumerate(named.files.paths):
@@ -73,9 +69,6 @@ def list_npz(named: NamedFiles) -> ImageSet:
     Args:
         named: the files. The key is the array's name. The default is `SAMPLES`, or the only array that has the shape of
             images.
-
-    Raises:
-        InputError: if a file is damaged or does not contain images, or if several arrays may be the images.
     """
     began = time.time_ns()
     members = []
@@ -175,13 +168,7 @@ def _read_header(member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any
 
 
 class CompressedNpzReader(SequentialReader):
-    """Reads compressed arrays sequentially, row by row.
-
-    Args:
-        files: the archives.
-        members: the array in each archive.
-        value_range: how they become bytes if they are floats.
-    """
+    """Reads compressed arrays sequentially, row by row."""
 
     def __init__(self, files: Files, members: Sequence[_Member], value_range: ValueRange | None) -> None:
         super().__init__(files, [member.header.shape[0] for member in members])

@@ -32,12 +32,7 @@ def open_images(path: str, recursive: bool = True, value_range: ValueRange | Non
     Args:
         path: a folder, an archive, an array, a list, a table, a pattern that matches several files, a URL, or ``-``
             for a list on standard input.
-        recursive: include subfolders of a folder.
         value_range: how an array of floats becomes bytes.
-
-    Raises:
-        InputError: if the source does not exist, is of no known kind, or contains no images.
-        RunError: if a remote store does not respond.
     """
     if path in (STDIN, "/dev/stdin") or _is_pipe(path):
         return list_paths(path)
@@ -67,11 +62,7 @@ def _is_pipe(path: str) -> bool:
 
 
 def local_paths(path: str) -> list[str]:
-    """Returns the files that match a pattern, or the one file or folder that ``path`` names.
-
-    Raises:
-        InputError: if there is none.
-    """
+    """Returns the files that match a pattern, or the one file or folder that ``path`` names."""
     name, _ = split_key(path)
     if is_pattern(name):
         return expand(name)
@@ -81,11 +72,7 @@ def local_paths(path: str) -> list[str]:
 
 
 def _refuse_misnamed(files: Files, suffix: str) -> None:
-    """Refuses a file whose first bytes contradict its suffix. Otherwise it would be reported as damaged.
-
-    Raises:
-        InputError: if the first file is of a different kind than its suffix says.
-    """
+    """Refuses a file whose first bytes contradict its suffix. Otherwise it would be reported as damaged."""
     head = _head(files)
     kinds = [kind for kind in FILE_KINDS if kind.begins(head)]
     if not suffix or any(suffix in kind.suffixes for kind in kinds):

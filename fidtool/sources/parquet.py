@@ -37,10 +37,6 @@ def list_parquet(named: NamedFiles) -> ImageSet:
 
     Args:
         named: the files. The key is the column's name; the default is the only column that has image bytes.
-
-    Raises:
-        InputError: if pyarrow is not installed, a file is damaged, there are no rows, or no column or several may
-            contain the images.
     """
     began = time.time_ns()
     _pyarrow(named.path)
@@ -92,7 +88,6 @@ class ParquetReader(SequentialReader):
     """Reads tables sequentially, and skips row groups that contain no requested rows.
 
     Args:
-        files: the tables.
         tables: the column of images and the row groups of each table.
     """
 

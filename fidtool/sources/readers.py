@@ -75,9 +75,6 @@ class ExtentReader(Reader):
     """Reads images that are stored as extents of files.
 
     Local files are read in any order. Remote files are read sequentially, so that one request fetches neighbours.
-
-    Args:
-        files: the files.
     """
 
     def __init__(self, files: Files) -> None:
@@ -109,7 +106,6 @@ class MemberReader(ExtentReader):
     """Reads encoded images at known positions of files, such as members of uncompressed tar archives.
 
     Args:
-        files: the files.
         file_index: index of each image's file, int32 array of shape (images,).
         extents: first byte and number of bytes of each image, int64 array of shape (images, 2).
         problems: why an image cannot be read, by image number.
@@ -137,12 +133,7 @@ class MemberReader(ExtentReader):
 
 
 class SequentialReader(Reader):
-    """Reads images whose positions are not known before their file is read, such as those in compressed archives.
-
-    Args:
-        files: the files.
-        counts: number of images in each file.
-    """
+    """Reads images whose positions are not known before their file is read, such as those in compressed archives."""
 
     in_order = True
 

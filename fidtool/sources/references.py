@@ -243,9 +243,6 @@ def named_reference(text: str) -> tuple[Reference, str]:
     Args:
         text: a name such as ``adm:imagenet256``, or with an array, ``adm:imagenet256:arr_0``. Case, hyphens and
             underscores do not matter. The name of the published file is accepted as well.
-
-    Raises:
-        InputError: if there is no such reference, or it has no such array.
     """
     project, _, rest = text.partition(":")
     name, _, key = rest.partition(":")

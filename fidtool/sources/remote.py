@@ -228,11 +228,7 @@ def _merged(extents: Sequence[Extent]) -> Iterator[tuple[Extent, list[Extent]]]:
 
 
 def object_info(url: str) -> Mapping[str, Any]:
-    """Returns the store's metadata of an object.
-
-    Raises:
-        InputError, StoreError: see `fidtool.sources.store_requests.with_retries`.
-    """
+    """Returns the store's metadata of an object."""
     store = file_system(url)
     store.invalidate_cache()  # fsspec caches listings, which may be out of date
     found: Mapping[str, Any] = with_retries(lambda: store.info(url), url)
@@ -248,16 +244,7 @@ def stamp_of(info: Mapping[str, Any]) -> tuple[int, int, int, int, int]:
 
 
 def list_remote_folder(url: str, recursive: bool) -> ImageSet:
-    """Lists the images below a URL, sorted by relative name. Hidden names are ignored, as in a folder.
-
-    Args:
-        url: the URL.
-        recursive: include subfolders.
-
-    Raises:
-        InputError: if the URL does not exist or contains no images.
-        StoreError: if the store does not respond.
-    """
+    """Lists the images below a URL, sorted by relative name. Hidden names are ignored, as in a folder."""
     began = time.time_ns()
     prefix = url if url.endswith("/") else f"{url}/"
     objects = _objects_below(url, recursive)
@@ -273,15 +260,7 @@ def list_remote_folder(url: str, recursive: bool) -> ImageSet:
 
 
 class RemoteFolder(RemoteFiles):
-    """Objects below a URL.
-
-    Args:
-        url: see `list_remote_folder`.
-        recursive: see `list_remote_folder`.
-        prefix: prefix of the names.
-        names: names of the objects, relative to the URL.
-        stamps: see `RemoteFiles`.
-    """
+    """Objects below a URL."""
 
     def __init__(self, url: str, recursive: bool, prefix: str, names: Names, stamps: Stamps) -> None:
         super().__init__(Prefixed(prefix, names), stamps)
@@ -312,12 +291,7 @@ def _objects_below(url: str, recursive: bool) -> dict[str, Mapping[str, Any]]:
 
 
 def remote_files(url: str) -> RemoteFiles:
-    """Returns the object that a URL names, or those that match a pattern such as ``shards-{000..127}.tar``.
-
-    Raises:
-        InputError: if an object does not exist or access is denied.
-        StoreError: if the store does not respond.
-    """
+    """Returns the object that a URL names, or those that match a pattern such as ``shards-{000..127}.tar``."""
     urls: list[str] = []
     for each in expand_braces(url):
         matches = _matching(each) if URL_WILDCARD.search(each) and not _exists(each) else [each]
@@ -358,14 +332,6 @@ def list_remote_paths(url: str, files: Files) -> ImageSet:
     """Lists the images named in a list in a remote store, by absolute URLs or relative to the list's own URL.
 
     The store is not queried for each image, so missing and changed images are not detected here.
-
-    Args:
-        url: URL of the list.
-        files: the list's file.
-
-    Raises:
-        InputError: if the list cannot be read, is empty, or contains a URL twice or one of a different kind of store.
-        StoreError: if the store does not respond.
     """
     began = time.time_ns()
     with readable(url), files.open(0) as handle:

@@ -38,11 +38,7 @@ def is_remote(path: str) -> bool:
 
 
 def file_system(url: str) -> Any:
-    """Returns fsspec's file system for a URL. Each process has its own, because forks cannot share connections.
-
-    Raises:
-        InputError: if the URL is invalid, the kind of store is unknown, or a required package is not installed.
-    """
+    """Returns fsspec's file system for a URL. Each process has its own, because forks cannot share connections."""
     shown = redacted(url)
     try:
         from fsspec.core import url_to_fs
@@ -105,8 +101,6 @@ def with_retries(work: Callable[[], T], url: str, timeout: float | None = None) 
     """Returns the result of ``work``, which is retried if it fails for a reason that may be temporary.
 
     Args:
-        work: makes a request.
-        url: the URL that is requested.
         timeout: deadline of each attempt in seconds; by default, that of a query about one object.
 
     Raises:

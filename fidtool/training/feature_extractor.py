@@ -105,7 +105,7 @@ class SharedExtractor:
         # Refuses an invalid layer before the weights are downloaded.
         inception_definition(protocol, self._feature, "", "feature")
         with one_at_a_time("weights", _WEIGHTS_SECONDS):
-            weights = load_weights(self._weights, say, own="feature")
+            weights = load_weights(self._weights, say)
         definition = inception_definition(protocol, self._feature, weights.sha256)
         return inception_extractor(protocol, {FEATURES: definition}, weights, cpu)
 

@@ -73,7 +73,7 @@ def test_a_download_is_verified_and_stored(
     assert weights.load_weights(None, refuse).sha256 == converted_weights[1]
     verified = here("weights", "--verify")
     assert verified.status == 0
-    assert f"converted weights, tensors' SHA-256 {converted_weights[1]}" in verified.stdout
+    assert f"verified, without the classifier; tensors' SHA-256 {converted_weights[1]}" in verified.stdout
 
 
 def test_secrets_are_sent_to_the_mirror_only(

@@ -128,9 +128,9 @@ def test_the_official_file_has_the_same_network(
     state["fc.weight"], state["fc.bias"] = torch.randn(1008, 2048), torch.randn(1008)
     file = tmp_path / "pt_inception.pth"
     torch.save(state, file)
-    kinds = weights._KINDS
+    readers = weights._READERS
     made = hashlib.sha256(file.read_bytes()).hexdigest()
-    monkeypatch.setattr(weights, "_KINDS", {**kinds, made: kinds[weights.OFFICIAL_SHA256]})
+    monkeypatch.setattr(weights, "_READERS", {**readers, made: readers[weights.OFFICIAL_SHA256]})
     hub = weights.hub_path()
     hub.parent.mkdir(parents=True)
     hub.symlink_to(file)
@@ -141,7 +141,7 @@ def test_the_official_file_has_the_same_network(
     loaded = weights.load_weights(str(file), refuse)
     assert loaded.sha256 == converted_weights[1]
     assert torch.equal(loaded.state["fc.weight"], state["fc.weight"])
-    assert "official" in weights.verify(file)
+    assert "with the classifier" in weights.verify(file)
 
 
 def test_another_file_in_torch_hubs_folder_is_passed_over(
@@ -155,7 +155,7 @@ def test_another_file_in_torch_hubs_folder_is_passed_over(
     monkeypatch.setenv("FIDTOOL_WEIGHTS_URL", "http://127.0.0.1:9/none.pth")
     outcome = here("compute", folder, folder)
     assert outcome.status == 2
-    assert f"torch hub's file is not used: the weights file {hub} has the wrong hash" in outcome.stderr
+    assert f"torch hub: weights not used: the weights file {hub} has the wrong hash" in outcome.stderr
     assert "the download from http://127.0.0.1:9/none.pth failed" in outcome.error
 
 

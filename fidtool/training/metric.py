@@ -149,7 +149,6 @@ class FrechetInceptionDistance(Base):
         self._sums = sums
         self._own: MetricSums | None = None  # this rank's, while `_sums` are those of all ranks
         self._updates = 0
-        self._removed_real = False  # by reset()
         self.reset_real_features, self.normalize = reset_real_features, normalize
         self.result: Result | None = None
         self._saved = True
@@ -238,7 +237,6 @@ class FrechetInceptionDistance(Base):
         self._updates = 0
         with outside_autograd():
             self._sums.forget(self.reset_real_features)
-        self._removed_real = self.reset_real_features
 
     def merge_state(self, incoming_state: object) -> None:
         """Adds another metric's images to this one's.
@@ -335,7 +333,7 @@ class FrechetInceptionDistance(Base):
         lost = self._wait_for_all(ranks, purpose)
         with ranks.world(purpose) as world:
             merged = self._sums.merged(world)
-            result = world.on_rank_zero(lambda: self._distance(merged))
+            result = world.on_rank_zero(merged.distance)
         if ranks.group_rank == 0:
             if not self._warned_of_shared_images and (shared := merged.shared_images_warning(ranks.ranks)):
                 self._warned_of_shared_images = True  # not left to `_warn`, as its numbers change between epochs
@@ -344,18 +342,9 @@ class FrechetInceptionDistance(Base):
             self._warn("images from before the checkpoint are missing from this FID" if lost else "")
         return replace(result, scope=f"all {ranks.size} ranks")
 
-    def _distance(self, sums: MetricSums) -> Result:
-        try:
-            return sums.distance()
-        except InputError as error:
-            if not self._removed_real or sums.has_real_images:
-                raise
-            remedy = "create the metric with reset_real_features=False to keep them"
-            raise error.noted(f". reset() removes the real images: {remedy}") from None
-
     def _compute_alone(self, ranks: Ranks) -> Result:
         self._sums.flush()
-        result = self._distance(self._sums)
+        result = self._sums.distance()
         if self._own is not None:
             result = replace(result, scope=f"all {ranks.size} ranks")
         elif ranks.size > 1:

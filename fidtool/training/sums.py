@@ -148,9 +148,10 @@ class ImageSums:
             RunError: if the feature step is too coarse for the features.
         """
         if self.count < _FEWEST:
-            call = f"update(images, real={self._side == 'real'})"
             few = f"FID needs at least {_FEWEST} {_SIDES[self._side]}, but there are {self.count}"
-            raise InputError(f"{few}: add them with {call}")
+            real = self._side == "real"
+            kept = ", after each reset() or with reset_real_features=False" if real else ""
+            raise InputError(f"{few}: add them with update(images, real={real}){kept}")
         definition = self._features.definition
         if not definition.standard:
             self._moments.check_precision()
@@ -221,21 +222,13 @@ class MetricSums:
         mine, theirs, name = self._features.definition, statistics.definition, self.fixed_name
         if statistics.dims != mine.dims:
             raise InputError(f"{name} has features of {statistics.dims} dimensions, but the metric's have {mine.dims}")
-        if theirs is not None and (differences := theirs.differences(mine)):
-            raise InputError(
-                f"{name} and the metric use different protocols ({', '.join(differences)}): create the metric with the "
-                "feature, protocol and weights of the statistics"
-            )
+        if theirs is not None:
+            _check_same_protocol(theirs, mine, name, "the statistics")
 
     @property
     def lost(self) -> bool:
         """Whether images of the run were lost when a checkpoint was loaded."""
         return bool(self._lost)
-
-    @property
-    def has_real_images(self) -> bool:
-        """Whether there are real images, or statistics in their place."""
-        return self._fixed is not None or self._sides["real"].count > 0
 
     def add(self, pixels: torch.Tensor, real: bool) -> None:
         self._sides["real" if real else "fake"].add(pixels)
@@ -348,12 +341,16 @@ class MetricSums:
             raise InputError(
                 "the checkpoint has no valid definition of its features: this metric did not save it"
             ) from error
-        if differences := definition.differences(self._features.definition):
-            raise InputError(
-                f"the checkpoint and the metric use different protocols ({', '.join(differences)}): create the metric "
-                "with the feature, protocol and weights of the checkpoint"
-            )
+        _check_same_protocol(definition, self._features.definition, "the checkpoint", "the checkpoint")
         return was, of
+
+
+def _check_same_protocol(theirs: Definition, mine: Definition, name: str, owner: str) -> None:
+    if differences := theirs.differences(mine):
+        raise InputError(
+            f"{name} and the metric use different protocols ({', '.join(differences)}): create the metric with the "
+            f"feature, protocol and weights of {owner}"
+        )
 
 
 def check_same_settings(settings: Sequence[dict[str, Any]], names: Sequence[str]) -> None:

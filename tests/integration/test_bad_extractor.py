@@ -45,10 +45,8 @@ def test_a_factory_that_cannot_be_loaded(here: Run, place: Path, extractor: str,
         ("return fidtool.Network(3, input_size=8)", ["torch.nn.Module", "int"]),
         ("return fidtool.Network(Net(), input_size=0)", ["input_size", "0"]),
         ("return fidtool.Network(Net(), input_size=8, std=(1, 1, 0))", ["std"]),
-        ("return fidtool.Network(Net(), input_size=8, mean=(0.5,))", ["mean"]),
         ("return fidtool.Network(Net(), input_size=8, feature_step=999)", ["feature_step", "999"]),
         ("return fidtool.Network(Net(), input_size=8, mean=0.5)", ["mean", "0.5"]),
-        ("return fidtool.Network(Net(), input_size=8, std=(1, float('nan'), 1))", ["std"]),
         ("return fidtool.Network(Net(), input_size=8, mean=(0, float('inf'), 0))", ["finite"]),
         ("syntax error", ["SyntaxError"]),
     ],
@@ -70,8 +68,6 @@ def test_a_script_that_exits_is_an_error(here: Run, place: Path) -> None:
         ("return x.reshape(3, 5)", ["1x3x8x8", "RuntimeError"]),
         ("return x", []),  # (1, 3, 8, 8) is averaged over the last two dimensions
         ("return x.mean()", ["()", "(1, D)"]),
-        ("return [x.mean((2, 3))]", ["list", "(1, D)"]),
-        ("return x.mean((2, 3))[:1]", ["(1, 3)", "images"]),
         ("return x.mean((2, 3)) / 0.0 - x.mean((2, 3)) / 0.0", ["NaN"]),
         ("return x.mean((2, 3)) * 0 + 32", ["32", "feature_step"]),
         ("return x.mean((2, 3)) * 0 + 31.99", []),
@@ -93,7 +89,6 @@ def test_a_network_that_fails(here: Run, place: Path, forward: str, texts: list[
     "forward",
     [
         "return torch.nn.functional.dropout(x.mean((2, 3)) + 1.0, 0.3, training=True)",
-        "return x.mean((2, 3)) + torch.rand(3)",
         "return torch.nn.functional.batch_norm(x, None, None, training=True).abs().amax((2, 3))",
     ],
 )

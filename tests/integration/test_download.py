@@ -15,7 +15,6 @@ from fidtool.features.models import inception_weights as weights
 from support.command_line import Run
 from support.http_store import kept, server
 from support.offline import ORIGINAL, needs_weights
-from support.pictures import make_pictures
 from support.processes import free_port
 
 pytestmark = needs_weights
@@ -119,19 +118,6 @@ def test_a_failed_download_names_the_three_alternatives(
     assert url in error
     assert [way for way in WAYS if way not in error] == []
     assert kept(empty_cache) == []
-
-
-def test_compute_without_weights_names_the_three_alternatives(
-    here: Run, empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FIDTOOL_WEIGHTS_URL", f"http://127.0.0.1:{free_port()}/x")
-    folder = make_pictures(tmp_path / "set", 2)
-    outcome = here("compute", folder, folder, "--quiet", "--json")
-    assert outcome.status == 2
-    assert outcome.stderr.count("\n") == 1
-    error = outcome.error
-    assert [way for way in WAYS if way not in error] == []
-    assert outcome.json["exit"] == {"code": 2, "reason": error.removeprefix("error: ")}
 
 
 def test_a_download_that_cannot_be_stored_fails_the_run(

@@ -17,7 +17,7 @@ from torch import nn
 from support.command_line import Run
 from support.own_networks import MEAN, SETTINGS, STD, Small, make_place, save_script
 from support.places import TINY
-from support.published_networks import distance, features
+from support.published_networks import distance, features, refused_extractor
 
 
 def save_program(file: Path, extra: str | None, dynamic: bool = True) -> None:
@@ -89,9 +89,7 @@ def test_mistakes_in_the_settings(
     here: Run, place: Path, extra: str | None, flags: tuple[Any, ...], texts: list[str]
 ) -> None:
     save_script(place / "small.pt", extra)
-    outcome = here("compute", "real", "fake", "--extractor", "small.pt", *flags, "--quiet")
-    assert (outcome.status, outcome.stdout) == (2, "")
-    assert [text for text in texts if text not in outcome.error] == [], outcome.error
+    refused_extractor(here, "small.pt", None, texts, *flags)
 
 
 @pytest.mark.parametrize(
@@ -105,9 +103,7 @@ def test_mistakes_in_the_settings(
 def test_files_that_are_not_programs(here: Run, place: Path, spec: str, texts: list[str]) -> None:
     (place / "text.pt2").write_text("no program")
     torch.save(Small().state_dict(), place / "state.pth")
-    outcome = here("compute", "real", "fake", "--extractor", spec, "--quiet")
-    assert (outcome.status, outcome.stdout) == (2, "")
-    assert [text for text in texts if text not in outcome.error] == [], outcome.error
+    refused_extractor(here, spec, None, texts)
 
 
 def test_a_fixed_batch_is_explained(here: Run, place: Path) -> None:
@@ -117,7 +113,7 @@ def test_a_fixed_batch_is_explained(here: Run, place: Path) -> None:
     assert "dynamic batch dimension, dynamic_shapes=" in outcome.error
     save_program(place / "silent.pt2", None)
     other = here("compute", "real", "fake", "--extractor", "silent.pt2", "--input-size", 25, "--quiet")
-    assert other.error.endswith("--input-size, or its fidtool.json, must state the size with which it was exported")
+    assert other.error.endswith("set input_size to the size with which it was exported")
 
 
 def test_programs_exported_in_training_mode_are_refused(here: Run, place: Path) -> None:
@@ -164,9 +160,7 @@ def test_a_factory_in_a_module(here: Run, place: Path, monkeypatch: pytest.Monke
     ],
 )
 def test_invalid_factories_are_refused(here: Run, place: Path, spec: str, texts: list[str]) -> None:
-    outcome = here("compute", "real", "fake", "--extractor", spec, "--quiet")
-    assert (outcome.status, outcome.stdout) == (2, "")
-    assert [text for text in texts if text not in outcome.error] == [], outcome.error
+    refused_extractor(here, spec, None, texts)
 
 
 def test_feature_step_is_part_of_the_definition(here: Run, place: Path) -> None:

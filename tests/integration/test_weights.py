@@ -13,6 +13,7 @@ from torchvision.models.inception import Inception3
 from fidtool.errors import InputError
 from fidtool.features.models import inception_weights as weights
 from support.command_line import Outcome, Run
+from support.http_store import kept
 from support.offline import ORIGINAL, needs_weights
 from support.pictures import make_pictures
 from support.processes import PATIENCE
@@ -20,11 +21,6 @@ from support.ranks import RankServer
 
 pytestmark = needs_weights
 CONVERTED = "inception-2015-12-05.pt"
-
-
-def kept(cache: Path) -> list[str]:
-    """Return the names of the files in the cache, including temporary ones."""
-    return sorted(path.name for path in cache.rglob("*") if path.is_file())
 
 
 def refuse(line: str) -> None:

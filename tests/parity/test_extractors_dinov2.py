@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +15,8 @@ from torch import nn
 
 import fidtool
 from support.command_line import Run
-from support.published_networks import batches, built, distance, features, make_sets
+from support.http_store import http_store
+from support.published_networks import batches, built, distance, features, make_sets, refused_extractor
 
 pytest.importorskip("timm", reason="needs timm, of the extra 'timm'")
 
@@ -185,11 +183,8 @@ def server(
     vits14: tuple[Path, Tensors], tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch-home"))
-    quiet = type("Quiet", (SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
-    http = ThreadingHTTPServer(("127.0.0.1", 0), partial(quiet, directory=str(vits14[0].parent)))
-    threading.Thread(target=http.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{http.server_port}/{vits14[0].name}"
-    http.shutdown()
+    with http_store(vits14[0].parent) as store:
+        yield f"{store.url}{vits14[0].name}"
 
 
 def test_download(
@@ -218,7 +213,4 @@ def test_download(
 )
 def test_mistakes_are_reported(here: Run, place: Path, spec: str, weights: str | None, texts: list[str]) -> None:
     torch.save(published_file(32, 1), place / "small.pth")
-    extra = () if weights is None else ("--weights", weights)
-    outcome = here("compute", "real", "fake", "--extractor", spec, *extra, "--quiet")
-    assert (outcome.status, outcome.stdout) == (2, "")
-    assert [text for text in texts if text not in outcome.error] == [], outcome.error
+    refused_extractor(here, spec, weights, texts)

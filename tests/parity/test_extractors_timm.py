@@ -14,7 +14,7 @@ from timm.data import create_transform, resolve_model_data_config
 from fidtool.features.models import published
 from fidtool.features.models.families import NetworkChoice
 from support.command_line import Run
-from support.published_networks import distance, features, make_sets, randomised
+from support.published_networks import distance, features, make_sets, randomised, refused_extractor
 
 timm = pytest.importorskip("timm", reason="needs timm, of the extra 'timm'")
 
@@ -78,24 +78,7 @@ def test_mistakes_are_reported(here: Run, place: Path, spec: str, weights: str |
     """timm itself would silently load a part of one of these files."""
     torch.save(timm.create_model("test_resnet", pretrained=False).state_dict(), place / "other.pth")
     (place / "text.pth").write_text("no weights")
-    extra = () if weights is None else ("--weights", weights)
-    outcome = here("compute", "real", "fake", "--extractor", spec, *extra, "--quiet")
-    assert (outcome.status, outcome.stdout) == (2, "")
-    assert [text for text in texts if text not in outcome.error] == [], outcome.error
-
-
-def test_a_failed_download(here: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def offline(*_: object, **settings: object) -> Any:
-        if settings["pretrained"]:
-            raise OSError("no route to huggingface.co")
-        return made(*_, **settings)
-
-    made = timm.create_model
-    monkeypatch.setattr(timm, "create_model", offline)
-    outcome = here("compute", "real", "fake", "--extractor", "timm:test_vit", "--quiet")
-    assert outcome.status == 2
-    for text in ("timm:test_vit", "no route to huggingface.co", "Three ways", "--weights FILE", "HF_HOME"):
-        assert text in outcome.error
+    refused_extractor(here, spec, weights, texts)
 
 
 def test_an_unsupported_transform_is_refused(place: Path) -> None:

@@ -19,6 +19,7 @@ from fidtool.features.device import device_of
 from fidtool.features.extractor import Extractor
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.torch_state import repeatable
+from support.command_line import Run
 from support.pictures import make_pictures
 
 SIDES = (48, 60, 75)
@@ -80,3 +81,11 @@ def make_place(environment: dict[str, str], tmp_path: Path, resnet: nn.Module) -
     make_sets(tmp_path)
     torch.save(resnet.state_dict(), tmp_path / "resnet18.pth")
     return tmp_path
+
+
+def refused_extractor(here: Run, spec: str, weights: str | None, texts: list[str], *flags: object) -> None:
+    """Check that ``compute`` refuses an extractor with one error that has all of ``texts``."""
+    extra = () if weights is None else ("--weights", weights)
+    outcome = here("compute", "real", "fake", "--extractor", spec, *extra, *flags, "--quiet")
+    assert (outcome.status, outcome.stdout) == (2, "")
+    assert [text for text in texts if text not in outcome.error] == [], outcome.error

@@ -20,25 +20,20 @@ class ModelFamily(NamedTuple):
     """
 
     usage: str
+    example: str
     default: str = ""
     pattern: str = r"[\w.-]+"
 
 
 MODEL_FAMILIES = {
-    "torchvision": ModelFamily("torchvision:NAME[:node]", pattern=r"\w+(:[\w.]+)?"),
-    "timm": ModelFamily("timm:NAME"),
-    "dinov2": ModelFamily("dinov2[:ARCH]", "vitl14"),
+    "torchvision": ModelFamily("torchvision:NAME[:node]", "torchvision:resnet50", pattern=r"\w+(:[\w.]+)?"),
+    "timm": ModelFamily("timm:NAME", "timm:resnet50"),
+    "dinov2": ModelFamily("dinov2[:ARCH]", "dinov2:vitb14", "vitl14"),
     # OpenAI's weights were trained with the fast GELU, which open_clip builds under this name.
-    "clip": ModelFamily("clip[:MODEL]", "ViT-L-14-336-quickgelu"),
+    "clip": ModelFamily("clip[:MODEL]", "clip:ViT-B-32", "ViT-L-14-336-quickgelu"),
 }
 """The families, by the part of ``--extractor`` before the colon. To add one, add a line here and a module of that name
 to this package with the functions ``fetch`` and ``build``, see `fidtool.features.models.published.PublishedModels`."""
-_EXAMPLES = {
-    "torchvision": "torchvision:resnet50",
-    "timm": "timm:resnet50",
-    "dinov2": "dinov2:vitb14",
-    "clip": "clip:ViT-B-32",
-}
 DINOV2_MODELS = ("vits14", "vitb14", "vitl14", "vitg14")
 NAMED_EXTRACTORS = ", ".join(["inception", *(family.usage for family in MODEL_FAMILIES.values())])
 """Values of ``--extractor`` that are neither files nor code, for the help and for messages."""
@@ -118,8 +113,8 @@ def check_extractor(choice: NetworkChoice) -> None:
     kind, colon, model = extractor.partition(":")
     if kind in MODEL_FAMILIES:
         if not model and (colon or not MODEL_FAMILIES[kind].default):
-            problem = f"{choice.option('extractor', extractor)} needs the name of a model, as in {_EXAMPLES[kind]}"
-            raise InputError(problem, setting=setting)
+            problem = f"{choice.option('extractor', extractor)} needs the name of a model, as in"
+            raise InputError(f"{problem} {MODEL_FAMILIES[kind].example}", setting=setting)
         return
     if extractor == "inception" or is_program(extractor) or is_code_spec(extractor):
         return

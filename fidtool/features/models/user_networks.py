@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -140,9 +139,9 @@ def _torchscript(choice: NetworkChoice) -> tuple[nn.Module, str | bytes]:
 class _Exported(nn.Module):
     """An exported program, whose training or evaluation mode is fixed."""
 
-    def __init__(self, program: nn.Module, choice: NetworkChoice) -> None:
+    def __init__(self, program: nn.Module) -> None:
         super().__init__()
-        self.program, self._choice = program, choice
+        self.program = program
 
     def train(self, mode: bool = True) -> _Exported:
         return self
@@ -155,15 +154,10 @@ class _Exported(nn.Module):
         except (AssertionError, RuntimeError) as error:
             if "Guard failed" not in str(error) and "Expected input" not in str(error):
                 raise
-            named = re.search(r"(?:size\(\)|shape)\[([0-3])\]", str(error))
-            problem = f"the program does not accept a batch of shape {tuple(x.shape)} ({in_short(error)}):"
-            if named is None or int(named[1]) < 2:
-                dynamic = "dynamic_shapes=({0: torch.export.Dim('n')},)"
-                raise RunError(problem, f"export it with a dynamic batch dimension, {dynamic}") from error
-            setting = self._choice.named("input_size")
-            either = f"{self._choice.option('input_size')}, or its fidtool.json," if setting else "its fidtool.json"
             raise RunError(
-                problem, f"{either} must state the size with which it was exported", setting=setting or None
+                f"the program does not accept a batch of shape {tuple(x.shape)} ({in_short(error)}):",
+                "export it with a dynamic batch dimension, dynamic_shapes=({0: torch.export.Dim('n')},)",
+                "set input_size to the size with which it was exported",
             ) from error
         return output[:1] if alone and isinstance(output, torch.Tensor) else output
 
@@ -176,4 +170,4 @@ def _exported(choice: NetworkChoice) -> tuple[nn.Module, str | bytes]:
             module = torch.export.load(path, extra_files=extra).module()
     except Exception as error:  # of many types
         raise InputError(f"{path} is not a program written by torch.export.save ({in_short(error)})") from None
-    return _Exported(module, choice), extra[_EXTRA]
+    return _Exported(module), extra[_EXTRA]

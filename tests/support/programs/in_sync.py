@@ -86,28 +86,23 @@ def check_differences(rank: int) -> None:
 
 def check_odd_tensors(rank: int) -> None:
     """Check tensors that cannot be subtracted directly: every rank still gets a message, immediately."""
-    sparse = nn.Module()
-    sparse.register_buffer("table", torch.eye(3).mul(1 + rank).to_sparse())
-    small = nn.Module()
-    small.register_buffer("table", torch.ones(3).mul(1 + rank).to(torch.float8_e4m3fn))
-    imaginary = nn.Module()
-    imaginary.register_buffer("table", torch.complex(torch.ones(2), torch.full((2,), float(rank))))
-    whole = nn.Module()
-    whole.register_buffer("table", torch.tensor([2**60 + (rank == 1)]))
-    endless = nn.Module()
-    endless.register_buffer("table", torch.tensor([float("inf"), 1.0 + (rank == 1)]))
-    quantized = nn.Module()
-    quantized.register_buffer("table", torch.quantize_per_tensor(torch.ones(2) * rank, 0.1, 0, torch.quint8))
-    nowhere = nn.Linear(2, 2, device="meta" if rank == 1 else "cpu")
-    zero = nn.Module()
-    zero.register_buffer("table", torch.tensor([-0.0 if rank == 1 else 0.0]))
-    modules = [sparse, small, imaginary, whole, endless, quantized, zero]
-    for module, delta in zip(modules, ("1", "1", "1", "1", "1", "1", "the sign of a zero"), strict=True):
+    tables = {
+        torch.eye(3).mul(1 + rank).to_sparse(): "1",
+        torch.complex(torch.ones(2), torch.full((2,), float(rank))): "1",
+        torch.tensor([2**60 + (rank == 1)]): "1",
+        torch.tensor([float("inf"), 1.0 + (rank == 1)]): "1",
+        torch.quantize_per_tensor(torch.ones(2) * rank, 0.1, 0, torch.quint8): "1",
+        torch.tensor([-0.0 if rank == 1 else 0.0]): "the sign of a zero",
+    }
+    for table, delta in tables.items():
+        module = nn.Module()
+        module.register_buffer("table", table)
         refused(OutOfSyncError, lambda: assert_in_sync(module), "table differs", f"by {delta} on rank 1")  # noqa: B023
+    nowhere = nn.Linear(2, 2, device="meta" if rank == 1 else "cpu")
     refused(OutOfSyncError, lambda: assert_in_sync(nowhere), "weight differs", "by an amount that cannot be computed")
     refused(OutOfSyncError, lambda: assert_in_sync(nn.LazyLinear(2) if rank else nn.Linear(3, 2)), "not initialized")
-    for module in (nn.LazyLinear(2), nn.Linear(2, 2, device="meta"), nn.Identity()):
-        assert_in_sync(module)
+    for same in (nn.LazyLinear(2), nn.Linear(2, 2, device="meta"), nn.Identity()):
+        assert_in_sync(same)
 
 
 def check_lost(rank: int) -> None:

@@ -16,6 +16,7 @@ import torch
 from common import metric_of, network, pictures, say, statistics_of
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.utilities import rank_zero_only
+from lightning_training import QUIET
 
 from fidtool.training import AbsentRanksError, FIDCallback
 
@@ -73,20 +74,11 @@ def main(library: str, case: str) -> None:
     callbacks: list[Any] = [EarlyStopping("fid", patience=0, strict=False)] if case == "early-stopping" else []
     if library == "callback":
         reference = statistics_of(pictures(40, 1))
-        settings: dict[str, Any] = {"num_samples": 40, "batch_size": 8, "feature": network(), "sync_timeout": 900.0}
-        callbacks.append(FIDCallback("generate", reference, **settings))
-    trainer = pl.Trainer(
-        max_epochs=3,
-        accelerator="cpu",
-        devices=2,
-        strategy="ddp",
-        callbacks=callbacks,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-    )
+        callbacks.append(
+            FIDCallback("generate", reference, num_samples=40, batch_size=8, feature=network(), sync_timeout=900.0)
+        )
+    settings = {"enable_checkpointing": False, "num_sanity_val_steps": 0, **QUIET}
+    trainer = pl.Trainer(max_epochs=3, devices=2, strategy="ddp", callbacks=callbacks, **settings)
     data = torch.utils.data.DataLoader(torch.ones(8, 4), batch_size=2)
     trainer.fit(Model(library, case), data, data)
     value = trainer.callback_metrics.get("fid")

@@ -18,6 +18,12 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from fidtool.training import FIDCallback
 
 SIZE = int(os.environ.get("WORLD_SIZE", "1"))
+QUIET: dict[str, Any] = {
+    "accelerator": "cpu",
+    "logger": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+}
 
 
 class Model(pl.LightningModule):
@@ -87,16 +93,8 @@ def run(folder: str, case: str, every: int, epochs: int, validation: bool, resum
         callbacks = [ModelCheckpoint(folder)]
     if case == "stop":
         callbacks.insert(0, EarlyStopping("fid", patience=1))
-    trainer = pl.Trainer(
-        max_epochs=epochs,
-        accelerator="cpu",
-        devices=SIZE,
-        strategy="ddp" if SIZE > 1 else "auto",
-        callbacks=callbacks,
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
+    strategy = "ddp" if SIZE > 1 else "auto"
+    trainer = pl.Trainer(max_epochs=epochs, devices=SIZE, strategy=strategy, callbacks=callbacks, **QUIET)
     data = torch.utils.data.DataLoader(torch.ones(8, 4), batch_size=2)
     model = Model(fail=case == "fail")
     trainer.fit(model, data, data if validation else None, ckpt_path=resume)

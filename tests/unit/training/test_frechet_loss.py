@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -101,13 +100,9 @@ def graded(rows: int, columns: int, decades: float) -> torch.Tensor:
 
 DEGENERATE = {
     "well-conditioned": gaussian(1, 40, 100),
-    "tall": gaussian(1, 100, 40),
     "centred": gaussian(1, 40, 100) - gaussian(1, 40, 100).mean(0),
-    "duplicates": gaussian(1, 20, 100).repeat(3, 1),
     "centred duplicates": (gaussian(1, 20, 100) - gaussian(1, 20, 100).mean(0)).repeat(3, 1),
     "a copy with noise": torch.cat([gaussian(1, 20, 100), gaussian(1, 20, 100) + 1e-9 * gaussian(2, 20, 100)]),
-    "low rank": gaussian(1, 40, 3) @ gaussian(2, 3, 100),
-    "six decades": graded(40, 100, 6),
     "nine decades": graded(100, 60, 9),
     "one decade, three times": graded(40, 100, 1) @ torch.diag(torch.logspace(0, -5, 100, dtype=torch.float64)),
     "one row": gaussian(1, 1, 100),
@@ -184,19 +179,6 @@ def test_projection_maps_both_sides() -> None:
     assert torch.autograd.gradcheck(of_weights, weights)
 
 
-def test_the_queue_ignores_a_batch_that_is_not_finite() -> None:
-    loss = FrechetLoss(statistics(gaussian(9, 50, 3)), queue=8)
-    loss(gaussian(1, 6, 3))
-    before = loss.queue.clone()
-    bad = gaussian(2, 6, 3)
-    bad[3, 1] = float("nan")
-    assert torch.isnan(loss(bad))
-    assert int(loss.queued) == 6
-    torch.testing.assert_close(loss.queue, before, rtol=0, atol=0)
-    assert torch.isfinite(loss(gaussian(3, 6, 3)))
-    assert int(loss.queued) == 8
-
-
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
@@ -221,10 +203,3 @@ def test_wrong_features_and_files(tmp_path: Path) -> None:
         FrechetLoss(tmp_path / "none.npz")
     fidtool.write_statistics(tmp_path / "real.npz", statistics(gaussian(1, 9, 3)))
     assert float(FrechetLoss(tmp_path / "real.npz")(gaussian(2, 5, 3))) == float(loss(gaussian(2, 5, 3)))
-
-
-def test_a_single_process_gets_no_advice_to_wrap() -> None:
-    loss = FrechetLoss(statistics(gaussian(1, 9, 3)), projection=nn.Linear(3, 2))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        loss(gaussian(2, 5, 3)).backward()

@@ -67,8 +67,10 @@ def test_a_state_of_another_network_is_refused(golden: Golden) -> None:
 
     metric = FrechetInceptionDistance("network.py:network", protocol="tensorflow")
     said = {}
+    metric.update(torch.zeros(2, 3, 8, 8, dtype=torch.uint8), real=True)
     with pytest.raises(fidtool.InputError) as error:
         metric.load_state_dict(old_state())
+    assert int(metric.state_dict()["real_count"]) == 2, "unchanged"
     said["another protocol"] = str(error.value)
     with pytest.raises(fidtool.InputError) as error:
         metric.load_state_dict({name: each for name, each in old_state().items() if name != "definition"})

@@ -19,15 +19,12 @@ from support.tiny_network import network
 @pytest.mark.parametrize(
     ("images", "normalize", "text"),
     [
-        (torch.zeros(2, 3, 8, 8), False, "must be uint8, not float32; pass normalize=True"),
-        (torch.zeros(2, 3, 8, 8, dtype=torch.int64), False, "must be uint8, not int64; values must be 0..255"),
         (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), True, "floats in 0..1, not torch.uint8"),
         (torch.full((2, 3, 8, 8), 255.0), True, r"in 255\.\.255: images / 255 rescales from 0\.\.255"),
         (torch.full((2, 3, 8, 8), float("nan")), True, "some are NaN"),
         (torch.zeros(2, 3, 8, 8) - 0.5, True, r"in -0\.5\.\.-0\.5: \(images \+ 1\) / 2"),
         (torch.zeros(2, 3, 8, 8) + 1.5, True, r"images.clamp\(0, 1\)"),
         (torch.zeros(2, 1, 8, 8, dtype=torch.uint8), False, "grayscale images with images.expand"),
-        (torch.zeros(3, 8, 8, dtype=torch.uint8), False, r"shape \(n, 3, height, width\), not \(3, 8, 8\)"),
         (np.zeros((2, 3, 8, 8), np.uint8), False, "must be a torch.Tensor, not ndarray"),
         (torch.zeros(2, 3, 8, 8, dtype=torch.uint8, device="meta"), False, "are on meta and the metric is on cpu"),
     ],

@@ -119,23 +119,6 @@ def test_half_precision_images_are_converted_exactly(dtype: torch.dtype) -> None
     assert metric.compute() == wanted.compute()
 
 
-def test_checkpoints_of_another_protocol_are_refused(metric: FrechetInceptionDistance) -> None:
-    fill(metric)
-    state = metric.state_dict()
-    value = metric.compute()
-    coarse = fidtool.Network(network().module, input_size=32, feature_step=20)
-    for other in (FrechetInceptionDistance(network(), protocol="tensorflow"), FrechetInceptionDistance(coarse)):
-        fill(other, 5)
-        kept = other.compute()
-        with pytest.raises(fidtool.InputError, match=r"the checkpoint and the metric use different.*(resize|step)"):
-            other.load_state_dict(state)
-        assert other.compute() == kept, "unchanged"
-    for name in ("definition", "share"):
-        with pytest.raises(fidtool.InputError, match="has no valid definition of its features"):
-            metric.load_state_dict({key: entry for key, entry in state.items() if key != name})
-    assert metric.compute() == value
-
-
 def test_lost_real_images_remain_an_error_while_the_others_are_retained(monkeypatch: pytest.MonkeyPatch) -> None:
     metric = FrechetInceptionDistance(network(), reset_real_features=False)
     fill(metric)
@@ -279,21 +262,10 @@ def test_collectives_of_a_program_that_forgot_its_process_group(call: object, mo
 
 
 def test_real_images_that_a_reset_removed_are_explained(metric: FrechetInceptionDistance) -> None:
-    with pytest.raises(fidtool.InputError) as unseen:
-        metric.compute()
-    assert "reset" not in str(unseen.value)
     fill(metric)
     metric.reset()
     metric.update(pictures(20, 2), real=False)
-    remedy = (
-        "there are 0: add them .* reset.. removes the real images: create the metric with reset_real_features=False"
-    )
-    with pytest.raises(fidtool.InputError, match=remedy):
+    with pytest.raises(fidtool.InputError, match=r"there are 0: add them .* with reset_real_features=False"):
         metric.compute()
     metric.update(pictures(20, 1), real=True)
     assert float(metric.compute()) > 0
-    metric.reset_real_features = False
-    metric.reset()
-    with pytest.raises(fidtool.InputError) as no_fakes:
-        metric.compute()
-    assert "reset" not in str(no_fakes.value)

@@ -85,16 +85,3 @@ def test_weights_are_verified(golden: Golden, here: Run, place: Path, monkeypatc
         "damaged": shown(here("weights", "--verify", "--weights", "wrong.pth"), place),
     }
     golden("results/verified", found)
-
-
-def test_converted_weights_are_verified(here: Run, place: Path, converted_weights: tuple[bytes, str]) -> None:
-    kept = place / "other" / "weights" / "inception-2015-12-05.pt"
-    kept.parent.mkdir(parents=True)
-    kept.write_bytes(converted_weights[0])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FIDTOOL_CACHE", str(place / "other"))
-        lines = here("weights", "--verify").stdout.splitlines()
-    assert lines[1:3] == [
-        f"used          cache             {kept}",
-        f"{'':32}converted weights, tensors' SHA-256 {converted_weights[1]}",
-    ]

@@ -320,7 +320,7 @@ class FrechetInceptionDistance(Base):
         except Exception as error:  # any error, such as out of memory, must be reported to the other ranks
             failure = error
         failed = "" if failure is None else str(as_fidtool_error(failure))
-        payload = {**self._sums.settings(), "failed": failed, "lost": self._sums.lost}
+        payload = {**self._sums.settings(), "failed": failed, "lost": bool(self._sums.lost)}
         payloads = ranks.exchange(purpose, payload, self.sync_timeout, _REMEDY)
         if failure is not None:
             raise failure

@@ -210,7 +210,7 @@ class MetricSums:
     def __init__(self, features: SharedExtractor, fixed: PathLike | Statistics | None, batch_size: int | None) -> None:
         self._features = features
         self._sides = {side: ImageSums(features, side, batch_size) for side in _SIDES}
-        self._lost: set[str] = set()
+        self.lost: set[str] = set()  # the sides whose images were lost when a checkpoint was loaded
         self._fixed: Statistics | None = None
         self.fixed_name = ""
         if fixed is not None:
@@ -225,11 +225,6 @@ class MetricSums:
         if theirs is not None:
             _check_same_protocol(theirs, mine, name, "the statistics")
 
-    @property
-    def lost(self) -> bool:
-        """Whether images of the run were lost when a checkpoint was loaded."""
-        return bool(self._lost)
-
     def add(self, pixels: torch.Tensor, real: bool) -> None:
         self._sides["real" if real else "fake"].add(pixels)
 
@@ -241,7 +236,7 @@ class MetricSums:
         """Discards the generated images, and also the real ones if ``real``."""
         for side in _SIDES if real else ("fake",):
             self._sides[side].clear()
-            self._lost.discard(side)
+            self.lost.discard(side)
 
     def to(self, device: torch.device) -> None:
         for sums in self._sides.values():
@@ -320,7 +315,7 @@ class MetricSums:
                 return ""  # the first rank restores them
         elif (was, of) != (group_rank, size):
             sides = ("fake",) if self._fixed is not None else tuple(_SIDES)
-            self._lost = {side for side in sides if f"{side}_count" in state}
+            self.lost = {side for side in sides if f"{side}_count" in state}
             return (
                 f"rank {group_rank} of {size} loaded the state of rank {was} of {of}, whose images belong to another "
                 "rank and were not restored: save the metric within `with metric.sync_context():`, or save the state "

@@ -175,7 +175,6 @@ def check_groups(rank: int) -> None:
 
 
 def main() -> None:
-    """Run all checks."""
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     for check in (

@@ -69,7 +69,6 @@ def main(case: str, folder: str) -> None:
 
 
 def run(folder: str, case: str, every: int, epochs: int, validation: bool, resume: str | None) -> pl.Trainer:
-    """Run one training."""
     fid = FIDCallback(
         "generate",
         statistics_of(pictures(40, 1)),

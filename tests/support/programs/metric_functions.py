@@ -34,7 +34,6 @@ def hexadecimal(value: object) -> str:
 
 
 def measure(world: World, real: Features, fake: Features) -> None:
-    """Compute all metrics of two sets."""
     for ties in ("strict", "inclusive"):
         say(f"{world.rank} prdc {ties}: {hexadecimal(prdc(real, fake, world, ties=ties, feature_step=18))}")  # type: ignore[arg-type]
     say(f"{world.rank} kid: {hexadecimal(kid(real, fake, world, subset_size=150, subsets=7, feature_step=18))}")

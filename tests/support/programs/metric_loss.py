@@ -39,7 +39,6 @@ class Spread(torchmetrics.Metric):
 
 
 def main(library: str, sizes: str) -> None:
-    """Run one backward pass on every rank."""
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     counts = [int(size) for size in sizes.split(",")]

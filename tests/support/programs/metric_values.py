@@ -228,7 +228,6 @@ def seeds() -> None:
 
 
 def main(*checks: str) -> None:
-    """Run the requested checks."""
     if SIZE > 1:
         dist.init_process_group("gloo")
     for check in checks:

@@ -19,13 +19,11 @@ from fidtool.training import AbsentRanksError
 
 
 def train(model: DistributedDataParallel) -> None:
-    """Run the steps that follow an evaluation."""
     for _ in range(3):
         model(torch.ones(2, 4)).sum().backward()
 
 
 def main(library: str, case: str) -> None:
-    """Train, evaluate and train again."""
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     model = DistributedDataParallel(torch.nn.Linear(4, 4))

@@ -70,13 +70,7 @@ def find_copies(records: RecordArray) -> tuple[Groups, Groups | None]:
 
 
 def find_shared_copies(real: RecordArray, fake: RecordArray) -> NDArray[np.int64]:
-    """Finds the images of ``fake`` that are pixel-identical to an image of ``real``.
-
-    Images of a single colour are excluded: they do not show that real images were copied.
-
-    Returns:
-        int64 array of shape (pairs, 2): index in ``fake``, index in ``real``.
-    """
+    """Images of ``fake`` identical to one of ``real``, except plain ones: int64 of shape (pairs, 2), fake first."""
     order = np.argsort(real["digest"], kind="stable")
     digests = real["digest"][order]
     positions = np.searchsorted(digests, fake["digest"])
@@ -86,7 +80,6 @@ def find_shared_copies(real: RecordArray, fake: RecordArray) -> NDArray[np.int64
 
 
 def _firsts(values: NDArray[np.generic]) -> Groups:
-    """Returns, for each value, the index of the first value equal to it."""
     _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
     result: Groups = first[inverse.reshape(-1)].astype(np.int64)
     return result
@@ -167,7 +160,6 @@ def _are_near(thumbs: NDArray[np.uint8], tolerance: NDArray[np.float64], pairs: 
 
 
 def _joined(count: int, pairs: NDArray[np.int64]) -> Groups:
-    """Returns, for each of ``count`` points, the index of the first point it is connected to by ``pairs``."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 

@@ -45,12 +45,7 @@ that many near duplicates."""
 
 @dataclass(frozen=True)
 class SetInspection:
-    """Diagnosis of a set of images.
-
-    Attributes:
-        findings: faulty images, and images that were ignored.
-        passed_over: what the source holds besides its images; None if unknown.
-    """
+    """Diagnosis of a set of images."""
 
     path: str
     pictures: ImageRecords
@@ -87,11 +82,7 @@ class SetInspection:
 
 
 def inspect_set(path: str, images: ImageRecords | None, passed_over: PassedOver | None = None) -> SetInspection | None:
-    """Diagnoses a set of images.
-
-    Args:
-        passed_over: what the source holds besides its images; None if unknown.
-    """
+    """Diagnoses a set of images."""
     if images is None:
         return None
     findings = set_findings(images)
@@ -99,7 +90,6 @@ def inspect_set(path: str, images: ImageRecords | None, passed_over: PassedOver 
 
 
 def _warnings(where: str, findings: list[Finding]) -> list[str]:
-    """Turns findings into warnings, except minor ones."""
     serious = [finding for finding in findings if finding.severity != "low"]
     return [f"{where}: {finding.message}" for finding in serious]
 
@@ -140,11 +130,7 @@ class Diagnosis:
 
 
 def diagnosis_of(real: SetInspection | None, fake: SetInspection | None, gate: float | None) -> Diagnosis:
-    """Diagnoses a comparison.
-
-    Args:
-        gate: a larger share of duplicates in FAKE always gives a warning, even if REAL has as many; None for no gate.
-    """
+    """Diagnoses a comparison. A larger share of duplicates in FAKE than ``gate`` always gives a warning."""
     real_copies, fake_copies = (None if one is None else one.duplicates for one in (real, fake))
     if fake is real:
         fake = None
@@ -287,12 +273,7 @@ class Checkup:
 def health_of(
     inspection: SetInspection, unreadable: Sequence[BadFile], other: SetInspection | None, generated: bool
 ) -> Health:
-    """Describes a set of at least one image.
-
-    Args:
-        other: another set of the same kind of images; what both have in common is not a finding. None without one.
-        generated: whether the set is FAKE, so that random seeds may be the cause of duplicates.
-    """
+    """Describes a set of at least one image. What it has in common with ``other`` is not a finding."""
     images = inspection.pictures
     records = images.records
     sizes = np.char.add(np.char.add(records["width"].astype("U"), "x"), records["height"].astype("U"))

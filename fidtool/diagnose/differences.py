@@ -53,11 +53,7 @@ _QUALITY = 10
 
 
 def pair_findings(real: ImageRecords, fake: ImageRecords, own: Sequence[Finding]) -> list[Finding]:
-    """Returns findings about differences between FAKE's and REAL's images.
-
-    Args:
-        own: findings about FAKE alone; differences that follow from them are omitted.
-    """
+    """Returns the differences between FAKE and REAL, except those that follow from FAKE's ``own`` findings."""
     found = [
         *_sizes(real.records, fake.records),
         *_colours(real.records, fake.records),
@@ -219,7 +215,6 @@ def _values(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
 
 
 def _variety(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
-    """Yields a finding if FAKE's images are all similar, as those of a collapsed generator are."""
     if min(len(real), len(fake)) < _FEWEST:
         return
     varied, other = (_between_images(records) for records in (real, fake))
@@ -239,10 +234,7 @@ def _variety(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
 
 
 def _between_images(records: RecordArray) -> float:
-    """Returns by how many levels a set's images differ in the half of the thumbnail in which they differ most.
-
-    The other half may be a background or borders.
-    """
+    """Levels by which images differ, in the half of the thumbnail that varies most; the other may be a background."""
     variances = np.sort(records["thumb"][:, :BRIGHTNESS].var(axis=0))
     return float(np.sqrt(variances[BRIGHTNESS // 2 :].mean()))
 

@@ -36,12 +36,7 @@ the same ones, but some may not be recognised."""
 
 @dataclass(frozen=True)
 class SameSeed:
-    """The pattern of a set whose processes sampled with the same seed.
-
-    Attributes:
-        multiplicity: how often most of the repeated images occur: the number of processes.
-        stride: number of files from one duplicate to the next, in natural order of the names.
-    """
+    """How often most repeated images occur, and the distance from one to the next in natural order of the names."""
 
     multiplicity: int
     stride: int
@@ -86,11 +81,7 @@ class Duplicates:
 
 @dataclass(frozen=True)
 class SharedCopies:
-    """Images of FAKE that are pixel-identical to an image of REAL.
-
-    Attributes:
-        count: number of such images in FAKE.
-    """
+    """Images of FAKE that are pixel-identical to an image of REAL."""
 
     count: int
     examples: tuple[tuple[str, str], ...]
@@ -171,17 +162,13 @@ def are_dependent(fake: Duplicates, real: Duplicates | None) -> bool:
 
 
 def _usual(real: Duplicates, images: int) -> float:
-    """Estimates the share of duplicates that this number of images of REAL's kind naturally has.
-
-    The more images, the more of them look alike: any two do with a probability of about share / images.
-    """
+    """Share of near duplicates that as many images of REAL's kind have: any two are alike at about share / images."""
     rate = real.near / real.images if real.near >= FEWEST_COPIES else 0.0
     near = 1.0 - math.exp(-rate * max(1.0, images / real.images))
     return real.exact / real.images + min(near, _MOST_BY_NATURE)
 
 
 def _threshold(usual: float) -> float:
-    """Returns the share of duplicates from which FAKE has unusually many, if ``usual`` is the natural share."""
     return min(_TIMES_REAL * usual, usual + _BEYOND_REAL)
 
 

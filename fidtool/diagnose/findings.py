@@ -110,10 +110,7 @@ def property_warnings() -> dict[str, str]:
 
 
 def property_findings(images: ImageRecords) -> list[Finding]:
-    """Returns the `property_warnings` about a set as findings.
-
-    They are not among `set_findings`, because a run that computes statistics gives these warnings anyway.
-    """
+    """Returns the `property_warnings` as findings; `set_findings` lacks them, as `fidtool stats` gives them anyway."""
     found = []
     for name, text in property_warnings().items():
         indices = np.flatnonzero(images.records["flags"] >> FLAGS[name] & 1)
@@ -173,7 +170,6 @@ def _values(images: ImageRecords) -> Iterator[Finding]:
 
 
 def _ranges(images: ImageRecords) -> Iterator[Finding]:
-    """Yields findings about values that were converted from the wrong range, or that use only a part of the range."""
     records, finding = images.records, partial(_finding, images)
     zeros, full = (records[name] / records["values"] for name in ("zeros", "full"))
     torn = (records["zeros"] - 3.0 * records["black"]) / records["values"] > _TORN
@@ -266,10 +262,7 @@ def usual_size(records: RecordArray) -> tuple[int, int] | None:
 
 
 def contrast(records: RecordArray) -> NDArray[np.float64]:
-    """Returns the standard deviation of each image's values, in grey levels: float64 array of shape (images,).
-
-    It is computed from the histograms, in steps of 16 levels.
-    """
+    """Standard deviation of each image's values in levels, in steps of 16: float64 array of shape (images,)."""
     shares = records["bins"] / records["values"][:, None]
     levels = 16.0 * np.arange(shares.shape[1])
     mean = shares @ levels

@@ -14,11 +14,7 @@ from fidtool.statistics.set_statistics import Statistics
 
 
 def set_warnings(sets: Mapping[str, Statistics], gaussians: Collection[str] = (FEATURES,)) -> list[str]:
-    """Returns warnings about sets, each by itself.
-
-    Args:
-        gaussians: layers whose mean and covariance are compared, as opposed to per-image features alone.
-    """
+    """Returns warnings about sets, each by itself; ``gaussians`` are the layers whose covariance is compared."""
     found = [
         f"{name} does not state its protocol: the result is only correct if it was made with the protocol of this run"
         for name, statistics in sets.items()
@@ -32,7 +28,6 @@ def set_warnings(sets: Mapping[str, Statistics], gaussians: Collection[str] = (F
 
 
 def _image_warnings(name: str, statistics: Statistics) -> list[str]:
-    """Returns warnings about the images of a set."""
     found = []
     count, traits = statistics.count, statistics.traits
     if count is not None and count > 1 and not statistics.sigma.any():
@@ -53,7 +48,6 @@ def _image_warnings(name: str, statistics: Statistics) -> list[str]:
 
 
 def _covariance_warnings(sets: Mapping[str, Statistics], gaussians: Collection[str]) -> list[str]:
-    """Returns warnings about sets with too few images for the covariance of the layer with the most dimensions."""
     largest, dims = FEATURES, 0
     for statistics in sets.values():
         for layer in gaussians:
@@ -73,7 +67,6 @@ def _covariance_warnings(sets: Mapping[str, Statistics], gaussians: Collection[s
 
 
 def _have_images(counts: Mapping[str, int]) -> str:
-    """Returns the start of a sentence about the numbers of images, such as ``a and b have only 5 images each``."""
     (first, number), *rest = counts.items()
     if not rest:
         return f"{first} has only {number} images"
@@ -85,11 +78,7 @@ def _have_images(counts: Mapping[str, int]) -> str:
 def pair_warnings(
     real_name: str, real: Statistics, fake_name: str, fake: Statistics, frechet: bool = True
 ) -> list[str]:
-    """Returns warnings about the comparison of two sets, in addition to the `set_warnings` of each.
-
-    Args:
-        frechet: whether a Fréchet distance is computed, whose bias depends on the numbers of images.
-    """
+    """Returns warnings about the comparison of two sets, in addition to the `set_warnings` of each."""
     found = []
     if frechet and real.count is not None and fake.count is not None:
         ratio = max(real.count, fake.count) / min(real.count, fake.count)
@@ -133,7 +122,6 @@ def pair_warnings(
 
 
 def _computed_differently(real: Mapping[str, Any], fake: Mapping[str, Any]) -> list[str]:
-    """Returns the settings that differ among those that change at least the last digits."""
     # Earlier versions did not store the kernels.
     keys = ["device", "precision", "torch", *(["kernels"] if "kernels" in real and "kernels" in fake else [])]
     return [key for key in keys if real.get(key) != fake.get(key)]

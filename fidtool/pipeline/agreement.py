@@ -32,13 +32,7 @@ Definitions = Mapping[str, Definition | None]
 
 
 def complete_settings(files: Mapping[str, Statistics], settings: Settings) -> tuple[Settings, str]:
-    """Completes the settings of a run that processes images from its statistics files.
-
-
-    Raises:
-        InputError: if the files' features have different dimensions or are of a custom network, whose code is not run
-            unless the user names it, or a metric cannot be computed with the completed settings.
-    """
+    """Completes the settings of a run with images from its statistics files. A custom network is never run."""
     _refuse_different_dims(files)
     taken = _of_inception(files, settings)
     if not taken and (definitions := _definitions(files)):
@@ -104,7 +98,6 @@ def _refuse_different_dims(files: Mapping[str, Statistics]) -> None:
 
 
 def _network_of(definitions: Mapping[str, Definition], settings: Settings) -> dict[str, Any]:
-    """The network of all files if it is not Inception, unless the user chose the network, dims or protocol."""
     path, definition = next(iter(definitions.items()))
     asked = settings.extractor is not None or settings.dims is not None or settings.protocol is not None
     if asked or definition.extractor == INCEPTION:
@@ -131,12 +124,7 @@ def agree(
     measured: Mapping[str, Definition] | None,
     beside: Collection[str] = (),
 ) -> tuple[dict[str, Definition | None], list[str]]:
-    """Checks statistics files against the run's networks and against each other, before any image is read.
-
-    Args:
-        measured: definitions of the features of the sets with images, by layer; None if there are no such sets.
-        beside: paths of the files whose own images give what their statistics lack.
-    """
+    """Checks statistics files against the run's networks and against each other, before any image is read."""
     definitions: dict[str, Definition | None] = {}
     warnings: list[str] = []
     for layer in dict.fromkeys(layer for each in needs.values() for layer in each.layers):
@@ -198,7 +186,6 @@ def require_layer(path: str, statistics: Statistics, layer: str, title: str, nee
 
 
 def _unusual_networks(settings: Settings, definitions: Definitions) -> list[str]:
-    """One warning per metric that does not use its authors' network."""
     found = []
     for metric in in_order(settings.chosen):
         definition = definitions.get(settings.layer_of(metric))
@@ -213,12 +200,6 @@ def _unusual_networks(settings: Settings, definitions: Definitions) -> list[str]
 def _common_definition(
     files: Mapping[str, LayerStatistics], measured: Definition | None, settings: Settings, wanted_dims: int | None
 ) -> tuple[Definition | None, list[str]]:
-    """The common definition of one layer, None if no file has one; and the mismatches that are permitted.
-
-    Args:
-        measured: the definition of the sets with images; None if there are no such sets.
-        wanted_dims: the requested number of dimensions of this layer; None if there is no request.
-    """
     reference, reference_name = measured, "this run"
     mismatches: list[FidtoolError] = []
     dims = wanted_dims if measured is None else measured.dims
@@ -246,7 +227,6 @@ def _common_definition(
 
 
 def _against_request(path: str, definition: Definition, settings: Settings) -> list[FidtoolError]:
-    """Checks a file's definition against ``protocol`` and ``extractor="inception"`` in a run without images."""
     if settings.extractor == "inception" and not definition.standard:
         named = option("extractor")
         problem = f"{path} has features of {definition.network}, not of Inception, which {named} requests:"
@@ -263,7 +243,6 @@ def _against_request(path: str, definition: Definition, settings: Settings) -> l
 def _different_protocols(
     problem: str, definition: Definition, measured: Definition | None, files: Mapping[str, LayerStatistics]
 ) -> FidtoolError:
-    """The error for a file with a different protocol; it names that protocol if all files use it."""
     name = definition.protocol_name
     stated = {each.definition.protocol_name for each in files.values() if each.definition is not None}
     if measured is None or name in (None, measured.protocol_name) or stated != {name}:

@@ -37,11 +37,7 @@ def refuse_same(path: str, against: str | None, in_memory: bool = False) -> None
 
 
 def check(run: RunContext, path: str, against: str | None, strict: bool = False) -> Checkup:
-    """Inspects a set of images. A collective.
-
-    Args:
-        against: real images, or a statistics file written by fidtool; None inspects one set only.
-    """
+    """Inspects a set of images, alone or against real images or a file of their records. A collective."""
     paths = [path] if against is None else [path, against]
     sets = [_CheckedSet(run, name) for name in paths]
     for one in sets:
@@ -68,8 +64,6 @@ def _between(real: SetInspection, fake: SetInspection) -> list[Finding]:
 
 
 class _CheckedSet:
-    """One set, decoded by all ranks. All ranks create and use it in the same way."""
-
     def __init__(self, run: RunContext, path: str) -> None:
         self._run, self._world, self._settings, self._path = run, run.world, run.settings, path
         self.skipped: list[BadFile] = []
@@ -134,11 +128,7 @@ class _CheckedSet:
                     break
 
     def inspection(self) -> SetInspection:
-        """The inspection of the set, on rank zero. Call `read` first.
-
-        Raises:
-            InputError: if none of its files can be read.
-        """
+        """The inspection of the set, on rank zero. Call `read` first."""
         passed_over = None if self._images is None else self._images.source.passed_over
         found = inspect_set(self._path, self._known or self._records(), passed_over)
         assert found is not None

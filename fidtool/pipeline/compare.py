@@ -90,7 +90,6 @@ class Comparer:
         uncertainty: Uncertainty | None,
         influence: Influence | None,
     ) -> Comparison:
-        """The comparison with the metric values and everything else, on rank zero."""
         warnings = self._comparison_warnings(real, fake)
         warnings += () if diagnosis is None else diagnosis.lines
         if uncertainty is not None:
@@ -122,7 +121,6 @@ class Comparer:
         )
 
     def _comparison_warnings(self, real: MeasuredSet, fake: MeasuredSet) -> list[str]:
-        """The warnings about the sources and the statistics."""
         sets = {each.path: _statistics(each) for each in (real, fake)}
         layers = {layer: None for metric, layer in self._metrics if metric.frechet}
         return [
@@ -136,7 +134,6 @@ class Comparer:
     # --- metrics -----------------------------------------------------------------------------------------------------
 
     def _numbers(self, real: MeasuredSet, fake: MeasuredSet) -> dict[str, float]:
-        """The metric values by their plain names, see `fidtool.labels`."""
         numbers: dict[str, float] = {}
         for metric, layer in self._metrics:
             context = MetricContext(self._world, self._features[layer], self._classifier)
@@ -161,7 +158,6 @@ class Comparer:
         return self._world.on_rank_zero(lambda: _checked(metric, found))
 
     def _classifier(self) -> Weights:
-        """Inception's weights with the classifier, for statistics files with features. On rank zero."""
         known = None if self._measurer is None else self._measurer.networks.weights
         file = text_of(self._inputs.settings.weights)
         return known or load_weights(file, self._run.console.say, classifier=True)
@@ -169,7 +165,6 @@ class Comparer:
     def _diagnosis(
         self, real: MeasuredSet, fake: MeasuredSet
     ) -> tuple[Diagnosis | None, tuple[SetInspection | None, SetInspection | None]]:
-        """The diagnosis, None if it is disabled; and on rank zero the inspections of both sets. A collective."""
         settings = self._inputs.settings
         if not settings.diagnose:
             return None, (None, None)
@@ -189,7 +184,6 @@ class Comparer:
 
 
 def _statistics(measured: MeasuredSet) -> Statistics:
-    """The statistics of a set, on rank zero."""
     assert measured.statistics is not None
     return measured.statistics
 
@@ -203,7 +197,6 @@ def _feature_set(measured: MeasuredSet, layer: str, with_features: bool) -> Feat
 
 
 def _checked(metric: Metric, found: Mapping[str, float]) -> dict[str, float]:
-    """A metric's values, after checking that they are those that it declares."""
     required = {number.name for number in metric.numbers}
     names = required | {number.spread for number in metric.numbers if number.spread}
     returned = ", ".join(map(str, found)) if isinstance(found, Mapping) else f"{found!r}, which is not a dictionary"
@@ -225,7 +218,6 @@ def skipped_files(path: str, statistics: Statistics) -> tuple[SkippedFile, ...]:
 
 
 def _uncertainty_warnings(name: str, uncertainty: Uncertainty, title: str) -> list[str]:
-    """Warning that a distance has no error bars and why, with the distance by number of images."""
     if not uncertainty.withheld:
         return []
     points = ", ".join(f"{distance:.6g} for {images}" for images, distance in uncertainty.curve)

@@ -156,7 +156,6 @@ def _target_of(real: MeasuredSet) -> Gaussian:
 
 
 def _why_withheld(real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis | None) -> str:
-    """Why no interval can be given; empty if one can."""
     if fake.apart:
         return _APART
     images, dims = fake.features[FEATURES].shape
@@ -177,7 +176,6 @@ def _why_withheld(real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis | N
 
 
 def _nothing_to_find(real: MeasuredSet, fake: MeasuredSet, images: int) -> str:
-    """Why the images' effects cannot be computed; empty if they can."""
     if fake.path == real.path:
         return "this set is REAL itself"
     if fake.apart:
@@ -216,14 +214,12 @@ def _exhibit(
 
 
 def _random(measured: MeasuredSet) -> tuple[str, ...]:
-    """Some images of a set: the first ones, as their order is pseudo-random. None without image records."""
     pictures = _pictures(measured)
     shown = 0 if pictures is None else min(MOST_RANDOM, len(pictures))
     return tuple(_file(measured, image) for image in range(shown))
 
 
 def _neighbours(real: MeasuredSet, fake: MeasuredSet, device: torch.device) -> tuple[Neighbour, ...]:
-    """Some images of ``fake`` with their nearest real ones; none for REAL itself, or without features."""
     if FEATURES not in real.features or FEATURES not in fake.features or fake.path == real.path:
         return ()
     some = fake.features[FEATURES][:MOST_NEIGHBOURS]

@@ -33,16 +33,7 @@ _EXAMPLES = 3
 
 
 class Extraction:
-    """Feature extraction for one set. All ranks create and use it in the same way.
-
-    Args:
-        framing: how the images are cropped and resized, see `fidtool.images.framing.Crop`; None if they are not.
-        checkpoint: where finished work is saved; None saves nothing.
-
-    Attributes:
-        images, forward_passes: number of images and batches that the networks processed, over all ranks.
-        resumed: number of images whose results were in the checkpoint.
-    """
+    """Feature extraction for one set. All ranks create and use it in the same way. Counts are over all ranks."""
 
     def __init__(
         self,
@@ -68,12 +59,7 @@ class Extraction:
         self.images = self.forward_passes = self.resumed = 0
 
     def run(self, number: int, source: ImageSet, marks: NDArray[np.uint64]) -> PartialStatistics:
-        """Returns the statistics of the whole set, on every rank. A collective.
-
-        Args:
-            number: index of the set in the run, for the checkpoint.
-            source: the images in canonical order.
-        """
+        """Returns the whole set's statistics, on every rank; ``number`` is its index in the checkpoint. A collective."""
         batches = plan_batches(source, self._batch_size)
         statistics = self._resume(number, source, marks, list(map(len, batches)))
         done = self._world.broadcast(np.packbits(statistics.done))
@@ -118,7 +104,6 @@ class Extraction:
     def _resume(
         self, number: int, source: ImageSet, marks: NDArray[np.uint64], sizes: Sequence[int]
     ) -> PartialStatistics:
-        """Empty statistics, or on rank zero those of this set in the checkpoint."""
         with self._world.together():
             statistics = self._empty(marks, sizes)
             if self._checkpoint is not None and self._world.rank == 0:
@@ -196,7 +181,6 @@ class Extraction:
         )
 
     def _usable(self, decoded: Iterator[DecodedBatch], source: ImageSet | None = None) -> Iterator[DecodedBatch]:
-        """Yields the batches. Raises if a file cannot be read, or too many of a set of known length are skipped."""
         skipped: list[BadFile] = []
         while True:
             with self._run.clock.busy("decode"):

@@ -28,16 +28,7 @@ if TYPE_CHECKING:  # it imports torch; `require_exists` must refuse a missing pa
 
 
 class Inputs:
-    """REAL and the FAKEs, opened on rank zero; the other ranks know which have images. The constructor is a collective.
-
-    Attributes:
-        run: the run, its settings completed from the statistics files.
-        needs: what is needed of each set, by path.
-        taken: one sentence per completed setting, with the file that it is from, and per metric that ``all`` leaves
-            out; on rank zero.
-        adapted: warnings about settings that were adapted to the number of images; on rank zero.
-        streams: the iterables, by name.
-    """
+    """REAL and the FAKEs, opened on rank zero; the others know which have images. The constructor is a collective."""
 
     def __init__(self, run: RunContext, paths: Sequence[str], real: bool = True) -> None:
         self.run, self._real = run, real
@@ -102,7 +93,6 @@ class Inputs:
         return has_images, frozenset(self._beside), self.settings
 
     def _select(self, images: bool, fit: bool = True) -> None:
-        """Decides which metrics are computed, see `select`, and refuses sets that are too small for them."""
         reals, fakes = (self.paths[:1], self.paths[1:]) if self._real else ((), self.paths)
         found = select(
             self._completed if fit else self.settings,
@@ -117,7 +107,6 @@ class Inputs:
             check_counts(found.settings, self._counts, fakes)
 
     def _note(self, line: str) -> None:
-        """Says a line once, and records it."""
         if line not in self.taken:
             self.taken.append(line)
             self.run.console.say(line)
@@ -284,7 +273,6 @@ def _spelled_once(paths: Sequence[str], in_memory: Collection[str]) -> list[str]
 
 
 def _identity(path: str) -> str:
-    """A name that all spellings of a path or of a published reference have in common."""
     if not is_reference(path):
         return real_path(path)
     reference, array = named_reference(path)
@@ -308,7 +296,6 @@ def _idle_with_files(settings: Settings) -> list[str]:
 
 
 def _changed_settings(asked: NetworkChoice, usual: NetworkChoice) -> list[str]:
-    """The settings of ``asked`` that differ from ``usual``."""
     return [asked.named(name) for name in NETWORK_SETTINGS if getattr(asked, name) != getattr(usual, name)]
 
 

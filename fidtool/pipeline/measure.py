@@ -35,12 +35,7 @@ from fidtool.validation import text_of
 
 
 class Measurer:
-    """Computes the statistics of image sets on all ranks. The constructor is a collective.
-
-    Attributes:
-        arithmetic: everything besides the definitions that determines the features' bits.
-        warnings: warnings about the run as a whole.
-    """
+    """Computes the statistics of image sets on all ranks. The constructor is a collective."""
 
     def __init__(self, inputs: Inputs) -> None:
         self._inputs, self._run, self._world = inputs, inputs.run, inputs.run.world
@@ -90,7 +85,6 @@ class Measurer:
         }
 
     def _claim_checkpoint(self) -> tuple[str, str]:
-        """Claims the checkpoint folder for this run, on rank zero. Returns the names of the run and of this attempt."""
         assert self._checkpoint is not None
         settings, definitions, sets = self._run.settings, self.networks.definitions, []
         for path in self._inputs.indexable:
@@ -133,7 +127,6 @@ class Measurer:
         return measured
 
     def _measure_images(self, path: str) -> tuple[MeasuredSet, bool]:
-        """Runs the networks. Returns the statistics and whether they are now in the cache."""
         source, needs = self._inputs.images(path), self._inputs.needs[path]
         marks = self._world.on_rank_zero(lambda: self._marks(source))
         value_range = self._run.settings.floats
@@ -144,7 +137,6 @@ class Measurer:
         return self._concluded(images if source is None else source, partial, extraction, layers)
 
     def _measure_stream(self, path: str) -> MeasuredSet:
-        """The statistics of an iterable, which is read once."""
         settings, images, needs = self._run.settings, self._inputs.streams[path], self._inputs.needs[path]
         layers = self._layers(needs, needs.collected)
         framing = self._inputs.framing(path)
@@ -217,7 +209,6 @@ class Measurer:
         return source.marks(plan_batches(source, self._batch_size))
 
     def _from_cache(self, path: str) -> Statistics | None:
-        """The cached statistics of a set, preferably with the optional features; None if there are none."""
         source, needs = self._inputs.images(path), self._inputs.needs[path]
         if source is None or not self._run.settings.cache:
             return None
@@ -259,7 +250,6 @@ class Measurer:
         )
 
     def _put_into_cache(self, source: ImageSet, layers: Mapping[str, Layer], result: Statistics) -> bool:
-        """Caches the statistics if they will remain valid. Returns whether they were cached."""
         if changes := change_warning(source):
             self.warnings.append(changes)
             return False
@@ -270,7 +260,6 @@ class Measurer:
 
 
 def _as_found_now(statistics: Statistics, source: ImageSet) -> Statistics:
-    """Cached statistics with the current number of images and this run's spelling of their paths."""
     pictures = statistics.pictures
     named = None if pictures is None else replace(pictures, prefix=source.source.prefix)
     with_features = any(layer.features is not None for layer in statistics.layers.values())

@@ -33,17 +33,9 @@ class RunNetworks:
     """The networks of a run. The constructor is a collective.
 
     Inception is built when the first set needs it; never if all statistics are in the cache. Other networks are built
-    immediately, because only the built network gives the definition of its features.
-
-    Args:
-        classifier: whether Inception's weights must have the classifier.
-
-    Attributes:
-        definitions: definitions of the features by layer, the same on every rank.
-        probes: SHA-256 of the features of a fixed batch, by layer, for networks other than Inception. The hashes of a
-            custom network's file and tensors do not cover the code that it imports or the files that it reads; its
-            features do.
-        probe: the same for all networks together; None until they are built.
+    immediately, because only the built network gives the definition of its features. ``probes`` has the SHA-256 of
+    their features of a fixed batch, because the hashes of a custom network's file and tensors do not cover the code
+    that it imports or the files that it reads.
     """
 
     def __init__(self, run: RunContext, batch_size: int, classifier: bool) -> None:
@@ -87,7 +79,6 @@ class RunNetworks:
             )
 
     def _define_inception(self, settings: Settings) -> dict[str, Definition]:
-        """Loads Inception's weights on rank zero and returns the definitions of its layers."""
         dims = settings.dims or max(INCEPTION_DIMS)
         inception_definition(self._protocol, dims, "")  # refuses invalid dims before the weights are downloaded
         self.weights = weights = load_weights(settings.network.weights, self._run.console.say, self._classifier)
@@ -173,12 +164,10 @@ class RunNetworks:
 
 
 def _unequal_error(problem: str, choice: NetworkChoice) -> InputError:
-    """The error for a network that is not the same on every rank."""
     return InputError(problem, "seed its random weights", "load them from a file", setting=choice.named("extractor"))
 
 
 def _refused_inception(network: NetworkChoice) -> InputError:
-    """The error for Inception as a metric's own network."""
     named, extractor = network.option("extractor", network.extractor), option("extractor", network.extractor)
     others = f"{network.option('input_size')} and {network.option('feature_step')}"
     return InputError(

@@ -27,14 +27,7 @@ from fidtool.statistics.statistics_file import read_statistics
 
 
 class Opened(NamedTuple):
-    """What a path holds.
-
-    Attributes:
-        images: its images; None for statistics alone. If there are both, the images give what the statistics lack.
-        file: its statistics; None for images alone.
-        reference: name of the published reference; empty if the path names none.
-        sha256: SHA-256 of each array of the reference, by its name.
-    """
+    """The images or the statistics of a path; with both, the images give what the statistics lack."""
 
     images: ImageSet | None = None
     file: Statistics | None = None
@@ -66,7 +59,6 @@ def open_source(path: str, settings: Settings, needs: SetNeeds, messages: Messag
 
 
 def _open_reference(path: str, settings: Settings, needs: SetNeeds, messages: Messages) -> Opened:
-    """Downloads what is needed of a reference, or of one array in it."""
     reference, array = named_reference(path)
     alone = array if array in (PUBLISHED_IMAGES, PUBLISHED_FEATURES) else ""
     if array and not alone and not reference.is_pickle:

@@ -118,13 +118,7 @@ class FinishedWork:
 
 @dataclass(frozen=True)
 class RunContext:
-    """The context that the steps of one run share on one rank.
-
-    Attributes:
-        console: output to stderr on rank zero; silent on the other ranks.
-        outside: context manager that restores the calling program's torch settings for its own code; no network may run
-            within it.
-    """
+    """The context that the steps of one run share on one rank. No network may run within ``outside``."""
 
     world: World
     device: Device

@@ -17,13 +17,7 @@ from fidtool.statistics.set_statistics import Statistics
 
 @dataclass(frozen=True)
 class Sets:
-    """What is known about the sets of a run before any image is processed. On rank zero.
-
-    Attributes:
-        reals, fakes: paths of REAL and of the FAKEs; there is no REAL where statistics alone are computed.
-        images: whether any set consists of images.
-        beside: paths of the files whose own images give what their statistics lack.
-    """
+    """What is known about the sets of a run before any image is processed. On rank zero."""
 
     files: Mapping[str, Statistics]
     counts: Mapping[str, ImageCount]
@@ -35,12 +29,7 @@ class Sets:
 
 @dataclass(frozen=True)
 class Selection:
-    """The outcome of `select`.
-
-    Attributes:
-        left_out: metrics of ``all`` that are not, with the reason: one sentence each.
-        adapted: settings that were adapted to the number of images: one warning each.
-    """
+    """The settings, and one sentence for each metric of ``all`` left out and for each setting adapted."""
 
     settings: Settings
     left_out: tuple[str, ...]
@@ -48,11 +37,7 @@ class Selection:
 
 
 def select(settings: Settings, sets: Sets, fit: bool = True) -> Selection:
-    """Omit those metrics of ``all`` that cannot be computed, and adapt the others to the number of images.
-
-    Args:
-        fit: whether settings may still be adapted: all results of a run use the same ones.
-    """
+    """Omit those metrics of ``all`` that cannot be computed; with ``fit``, adapt the others to the number of images."""
     chosen, left_out, adapted = [], [], []
     for metric in in_order(settings.chosen):
         fitted, warning = _fitted(metric, sets) if fit and sets.reals else (metric, "")
@@ -82,7 +67,6 @@ def _fitted(metric: Metric, sets: Sets) -> tuple[Metric, str]:
 
 
 def _check(metric: Metric, settings: Settings, sets: Sets) -> None:
-    """Refuse a metric that cannot be computed."""
     metric.check_network(settings.network.extractor, settings.dims)
     layer = settings.layer_of(metric)
     parts = {}

@@ -67,12 +67,10 @@ def _covariance_warnings(sets: Mapping[str, Statistics], gaussians: Collection[s
 
 
 def _have_images(counts: Mapping[str, int]) -> str:
-    (first, number), *rest = counts.items()
-    if not rest:
-        return f"{first} has only {number} images"
-    if {*counts.values()} == {number}:
+    (first, number), *others = counts.items()
+    if others and {*counts.values()} == {number}:
         return f"{' and '.join(counts)} have only {number} images each"
-    return " and ".join([f"{first} has only {number} images", *(f"{name} {count}" for name, count in rest)])
+    return " and ".join([f"{first} has only {number} images", *(f"{name} {count}" for name, count in others)])
 
 
 def pair_warnings(

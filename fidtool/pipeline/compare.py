@@ -110,13 +110,14 @@ class Comparer:
 
     def _set_result(self, measured: MeasuredSet) -> SetResult:
         path, statistics = measured.path, _statistics(measured)
+        images = self._inputs.images(path)
         return SetResult(
             path,
             statistics.count,
             statistics.found,
             known_settings(statistics.config),
             statistics.framing,
-            self._inputs.passed_over(path),
+            None if images is None else images.source.passed_over,
             facts_of(measured, *self._inputs.published(path)),
         )
 
@@ -180,7 +181,9 @@ class Comparer:
             return self._world.on_rank_zero(diagnose), seen
 
     def _inspected(self, measured: MeasuredSet) -> SetInspection | None:
-        return inspect_set(measured.path, _statistics(measured).pictures, self._inputs.passed_over(measured.path))
+        images = self._inputs.images(measured.path)
+        passed_over = None if images is None else images.source.passed_over
+        return inspect_set(measured.path, _statistics(measured).pictures, passed_over)
 
 
 def _statistics(measured: MeasuredSet) -> Statistics:

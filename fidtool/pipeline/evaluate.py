@@ -98,8 +98,8 @@ def _measured(inputs: Inputs, measurer: Measurer | None) -> Iterator[MeasuredSet
 
 
 def _measure(inputs: Inputs, measurer: Measurer | None, path: str) -> MeasuredSet:
-    if measurer is not None and inputs.has_images(path):
-        return with_statistics(measurer.measure(path), path, inputs.statistics(path), inputs.has_both(path))
+    if measurer is not None and inputs.has_images[path]:
+        return with_statistics(measurer.measure(path), path, inputs.statistics(path), path in inputs.has_both)
     return spread_features(path, inputs.statistics(path), inputs.needs[path].collected, inputs.run.world)
 
 

@@ -59,7 +59,7 @@ class Extraction:
         self.images = self.forward_passes = self.resumed = 0
 
     def run(self, number: int, source: ImageSet, marks: NDArray[np.uint64]) -> PartialStatistics:
-        """Returns the whole set's statistics, on every rank; ``number`` is its index in the checkpoint. A collective."""
+        """Returns the set's statistics, on every rank; ``number`` is its index in the checkpoint. A collective."""
         batches = plan_batches(source, self._batch_size)
         statistics = self._resume(number, source, marks, list(map(len, batches)))
         done = self._world.broadcast(np.packbits(statistics.done))

@@ -18,7 +18,6 @@ from fidtool.pipeline.opened import Messages, Opened, names_statistics, open_sou
 from fidtool.pipeline.selection import Sets, select
 from fidtool.record import overrides
 from fidtool.settings import Settings
-from fidtool.sources.census import PassedOver
 from fidtool.sources.image_set import ImageSet, real_path
 from fidtool.sources.references import is_reference, named_reference
 from fidtool.statistics.set_statistics import Statistics
@@ -45,7 +44,7 @@ class Inputs:
             problem = f"{option('checkpoint')} cannot resume in the middle of {name}, an iterable:"
             raise on_every_rank(InputError(problem, f"omit {option('checkpoint')}", setting="checkpoint"))
         with run.clock("list"):
-            self._has_images, self._has_both, settings = run.world.on_rank_zero(self._open)
+            self.has_images, self.has_both, settings = run.world.on_rank_zero(self._open)
         self._use(settings)
 
     def _use(self, settings: Settings) -> None:
@@ -218,11 +217,6 @@ class Inputs:
         """How the images of a path are cropped and resized, see `fidtool.images.framing.Crop`; None if they are not."""
         return self.settings.crop if path == self.paths[0] else self.settings.crop_fake
 
-    def passed_over(self, path: str) -> PassedOver | None:
-        """The files that a source ignores; None for a statistics file or an iterable."""
-        images = self.images(path)
-        return None if images is None else images.source.passed_over
-
     def lookup(self) -> ImageLookup:
         """Reads individual images again, for a report."""
         return ImageLookup(self._image_sets, self.streams)
@@ -245,20 +239,12 @@ class Inputs:
     @property
     def any_images(self) -> bool:
         """Whether images go through the networks."""
-        return any(self._has_images.values())
-
-    def has_images(self, path: str) -> bool:
-        """Whether a path has images; true for an iterable."""
-        return self._has_images[path]
-
-    def has_both(self, path: str) -> bool:
-        """Whether a path has images, and statistics that are used instead of theirs."""
-        return path in self._has_both
+        return any(self.has_images.values())
 
     @property
     def indexable(self) -> list[str]:
         """The paths with images that can be read again, without repetition, in processing order."""
-        return [path for path in self.needs if self._has_images[path] and path not in self.streams]
+        return [path for path in self.needs if self.has_images[path] and path not in self.streams]
 
     @property
     def needs_classifier(self) -> bool:

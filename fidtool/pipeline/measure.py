@@ -120,8 +120,8 @@ class Measurer:
         known = self._world.only_on_rank_zero(lambda: self._from_cache(path))
         if self._world.broadcast(known is not None):
             return spread_features(path, known, self._inputs.needs[path].collected, self._world)
-        with self._run.finished.in_progress(path):
-            measured, cached = self._measure_images(path)
+        self._run.finished.begin()
+        measured, cached = self._measure_images(path)
         if cached:
             self._run.finished.cached(path)
         return measured

@@ -40,23 +40,21 @@ class Clock:
         self._parts: dict[str, float] = {}
         self._lock = threading.Lock()
 
-    @contextlib.contextmanager
-    def __call__(self, phase: str) -> Iterator[None]:
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._phases[phase] = self._phases.get(phase, 0.0) + time.perf_counter() - started
+    def __call__(self, phase: str) -> contextlib.AbstractContextManager[None]:
+        return self._timed(self._phases, phase, 1.0)
+
+    def busy(self, part: str, share: float = 1.0) -> contextlib.AbstractContextManager[None]:
+        """Times work that overlaps with other work, in any thread; ``share`` of the time is counted."""
+        return self._timed(self._parts, part, share)
 
     @contextlib.contextmanager
-    def busy(self, part: str, share: float = 1.0) -> Iterator[None]:
-        """Times work that overlaps with other work, in any thread; ``share`` of the time is counted."""
+    def _timed(self, seconds: dict[str, float], name: str, share: float) -> Iterator[None]:
         started = time.perf_counter()
         try:
             yield
         finally:
             with self._lock:
-                self._parts[part] = self._parts.get(part, 0.0) + share * (time.perf_counter() - started)
+                seconds[name] = seconds.get(name, 0.0) + share * (time.perf_counter() - started)
 
     def phases(self) -> dict[str, float]:
         """Seconds by phase so far, and ``total`` since the clock was created."""
@@ -75,22 +73,16 @@ class FinishedWork:
         self.folder: str | None = None
         self.checkpoint: Checkpoint | None = None
         self._cached: list[str] = []
-        self._seconds: dict[str, float] = {}  # by set, for sets that are not in the cache
-        self._began: float | None = None
+        self._unsaved_since: float | None = None
 
-    @contextlib.contextmanager
-    def in_progress(self, path: str) -> Iterator[None]:
-        """Context manager around the feature extraction of a set."""
-        self._began = time.monotonic()
-        try:
-            yield
-        finally:
-            self._seconds[path] = time.monotonic() - self._began
-            self._began = None
+    def begin(self) -> None:
+        """Records that the features of a set are being extracted."""
+        if self._unsaved_since is None:
+            self._unsaved_since = time.monotonic()
 
     def cached(self, path: str) -> None:
         """Records that the statistics of a set are in the cache."""
-        self._seconds.pop(path, None)
+        self._unsaved_since = None
         self._cached.append(path)
 
     def advice(self) -> str:
@@ -103,17 +95,12 @@ class FinishedWork:
             sets = f"{first} and {len(others)} more" if others else first
             text = f"; the statistics of {sets} are cached: run the same command again to reuse them"
             lost = "no other work was saved"
-        if self._lost_seconds() >= WORTH_TELLING_SECONDS:
-            text += f"; {lost}: " + (
-                f"pass {option('checkpoint', ...)} to save finished work"
-                if self.checkpoint is None
-                else f"{self.folder} could not be written, or nothing was finished"
-            )
-        return text
-
-    def _lost_seconds(self) -> float:
-        began = self._began  # the watchdog's thread may ask while the main thread works
-        return sum(self._seconds.values()) + (0.0 if began is None else time.monotonic() - began)
+        since = self._unsaved_since  # the watchdog's thread may ask while the main thread works
+        if since is None or time.monotonic() - since < WORTH_TELLING_SECONDS:
+            return text
+        if self.checkpoint is None:
+            return f"{text}; {lost}: pass {option('checkpoint', ...)} to save finished work"
+        return f"{text}; {lost}: {self.folder} could not be written, or nothing was finished"
 
 
 @dataclass(frozen=True)

@@ -180,6 +180,8 @@ NOT_DATA: dict[str, Callable[[], bytes]] = {
     "a dtype of a file": lambda: whole(call(name("numpy", "dtype"), text("(2,)O"))),
     "an array of a subclass": lambda: written(np.ma.masked_array([1.0], [False])),
     "a tuple as a key": lambda: written({(1, 2): 3}),
+    "tuples as keys": lambda: written({(1, 2): 3, (4,): 5}),
+    "a tuple as a key of protocol 0": lambda: whole(pickle.MARK + tuple_of(number(1)) + pickle.NONE + pickle.DICT, 1),
 }
 """Pickles of something that is not data."""
 

@@ -67,17 +67,11 @@ def test_a_checkpoint_of_another_set_names_the_difference(here: Run, kept: list[
         ("{", "is damaged"),
         ('{"format": 1}', "not a checkpoint of this version"),
         ("[]", "not a checkpoint of this version"),
-        ("{}", "not a checkpoint of"),
     ],
 )
 def test_a_damaged_manifest_is_refused(here: Run, kept: list[Any], tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "kept" / MANIFEST).write_text(content)
     assert message in here(*kept).error
-
-
-def test_a_file_instead_of_a_folder_is_refused(here: Run, kept: list[Any], tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    assert "is a file" in here(*changed(kept, "--checkpoint", "file")).error
 
 
 def test_a_damaged_part_is_reported_and_computed_again(here: Run, kept: list[Any], tmp_path: Path) -> None:

@@ -58,21 +58,6 @@ def test_small_shared_memory_gives_a_warning(
     assert any(message in line for line in result["run"]["warnings"])
 
 
-@pytest.mark.skipif(not NAMESPACES, reason="needs root to mount")
-def test_a_full_disk_under_the_checkpoint_gives_a_warning(
-    environment: dict[str, str], here: Run, tmp_path: Path
-) -> None:
-    """The disk has 4 KiB, which the manifest fills."""
-    images = make_pictures(tmp_path / "images", 40)
-    (tmp_path / "kept").mkdir()
-    arguments = ["compute", images, images, "--extractor", TINY, "--no-cache", "--json", "--quiet"]
-    mount = "mount -t tmpfs -o size=4k tmpfs kept"
-    done = in_a_container(environment, tmp_path, mount, *arguments, "--checkpoint", "kept")
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("kept cannot be written (No space left on device)") == 1
-    assert json.loads(done.stdout)["results"] == here(*arguments).json["results"]
-
-
 INCEPTION = ["--dims", 64, "--json", "--quiet"]
 
 

@@ -1,23 +1,13 @@
 """Files of earlier releases, in ``tests/goldens/files``. Later versions must be able to read them.
 
-Version 0.1.0 wrote them, and they are never written again: ``pytest --write-goldens`` does not touch them, `SHA256`
-has their hashes, and `make_files` rejects a folder that contains files. Code that reads them may change; the files may
-not. If a release writes different files, write those of that release to a second folder, with
-
-    PYTHONPATH=.:tests python -m support.old_files tests/goldens/files-of-1.0
-
-and keep both. No file contains the name of a machine or its hardware.
+Version 0.1.0 wrote them, and they are never written again: ``pytest --write-goldens`` does not touch them, and `SHA256`
+has their hashes. Code that reads them may change; the files may not. If a release writes different files, keep those of
+that release beside them. No file contains the name of a machine or its hardware.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 import shutil
-import subprocess
-import sys
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +16,7 @@ import numpy as np
 import torch
 
 import fidtool
-from support.exact_sets import NETWORK, bells, beside_network, make_exact_pictures, mixed, pixels
+from support.exact_sets import NETWORK, make_exact_pictures, mixed, pixels
 from support.goldens import FOLDER
 from support.light_training import Model, Trainer
 
@@ -121,90 +111,3 @@ def trained_callback(reference: Path) -> Any:
     callback = FIDCallback("generate", reference, num_samples=REAL, feature=NETWORK)
     callback.on_train_epoch_end(Trainer(current_epoch=3), Model())
     return callback
-
-
-def checkpointed() -> subprocess.CompletedProcess[str]:
-    """Run the command whose checkpoint is stored."""
-    command = ["compute", "real", "fake", "--extractor", NETWORK, "--device", "cpu"]
-    further = ["--metrics", "fid,kid", "--kid-subset-size", "9", "--batch-size", str(BATCH), "--no-cache"]
-    whole = [sys.executable, "-m", "fidtool", *command, *further, "--checkpoint", "checkpoint"]
-    return subprocess.run(whole, capture_output=True, text=True)
-
-
-def make_files(folder: Path) -> None:
-    """Write all files to an empty folder."""
-    if folder.exists() and any(folder.iterdir()):
-        raise SystemExit(f"{folder} has files, which are never made again: name another folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    target = folder.resolve()
-    with tempfile.TemporaryDirectory() as place:
-        os.environ["FIDTOOL_CACHE"] = str(Path(place) / "cache")
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-        os.chdir(beside_network(Path(place)))
-        make_sets(Path(place))
-        _make_statistics(target)
-        _make_entry(target)
-        torch.save(trained_metric().state_dict(), target / "metric_state.pt")
-        callback = trained_callback(target / "own.npz")
-        torch.save({callback.state_key: callback.state_dict()}, target / "callback_state.pt")
-        # An unreadable file ends the run; the checkpoint contains the work before it.
-        damaged = Path("fake/00009.png")
-        whole = damaged.read_bytes()
-        damaged.write_bytes(whole[:100])
-        ended = checkpointed()
-        assert ended.returncode == 2, ended.stderr
-        _make_checkpoint(target)
-        os.chdir("/")
-    for file in sorted(target.rglob("*.*")):
-        if file.is_file():
-            print(f'    "{file.relative_to(target)}": "{hashlib.sha256(file.read_bytes()).hexdigest()}",')
-
-
-def _make_statistics(target: Path) -> None:
-    own = statistics()
-    fidtool.write_statistics(target / "own.npz", own)
-    fidtool.write_statistics(target / "features.npz", statistics(metrics="fid,kid"))
-    shutil.copytree("real", "skipping")
-    Path("skipping/broken.png").write_bytes(b"no image")
-    fidtool.write_statistics(target / "skipped.npz", statistics("skipping", num=None, on_error="skip", max_skip=0.1))
-    fidtool.write_statistics(target / "layers.npz", of_layers(own.definition))
-    fidtool.write_statistics(target / "bare.npz", fidtool.Statistics.of(own.mu, own.sigma, own.count))
-    # In the formats of pytorch-fid and of ADM's evaluator.
-    np.savez_compressed(target / "pytorch_fid.npz", mu=own.mu, sigma=own.sigma)
-    spatial = bells(20, 6, 5).astype(np.float64)
-    further = {"mu_s": spatial.mean(0), "sigma_s": np.cov(spatial.T)}
-    np.savez(target / "adm.npz", mu=own.mu.astype(np.float32), sigma=own.sigma.astype(np.float32), **further)
-
-
-def _make_entry(target: Path) -> None:
-    """Write a cache entry."""
-    fidtool.compute_statistics("real", extractor=NETWORK, device="cpu")
-    (entry,) = (Path(os.environ["FIDTOOL_CACHE"]) / "statistics").glob("*.npz")
-    with np.load(entry) as archive:
-        arrays = {name: archive[name] for name in archive.files}
-    run = json.loads(str(arrays["run"]))
-    arrays["run"] = np.array(json.dumps(run | {"arithmetic": _of_nowhere(run["arithmetic"])}, sort_keys=True))
-    texts = {"source": ANYWHERE.encode(), "folder": f"{ANYWHERE}/".encode()}
-    arrays |= {name: np.frombuffer(text, np.uint8) for name, text in texts.items()}
-    np.savez(target / "cache_entry.npz", **arrays)
-
-
-def _make_checkpoint(target: Path) -> None:
-    """Write the checkpoint of a run that was stopped. Its names do not depend on the machine."""
-    (target / "checkpoint").mkdir()
-    for file in sorted(Path("checkpoint").iterdir()):
-        if file.suffix == ".json":
-            manifest = json.loads(file.read_text())
-            identity = manifest["identity"]
-            identity["arithmetic"] = _of_nowhere(identity["arithmetic"])
-            for number, entry in enumerate(identity["sets"]):
-                entry |= {"path": f"/data/{number}", "identity": ""}
-            (target / "checkpoint" / file.name).write_text(json.dumps(manifest, indent=1))
-        else:
-            number, _, rest = file.name.split("-", 2)
-            kind = rest.partition(".")[2]
-            shutil.copy(file, target / "checkpoint" / f"{number}-run-writer.{kind}")
-
-
-if __name__ == "__main__":
-    make_files(Path(sys.argv[1]))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import fidtool
 from support.exact_sets import beside_network
-from support.goldens import FOLDER, Golden
+from support.goldens import Golden
 from support.old_files import FILES, SHA256, make_sets, of_layers, statistics
 
 STATISTICS = sorted(name for name in SHA256 if name.endswith(".npz") and "/" not in name)
@@ -135,16 +135,6 @@ def test_new_layers_equal_the_old_ones(tmp_path: Path) -> None:
     assert sorted(again.layers) == sorted(old.layers)
 
 
-def test_content_of_archives(golden: Golden) -> None:
-    """As pytorch-fid and NumPy read it."""
-    found = {name: arrays(FILES / name) for name in ("own.npz", "features.npz", "layers.npz", "cache_entry.npz")}
-    golden("statistics/archives", {name: _kinds(each) for name, each in found.items()})
-
-
-def _kinds(found: dict[str, Any]) -> dict[str, Any]:
-    return {name: each if "json" in each else [each["dtype"], each["shape"]] for name, each in found.items()}
-
-
 def test_a_mean_instead_of_layers_is_refused() -> None:
     """Version 0.1.0 accepted it."""
     with pytest.raises(fidtool.InputError, match=r"layers, not ndarray: use Statistics.of\(mu, sigma, count\)"):
@@ -196,11 +186,3 @@ def test_damaged_statistics_are_refused(golden: Golden, tmp_path: Path, monkeypa
             fidtool.read_statistics("bad.npz")
         said[name] = str(error.value)
     golden("statistics/damaged_files", said)
-
-
-def test_the_network_of_the_goldens_is_unchanged() -> None:
-    """The files' fingerprints contain its SHA-256."""
-    digest = hashlib.sha256((FOLDER / "network.py").read_bytes()).hexdigest()
-    definition = fidtool.read_statistics(FILES / "own.npz").definition
-    assert definition is not None
-    assert definition.extractor == f"network.py:network@{digest[:12]}"

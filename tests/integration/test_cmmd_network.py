@@ -42,7 +42,7 @@ def test_errors_suggest_the_flag_of_the_right_network(here: Run, arguments: list
     ("more", "text"),
     [
         (["--cmmd-feature-step", "101"], "--cmmd-feature-step"),
-        (["--cmmd-feature-step", "1"], "fewer than 14 bits at feature_step 1 (the largest is"),
+        (["--cmmd-feature-step", "1"], "on average at feature_step 1, fewer than"),
         (["--cmmd-input-size", "8"], "CMMD's network: --cmmd-input-size is for exported programs"),
         (["--cmmd-weights", "w.pt"], "CMMD's network: --cmmd-weights is for Inception and published networks"),
     ],

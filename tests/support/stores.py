@@ -14,14 +14,14 @@ import pytest
 
 import fidtool
 from support.command_line import Run
-from support.places import SCRIPTS, TINY
+from support.places import TESTS, TINY
 from support.processes import free_port
 from support.source_forms import make_forms, make_pair
 
 COUNT = 22
 ARGUMENTS = ("--extractor", TINY, "--no-cache", "--json", "--batch-size", 4)
 
-SERVER = SCRIPTS / "bench" / "s3_server.py"
+SERVER = TESTS / "support" / "s3_server.py"
 
 
 def filled(place: Path) -> Path:

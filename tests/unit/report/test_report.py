@@ -82,7 +82,6 @@ def test_the_page_of_a_full_result_has_all_sections(files: list[str]) -> None:
         "withheld: too few images",
         "0.012300 ± 0.001000",
         "step100 is better than step200",
-        "14.3456",
         "3 images look like noise",
         "20 images of this set are pixel-identical to images of REAL",
         "100 images for 2048 dimensions",

@@ -107,11 +107,6 @@ def test_num_and_crop_leave_the_images_of_a_reference_alone(here: Run, files: Pa
     assert result["framing"] == {"real": None, "fake": "edm:32"}
 
 
-def test_all_metrics_of_a_reference(here: Run, files: Path) -> None:
-    found = here("compute", files / "VIRTUAL.npz", files / "samples.npz", "--metrics", "all", "--json")
-    assert {"fid", "kid", "precision", "sfid"} <= found.metrics.keys()
-
-
 def test_its_images_are_neither_sampled_nor_cropped(here: Run, files: Path) -> None:
     """They belong to the statistics. An array that is named is a set of images like any other."""
     reference, samples = files / "VIRTUAL.npz", files / "samples.npz"

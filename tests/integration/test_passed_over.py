@@ -10,7 +10,6 @@ import PIL
 import pytest
 from PIL import AvifImagePlugin, Image, features
 
-from fidtool.images.decode import DecodeError, decode
 from fidtool.sources.folder import list_folder
 from fidtool.sources.opening import open_images
 from support.command_line import Run
@@ -108,12 +107,6 @@ def test_the_error_about_heic_suggests_a_conversion(here: Run, sets: tuple[Path,
     assert f"cannot decode {alien}: it is a HEIF image (HEIC), which Pillow cannot decode: convert it" in run.error
 
 
-def test_a_damaged_image_is_not_attributed_to_the_decoder() -> None:
-    with pytest.raises(DecodeError) as failed:
-        decode(encoded("WEBP")[:100])
-    assert "without its decoder" not in str(failed.value)
-
-
 # --- files that do not count as images -------------------------------------------------------------------------------
 
 
@@ -141,13 +134,6 @@ def test_archives_ignore_the_same_files_as_folders(sets: tuple[Path, Path], tmp_
     assert len(found) == COUNT - RENAMED
     assert found.source.passed_over.other == RENAMED + others
     assert open_images(str(archive)).read([0]) == found.read([0])
-
-
-def test_a_folder_without_image_suffixes_says_what_it_holds(here: Run, sets: tuple[Path, Path]) -> None:
-    rename(sets[1], ".img", COUNT)
-    run = here("compute", *sets, *BASE)
-    assert run.status == 2
-    assert f"it contains {COUNT} files (.img)" in run.error
 
 
 def _pipe(place: Path) -> None:

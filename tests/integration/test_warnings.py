@@ -33,10 +33,9 @@ def test_clean_sets_have_no_warnings(real: Path, tmp_path: Path) -> None:
 
 
 def test_different_counts(real: Path, tmp_path: Path) -> None:
-    assert any("2.0x" in line for line in warnings_of(real, make_pictures(tmp_path / "f", 20, 2))) is False
-    found = [line for line in warnings_of(real, make_pictures(tmp_path / "many", 81, 2)) if "differ in size" in line]
-    assert len(found) == 1
-    assert "40 against 81" in found[0]
+    (found,) = warnings_of(real, make_pictures(tmp_path / "many", 81, 2))
+    assert "differ in size" in found
+    assert "40 against 81" in found
     kid = fidtool.compute(real, tmp_path / "many", extractor=TINY, metrics="kid", kid_subset_size=9)
     assert "differ in size" not in "".join(kid.results[0].warnings), "a bias of Fréchet distances"
 

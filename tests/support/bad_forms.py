@@ -51,7 +51,6 @@ REFUSED: dict[str, tuple[str, Make, list[str]]] = {
         ["encrypted member", "decrypt"],
     ),
     "a zip cut off": ("bad.zip", lambda p: (p / "bad.zip").write_bytes(zipped(p)[:-40]), ["damaged or truncated"]),
-    "a zip without its beginning": ("bad.zip", lambda p: (p / "bad.zip").write_bytes(zipped(p)[900:]), ["damaged"]),
     "a zip of a rare method": ("bad.zip", lambda p: (p / "bad.zip").write_bytes(of_method(zipped(p), 14)), ["lzma"]),
     "a name twice in a zip": ("bad.zip", twice_zip, ["2 members named a.png"]),
     "a name twice in a zip, by two spellings": (
@@ -67,7 +66,6 @@ REFUSED: dict[str, tuple[str, Make, list[str]]] = {
     ),
     "a zip of zips": ("bad.zip", lambda p: write_members(p / "bad.zip", ["a.zip"]), ["archives inside an archive"]),
     "an empty zip": ("bad.zip", lambda p: zipfile.ZipFile(p / "bad.zip", "w").close(), ["no images", "empty"]),
-    "not a zip": ("bad.zip", lambda p: (p / "bad.zip").write_text("<html>"), ["not a zip file"]),
     "10 GiB of holes as a zip": ("bad.zip", lambda p: sparse(p / "bad.zip", 10 * GIB), ["not a zip file"]),
     "a name twice in a tar": ("bad.tar", twice_tar, ["3 members named a.png"]),
     "a tar cut off in a member": ("bad.tar", lambda p: (p / "bad.tar").write_bytes(tarred(p)[:3000]), ["truncated"]),
@@ -84,17 +82,11 @@ REFUSED: dict[str, tuple[str, Make, list[str]]] = {
     "two tars joined by cat": ("bad.tar", lambda p: (p / "bad.tar").write_bytes(2 * tarred(p)), ["joined"]),
     "an empty tar": ("bad.tar", lambda p: tarfile.open(p / "bad.tar", "w").close(), ["no images", "empty"]),
     "no bytes as a tar": ("bad.tar", lambda p: (p / "bad.tar").touch(), ["bad.tar"]),
-    "not a tar": ("bad.tar", lambda p: (p / "bad.tar").write_text("<html>" * 200), ["bad.tar"]),
     "10 GiB of holes as a tar": ("bad.tar", lambda p: sparse(p / "bad.tar", 10 * GIB), ["zero bytes follow"]),
     "a tar of which half was downloaded": (
         "bad.tar",
         lambda p: sparse(p / "bad.tar", 10 * GIB, tarred(p)[: tar_offset(p, 9)]),
         ["damaged or truncated", "zero bytes follow"],
-    ),
-    "a tar of which most was downloaded": (
-        "bad.tar",
-        lambda p: sparse(p / "bad.tar", 100_000, tarred(p)[: tar_offset(p, 9)]),
-        ["damaged or truncated", "more than 65536 zero bytes follow"],
     ),
     "a tar of a negative size": (
         "bad.tar",
@@ -147,11 +139,6 @@ REFUSED: dict[str, tuple[str, Make, list[str]]] = {
         ["a TorchScript program"],
     ),
     "Fortran order": ("bad.npy", lambda p: np.save(p / "bad.npy", np.asfortranarray(pixels(p))), ["Fortran order"]),
-    "Fortran order of one image": (
-        "bad.npy",
-        lambda p: np.save(p / "bad.npy", np.asfortranarray(pixels(p)[0])[None]),
-        ["Fortran order"],
-    ),
     "10 GiB of holes with a header of 3 GiB": (
         "bad.npy",
         lambda p: sparse(p / "bad.npy", 10 * GIB, b"\x93NUMPY\2\0" + struct.pack("<I", 3 * GIB)),
@@ -168,11 +155,6 @@ REFUSED: dict[str, tuple[str, Make, list[str]]] = {
         ["contains 1000000000000 images"],
     ),
     "a pt that takes forever": ("bad.pt", lambda p: endless_pt(p), ["a dict with a key of type tuple"]),
-    "Fortran order in an npz": (
-        "bad.npz",
-        lambda p: np.savez_compressed(p / "bad.npz", np.asfortranarray(pixels(p))),
-        ["Fortran order"],
-    ),
     "images on the fastest axis of a tensor": (
         "bad.pt",
         lambda p: torch.save(torch.zeros(5, 5, 3, 200, dtype=torch.uint8).permute(3, 0, 1, 2), p / "bad.pt"),
@@ -192,11 +174,6 @@ REFUSED: dict[str, tuple[str, Make, list[str]]] = {
     "integers of 8 bytes": ("bad.npy", lambda p: np.save(p / "bad.npy", pixels(p).astype(int)), ["int64", "uint8"]),
     "big-endian integers": ("bad.npy", lambda p: np.save(p / "bad.npy", pixels(p).astype(">u2")), ["uint16", "uint8"]),
     "floats without a range": ("bad.npy", lambda p: np.save(p / "bad.npy", pixels(p) / 255), ["float64", "--value-r"]),
-    "halves without a range": (
-        "bad.pt",
-        lambda p: torch.save(torch.zeros(4, 8, 8, 3, dtype=torch.bfloat16), p / "bad.pt"),
-        ["float32", "--value-range"],
-    ),
     "an ambiguous shape": ("bad.npy", lambda p: np.save(p / "bad.npy", np.zeros((9, 3, 8, 3), "u1")), ["NHWC or NCHW"]),
     "a single image": ("bad.npy", lambda p: np.save(p / "bad.npy", pixels(p)[0]), ["array[None]"]),
     "five channels": ("bad.npy", lambda p: np.save(p / "bad.npy", np.zeros((9, 8, 8, 5), "u1")), ["1, 3 or 4"]),
@@ -225,11 +202,6 @@ REFUSED: dict[str, tuple[str, Make, list[str]]] = {
         lambda p: (p / "bad.safetensors").write_bytes(claimed_safetensors([9, 8, 8, 3], 5)),
         ["damaged", "5 bytes"],
     ),
-    "safetensors of negative sides": (
-        "bad.safetensors",
-        lambda p: (p / "bad.safetensors").write_bytes(claimed_safetensors([-9, 8, -8, 3], 9 * 192)),
-        ["no images"],
-    ),
     "safetensors before their own beginning": (
         "bad.safetensors",
         lambda p: (p / "bad.safetensors").write_bytes(claimed_safetensors([1, 8, 8, 3], 100, -92) + bytes(200)),
@@ -253,21 +225,6 @@ REFUSED: dict[str, tuple[str, Make, list[str]]] = {
         lambda p: (p / "bad.zip").write_bytes(tarred(p)),
         ["but is a tar archive: rename it"],
     ),
-    "a zip named tar": (
-        "bad.tar",
-        lambda p: (p / "bad.tar").write_bytes(zipped(p)),
-        ["but is a zip archive: rename it"],
-    ),
-    "an npz named npy": (
-        "bad.npy",
-        lambda p: (p / "bad.npy").write_bytes(saved(p)),
-        ["but is a zip archive: rename it"],
-    ),
     "a pattern of folders": ("imag*", lambda p: None, ["matches a folder, images,"]),
-    "a list that is an image": (
-        "bad.txt",
-        lambda p: (p / "bad.txt").write_bytes(b"\x89PNG\0\0"),
-        ["is not a list of paths"],
-    ),
     "10 GiB of holes as a list": ("bad.txt", lambda p: sparse(p / "bad.txt", 10 * GIB), ["is not a list of paths"]),
 }

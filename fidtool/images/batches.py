@@ -31,13 +31,7 @@ _TOO_FEW = ContentError("its file ended early: the file has changed since it was
 
 @dataclass(frozen=True)
 class PlannedBatch:
-    """A batch, or a part of one, before it is read.
-
-    Attributes:
-        number: number of the batch.
-        indices: the images' positions in the set.
-        ends: whether no part of the batch follows.
-    """
+    """A batch, or a part of one, before it is read: the positions of its images, and whether no part follows."""
 
     number: int
     indices: Indices
@@ -46,12 +40,7 @@ class PlannedBatch:
 
 @dataclass(frozen=True)
 class FetchedBatch:
-    """A batch, or a part of one, before it is decoded.
-
-    Attributes:
-        number, ends: see `PlannedBatch`.
-        files, contents: the path and the contents of each image; the contents may have been decoded.
-    """
+    """A batch, or a part of one, before it is decoded; see `PlannedBatch`. Its contents may have been decoded."""
 
     number: int
     files: Iterable[str]
@@ -93,7 +82,6 @@ def deal(batches: Sequence[T], rank: int, world_size: int, in_order: bool = Fals
 
 
 def fetch_batch(source: ImageSet, batch: PlannedBatch) -> FetchedBatch:
-    """Returns a batch whose contents are read lazily."""
     return FetchedBatch(batch.number, map(source.file, batch.indices), source.contents(batch.indices), batch.ends)
 
 
@@ -104,10 +92,7 @@ def fetch_batches(
 ) -> Iterator[FetchedBatch]:
     """Yields the contents of batches. A source that can only be read sequentially is read in one pass.
 
-    Args:
-        source: the images.
-        batches: the batches.
-        cut: divides a batch into parts; None does not divide batches.
+    ``cut`` divides a batch into parts; None does not divide batches.
     """
     stream = None
     if source.in_order and batches:
@@ -119,14 +104,10 @@ def fetch_batches(
 
 
 class Prefetcher(Iterator[T]):
-    """Takes batches from another iterator in a separate thread, a few ahead of their use.
+    """Takes batches from another iterator in a separate thread, a few ahead of their use, and raises its exceptions.
 
     The thread starts at the first call of ``next``, so that processes can be forked before. It ends after the last
     batch, or shortly after this object is deleted.
-
-    Args:
-        batches: the other iterator. Its exceptions are raised by ``next``.
-        depth: maximum number of batches that wait to be used.
     """
 
     def __init__(self, batches: Iterator[T], depth: int = _DEPTH) -> None:

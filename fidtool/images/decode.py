@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import io
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -75,7 +76,6 @@ class ImageProperties:
 
     @classmethod
     def total(cls, parts: Iterable[ImageProperties]) -> ImageProperties:
-        """Returns the sums of these numbers."""
         return cls(*map(sum, zip(*(vars(part).values() for part in parts), strict=True)))
 
 
@@ -104,17 +104,11 @@ def decode_contents(
     enough_bytes: int | None = None,
     crop: Crop | None = None,
 ) -> list[DecodedImage | Exception]:
-    """Decodes several contents: files, pixels or Pillow images. Pillow's settings are changed once for all of them.
+    """Decodes files, pixels or Pillow images, and returns the image or the exception for each.
 
-    Args:
-        contents: the contents. They must be in memory, because no other thread can decode in the meantime.
-        max_pixels: see `decode`.
-        enough_bytes: stop after the first image with which the pixels have this size.
-        crop: how to frame each image, also those that have been decoded before; None leaves them as they are.
-
-    Returns:
-        For each content the image, or the exception that `decode_content` raises; for fewer contents if they are
-        enough.
+    Pillow's settings are changed once for all contents, which must be in memory, because no other thread can decode in
+    the meantime. Images decoded before are only framed. Stops after the image with which the pixels have
+    ``enough_bytes``.
     """
     found = []
     with pillow_defaults(max_pixels):
@@ -129,16 +123,7 @@ def decode_contents(
 
 
 def decode_content(content: Read, max_pixels: int = MAX_PIXELS, crop: Crop | None = None) -> DecodedImage:
-    """Decodes one content: a file, pixels or a Pillow image.
-
-    Args:
-        content: the content. If it is an exception, that exception is raised; see `fidtool.sources.contents.Read`.
-        max_pixels, crop: see `decode_contents`.
-
-    Raises:
-        DecodeError, MemoryError: see `decode`.
-        Exception: ``content`` itself, if it is an exception.
-    """
+    """Decodes a file, pixels or a Pillow image, see `decode`. Raises the content itself if it is an exception."""
     (found,) = decode_contents([content], max_pixels, crop=crop)
     if isinstance(found, Exception):
         raise found
@@ -153,13 +138,9 @@ def decode(data: bytes, max_pixels: int = MAX_PIXELS) -> DecodedImage:
     as in the reference implementations, except in TIFFs, where Pillow applies it. 16-bit grayscale, which ``convert``
     would clip to white, keeps its high byte. Only one thread of a process can decode at a time.
 
-    Args:
-        data: the file's content.
-        max_pixels: an image with more pixels is refused before memory is allocated for it, regardless of Pillow's own
-            limit.
-
     Raises:
-        DecodeError: if the data is empty, truncated, corrupt or of unknown format, or has more than ``max_pixels``.
+        DecodeError: if the data is empty, truncated, corrupt or of unknown format, or has more than ``max_pixels``,
+            which is found before memory is allocated for them.
         MemoryError: if Python or Pillow cannot allocate memory. If a C decoder cannot, Pillow does not distinguish that
             from damaged data, and a `DecodeError` is raised.
     """
@@ -206,7 +187,6 @@ def _from_pillow(image: Image.Image, max_pixels: int) -> DecodedImage:
 
 
 def _from_pixels(image: Pixels, max_pixels: int) -> DecodedImage:
-    """Converts pixels with 1, 3 or 4 channels to RGB, as `decode` does: grayscale is repeated, alpha is dropped."""
     values = image.values
     height, width, channels = values.shape
     if not values.size:
@@ -231,7 +211,8 @@ def _from_file(data: bytes, max_pixels: int) -> DecodedImage:
     except (DecodeError, MemoryError):
         raise
     except Image.DecompressionBombError as error:
-        raise _too_many_pixels(_refused_size(error), max_pixels) from None
+        pixels = re.search(r"\d+ pixels", str(error))
+        raise DecodeError(f"it has {pixels[0] if pixels else 'pixels'}, more than {_limit(max_pixels)}") from None
     except Exception as error:  # Pillow's plugins raise struct.error, IndexError and many others
         message = message_of(error)
         if isinstance(error, UnidentifiedImageError):
@@ -242,18 +223,13 @@ def _from_file(data: bytes, max_pixels: int) -> DecodedImage:
 
 
 def is_decoded(file_format: str) -> bool:
-    """Whether this Pillow can decode a format.
-
-    Args:
-        file_format: name of the format, as returned by `fidtool.sources.signatures.format_of`.
-    """
+    """Whether this Pillow can decode a format, named as by `fidtool.sources.census.format_of`."""
     if file_format == HEIF:
         return HEIF in Image.OPEN
     return file_format not in _OPTIONAL or bool(features.check(_OPTIONAL[file_format]))
 
 
 def _no_decoder(data: bytes) -> str:
-    """Returns the message for an image whose format this Pillow cannot decode; empty if it can."""
     name = format_of(data)
     if is_decoded(name):
         return ""
@@ -269,30 +245,14 @@ def _no_decoder(data: bytes) -> str:
 
 
 def _check_size(size: tuple[int, int], max_pixels: int) -> None:
-    """Raises a DecodeError if an image of this (width, height) is too large."""
     if size[0] * size[1] > max_pixels:
-        raise _too_many_pixels(size, max_pixels)
+        raise DecodeError(f"it has {size[0]} x {size[1]} = {size[0] * size[1]} pixels, more than {_limit(max_pixels)}")
     if max(size) > _LONGEST_SIDE:
         raise DecodeError(f"it has {size[0]} x {size[1]} pixels; Pillow supports at most {_LONGEST_SIDE} per side")
 
 
-def _too_many_pixels(size: tuple[int, int] | None, max_pixels: int) -> DecodeError:
-    limit = f"the limit of {max_pixels} that protects against decompression bombs; {option('max_pixels')} raises it"
-    if size is None:
-        return DecodeError(f"it has more pixels than {limit}")
-    return DecodeError(f"it has {size[0]} x {size[1]} = {size[0] * size[1]} pixels, more than {limit}")
-
-
-def _refused_size(error: BaseException) -> tuple[int, int] | None:
-    """Returns the width and height of an image that Pillow refused, from the arguments of the function that raised.
-
-    Pillow's message contains only their product, and opening the file again without a limit might exhaust the memory.
-    """
-    step = error.__traceback__
-    while step is not None and step.tb_next is not None:
-        step = step.tb_next
-    size = step.tb_frame.f_locals.get("size") if step is not None else None
-    return size if isinstance(size, tuple) and len(size) == 2 else None
+def _limit(max_pixels: int) -> str:
+    return f"the limit of {max_pixels} that protects against decompression bombs; {option('max_pixels')} raises it"
 
 
 def _check_format(image: Image.Image) -> None:
@@ -440,13 +400,9 @@ _SUMS = ((_LUMINANCE * _SCALES[:, None] + 50) // 100).clip(1, 255).sum(1)
 
 
 def jpeg_quality(tables: Mapping[int, Sequence[int]] | None) -> int:
-    """Estimates a JPEG's quality, as the libjpeg quality with the most similar luminance table.
+    """Estimates a JPEG's quality, 1 to 100, as the libjpeg quality with the most similar luminance table.
 
-    Args:
-        tables: the JPEG's quantisation tables, of which the first is that of luminance; None or empty for other files.
-
-    Returns:
-        The quality, 1 to 100; 0 if there is no table.
+    The first quantisation table is that of luminance. Returns 0 if there is none.
     """
     if not tables:
         return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -42,10 +42,7 @@ class DecodeOptions:
 
     Attributes:
         skip: skip files that cannot be read; otherwise stop at the first.
-        max_pixels: refuse images with more pixels as decompression bombs.
         records: create a record of each image, see `fidtool.images.records`.
-        pixels: return the pixels.
-        crop: how to frame each image; None leaves them as they are.
     """
 
     skip: bool = False
@@ -64,7 +61,6 @@ class DecodeFailure:
     """The reason why a batch could not be decoded, which ends the run.
 
     Attributes:
-        message: what is wrong, with the image's path if one image is affected.
         fault: what is at fault. ``image``: the image. ``machine``: no more memory or file descriptors are available, so
             the image may be intact. ``contents``: they differ from rank zero's or cannot be read at all. ``store``: the
             remote store failed and may work later. ``program``: the program that passed the images failed.
@@ -74,11 +70,7 @@ class DecodeFailure:
     fault: str = "image"
 
     def error(self, *remedies: str) -> FidtoolError:
-        """Returns the exception for this failure.
-
-        Args:
-            remedies: what to do if an image is at fault.
-        """
+        """Returns the exception for this failure; the remedies are for a fault of the image."""
         if self.fault == "machine":
             fewer = f"use fewer workers ({option('num_workers')}) or ranks on this machine"
             return RunError(self.message, "raise the limits of this process", fewer, setting="num_workers")
@@ -92,13 +84,9 @@ class DecodedBatch:
     """A decoded batch, or a part of one. All pixels are in one tensor, which workers send as one block of memory.
 
     Attributes:
-        number: number of the batch.
         pixels: uint8 tensor of shape (sum of height * width * 3,), or an array that was sent without shared memory.
         sizes: (height, width) of each image.
-        properties: number of images with each property.
-        records: record of each image, see `fidtool.images.records`; empty unless `DecodeOptions.records` is set.
-        skipped: files that could not be read.
-        failure: why an image could not be decoded, which ends the run; otherwise None.
+        records: empty unless `DecodeOptions.records` is set.
         cramped: whether shared memory was too small for the pixels, or read-only.
         ends: whether no part of the batch follows.
     """
@@ -114,11 +102,7 @@ class DecodedBatch:
     ends: bool = True
 
     def take_images(self, move: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
-        """Returns the images, each a uint8 tensor of shape (height, width, 3), and frees their memory here.
-
-        Args:
-            move: moves the pixels of all images to a device.
-        """
+        """Moves the pixels, frees them here, and returns uint8 tensors of shape (height, width, 3)."""
         pixels = move(torch.as_tensor(self.pixels))
         self.pixels = _no_pixels()
         parts = torch.split(pixels, [height * width * 3 for height, width in self.sizes])
@@ -126,10 +110,7 @@ class DecodedBatch:
 
 
 def decode_parts(batch: FetchedBatch, options: DecodeOptions) -> Iterator[DecodedBatch]:
-    """Decodes a batch. Errors are in the results, not raised.
-
-    A part ends with the image with which its pixels reach `PART_BYTES` bytes.
-    """
+    """Decodes a batch in parts of about `PART_BYTES` bytes of pixels. Errors are in the results, not raised."""
     images: list[DecodedImage] = []
     skipped: list[BadFile] = []
     for some in _read_ahead(batch):
@@ -192,8 +173,6 @@ def _part(
 
 def joined(parts: Sequence[DecodedBatch]) -> DecodedBatch:
     """Returns the batch that consists of these parts, without their pixels."""
-    if len(parts) == 1:
-        return replace(parts[0], pixels=_no_pixels())
     return DecodedBatch(
         parts[0].number,
         sizes=[size for part in parts for size in part.sizes],

@@ -18,50 +18,22 @@ if TYPE_CHECKING:  # the settings import this module, and --help must be fast
 
 EXAMPLE = "adm:256"
 _MOST_DIGITS = 5
-_ELSEWHERE = {
-    "center-crop-dhariwal": ["adm"],  # of EDM2
-    "dhariwal": ["adm"],
-    "guided-diffusion": ["adm"],
-    "center-crop-arr": ["adm"],
-    "center-crop": ["edm", "center"],  # of EDM and of torchvision
-    "center-crop-wide": ["edm"],
-    "torchvision": ["center", "tensor-center"],
-    "lightningdit": ["tensor-center"],
-    "lanczos": ["resize", "edm"],
-    "scale": ["resize"],
-}
-"""Names that other projects use, by what may be meant."""
 
 
 @dataclass(frozen=True)
 class Crop:
-    """A crop to a square. Images that are smaller than the square are enlarged.
-
-    Attributes:
-        name: ``adm``, ``edm``, ``center``, ``tensor-center`` or ``resize``; see `CROPS`.
-        size: side of the square in pixels.
-    """
+    """A crop, named as in `CROPS`, to a square with sides of ``size`` pixels. Smaller images are enlarged."""
 
     name: str
     size: int
 
     @classmethod
     def parse(cls, text: str, setting: str = "crop") -> Crop:
-        """Returns the crop that ``NAME:SIZE`` describes.
-
-        Args:
-            text: the name, in any spelling, and the size, such as ``adm:256``.
-            setting: name of the setting that has this value, for messages.
-
-        Raises:
-            InputError: if the name is unknown, or the size is not a positive integer.
-        """
+        """Returns the crop that ``NAME:SIZE`` describes, in any spelling; raises an InputError for others."""
         typed, _, size = text.strip().partition(":")
         name = next((name for name in CROPS if folded(name) == folded(typed)), "")
         if typed and not name and not typed.isdigit():
-            elsewhere = next((names for other, names in _ELSEWHERE.items() if folded(other) == folded(typed)), None)
-            close = closest(typed, CROPS) if elsewhere is None else elsewhere
-            problem = f"{option(setting)}: {unknown('crop', typed, close, ', '.join(CROPS))}"
+            problem = f"{option(setting)}: {unknown('crop', typed, closest(typed, CROPS), ', '.join(CROPS))}"
             raise InputError(problem, f"write NAME:SIZE, such as {EXAMPLE}", setting=setting)
         if not name or not (size.isascii() and size.isdigit() and len(size) <= _MOST_DIGITS) or int(size) < 1:
             problem = f"{option(setting)} must be a crop and the side of a square in pixels, such as {EXAMPLE}"
@@ -72,14 +44,7 @@ class Crop:
         return f"{self.name}:{self.size}"
 
     def apply(self, pixels: Pixels) -> Pixels:
-        """Returns the square.
-
-        Args:
-            pixels: RGB, uint8 array of shape (height, width, 3).
-
-        Returns:
-            uint8 array of shape (size, size, 3).
-        """
+        """Returns the square, uint8 of shape (size, size, 3), of RGB pixels, uint8 of shape (height, width, 3)."""
         return CROPS[self.name](pixels, self.size)
 
     def scaled(self, width: int, height: int) -> tuple[int, int]:
@@ -91,11 +56,7 @@ class Crop:
 
 
 def normalised(value: Any, setting: str) -> str | None:
-    """Returns the usual spelling of a setting's crop; None for None.
-
-    Raises:
-        InputError: see `Crop.parse`.
-    """
+    """Returns the usual spelling of a setting's crop; None for None."""
     return None if value is None else str(Crop.parse(value, setting))
 
 

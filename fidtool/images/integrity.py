@@ -15,21 +15,10 @@ from fidtool.sources.memory import Images
 def broadcast_images(
     world: World, images: ImageSet | None, in_memory: Images | None = None, value_range: ValueRange | None = None
 ) -> ImageSet:
-    """Broadcasts rank zero's list of images. A collective.
+    """Broadcasts rank zero's list of images, to which others pass None. A collective.
 
-    The ranks then compare a sample of the contents, because a path may refer to different files on another machine.
-
-    Args:
-        world: the ranks.
-        images: the set on rank zero; None on the other ranks.
-        in_memory: this rank's images if the set was passed as a Python object; otherwise None.
-        value_range: how these images become bytes if they are floats.
-
-    Returns:
-        The set, on all ranks.
-
-    Raises:
-        InputError: if a rank sees different contents.
+    The ranks then compare a sample of the contents, because a path may refer to different files on another machine: an
+    InputError if they differ. Images in memory are this rank's own.
     """
     if world.size == 1:
         assert images is not None

@@ -26,13 +26,9 @@ _SHARED_MEMORY = "/dev/shm"
 def _decode(
     source: ImageSet | None, options: DecodeOptions, sharers: int | None, batch: PlannedBatch | FetchedBatch
 ) -> Iterator[DecodedBatch]:
-    """Decodes a batch, after reading it if it has not been read ahead.
+    """Decodes a batch, after reading it from the source if it has not been read ahead.
 
-    Args:
-        source: the images; None if all batches have been read ahead.
-        options: options for decoding.
-        sharers: number of processes that send pixels through shared memory; None in the process that uses them.
-        batch: the batch.
+    ``sharers`` processes send pixels through shared memory; None in the process that uses them.
     """
     if isinstance(batch, PlannedBatch):
         assert source is not None
@@ -63,7 +59,6 @@ class LoadOptions:
     """Options for loading batches.
 
     Attributes:
-        decode: options for decoding.
         num_workers: number of decoding workers; 0 decodes in the calling thread.
         ranks_here: number of ranks on this machine, whose workers share its /dev/shm.
         patience: seconds that a worker may take for a part.
@@ -80,15 +75,9 @@ class LoadOptions:
 def load(
     source: ImageSet, batches: Sequence[PlannedBatch], options: LoadOptions
 ) -> Generator[DecodedBatch, None, None]:
-    """Yields the decoded ``batches`` in order. Those of large images are yielded in parts.
+    """Yields this rank's decoded batches in order. Those of large images are yielded in parts.
 
-    Args:
-        source: the images.
-        batches: the batches of this rank.
-        options: how to load them.
-
-    Raises:
-        RunError: if a worker died, raised an exception, or produced no batch in time.
+    Raises a RunError if a worker died, raised an exception, or produced no batch in time.
     """
     cutter = _Cutter()
     tasks: Iterator[PlannedBatch | FetchedBatch] = chain.from_iterable(map(cutter, batches))
@@ -106,15 +95,8 @@ def load(
 def load_stream(batches: Iterator[FetchedBatch], options: LoadOptions) -> Generator[DecodedBatch, None, None]:
     """Yields the decoded batches of an iterable in order. Those of large images are yielded in parts.
 
-    The workers decode encoded images. If the first batch contains others, all are decoded in the calling thread, which
-    takes less time than sending their pixels to a worker.
-
-    Args:
-        batches: the batches, which are read in the calling thread.
-        options: how to load them.
-
-    Raises:
-        RunError: see `load`.
+    The batches are read in the calling thread. The workers decode encoded images. If the first batch contains others,
+    all are decoded in the calling thread, which takes less time than sending their pixels to a worker.
     """
     cutter, workers = _Cutter(), None
     first = list(islice(batches, 1))
@@ -129,7 +111,6 @@ def load_stream(batches: Iterator[FetchedBatch], options: LoadOptions) -> Genera
 def _started(
     source: ImageSet | None, tasks: Iterator[PlannedBatch | FetchedBatch], most: int, options: LoadOptions
 ) -> Workers[PlannedBatch | FetchedBatch, DecodedBatch] | None:
-    """Starts at most ``most`` workers. None if none are wanted or they cannot be started."""
     count = min(options.num_workers, most)
     if not count:
         return None
@@ -154,7 +135,6 @@ def _observed(
     cutter: _Cutter,
     options: LoadOptions,
 ) -> Iterator[DecodedBatch]:
-    """Yields the parts. Ends the workers after the last, or when this iterator is closed."""
     try:
         for part in decoded:
             cutter.observe(part)
@@ -179,13 +159,11 @@ class _Cutter:
         self._at_once = 1
 
     def observe(self, part: DecodedBatch) -> None:
-        """Estimates the number of images with `PART_BYTES` bytes of pixels from the latest part."""
         if part.sizes:
             size = sum(height * width * 3 for height, width in part.sizes)
             self._at_once = max(1, PART_BYTES * len(part.sizes) // size)
 
     def __call__(self, batch: PlannedBatch) -> Iterator[PlannedBatch]:
-        """Yields the parts of a batch."""
         for start, stop in self.positions(len(batch.indices)):
             ends = batch.ends and stop == len(batch.indices)
             yield PlannedBatch(batch.number, batch.indices[start:stop], ends)

@@ -15,9 +15,8 @@ from fidtool.sources.image_set import ImageSet
 class ImageLookup:
     """Reads single images of some sets again.
 
-    Args:
-        sets: the sets. A path that is in none of them is treated as that of a file on this machine.
-        spent: names of iterables, whose images cannot be read again.
+    A path that is in none of them is that of a file on this machine; ``spent`` names iterables, which cannot
+    be read again.
     """
 
     def __init__(self, sets: Sequence[ImageSet] = (), spent: Collection[str] = ()) -> None:
@@ -27,7 +26,7 @@ class ImageLookup:
 
     @property
     def in_order(self) -> bool:
-        """Whether reading is faster if the images are prefetched with `prefetch`."""
+        """Whether reading is faster after `prefetch`."""
         return any(images.in_order for images in self._sets)
 
     def read(self, file: str) -> Read:

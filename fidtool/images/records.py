@@ -85,12 +85,10 @@ RecordArray = NDArray[np.void]
 
 
 def no_records() -> RecordArray:
-    """Returns an empty array of records, shape (0,)."""
     return np.zeros(0, dtype=RECORD)
 
 
 def records_of(images: Sequence[DecodedImage]) -> RecordArray:
-    """Returns the records of images, an array of shape (len(images),)."""
     records = np.zeros(len(images), dtype=RECORD)
     heads = np.frombuffer(b"".join(map(_head, images)), dtype=np.uint8).reshape(-1, _HEAD.size)
     records.view(np.uint8).reshape(-1, RECORD.itemsize)[:, : _HEAD.size] = heads
@@ -109,7 +107,6 @@ def records_of(images: Sequence[DecodedImage]) -> RecordArray:
 
 
 def _head(image: DecodedImage) -> bytes:
-    """Returns the first fields of a record, up to ``flags``."""
     height, width, _ = image.pixels.shape
     file_format, mode = image.format.encode(), image.mode.encode()
     return _HEAD.pack(_digest(image.pixels), height, width, file_format, mode, image.quality, _flags(image.properties))
@@ -128,13 +125,7 @@ def _flags(properties: ImageProperties) -> int:
 
 
 def _summarise(images: Sequence[NDArray[np.uint8]], down: int, right: int, records: RecordArray) -> None:
-    """Sets the fields that describe the sampled pixels.
-
-    Args:
-        images: images of the same size.
-        down, right: distance between the sampled rows and columns.
-        records: the images' records.
-    """
+    """Sets the fields that describe the sampled pixels, which are ``down`` rows and ``right`` columns apart."""
     samples = [pixels[::down, ::right] for pixels in images]
     height, width, _ = samples[0].shape
     planes = np.empty((len(images), 3, height, width), dtype=np.uint8)
@@ -157,11 +148,9 @@ def _summarise(images: Sequence[NDArray[np.uint8]], down: int, right: int, recor
 
 
 def _roughness(green: NDArray[np.float32], neighbours: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """Returns the roughness of n images, shape (n,).
+    """Returns the roughness of n images, shape (n,), from their green values, integers of shape (n, h, w).
 
-    Args:
-        green: green values, shape (n, h, w), integers.
-        neighbours: the green values to the right of them in the images, shape (n, h, w or w - 1).
+    The neighbours are the values to the right of them in the images, shape (n, h, w or w - 1).
     """
     _, height, width = green.shape
     size, steps = height * width, neighbours[0].size
@@ -222,11 +211,8 @@ def _rounded(numerator: NDArray[np.int64], denominator: NDArray[np.int64]) -> ND
 class ImageRecords:
     """The records and names of the images in a set, in canonical order and without skipped images.
 
-    Attributes:
-        records: array of shape (images,) and dtype `RECORD`.
-        names: names of the images, in the order of the records.
-        prefix: prefix of a name where an image is shown: the source as passed by the caller, or its absolute path if
-            the records were loaded from a statistics file.
+    ``prefix`` precedes a name where an image is shown: the source as passed by the caller, or its absolute path if the
+    records were loaded from a statistics file.
     """
 
     records: RecordArray
@@ -235,13 +221,7 @@ class ImageRecords:
 
     @classmethod
     def of(cls, images: ImageSet, records: NDArray[np.uint8], skipped: Sequence[BadFile]) -> ImageRecords:
-        """Returns the records of a set.
-
-        Args:
-            images: the set, in canonical order.
-            records: records of the images that were not skipped, uint8 array of shape (images, bytes of `RECORD`).
-            skipped: files that could not be read.
-        """
+        """Returns the records of a set, from a uint8 array of shape (images not skipped, bytes of `RECORD`)."""
         left_out = {bad.file for bad in skipped}
         names = (name for name in images.names if f"{images.source.prefix}{name}" not in left_out)
         return cls(np.ascontiguousarray(records).view(RECORD).reshape(-1), Names(names), images.source.prefix)
@@ -250,7 +230,6 @@ class ImageRecords:
         return len(self.names)
 
     def file(self, index: int) -> str:
-        """Returns the path of image ``index``, for messages."""
         return f"{self.prefix}{self.names[index]}"
 
     def redacted(self) -> ImageRecords:
@@ -269,12 +248,7 @@ class ImageRecords:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], count: int | None) -> ImageRecords | None:
-        """Returns the records in a statistics file; None if it contains none that this version can read.
-
-        Args:
-            arrays: the arrays in the file by name.
-            count: number of images in the file.
-        """
+        """Returns the records in a statistics file of ``count`` images; None if this version can read none."""
         if not arrays.keys() >= set(RECORD_ARRAYS):
             return None
         records, names, folder = (arrays[name] for name in RECORD_ARRAYS)

@@ -22,13 +22,7 @@ from fidtool.sources.readers import Reader
 
 @dataclass(frozen=True)
 class StreamPlan:
-    """The batches that all ranks together have read.
-
-    Attributes:
-        sizes: number of images in each batch.
-        first: offset of the numbers of this rank's batches.
-        names: names of the images, in the order of the batches.
-    """
+    """The batches that all ranks together have read: their sizes, this rank's first, and the names in their order."""
 
     sizes: list[int]
     first: int
@@ -38,16 +32,8 @@ class StreamPlan:
 class Stream:
     """Yields this rank's batches of an iterable. All ranks must create and use it.
 
-    Args:
-        images: the iterable.
-        value_range: how the images become bytes if they are floats.
-        world: the ranks.
-        batch_size: number of images in a batch.
-        num: number of images to take on all ranks together; None takes all.
-        outside: returns a context in which the calling program's code runs.
-
-    Raises:
-        InputError: if there are several ranks and ``images.sharded`` is None.
+    ``num`` images are taken on all ranks together; None takes all. The calling program's code runs in the context that
+    ``outside`` returns. With several ranks, ``images.sharded`` must be set: otherwise an InputError.
     """
 
     def __init__(
@@ -107,9 +93,8 @@ class Stream:
     def plan(self) -> StreamPlan:
         """Returns the batches that all ranks have read, after the end of iteration. A collective.
 
-        Raises:
-            InputError: if there are no images or fewer than requested, or if ranks read different images although
-                ``sharded`` is False.
+        Raises an InputError if there are no images or fewer than requested, or if ranks read different images although
+        ``sharded`` is False.
         """
         seen = self._world.gather((self._count, self._digest))
         counts = [count for count, _ in seen]

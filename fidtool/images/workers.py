@@ -63,23 +63,16 @@ class _Worker:
 class Workers(Iterator[Result], Generic[Task, Result]):
     """Yields the results of each task, in order. The workers take turns, and their number does not change the results.
 
-    A task may have several results, so that large ones need not be in memory at the same time: a worker computes
-    only one more while a result waits to be received.
+    A task has at least one result. It may have several, so that large ones need not be in memory at the same time: a
+    worker computes only one more while a result waits to be received. Tasks are read in this process, ahead of their
+    results, and tensors in a result are sent through shared memory. ``patience`` is in seconds for each result.
 
     Each worker has its own pipe, so waiting for a result ends if the worker dies. The workers of torch's DataLoader
     share queues and an event instead. A worker that is killed may leave their locks locked, and torch's signal handler
     then raises an error anywhere in the main thread, which may do the same. Both have made the DataLoader hang.
 
-    Args:
-        work: called in a worker with each task. Returns at least one result. Tensors in a result are sent through
-            shared memory.
-        tasks: the tasks. Read in this process, ahead of their results.
-        count: number of workers.
-        patience: seconds that a result may take.
-
-    Raises:
-        AssertionError: in a daemonic process of multiprocessing, which may not start others.
-        OSError: if the workers cannot be started.
+    Raises an AssertionError in a daemonic process of multiprocessing, which may not start others, and an OSError if the
+    workers cannot be started.
     """
 
     def __init__(
@@ -103,11 +96,9 @@ class Workers(Iterator[Result], Generic[Task, Result]):
             raise
 
     def __next__(self) -> Result:
-        """Returns the next result.
+        """Returns the next result; raises what reading the tasks raised, after the results of the earlier tasks.
 
-        Raises:
-            RunError: if a worker died, raised an exception, or produced no result in time.
-            Exception: what reading the tasks raised, after the results of the earlier tasks.
+        Raises a RunError if a worker died, raised an exception, or produced no result in time.
         """
         if not self._started:
             self._started = True
@@ -172,7 +163,6 @@ class Workers(Iterator[Result], Generic[Task, Result]):
 
     @contextlib.contextmanager
     def _limited(self) -> Iterator[None]:
-        """Ends a wait for a pipe within the block after the patience."""
         self._limit = time.monotonic() + self._patience
         try:
             yield
@@ -180,7 +170,6 @@ class Workers(Iterator[Result], Generic[Task, Result]):
             self._limit = math.inf
 
     def _watch(self) -> None:
-        """Runs in a thread, and ends a wait that is too long."""
         while not self._ending.wait(min(self._patience, _CHECK_SECONDS)):
             if time.monotonic() > self._limit:
                 self._give_up()

@@ -187,7 +187,7 @@ def test_the_limit_applies_to_images_inside_icons_too(monkeypatch: pytest.Monkey
     assert decode(icon, 80 * 90).pixels.shape == (80, 90, 3)
     loaded: list[object] = []
     monkeypatch.setattr(PngImagePlugin.PngImageFile, "load_prepare", loaded.append)
-    with pytest.raises(DecodeError, match=r"it has 90 x 80 = 7200 pixels, more than the limit of 7199 .*max_pixels"):
+    with pytest.raises(DecodeError, match=r"it has 7200 pixels, more than the limit of 7199 .*max_pixels"):
         decode(icon, 80 * 90 - 1)
     assert loaded == []
 

@@ -119,15 +119,14 @@ def test_the_limit_is_exact_regardless_of_pillows(name: str, pillows_limit: int)
     assert decode(FILES[name], 23 * 31).pixels.shape == (23, 31, 3)
     with pytest.raises(DecodeError) as refused:
         decode(FILES[name], 23 * 31 - 1)
-    assert str(refused.value) == (
-        "it has 31 x 23 = 713 pixels, more than the limit of 712 that protects against decompression bombs; "
-        "max_pixels raises it"
+    assert str(refused.value).endswith(
+        "713 pixels, more than the limit of 712 that protects against decompression bombs; max_pixels raises it"
     )
 
 
 def test_the_default_limit_is_pillows(pillows_limit: int) -> None:
     assert MAX_PIXELS == 2 * 89_478_485
-    with pytest.raises(DecodeError, match="65536 x 65536 = 4294967296 pixels, more than the limit of 178956970 "):
+    with pytest.raises(DecodeError, match="it has 4294967296 pixels, more than the limit of 178956970 "):
         decode(claim(65536, 65536))
     with pytest.raises(DecodeError, match="truncated"):  # within fidtool's limit, but above Pillow's lowered one
         decode(claim(1000, 1000))

@@ -360,4 +360,4 @@ def test_an_object_cannot_be_framed_in_two_ways(place: Path, environment: dict[s
 
 def test_check_has_no_crop(here: Run, place: Path) -> None:
     assert "No such option '--crop'" in here("check", place / "fake", "--crop", "adm:8").stderr
-    assert "no such option --crop-fake" in here("stats", place / "fake", "-o", "a.npz", "--crop-fake", "adm:8").stderr
+    assert "No such option '--crop-fake'" in here("stats", place / "fake", "-o", "a.npz", "--crop-fake", "adm:8").stderr

@@ -31,7 +31,7 @@ def test_a_list_of_addresses_is_named_without_secrets(here: Run, tmp_path: Path)
     (tmp_path / "urls.txt").write_text("http://bob:hunter2@127.0.0.1:9/0.png?token=SECRET\n")
     run = here("compute", "urls.txt", "urls.txt")
     assert run.status == 2
-    assert run.error.startswith("error: the list urls.txt contains the URL http://127.0.0.1:9/0.png, but a local list")
+    assert run.error.startswith("error: urls.txt lists files that do not exist (http://127.0.0.1:9/0.png)")
 
 
 def test_a_password_in_an_s3_address_is_refused(here: Run) -> None:

@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fidtool.sources.opening import open_images
 from support.bad_forms import REFUSED
 from support.command_line import Outcome, Run
 from support.damage import GIB, npy_header, pixels, sparse, tarred, zipped
-from support.odd_forms import RIGHT, numbered_tar
+from support.odd_forms import RIGHT
 from support.places import TINY
 from support.source_forms import make_squares, names_in, write_tar, write_zip
 
@@ -54,10 +53,6 @@ def test_bad_sources_are_refused(here: Run, place: Path, case: str) -> None:
     assert everything_in(place) == before, "the run wrote a file"
 
 
-def good(run: Outcome, reference: Outcome) -> None:
-    assert run.metrics == reference.metrics
-
-
 @pytest.fixture
 def reference(here: Run, place: Path) -> Outcome:
     return here("compute", "images", "images", *SMALL)
@@ -70,7 +65,7 @@ def test_unusual_sources_are_read_correctly(
     name = make(place)
     before = everything_in(place)
     run = here("compute", "images", name, *SMALL, "--value-range", "0,1")
-    good(run, reference)
+    assert run.metrics == reference.metrics
     assert everything_in(place) == before, "the run wrote a file"
     assert not Path("/escaped").exists()
 
@@ -83,26 +78,11 @@ def test_an_empty_member_is_read_as_empty(here: Run, place: Path) -> None:
     assert "cannot decode bad.tar/000.png: the file is empty" in here("compute", "images", "bad.tar", *SMALL).error
 
 
-def test_numbers_in_names_are_not_parts_of_a_sample(here: Run, place: Path) -> None:
-    run = here("check", numbered_tar(place), "--list", "--quiet")
-    assert len(run.stdout.splitlines()) == COUNT
-
-
-# --- single members --------------------------------------------------------------------------------------------------
-
-
-def flipped(data: bytes, name: bytes, further: int) -> bytes:
-    """Return the archive with one bit of a member's contents flipped."""
-    return turned(data, data.find(name) + len(name) + further)
-
-
-def turned(data: bytes, at: int) -> bytes:
-    return data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :]
-
-
-@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_a_damaged_member_is_named_and_can_be_skipped(here: Run, place: Path, method: int) -> None:
-    (place / "bad.zip").write_bytes(flipped(zipped(place, method=method), b"005.png", 700))
+def test_a_damaged_member_is_named_and_can_be_skipped(here: Run, place: Path) -> None:
+    """One bit of its contents is flipped."""
+    data = bytearray(zipped(place, method=zipfile.ZIP_STORED))
+    data[data.find(b"005.png") + 700] ^= 4
+    (place / "bad.zip").write_bytes(data)
     run = here("compute", "images", "bad.zip", *SMALL)
     assert run.status == 2
     assert "cannot read bad.zip/005.png: the archive is damaged" in run.error
@@ -122,29 +102,6 @@ def test_broken_links_are_named(here: Run, place: Path, suffix: str) -> None:
     run = here("compute", "images", f"bad.{suffix}", *SMALL)
     assert run.status == 2
     assert f"bad.{suffix}/z.png: it is a link to /etc/passwd" in run.error
-    skipping = here("compute", "images", f"bad.{suffix}", *SMALL, "--on-error", "skip", "--max-skip", "0.1")
-    assert skipping.json["results"][0]["count"]["fake"] == COUNT
-
-
-@pytest.mark.parametrize("suffix", ["tar", "tar.gz"])
-def test_links_do_not_shift_other_images(place: Path, suffix: str) -> None:
-    """Members of a compressed archive are identified by their index."""
-    names = names_in(place / "images")
-    with tarfile.open(place / f"odd.{suffix}", f"w:{suffix[4:]}") as archive:  # type: ignore[call-overload]
-        for number, name in enumerate(names):
-            if number in (0, 7):
-                link = tarfile.TarInfo(f"link{number}.png")
-                link.type, link.linkname = tarfile.SYMTYPE, names[3]
-                archive.addfile(link)
-            archive.add(place / "images" / name, name)
-    images = open_images(str(place / f"odd.{suffix}"))
-    assert len(images) == COUNT + 2
-    found = dict(zip(images.names, images.read(range(len(images))), strict=True))
-    for name in names:
-        assert found[name] == (place / "images" / name).read_bytes()
-    for number in (0, 7):
-        followed = found[f"link{number}.png"]
-        assert followed == found[names[3]] if suffix == "tar" else "are not followed" in str(followed)
 
 
 def test_a_member_that_claims_to_be_huge_is_not_read(here: Run, place: Path) -> None:
@@ -157,14 +114,6 @@ def test_a_member_that_claims_to_be_huge_is_not_read(here: Run, place: Path) -> 
     run = here("compute", "images", "bad.zip", *SMALL)
     assert run.status == 2
     assert f"{names_in(place / 'images')[-1]}: it has {3 * GIB} bytes" in run.error
-
-
-def test_a_file_of_10_gib_is_refused(here: Run, place: Path) -> None:
-    (place / "bad").mkdir()
-    sparse(place / "bad/a.png", 10 * GIB, (place / "images/000.png").read_bytes())
-    run = here("compute", "images", "bad", *SMALL)
-    assert run.status == 2
-    assert f"bad/a.png: it has {10 * GIB} bytes" in run.error
 
 
 def test_an_array_of_10_gib_is_read_row_by_row(here: Run, place: Path) -> None:
@@ -185,28 +134,12 @@ def test_values_outside_the_range_are_clipped_and_counted(here: Run, place: Path
     assert "odd.npy[4]: it contains NaN" in here("compute", "images", "odd.npy", *SMALL, "--value-range", "0,1").error
 
 
-@pytest.mark.parametrize("suffix", ["tar", "tar.gz"])
-def test_one_image_of_each_sample_must_be_selected(here: Run, place: Path, reference: Outcome, suffix: str) -> None:
-    """WebDataset's image-to-image samples hold several images each, which are not one set."""
-    names = names_in(place / "images")
-    with tarfile.open(place / f"pairs.{suffix}", f"w:{suffix[4:]}") as archive:  # type: ignore[call-overload]
-        for number, name in enumerate(names):
-            archive.add(place / "images" / names[0], f"{number:03}.input.png")
-            archive.add(place / "images" / name, f"{number:03}.output.png")
-    run = here("compute", "images", f"pairs.{suffix}", *SMALL)
-    assert run.status == 2
-    assert f"2 images (input.png, output.png): pick one as in pairs.{suffix}:input.png" in run.error
-    good(here("compute", "images", f"pairs.{suffix}:output.png", *SMALL), reference)
-
-
 def test_missing_files_of_a_list_are_reported_before_any_work(here: Run, place: Path) -> None:
     lines = [f"images/{name}" for name in names_in(place / "images")]
     (place / "bad.txt").write_bytes(b"\xef\xbb\xbf" + "\r\n".join([*lines, "images/x.png", "images/y.png"]).encode())
     run = here("compute", "images", "bad.txt", *SMALL)
     assert run.status == 2
     assert "bad.txt lists files that do not exist (images/x.png and 1 more)" in run.error
-    skipping = here("compute", "images", "bad.txt", *SMALL, "--on-error", "skip", "--max-skip", "0.1")
-    assert skipping.json["results"][0]["count"]["fake"] == COUNT
 
 
 def test_probable_mistakes_are_reported(here: Run, place: Path) -> None:
@@ -222,51 +155,31 @@ def test_probable_mistakes_are_reported(here: Run, place: Path) -> None:
     assert "mixed contains 1 .tar file, which is not read" in here("compute", "images", "mixed", *SMALL).stderr
 
 
-@pytest.mark.parametrize("text", ["0", "1,0", "0,1,2", "a,b", "0,nan", "0,inf"])
-def test_value_ranges_are_two_numbers(here: Run, place: Path, text: str) -> None:
-    run = here("compute", "images", "images", *SMALL, "--value-range", text)
-    assert run.status == 2
-    assert "--value-range" in run.error
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("shard-{0..3}.tar", ["shard-1.tar"]),
-        ("shard-{3..0}.tar", ["3..0"]),
-        ("none-*.tar", ["no such file", "none-*.tar"]),
-        ("images.npz:other", ["no array named other", "arr_0"]),
-        ("{images,images}.npz", ["twice"]),
-    ],
-)
-def test_patterns_without_a_match_are_refused(here: Run, place: Path, name: str, words: list[str]) -> None:
-    tarred(place, "shard-0.tar")
-    np.savez(place / "images.npz", pixels(place))
-    run = here("compute", "images", name, *SMALL)
-    assert run.status == 2
-    assert [word for word in words if word not in run.error] == [], run.error
-
-
 def test_a_table_row_without_bytes(here: Run, place: Path) -> None:
     import pyarrow
     from pyarrow import parquet
 
     files = [place / "images" / name for name in names_in(place / "images")]
     rows = [{"bytes": None if index == 3 else file.read_bytes(), "path": None} for index, file in enumerate(files)]
-    parquet.write_table(pyarrow.table({"image": rows, "other": [b"x"] * COUNT}), place / "bad.parquet")
+    parquet.write_table(pyarrow.table({"image": rows}), place / "bad.parquet")
     assert "bad.parquet[3]: its row has no image bytes" in here("compute", "images", "bad.parquet", *SMALL).error
-    skipping = here("compute", "images", "bad.parquet", *SMALL, "--on-error", "skip", "--max-skip", "0.1")
-    assert skipping.json["results"][0]["count"]["fake"] == COUNT - 1
-    assert [each["file"] for each in skipping.json["results"][0]["skipped"]] == ["bad.parquet[3]"]
-    assert here("compute", "images", "bad.parquet:label", *SMALL).status == 2
 
 
-def test_a_closed_standard_input_is_reported(place: Path) -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "fidtool", "check", "-"], capture_output=True, text=True, preexec_fn=lambda: os.close(0)
-    )
-    assert run.returncode == 2
-    assert run.stderr.strip() == "error: the list on standard input cannot be read: standard input is closed"
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("shard-{0..3}.tar", ["shard-1.tar"]),
+        ("images.npz:other", ["no array named other", "arr_0"]),
+        ("{images,images}.npz", ["twice"]),
+        ("a{0..9999}b{0..999}.tar", ["matches more than 1000000 files"]),
+    ],
+)
+def test_bad_patterns_are_refused(here: Run, place: Path, name: str, words: list[str]) -> None:
+    tarred(place, "shard-0.tar")
+    np.savez(place / "images.npz", pixels(place))
+    run = here("compute", "images", name, *SMALL)
+    assert run.status == 2
+    assert [word for word in words if word not in run.error] == [], run.error
 
 
 def test_names_are_listed_unchanged(place: Path) -> None:
@@ -279,15 +192,3 @@ def test_names_are_listed_unchanged(place: Path) -> None:
         [sys.executable, "-m", "fidtool", "check", "images2", "--list"], capture_output=True, cwd=place
     )
     assert listed.stdout == b"images2/b\xff.png\n"
-    (place / "list.txt").write_bytes(listed.stdout)
-    again = subprocess.run(
-        [sys.executable, "-m", "fidtool", "check", "list.txt", "--list"], capture_output=True, cwd=place
-    )
-    assert again.stdout == listed.stdout
-
-
-@pytest.mark.parametrize("pattern", ["a{0..9999}b{0..999}.tar", "a{0..9}b{0..9}c{0..99}d{0..999}.tar"])
-def test_patterns_that_match_too_many_files_are_refused(here: Run, place: Path, pattern: str) -> None:
-    run = here("compute", "images", pattern, *SMALL)
-    assert run.status == 2
-    assert "matches more than 1000000 files" in run.error

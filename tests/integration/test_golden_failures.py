@@ -1,22 +1,19 @@
 """Exit statuses and error messages of each kind of failure, on which scripts and users rely.
 
-The golden files have fidtool's own messages. Where click writes the message, only its subject is compared. Status 2 is
-bad usage or input, status 1 a failure at run time; a signal is 128 plus its number.
+Status 2 is bad usage or input, status 1 a failure at run time.
 """
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fidtool import FidtoolError, RunError, StoppedError
-from support.bad_forms import REFUSED
+from support.bad_forms import PINNED
 from support.command_line import Run
-from support.exact_sets import beside_network, make_exact_pictures, pixels
+from support.exact_sets import beside_network, pixels
 from support.goldens import Golden
 from support.old_files import FILES, make_sets
 from support.printed import CPU, shown
@@ -220,80 +217,15 @@ def test_under_a_launcher(golden: Golden, here: Run, place: Path, monkeypatch: p
     golden("failures/launchers", found)
 
 
-USAGE = {
-    "no FAKE": (["compute", "real"], "fidtool compute"),
-    "an unknown flag": (["compute", "real", "fake", "--batchsize", "5"], "fidtool compute"),
-    "an invalid number": (["compute", "real", "fake", "--num", "ten"], "fidtool compute"),
-    "an invalid choice": (["compute", "real", "fake", "--dims", "100"], "fidtool compute"),
-    "no -o": (["stats", "real"], "fidtool stats"),
-    "a flag of another command": (["stats", "real", "-o", "a.npz", "--fail-above", "3"], "fidtool stats"),
-    "an unknown command": (["nonsense"], "fidtool"),
-    "an extra argument": (["cache", "x"], "fidtool cache"),
-}
-
-
-@pytest.mark.parametrize("name", USAGE)
-def test_usage(here: Run, name: str) -> None:
-    """One line, written by click, that refers to the command's help."""
-    arguments, command = USAGE[name]
-    outcome = here(*arguments)
-    assert (outcome.status, outcome.stdout) == (2, "")
-    assert outcome.error.endswith(f" (see `{command} --help`)")
-
-
-FORMS = [
-    *("an encrypted zip", "a name twice in a zip", "a zip of several images a sample", "a zip of zips", "an empty zip"),
-    *("a name twice in a tar", "a tar cut off between members", "two tars joined by cat", "an empty tar"),
-    *("pickled objects in an npz", "pickled objects in an npy", "a list of tensors in a pt", "Fortran order"),
-    *("integers of 8 bytes", "floats without a range", "an ambiguous shape", "a single image", "five channels"),
-    *("no images", "an npz of no images", "an npz of two", "an npz cut off", "an empty list"),
-    *("a list with a line twice", "a tar named zip", "a pattern of folders"),
-]
-
-
 def test_sources(golden: Golden, here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Archives, arrays, tables and lists that are damaged or ambiguous."""
     monkeypatch.setenv("FIDTOOL_TEST_TRACE", str(tmp_path / "trace"))
     make_squares(tmp_path / "images", 9)
     found = {}
-    for name in FORMS:
-        bad, make, _ = REFUSED[name]
+    for name, (bad, make) in PINNED.items():
         make(tmp_path)
         found[name] = failed(here, tmp_path, "check", bad)
         for file in tmp_path.glob("bad.*"):
             file.unlink()
     golden("failures/sources", found)
     assert not (tmp_path / "trace").exists()
-
-
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signals(fidtool: Run, place: Path, number: signal.Signals, status: int) -> None:
-    """A stopped run reports the signal, and its finished work is saved."""
-    make_exact_pictures(place / "many", 60, 5)
-    (place / "stopping.py").write_text(
-        "import itertools, os, signal\nimport torch, fidtool\n\n\n"
-        "class Stopping(torch.nn.Module):\n    calls = itertools.count(1)\n\n"
-        "    def forward(self, x):\n        if next(self.calls) == 20:\n"
-        f"            os.kill(os.getpid(), {int(number)})\n        return x.mean((2, 3))\n\n\n"
-        "def network():\n    return fidtool.Network(Stopping(), 8)\n"
-    )
-    options = ("--extractor", "stopping.py:network", "--batch-size", 2, "--device", "cpu", "--quiet", "--no-cache")
-    outcome = fidtool("compute", "many", "fake", *options, "--checkpoint", "kept", "--json")
-    assert outcome.status == status
-    reason = f"stopped by {number.name}; finished work is saved in kept: run the same command again to resume"
-    assert outcome.error == f"error: {reason}"
-    assert outcome.json["exit"] == {"code": status, "reason": reason}
-
-
-def test_errors_have_their_status(golden: Golden) -> None:
-    """Exit statuses of the exception classes."""
-    found = {}
-    pending = [FidtoolError]
-    while pending:
-        kind = pending.pop()
-        pending += kind.__subclasses__()
-        found[kind.__name__] = kind.exit_code
-    named = ("FidtoolError", "InputError", "LaunchError", "RunError", "StoppedError")
-    instance = StoppedError("stopped by SIGTERM", 143)
-    status = {name: found[name] for name in named}
-    golden("failures/statuses", {"classes": status, "stopped": instance.exit_code, "failed": RunError("x").exit_code})

@@ -53,15 +53,6 @@ def encrypted(data: bytes) -> bytes:
     return bytes(bits)
 
 
-def of_method(data: bytes, method: int) -> bytes:
-    bits = bytearray(data)
-    for signature, offset in ((b"PK\1\2", 10), (b"PK\3\4", 8)):
-        at = -1
-        while (at := data.find(signature, at + 1)) >= 0:
-            bits[at + offset : at + offset + 2] = struct.pack("<H", method)
-    return bytes(bits)
-
-
 def twice_zip(place: Path) -> None:
     with zipfile.ZipFile(place / "bad.zip", "w") as archive:
         archive.write(place / "images/000.png", "a.png")
@@ -87,8 +78,8 @@ def npy_header(shape: tuple[int, ...], dtype: str = "|u1") -> bytes:
     return buffer.getvalue()
 
 
-def claimed_safetensors(shape: list[int], end: int, start: int = 0) -> bytes:
-    header = f'{{"x":{{"dtype":"U8","shape":{shape},"data_offsets":[{start},{end}]}}}}'.encode()
+def claimed_safetensors(shape: list[int], end: int) -> bytes:
+    header = f'{{"x":{{"dtype":"U8","shape":{shape},"data_offsets":[0,{end}]}}}}'.encode()
     return struct.pack("<Q", len(header)) + header
 
 
@@ -104,7 +95,7 @@ def claimed_tar(place: Path, kind: bytes, size: int) -> bytes:
     info = tarfile.TarInfo("b.png")
     info.type = kind
     header = bytearray(info.tobuf(tarfile.GNU_FORMAT))
-    header[124:136] = (size % (1 << 96) if size < 0 else size + (128 << 88)).to_bytes(12, "big")
+    header[124:136] = (size + (128 << 88)).to_bytes(12, "big")
     header[148:156] = b" " * 8
     header[148:156] = b"%06o\0 " % sum(header)
     return first + bytes(header) + bytes(1024)
@@ -181,21 +172,6 @@ def write_members(file: Path, names: Sequence[str]) -> None:
     with zipfile.ZipFile(file, "w") as archive:
         for name in names:
             archive.writestr(name, b"content")
-
-
-def beyond_zip(place: Path) -> None:
-    """Write an archive whose directory claims a member of 2 ** 64 - 1 bytes."""
-    with zipfile.ZipFile(place / "bad.zip", "w") as archive:
-        archive.writestr("a.png", b"content")
-    data = bytearray((place / "bad.zip").read_bytes())
-    at = data.index(b"PK\1\2")
-    further = struct.pack("<HHQ", 1, 8, 2**64 - 1)
-    data[at + 24 : at + 28] = b"\xff" * 4
-    data[at + 30 : at + 32] = struct.pack("<H", len(further))
-    data[at + 46 + len("a.png") : at + 46 + len("a.png")] = further
-    end = data.index(b"PK\5\6")
-    data[end + 12 : end + 16] = struct.pack("<I", end - at)
-    (place / "bad.zip").write_bytes(data)
 
 
 def endless_pt(place: Path) -> None:

@@ -31,11 +31,6 @@ def opened(folder: Path) -> list[Image.Image]:
     return [Image.open(folder / name) for name in names_in(folder)]
 
 
-def batches(pixels: NDArray[np.uint8]) -> Iterator[tuple[torch.Tensor, None]]:
-    for start in range(0, len(pixels), 5):
-        yield torch.from_numpy(pixels[start : start + 5]).permute(0, 3, 1, 2).bfloat16() / 255, None
-
-
 def refilled(pixels: NDArray[np.uint8]) -> Iterator[NDArray[np.uint8]]:
     """Yield the same array, refilled for each image."""
     memory = np.empty_like(pixels[0])

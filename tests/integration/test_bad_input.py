@@ -30,16 +30,11 @@ def refused(outcome: Outcome, *texts: str, status: int = 2) -> None:
 
 REFUSALS = {
     "a later FAKE missing": (["real", "fake", "fake", "nowhere"], ["nowhere"]),
-    "no name": (["real", ""], ["no such file or folder"]),
     "a line break in the name": (["real", "no\nwhere"], ["no where"]),
-    "an empty folder": (["real", "empty"], ["empty", "no images"]),
-    "too large a --num": (["real", "fake", "--num", "21"], ["--num", "21", "real", str(COUNT)]),
-    "an unknown protocol for files": (["a.npz", "b.npz", "--protocol", "inception"], ["inception", "tensorflow"]),
     "a GPU that is not there": (["real", "fake", "--device", "cuda:99"], ["--device cuda", "CUDA device"]),
     "weights with the wrong hash": (["real", "fake", "--weights", "wrong.pth"], ["wrong.pth", "hash"]),
-    "weights missing": (["real", "fake", "--weights", "nowhere.pth"], ["nowhere.pth", "--weights"]),
 }
-"""What the golden of messages does not have, or a failure late in a run."""
+"""What the golden of messages does not have."""
 
 
 @pytest.mark.parametrize("name", REFUSALS)
@@ -72,12 +67,7 @@ def test_without_a_command_help_is_shown(here: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        *(["--help"], ["stats", "-h"], ["--version"], ["protocols"], ["real/", "fake/"]),
-        *(["compute", "nowhere", "fake"], ["compute", "real"], ["compute", "real", "fake", "--num", "0"]),
-        *(["stats", "real", "-o", "a.npz"], ["check", "real", "--gpu"]),
-    ],
+    "arguments", [["stats", "-h"], ["protocols"], ["compute", "nowhere", "fake"], ["compute", "real", "--gpu"]]
 )
 def test_help_and_usage_errors_import_no_torch(environment: dict[str, str], place: Path, arguments: list[str]) -> None:
     code = (
@@ -87,22 +77,19 @@ def test_help_and_usage_errors_import_no_torch(environment: dict[str, str], plac
     )
     command = [sys.executable, "-c", code, *arguments]
     finished = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=place)
-    asked = {"--help", "-h", "--version", "protocols"} & set(arguments)
+    asked = {"-h", "protocols"} & set(arguments)
     assert finished.returncode == (0 if asked else 2), finished.stderr
     assert finished.stdout.splitlines()[-1] == "[]"
 
 
-@pytest.mark.parametrize("name", ["an empty folder", "weights missing"])
-def test_a_failure_writes_json(here: Run, place: Path, name: str) -> None:
-    arguments, texts = REFUSALS[name]
+def test_a_failure_writes_json(here: Run, place: Path) -> None:
+    """The result of an earlier successful run does not remain in the --output file."""
     (place / "out.json").write_text('{"exit": "the last run\'s"}')
-    outcome = here("compute", *arguments, "--json", "--output", "out.json")
+    outcome = here("compute", "real", "empty", "--json", "--output", "out.json")
     assert (outcome.status, outcome.stderr.count("\n")) == (2, 1)
     result = outcome.json
     assert (result["schema"], result["results"]) == (2, [])
     assert result["exit"] == {"code": 2, "reason": outcome.error.removeprefix("error: ")}
-    assert [text for text in texts if text not in result["exit"]["reason"]] == []
-    # The result of an earlier successful run must not remain in the --output file.
     assert read_document(place / "out.json") == result
 
 
@@ -110,7 +97,7 @@ def test_a_missed_gate_is_status_3(here: Run, place: Path) -> None:
     (place / "real2").symlink_to("real")
     fid = here("compute", "real", "fake", *SMALL, "--json").fid
     assert fid > 0
-    for gate, status in ((fid, 0), (fid * 1.001, 0), (fid * 0.999, 3), (fid * 0.01, 3)):
+    for gate, status in ((fid, 0), (fid * 0.999, 3)):
         outcome = here("compute", "real", "real2", "fake", *SMALL, "--json", "--fail-above", gate, "--quiet")
         assert (outcome.status, outcome.json["exit"]["code"]) == (status, status)
         assert [frechet(result) == fid for result in outcome.json["results"]] == [False, True]
@@ -123,28 +110,16 @@ def test_a_missed_gate_is_status_3(here: Run, place: Path) -> None:
     assert "Traceback" not in text.stderr
 
 
-@pytest.mark.parametrize("arguments", [["--json"], ["--output", "out.json"], ["fake"]], ids=" ".join)
-def test_a_result_with_a_file_name_that_is_not_unicode(here: Run, place: Path, arguments: list[str]) -> None:
+def test_a_result_with_a_file_name_that_is_not_unicode(here: Run, place: Path) -> None:
     """Linux file names are bytes. Printing such a name must not lose the result."""
     odd = os.fsdecode(b"f\xffake")
     try:
         make_pictures(place / odd, COUNT, 1)
     except OSError:
         pytest.skip("this file system takes no such names")
-    outcome = here("compute", "real", odd, *arguments, *SMALL, "--quiet")
+    outcome = here("compute", "real", odd, "fake", *SMALL, "--output", "out.json", "--quiet")
     assert (outcome.status, outcome.stderr) == (0, "")
-    if arguments == ["--json"]:
-        assert outcome.fid > 0
-    if "--output" in arguments:
-        assert frechet(read_document(place / "out.json")["results"][0]) > 0
-
-
-def _empty(file: Path) -> None:
-    file.write_bytes(b"")
-
-
-def _web_page(file: Path) -> None:
-    file.write_text("<!doctype html><title>404</title>")
+    assert frechet(read_document(place / "out.json")["results"][0]) > 0
 
 
 def _broken_link(file: Path) -> None:
@@ -152,10 +127,7 @@ def _broken_link(file: Path) -> None:
     file.symlink_to("nowhere.png")
 
 
-@pytest.mark.parametrize("damage", [half, _empty, _web_page, _broken_link])
+@pytest.mark.parametrize("damage", [half, _broken_link])
 def test_an_unreadable_image_is_named(here: Run, place: Path, damage: Callable[[Path], None]) -> None:
     damage(place / "fake" / "00011.png")
     refused(here("compute", "real", "fake", *SMALL, "--quiet"), "fake/00011.png", "fix or remove")
-    outcome = here("compute", "real", "fake", *SMALL, "--json", "--quiet", "--output", "out.json")
-    assert outcome.json["exit"] == {"code": 2, "reason": outcome.error.removeprefix("error: ")}
-    assert read_document(place / "out.json") == outcome.json

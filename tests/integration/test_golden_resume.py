@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 import shutil
 import time
 from pathlib import Path
@@ -12,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from support.command_line import Outcome, Run
 from support.exact_sets import beside_network
@@ -96,34 +93,6 @@ def test_the_checkpoint_format_has_not_changed(golden: Golden, here: Run, place:
     assert shape(manifest) == shape(old)
     assert manifest["identity"]["definition"] == old["identity"]["definition"]
     assert manifest["identity"]["order"] == old["identity"]["order"]
-
-
-def test_file_names_contain_the_digest_of_the_run(here: Run, place: Path) -> None:
-    """The digest covers the manifest's identity: with a different one, no part is resumed."""
-    run(here, "fresh")
-    identity = json.loads((place / "fresh" / MANIFEST).read_text())["identity"]
-    name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
-    files = [file.name for file in (place / "fresh").iterdir() if file.name != MANIFEST]
-    assert len(files) == 6
-    for file in files:
-        assert re.fullmatch(rf"00[01]-{name}-[^-]+-00000\.((features|records)\.rows|part\.npz)", file)
-
-
-def arrays(part: Path) -> dict[str, NDArray[Any]]:
-    with np.load(part, allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}
-
-
-def test_the_rows_and_the_sums_of_parts_have_not_changed(here: Run, place: Path) -> None:
-    """Earlier versions stored sums below 2 ** 63 in one limb."""
-    run(here, "fresh")
-    (part,) = (place / "fresh").glob("000-*.part.npz")
-    new, old = arrays(part), arrays(OLD / "000-run-writer.part.npz")
-    assert new["sum"].tobytes() == old["sum"].tobytes()
-    assert (new["low"] + (new["high"] << 32)).tobytes() == old["low"].tobytes()
-    for rows in OLD.glob("000-*.rows"):
-        (written,) = (place / "fresh").glob(rows.name.replace("run-writer", "*"))
-        assert written.read_bytes() == rows.read_bytes()
 
 
 def shape(value: Any) -> Any:

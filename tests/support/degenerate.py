@@ -54,12 +54,6 @@ def recompressed(folder: Path, ranks: int, each: int) -> Path:
     return folder
 
 
-def handful(folder: Path, pictures: int, times: int) -> Path:
-    """A few images under many names, in random order."""
-    order = np.random.default_rng(3).permutation(pictures * times)
-    return write(folder, ((f"sample-{place:x}.png", sample(i % pictures)) for i, place in enumerate(order)))
-
-
 def noise(folder: Path, count: int) -> Path:
     """An untrained generator."""
     rng = np.random.default_rng(5)

@@ -50,34 +50,19 @@ def test_index_links_every_topic() -> None:
     assert sorted({path for path in listed if path.endswith(".md")}) == [f"{name}.md" for name in NAMES]
 
 
-def test_command_lists_the_topics(here: Run) -> None:
-    done = here("guide")
-    assert done.status == 0
-    assert sorted(line.split()[0] for line in done.stdout.splitlines()) == NAMES
-    assert all(re.fullmatch(r"\w+ +[^ ].*\.", line) and len(line) <= COLUMNS for line in done.stdout.splitlines())
-
-
-@pytest.mark.parametrize("typed", ["caching", "caching.md", "CACHING", "cach"])
+@pytest.mark.parametrize("typed", ["caching.md", "cach"])
 def test_command_shows_a_topic(here: Run, typed: str) -> None:
     done = here("guide", typed)
     assert done.status == 0
     assert done.stdout.rstrip("\n") == (GUIDE / "caching.md").read_text("utf-8").rstrip("\n")
 
 
-@pytest.mark.parametrize(
-    ("typed", "meant"),
-    [
-        ("cacheing", "did you mean caching? "),
-        ("d", "did you mean d"),
-        ("p", "did you mean p"),
-        ("???", "; choose from "),
-    ],
-)
-def test_unknown_topic(here: Run, typed: str, meant: str) -> None:
-    done = here("guide", typed)
+def test_unknown_topic(here: Run) -> None:
+    done = here("guide", "cacheing")
     assert done.status == 2
-    assert meant in done.error
+    assert "did you mean caching? " in done.error
     assert all(name in done.error for name in NAMES)
+    assert sorted(line.split()[0] for line in here("guide").stdout.splitlines()) == NAMES
 
 
 def test_pager_on_a_terminal() -> None:
@@ -89,14 +74,3 @@ def test_pager_on_a_terminal() -> None:
         assert os.read(main, 4096) == b"# Caching\r\n"
     os.close(main)
     os.close(terminal)
-
-
-def test_needs_no_torch() -> None:
-    code = (
-        "import sys; from fidtool.cli.main import main\n"
-        "try: main(['guide', 'metrics'])\n"
-        "finally: print('torch' in sys.modules, file=sys.stderr)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "False\n")
-    assert done.stdout.startswith("# Metrics\n")

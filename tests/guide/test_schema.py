@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from jsonschema import Draft202012Validator
 
-from support.documents import SCHEMA_FILE, checked, described_keys, schema
+from support.documents import SCHEMA_FILE, described_keys, schema
 from support.places import ROOT
 
 TOPIC = ROOT / "fidtool" / "guide" / "json.md"
@@ -25,10 +25,3 @@ def test_guide_describes_every_key(pytestconfig: pytest.Config) -> None:
     if pytestconfig.getoption("--write-goldens"):
         TOPIC.write_text(wanted, "utf-8")
     assert TOPIC.read_text("utf-8") == wanted, f"{SCHEMA_FILE.name} and {TOPIC.name} differ: pass --write-goldens"
-
-
-def test_an_unknown_key_is_refused() -> None:
-    document = {"schema": 1, "metrics": []}
-    assert checked(document) == document
-    with pytest.raises(AssertionError, match="'more' was unexpected"):
-        checked({**document, "more": 1})

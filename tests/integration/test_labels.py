@@ -10,11 +10,11 @@ import pytest
 from PIL import Image
 
 from fidtool.features.definition import Definition
-from fidtool.features.protocol import EMBEDDING, INCEPTION
+from fidtool.features.protocol import INCEPTION
 from fidtool.labels import Labels
 from support.command_line import Run
 from support.pictures import make_pictures
-from support.places import COLOURS, FD, TINY
+from support.places import FD, TINY
 
 
 @pytest.fixture
@@ -24,18 +24,6 @@ def sets(tmp_path: Path) -> tuple[Path, Path]:
 
 def defined(extractor: str, dims: int) -> Definition:
     return Definition(extractor, "0" * 64, dims, 18, 299, "x/255", "bilinear", "pillow", 1)
-
-
-def test_fewer_dimensions_are_named(here: Run, sets: tuple[Path, Path]) -> None:
-    arguments = ("compute", *sets, "--dims", 64, "--metrics", "fid,kid", "--kid-subset-size", 9)
-    text = here(*arguments, "--quiet")
-    assert [line.partition(":")[0] for line in text.stdout.splitlines()] == [
-        "FID (64 dimensions)",
-        "KID (64 dimensions)",
-    ]
-    document = here(*arguments, "--json", "--quiet").json
-    assert document["schema"] == 2
-    assert list(document["results"][0]["metrics"]) == ["fid_64", "kid_64", "kid_std_64"]
 
 
 def test_names_for_statistics_files(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
@@ -84,15 +72,3 @@ def test_no_output_calls_another_distance_fid(here: Run, sets: tuple[Path, Path]
         assert not re.search(r'"fid(?!tool")', text)
     (result,) = document.json["results"]
     assert Labels(TINY).key("fid") in result["influence"]["removals"][0]
-
-
-def test_the_name_of_cmmd_includes_its_network(here: Run, sets: tuple[Path, Path]) -> None:
-    run = ("compute", *sets, "--extractor", TINY, "--metrics", "cmmd", "--cmmd-extractor", COLOURS)
-    assert here(*run).stdout.startswith(f"CMMD ({COLOURS}): ")
-    assert list(here(*run, "--json").metrics) == [Labels(own_networks={EMBEDDING: COLOURS}).key("cmmd")]
-
-
-def test_a_gate_without_a_frechet_distance_is_refused(here: Run, sets: tuple[Path, Path]) -> None:
-    refused = here("compute", *sets, "--extractor", TINY, "--metrics", "prdc", "--fail-above", 3)
-    assert refused.status == 2
-    assert "fid or sfid or fid-infinity" in refused.error

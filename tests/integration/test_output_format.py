@@ -13,6 +13,7 @@ from support.command_line import Run
 from support.pictures import make_pictures
 from support.places import FD, TINY
 from support.processes import PATIENCE
+from support.ranks import RankServer
 
 FLAGS = ("--extractor", TINY, "--quiet")
 KID = ("--metrics", "fid,kid", "--kid-subset-size", 10)
@@ -63,21 +64,12 @@ def test_without_a_terminal_there_are_lines(here: Run, sets: list[Path]) -> None
     assert table.splitlines()[1].split()[0] == "FAKE"
 
 
-@pytest.mark.usefixtures("terminal")
-def test_json_and_lines_on_a_terminal(here: Run, sets: list[Path]) -> None:
-    arguments = ("compute", *sets, *FLAGS)
-    one, other = here(*arguments, "--json").json, here(*arguments, "--format", "json").json
-    assert one["results"] == other["results"]
-    assert here(*arguments, "--json", "--format", "json").json["results"] == one["results"]
-    assert here(*arguments, "--format", "lines").stdout.count(f"{FD}: ") == 2
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="needs pseudo-terminals")
-def test_a_real_terminal(sets: list[Path], environment: dict[str, str]) -> None:
+def test_a_real_terminal(sets: list[Path], environment: dict[str, str], rank_server: RankServer) -> None:
     import pty
 
     reading, writing = pty.openpty()
-    command = [sys.executable, "-m", "fidtool", "compute", *map(str, (*sets, *FLAGS, *KID))]
+    command = rank_server.stand_in("fidtool", ["compute", *sets, *FLAGS, *KID])
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, env=environment, timeout=PATIENCE)
     os.close(writing)
     shown = os.read(reading, 65536).decode().splitlines()

@@ -5,9 +5,8 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ MIND = f"{EXAMPLES / 'mind.py'}:MIND"
 FEW = ("--metric-option", "mind.directions=70", "--metric-option", "mind.seed=3")
 FAULTS = """
 from dataclasses import dataclass
-from fidtool import KID, InputError, Metric, NetworkChoice, Number
+from fidtool import InputError, Metric, NetworkChoice, Number
 
 @dataclass(frozen=True, kw_only=True)
 class Faulty(Metric):
@@ -53,14 +52,6 @@ class Same(Faulty):
 
 class Twin(Faulty):
     name = "twin"
-
-class Spread(Faulty):
-    name = "spread"
-    numbers = (Number("one", "One", "lower", "nothing", spread="fid"),)
-
-class Distance(Faulty):
-    name = "distance"
-    numbers = (Number("fd", "FD", "lower", "what fid is called of another network"),)
 
 class Bare(Metric):
     name = "bare"
@@ -101,22 +92,9 @@ class Plain(Faulty):
     def compute(self, real, fake, context):
         return 1.0
 
-class Leaving(Faulty):
-    def compute(self, real, fake, context):
-        raise SystemExit(5)
-
 class Down(Faulty):
     name = "down"
     numbers = (Number("down", "Down", "down", "nothing"),)
-
-class Undecorated(Faulty):
-    other: int = 3
-
-class Single(Faulty):
-    numbers = Number("faulty", "Faulty", "lower", "nothing")
-
-class Numbered(Faulty):
-    name = 5
 
 class Lost(Faulty):
     name = "lost"
@@ -127,12 +105,6 @@ class Lost(Faulty):
 class Text(Lost):
     def network(self):
         return "dinov2"
-
-small = KID(subset_size=5)
-
-class Words(Faulty):
-    def compute(self, real, fake, context):
-        return {"faulty": "many"}
 
 NUMBER = 3
 """
@@ -207,17 +179,12 @@ def test_built_in_metrics_are_objects_as_well(sets: tuple[Path, Path]) -> None:
     assert dict(found.results[0].metrics) == dict(flat.results[0].metrics)
     assert found.to_dict()["run"]["config"] == flat.to_dict()["run"]["config"]
     assert found.settings == flat.settings
-    for keywords in ({"kid_subset_size": 8}, {"kid_subset_size": 1000}):
-        with pytest.raises(fidtool.InputError, match=r"kid_subset_size is set in addition to KID\(\.\.\.\)"):
-            fidtool.compute(*sets, extractor=TINY, metrics=["fid", kid], **keywords)  # type: ignore[arg-type]
-    with pytest.raises(fidtool.InputError, match="subset_size must be at least 2, not 1"):
-        fidtool.KID(subset_size=1)
+    with pytest.raises(fidtool.InputError, match=r"kid_subset_size is set in addition to KID\(\.\.\.\)"):
+        fidtool.compute(*sets, extractor=TINY, metrics=["fid", kid], kid_subset_size=8)
     with pytest.raises(fidtool.InputError, match="kid is requested twice, with different settings"):
         fidtool.compute(*sets, extractor=TINY, metrics=["kid", kid])
     with pytest.raises(fidtool.InputError, match=r"pass KID\(subset_size=40\) or less$"):
         fidtool.compute(*sets, extractor=TINY, metrics=[fidtool.KID(subset_size=41)])
-    with pytest.raises(fidtool.InputError, match=r"CMMD's network: CMMD\(extractor='timm'\) needs the name"):
-        fidtool.compute(*sets, extractor=TINY, metrics=[fidtool.CMMD(extractor="timm")])
 
 
 def test_a_setting_cannot_be_passed_twice(sets: tuple[Path, Path], mind: Any) -> None:
@@ -230,26 +197,8 @@ def test_a_setting_cannot_be_passed_twice(sets: tuple[Path, Path], mind: Any) ->
         fidtool.InputError, match=r"kid_subset_size and metric_options\['kid.subset_size'\] are the same"
     ):
         fidtool.compute(*sets, metrics="kid", kid_subset_size=9, metric_options={"kid.subset_size": 9})
-    for wrong in ("kid.subset_size=20", {"kid": {"subset_size": 20}}, {3: 4}):
-        with pytest.raises(fidtool.InputError, match="metric_options must be a dictionary such as"):
-            fidtool.compute(*sets, metrics="kid", metric_options=wrong)  # type: ignore[arg-type]
-
-
-def test_invalid_metric_objects_are_refused(sets: tuple[Path, Path], mind: Any) -> None:
-    class Taken(mind):  # type: ignore[misc]
-        name = "fid"
-
-    with pytest.raises(fidtool.InputError, match="Taken: fid is the name of a built-in metric or value"):
-        fidtool.compute(*sets, extractor=TINY, metrics=[Taken()])
-    with pytest.raises(fidtool.InputError, match=r"metrics has a class: write MIND\(\)"):
-        fidtool.compute(*sets, extractor=TINY, metrics=[mind])
-    for keywords in ({"metrics": {fidtool.KID(subset_size=9)}}, {"metrics": iter([fidtool.KID(subset_size=9)])}):
-        with pytest.raises(fidtool.InputError, match=r"kid_subset_size is set in addition to KID"):
-            fidtool.compute(*sets, extractor=TINY, kid_subset_size=8, **keywords)  # type: ignore[arg-type]
-    with pytest.raises(fidtool.InputError, match="timeout must be a number, not True"):
-        fidtool.compute(*sets, extractor=TINY, timeout=True)
-    with pytest.raises(fidtool.InputError, match="num must be an integer, not True"):
-        fidtool.compute(*sets, extractor=TINY, num=True)
+    with pytest.raises(fidtool.InputError, match="metric_options must be a dictionary such as"):
+        fidtool.compute(*sets, metrics="kid", metric_options="kid.subset_size=20")  # type: ignore[arg-type]
 
 
 def test_different_spellings_of_a_path_are_one_metric(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
@@ -311,43 +260,18 @@ def test_a_metric_may_use_its_own_network(here: Run, sets: tuple[Path, Path], tm
         (["--metrics", "broken.py:Any"], 2, "--metrics broken.py:Any failed: ZeroDivisionError: "),
         (["--metrics", "faults.py:Taken"], 2, "kid is the name of a built-in metric or value"),
         (["--metrics", "faults.py:Picky"], 2, "too few: "),
-        (
-            ["--metrics", "faults.py:Faulty"],
-            1,
-            "the metric faulty failed: ZeroDivisionError: ",
-        ),
-        (["--metrics", "faults.py:Leaving"], 1, "the metric faulty failed: SystemExit: 5 (faults.py:"),
-        (
-            ["--metrics", "faults.py:Down"],
-            2,
-            "a value of down has no name, or its better is neither 'lower' nor 'higher'",
-        ),
+        (["--metrics", "faults.py:Faulty"], 1, "the metric faulty failed: ZeroDivisionError: "),
+        (["--metrics", "faults.py:Down"], 2, "its better is neither 'lower' nor 'higher'"),
         (["--metrics", "faults.py:Other"], 1, "the metric faulty returned another; it declares faulty"),
         (["--metrics", "faults.py:Endless"], 1, "the metric faulty returned inf for faulty"),
         (["--metrics", MIND, "--metric-option", "mind.directions=0"], 2, "directions must be at least 1, not 0"),
-        (["--metrics", MIND, "--metric-option", "mind.directions=x"], 2, "directions must be an integer, not 'x'"),
         (["--metrics", MIND, "--metric-option", "mind.way=3"], 2, "has no setting 'way'; there are directions, seed"),
         (["--metric-option", "mind.seed=3"], 2, "a setting of mind, which is not computed: add mind to --metrics"),
         (["--metric-option", "mind"], 2, "'mind' is not NAME.SETTING=VALUE"),
         (["--metrics", "kid", "--metric-option", "kid.seed=3", "--kid-seed", "4"], 2, "the same setting"),
-        (["--metrics", "kid", "--metric-option", "kid.seed=3", "--kid-seed", "0"], 2, "the same setting"),
-        (["--metrics", "Kidd"], 2, "unknown metric 'Kidd'; did you mean kid"),
         (["--metrics", "fid kid"], 2, "needs commas between metrics, not 'fid kid': pass --metrics fid,kid"),
-        (["--metrics", "FID;precision"], 2, "pass --metrics fid,precision"),
-        (["--metrics", "fid-infi"], 2, "did you mean fid-infinity?"),
-        (
-            ["--metrics", "lpips"],
-            2,
-            "unknown metric 'lpips'; choose from fid, kid, is, prdc, sfid, fid-infinity, cmmd, all",
-        ),
         (["--metrics", "faults.py:Faulty,faults.py:Same"], 2, "requested twice, as two different classes"),
         (["--metrics", "faults.py:Faulty,faults.py:Twin"], 2, "faulty and twin both return a value faulty: rename one"),
-        (
-            ["--metrics", "faults.py:Spread"],
-            2,
-            "fid is the name of a built-in metric or value: choose another name",
-        ),
-        (["--metrics", "faults.py:Distance"], 2, "fd is the name of a built-in metric or value"),
         (["--metrics", "faults.py:Bare"], 2, "Bare is not a dataclass: write @dataclass(frozen=True, kw_only=True)"),
         (["--metrics", "faults.py:Nameless"], 2, 'Nameless has no name: write one in its class, such as name = "mind"'),
         (["--metrics", "faults.py:Numberless"], 2, "numberless does not declare its values: write numbers"),
@@ -355,23 +279,10 @@ def test_a_metric_may_use_its_own_network(here: Run, sets: tuple[Path, Path], tm
         (["--metrics", "faults.py:Layers"], 2, "layers has values of several layers (features, mine): split it"),
         (["--metrics", "faults.py:Nowhere"], 2, "nowhere uses the layer 'mine': return the network of this layer"),
         (["--metrics", "faults.py:Unnamed"], 2, "unnamed has its own network: name its layer"),
-        (["--metrics", "faults.py:Undecorated"], 2, "Undecorated is not a dataclass: write @dataclass"),
-        (["--metrics", "faults.py:Single"], 2, "faulty does not declare its values: write numbers"),
-        (["--metrics", "faults.py:Numbered"], 2, "Numbered has no name: write one in its class"),
         (["--metrics", "faults.py:Lost"], 2, "network() of lost failed: ZeroDivisionError: division by zero"),
         (["--metrics", "faults.py:Text"], 2, "network() of lost returned 'dinov2': return fidtool.NetworkChoice(...)"),
-        (["--metrics", "faults.py:small"], 2, "kid is the name of a built-in metric or value"),
         (["--metrics", "faults.py:Greedy"], 2, "but does not request them: set real_features and fake_features"),
-        (
-            ["--metrics", "faults.py:Plain"],
-            1,
-            "the metric faulty returned 1.0, which is not a dictionary; it declares faulty",
-        ),
-        (
-            ["--metrics", "faults.py:Words"],
-            1,
-            "the metric faulty returned something that is not a number: could not convert",
-        ),
+        (["--metrics", "faults.py:Plain"], 1, "the metric faulty returned 1.0, which is not a dictionary"),
     ],
 )
 def test_refusals(
@@ -391,44 +302,4 @@ def test_metrics_are_listed(here: Run) -> None:
     (listed,) = here("metrics", MIND, "--json").json["metrics"]
     assert listed["name"] == "mind"
     assert [setting["name"] for setting in listed["settings"]] == ["directions", "seed"]
-    shown = here("metrics", MIND, "kid").stdout
-    assert "--metric-option mind.directions=1000: Number of random directions." in shown
-    assert "KID (lower is better): squared MMD" in shown
-    assert here("metrics", "nothing").error.startswith("error: unknown metric 'nothing'")
-
-
-def test_layers_need_a_definition_to_be_written(tmp_path: Path) -> None:
-    layer = fidtool.LayerStatistics(np.zeros(3), np.eye(3), None)
-    fidtool.write_statistics(tmp_path / "kept.npz", fidtool.Statistics({"features": layer, "embedding": layer}, 30))
-    assert [*fidtool.read_statistics(tmp_path / "kept.npz").layers] == ["features", "embedding"]
-    with pytest.raises(
-        fidtool.InputError, match="the layer 'mine' has no definition, without which it cannot be found in"
-    ):
-        fidtool.write_statistics(tmp_path / "lost.npz", fidtool.Statistics({"features": layer, "mine": layer}, 30))
-    assert not (tmp_path / "lost.npz").exists()
-
-
-def test_a_metrics_setting_may_have_the_name_of_a_keyword(sets: tuple[Path, Path]) -> None:
-    @dataclass(frozen=True, kw_only=True)
-    class Batch(fidtool.Metric):
-        size: Annotated[int, fidtool.Setting(help="What it gives.")] = 3
-
-        name = "batch"
-        numbers = (fidtool.Number("batch", "Batch", "lower", "nothing"),)
-
-        def compute(self, *_: object) -> dict[str, float]:
-            return {"batch": float(self.size)}
-
-    found = fidtool.compute(*sets, extractor=TINY, metrics=[Batch(size=4)], batch_size=8)
-    assert found.results[0].value("batch") == 4.0
-
-
-def test_the_error_about_a_fine_feature_step_names_the_place(
-    here: Run, sets: tuple[Path, Path], tmp_path: Path
-) -> None:
-    (tmp_path / "fine.py").write_text(
-        NETWORKS.format(spec=COLOURS, layer="mine").replace("(SPEC)", "(SPEC, feature_step=40)")
-    )
-    refused = here("compute", *sets, "--extractor", TINY, "--metrics", "fine.py:Apart")
-    assert refused.status == 1
-    assert re.search(r"at feature_step 40: set feature_step=\d+ where the network is specified", refused.error)
+    assert "--metric-option mind.directions=1000: Number of random directions." in here("metrics", MIND, "kid").stdout

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import json
+import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import fidtool
 from fidtool.presets import PRESETS, with_preset
 from fidtool.record import recorded
 from fidtool.settings import Settings
 from support.command_line import Run
-from support.documents import checked
 from support.offline import needs_weights
 from support.pictures import make_pictures
 
 
 @pytest.fixture
 def sets(tmp_path: Path) -> tuple[Path, Path]:
-    return make_pictures(tmp_path / "real", 6, 0), make_pictures(tmp_path / "fake", 6, 1)
+    folders = make_pictures(tmp_path / "real", 6, 0), make_pictures(tmp_path / "fake", 6, 1)
+    time.sleep(0.08)  # younger files are not cached
+    return folders
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -30,13 +29,6 @@ def test_every_preset_is_valid(name: str) -> None:
     for setting, value in PRESETS[name].settings.items():
         found = recorded(settings)[setting]
         assert found == (value.split(",") if setting == "metrics" else value)
-
-
-def test_given_settings_win() -> None:
-    given = {"preset": "adm", "protocol": "clean", "is_splits": 2, "batch_size": 3}
-    others = {"metrics": "fid,sfid,is,prdc", "nearest_k": 3, "ties": "inclusive", "is_bias": False}
-    assert with_preset(given) == {**given, **others}
-    assert with_preset({"seed": 1}) == {"seed": 1}
 
 
 @needs_weights
@@ -60,25 +52,6 @@ def test_overrides_are_said(here: Run, sets: tuple[Path, Path]) -> None:
         assert line in found.stderr.splitlines()
     (verdict,) = [line for line in found.stderr.splitlines() if "not comparable with published values of adm" in line]
     assert "protocol: clean instead of tensorflow" in verdict
-    evaluation = fidtool.compute(*sets, preset="adm", metrics="fid", protocol="clean")
-    assert "preset='adm': protocol='clean' instead of tensorflow" in evaluation.run.notes
-    assert evaluation.results[0].value("fid") == pytest.approx(float(found.stdout.split()[1]), abs=1e-4)
-
-
-@needs_weights
-def test_verify(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
-    assert here("compute", *sets, "--preset", "edm", "-o", "fid.json").status == 0
-    text, document = here("verify", "fid.json"), here("verify", "fid.json", "--preset", "pytorch-fid", "--json")
-    assert (text.status, document.status) == (3, 3)
-    first, *items = text.stdout.splitlines()
-    assert first.endswith("fake: not comparable with published values of edm")
-    assert "  no        images of FAKE: 6" in items
-    assert "            expected: 50,000 (NVlabs/edm, fid.py)" in items
-    assert "  yes       protocol: tensorflow" in items
-    (verdict,) = checked(json.loads(document.stdout))["verdicts"]
-    found = {item["name"]: item for item in verdict["items"]}
-    assert (found["protocol"]["found"], found["protocol"]["expected"]) == ("tensorflow", "pytorch-fid")
-    assert verdict["comparable"] is False
 
 
 def test_list_and_details(here: Run) -> None:
@@ -87,5 +60,4 @@ def test_list_and_details(here: Run) -> None:
     for word in ("--is-part-size", "--nearest-k 3", "--ties inclusive", "--crop adm:SIZE", "50,000 images"):
         assert word in " ".join(shown.stdout.split())
     assert max(map(len, (listed.stdout + shown.stdout).splitlines())) <= 80
-    found: list[dict[str, Any]] = checked(json.loads(document.stdout))["presets"]
-    assert [preset["name"] for preset in found] == [*PRESETS]
+    assert [preset["name"] for preset in document.json["presets"]] == [*PRESETS]

@@ -13,10 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 import fidtool
-from fidtool.features.extractor import Extractor, ForwardThreads
-from fidtool.features.torch_state import repeatable
+from fidtool.features.extractor import Extractor
 from support.caller_states import COUNT, default_device, make_place, metrics, pixels_of, setting
-from support.command_line import Run
 from support.places import TINY
 
 
@@ -118,30 +116,6 @@ def test_an_unfinished_iterable_does_not_leave_torch_contexts_active(
         assert not torch.is_grad_enabled()
 
 
-@pytest.mark.skipif(not hasattr(torch.backends.mkldnn, "conv"), reason="needs the precision settings of torch 2.9")
-def test_caller_code_may_use_torchs_newer_precision_settings(place: Path, program: Run) -> None:
-    """Runs in a separate process, because torch remembers which of its two precision APIs a program has used."""
-    code = f"""
-import torch, fidtool, numpy as np
-from fidtool.features.extractor import Extractor
-seen, vectors = set(), Extractor.vectors
-def noted(self, inputs):
-    seen.add(torch.backends.mkldnn.conv.fp32_precision)
-    return vectors(self, inputs)
-Extractor.vectors = noted
-def made():
-    for n in range({COUNT}):
-        torch.backends.cuda.matmul.fp32_precision = "tf32"
-        torch.backends.mkldnn.conv.fp32_precision = "bf16"
-        yield np.full((24, 24, 3), n, np.uint8)
-evaluation = fidtool.compute({str(place / "real")!r}, made(), extractor={TINY!r}, cache=False, batch_size=2)
-assert evaluation.results[0].fake.count == {COUNT}
-assert seen <= {{"none", "ieee"}}, seen
-"""
-    ended = program(code)
-    assert ended.status == 0, ended.stderr
-
-
 def test_a_second_run_in_another_thread_is_refused(
     place: Path, pixels: list[NDArray[np.uint8]], environment: dict[str, str]
 ) -> None:
@@ -165,21 +139,3 @@ def test_a_second_run_in_another_thread_is_refused(
     assert metrics(place, made(), TINY) == alone
     assert "fidtool is already running in another thread" in refused[0]
     fidtool.compute(place / "real", place / "fake", extractor=TINY)
-
-
-def test_forward_threads_use_one_intra_op_thread() -> None:
-    """A thread reads the number of threads at its first computation, and gets the last value set by any thread."""
-    before, go = torch.get_num_threads(), threading.Event()
-    threads: ForwardThreads[int, int] = ForwardThreads(1, lambda _: go.wait() and torch.get_num_threads())
-    try:
-        with repeatable():
-            future = threads.submit(0)
-            while not future.running():
-                time.sleep(0.001)
-            torch.set_num_threads(3)
-            go.set()
-            assert future.result() == 1
-    finally:
-        go.set()
-        threads.close(60.0)
-        torch.set_num_threads(before)

@@ -13,13 +13,13 @@ import pytest
 
 from fidtool import download
 from fidtool.sources import remote, store_requests
-from fidtool.sources.contents import ContentError, Extent
+from fidtool.sources.contents import Extent
 from fidtool.sources.image_set import Names, Prefixed
 from support.command_line import Run
 from support.http_store import HttpStore, http_store
 from support.places import TINY
-from support.processes import PATIENCE, free_port
-from support.source_forms import make_squares, names_in
+from support.processes import PATIENCE
+from support.source_forms import make_squares, names_in, pixels_in
 from support.stores import ARGUMENTS, COUNT, filled, folders_fid
 
 
@@ -48,24 +48,15 @@ def test_http_gives_the_folders_value(here: Run, place: Path, expected: float, w
     assert here("compute", place / "real", f"{web.url}{form}", *ARGUMENTS).fid == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("form", ["images.zip", "images.npz", "statistics.npz"])
-def test_an_address_may_have_a_query(here: Run, place: Path, expected: float, web: HttpStore, form: str) -> None:
-    run = here("compute", place / "real", f"{web.url}{form}?token=1", *ARGUMENTS)
-    assert run.fid == pytest.approx(expected, rel=1e-12)
-
-
-@pytest.mark.parametrize("faults", [[503, 503], ["cut"], [500, "cut", 429]])
 @pytest.mark.parametrize("form", ["images/", "images.zip", "packed.npz"])
-def test_temporary_failures_are_retried(
-    here: Run, place: Path, expected: float, web: HttpStore, form: str, faults: list[int | str]
-) -> None:
+def test_temporary_failures_are_retried(here: Run, place: Path, expected: float, web: HttpStore, form: str) -> None:
     name = f"images/{names_in(place / 'images')[0]}" if form == "images/" else form
-    web.faults[name] = [*faults]
+    web.faults[name] = [500, "cut", 429, 503]
     assert here("compute", place / "real", f"{web.url}{form}", *ARGUMENTS).fid == expected
     assert web.faults[name] == []
 
 
-@pytest.mark.parametrize("form", ["images/", "images.zip", "packed.npz"])
+@pytest.mark.parametrize("form", ["images/", "images.zip"])
 def test_a_permanent_server_error_ends_the_run(here: Run, place: Path, web: HttpStore, form: str) -> None:
     """--on-error skip does not apply, because the value must not depend on network failures."""
     name = "images/007.png" if form == "images/" else form
@@ -77,14 +68,13 @@ def test_a_permanent_server_error_ends_the_run(here: Run, place: Path, web: Http
     assert web.asked[name] >= download.MAX_TRIES
 
 
-@pytest.mark.parametrize(("status", "words"), [(404, "does not exist"), (410, "does not exist")])
-def test_missing_objects_are_not_retried(here: Run, place: Path, web: HttpStore, status: int, words: str) -> None:
-    web.faults["images/007.png"], web.lasting = [status], True
+def test_missing_objects_are_not_retried(here: Run, place: Path, web: HttpStore) -> None:
+    web.faults["images/007.png"], web.lasting = [404], True
     arguments = ("compute", place / "real", f"{web.url}images/", *ARGUMENTS)
     run = here(*arguments)
     assert run.status == 2
     assert f"cannot read {web.url}images/007.png: " in run.error
-    assert words in run.error.lower()
+    assert "does not exist" in run.error.lower()
     assert web.asked["images/007.png"] == 1
     skipping = here(*arguments, "--on-error", "skip", "--max-skip", "0.1")
     assert skipping.json["results"][0]["count"]["fake"] == COUNT - 1
@@ -100,21 +90,6 @@ def test_denied_access_is_not_skipped(here: Run, place: Path, web: HttpStore) ->
     assert web.asked["images/007.png"] == 1
 
 
-@pytest.mark.parametrize(
-    ("form", "words"),
-    [
-        ("none.zip", ["none.zip does not exist"]),
-        ("none/", ["there is nothing below", "none/"]),
-        ("none.npz", ["none.npz does not exist"]),
-        ("shard-{000..005}.tar", ["shard-003.tar does not exist"]),
-    ],
-)
-def test_missing_sources_are_reported(here: Run, place: Path, web: HttpStore, form: str, words: list[str]) -> None:
-    run = here("compute", place / "real", f"{web.url}{form}", *ARGUMENTS)
-    assert run.status == 2
-    assert [word for word in words if word not in run.error] == [], run.error
-
-
 def test_a_server_without_byte_ranges_is_refused_for_archives(here: Run, place: Path, web: HttpStore) -> None:
     web.faults["images.zip"], web.lasting = ["whole"], True
     run = here("compute", place / "real", f"{web.url}images.zip", *ARGUMENTS)
@@ -122,28 +97,24 @@ def test_a_server_without_byte_ranges_is_refused_for_archives(here: Run, place: 
     assert "ignores byte ranges and sends whole files" in run.error
 
 
-def test_no_server(here: Run, place: Path, web: HttpStore) -> None:
-    run = here("compute", place / "real", f"http://127.0.0.1:{free_port()}/images.zip", *ARGUMENTS)
-    assert run.status == 1
-    assert "could not be read after 5 attempts" in run.error
-    assert "onnect" in run.error
+@pytest.mark.parametrize(("form", "name"), [("none.zip",) * 2, ("shard-{000..005}.tar", "shard-003.tar")])
+def test_missing_sources_are_reported(here: Run, place: Path, web: HttpStore, form: str, name: str) -> None:
+    run = here("compute", place / "real", f"{web.url}{form}", *ARGUMENTS)
+    assert run.status == 2
+    assert f"{name} does not exist" in run.error
 
 
 @pytest.mark.parametrize(
     ("module", "form", "extra"),
     [
         ("fsspec.core", "memory://images", "fidtool[remote]"),
-        ("s3fs", "s3://bucket/images", "fidtool[remote]"),
         ("pyarrow.parquet", "images.parquet", "fidtool[parquet]"),
     ],
 )
 def test_a_missing_extra_is_named(
     here: Run, place: Path, monkeypatch: pytest.MonkeyPatch, module: str, form: str, extra: str
 ) -> None:
-    from fsspec.registry import _registry
-
     monkeypatch.setitem(sys.modules, module, None)
-    monkeypatch.delitem(_registry, "s3", raising=False)
     run = here("compute", place / "real", form if "://" in form else place / form, *ARGUMENTS)
     assert run.status == 2
     assert extra in run.error
@@ -156,10 +127,6 @@ def test_the_cache_depends_on_the_version_of_an_object(here: Run, tmp_path: Path
     def computed() -> int:
         run = here("compute", f"{web.url}images.npy", f"{web.url}images.npy", "--extractor", TINY, "--json")
         return int(run.json["run"]["images_computed"])
-
-    import numpy as np
-
-    from support.source_forms import pixels_in
 
     pixels = pixels_in(web.folder / "images")
     np.save(web.folder / "images.npy", pixels)
@@ -216,22 +183,6 @@ in_background(threading.Event().wait)
     subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE)
 
 
-def test_empty_ranges_are_not_requested(web: HttpStore) -> None:
-    """A request for an empty range would return the whole object."""
-    files = remote.remote_files(f"{web.url}images.zip")
-    before = web.asked["images.zip"]
-    assert files.fetch([(0, 5, 0), (0, 0, 2)]) == [b"", b"PK"]
-    assert list(files.stream([(0, 5, 0)])) == [b""]
-    assert web.asked["images.zip"] == before + 1
-
-
-def test_an_object_larger_than_the_limit_is_not_fetched() -> None:
-    stamps = np.array([[1 << 40, 1, 0, 0, 0]])
-    (answer,) = remote.RemoteFiles(["http://127.0.0.1:1/000.png"], stamps).fetch([(0, 0, -1)])
-    assert isinstance(answer, ContentError)
-    assert "it has 1099511627776 bytes; an image file may have at most" in str(answer)
-
-
 def test_a_store_that_fails_at_the_end_does_not_lose_the_result(
     here: Run, place: Path, expected: float, web: HttpStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,21 +195,9 @@ def test_a_store_that_fails_at_the_end_does_not_lose_the_result(
     assert "changed while it was read: it does not answer" in str(run.json)
 
 
-def test_an_object_matched_twice_is_refused(here: Run, place: Path, web: HttpStore) -> None:
-    run = here("compute", place / "real", f"{web.url}{{images,images}}.zip", *ARGUMENTS)
-    assert run.status == 2
-    assert "matches an object twice" in run.error
-
-
 def test_a_query_may_contain_colons(here: Run, place: Path, expected: float, web: HttpStore) -> None:
     run = here("compute", place / "real", f"{web.url}images.npz?signature=a:b", *ARGUMENTS)
     assert run.fid == expected
-
-
-def test_compressed_transfer_is_disabled(here: Run, place: Path, expected: float, web: HttpStore) -> None:
-    """Byte ranges of a compressed response would not be ranges of the file."""
-    web.packs = True
-    assert here("compute", place / "real", f"{web.url}images.zip", *ARGUMENTS).fid == expected
 
 
 @pytest.mark.parametrize(
@@ -266,7 +205,6 @@ def test_compressed_transfer_is_disabled(here: Run, place: Path, expected: float
     [
         (["images/000.png", "././images/000.png"], "images/000.png 2 times"),
         (["images/000.png", "file:///etc/hostname"], "in a different kind of store"),
-        (["images/000.png", "http://"], "cannot read http://: it cannot be requested"),
         (["images/000.png", "http://[bad/x.png"], "http://[bad/x.png"),
     ],
 )
@@ -281,23 +219,10 @@ def test_entries_of_a_remote_list_are_validated(
     assert words in run.error
 
 
-def test_a_single_remote_image_is_refused(here: Run, place: Path, web: HttpStore) -> None:
-    run = here("compute", place / "real", f"{web.url}images/000.png", *ARGUMENTS)
-    assert run.status == 2
-    assert "is an image, not a set of images" in run.error
-
-
-def test_the_scheme_must_be_in_lower_case(here: Run, place: Path, web: HttpStore) -> None:
-    run = here("compute", place / "real", web.url.replace("http", "HTTP"), *ARGUMENTS)
-    assert run.status == 2
-    assert "must begin with http:// in lower case" in run.error
-
-
-@pytest.mark.parametrize("form", ["images/", "images.txt"])
 def test_objects_of_unknown_size_are_fetched_up_to_the_limit(
-    here: Run, place: Path, web: HttpStore, monkeypatch: pytest.MonkeyPatch, form: str
+    here: Run, place: Path, web: HttpStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "MOST_BYTES", 400)
-    run = here("compute", place / "real", f"{web.url}{form}", *ARGUMENTS)
+    run = here("compute", place / "real", f"{web.url}images/", *ARGUMENTS)
     assert run.status == 2
     assert "it has 401 bytes; an image file may have at most" in run.error

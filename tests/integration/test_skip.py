@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -67,15 +66,6 @@ def test_statistics_with_skipped_files_are_not_cached(here: Run, tmp_path: Path)
     for _ in range(2):
         assert here(*arguments, "--on-error", "skip", "--max-skip", 0.1).json["run"]["images_computed"] == 30
     assert "bad.png" in here(*arguments).error
-
-
-def test_statistics_files_record_skipped_files(here: Run, sets: tuple[Path, Path]) -> None:
-    stats = here("stats", sets[1], "-o", "fake.npz", *[word for word in SKIP if word != "--json"])
-    assert stats.status == 0
-    assert stats.stderr.count("skipped ") >= 6
-    run = here("compute", sets[0], "fake.npz", "--extractor", TINY, "--no-cache", "--json")
-    assert len(run.json["results"][0]["skipped"]) == 6
-    assert "6 files could not be read" in json.dumps(run.json["results"][0]["warnings"])
 
 
 def test_permission_denied_is_reported(here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

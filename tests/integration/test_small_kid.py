@@ -34,15 +34,6 @@ def test_subsets_have_the_size_of_the_smallest_set(here: Run, sets: tuple[Path, 
     assert "instead of 1000" not in explicit.stderr
 
 
-def test_an_explicit_size_is_not_adapted(here: Run, sets: tuple[Path, Path]) -> None:
-    refused = here("compute", *sets, *KID, "--kid-subset-size", 1000)
-    assert refused.status == 2
-    assert "KID draws subsets of 1000 images" in refused.json["exit"]["reason"]
-    assert "pass --kid-subset-size 40 or less" in refused.json["exit"]["reason"]
-    alone = here("compute", *sets, *KID, "--num", 1)
-    assert "KID needs at least two images per set, and" in alone.json["exit"]["reason"]
-
-
 def test_files_that_may_be_skipped_do_not_count(here: Run, sets: tuple[Path, Path]) -> None:
     skip = ("--on-error", "skip", "--max-skip", 0.1)
     found = here("compute", *sets, *KID, *skip)

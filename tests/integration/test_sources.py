@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import io
-import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +24,6 @@ from support.source_forms import (
     pixels_in,
     prepare_expected,
     prepare_forms,
-    write_tar,
     write_zip,
 )
 
@@ -50,26 +47,14 @@ def test_every_form_gives_the_folders_values(
     assert run.json["results"][0]["count"]["fake"] == COUNT
 
 
-@pytest.mark.parametrize("form", ["images.zip", "images.tar.gz", "packed.npz", "images.parquet"])
+@pytest.mark.parametrize("form", ["images.zip", "images.tar.gz"])
 def test_decoding_workers_do_not_change_values(
     here: Run, forms: dict[str, str], expected: dict[str, float], form: str
 ) -> None:
     assert here("compute", forms["real"], forms[form], *ARGUMENTS, "--num-workers", 2).metrics == expected
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_single_images_can_be_read_from_every_form(forms: dict[str, str], form: str) -> None:
-    """Every form can be read in any order and as a stream, whether its source is sequential or not."""
-    folder, images = open_images(forms["folder"]), open_images(forms[form], value_range=ValueRange(0, 1))
-    order = [17, 3, 0]
-    wanted = [decode_content(content).pixels for content in folder.read(order)]
-    reader, items = images.source.reader, np.sort(images.order[order]).astype(np.int64)
-    for found in (images.read(order), dict(zip(items, reader.stream(items), strict=True))):
-        contents = found if isinstance(found, list) else [found[int(images.order[index])] for index in order]
-        np.testing.assert_array_equal([decode_content(content).pixels for content in contents], wanted)
-
-
-@pytest.mark.parametrize("form", ["images.tar.gz", "images.npz", "packed.npz", "images.parquet"])
+@pytest.mark.parametrize("form", ["images.tar.gz", "images.npz"])
 def test_num_draws_the_same_images_from_every_form(here: Run, forms: dict[str, str], form: str) -> None:
     drawn = [here("compute", forms["real"], forms[each], *ARGUMENTS, "--num", 13).metrics for each in ("folder", form)]
     assert drawn[0] == drawn[1]
@@ -123,36 +108,6 @@ def test_a_list_from_standard_input(
     assert here("compute", forms["real"], "-", *ARGUMENTS).metrics == expected
 
 
-def test_the_output_of_list_can_be_used_as_a_list(
-    here: Run, forms: dict[str, str], expected: dict[str, float], tmp_path: Path
-) -> None:
-    printed = here("check", forms["folder"], "--list")
-    assert printed.status == 0
-    assert "folder, 22 images" in printed.stderr
-    (tmp_path / "printed.txt").write_text(printed.stdout)
-    assert here("compute", forms["real"], "printed.txt", *ARGUMENTS).metrics == expected
-
-
-@pytest.mark.parametrize(
-    ("form", "words"),
-    [
-        ("images.tar.gz", ["compressed tar archive", "read sequentially", f"ignored: {COUNT} files (.cls)"]),
-        ("images.zip", ["zip archive", "in any order", "ignored: 1 file (.csv)"]),
-        ("images.npz", ["array (uint8 NHWC)"]),
-        ("shards", ["tar archive"]),
-    ],
-)
-def test_list_shows_what_would_be_read(here: Run, forms: dict[str, str], form: str, words: list[str]) -> None:
-    run = here("check", forms[form], "--list", "--num", 5)
-    assert run.status == 0
-    assert len(run.stdout.splitlines()) == 5
-    assert [word for word in [f"5 of {COUNT} images", *words] if word not in run.stderr] == []
-    as_json = here("check", forms[form], "--list", "--num", 5, "--json")
-    document = json.loads(as_json.stdout)
-    assert (document["count"], document["found"]) == (5, COUNT)
-    assert document["files"] == run.stdout.splitlines()
-
-
 def test_statistics_and_images_in_one_file(here: Run, forms: dict[str, str], tmp_path: Path) -> None:
     both = tmp_path / "both.npz"
     np.savez(both, mu=np.zeros(16), sigma=np.eye(16), arr_0=pixels_in(Path(forms["folder"])))
@@ -175,27 +130,13 @@ def test_statistics_of_archives_are_cached(here: Run, forms: dict[str, str], tmp
     assert here(*arguments).json["run"]["images_computed"] == COUNT - 1
 
 
-@pytest.mark.parametrize("suffix", ["tar", "tar.gz"])
-def test_a_report_shows_images_from_archives(here: Run, forms: dict[str, str], tmp_path: Path, suffix: str) -> None:
-    folder = Path(forms["folder"])
-    write_tar(tmp_path / f"set.{suffix}", folder, names_in(folder), "w:gz" if suffix == "tar.gz" else "w")
-    run = here("compute", forms["real"], f"set.{suffix}", "--extractor", TINY, "--no-cache", "--report", "page.html")
+def test_a_report_shows_images_from_archives(here: Run, forms: dict[str, str], tmp_path: Path) -> None:
+    archive = forms["images.tar.gz"]
+    run = here("compute", forms["real"], archive, "--extractor", TINY, "--no-cache", "--report", "page.html")
     assert run.status == 0, run.stderr
     page = (tmp_path / "page.html").read_text()
-    assert f"set.{suffix}/000.png" in page
+    assert "images.tar.gz/000.png" in page
     assert page.count("data:image/") >= COUNT
-
-
-def test_findings_name_the_member(here: Run, forms: dict[str, str], tmp_path: Path) -> None:
-    """Duplicates are found in an archive, and features of its images are extracted, without unpacking it."""
-    folder = Path(forms["folder"])
-    twice = [name for name in names_in(folder) for _ in range(2)]
-    pixels = np.concatenate([pixels_in(folder)] * 2)
-    np.savez_compressed(tmp_path / "twice.npz", pixels)
-    run = here("compute", forms["real"], "twice.npz", "--extractor", TINY, "--no-cache", "--json")
-    duplicates: dict[str, Any] = run.json["results"][0]["diagnosis"]["duplicates"]["fake"]
-    assert duplicates["copies"] == len(twice) // 2
-    assert "twice.npz[" in json.dumps(run.json["results"][0])
 
 
 def test_a_checkpoint_of_an_archive_is_resumed(here: Run, forms: dict[str, str]) -> None:

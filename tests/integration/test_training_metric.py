@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,9 +9,9 @@ import pytest
 
 import fidtool
 from fidtool.training import FrechetInceptionDistance
+from support.command_line import Run
 from support.pictures import fill, pictures
 from support.places import PROGRAMS, TINY
-from support.processes import PATIENCE
 from support.tiny_network import network
 
 
@@ -35,10 +34,9 @@ def test_the_value_equals_that_of_the_command(
     assert float(named.compute()) == float(metric.compute())
 
 
-def test_without_torchmetrics(tmp_path: Path) -> None:
+def test_without_torchmetrics(program: Run) -> None:
     """The same program without torchmetrics."""
-    script = tmp_path / "plain.py"
-    script.write_text(
+    done = program(
         "import sys, copy, warnings\n"
         "sys.modules['torchmetrics'] = None\n"
         f"sys.path[:0] = [{str(PROGRAMS)!r}]\n"
@@ -58,8 +56,7 @@ def test_without_torchmetrics(tmp_path: Path) -> None:
         "assert not metric.update_called\n"
         "print(type(metric).__mro__[1].__name__, float(value).hex())\n"
     )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=PATIENCE)
-    assert done.returncode == 0, done.stderr
+    assert done.status == 0, done.stderr
     sys.path.append(str(PROGRAMS))
     from common import pictures as shared
 

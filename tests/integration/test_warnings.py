@@ -10,11 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 import fidtool
 from support.pictures import make_pictures
-from support.places import COLOURS, TINY
+from support.places import TINY
 
 
 def warnings_of(real: Path, fake: Path, **settings: object) -> list[str]:
@@ -38,31 +37,6 @@ def test_different_counts(real: Path, tmp_path: Path) -> None:
     assert "40 against 81" in found
     kid = fidtool.compute(real, tmp_path / "many", extractor=TINY, metrics="kid", kid_subset_size=9)
     assert "differ in size" not in "".join(kid.results[0].warnings), "a bias of Fréchet distances"
-
-
-def test_statistics_files_record_lossy_compression(real: Path, tmp_path: Path) -> None:
-    statistics = fidtool.compute_statistics(make_pictures(tmp_path / "j", 40, 2, ".jpg"), extractor=TINY)
-    assert statistics is not None
-    fidtool.write_statistics(tmp_path / "j.npz", statistics)
-    assert any("lossy" in line for line in warnings_of(real, tmp_path / "j.npz"))
-
-
-def test_alpha_and_sixteen_bits(real: Path, tmp_path: Path) -> None:
-    fake = make_pictures(tmp_path / "fake", 40, 2)
-    transparent = Image.linear_gradient("L").convert("RGBA")
-    transparent.putalpha(0)
-    transparent.save(fake / "00000.png")
-    Image.fromarray(np.arange(400, dtype=np.uint16).reshape(20, 20) * 100).save(fake / "00001.png")
-    found = warnings_of(real, fake)
-    assert len(found) == 2
-    assert any("1 image with transparent pixels" in line for line in found)
-    assert any("1 image with more than 8 bits" in line for line in found)
-
-
-def test_opaque_images_with_an_alpha_channel_give_no_warning(real: Path, tmp_path: Path) -> None:
-    fake = make_pictures(tmp_path / "fake", 40, 2)
-    Image.linear_gradient("L").convert("RGBA").save(fake / "00000.png")
-    assert warnings_of(real, fake) == []
 
 
 def test_a_network_whose_imported_code_has_changed(real: Path, tmp_path: Path) -> None:
@@ -91,21 +65,6 @@ def test_a_network_whose_imported_code_has_changed(real: Path, tmp_path: Path) -
     assert fids[1] == pytest.approx(9 * fids[0], rel=1e-3), "the cache must not return the old network's statistics"
     (warning,) = fidtool.compute(tmp_path / "before.npz", real, extractor=extractor).results[0].warnings[:1]
     assert "different features for the same image, although the file and the tensors of the extractor" in warning
-
-
-def test_a_cmmd_network_whose_imported_code_has_changed(real: Path, tmp_path: Path) -> None:
-    found = fidtool.compute_statistics(real, extractor=TINY, metrics="cmmd", cmmd_extractor=COLOURS)
-    assert found is not None
-    assert found.arithmetic is not None
-    before = dataclasses.replace(found, arithmetic={**found.arithmetic, "embedding_probe": "of the code that was"})
-    fidtool.write_statistics(tmp_path / "before.npz", before)
-    fidtool.write_statistics(tmp_path / "now.npz", found)
-    for name, changed in (("before.npz", True), ("now.npz", False)):
-        evaluation = fidtool.compute(
-            tmp_path / name, real, extractor=TINY, metrics="cmmd", cmmd_extractor=COLOURS, cache=False
-        )
-        said = [line for line in evaluation.results[0].warnings if "the tensors of CMMD's network are the same" in line]
-        assert bool(said) == changed
 
 
 def test_constant_features(real: Path, tmp_path: Path) -> None:

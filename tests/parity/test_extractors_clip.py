@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import logging
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,6 @@ import pytest
 import torch
 from PIL import Image
 
-from fidtool.errors import InputError
 from fidtool.features.models import clip
 from fidtool.features.models.families import NetworkChoice
 from support.command_line import Run
@@ -94,51 +91,18 @@ def test_features_match_open_clip_with_cmmds_preparation(here: Run, place: Path)
     ]
 
 
-def test_open_clip_logs_nothing_and_installs_no_handler(here: Run, place: Path) -> None:
-    handlers = logging.getLogger().handlers[:]
-    outcome = here(
-        "stats", "real", "--extractor", "clip:fidtool-tiny", "--weights", "tiny.pt", "-o", "a.npz", "--quiet"
-    )
-    assert outcome.status == 0
-    assert "initialized randomly" not in outcome.stderr
-    assert logging.getLogger().handlers == handlers
-    assert logging.root.manager.disable == 0
-
-
-def test_the_default_is_cmmds_model() -> None:
-    from fidtool.features.models.families import MODEL_FAMILIES
-
-    default = MODEL_FAMILIES["clip"].default
-    config = open_clip.get_model_config(default)
-    assert (config["vision_cfg"]["image_size"], config["quick_gelu"]) == (336, True)
-    assert "openai" in open_clip.list_pretrained_tags_by_model(default)
-
-
 @pytest.mark.parametrize(
     ("spec", "weights", "texts"),
     [
         ("clip:ViT-L-15", None, ["no model 'ViT-L-15'", "did you mean", "ViT-L-14"]),
         ("clip:fidtool-tiny", None, ["no weights 'openai' for clip:fidtool-tiny", "--weights FILE"]),
-        ("clip:RN50", "nobodys", ["no weights 'nobodys' for clip:RN50", "openai", "or a file"]),
-        ("clip:RN50", "none.pt", ["no weights file none.pt (from --weights)"]),
-        ("clip:fidtool-tiny", "text.pt", ["text.pt cannot be read"]),
         ("clip:fidtool-tiny", "other.pt", ["other.pt cannot be read", "Error(s) in loading state_dict"]),
         ("clip:xlm-roberta-base-ViT-B-32", None, ["text network that is not needed"]),
     ],
 )
 def test_mistakes_are_reported(here: Run, place: Path, spec: str, weights: str | None, texts: list[str]) -> None:
-    (place / "text.pt").write_text("no weights")
     torch.save({"a": torch.zeros(1)}, place / "other.pt")
     refused_extractor(here, spec, weights, texts)
-
-
-def test_colours_are_those_of_the_training() -> None:
-    """A file has the mean and standard deviation of its model. Weights for another activation are refused."""
-    own = SimpleNamespace(image_mean=(0.1, 0.2, 0.3), image_std=(0.4, 0.5, 0.6))
-    assert clip._colours("ViT-B-32", "", own) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
-    assert clip._colours("ViT-B-32-quickgelu", "openai", own)[0] == pytest.approx(open_clip.OPENAI_DATASET_MEAN)
-    with pytest.raises(InputError, match=r"trained with QuickGELU.*use clip:ViT-B-32-quickgelu"):
-        clip._colours("ViT-B-32", "openai", own)
 
 
 def test_cmmd_shares_the_extractor_if_the_weights_are_the_same(here: Run, place: Path) -> None:

@@ -16,7 +16,6 @@ from torchvision.models.feature_extraction import create_feature_extractor
 from support.command_line import Run
 from support.http_store import http_store
 from support.published_networks import (
-    batches,
     built,
     distance,
     features,
@@ -105,9 +104,8 @@ def test_download(here: Run, place: Path, server: str, monkeypatch: pytest.Monke
     assert downloaded.status == 0, downloaded.stderr
     assert f"downloading the weights IMAGENET1K_V1 of torchvision's resnet18: {server}" in downloaded.stderr
     local = here(*arguments, "--weights", "resnet18.pth")
-    named = here(*arguments, "--weights", "IMAGENET1K_V1")
-    assert downloaded.fid == local.fid == named.fid
-    assert downloaded.json["protocol"] == local.json["protocol"] == named.json["protocol"]
+    assert downloaded.fid == local.fid
+    assert downloaded.json["protocol"] == local.json["protocol"]
 
 
 def test_a_failed_download(here: Run, place: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,28 +121,16 @@ def test_a_failed_download(here: Run, place: Path, server: str, monkeypatch: pyt
     ("spec", "weights", "texts"),
     [
         ("torchvision:resnet19", None, ["no model 'resnet19'", "did you mean", "resnet18"]),
-        (
-            "torchvision:resnet18",
-            "V7",
-            ["--weights V7 is neither a file nor one of the weights of resnet18: IMAGENET1K_V1"],
-        ),
+        ("torchvision:resnet18", "V7", ["--weights V7 is neither a file nor one of the weights of resnet18"]),
         ("torchvision:resnet18:layer9", "resnet18.pth", ["no node 'layer9'", "did you mean", "layer4"]),
         ("torchvision:resnet34", "resnet18.pth", ["resnet18.pth does not contain the weights of torchvision:resnet34"]),
         ("torchvision:squeezenet1_1", "squeeze.pth", ["no Linear layer", "name a node"]),
         ("torchvision:fcn_resnet50", "resnet18.pth", ["not an image classifier", "SemanticSegmentation"]),
         ("torchvision:quantized_resnet18", "resnet18.pth", ["8 bits", "use resnet18"]),
-        ("torchvision:resnet18", "own.pth", ["own.pth does not contain a state_dict"]),
-        (
-            "torchvision:resnet18",
-            "text.pth",
-            ["text.pth cannot be read (it was not written by torch.save, or contains"],
-        ),
     ],
 )
 def test_mistakes_are_reported(here: Run, place: Path, spec: str, weights: str | None, texts: list[str]) -> None:
     torch.save(torchvision.models.squeezenet1_1(weights=None).state_dict(), place / "squeeze.pth")
-    torch.save([1, 2], place / "own.pth")
-    (place / "text.pth").write_text("no weights")
     refused_extractor(here, spec, weights, texts)
 
 
@@ -179,53 +165,10 @@ def test_a_published_file_selects_its_transform(place: Path) -> None:
     assert len(set(edges)) == 2
 
 
-def test_the_version_of_a_state_dict_is_kept(place: Path) -> None:
-    """mnasnet builds a different first layer if the state dict has no version."""
-    model = randomised(torchvision.models.mnasnet0_5(weights=None))
-    torch.save(model.state_dict(), place / "mnasnet.pth")
-    (images,) = batches(place / "real")
-    ours = built("torchvision:mnasnet0_5", place / "mnasnet.pth").features(images).double()
-    entry = torchvision.models.MNASNet0_5_Weights.DEFAULT
-    theirs = features(place / "real", entry.transforms(), lambda x: model.layers(x).mean((2, 3)))
-    # float32 passes of single images and of a batch, in different memory layouts, whose convolutions round differently.
-    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
-
-
-def test_channels_last_feature_maps_are_averaged_over_positions() -> None:
-    """For example swin's. The layout is recognised by the two equal sides of a square map."""
-    from fidtool.features.models.torchvision import _AtNode
-
-    class Graph(nn.Module):
-        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
-            return {"features": x}
-
-    last = torch.arange(2 * 3 * 3 * 5, dtype=torch.float32).view(2, 3, 3, 5)
-    assert torch.equal(_AtNode(Graph())(last).mean((2, 3)), last.mean((1, 2)))
-    first = last.movedim(3, 1)
-    assert torch.equal(_AtNode(Graph())(first), first)
-
-
-def test_a_node_of_a_network_with_different_classes(here: Run, place: Path) -> None:
-    """The classifier, which the node does not use, may have any number of classes."""
-    tuned = randomised(torchvision.models.resnet18(weights=None, num_classes=7))
-    torch.save(tuned.state_dict(), place / "tuned.pth")
-    tuned.fc = nn.Linear(512, 1000)
-    torch.save(tuned.state_dict(), place / "whole.pth")
-    node = "torchvision:resnet18:layer3"
-    prints = [built(node, place / name).probe(2) for name in ("tuned.pth", "whole.pth")]
-    assert prints[0] == prints[1]
-
-
-def test_the_transform_for_an_unknown_file_name_is_recorded(
-    here: Run, place: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_transform_for_an_unknown_file_name_is_recorded(here: Run, place: Path) -> None:
     torch.save(torchvision.models.regnet_x_400mf(weights=None).state_dict(), place / "own.pth")
     arguments = ("--extractor", "torchvision:regnet_x_400mf", "--weights", "own.pth", "--feature-step", 20)
     outcome = here("compute", "real", "fake", *arguments, "--json", "--quiet")
     assert outcome.status == 0, outcome.stderr
     (said,) = [line for line in outcome.json["run"]["warnings"] if "images are prepared as for IMAGENET1K_V2" in line]
     assert said in outcome.stderr
-    from fidtool.training import FeatureExtractor
-
-    FeatureExtractor("torchvision:regnet_x_400mf", weights="own.pth")(torch.rand(1, 3, 8, 8))
-    assert said in caplog.messages

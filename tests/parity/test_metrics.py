@@ -7,11 +7,8 @@ import pytest
 import torch
 
 from fidtool.distances import neighbors
-from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.inception_score import inception_score
 from fidtool.distances.kernel import kid
-from fidtool.metrics.metric import FeatureSet, MetricContext
-from fidtool.metrics.registry import metric_named, with_settings
 from support.feature_sets import alone, lattice, mixture, normal
 
 PAIRS = {
@@ -23,7 +20,7 @@ PAIRS = {
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-@pytest.mark.parametrize("k", [1, 3, 5])
+@pytest.mark.parametrize("k", [1, 5])
 def test_prdc_matches_prdc(pair: str, k: int) -> None:
     prdc = pytest.importorskip("prdc", reason="the package prdc 0.2 is not installed")
     real, fake = PAIRS[pair]
@@ -36,11 +33,10 @@ def test_prdc_matches_prdc(pair: str, k: int) -> None:
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-@pytest.mark.parametrize("in_parts", [True, False])
-def test_precision_and_recall_match_torch_fidelity(pair: str, in_parts: bool) -> None:
+def test_precision_and_recall_match_torch_fidelity(pair: str) -> None:
     peer = pytest.importorskip("torch_fidelity.metric_prc", reason="torch-fidelity is not installed")
     real, fake = PAIRS[pair]
-    settings_ = {"prc_neighborhood": 3, "prc_batch_size": 97, "save_cpu_ram": in_parts, "verbose": False}
+    settings_ = {"prc_neighborhood": 3, "prc_batch_size": 97, "save_cpu_ram": False, "verbose": False}
     theirs = peer.prc_features_to_metric(torch.from_numpy(fake).double(), torch.from_numpy(real).double(), **settings_)
     ours = neighbors.prdc(real, fake, alone(), k=3, ties="inclusive", feature_step=18)
     assert round(ours.precision * len(fake)) == round(theirs["precision"] * len(fake))
@@ -57,7 +53,7 @@ def logits(bias: bool) -> torch.Tensor:
     return torch.from_numpy(plain + BIAS.astype(np.float64) if bias else plain)
 
 
-@pytest.mark.parametrize("splits", [1, 7, 10])
+@pytest.mark.parametrize("splits", [1, 7])
 @pytest.mark.parametrize("bias", [True, False])
 def test_inception_score_matches_torch_fidelity(splits: int, bias: bool) -> None:
     peer = pytest.importorskip("torch_fidelity.metric_isc", reason="torch-fidelity is not installed")
@@ -66,25 +62,6 @@ def test_inception_score_matches_torch_fidelity(splits: int, bias: bool) -> None
     assert ours.mean == pytest.approx(theirs["inception_score_mean"], rel=1e-6)
     assert ours.std == pytest.approx(theirs["inception_score_std"], rel=1e-6)
     assert 1.5 < ours.mean < 90, "the value must not be at the ends of the range"
-
-
-def test_inception_score_matches_torchmetrics() -> None:
-    """The splits have the same sizes if their number divides that of the images. Its standard deviation has ddof 1."""
-    peer = pytest.importorskip("torchmetrics.image.inception", reason="torchmetrics is not installed")
-
-    class Passes(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x
-
-    metric = peer.InceptionScore(feature=Passes(), splits=10)
-    metric.update(logits(False))
-    torch.manual_seed(3)
-    mean, deviation = metric.compute()
-    torch.manual_seed(3)
-    shuffled = FEATURES[torch.randperm(len(FEATURES)).numpy()]
-    ours = inception_score(shuffled, WEIGHT, splits=10)
-    assert ours.mean == pytest.approx(float(mean), rel=1e-6)
-    assert ours.std * (10 / 9) ** 0.5 == pytest.approx(float(deviation), rel=1e-6)
 
 
 REAL, FAKE = mixture(400, 64, 1) / np.float32(4), mixture(350, 64, 2) / np.float32(4) + np.float32(0.1)
@@ -114,18 +91,6 @@ def test_kid_matches_clean_fid_on_the_same_subsets() -> None:
     rng = np.random.RandomState(7)
     draws = [tuple(rng.choice(len(x), 120, replace=False) for x in (REAL, FAKE)) for _ in range(10)]
     assert kid(REAL, FAKE, alone(), feature_step=18, draws=draws).mean == pytest.approx(theirs, rel=1e-6)
-
-
-def test_kid_matches_clean_fid_on_small_sets() -> None:
-    """clean-fid reduces the subset size to that of the smaller set. If subsets are whole sets, all are the same."""
-    peer = pytest.importorskip("cleanfid.fid", reason="clean-fid is not installed")
-    real, fake = (np.round(each[:50] * 2**18).astype(np.float32) / 2**18 for each in (REAL, FAKE))
-    theirs = peer.kernel_distance(fake.astype(np.float64), real.astype(np.float64), num_subsets=3)
-    metric = metric_named("kid")
-    changed, _ = metric.fitted(50, "fake has 50")
-    ours = FeatureSet("real", real, None), FeatureSet("fake", fake, None)
-    context = MetricContext(alone(), FeatureSettings(18), lambda: pytest.fail("KID must not request a classifier"))
-    assert with_settings(metric, changed).compute(*ours, context) == {"kid": pytest.approx(theirs, rel=1e-9)}
 
 
 def test_kid_matches_torchmetrics_on_one_subset() -> None:

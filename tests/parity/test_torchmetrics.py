@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import pytest
 
 import fidtool
@@ -34,17 +32,3 @@ def test_interface_of_torchmetrics() -> None:
         both["fid"].compute()
     copied = MetricCollection({"fid": FrechetInceptionDistance(network()), "loss": MeanMetric()}).clone(prefix="val_")
     assert set(copied) == {"val_fid", "val_loss"}
-
-
-def test_warnings_point_to_the_callers_line() -> None:
-    from torchmetrics import MetricCollection
-
-    both = MetricCollection({"fid": FrechetInceptionDistance(network())})
-    both.update(pictures(5, 1), real=True)
-    both.update(pictures(5, 2), real=False)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        both.compute()
-    doubts = [warning for warning in caught if warning.category is fidtool.FidtoolWarning]
-    assert doubts
-    assert {warning.filename for warning in doubts} == {__file__}

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from PIL import Image
 
 from fidtool.features.models.inception_weights import offline_path
@@ -108,34 +107,12 @@ def test_gpu_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
     assert "MiB on the GPU" in stdout
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a CUDA device")
-def test_the_gpu_benchmark_needs_a_gpu_or_a_device(environment: dict[str, str], tmp_path: Path) -> None:
-    command = [sys.executable, str(SCRIPTS / "bench"), "gpu"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment, cwd=tmp_path)
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("Error: torch finds no GPU")
-
-
-@pytest.mark.parametrize(
-    "mistake",
-    [
-        ["--json", "missing/bench.json"],
-        ["--plot", "missing/bench.png"],
-        ["--limit-seconds", "0"],
-        ["--precision", "nonsense"],
-        ["--device", "nonsense"],
-        ["--sets", ".", ".", "--folder", "other"],
-    ],
-)
-def test_a_benchmark_rejects_mistakes_before_it_starts(
-    environment: dict[str, str], tmp_path: Path, mistake: list[str]
-) -> None:
-    command = [sys.executable, str(SCRIPTS / "bench"), "end-to-end", "--count", "8", *mistake]
+def test_a_benchmark_rejects_mistakes_before_it_starts(environment: dict[str, str], tmp_path: Path) -> None:
+    command = [sys.executable, str(SCRIPTS / "bench"), "end-to-end", "--count", "8", "--json", "missing/bench.json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment, cwd=tmp_path)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
-    assert mistake[0] in done.stderr
+    assert "--json" in done.stderr
     assert not list(tmp_path.glob("*/real"))
 
 
@@ -159,38 +136,6 @@ def test_pipeline_benchmark(environment: dict[str, str], tmp_path: Path) -> None
     assert "gain" in stdout
 
 
-def test_pipeline_benchmark_rejects_the_same_version(environment: dict[str, str], tmp_path: Path) -> None:
-    command = [sys.executable, str(SCRIPTS / "bench"), "pipeline", "--against", str(ROOT)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment, cwd=tmp_path)
-    assert done.returncode == 2
-    assert "is the same version" in done.stderr
-
-
-def test_images_are_reused_and_other_files_are_not_changed(environment: dict[str, str], tmp_path: Path) -> None:
-    code = (
-        "import sys; from pathlib import Path; from bench.images import Recipe, make_sets\n"
-        "sets = make_sets(Path(sys.argv[1]), Recipe(3, 16, sys.argv[2]))\n"
-        "print(sets.total, *sorted(file.name for file in sets.fake.iterdir()))"
-    )
-
-    def make(suffix: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", code, str(tmp_path / "images"), suffix]
-        variables = {**environment, "PYTHONPATH": str(SCRIPTS)}
-        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=variables)
-
-    def contents() -> dict[str, tuple[bytes, int]]:
-        files = [file for file in sorted((tmp_path / "images").rglob("*")) if file.is_file()]
-        return {str(file): (file.read_bytes(), file.stat().st_mtime_ns) for file in files}
-
-    assert make("jpg").stdout.split() == ["6", "000000.jpg", "000001.jpg", "000002.jpg"]
-    before = contents()
-    assert make("jpg").returncode == 0
-    refused = make("png")
-    assert refused.returncode == 1
-    assert "use an empty or a new folder" in refused.stderr
-    assert contents() == before
-
-
 @pytest.mark.slow
 def test_soak_to_the_end(tmp_path: Path) -> None:
     """Without kills: a run with a checkpoint and one without give the same statistics. Other tests cover kills."""
@@ -198,14 +143,3 @@ def test_soak_to_the_end(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "300 images, each counted once; bitwise equal statistics"
-
-
-def test_weights_of_an_earlier_benchmark_are_replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Both file names have the new weights."""
-    monkeypatch.syspath_prepend(SCRIPTS)
-    from bench import peers
-
-    for number in range(2):
-        peers.write_weights({"weight": torch.full((2,), float(number))}, tmp_path)
-    files = [tmp_path / "hub" / "checkpoints" / name for name in peers.FILE_NAMES]
-    assert [torch.load(file, weights_only=True)["weight"].tolist() for file in files] == [[1.0, 1.0]] * 2

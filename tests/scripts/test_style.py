@@ -1,10 +1,9 @@
-"""Linters, the pre-commit configuration, the direction of imports, and the folders of tests."""
+"""Linters, and the direction of imports."""
 
 from __future__ import annotations
 
 import ast
 import importlib.util
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -74,14 +73,12 @@ PUBLIC = PACKAGE / "__init__.py"
 """Imports public names from all layers on first use."""
 
 
-@pytest.mark.parametrize(
-    "file", sorted({*PACKAGE.rglob("*.py")} - {PUBLIC}), ids=lambda file: str(file.relative_to(PACKAGE))
-)
-def test_imports_point_one_way(file: Path) -> None:
-    own = layer(".".join(["fidtool", *file.relative_to(PACKAGE).with_suffix("").parts]))
-    modules = {"fidtool.errors" if module == "fidtool" else module for module in imported(file)}
-    for module in (module for module in modules if module.startswith("fidtool")):
-        assert ORDER.index(layer(module)) <= ORDER.index(own), f"{file.name} imports {module}, of a later layer"
+def test_imports_point_one_way() -> None:
+    for file in {*PACKAGE.rglob("*.py")} - {PUBLIC}:
+        own = layer(".".join(["fidtool", *file.relative_to(PACKAGE).with_suffix("").parts]))
+        modules = {"fidtool.errors" if module == "fidtool" else module for module in imported(file)}
+        for module in (module for module in modules if module.startswith("fidtool")):
+            assert ORDER.index(layer(module)) <= ORDER.index(own), f"{file} imports {module}, of a later layer"
 
 
 def test_no_test_imports_another() -> None:
@@ -89,53 +86,6 @@ def test_no_test_imports_another() -> None:
     for file in TESTS.rglob("*.py"):
         names = {part for module in imported(file) for part in module.split(".")}
         assert not [name for name in names if name.startswith(("test_", "conftest"))], file
-
-
-def test_every_test_is_in_the_folder_of_its_kind() -> None:
-    kinds = {file.relative_to(TESTS).parts[0] for file in TESTS.rglob("test_*.py")}
-    assert kinds == {"unit", "integration", "distributed", "parity", "guide", "scripts"}
-
-
-PEERS = {"pytorch_fid", "cleanfid", "torch_fidelity", "prdc", "clip_mmd"}
-"""Other tools that compute FID and related metrics. torchmetrics is not listed: fidtool also works with it."""
-STARTS_RANKS = {"arena", "programs", "quick_torchrun", "torchrun", "start_each", "ranks="}
-"""Fixtures, methods and keyword arguments with which tests start several ranks."""
-
-
-def peers(file: Path) -> set[str]:
-    """Return the other tools that a file imports, also by ``importorskip``."""
-    calls = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]
-    wanted = [ast.unparse(call.args[0]).strip("'") for call in calls if ast.unparse(call.func).endswith("importorskip")]
-    return PEERS & {module.split(".")[0] for module in [*imported(file), *wanted]}
-
-
-def starters(file: Path) -> set[str]:
-    """Return the names in `STARTS_RANKS` that a file calls, passes or requests as a fixture."""
-    found = set()
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Call):
-            found |= {f"{word.arg}=" for word in node.keywords}
-            found |= {node.func.attr} if isinstance(node.func, ast.Attribute) else set()
-        if isinstance(node, ast.arg):
-            found.add(node.arg)
-    return STARTS_RANKS & found
-
-
-@pytest.mark.parametrize("kind", ["unit", "integration"])
-def test_other_tools_and_ranks_have_separate_folders(kind: str) -> None:
-    for file in (TESTS / kind).rglob("test_*.py"):
-        assert (peers(file), starters(file)) == (set(), set()), file
-
-
-def test_pre_commit_runs_the_linters_of_the_dev_extra() -> None:
-    """Each hook is local and runs a module of the repository's environment, so that it works offline."""
-    yaml = pytest.importorskip("yaml", reason="needs PyYAML, which packages of the extra 'test' install")
-    (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
-    assert repository["repo"] == "local"
-    assert {hook["language"] for hook in repository["hooks"]} == {"system"}
-    entries = [shlex.split(hook["entry"]) for hook in repository["hooks"]]
-    commands = {(entry[0], entry[1], entry[2]) for entry in entries}
-    assert commands == {(".venv/bin/python", "-m", linter) for linter in ("ruff", "mypy")}
 
 
 LINTERS = [["ruff", "check", "."], ["ruff", "format", "--check", "."], pytest.param(["mypy"], marks=pytest.mark.slow)]

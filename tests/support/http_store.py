@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import re
 import threading
 from collections import Counter
@@ -23,7 +22,6 @@ class HttpStore:
             repeated if ``lasting``.
         lasting: see ``faults``.
         tagged: whether files have ETags.
-        packs: whether files are compressed for clients that accept it.
         asked: number of requests for each file.
         sent: number of bytes of each file that were sent.
     """
@@ -31,7 +29,7 @@ class HttpStore:
     def __init__(self, folder: Path, port: int) -> None:
         self.folder, self.url = folder, f"http://127.0.0.1:{port}/"
         self.faults: dict[str, list[int | str | None]] = {}
-        self.lasting, self.tagged, self.packs = False, True, False
+        self.lasting, self.tagged = False, True
         self.asked: Counter[str] = Counter()
         self.sent: Counter[str] = Counter()
 
@@ -73,8 +71,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(200, links.encode() if body else b"", {"Content-Type": "text/html"})
             return
         data, headers = file.read_bytes(), {"Accept-Ranges": "bytes"}
-        if self.store.packs and "gzip" in self.headers.get("Accept-Encoding", ""):
-            data, headers["Content-Encoding"] = gzip.compress(data), "gzip"
         if self.store.tagged:
             headers["ETag"] = f'"{hash(data)}"'
         wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))

@@ -1,4 +1,4 @@
-"""Common parts of the programs that tests run with torchrun: images, a small network, a metric of either library."""
+"""Common parts of the programs that tests run with torchrun: images, a small network."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -33,17 +32,6 @@ class Bytes(nn.Module):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return self.network((images.float() - 127.5) / 127.5).mean((2, 3))
-
-
-def metric_of(library: str, **settings: Any) -> Any:
-    """Return FID with the small network, by torchmetrics or by fidtool."""
-    if library == "torchmetrics":
-        from torchmetrics.image.fid import FrechetInceptionDistance
-
-        return FrechetInceptionDistance(feature=Bytes(), **settings)
-    from fidtool.training import FrechetInceptionDistance as Ours
-
-    return Ours(network(), **settings)
 
 
 def statistics_of(images: torch.Tensor) -> fidtool.Statistics:
@@ -75,4 +63,4 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-__all__ = ["Bytes", "fidtool", "metric_of", "network", "pictures", "refused", "say", "statistics_of"]
+__all__ = ["Bytes", "fidtool", "network", "pictures", "refused", "say", "statistics_of"]

@@ -13,7 +13,7 @@ from PIL import Image
 
 from fidtool.images.framing import Crop
 
-SIZES = (31, 32, 64, 256, 299)
+SIZES = (31, 64, 256)
 """Sides of the squares that the images are cropped to."""
 _SHAPES: dict[str, tuple[tuple[int, int], ...]] = {
     "exactly a square": ((31, 31), (32, 32), (64, 64), (256, 256), (299, 299)),

@@ -63,9 +63,3 @@ def test_inception_score_in_stored_order() -> None:
     found = computed("is", as_set(REAL, TRAINING), as_set(FAKE[order], FAKE, order))
     assert found["is"] == pytest.approx(adm_evaluator.inception_score(FAKE, WEIGHT, 70), rel=1e-6)
     assert found["is"] != pytest.approx(adm_evaluator.inception_score(FAKE[order], WEIGHT, 70), rel=1e-4)
-
-
-def test_a_short_set_is_one_part() -> None:
-    """As the evaluator does with fewer than 5,000 samples."""
-    assert Settings(**with_preset({"preset": "adm"})).is_part_size == 5000
-    assert adm_evaluator.inception_score(FAKE, WEIGHT) == adm_evaluator.inception_score(FAKE, WEIGHT, COUNT)

@@ -35,10 +35,3 @@ def test_a_log_file_has_a_line_every_ten_seconds(
         clock.now += 9.9
         progress.advance(10)
         assert capsys.readouterr().err == ""
-
-
-def test_nothing_is_logged_by_default(clock: SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:
-    with console.Console().progress("real", 40) as progress:
-        clock.now += 60
-        progress.advance(10)
-    assert capsys.readouterr().err == ""

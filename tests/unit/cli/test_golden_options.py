@@ -6,7 +6,6 @@ import re
 from typing import Any
 
 import click
-import pytest
 from click.testing import CliRunner
 
 import fidtool
@@ -77,12 +76,6 @@ def test_commands(golden: Golden) -> None:
             "options": {each.opts[0]: described(each, defaults[str(each.name)]) for each in options},
         }
     golden("cli/commands", found)
-
-
-@pytest.mark.parametrize("name", LEAST)
-def test_help_flags(name: str) -> None:
-    for flag in ("-h", "--help"):
-        assert CliRunner().invoke(cli, [name, flag]).output.startswith(f"Usage: cli {name} ")
 
 
 def headings(text: str) -> dict[str, list[str]]:

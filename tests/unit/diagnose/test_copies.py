@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fidtool.diagnose import copies
 from fidtool.diagnose.copies import find_copies, find_shared_copies
@@ -15,52 +13,10 @@ from support.degenerate import encoded, records_of, sample
 
 
 class TestInspection:
-    def test_the_record_of_a_photo(self) -> None:
-        pixels = sample(1, 100)
-        (record,) = records_of([encoded(pixels, "JPEG", quality=83)])
-        assert (record["height"], record["width"]) == (100, 100)
-        assert (record["format"], record["mode"], record["quality"]) == (b"JPEG", b"RGB", 83)
-        assert (record["gray"], record["flags"]) == (0, 1)
-        assert record["values"] == 100 * 100 * 3
-        assert record["bins"].sum() == record["values"]
-
-    @pytest.mark.parametrize("quality", [1, 10, 35, 50, 65, 75, 90, 95, 99])
+    @pytest.mark.parametrize("quality", [1, 35, 50, 75, 99])
     def test_jpeg_quality_is_estimated(self, quality: int) -> None:
         (record,) = records_of([encoded(sample(1), "JPEG", quality=quality)])
         assert record["quality"] == quality
-
-    def test_the_thumbnail_consists_of_the_means_of_cells(self) -> None:
-        pixels = sample(4, 64)
-        (record,) = records_of([encoded(pixels)])
-        means = pixels.reshape(8, 8, 8, 8, 3).mean((1, 3))
-        luma = means @ [0.299, 0.587, 0.114]
-        assert np.abs(record["thumb"][:BRIGHTNESS].reshape(8, 8) - luma).max() <= 0.5 + 1e-9
-        colour = means.reshape(2, 4, 2, 4, 3).mean((1, 3))
-        for part, channel in enumerate((2, 0)):
-            expected = (colour[..., channel] - colour @ [0.299, 0.587, 0.114]) / 2 + 128
-            found = record["thumb"][BRIGHTNESS + 4 * part :][:4].reshape(2, 2)
-            assert np.abs(found - expected).max() <= 0.5 + 1e-9
-
-    @given(st.integers(1, 70), st.integers(1, 70))
-    @settings(max_examples=30, deadline=None)
-    def test_any_size_has_a_record(self, height: int, width: int) -> None:
-        gray = np.full((height, width, 3), 77, dtype=np.uint8)
-        (record,) = records_of([encoded(gray)])
-        assert (record["low"], record["high"], record["gray"], record["roughness"]) == (77, 77, 1, 0)
-        assert record["thumb"][:BRIGHTNESS].tolist() == [77] * BRIGHTNESS
-
-    def test_values_of_0_and_255_are_counted(self) -> None:
-        pixels = np.full((20, 20, 3), 9, dtype=np.uint8)
-        pixels[:5] = 0
-        pixels[5:7, :, 1] = 255
-        (record,) = records_of([encoded(pixels)])
-        assert (record["zeros"], record["full"]) == (5 * 20 * 3, 2 * 20)
-
-    def test_noise_is_rough_and_smooth_images_are_not(self) -> None:
-        noise = np.random.default_rng(0).integers(0, 256, (200, 300, 3), dtype=np.uint8)
-        rough, smooth = records_of([encoded(noise), encoded(sample(2, 200))])["roughness"]
-        assert 90 <= rough <= 110
-        assert smooth < 10
 
 
 def near_copies(records: RecordArray) -> list[int]:
@@ -93,17 +49,6 @@ class TestCopies:
         smooth = [encoded(sample(seed)) for seed in range(300)]
         assert near_copies(records_of(noise + smooth)) == [*range(600)]
 
-    def test_many_duplicates_of_few_images_are_grouped(self) -> None:
-        """More duplicates of an image than the neighbour search returns at once."""
-        rng = np.random.default_rng(1)
-        pictures = records_of([encoded(sample(seed)) for seed in range(20)])
-        which = rng.integers(0, 20, 5000)
-        records = pictures[which].copy()
-        records["digest"] = np.arange(len(records))
-        records["thumb"] += rng.integers(0, 2, records["thumb"].shape).astype(np.uint8)
-        firsts = {picture: int(np.flatnonzero(which == picture)[0]) for picture in range(20)}
-        assert near_copies(records) == [firsts[picture] for picture in which]
-
     def test_the_groups_equal_those_of_comparing_all_pairs(self) -> None:
         rng = np.random.default_rng(2)
         base = [sample(seed) for seed in range(60)]
@@ -132,15 +77,6 @@ class TestCopies:
         records = records_of([encoded(each) for each in [*pictures, *pictures[:5]]])
         assert near_copies(records) == [*range(20), *range(5)]
         assert near_copies(records_of([encoded(pictures[0]), encoded(pictures[0], "JPEG", quality=95)])) == [0, 1]
-
-    def test_an_empty_search(self) -> None:
-        assert near_copies(np.zeros(1, dtype=RECORD)) == [0]
-
-
-def test_images_of_a_single_colour_are_not_shared() -> None:
-    records = np.zeros(3, dtype=RECORD)
-    records["digest"], records["high"] = [1, 2, 3], [0, 255, 255]
-    assert find_shared_copies(records, records).tolist() == [[1, 1], [2, 2]]
 
 
 def test_natural_near_duplicates_of_simple_images() -> None:

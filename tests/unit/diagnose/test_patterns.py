@@ -39,7 +39,7 @@ def test_processes_whose_outputs_were_gathered_per_batch() -> None:
     assert pattern([step * 4 + i for step in range(10) for _ in range(8) for i in range(4)]) == SameSeed(8, 4)
 
 
-@pytest.mark.parametrize(("count", "batch", "times"), [(50_000, 64, 782), (10_000, 256, 39), (1000, 64, 16)])
+@pytest.mark.parametrize(("count", "batch", "times"), [(10_000, 256, 39), (1000, 64, 16)])
 def test_a_last_batch_that_is_not_full(count: int, batch: int, times: int) -> None:
     assert pattern([i % batch for i in range(count)]) == SameSeed(times, batch)
 
@@ -65,7 +65,3 @@ def test_80_percent_occur_equally_often() -> None:
 def test_one_image_that_occurs_often() -> None:
     assert pattern([*range(40), *[40] * 60]) is None
     assert pattern([0] * 50) is None
-
-
-def test_duplicates_in_no_particular_order() -> None:
-    assert pattern(np.random.default_rng(1).integers(0, 64, 1600).tolist()) is None

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import itertools
-import random
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
-from PIL import ImageFilter
 from scipy import stats
 
-from fidtool import InputError, demo, frechet_distance
+from fidtool import frechet_distance
 from fidtool.distances.error_bars import ErrorBars, difference, error_bars, fid_curve
 from fidtool.distances.exact import FeatureSettings
-from fidtool.distances.jackknife import _T, BLOCKS, Interval, halvings, interval, members
+from fidtool.distances.jackknife import Interval, interval, members
 from fidtool.statistics.moments import Gaussian
 from support.feature_sets import Features, alone
 from support.simulations import AT_ONCE, check_coverage, distance, distances_of_parts
-from support.tiny_network import network
 
 Array = NDArray[np.float64]
 
@@ -52,11 +48,8 @@ def drawn(generator: Gaussian, count: int, seed: int) -> Features:
 @pytest.mark.parametrize(
     ("dims", "count", "decades", "amount", "latents"),
     [
-        pytest.param(40, 200, 0.0, 0.0, "independent", marks=pytest.mark.slow),
-        pytest.param(40, 200, 3.0, 0.02, "the same", marks=pytest.mark.slow),
         (16, 200, 0.0, 0.2, "independent"),
-        pytest.param(24, 240, 2.0, 0.2, "independent", marks=pytest.mark.slow),
-        (24, 240, 2.0, 0.2, "the same"),
+        pytest.param(40, 200, 3.0, 0.02, "the same", marks=pytest.mark.slow),
     ],
 )
 def test_gaussians_of_known_distance(dims: int, count: int, decades: float, amount: float, latents: str) -> None:
@@ -73,41 +66,6 @@ def test_gaussians_of_known_distance(dims: int, count: int, decades: float, amou
     uncorrected, pairing = check_coverage(real, draw, fakes)
     assert uncorrected < 85
     assert (pairing < 0.5) == (latents == "the same"), "common variation cancels"
-
-
-@pytest.mark.parametrize("latents", [pytest.param("independent", marks=pytest.mark.slow), "the same"])
-def test_features_of_drawings(latents: str) -> None:
-    """The features are skewed, and two or three dimensions have most variance. Fakes are drawn with replacement."""
-
-    def features(first: int, blur: float) -> Array:
-        drawings = [demo._drawing(random.Random(number)) for number in range(first, first + 600)]
-        small = [np.asarray(one.filter(ImageFilter.GaussianBlur(blur)).resize((32, 32))) for one in drawings]
-        with torch.no_grad():
-            batch = torch.from_numpy(np.array(small)).permute(0, 3, 1, 2) / 127.5 - 1
-            found: Array = network().module(batch).mean((2, 3)).double().numpy()
-        return found
-
-    populations = features(0, 0.0), features(1000, 1.0), features(1000, 3.0)
-    real, *fakes = (Gaussian(rows.mean(0), np.cov(rows.T, ddof=0), None) for rows in populations)
-    rng = np.random.RandomState(2)
-
-    def draw() -> tuple[Array, Array]:
-        which = rng.randint(0, 600, (2, AT_ONCE, 600))
-        return populations[1][which[0]], populations[2][which[0 if latents == "the same" else 1]]
-
-    _, pairing = check_coverage(real, draw, fakes)
-    assert (pairing < 0.2) == (latents == "the same")
-
-
-@pytest.mark.slow
-def test_the_jackknife_alone_would_leave_bias() -> None:
-    """At 5 images per dimension the bias exceeds the standard error; it grows with the number of dimensions."""
-    real = Gaussian(np.zeros(120), np.eye(120), None)
-    rng = np.random.RandomState(3)
-    parts = np.concatenate([distances_of_parts(real, rng.randn(1, 600, 120)) for _ in range(60)])
-    values = np.array([interval(part).value for part in parts])
-    assert abs(values.mean()) < 3 * values.std(ddof=1) / 60**0.5
-    assert (20 * parts[:, 0] - 19 * parts[:, 1:21].mean(1)).mean() < -values.std(ddof=1)
 
 
 REAL, ONE, OTHER = generators(7, 1.0, 0.3)
@@ -133,7 +91,7 @@ def test_parts_equal_those_computed_from_rows() -> None:
     np.testing.assert_allclose(at_once, [bars(REAL, one).parts for one in fakes], rtol=1e-4)
 
 
-@pytest.mark.parametrize(("amount", "seed"), [(0.0, 2), (0.0, 4), (0.0, 11), (0.3, 2)])
+@pytest.mark.parametrize(("amount", "seed"), [(0.0, 2), (0.3, 2)])
 def test_the_estimate_equals_the_textbook_formulas(amount: float, seed: int) -> None:
     """Polynomials through the points, pseudo-values, and an upper end that uses the error at this end."""
     real, one, _ = generators(7, 1.0, amount)
@@ -155,31 +113,6 @@ def test_the_estimate_equals_the_textbook_formulas(amount: float, seed: int) -> 
     assert ours.high == pytest.approx(ours.value + t * there, rel=1e-6)
 
 
-def test_variance_due_to_pairs_of_blocks() -> None:
-    """The sum of k(g, h) / 20²: its variance, and the estimates of the jackknife and the halves, over 4000 draws."""
-    which = members().astype(np.float64)
-    rng = np.random.RandomState(4)
-    found = []
-    for _ in range(4000):
-        kernel = np.triu(rng.randn(20, 20), 1)
-        values = np.einsum("pg,gh,ph->p", which, kernel + kernel.T, which) / which.sum(1) ** 2
-        jackknife = 19 / 20 * ((values[1:21] - values[1:21].mean()) ** 2).sum()
-        found.append(((20 / 19 * values[0]) ** 2, jackknife, values[21:33].reshape(6, 2).mean(1).var(ddof=1)))
-    true, jackknife, halves = np.mean(found, axis=0)
-    # The mean of 4000 chi-squares with one degree of freedom has a relative standard error of 0.022.
-    assert true == pytest.approx(2 / (20 * 19), rel=0.07)
-    assert jackknife == pytest.approx(4 * 18 / (20 * 19**2), rel=0.03)
-    assert halves == pytest.approx(2 / 20**2, rel=0.03)
-
-
-def test_the_halves_are_balanced() -> None:
-    ways = halvings()
-    assert (ways.sum(1) == 10).all()
-    together = (ways[:, :, None] == ways[:, None, :]).sum(0)
-    assert (together[~np.eye(20, dtype=bool)] == 9).all()
-    assert all((one & other).sum() == 5 for one, other in itertools.combinations(ways, 2))
-
-
 def test_a_difference_is_from_the_same_blocks() -> None:
     one, other = bars(REAL, drawn(ONE, 400, 3)), bars(REAL, drawn(OTHER, 400, 3))
     found, swapped = difference(one, other), difference(other, one)
@@ -189,26 +122,7 @@ def test_a_difference_is_from_the_same_blocks() -> None:
     assert difference(one, one) == Interval(0.0, 0.0, 0.0, 0.0)
 
 
-def test_reals_of_low_rank() -> None:
-    """Fewer real images than dimensions."""
-    rows = np.random.RandomState(5).randn(5, 7)
-    real = Gaussian(rows.mean(0), np.cov(rows.T), 5)
-    found = bars(real, drawn(ONE, 400, 6)).corrected
-    assert abs(found.value - distance(real, ONE)) < 4 * found.error
-
-
-@pytest.mark.parametrize(("dims", "count", "fewest"), [(7, 199, 200), (41, 204, 205)])
-def test_too_few_images_and_different_dimensions_are_refused(dims: int, count: int, fewest: int) -> None:
-    real, one, _ = generators(dims, 0.0, 0.1)
-    with pytest.raises(InputError, match=f"{dims} dimensions need at least {fewest} .* there are {count}: generate"):
-        bars(real, drawn(one, count, 0))
-    assert np.isfinite(bars(real, drawn(one, fewest, 0)).corrected.high)
-    for measure in (error_bars, fid_curve):
-        with pytest.raises(InputError, match=f"{dims} dimensions"):
-            measure(real, drawn(one, fewest, 0)[:, 1:], FeatureSettings(18), alone())
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 5, 9, 399])
+@pytest.mark.parametrize("count", [1, 3, 399])
 def test_the_curve_of_any_number_of_images(count: int, tmp_path: Path) -> None:
     """Including fewer images than dimensions, with singular covariances, and features mapped from a read-only file."""
     np.save(tmp_path / "kept.npy", drawn(ONE, count, 7))
@@ -221,7 +135,3 @@ def test_the_curve_of_any_number_of_images(count: int, tmp_path: Path) -> None:
         assert fid == pytest.approx(distance(REAL, Gaussian(x.mean(0), sigma, images)), rel=1e-4)
     if count > 200:
         np.testing.assert_allclose(curve, bars(REAL, fake).curve, rtol=1e-12)
-
-
-def test_students_t_is_scipys() -> None:
-    assert pytest.approx(stats.t.ppf(0.975, BLOCKS - 1), rel=1e-14) == _T

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fidtool import InputError, frechet_distance
-from fidtool.distances import exact
+from fidtool import frechet_distance
 from fidtool.distances import extrapolation as module
 from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.extrapolation import Extrapolation, fid_infinity
@@ -63,40 +62,3 @@ def test_a_bend_beyond_its_noise_is_in_the_error(monkeypatch: pytest.MonkeyPatch
     without = of_a_perfect_generator()
     assert without.value == with_bend.value
     assert abs(without.value) > 3 * without.error
-
-
-def test_threads_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = generated(1000, 1)
-    monkeypatch.setattr(exact, "_MANY_DIMS", 1)
-    values = set()
-    for threads in (1, 2, 3):
-        monkeypatch.setattr(exact, "fair_threads", lambda world, threads=threads: threads)
-        values.add(extrapolated(fake, points=3))
-    assert len(values) == 1
-    assert extrapolated(fake, points=3, seed=1) not in values
-
-
-@pytest.mark.parametrize(
-    ("count", "options", "message"),
-    [
-        (4000, {"fewest": 5000, "points": 15}, "at least 5014 generated images, but there are 4000: generate more"),
-        (504, {}, "at least 505"),
-        (600, {"points": 2}, "at least 3 points"),
-        (600, {"fewest": 16}, "too few for features of 16 dimensions"),
-    ],
-)
-def test_too_few_images_are_refused(count: int, options: dict[str, int], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        extrapolated(generated(count, 0), **options)
-
-
-def test_the_smallest_allowed_number_of_images_is_enough() -> None:
-    one = extrapolated(generated(505, 0))
-    assert one.counts == tuple(range(500, 506))
-    assert one.error > 2 * abs(TRUE), "the error reflects how little the points determine"
-    assert abs(one.value - TRUE) < 4 * one.error
-
-
-def test_different_dimensions_are_refused() -> None:
-    with pytest.raises(InputError, match="16 dimensions"):
-        extrapolated(generated(600, 0)[:, 1:])

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fidtool import InputError, RunError, frechet_distance
+from fidtool import frechet_distance
 from fidtool.distances import frechet
 from fidtool.distances.frechet import factor
 
@@ -52,7 +52,7 @@ def by_features(x: Array, y: Array) -> float:
     return float(((x.mean(0) - y.mean(0)) ** 2).sum() + spread - 2 * norm)
 
 
-@pytest.mark.parametrize("dims", [2, 63, 64, 300, 301])
+@pytest.mark.parametrize("dims", [2, 64, 129])
 @pytest.mark.parametrize("known", [True, False])
 def test_equal_to_sqrtm_at_full_rank(dims: int, known: bool) -> None:
     x, y = samples(5 * dims, dims, 1), samples(4 * dims, dims, 2, shift=0.1)
@@ -62,46 +62,12 @@ def test_equal_to_sqrtm_at_full_rank(dims: int, known: bool) -> None:
     assert ours == pytest.approx(by_features(x, y), rel=1e-9)
 
 
-@pytest.mark.slow
-def test_large_odd_sizes_have_the_same_bits_in_each_call() -> None:
-    """Slow, because eigenvalues differ only of matrices of almost two thousand rows, with several threads."""
-    rng = np.random.RandomState(0)
-    moments = *fitted(rng.randn(3000, 2023)), *fitted(rng.randn(3000, 2023) + 0.05)
-    assert len({frechet_distance(*moments) for _ in range(8)}) == 1
-
-
-@pytest.mark.parametrize(("n", "m"), [(40, 40), (40, 2000), (2, 30), (201, 150), (200, 199)])
+@pytest.mark.parametrize(("n", "m"), [(40, 40), (40, 2000), (2, 30), (201, 150)])
 @pytest.mark.parametrize("known", [True, False])
 def test_singular_covariances_equal_the_svd_of_the_features(n: int, m: int, known: bool) -> None:
     x, y = samples(n, 200, 3), samples(m, 200, 4, shift=0.05)
     counts = {"count1": n, "count2": m} if known else {}
     assert frechet_distance(*fitted(x), *fitted(y), **counts) == pytest.approx(by_features(x, y), rel=1e-6)
-
-
-@pytest.mark.parametrize("count", [2, 50, 150, 201, 1000])
-@pytest.mark.parametrize("known", [True, False])
-def test_a_set_against_itself_is_zero(count: int, known: bool) -> None:
-    mu, sigma = fitted(samples(count, 200, 5))
-    counts = {"count1": count, "count2": count} if known else {}
-    assert 0 <= frechet_distance(mu, sigma, mu, sigma, **counts) < 1e-9
-
-
-@pytest.mark.parametrize("known", [True, False])
-@pytest.mark.parametrize("count", [1, 2, 64, 80, 130])
-def test_few_samples_need_no_eigenvalues(monkeypatch: pytest.MonkeyPatch, count: int, known: bool) -> None:
-    """The pivoted factor is sufficient, and has the right rank. The counts include full and partial panels."""
-    monkeypatch.setattr(torch.linalg, "eigh", None)
-    sigma = np.cov(samples(count, 150, 8), rowvar=False, ddof=count > 1)
-    found = factor(torch.from_numpy(sigma), count if known else None, "any").matrix
-    assert found.shape == (150, count - 1)
-    # Entries are at most about 1, so this is a few float64 rounding errors.
-    assert torch.allclose(found @ found.T, torch.from_numpy(sigma), rtol=0, atol=1e-14)
-
-
-def test_duplicated_samples_lower_the_rank_below_the_count() -> None:
-    x, y = samples(30, 100, 6).repeat(3, axis=0), samples(90, 100, 7)
-    ours = frechet_distance(*fitted(x), *fitted(y), count1=90, count2=90)
-    assert ours == pytest.approx(by_features(x, y), rel=1e-6)
 
 
 @settings(max_examples=60, deadline=None)
@@ -127,58 +93,6 @@ def test_commuting_covariances_have_a_closed_form(dims: int, seed: int) -> None:
     assert frechet_distance(mu1, sigma1, mu2, sigma2) == pytest.approx(expected, rel=1e-6, abs=1e-12)
     diagonal = frechet_distance(mu1, np.diag(a), mu2, np.diag(b))
     assert diagonal == pytest.approx(expected, rel=1e-12, abs=1e-14)
-
-
-@settings(max_examples=40, deadline=None)
-@given(dimensions, seeds)
-def test_rotation_and_translation_change_nothing(dims: int, seed: int) -> None:
-    x, y = samples(dims + 9, dims, seed), samples(dims + 4, dims, seed + 1)
-    basis, _ = np.linalg.qr(np.random.RandomState(seed).randn(dims, dims))
-    moved = frechet_distance(*fitted(x @ basis + 7), *fitted(y @ basis + 7))
-    assert moved == pytest.approx(frechet_distance(*fitted(x), *fitted(y)), rel=1e-8, abs=1e-10)
-
-
-def test_one_dimension_and_zero_covariances() -> None:
-    assert frechet_distance(1.0, 4.0, 4.0, 9.0) == pytest.approx(9 + 1)
-    zero = np.zeros((3, 3))
-    assert frechet_distance([1, 2, 2], zero, [0, 0, 0], zero) == 9.0
-    assert frechet_distance([0, 0, 0], zero, [0, 0, 0], np.eye(3)) == 3.0
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda s: s[:2], "shape"),
-        (lambda s: s * np.nan, "NaN"),
-        (lambda s: s + np.triu(np.ones((3, 3)), 1), "not symmetric"),
-        (lambda s: s - 5 * np.eye(3), "negative eigenvalue"),
-    ],
-)
-@pytest.mark.parametrize("first", [True, False])
-def test_a_matrix_that_is_not_a_covariance_is_refused(change: object, message: str, first: bool) -> None:
-    mu, good = np.zeros(3), np.diag([1.0, 2.0, 3.0])
-    bad = change(good)  # type: ignore[operator]
-    with pytest.raises(InputError, match=message):
-        frechet_distance(mu, bad if first else good, mu, good if first else bad)
-
-
-def test_different_dimensions_and_overflow_are_refused() -> None:
-    with pytest.raises(InputError, match="3 against 2"):
-        frechet_distance(np.zeros(3), np.eye(3), np.zeros(2), np.eye(2))
-    with pytest.raises(RunError, match="overflow"), np.errstate(over="ignore"):
-        frechet_distance([1e300], [[1.0]], [-1e300], [[1.0]])
-    with pytest.raises(InputError, match="shape"):
-        frechet_distance([], np.zeros((0, 0)), [], np.zeros((0, 0)))
-    with pytest.raises(InputError, match="complex"):
-        frechet_distance([1.0], [[1.0]], [1.0], [[1.0 + 0.1j]])
-
-
-def test_a_count_that_contradicts_the_rank_is_refused() -> None:
-    """Truncating sigma to the rank that the count allows would give the distance of a different set."""
-    statistics = fitted(samples(17, 20, 1))
-    assert frechet_distance(*statistics, *statistics, count1=17) < 1e-9
-    with pytest.raises(InputError, match="second statistics state 3 samples"):
-        frechet_distance(*statistics, *statistics, count1=17, count2=3)
 
 
 def test_falls_back_where_divide_and_conquer_does_not_converge(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from fidtool import frechet_distance
-from fidtool.distances.frechet import influence, transport_root
+from fidtool.distances.frechet import influence
 from fidtool.statistics.moments import Gaussian
-from support.feature_sets import DIMS, MU, REAL, SIGMA, Array, alone, generated
+from support.feature_sets import DIMS, REAL, Array, alone, generated
 
 
 @pytest.mark.parametrize("count", [None, 9])
@@ -34,11 +34,3 @@ def test_the_influence_is_the_derivative(count: int | None) -> None:
         step = 1e-5 * (np.eye(len(x))[number] - even)
         numeric = (distance(even + step) - distance(even - step)) / 2e-5
         assert h[number] == pytest.approx(numeric, rel=1e-5, abs=1e-7)
-
-
-def test_the_root_is_that_of_the_optimal_transport() -> None:
-    """T maps one covariance to the other: T sigma_fake T = sigma_real."""
-    root = transport_root(REAL, Gaussian(MU, SIGMA, 100)).numpy()
-    transport = root @ root.T
-    # A few thousand float64 rounding errors of 1e-16, for entries near 1.
-    np.testing.assert_allclose(transport @ SIGMA @ transport, REAL.sigma, rtol=0, atol=1e-12)

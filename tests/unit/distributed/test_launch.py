@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fidtool.distributed.launch import Launch, by_torchrun, discover, first_host, will_be_restarted
+from fidtool.distributed.launch import Launch, by_torchrun, discover, will_be_restarted
 from support.goldens import Golden
 
 MEETING = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
@@ -30,21 +30,6 @@ def test_slurm_without_srun_has_a_hint() -> None:
     env = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "1"}
     assert "RANK=0 WORLD_SIZE=1" in discover(env).hint, "a batch script without srun looks like this"
     assert discover({**env, "SLURM_STEP_NUM_TASKS": "2"}).hint == ""
-
-
-@pytest.mark.parametrize(
-    ("nodelist", "host"),
-    [
-        ("node1", "node1"),
-        ("node1,node2", "node1"),
-        ("gpu[007-012,20],login1", "gpu007"),
-        ("gpu[3,5]", "gpu3"),
-        ("rack2-n[01-04]-ib", "rack2-n01-ib"),
-        ("", ""),
-    ],
-)
-def test_first_host(nodelist: str, host: str) -> None:
-    assert first_host(nodelist) == host
 
 
 STEP = {

@@ -74,20 +74,6 @@ def test_ranks_that_time_out_agree_on_the_missing_ones() -> None:
     assert heard == [[{"word": place} for place in range(4)]] * 4, "the next rendezvous works"
 
 
-def test_a_late_rank_does_not_proceed_alone() -> None:
-    """If it arrives just as the others time out, either all proceed or none."""
-    for delay in (0.28, 0.3, 0.32):
-        early, late = meetings(2)
-
-        def after(seconds: float, meeting: GroupRendezvous) -> Any:
-            time.sleep(seconds)
-            return come(meeting, 1, 0.2)()
-
-        outcomes = together([come(early, 0, 0.3), lambda: after(delay, late)])  # noqa: B023
-        both_went = [isinstance(outcome, list) for outcome in outcomes]
-        assert both_went in ([True, True], [False, False]), outcomes
-
-
 def test_different_purposes_are_refused_at_once() -> None:
     """Otherwise the ranks would wait until the timeout."""
     ranks = meetings(3)
@@ -124,21 +110,3 @@ def test_keys_do_not_accumulate() -> None:
         together([come(meeting, place) for place, meeting in enumerate(ranks)])
         counts.append(store.num_keys())
     assert max(counts[2:]) == min(counts[2:]) <= 8
-
-
-def test_a_second_process_group_with_the_same_store_and_with_another() -> None:
-    """The count continues if the first group's keys are in the store, and otherwise starts again."""
-    store = dist.HashStore()
-    first = meetings(2, store)
-    for meeting in first:
-        meeting.continue_from(0)
-    for _ in range(3):
-        together([come(meeting, place) for place, meeting in enumerate(first)])
-    assert [meeting.round for meeting in first] == [3, 3]
-    for again, wanted in ((store, 3), (dist.HashStore(), 0)):
-        second = meetings(2, again)
-        for meeting in second:
-            meeting.continue_from(3)
-            assert meeting.round == wanted
-        heard = together([come(meeting, place) for place, meeting in enumerate(second)])
-        assert heard == [[{"word": 0}, {"word": 1}]] * 2

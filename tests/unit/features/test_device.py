@@ -27,11 +27,6 @@ def test_settings_are_restored_after_an_error() -> None:
         torch.backends.cudnn.benchmark = False
 
 
-def test_the_cpu_is_shared_among_the_ranks() -> None:
-    alone, fourth = choose_device("cpu", Launch()), choose_device("cpu", Launch("env", 3, 4, 3, 4))
-    assert alone.forward_threads >= fourth.forward_threads >= 1
-
-
 @pytest.mark.parametrize(("cores", "ranks", "workers"), [(2, 1, 0), (15, 1, 0), (64, 1, 4), (64, 8, 0)])
 def test_cores_are_divided_into_forward_threads_and_workers(
     monkeypatch: pytest.MonkeyPatch, cores: int, ranks: int, workers: int

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +15,7 @@ import fidtool
 from fidtool.distributed.launch import Launch
 from fidtool.features.catalogue import network_extractor
 from fidtool.features.device import device_of
-from fidtool.settings import Settings
-from fidtool.training.feature_extractor import SharedExtractor
 from support.own_networks import SETTINGS, make_place, save_script
-from support.places import TINY
 from support.published_networks import built
 
 
@@ -49,21 +45,6 @@ def test_every_pass_has_the_same_bits_on_any_thread(place: Path) -> None:
     assert all(torch.equal(each, first) for each in found)
 
 
-@pytest.mark.parametrize(
-    ("settings", "text"),
-    [
-        ({"feature_step": 18}, "feature_step is fixed for Inception"),
-        ({"input_size": 299}, "input_size is fixed for Inception"),
-        ({"extractor": TINY, "feature_step": 101}, r"must be from -100 to 100"),
-        ({"extractor": TINY, "feature_step": 1.5}, "must be an integer"),
-        ({"extractor": TINY, "input_size": 0}, "at least 1"),
-    ],
-)
-def test_invalid_settings(settings: dict[str, Any], text: str) -> None:
-    with pytest.raises(fidtool.InputError, match=text):
-        Settings(**settings)
-
-
 def test_training_accepts_named_networks_and_passes_gradients(place: Path) -> None:
     """Also through the rounding to 8 bits of a custom preparation."""
     import torchvision
@@ -85,18 +66,6 @@ def test_training_accepts_named_networks_and_passes_gradients(place: Path) -> No
     assert (images.grad != 0).float().mean() > 0.5
     with pytest.raises(fidtool.InputError, match="protocol='clean' cannot be combined with feature="):
         FeatureExtractor("torchvision:resnet18", protocol="clean", weights=place / "resnet18.pth")
-
-
-@pytest.mark.parametrize("protocol", ["clean", "torchmetrics", "stylegan", "adm"])
-def test_training_accepts_every_protocol(place: Path, protocol: str) -> None:
-    from fidtool.training import FeatureExtractor
-
-    extractor = FeatureExtractor(TINY, protocol=protocol)
-    images = torch.rand(2, 3, 40, 70, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    extractor(images).sum().backward()
-    assert images.grad is not None
-    assert images.grad.abs().max() > 0
-    assert extractor.definition.protocol_name == ("tensorflow" if protocol == "adm" else protocol)
 
 
 class Reusing(torch.nn.Module):
@@ -128,15 +97,3 @@ def test_a_gpu_without_memory_for_resizing_names_the_remedy(monkeypatch: pytest.
     monkeypatch.setattr("fidtool.features.extractor.network_input", refuse)
     with pytest.raises(fidtool.RunError, match=r"a batch of 1 image: .*out of memory; try a smaller batch"):
         extractor.features([torch.zeros(4, 4, 3, dtype=torch.uint8)])
-
-
-def test_a_network_moved_in_inference_mode_is_differentiable_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Validation before the first training step moves it to the GPU; here, to another name of the CPU."""
-    network = fidtool.Network(torch.nn.Conv2d(3, 2, 1), input_size=4)
-    shared = SharedExtractor(network, None, None)
-    monkeypatch.setattr(torch.nn.Module, "to", lambda self, *_: self._apply(torch.clone))
-    with torch.inference_mode():
-        extractor = shared.extractor(torch.device("cpu", 0))
-    images = torch.rand(2, 3, 4, 4, requires_grad=True)
-    extractor.differentiable(images).sum().backward()
-    assert images.grad is not None

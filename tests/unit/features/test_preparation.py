@@ -18,17 +18,14 @@ from fidtool.features.preparation import Preparation, Resize
 from fidtool.features.resize import resize
 from support.preparations import BLANK, FILTERS, noise, ours
 
-SHAPES = [(1, 1), (1, 400), (400, 3), (32, 32), (225, 223), (300, 512)]
-"""Heights and widths."""
-
 
 def pixels_of(transform: Callable[[Any], torch.Tensor], picture: Image.Image) -> torch.Tensor:
     """Return the output, in 0..255, of a transform with mean 0 and std 1."""
     return (transform(picture) * 255).round()
 
 
-@pytest.mark.parametrize(("height", "width"), [(32, 32), (225, 223), (300, 512), (513, 300)])
-@pytest.mark.parametrize(("edge", "size"), [(256, 224), (64, 64), (65, 32), (66, 31)])
+@pytest.mark.parametrize(("height", "width"), [(32, 32), (225, 223), (513, 300)])
+@pytest.mark.parametrize(("edge", "size"), [(256, 224), (66, 31)])
 def test_shorter_edge_is_bitwise_equal_to_torchvision(height: int, width: int, edge: int, size: int) -> None:
     """Both edges shrink by the same factor, for which every version of Pillow resizes widths first."""
     picture = noise(height, width)
@@ -41,7 +38,7 @@ def test_shorter_edge_is_bitwise_equal_to_torchvision(height: int, width: int, e
         assert torch.equal(ours(picture, size, preparation), pixels_of(theirs, picture))
 
 
-@pytest.mark.parametrize(("height", "width"), SHAPES)
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (400, 3), (225, 223), (300, 512)])
 def test_largest_square_is_bitwise_equal_to_cmmd(height: int, width: int) -> None:
     picture = noise(height, width)
     side = min(height, width)
@@ -49,13 +46,6 @@ def test_largest_square_is_bitwise_equal_to_cmmd(height: int, width: int) -> Non
     square = picture.crop((left, top, left + side, top + side)).resize((98, 98), Image.Resampling.BICUBIC)
     found = ours(picture, 98, Preparation("pillow-bicubic", "largest square"))
     assert torch.equal(found, torch.from_numpy(np.array(square)).permute(2, 0, 1).float())
-
-
-def test_any_resize_supports_the_largest_square() -> None:
-    picture = noise(40, 90)
-    middle = picture.crop((25, 0, 65, 40))
-    found = ours(picture, 30, Preparation("bilinear", "largest square"))
-    assert torch.equal(found, ours(middle, 30, Preparation("bilinear")))
 
 
 @pytest.mark.parametrize("method", FILTERS)

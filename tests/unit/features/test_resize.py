@@ -22,10 +22,10 @@ from support.preparations import FILTERS, widths_first
 
 METHODS: tuple[Resize, ...] = get_args(Resize)
 
-SMALL = [(1, 1), (1, 9), (9, 1), (5, 7), (20, 20), (19, 33), (40, 60), (61, 13), (100, 3)]
+SMALL = [(1, 1), (1, 9), (20, 20), (19, 33), (61, 13)]
 """Heights and widths below, at and above the 20 pixels of the loops' result."""
 
-LARGE = [(1, 1), (1, 640), (32, 32), (300, 298), (640, 13), (768, 1024)]
+LARGE = [(1, 1), (32, 32), (300, 298), (640, 13)]
 """Heights and widths around Inception's 299."""
 
 
@@ -86,15 +86,6 @@ def test_an_image_of_the_right_size_is_unchanged(method: Resize) -> None:
     assert torch.equal(resize(pixels, 299, Preparation(method)), pixels.permute(0, 3, 1, 2).float())
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(("height", "width"), [(1, 1), (7, 500), (400, 400)])
-def test_a_uniform_colour_remains_uniform(method: Resize, height: int, width: int) -> None:
-    pixels = torch.tensor([7, 130, 255], dtype=torch.uint8).expand(1, height, width, 3)
-    expected = torch.tensor([7.0, 130.0, 255.0])[None, :, None, None].expand(1, 3, 299, 299)
-    # The weights of neighbouring pixels add up to 1 only up to a few float32 roundings.
-    torch.testing.assert_close(resize(pixels, 299, Preparation(method)), expected, rtol=1e-6, atol=0)
-
-
 @pytest.mark.parametrize(("height", "width"), LARGE)
 def test_clean_equals_pillows_resize_of_float32(height: int, width: int) -> None:
     """clean-fid: each channel as float32 through Pillow's bicubic, clipped, not rounded."""
@@ -123,7 +114,7 @@ def test_torchmetrics_is_bitwise_equal_to_torchmetrics_call(height: int, width: 
 SIDES = st.one_of(st.integers(1, 40), st.integers(1, 700))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.sampled_from(list(FILTERS)), st.tuples(SIDES, SIDES), st.tuples(SIDES, SIDES), st.data())
 def test_any_square_of_any_pillow_resize_is_bitwise_equal_to_pillows(
     method: Resize, source: tuple[int, int], resized: tuple[int, int], data: st.DataObject

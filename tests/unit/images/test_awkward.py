@@ -53,15 +53,15 @@ def twelve_bits(zipped: bool) -> bytes:
 
 
 GRAY = {
+    "PNG": encoded(Image.fromarray(DEEP), "PNG"),
     **{f"{order} TIFF, zipped: {zipped}": gray_tiff(order, zipped) for order in "<>" for zipped in (False, True)},
     "plain 12-bit TIFF": twelve_bits(zipped=False),
     "zipped 12-bit TIFF": twelve_bits(zipped=True),
     "white-is-zero TIFF": gray_tiff("<", False, 65535 - DEEP, photometric=0),
-    "zipped white-is-zero TIFF": gray_tiff("<", True, 65535 - DEEP, photometric=0),
     "signed TIFF": gray_tiff("<", False, DEEP.astype(np.int32) - 32768, "i2", format=2),
     "signed big-endian TIFF": gray_tiff(">", False, DEEP.astype(np.int32) - 32768, "i2", format=2),
-    "zipped signed TIFF": gray_tiff("<", True, DEEP.astype(np.int32) - 32768, "i2", format=2),
     "JPEG 2000": encoded(Image.fromarray(DEEP), "JPEG2000") if features.check("jpg_2000") else b"",
+    "PGM": b"P5 50 40 65535\n" + DEEP.astype(">u2").tobytes(),
     "PGM up to 1023": b"P5 50 40 1023\n" + (DEEP >> 6).astype(">u2").tobytes(),
     "PGM in digits": b"P2 50 40 65535\n" + " ".join(map(str, DEEP.ravel())).encode(),
 }
@@ -72,7 +72,7 @@ def test_deep_grayscale_keeps_its_high_bits(name: str) -> None:
     if not GRAY[name]:
         pytest.skip("this Pillow has been built without JPEG 2000")
     found = decode(GRAY[name])
-    assert found.properties.deep
+    assert (found.properties.lossy, found.properties.alpha, found.properties.deep) == (False, False, True)
     # Pillow scales 1023 to 65535 with different rounding.
     tolerance = 1 if "1023" in name else 0
     assert np.abs(found.pixels.astype(int) - (DEEP >> 8)[:, :, None]).max() <= tolerance
@@ -125,13 +125,6 @@ def test_the_first_frame_is_used_and_the_others_are_reported(kind: str) -> None:
     assert found.properties.animated == (kind != "MPO")  # its further frames are a camera's previews
 
 
-def test_a_truncated_page_is_not_reported() -> None:
-    pages = ANIMATIONS["TIFF"]
-    with Image.open(io.BytesIO(pages)) as image:
-        image.seek(1)
-        assert not decode(pages[: image.tag_v2.offset]).properties.animated  # type: ignore[attr-defined]
-
-
 def turned(orientation: object, kind: str, **options: Any) -> bytes:
     exif = Image.Exif()
     exif[0x0112] = orientation
@@ -139,7 +132,7 @@ def turned(orientation: object, kind: str, **options: Any) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "AVIF"])
-@pytest.mark.parametrize("orientation", range(10))
+@pytest.mark.parametrize("orientation", [0, 1, 2, 6, 8, 9])
 def test_an_orientation_is_reported_and_not_applied(kind: str, orientation: int) -> None:
     if kind == "AVIF" and not features.check("avif"):
         pytest.skip("this Pillow has been built without AVIF")
@@ -149,20 +142,12 @@ def test_an_orientation_is_reported_and_not_applied(kind: str, orientation: int)
 
 
 @pytest.mark.parametrize("compression", ["raw", "tiff_lzw"])
-@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("orientation", [1, 3, 6])
 def test_pillow_rotates_a_tiff_itself(compression: str, orientation: int) -> None:
     expected = noise()
     expected.getexif()[0x0112] = orientation
     found = decode(turned(orientation, "TIFF", compression=compression))
     np.testing.assert_array_equal(found.pixels, np.asarray(ImageOps.exif_transpose(expected)))
-    assert not found.properties.rotated
-
-
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
-@pytest.mark.parametrize("exif", [b"Exif\0\0", b"no EXIF at all", b"Exif\0\0II*\0\xff\xff\xff\xff"])
-def test_a_damaged_exif_does_no_harm(kind: str, exif: bytes) -> None:
-    found = decode(encoded(noise(), kind, exif=exif))
-    np.testing.assert_array_equal(found.pixels, decode(encoded(noise(), kind)).pixels)
     assert not found.properties.rotated
 
 
@@ -174,7 +159,7 @@ def test_an_orientation_in_xmp_is_reported() -> None:
     assert decode(encoded(noise(), "WEBP", xmp=text.encode())).properties.rotated
 
 
-@pytest.mark.parametrize("size", [(2**24 + 1, 1), (MAX_PIXELS, 1), (1, MAX_PIXELS)])
+@pytest.mark.parametrize("size", [(2**24 + 1, 1), (1, MAX_PIXELS)])
 def test_a_side_too_long_for_pillow_is_a_decode_error(size: tuple[int, int]) -> None:
     """For some of these, Pillow raises a MemoryError although memory is sufficient."""
     with pytest.raises(DecodeError, match=f"{size[0]} x {size[1]} pixels; Pillow supports at most 16777216 per side"):

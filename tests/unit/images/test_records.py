@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fidtool.images import decoded, records
-from fidtool.images.batches import FetchedBatch
+from fidtool.images import records
 from fidtool.images.decode import DecodedImage, ImageProperties
-from fidtool.images.decoded import DecodeOptions, decode_parts, joined
 from fidtool.images.records import RECORD, records_of
-from fidtool.sources.contents import Pixels
 from support.record_reference import reference_record
 
 KINDS = ("noise", "gray", "flat", "black", "few values", "smooth", "dark", "ramp")
@@ -50,7 +45,7 @@ def assert_like_the_reference(images: list[DecodedImage]) -> None:
     assert found.tobytes() == expected.tobytes()
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_batch_of_mixed_sizes(seed: int) -> None:
     rng = np.random.default_rng(seed)
     sizes = [(int(rng.integers(1, 301)), int(rng.integers(1, 201))) for _ in range(4)]
@@ -58,54 +53,12 @@ def test_a_batch_of_mixed_sizes(seed: int) -> None:
     assert_like_the_reference([random_image(*sizes[place], rng) for place in rng.integers(0, len(sizes), 24)])
 
 
-@pytest.mark.parametrize(
-    "size", [(1, 1), (1, 2), (7, 1), (8, 8), (32, 32), (127, 127), (128, 128), (128, 129), (191, 255), (700, 500)]
-)
-@pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_of_image(kind: str, size: tuple[int, int]) -> None:
+@pytest.mark.parametrize("size", [(1, 1), (7, 1), (32, 32), (127, 127), (128, 129), (191, 255)])
+def test_each_kind_of_image(size: tuple[int, int]) -> None:
     rng = np.random.default_rng(5)
-    images = [DecodedImage(pixels_of(kind, *size, rng), ImageProperties(), "PNG", "RGB", 0) for _ in range(2)]
-    assert_like_the_reference(images)
-
-
-def test_large_groups_are_divided(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(6)
-    images = [random_image(20, 30, rng) for _ in range(11)]
-    whole = records_of(images)
-    monkeypatch.setattr(records, "_PIXELS_AT_ONCE", 20 * 30 * 3)
-    assert records_of(images).tobytes() == whole.tobytes()
-
-
-def test_no_images_have_no_records() -> None:
-    found = records_of([])
-    assert (found.shape, found.dtype) == ((0,), RECORD)
-
-
-def test_pixels_that_are_not_contiguous() -> None:
-    pixels = np.random.default_rng(7).integers(0, 256, (90, 70, 3), dtype=np.uint8)
-    flipped = DecodedImage(pixels[:, ::-1], ImageProperties(), "PNG", "RGB", 0)
-    assert_like_the_reference([flipped])
-
-
-def test_only_small_files_are_read_before_earlier_ones_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    together: list[int] = []
-    decode = decoded.decode_contents
-
-    def counted(contents: list[bytes | Pixels], *limits: int) -> list[DecodedImage | Exception]:
-        together.append(len(contents))
-        return decode(contents, *limits)
-
-    def contents() -> Iterator[bytes | Pixels]:
-        yield from [b"x" * 1000] * 3
-        yield b"x" * (1 << 21)
-        yield from [Pixels(np.zeros((2, 2, 3), dtype=np.uint8))] * 2
-        yield b""
-
-    monkeypatch.setattr(decoded, "decode_contents", counted)
-    batch = FetchedBatch(0, [f"{number}" for number in range(7)], contents())
-    found = joined(list(decode_parts(batch, DecodeOptions(skip=True, records=True))))
-    assert together == [4, 1, 1, 1]
-    assert (found.sizes, len(found.skipped), len(found.records)) == ([(2, 2)] * 2, 5, 2)
+    pixels = [pixels_of(kind, *size, rng) for kind in KINDS]
+    pixels.append(pixels[0][:, ::-1])  # not contiguous
+    assert_like_the_reference([DecodedImage(each, ImageProperties(), "PNG", "RGB", 0) for each in pixels])
 
 
 def test_stripes_that_the_sample_does_not_see(recwarn: pytest.WarningsRecorder) -> None:

@@ -40,8 +40,8 @@ def test_batches_too_large_for_shared_memory_are_sent_by_pipe(
     environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Results are identical with and without shared memory."""
-    images, fake = make_pictures(tmp_path / "images", 40), make_pictures(tmp_path / "fake", 40, 2)
-    settings: dict[str, Any] = {"extractor": TINY, "num_workers": 2, "cache": False}
+    images, fake = make_pictures(tmp_path / "images", 20), make_pictures(tmp_path / "fake", 20, 2)
+    settings: dict[str, Any] = {"extractor": TINY, "num_workers": 2, "batch_size": 5, "cache": False}
     roomy = package.compute(images, fake, **settings)
     assert roomy.run.warnings == ()
     statvfs = os.statvfs

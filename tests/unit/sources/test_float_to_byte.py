@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 from torchvision.utils import save_image
 
@@ -52,16 +50,9 @@ def test_rounded_as_by_save_image(tmp_path: Path) -> None:
     assert ours(VALUES, (0.0, 1.0), floor=True) != saved
 
 
-@given(st.floats(-2, 3, width=32))
-def test_truncated_is_at_most_one_less(value: float) -> None:
-    (rounded,), (truncated,) = (ours(np.float32([value]), (0.0, 1.0), floor) for floor in (False, True))
-    assert 0 <= rounded - truncated <= 1
-
-
 def test_identity_of_a_set_has_the_rounding() -> None:
     """Without truncation it is as in versions that only rounded, so that their cached statistics are found."""
     assert ValueRange(0.0, 1.0).variant == f"value range {(0.0, 1.0)}"
-    assert ValueRange(-1.0, 1e-7).variant == f"value range {(-1.0, 1e-7)}"
     variants = {ValueRange(0.0, white, floor).variant for white in (1.0, 2.0) for floor in (False, True)}
     assert len(variants) == 4
 

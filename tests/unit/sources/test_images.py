@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +12,8 @@ from hypothesis import strategies as st
 
 from fidtool.errors import InputError
 from fidtool.images.batches import cut_batches, deal
-from fidtool.sources.contents import LocalFiles
 from fidtool.sources.folder import list_folder
-from fidtool.sources.image_set import ImageSet, ImageSource, Names, Prefixed, canonical_order
-from fidtool.sources.readers import FileReader
+from fidtool.sources.image_set import canonical_order
 
 SUFFIXES = ("png", "jpg", "jpeg", "jfif", "bmp", "webp", "tif", "tiff", "ppm", "pgm", "gif")
 SUFFIXES += ("avif", "heic", "heif", "jp2", "j2k", "jpx")
@@ -40,11 +37,11 @@ def names_in(folder: Path, recursive: bool = True) -> list[str]:
 # --- listing ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
-@pytest.mark.parametrize("spell", [str.lower, str.upper, str.title])
-def test_image_suffixes_count_in_any_case(tmp_path: Path, suffix: str, spell: Callable[[str], str]) -> None:
-    name = f"a.{spell(suffix)}"
-    assert names_in(make_files(tmp_path / "set", [name, "notes.txt", f"{suffix}", f"b.{suffix}.part"])) == [name]
+def test_image_suffixes_count_in_any_case(tmp_path: Path) -> None:
+    spelled = (str.lower, str.upper, str.title)
+    names = [f"{number}.{spell(suffix)}" for number, spell in enumerate(spelled) for suffix in SUFFIXES]
+    others = ["notes.txt", *SUFFIXES, *(f"b.{suffix}.part" for suffix in SUFFIXES)]
+    assert names_in(make_files(tmp_path / "set", names + others)) == sorted(names)
 
 
 def test_names_are_sorted_at_any_depth(tmp_path: Path) -> None:
@@ -61,10 +58,6 @@ def test_subfolders_are_only_listed_with_recursive(tmp_path: Path) -> None:
 def test_hidden_and_macosx_names_are_ignored(tmp_path: Path) -> None:
     names = ["a.png", ".b.png", "._a.png", ".cache/c.png", "__MACOSX/a.png", "sub/__MACOSX/d.png", "sub/.e.png"]
     assert names_in(make_files(tmp_path / "set", names)) == ["a.png"]
-
-
-def test_a_hidden_folder_that_is_named_itself_is_listed(tmp_path: Path) -> None:
-    assert names_in(make_files(tmp_path / ".hidden", ["a.png"])) == ["a.png"]
 
 
 def test_a_folder_named_like_an_image_is_a_folder(tmp_path: Path) -> None:
@@ -114,29 +107,13 @@ def test_broken_links_with_an_images_name_are_listed(tmp_path: Path) -> None:
     assert listed.stamps[1:].tolist() == [[-1] * 5] * 2
 
 
-def test_stamps_consist_of_size_times_and_identity(tmp_path: Path) -> None:
-    folder = make_files(tmp_path / "set", ["b.png", "a.png", "sub/c.png"])
-    listed = list_folder(str(folder))
-    statuses = [(folder / name).stat() for name in listed.names]
-    expected = [[s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_dev, s.st_ino] for s in statuses]
-    assert listed.stamps.tolist() == expected
-    assert listed.found == 3
-    assert listed.changed() == []
-    (folder / "a.png").unlink()
-    assert listed.changed() == [str(folder / "a.png")]
-    assert listed.for_other_ranks().stamps.size == 0
-
-
 @pytest.mark.parametrize(
     ("names", "recursive", "expected"),
     [
         ([], True, ["the folder is empty"]),
         (["a.txt", "b.txt", "c.npy"], True, ["2 files (.txt)", "1 file (.npy)", "png"]),
-        (["README"], True, ["1 file (no suffix)"]),
         ([".hidden.png", ".b"], True, ["2 hidden"]),
-        (["__MACOSX/a.png"], True, ["1 hidden"]),
-        (["sub/a.png"], False, ["1 subfolder", "recursive=False"]),
-        (["one/a.png", "two/b.png", "c.zip"], False, ["2 subfolders", "1 file (.zip)", "recursive=False"]),
+        (["one/a.png", "two/b.png", "README"], False, ["2 subfolders", "1 file (no suffix)", "recursive=False"]),
         (["sub/a.txt"], True, ["1 subfolder", "1 file (.txt)"]),
     ],
 )
@@ -153,16 +130,11 @@ def test_the_error_about_a_folder_without_images_names_its_contents(
     assert ("recursive=False" in message) == ("recursive=False" in expected)
 
 
-def test_a_missing_folder_is_an_input_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="nowhere"):
-        list_folder(str(tmp_path / "nowhere"))
-
-
 # --- order -----------------------------------------------------------------------------------------------------------
 
 
-@given(count=st.integers(0, 3000), seed=st.integers(-(2**70), 2**70))
-@settings(max_examples=60, deadline=None)
+@given(count=st.integers(0, 1000), seed=st.integers(-(2**70), 2**70))
+@settings(max_examples=30, deadline=None)
 def test_the_canonical_order_is_a_permutation(count: int, seed: int) -> None:
     order = canonical_order(count, seed)
     assert order.dtype == np.int64
@@ -170,20 +142,6 @@ def test_the_canonical_order_is_a_permutation(count: int, seed: int) -> None:
     assert order.tolist() == canonical_order(count, seed).tolist()
     for first in (0, 1, count // 2, count, count + 1):
         assert canonical_order(count, seed, first).tolist() == order[:first].tolist()
-
-
-def test_the_canonical_order_never_changes() -> None:
-    """All cached or published values with --num depend on it."""
-    assert canonical_order(10).tolist() == [6, 4, 8, 7, 1, 3, 5, 9, 2, 0]
-    assert canonical_order(10, 1).tolist() == [0, 2, 4, 6, 9, 5, 3, 7, 8, 1]
-    assert canonical_order(10, -1).tolist() == [6, 2, 8, 5, 9, 0, 4, 7, 1, 3]
-    digest = hashlib.sha256(canonical_order(5000, 3).astype("<i8").tobytes()).hexdigest()
-    assert digest == "c060fc5323076cc136c21157c02cb10c9e789e262a6404b8732f2698c82f155d"
-
-
-def test_each_seed_has_its_own_order() -> None:
-    orders = {tuple(canonical_order(12, seed).tolist()) for seed in range(-100, 100)}
-    assert len(orders) == 200
 
 
 def test_a_prefix_of_the_order_is_a_fair_sample() -> None:
@@ -195,36 +153,11 @@ def test_a_prefix_of_the_order_is_a_fair_sample() -> None:
     assert abs(np.mean(canonical_order(100_000)[:3333] / 100_000) - 0.5) < 5 * 0.289 / 3333**0.5
 
 
-def folder_of(count: int) -> ImageSet:
-    """Returns an image set without files."""
-    names = Names(f"{i}.png" for i in range(count))
-    files = LocalFiles(Prefixed("set/", names))
-    found = ImageSource("set", "folder", names, "set/", files, FileReader(files), None, 0)
-    return ImageSet(found, np.repeat(np.arange(count)[:, None], 5, axis=1), np.arange(count))
-
-
-@pytest.mark.parametrize("seed", [0, 5])
-def test_num_takes_a_prefix_of_the_same_order(seed: int) -> None:
-    whole = folder_of(50).draw(None, seed)
-    assert sorted(whole.names) == sorted(folder_of(50).names)
-    for num in (1, 7, 49, 50):
-        drawn = folder_of(50).draw(num, seed)
-        assert list(drawn.names) == list(whole.names)[:num]
-        assert drawn.found == 50
-    stamps = whole.stamps_of(range(50))
-    assert all(name == f"{stamp[0]}.png" for name, stamp in zip(whole.names, stamps, strict=True))
-
-
-def test_num_above_the_count_is_refused() -> None:
-    with pytest.raises(InputError, match=r"asks for 51 images but set has 50"):
-        folder_of(50).draw(51, 0)
-
-
 # --- plan ------------------------------------------------------------------------------------------------------------
 
 
 @given(count=st.integers(0, 400), batch_size=st.integers(1, 70), world_size=st.integers(1, 20))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_every_image_is_assigned_exactly_once(count: int, batch_size: int, world_size: int) -> None:
     batches = cut_batches(count, batch_size)
     hands = [deal(batches, rank, world_size) for rank in range(world_size)]

@@ -46,8 +46,3 @@ def test_a_file_whose_size_is_reported_as_zero() -> None:
     (found,) = LocalFiles(["/proc/self/status"]).fetch([(0, 0, -1)])
     assert isinstance(found, bytes)
     assert found.startswith(b"Name:")
-
-
-def test_a_folder_is_an_error(tmp_path: Path) -> None:
-    (error,) = LocalFiles([str(tmp_path)]).fetch([(0, 0, -1)])
-    assert isinstance(error, IsADirectoryError)

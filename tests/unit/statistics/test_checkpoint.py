@@ -11,7 +11,7 @@ from fidtool.statistics.checkpoint import MANIFEST, Checkpoint
 
 
 def test_only_one_of_two_concurrent_runs_gets_the_folder(tmp_path: Path) -> None:
-    for number in range(20):
+    for number in range(5):
         folder = tmp_path / str(number)
         barrier, outcomes = threading.Barrier(2), []
 

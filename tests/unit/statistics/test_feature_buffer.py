@@ -106,49 +106,6 @@ class TestCheckpoints:
             assert ours.sigma.tobytes() == theirs.sigma.tobytes()
         assert said == []
 
-    def test_saved_batches_are_not_written_again(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        said: list[str] = []
-        checkpoint, partial = self.open(tmp_path, "a", said), self.partial([0, 1])
-        checkpoint.save(0, partial)
-        (file,) = tmp_path.glob(f"*{FEATURES}.rows")
-        damaged = bytearray(file.read_bytes())
-        damaged[0] ^= 1
-        file.write_bytes(damaged)
-        self.more(partial, [3])
-        checkpoint.save(0, partial)
-        assert file.read_bytes()[:4] == bytes(damaged[:4])
-        # The damage is detected when the part is loaded.
-        assert not self.loaded(tmp_path, said).done.any()
-        assert ["damaged" in line for line in said] == [True]
-
-    def test_batches_are_not_regarded_as_written_if_fsync_fails(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        said: list[str] = []
-        checkpoint, partial = self.open(tmp_path, "a", said), self.partial([0, 1])
-
-        def full(_: int) -> None:
-            with open(next(tmp_path.glob("*.rows")), "r+b") as handle:
-                handle.truncate(4)
-            raise OSError(28, "No space left on device")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "fsync", full)
-            checkpoint.save(0, partial)
-        assert ["No space left" in line for line in said] == [True]
-        checkpoint.save(0, partial)
-        assert self.loaded(tmp_path, said).done.tolist() == [True, True, False, False]
-
-    def test_a_lost_file_is_written_again(self, tmp_path: Path) -> None:
-        said: list[str] = []
-        checkpoint, partial = self.open(tmp_path, "a", said), self.partial([0, 1])
-        checkpoint.save(0, partial)
-        (file,) = tmp_path.glob(f"*{FEATURES}.rows")
-        file.unlink()
-        self.more(partial, [3])
-        checkpoint.save(0, partial)
-        assert self.loaded(tmp_path, said).done.tolist() == [True, True, False, True]
-
     def test_a_part_without_its_features_does_not_count(self, tmp_path: Path) -> None:
         said: list[str] = []
         self.open(tmp_path, "a", said).save(0, self.partial([0, 1]))
@@ -158,18 +115,3 @@ class TestCheckpoints:
         assert not partial.done.any()
         assert partial.count == 0
         assert ["computed again" in line for line in said] == [True]
-
-    def test_a_merged_part_contains_the_features(self, tmp_path: Path) -> None:
-        said: list[str] = []
-        for name, batches in (("a", [3, 0]), ("b", [1])):
-            self.open(tmp_path, name, said).save(0, self.partial(batches))
-        second, partial = self.open(tmp_path, "c", said), self.partial([])
-        second.load(0, partial, lambda skipped: "")
-        second.save(0, partial)
-        assert sorted(file.name for file in tmp_path.iterdir()) == [
-            "000-run-c-00000.features.rows",
-            "000-run-c-00000.part.npz",
-            "000-run-c-00000.records.rows",
-        ]
-        assert self.loaded(tmp_path, said).done.sum() == 3
-        assert said == []

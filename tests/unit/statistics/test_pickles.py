@@ -18,11 +18,10 @@ import numpy as np
 import pytest
 
 import fidtool
-from fidtool import safe_pickle
 from fidtool.errors import InputError
 from fidtool.safe_pickle import begins_like_pickle, load_data
 from support import hostile_pickles as hostile
-from support.hostile_pickles import DAMAGED, HARMLESS, NOT_DATA, RUNNING
+from support.hostile_pickles import DAMAGED, NOT_DATA, RUNNING
 
 RANDOM = np.random.RandomState(0).standard_normal((60, 50))
 DATA: dict[str, Any] = {
@@ -81,7 +80,7 @@ def numpy_1(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:numpy.core")
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("protocol", [0, 2, 5])
 def test_both_versions_of_numpy_are_read(numpy_1: None, protocol: int) -> None:
     data = pickle.dumps({"mu": RANDOM[0], "sigma": RANDOM, "count": np.int64(60)}, protocol)
     usual = b"numpy._core" if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else b"numpy.core"
@@ -117,10 +116,9 @@ def of_python_2(protocol: int, values: bytes) -> bytes:
     return begin + quoted(b"mu") + array + b"R" + state + b"b" + b"s" + flag + b"."
 
 
-@pytest.mark.parametrize("count", [3, 2000])
 @pytest.mark.parametrize("protocol", [0, 1, 2])
-def test_pickles_of_python_2_are_read(protocol: int, count: int) -> None:
-    values = np.resize(RANDOM.ravel(), count)
+def test_pickles_of_python_2_are_read(protocol: int) -> None:
+    values = RANDOM.ravel()
     data = of_python_2(protocol, values.tobytes())
     wanted = pickle.loads(data, encoding="latin1")  # what NumPy's loader recommends for such files
     same(wanted["mu"], values)
@@ -178,18 +176,6 @@ def test_other_pickles_are_refused(tmp_path: Path, kind: str) -> None:
     assert message.isprintable()
 
 
-@pytest.mark.parametrize("kind", HARMLESS)
-def test_harmless_oddities_are_no_statistics(tmp_path: Path, kind: str) -> None:
-    assert "a statistics file has a dict of arrays" in refusal(tmp_path, HARMLESS[kind]())
-
-
-def test_the_number_of_opcodes_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(safe_pickle, "_MOST_READS", 100)
-    assert loaded(pickle.dumps([1.5] * 20)) == [1.5] * 20
-    with pytest.raises(ValueError, match="more than 100 opcodes"):
-        loaded(pickle.dumps([1.5] * 60))
-
-
 def test_damage_anywhere_is_an_error_or_other_data() -> None:
     """One bit of each byte in turn is flipped."""
     good = pickle.dumps({"mu": np.arange(3.0), "sigma": np.eye(3), "n": 7, "kind": "x"}, 4)
@@ -202,8 +188,3 @@ def test_damage_anywhere_is_an_error_or_other_data() -> None:
             except Exception:  # a reader of files makes one error of them
                 refusals += 1
     assert refusals > len(good)
-
-
-@pytest.mark.parametrize("head", [b"", b"PK\x03\x04", b"\x93NUMPY", b"\x89PNG\r\n", b"{}", b"(1, 2)", b"mu, sigma\n"])
-def test_other_files_do_not_begin_like_pickles(head: bytes) -> None:
-    assert not begins_like_pickle(head)

@@ -23,22 +23,6 @@ def started(callback: FIDCallback) -> None:
     callback.on_fit_start(Trainer(callbacks=[callback]), SimpleNamespace(device=torch.device("cpu")))
 
 
-REAL = fidtool.Statistics.of(torch.zeros(16).double().numpy(), torch.eye(16).double().numpy(), 99)
-
-
-@pytest.mark.parametrize(
-    ("settings", "text"),
-    [
-        ({"num_samples": 1}, "num_samples must be at least 2"),
-        ({"every_n_epochs": 0}, "every_n_epochs must be at least 1"),
-        ({"batch_size": 0}, "batch_size must be at least 1"),
-    ],
-)
-def test_invalid_settings(settings: dict[str, int], text: str) -> None:
-    with pytest.raises(fidtool.InputError, match=text):
-        FIDCallback("generate", REAL, **settings)  # type: ignore[arg-type]
-
-
 def test_a_folder_needs_a_network_with_a_name(tmp_path: Path) -> None:
     with pytest.raises(fidtool.InputError, match=r"feature='FILE.py:NAME'"):
         started(FIDCallback(lambda n, seed: None, tmp_path, feature=network()))

@@ -5,26 +5,14 @@ from __future__ import annotations
 import copy
 import io
 import pickle
-from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 import fidtool
 from fidtool.training import FeatureExtractor, FrechetInceptionDistance
-from fidtool.training.checks import image_hashes
 from support.pictures import fill, pictures
 from support.tiny_network import network
-
-
-def test_floats_are_truncated_to_bytes_as_in_torchmetrics(metric: FrechetInceptionDistance) -> None:
-    floats = FrechetInceptionDistance(network(), normalize=True)
-    images = torch.rand(30, 3, 20, 20, generator=torch.Generator().manual_seed(1))
-    for real, part in ((True, images[:15]), (False, images[15:] / 2)):
-        metric.update((part * 255).byte(), real=real)
-        floats.update(part, real=real)
-    assert floats.compute() == metric.compute()
 
 
 def test_copies_and_pickles(metric: FrechetInceptionDistance) -> None:
@@ -80,45 +68,6 @@ def test_precision_of_the_enclosing_model(metric: FrechetInceptionDistance) -> N
         with torch.autocast("cpu", dtype=torch.bfloat16):
             fill(other)
         assert other.compute() == value
-
-
-def test_real_statistics(metric: FrechetInceptionDistance, tmp_path: Path) -> None:
-    with torch.no_grad():
-        features = network().module((pictures(40, 1, 32).float() - 127.5) / 127.5).mean((2, 3)).double().numpy()
-    real = fidtool.Statistics.of(features.mean(0), np.cov(features, rowvar=False), 40)
-    fidtool.write_statistics(tmp_path / "real.npz", real)
-    metric.update(pictures(40, 1, 32), real=True)
-    metric.update(pictures(30, 2, 32) // 2, real=False)
-    for given in (real, tmp_path / "real.npz", str(tmp_path / "real.npz")):
-        fixed = FrechetInceptionDistance(network(), real_statistics=given)
-        fixed.update(pictures(30, 2, 32) // 2, real=False)
-        assert float(fixed.compute()) == pytest.approx(float(metric.compute()), rel=1e-6)
-        with pytest.raises(fidtool.InputError, match=r"call update\(\) with generated images only"):
-            fixed.update(pictures(3, 3), real=True)
-        fixed.reset()
-        assert not fixed.update_called
-    with pytest.raises(fidtool.InputError, match=r"3 dimensions, but the metric's have 16"):
-        FrechetInceptionDistance(network(), real_statistics=fidtool.Statistics.of(np.zeros(3), np.eye(3), 9))
-
-
-def test_statistics_of_another_protocol_are_refused(metric: FrechetInceptionDistance) -> None:
-    other = FrechetInceptionDistance(network(), protocol="tensorflow")._sums._features.definition
-    statistics = fidtool.Statistics.of(np.zeros(16), np.eye(16), 99, other)
-    with pytest.raises(fidtool.InputError, match=r"different protocols \(resize bilinear-tf1 against bilinear"):
-        FrechetInceptionDistance(network(), real_statistics=statistics)
-
-
-def test_marks_distinguish_images() -> None:
-    images = pictures(50, 1)
-    other = images.clone()
-    other[:, 0, 0, 0] ^= 1
-    marks = image_hashes(torch.cat([images, images, other]))
-    assert torch.equal(marks[:50], marks[50:100])
-    assert len(set(marks.tolist())) == 100
-    assert image_hashes(images.transpose(2, 3).contiguous())[0] != marks[0]
-    flat = torch.zeros(1, 3, 4, 8, dtype=torch.uint8)
-    assert image_hashes(flat) != image_hashes(flat.view(1, 3, 8, 4)), "the same bytes with a different shape"
-    assert len(image_hashes(images[:0])) == 0
 
 
 def test_differentiable_features_equal_those_of_the_metric() -> None:

@@ -1,4 +1,4 @@
-"""Possible secrets are removed from addresses and keys."""
+"""Possible secrets are removed from addresses."""
 
 from __future__ import annotations
 

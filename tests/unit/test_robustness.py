@@ -1,4 +1,4 @@
-"""Settings of wrong types, pipes, and files that change during a run."""
+"""Settings of wrong types, and files that change during a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seeds: distinct for each sample, equal at any number of ranks, and equal in future versions."""
+"""Seeds: distinct for each sample, and equal at any number of ranks. `test_golden_order` has their values."""
 
 from __future__ import annotations
 

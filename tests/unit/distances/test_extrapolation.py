@@ -1,4 +1,4 @@
-"""FID∞: its bias, its standard error, and its refusals."""
+"""FID∞: its bias and its standard error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inception Score: closed forms and properties."""
+"""Inception Score: closed forms."""
 
 from __future__ import annotations
 

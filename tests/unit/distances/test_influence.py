@@ -1,4 +1,4 @@
-"""Influence of images on the FID: the derivative, and the root of the transport map."""
+"""Influence of images on the FID is the derivative of the distance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""KID and CMMD: reference formulas, unbiasedness, reproducible subsets, and refusals."""
+"""KID and CMMD: reference formulas, unbiasedness and accuracy."""
 
 from __future__ import annotations
 

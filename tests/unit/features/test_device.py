@@ -1,4 +1,4 @@
-"""Arithmetic and devices: strict float32 regardless of the caller's settings, and the device of each rank."""
+"""Devices: the device of each rank, and torch's settings after an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exported networks: reproducible passes, settings, and use in the training metric."""
+"""Exported networks: reproducible passes, and gradients for training."""
 
 from __future__ import annotations
 

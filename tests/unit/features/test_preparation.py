@@ -1,4 +1,4 @@
-"""Framing and Pillow's 8-bit resize on the device, against Pillow, torchvision's and timm's own transforms."""
+"""Framing and Pillow's 8-bit resize on the device, against Pillow's and torchvision's own transforms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decoding workers that die are reported in one line, regardless of which error occurs first, and never waited for."""
+"""Decoding workers that die or freeze are reported in one line, and never waited for."""
 
 from __future__ import annotations
 

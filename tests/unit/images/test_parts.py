@@ -1,4 +1,4 @@
-"""Batches of large images are decoded, sent and resized in parts, so that few bytes are in memory at a time."""
+"""Batches of large images are decoded and sent in parts, so that few bytes are in memory; images on a GPU."""
 
 from __future__ import annotations
 

@@ -270,8 +270,8 @@ def test_images_with_negative_effects_do_not_raise_the_distance() -> None:
     assert "The effects of the images are unknown: this set is REAL itself." in section(html, "fake-harmful")
 
 
-def test_sections_that_lack_features_explain_why() -> None:
-    evaluation, exhibits = rich(bare("fake"), ["x.png"])
+def test_sections_that_lack_features_explain_why(files: list[str]) -> None:
+    evaluation, exhibits = rich(bare("fake"), files[2:3])
     evaluation = replace(evaluation, results=(replace(evaluation.results[0], uncertainty=None),))
     (full,) = exhibits
     assert full is not None

@@ -1,4 +1,4 @@
-"""Sequences of names, common folders and brace expansion."""
+"""Sequences of names, and brace expansion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FIDCallback without a Trainer: its settings, schedule and state."""
+"""FIDCallback without a Trainer: its schedule and state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that disappear during a run, machines that run out of resources, and settings out of range."""
+"""Machines that run out of resources."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -152,38 +152,29 @@ def arena(arenas: Callable[[Path], Arena], tmp_path: Path, environment: dict[str
 
 @pytest.fixture
 def fidtool(rank_server: RankServer, environment: dict[str, str], tmp_path: Path) -> Run:
-    """Run ``fidtool ARGUMENTS`` in a process: alone, with torchrun (``ranks``), or with additional variables.
-
-    torchrun's ranks are forks, or new interpreters if ``fresh``.
-    """
-
-    from support.ranks import finish
-
-    def run(*arguments: object, ranks: int | None = None, fresh: bool = False, **variables: str) -> Outcome:
-        env = {**environment, **variables}
-        if ranks is None:
-            started = rank_server.launch("fidtool", arguments, env, tmp_path)
-        elif fresh:
-            started = rank_server.torchrun(ranks, ["-m", "fidtool", *arguments], env, tmp_path)
-        else:
-            started = rank_server.quick_torchrun(ranks, "fidtool", arguments, env, tmp_path)
-        return finish(rank_server, started)
-
-    return run
+    """Run ``fidtool ARGUMENTS`` in a process: alone, with torchrun (``ranks``), or with additional variables."""
+    return _running(rank_server, environment, tmp_path, "fidtool")
 
 
 @pytest.fixture
 def program(rank_server: RankServer, environment: dict[str, str], tmp_path: Path) -> Run:
-    """Run the source of a Python program in a fork of a process that has imported torch and fidtool."""
+    """Run the source of a Python program in the same ways, in a process that has imported torch and fidtool."""
+    run = _running(rank_server, environment, tmp_path, "script")
 
-    def run(text: str, *arguments: object, **variables: str) -> Outcome:
-        from support.ranks import finish
-
+    def run_text(text: str, *arguments: object, **settings: Any) -> Outcome:
         file = tmp_path / "program.py"
         file.write_text(text)
-        return finish(
-            rank_server, rank_server.launch("script", [file, *arguments], {**environment, **variables}, tmp_path)
-        )
+        return run(file, *arguments, **settings)
+
+    return run_text
+
+
+def _running(server: RankServer, environment: dict[str, str], folder: Path, name: str) -> Run:
+    def run(*arguments: object, ranks: int | None = None, **variables: str) -> Outcome:
+        own = {**environment, **variables}
+        if ranks is None:
+            return server.launch(name, arguments, own, folder).outcome()
+        return server.torchrun(ranks, name, arguments, own, folder).outcome()
 
     return run
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from support.arena import Arena
+from support.command_line import Run
 from support.goldens import Golden
 from support.pictures import make_pictures
 from support.places import TINY
@@ -19,28 +23,30 @@ PATIENT = {"FIDTOOL_TEST_PATIENT": "1"}
 """Long deadlines, because a rank imports torch to report its failure, which may be slow."""
 LEAVING = "from fidtool.cli import main; main._STOPPING_SECONDS = 600; main.process()"
 """The same for a rank that receives a signal, in a separate interpreter."""
+TYPO = """
+import os, sys
+from fidtool.cli.main import process
+ranks, *arguments = sys.argv[1:]
+sys.argv = ["fidtool", *arguments, *(["--sed", "5"] if os.environ["RANK"] in ranks else [])]
+process()
+"""
 
 
-def test_a_typo_on_one_rank_ends_all_under_torchrun(arena: Arena) -> None:
-    """torchrun stops the other ranks as soon as one exits. The failed rank must wait, so that they learn the cause."""
-    end = arena.torchrun(arena.arguments(), 2, shell='if [ "$RANK" = 1 ]; then set -- "$@" --sed 5; fi;', **PATIENT)
-    assert end.statuses == [1]
-    (said,) = end.causes
+@pytest.mark.parametrize(("ranks", "named"), [("1", True), ("01", False)])
+def test_a_typo_ends_all_under_torchrun(program: Run, tmp_path: Path, ranks: str, named: bool) -> None:
+    """torchrun stops the other ranks as soon as one exits. A failed rank must wait, so that they learn the cause."""
+    images = make_pictures(tmp_path / "images", 5)
+    run = program(TYPO, ranks, "compute", images, images, *SETTINGS, ranks=2, **PATIENT)
+    assert run.status == 1
+    (said,) = re.findall(r"^error: .*", run.stderr, re.MULTILINE)
     assert "--sed" in said
-    assert "(rank 1 on " in said
-    assert end.left == []
-
-
-def test_a_typo_on_every_rank_is_reported_once_under_torchrun(arena: Arena) -> None:
-    (said,) = arena.torchrun(arena.arguments("--sed", 5), 2, **PATIENT).causes
-    assert "--sed" in said
-    assert "rank" not in said
+    assert ("(rank 1 on " in said) == named
 
 
 def test_a_wrong_value_on_one_rank_ends_all_without_a_launcher(arena: Arena, golden: Golden) -> None:
     """The error is printed on that rank and on rank zero, which may be on another machine."""
-    end = arena.without_launcher([arena.arguments(), arena.arguments("--value-range", "1,0")], **PATIENT)
-    assert end.statuses == [2, 2]
+    end = arena.begin_each([arena.arguments(), arena.arguments("--value-range", "1,0")], **PATIENT).end()
+    assert (end.statuses, end.left) == ([2, 2], [])
     first, second = end.causes
     assert first == second
     compare(golden, "value on rank 1", first, arena.folder)
@@ -79,16 +85,3 @@ def test_a_signal_while_a_rank_still_starts_ends_all(environment: dict[str, str]
         (line,) = [line for line in error.splitlines() if line.startswith("error: ")]
         assert line.startswith("error: stopped by SIGTERM")
         assert "rank 1" in line
-
-
-def test_a_signal_right_after_the_handlers_are_installed_gives_no_traceback(environment: dict[str, str]) -> None:
-    code = (
-        "import os, signal\n"
-        "from fidtool.cli import main\n"
-        "main.main = lambda: os.kill(os.getpid(), signal.SIGTERM)\n"
-        "main.process()"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, env=environment
-    )
-    assert (done.returncode, done.stderr) == (143, "error: stopped by SIGTERM\n")

@@ -3,22 +3,109 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from support.arena import PEER_TIMEOUT, Ahead, Arena, Begun, End, statuses
+from support.arena import PEER_TIMEOUT, Arena, Begun, End, statuses
 from support.command_line import frechet
 from support.goldens import Golden
 from support.pictures import make_pictures
-from support.processes import PATIENCE, free_port, wait_until
+from support.processes import free_port, wait_until
 from support.rank_lines import compare
 from support.ranks import Rank, children_of
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds left-over processes in /proc")
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds left-over processes in /proc")
+
+LONG = "0.3"
+"""Pace of runs that are stopped from outside, slow enough that none finishes first."""
+LOG = "lapack.log"
+EITHER = {r"on rank \d": "on rank N"}
+"""If several ranks receive a signal, the first to notice it is named."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A run on two ranks with a fault.
+
+    Attributes:
+        launcher: how the ranks are started.
+        variables: the fault, see faulty_network.py.
+        options: additional arguments.
+        killed: the rank that is killed.
+        silent: whether only missing heartbeats show that a rank is lost.
+        worked: whether some work is finished before.
+        chance: parts of the message that may vary.
+    """
+
+    launcher: str
+    variables: dict[str, str]
+    options: tuple[object, ...] = ()
+    killed: int | None = None
+    silent: bool = False
+    worked: bool = True
+    chance: tuple[tuple[str, str], ...] = ()
+
+    def begin(self, arena: Arena) -> Begun:
+        if not self.silent:
+            return arena.begin(self.launcher, arena.arguments(*self.options), 2, **self.variables)
+        arguments = arena.arguments(*self.options, peer=PEER_TIMEOUT)
+        return arena.begin(self.launcher, arguments, 2, **self.variables, **arena.silence)
+
+    @property
+    def waits(self) -> bool:
+        """Whether the run mostly waits for a deadline."""
+        return self.silent or "--timeout" in self.options
+
+
+WORKERS = ("--num-workers", 2)
+WAITING = {"FAULT": "kill", "FAULT_RANK": "1", "FAULT_IDLE": "0", "FAULT_PACE": LONG}
+"""Rank 1 is killed after 8 passes at that pace, when rank 0 is already waiting in a collective."""
+DURING_LAPACK = {
+    **{"FAULT": "network while rank 0 is in LAPACK", "FAULT_RANK": "1"},
+    **{"OMP_NUM_THREADS": "1", "LAPACK_LOG": LOG},
+}
+FAULTS = {
+    "decode": Fault("no launcher", {"FAULT": "decode", "FAULT_RANK": "1"}),
+    "network": Fault("no launcher", {"FAULT": "network"}),
+    "merge": Fault("torchrun", {"FAULT": "merge", "FAULT_RANK": "1"}),
+    "SIGKILL, rank 0": Fault("torchrun", {"FAULT": "kill"}),
+    "SIGKILL while rank 0 waits": Fault("no launcher", WAITING, WORKERS, killed=1),
+    "during LAPACK": Fault("torchrun", DURING_LAPACK),
+    "killed worker": Fault("torchrun", {"FAULT": "worker", "FAULT_RANK": "1"}, WORKERS),
+    "ranks on two machines, SIGKILL, rank 0": Fault(
+        "no launcher", {"FAULT": "kill", "FIDTOOL_TEST_APART": "1"}, killed=0
+    ),
+    "ranks on two machines, SIGKILL while rank 0 waits": Fault(
+        "no launcher", {**WAITING, "FIDTOOL_TEST_APART": "1"}, killed=1, silent=True
+    ),
+    "frozen rank 0": Fault("no launcher", {"FAULT": "stop"}, killed=0, silent=True),
+    "frozen rank 1": Fault("torchrun", {"FAULT": "stop", "FAULT_RANK": "1"}, silent=True),
+    "frozen worker": Fault("no launcher", {"FAULT": "frozen worker", "FAULT_RANK": "1"}, (*WORKERS, "--timeout", 10)),
+    "stuck rank": Fault("no launcher", {"FAULT": "stuck", "FAULT_RANK": "1"}, ("--timeout", 10)),
+    "absent rank": Fault(
+        *("no launcher", {"WORLD_SIZE": "3"}, ("--timeout", 5)),
+        worked=False,
+        chance=((r"ranks 1, 2 of 3", "rank 2 of 3"),),  # if rank 1 is slow
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def runs(arenas: Callable[[Path], Arena], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Begun]:
+    """Returns the run of a fault. Runs that mostly wait are all started together."""
+    begun: dict[str, Begun] = {}
+
+    def run(name: str) -> Begun:
+        for each, fault in FAULTS.items():
+            if each not in begun and (each == name or fault.waits):
+                begun[each] = fault.begin(arenas(tmp_path_factory.mktemp("fault")))
+        return begun[name]
+
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -29,57 +116,7 @@ def reference(arenas: Callable[[Path], Arena], tmp_path_factory: pytest.TempPath
     return frechet(result["results"][0])
 
 
-Begin = Callable[[Arena], Begun]
-
-
-@pytest.fixture(scope="module")
-def ahead(arenas: Callable[[Path], Arena], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Ahead]]:
-    """Starts runs before the tests that check them."""
-    made = []
-
-    def make(runs: dict[str, Begin], at_once: int = 4) -> Ahead:
-        made.append(Ahead(lambda: arenas(tmp_path_factory.mktemp("ahead")), runs, at_once))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def patient(ahead: Callable[..., Ahead]) -> Ahead:
-    """Runs that wait for --timeout: started before the first test, checked by the last ones."""
-
-    def stuck(arena: Arena) -> Begun:
-        return arena.begin("no launcher", arena.arguments("--timeout", 10), 2, FAULT="stuck", FAULT_RANK="1")
-
-    def frozen_worker(arena: Arena) -> Begun:
-        arguments = arena.arguments("--num-workers", 2, "--timeout", 10)
-        return arena.begin("no launcher", arguments, 1, FAULT="frozen worker")
-
-    begun = ahead({"frozen worker": frozen_worker, "stuck": stuck})
-    assert begun["frozen worker"]
-    return begun
-
-
-@pytest.fixture(scope="module", autouse=True)
-def frozen_launcher(arenas: Callable[[Path], Arena], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Begun]:
-    """A run whose launcher was stopped, as by Ctrl-Z, once the ranks were at work; also started early."""
-    arena = arenas(tmp_path_factory.mktemp("frozen"))
-    run = arena.begin_torchrun(arena.arguments(peer=PEER_TIMEOUT), 2, FAULT_PACE="0.6", **arena.silence)
-    with run.killed_on_failure():
-        arena.wait_for_work()
-    run.ranks[0].send(signal.SIGSTOP)
-    arena.sign.touch()
-    yield run
-    run.kill()
-
-
 Check = Callable[..., None]
-
-
-def killed_rank(variables: dict[str, str]) -> int | None:
-    return int(variables.get("FAULT_RANK", "0")) if variables["FAULT"] == "kill" else None
 
 
 @pytest.fixture
@@ -89,14 +126,14 @@ def check(golden: Golden, reference: float) -> Check:
     def checked(
         arena: Arena,
         end: End,
-        words: str | dict[str, str],
+        name: str,
         ends: list[int],
         status: int = 1,
         worked: bool = True,
         store_gone: bool = False,
-        **chance: str,
+        chance: dict[str, str] | None = None,
     ) -> None:
-        """``words`` is the name of the message's golden, or maps possible names to regular expressions.
+        """``name`` is that of the message's golden.
 
         The processes must exit with ``ends``. The JSON, if rank zero could still print it, must have ``status``. The
         message is printed once, unless the store is gone: then each rank may print it.
@@ -105,11 +142,7 @@ def check(golden: Golden, reference: float) -> Check:
         assert end.recorded in ([], [status]), end
         assert end.left == [], f"still running: {end}"
         (said,) = set(end.causes) if store_gone else end.causes
-        if isinstance(words, dict):
-            found = [name for name, cause in words.items() if re.search(cause, said)]
-            assert found, said
-            words = found[0]
-        compare(golden, words, said, arena.folder, chance)
+        compare(golden, name, said, arena.folder, chance)
         assert "Traceback" not in end.own_words, end.stderr
         assert "frame #" not in end.stderr, end.stderr
         result = arena.resume()
@@ -120,209 +153,67 @@ def check(golden: Golden, reference: float) -> Check:
     return checked
 
 
-EITHER = {r"on rank \d": "on rank N"}
-"""If several ranks receive a signal, the first to notice it is named."""
-
-LONG = "0.3"
-"""Pace of runs that are stopped from outside, slow enough that none finishes first."""
-
-LOG = "lapack.log"
-
-WAITING = {"FAULT": "kill", "FAULT_RANK": "1", "FAULT_IDLE": "0", "FAULT_PACE": LONG}
-"""Rank 1 is killed after 8 passes at that pace, when rank 0 is already waiting in a collective."""
-
-FAULTS = {
-    "decode, rank 0": ("torchrun", {"FAULT": "decode"}, 2),
-    "decode, last rank": ("no launcher", {"FAULT": "decode", "FAULT_RANK": "2"}, 3),
-    "network, rank 0": ("no launcher", {"FAULT": "network"}, 2),
-    "network, last rank": ("torchrun", {"FAULT": "network", "FAULT_RANK": "3"}, 4),
-    "merge, rank 0": ("no launcher", {"FAULT": "merge"}, 2),
-    "merge, last rank": ("torchrun", {"FAULT": "merge", "FAULT_RANK": "2"}, 3),
-    "SIGKILL, rank 0": ("torchrun", {"FAULT": "kill"}, 2),
-    "SIGKILL, last rank": ("no launcher", {"FAULT": "kill", "FAULT_RANK": "2"}, 3),
-    "SIGKILL while rank 0 waits": ("no launcher", WAITING, 2),
-    "during LAPACK": (
-        "torchrun",
-        {"FAULT": "network while rank 0 is in LAPACK", "FAULT_RANK": "1", "OMP_NUM_THREADS": "1", "LAPACK_LOG": LOG},
-        2,
-    ),
-}
-"""Launcher, variables and number of ranks of each run."""
-
-
-@pytest.fixture(scope="module")
-def failing(ahead: Callable[..., Ahead]) -> Ahead:
-    """The runs with these faults."""
-
-    def beginning(launcher: str, variables: dict[str, str], ranks: int) -> Begin:
-        return lambda arena: arena.begin(launcher, arena.arguments(), ranks, **variables)
-
-    return ahead({fault: beginning(*settings) for fault, settings in FAULTS.items()})
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_on_one_rank_ends_all(failing: Ahead, check: Check, fault: str) -> None:
-    run = failing[fault]
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_on_one_rank_ends_all(runs: Callable[[str], Begun], check: Check, name: str) -> None:
+    run, fault = runs(name), FAULTS[name]
     end = run.end()
-    launcher, variables, ranks = FAULTS[fault]
-    if "LAPACK_LOG" in variables:
-        assert "left" not in (run.arena.folder / LOG).read_text(), "the run ended only after LAPACK"
-    check(run.arena, end, fault, statuses(launcher, ranks, killed=killed_rank(variables)))
+    if (log := run.arena.folder / LOG).exists():
+        assert "left" not in log.read_text(), "the run ended only after LAPACK"
+    ends = statuses(fault.launcher, 2, killed=fault.killed)
+    check(run.arena, end, name, ends, worked=fault.worked, chance=dict(fault.chance))
 
 
-FROZEN = [("torchrun", 1), ("no launcher", 0), ("no launcher", 1)]
+def test_a_rank_gives_up_if_rank_zero_never_starts(arena: Arena, golden: Golden) -> None:
+    alone = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    end = arena.begin("no launcher", arena.arguments("--timeout", 2), 1, **alone).end()
+    assert (end.statuses, end.recorded) == ([1], []), end
+    (said,) = end.causes
+    compare(golden, "absent rank 0", said, arena.folder)
+    assert end.stderr.count("\n") == 1, end.stderr
 
 
-@pytest.fixture(scope="module")
-def frozen(ahead: Callable[..., Ahead]) -> Ahead:
-    """Runs in which a rank is frozen with SIGSTOP."""
-
-    def beginning(launcher: str, rank: int) -> Begin:
-        def run(arena: Arena) -> Begun:
-            variables = {"FAULT": "stop", "FAULT_RANK": str(rank), **arena.silence}
-            return arena.begin(launcher, arena.arguments(peer=PEER_TIMEOUT), 2, **variables)
-
-        return run
-
-    return ahead({f"{launcher}: {rank}": beginning(launcher, rank) for launcher, rank in FROZEN}, at_once=2)
-
-
-@pytest.mark.parametrize(("launcher", "rank"), FROZEN)
-def test_a_frozen_rank_ends_all(frozen: Ahead, check: Check, launcher: str, rank: int) -> None:
-    run = frozen[f"{launcher}: {rank}"]
-    check(run.arena, run.end(), f"frozen rank {rank}", statuses(launcher, 2, killed=rank))
-
-
-def test_a_killed_worker_ends_all(arena: Arena, check: Check) -> None:
-    arguments = arena.arguments("--num-workers", 2)
-    end = arena.begin("torchrun", arguments, 2, FAULT="worker", FAULT_RANK="1").end()
-    check(arena, end, "killed worker", statuses("torchrun", 2))
-
-
-def test_the_workers_of_a_killed_rank_exit(arena: Arena, check: Check) -> None:
-    arguments = arena.arguments("--num-workers", 2)
-    end = arena.without_launcher([arguments] * 2, FAULT="kill", FAULT_RANK="1")
-    check(arena, end, "SIGKILL, rank 1 with workers", statuses("no launcher", 2, killed=1))
-
-
-APART = {
-    "exception": ({"FAULT": "network", "FAULT_RANK": "1"}, False),
-    "SIGKILL while rank 0 waits": (WAITING, True),
-    "SIGKILL, rank 0": ({"FAULT": "kill"}, False),
-}
-
-
-@pytest.fixture(scope="module")
-def apart(ahead: Callable[..., Ahead]) -> Ahead:
-    """Runs in which no rank can see another's process."""
-
-    def beginning(variables: dict[str, str], silent: bool) -> Begin:
-        def run(arena: Arena) -> Begun:
-            arguments = arena.arguments(peer=PEER_TIMEOUT) if silent else arena.arguments()
-            own = {**variables, **(arena.silence if silent else {}), "FIDTOOL_TEST_APART": "1"}
-            return arena.begin("no launcher", arguments, 2, **own)
-
-        return run
-
-    return ahead({fault: beginning(*settings) for fault, settings in APART.items()}, at_once=2)
-
-
-@pytest.mark.parametrize("fault", APART)
-def test_ranks_on_separate_machines_end_too(apart: Ahead, check: Check, fault: str) -> None:
-    """A lost rank is only detected by missing heartbeats."""
-    run = apart[fault]
-    variables, _ = APART[fault]
-    check(run.arena, run.end(), f"apart, {fault}", statuses("no launcher", 2, killed=killed_rank(variables)))
-
-
-@pytest.mark.parametrize(
-    ("kind", "launcher", "ranks"), [("truncated", "torchrun", 2), ("Input/output error", "no launcher", 3)]
-)
-def test_an_unreadable_file_ends_all(arena: Arena, kind: str, launcher: str, ranks: int) -> None:
+def test_an_unreadable_file_ends_all(arena: Arena) -> None:
     """The file is in FAKE, so that finished work of REAL can be saved. A second run uses --on-error skip."""
     broken = make_pictures(arena.folder / "broken", 40, 2)
     bad = broken / "00017.png"
-    if kind == "truncated":
-        bad.write_bytes(bad.read_bytes()[:200])
-    else:
-        bad.unlink()
-        bad.symlink_to("/proc/self/mem")  # can be opened, but reading its start fails
-    end = arena.begin(launcher, arena.arguments(fake=broken), ranks).end()
-    assert (end.statuses, end.recorded) == (statuses(launcher, ranks, 2), [2]), end
+    bad.write_bytes(bad.read_bytes()[:200])
+    end = arena.begin("torchrun", arena.arguments(fake=broken), 2).end()
+    assert (end.statuses, end.recorded) == ([1], [2]), end
     assert "Traceback" not in end.own_words, end.stderr
     assert end.left == []
     (said,) = end.causes
     assert "00017.png" in said
-    assert kind in said
-    # The file with the I/O error is a different one in each process, with different time stamps.
-    kept = "kept" if kind == "truncated" else "other"
-    skipping = arena.arguments("--on-error", "skip", "--max-skip", "0.1", fake=broken, kept=kept)
-    (rank,) = arena.server.start(skipping, 1, arena.folder, FAULT_PACE="0")
-    assert arena.server.wait([rank], PATIENCE) == [0], rank.stderr
-    assert ('"images_resumed": 0' in rank.stdout) == (kept == "other")
-    assert rank.stderr.count("00017.png") == 2, "once in the list, and once as the example of the set"
+    assert "truncated" in said
+    skipping = arena.arguments("--on-error", "skip", "--max-skip", "0.1", fake=broken)
+    skipped = arena.alone(skipping)
+    assert '"images_resumed": 0' not in skipped.stdout
+    assert skipped.stderr.count("00017.png") == 2, "once in the list, and once as the example of the set"
 
 
-@pytest.fixture(scope="module")
-def absent(ahead: Callable[..., Ahead]) -> Ahead:
-    """Runs with a rank that never starts."""
-    alone = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    return ahead(
-        {
-            "last": lambda arena: arena.begin("no launcher", arena.arguments("--timeout", 5), 2, WORLD_SIZE="3"),
-            "rank 0": lambda arena: arena.begin("no launcher", arena.arguments("--timeout", 3), 1, **alone),
-        }
-    )
+def sending(number: signal.Signals, only: int | None = None) -> Callable[[list[Rank]], None]:
+    """Return a function that sends a signal to all processes, or to a single one."""
 
-
-def test_a_rank_that_never_starts_is_named(absent: Ahead, check: Check) -> None:
-    run = absent["last"]
-    words = {"absent rank 2": r"rank 2 of 3", "absent ranks 1, 2": r"ranks 1, 2 of 3"}  # if one is slow
-    check(run.arena, run.end(), words, statuses("no launcher", 2), worked=False)
-
-
-def test_a_rank_gives_up_if_rank_zero_never_starts(absent: Ahead, golden: Golden) -> None:
-    run = absent["rank 0"]
-    end = run.end()
-    assert (end.statuses, end.recorded) == ([1], []), end
-    (said,) = end.causes
-    compare(golden, "absent rank 0", said, run.arena.folder)
-    assert end.stderr.count("\n") == 1, end.stderr
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_to_the_launcher_stops_all(arena: Arena, check: Check, number: signal.Signals) -> None:
-    arguments = arena.arguments("--num-workers", 1)
-    end = arena.torchrun(arguments, 2, act=lambda launcher: launcher.send(number), FAULT_PACE=LONG)
-    check(arena, end, f"{number.name} to the launcher", [1], 128 + number, **EITHER)
-
-
-def test_the_ranks_of_a_killed_launcher_exit(arena: Arena, check: Check) -> None:
-    end = arena.torchrun(arena.arguments(), 2, act=lambda launcher: launcher.send(signal.SIGKILL), FAULT_PACE=LONG)
-    check(arena, end, "killed launcher", [-signal.SIGKILL], store_gone=True)
-
-
-@pytest.mark.parametrize(
-    ("number", "status", "ranks", "to"),
-    [
-        (signal.SIGTERM, 143, 1, "all"),
-        (signal.SIGTERM, 143, 3, "one"),
-        (signal.SIGTERM, 143, 3, "all"),
-        (signal.SIGINT, 130, 1, "all"),
-        (signal.SIGINT, 130, 3, "all"),
-    ],
-)
-def test_a_signal_to_the_ranks_stops_all(
-    arena: Arena, check: Check, number: signal.Signals, status: int, ranks: int, to: str
-) -> None:
     def act(started: list[Rank]) -> None:
-        for rank in started if to == "all" else started[-1:]:
-            rank.send(number)
+        for place, process in enumerate(started):
+            if only in (None, place):
+                process.send(number)
 
-    end = arena.without_launcher([arena.arguments("--num-workers", 1)] * ranks, act, FAULT_PACE=LONG)
-    to_whom = f"{to} of 3 ranks" if ranks > 1 else "the only rank"
-    chance = EITHER if to == "all" else {}
-    check(arena, end, f"{number.name} to {to_whom}", [status] * ranks, status, **chance)
+    return act
+
+
+def test_a_signal_to_the_launcher_stops_all(arena: Arena, check: Check) -> None:
+    arguments = arena.arguments("--num-workers", 1)
+    end = arena.run("torchrun", arguments, 2, sending(signal.SIGTERM), FAULT_PACE=LONG)
+    check(arena, end, "SIGTERM to the launcher", [1], 143, chance=EITHER)
+
+
+@pytest.mark.parametrize(("number", "status", "to"), [(signal.SIGTERM, 143, "one"), (signal.SIGINT, 130, "all")])
+def test_a_signal_to_the_ranks_stops_all(
+    arena: Arena, check: Check, number: signal.Signals, status: int, to: str
+) -> None:
+    arguments, act = arena.arguments("--num-workers", 1), sending(number, None if to == "all" else 1)
+    end = arena.run("no launcher", arguments, 2, act, FAULT_PACE=LONG)
+    check(arena, end, f"{number.name} to {to} of 2 ranks", [status] * 2, status, chance=EITHER if to == "all" else {})
 
 
 def test_a_signal_ends_a_process_that_is_inside_lapack(arena: Arena, check: Check) -> None:
@@ -334,29 +225,24 @@ def test_a_signal_ends_a_process_that_is_inside_lapack(arena: Arena, check: Chec
         started[0].send(signal.SIGTERM)
 
     variables = {"FAULT": "lapack", "OMP_NUM_THREADS": "1", "LAPACK_LOG": LOG}
-    end = arena.without_launcher([arena.arguments()], act, **variables)
+    end = arena.run("no launcher", arena.arguments(), 1, act, **variables)
     assert "left" not in log.read_text(), "the run ended only after LAPACK"
     check(arena, end, "SIGTERM in LAPACK, 1", [143], 143)
 
 
-def test_ranks_with_different_arguments_end(arena: Arena, check: Check) -> None:
-    """With two plans, some images would count twice and others not at all."""
-    end = arena.without_launcher([arena.arguments(), arena.arguments("--seed", 5)])
-    check(arena, end, "started differently", [2, 2], 2, worked=False)
-
-
 def test_finished_work_is_saved_after_a_signal(arena: Arena, check: Check) -> None:
     """Also during a forward pass that never ends, and long before the next save."""
-
-    def act(started: list[Rank]) -> None:
-        for rank in started:
-            rank.send(signal.SIGTERM)
-
     log = str(arena.folder / "added")
     arguments = arena.arguments("--num-workers", 1, every=1000)
     variables = {"FAULT": "stuck", "FAULT_RANK": "all", "FAULT_AFTER": "3", "ADDED_LOG": log}
-    end = arena.without_launcher([arguments] * 2, act, **variables)
-    check(arena, end, "SIGTERM in a pass, 2", [143] * 2, 143, **EITHER)
+    end = arena.run("no launcher", arguments, 2, sending(signal.SIGTERM), **variables)
+    check(arena, end, "SIGTERM in a pass, 2", [143] * 2, 143, chance=EITHER)
+
+
+def test_ranks_with_different_arguments_end(arena: Arena, check: Check) -> None:
+    """With two plans, some images would count twice and others not at all."""
+    end = arena.begin_each([arena.arguments(), arena.arguments("--seed", 5)]).end()
+    check(arena, end, "started differently", [2, 2], 2, worked=False)
 
 
 def test_a_full_disk_loses_no_result(arena: Arena, reference: float) -> None:
@@ -368,19 +254,35 @@ def test_a_full_disk_loses_no_result(arena: Arena, reference: float) -> None:
     assert frechet(arena.resume()["results"][0]) == reference
 
 
-def test_a_frozen_worker_causes_a_timeout(patient: Ahead, check: Check) -> None:
-    run = patient["frozen worker"]
-    check(run.arena, run.end(), "frozen worker, 1", [1])
+def test_a_full_disk_in_the_merge_ends_all(arena: Arena) -> None:
+    """The other rank waits for this rank's next rows of features, which it still sends."""
+    arguments = arena.arguments("--metrics", "kid", "--kid-subset-size", 9)
+    variables = {"FAULT": "no room for features", "FAULT_RANK": "1", "FIDTOOL_FEATURE_BYTES": "0"}
+    end = arena.begin("torchrun", arguments, 2, **variables).end()
+    assert (end.statuses, end.left) == ([1], []), end
+    assert end.recorded in ([], [1]), end
+    (said,) = end.causes
+    assert "GiB of features cannot be stored in" in said
+    assert "File too large): set FIDTOOL_CACHE to a folder with enough space, or omit the metrics" in said
+    assert "(rank 1 on" in said
+    assert "Traceback" not in end.own_words, end.stderr
+    assert '"images_resumed": 40' in arena.alone(arguments).stdout, "finished work is saved"
 
 
-def test_a_rank_that_is_stuck_but_alive_causes_a_timeout(patient: Ahead, check: Check) -> None:
-    run = patient["stuck"]
-    check(run.arena, run.end(), "stuck rank 1", [1, 1])
+def test_the_ranks_of_a_killed_launcher_exit(arena: Arena, check: Check) -> None:
+    end = arena.run("torchrun", arena.arguments(), 2, sending(signal.SIGKILL), FAULT_PACE=LONG)
+    check(arena, end, "killed launcher", [-signal.SIGKILL], store_gone=True)
 
 
-def test_a_frozen_launcher_is_named_and_no_rank_is_blamed(frozen_launcher: Begun, check: Check) -> None:
-    """torchrun's ranks are in separate sessions and keep running."""
-    (launcher,) = frozen_launcher.ranks
-    wait_until(lambda: not children_of(launcher.pid), "the ranks wait for the launcher")
-    launcher.send(signal.SIGCONT)
-    check(frozen_launcher.arena, frozen_launcher.end(), "frozen launcher", [1], store_gone=True)
+def test_a_frozen_launcher_is_named_and_no_rank_is_blamed(arena: Arena, check: Check) -> None:
+    """As after Ctrl-Z: torchrun's ranks are in separate sessions and keep running."""
+
+    def act(started: list[Rank]) -> None:
+        (launcher,) = started
+        launcher.send(signal.SIGSTOP)
+        arena.sign.touch()
+        wait_until(lambda: not children_of(launcher.pid), "the ranks wait for the launcher")
+        launcher.send(signal.SIGCONT)
+
+    end = arena.run("torchrun", arena.arguments(peer=PEER_TIMEOUT), 2, act, FAULT_PACE="0.6", **arena.silence)
+    check(arena, end, "frozen launcher", [1], store_gone=True)

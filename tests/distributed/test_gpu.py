@@ -50,7 +50,7 @@ def test_a_run_has_the_same_bits_again_and_with_two_ranks(
 ) -> None:
     found = compute()
     assert bits(compute(num_workers=2)) == bits(found)
-    run = fidtool("compute", "real", "fake", "--device", DEVICE, "--no-cache", "--json", ranks=2, fresh=True)
+    run = fidtool("compute", "real", "fake", "--device", DEVICE, "--no-cache", "--json", ranks=2)
     assert json.loads(run.stdout)["results"][0]["metrics"] == dict(found.results[0].metrics)
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from support.command_line import Run
 from support.http_store import kept, server
 from support.offline import needs_weights
-from support.own_networks import GOOD_FACTORY, MODULE, SETTINGS, TINY_FILE, make_modules, make_place, save_script
+from support.own_networks import TINY_FILE, make_modules
 from support.pictures import make_pictures
 from support.small_sets import make_real
 
@@ -29,18 +27,6 @@ def test_a_mistake_on_all_ranks_is_reported_once(fidtool: Run, place: Path) -> N
     assert outcome.json["exit"]["code"] == 1
 
 
-def test_all_ranks_report_the_mistake_found_by_one(fidtool: Run, place: Path) -> None:
-    """The other ranks must neither wait for it nor hide its message among their own."""
-    Image.new("RGB", (32, 32), "white").save(place / "fake" / "00007.png")
-    forward = "return torch.where(x.mean((2, 3)) > 0.99, float('nan'), x.mean((2, 3)))"
-    (place / "own.py").write_text(MODULE.format(forward=forward, factory=GOOD_FACTORY))
-    arguments = ("--extractor", "own.py:network", "--batch-size", 4, "--quiet", "--json")
-    outcome = fidtool("compute", "real", "fake", *arguments, ranks=2)
-    assert outcome.status == 1
-    assert ["NaN" in line for line in outcome.stderr.splitlines() if line.startswith("error: ")] == [True]
-    assert "NaN" in outcome.json["exit"]["reason"]
-
-
 def test_different_networks_on_the_ranks_are_refused(fidtool: Run, place: Path) -> None:
     arguments = ("--extractor", f"{TINY_FILE}:different_each_time", "--quiet", "--json")
     outcome = fidtool("compute", "real", "fake", *arguments, ranks=2)
@@ -48,17 +34,6 @@ def test_different_networks_on_the_ranks_are_refused(fidtool: Run, place: Path) 
     (error,) = (line for line in outcome.stderr.splitlines() if line.startswith("error: "))
     assert "0.weight differs from rank 0's by" in error
     assert outcome.json["exit"]["code"] == 2
-    # On one rank the network is valid.
-    assert fidtool("compute", "real", "fake", *arguments).status == 0
-
-
-def test_exported_networks(fidtool: Run, environment: dict[str, str], tmp_path: Path) -> None:
-    place = make_place(environment, tmp_path)
-    save_script(place / "small.pt", json.dumps(SETTINGS))
-    arguments = ("compute", "real", "fake", "--extractor", "small.pt", "--quiet", "--json", "--no-cache")
-    alone, together = fidtool(*arguments), fidtool(*arguments, ranks=2)
-    assert (alone.status, together.status) == (0, 0), together.stderr
-    assert together.fid == alone.fid
 
 
 @needs_weights

@@ -1,4 +1,4 @@
-"""Named references, presets and crops with everything else that a run can do, on several ranks."""
+"""Named references on several ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.command_line import Run, frechet
 from support.http_store import http_store
 from support.offline import needs_weights
 from support.pictures import make_pictures
-from support.published import ADM, EDM, make_mirror
+from support.published import EDM, make_mirror
 
 pytestmark = needs_weights
 
@@ -21,22 +21,6 @@ def mirror(environment: dict[str, str], tmp_path: Path) -> Path:
     place = make_mirror(tmp_path / "mirror")
     environment["FIDTOOL_REFERENCES_URL"] = place.as_uri()
     return place
-
-
-def test_one_and_two_ranks(fidtool: Run, mirror: Path, tmp_path: Path) -> None:
-    """With a preset, a crop, error bars and the influence."""
-    line = ["compute", ADM.name, "fake", "--preset", "adm", "--crop-fake", "adm:24", "--uncertainty", "--influence"]
-    one = fidtool(*line, "--no-cache", "--json")
-    assert one.status == 0, one.stderr
-    two = fidtool(*line, "--no-cache", "--json", ranks=2)
-    assert two.status == 0, two.stderr
-    assert two.metrics.pop("sfid") == pytest.approx(one.metrics["sfid"], rel=1e-12)
-    assert {**two.metrics, "sfid": 0} == {**one.metrics, "sfid": 0}
-    for name in ("count", "sets", "framing", "diagnosis", "influence"):
-        assert two.json["results"][0][name] == one.json["results"][0][name]
-    assert two.json["run"]["world_size"] == 2
-    assert one.json["results"][0]["framing"] == {"real": None, "fake": "adm:24"}
-    assert one.json["results"][0]["uncertainty"]["withheld"]
 
 
 def test_rank_zero_alone_downloads(fidtool: Run, mirror: Path, environment: dict[str, str]) -> None:

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from support.command_line import Run
-from support.ranks import RankServer, finish
 from support.source_forms import ARGUMENTS, FORMS, prepare_expected, prepare_forms
 
 
-def test_three_ranks_give_the_same_values(
-    rank_server: RankServer, environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
-) -> None:
+def test_two_ranks_give_the_same_values(fidtool: Run, tmp_path_factory: pytest.TempPathFactory) -> None:
     """One run with all forms, each as one FAKE."""
     forms = prepare_forms(tmp_path_factory)
-    arguments = ["compute", forms["real"], *map(forms.__getitem__, FORMS), *ARGUMENTS]
-    run = finish(rank_server, rank_server.quick_torchrun(3, "fidtool", arguments, environment, tmp_path))
+    run = fidtool("compute", forms["real"], *map(forms.__getitem__, FORMS), *ARGUMENTS, ranks=2)
     assert run.status == 0, run.stderr
-    assert run.json["run"]["world_size"] == 3
+    assert run.json["run"]["world_size"] == 2
     found = {form: result["metrics"] for form, result in zip(FORMS, run.json["results"], strict=True)}
     assert found == dict.fromkeys(FORMS, prepare_expected(forms))
 

@@ -11,13 +11,18 @@ from PIL import Image
 
 import fidtool as package
 from fidtool.features.models.inception_weights import converted_path, digest, load_weights, offline_path
-from support.command_line import Outcome, Run
+from support.bad_sets import BAD, SKIP, make_sets
+from support.command_line import Outcome, Run, changed
+from support.degenerate import distinct, same_seed_on_ranks
+from support.feature_sets import mixture
+from support.influences import with_harmful
 from support.pictures import make_pictures
-from support.places import TINY
+from support.places import EXAMPLES, TINY
 from support.processes import PATIENCE, free_port
-from support.ranks import RankServer, exported, finish, own_interpreters
+from support.ranks import RankServer, outcomes, own_interpreters
 
 MIXED = (31, 40, 57)
+MIND = f"{EXAMPLES / 'mind.py'}:MIND"
 
 
 def statistics_bits(path: Path) -> tuple[bytes, bytes, int]:
@@ -48,74 +53,107 @@ def slurm(tasks: int) -> list[dict[str, str]]:
     return [{**job, **counts, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)} for rank in range(tasks)]
 
 
-def forked(server: RankServer, tmp_path: Path, arguments: list[str], ranks: int | list[dict[str, str]]) -> Outcome:
-    """Starts one process per rank with these variables, or torchrun. All must succeed; returns rank zero's output."""
-    places = ranks if isinstance(ranks, list) else exported(ranks) if ranks > 1 else [{}]
-    started = [server.launch("fidtool", arguments, {**server.environment, **own}, tmp_path) for own in places]
-    assert server.wait(started, PATIENCE) == [0] * len(places), [rank.stderr for rank in started]
-    assert all(rank.stdout == "" for rank in started[1:]), "only rank zero prints"
-    return Outcome(0, started[0].stdout, started[0].stderr)
-
-
 def test_any_launcher_gives_the_same_bits(
     fidtool: Run, rank_server: RankServer, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """37 images are not a multiple of batches of 4. Some of the ranks are separate interpreters."""
+    """37 images are not a multiple of batches of 4."""
     count = 37
     real = make_pictures(tmp_path / "real", count, 1, sides=MIXED)
     fake = make_pictures(tmp_path / "fake", count, 2, ".jpg", sides=MIXED)
-    common = [str(real), str(fake), "--extractor", TINY, "--batch-size", "4", "--no-cache", "--json", "--quiet"]
-    runs: dict[str, Outcome] = {
-        "plain": fidtool("compute", *common),
-        "2 workers": fidtool("compute", *common, "--num-workers", 2),
-        "torchrun 1": fidtool("compute", *common, ranks=1),
-        "torchrun 2, 2 workers": fidtool("compute", *common, "--num-workers", 2, ranks=2, fresh=True),
-        "torchrun 3": fidtool("compute", *common, ranks=3),
-        "torchrun 4": fidtool("compute", *common, ranks=4),
-        "slurm 2": by_srun(environment, ["compute", *common], tmp_path, 2),
-        "exported 2": forked(rank_server, tmp_path, ["compute", *common], 2),
-    }
-    assert {name: run.status for name, run in runs.items()} == dict.fromkeys(runs, 0), runs
-    for name, run in runs.items():
+    command = ["compute", str(real), str(fake), "--extractor", TINY, "--batch-size", "4", "--no-cache", "--json"]
+    exported = rank_server.ranks("fidtool", [command] * 2, environment, tmp_path)
+    runs: list[tuple[int, Outcome]] = [
+        (1, fidtool(*command)),
+        (1, fidtool(*command, ranks=1)),
+        (2, fidtool(*command, "--num-workers", 2, ranks=2)),
+        (3, fidtool(*command, ranks=3)),
+        (2, by_srun(environment, command, tmp_path, 2)),
+        (2, outcomes(exported)[0]),
+    ]
+    for size, run in runs:
+        assert run.status == 0, run.stderr
         record = run.json["run"]
-        size = int(next((word for word in name.split() if word.strip(",").isdigit()), "1").strip(","))
-        assert record["world_size"] == (size if name != "2 workers" else 1)
-        assert record["images_computed"] == 2 * count, f"{name} used a cache"
+        assert record["world_size"] == size
+        assert record["images_computed"] == 2 * count, "it used a cache"
         assert record["forward_passes"] == 2 * -(-count // 4)
         assert run.json["results"][0]["count"] == {"real": count, "fake": count}
-    assert len({run.fid.hex() for run in runs.values()}) == 1, {name: run.fid for name, run in runs.items()}
-    assert len({run.json["run"]["probe"] for run in runs.values()}) == 1
+    assert len({run.fid.hex() for _, run in runs}) == 1, [run.fid for _, run in runs]
+    assert len({run.json["run"]["probe"] for _, run in runs}) == 1
+    assert exported[1].stdout == "", "only rank zero prints"
 
 
-@pytest.mark.parametrize("count", [1, 3, 29])
-def test_statistics_have_the_same_bits_at_any_world_size(rank_server: RankServer, tmp_path: Path, count: int) -> None:
-    """Batches of one image if there are fewer images than ranks; one image has no covariance."""
+@pytest.mark.parametrize("count", [1, 29])
+def test_statistics_have_the_same_bits_at_any_world_size(fidtool: Run, tmp_path: Path, count: int) -> None:
+    """Also with fewer images than ranks; one image has no covariance."""
     images = make_pictures(tmp_path / "images", count, sides=MIXED)
-    settings = ["--extractor", TINY, "--batch-size", "3" if count > 3 else "1", "--no-cache"]
-    for ranks in (1, 2, 3, 4):
-        forked(rank_server, tmp_path, ["stats", str(images), "-o", f"{ranks}.npz", *settings], ranks)
-    forked(rank_server, tmp_path, ["stats", str(images), "-o", "workers.npz", *settings, "--num-workers", "2"], 2)
-    forked(rank_server, tmp_path, ["stats", str(images), "-o", "slurm.npz", *settings, "--quiet"], slurm(2))
-    written = list(tmp_path.glob("*.npz"))
-    assert len(written) == 6
-    bits = {statistics_bits(file) for file in written}
-    assert len(bits) == 1
-    assert next(iter(bits))[2] == count
+    settings = ["stats", images, "--extractor", TINY, "--batch-size", 3, "--no-cache"]
+    assert fidtool(*settings, "-o", "alone.npz").status == 0
+    assert fidtool(*settings, "-o", "ranks.npz", ranks=3).status == 0
+    alone, ranks = (statistics_bits(tmp_path / name) for name in ("alone.npz", "ranks.npz"))
+    assert ranks == alone
+    assert alone[2] == count
+
+
+def test_everything_has_the_same_bits(fidtool: Run, here: Run, tmp_path: Path) -> None:
+    """All metrics, error bars, influence, copies, crops and a skipped file; the ranks keep the features on disk."""
+    real = distinct(tmp_path / "real", 60, first=10_000)
+    fake = same_seed_on_ranks(tmp_path / "fake", 3, 20, lambda rank, i: f"rank{rank}_{i}.png")
+    (fake / "rank2_7.png").write_bytes(b"no image")
+    other = with_harmful(tmp_path / "other", 57, 3)
+    arguments = ["compute", real, fake, other, "--extractor", TINY, "--batch-size", 4, "--no-cache", "--json"]
+    arguments += ["--metrics", f"all,{MIND}", "--uncertainty", "--influence", "--crop-fake", "tensor-center:24"]
+    arguments += ["--on-error", "skip", "--max-skip", 0.1]
+    one = here(*arguments).json
+    assert one["results"][0]["diagnosis"]["duplicates"]["fake"]["multiplicities"] == {"2": 1, "3": 19}
+    assert {"kid", "precision", "mind"} <= {name.partition("_")[0] for name in one["results"][0]["metrics"]}
+    report = tmp_path / "report.html"
+    run = fidtool(*arguments, "--report", report, ranks=3, FIDTOOL_FEATURE_BYTES="0")
+    several = run.json
+    for key in ("results", "differences", "settings"):
+        assert several[key] == one[key], key
+    assert several["run"]["notes"] == one["run"]["notes"]
+    assert run.stderr.count("omits 'sfid'") == run.stderr.count("rank2_7.png: ") == 1
+    assert "<figcaption>distance " in report.read_text()
+
+
+def test_features_in_files_give_the_same_bits(fidtool: Run, here: Run, tmp_path: Path) -> None:
+    """Only rank zero reads the files. There are enough features for several blocks a rank."""
+    for name, seed in (("real.npz", 1), ("fake.npz", 2)):
+        np.savez(tmp_path / name, feats=mixture(2500, 24, seed))
+    arguments = ["compute", "real.npz", "fake.npz", "--metrics", "fid,kid,prdc", "--kid-subset-size", 150, "--json"]
+    assert fidtool(*arguments, ranks=3).metrics == here(*arguments).metrics
+
+
+def test_check_has_the_same_findings(fidtool: Run, here: Run, tmp_path: Path) -> None:
+    fake = same_seed_on_ranks(tmp_path / "fake", 4, 20, lambda rank, i: f"rank{rank}_{i}.png")
+    (fake / "x.png").write_bytes(b"no image")
+    arguments = ("check", fake, "--against", distinct(tmp_path / "real", 40, 999), "--json", "--strict")
+    expected = here(*arguments)
+    findings = expected.json["images"]["findings"] + expected.json["between"]
+    assert {each["code"] for each in findings} == {"unreadable", "copies"}
+    assert fidtool(*arguments, ranks=3).json == expected.json
+
+
+def test_too_many_unreadable_files_are_refused_once(fidtool: Run, tmp_path: Path) -> None:
+    real, fake = make_sets(tmp_path)
+    run = fidtool("compute", real, fake, *changed(SKIP, "--max-skip", "0.139"), ranks=2)
+    (error,) = [line for line in run.stderr.splitlines() if line.startswith("error: ")]
+    assert "of 43 files" in error
+    assert "--max-skip" in error
+    assert sum(name in error for name in BAD) >= 3, "the names of the files"
 
 
 def test_inception_has_the_same_bits_at_any_world_size(fidtool: Run, tmp_path: Path) -> None:
-    """With Inception: the number of forward threads per rank, one or two, does not affect the features."""
+    """With one or two forward threads a rank. Rank 1 finds other weights, but receives rank zero's."""
     real = make_pictures(tmp_path / "real", 7, 1, sides=MIXED)
     fake = make_pictures(tmp_path / "fake", 5, 2, sides=MIXED)
     common = [str(real), str(fake), "--batch-size", "2", "--no-cache", "--json", "--quiet"]
-    sent = {"FIDTOOL_CACHE": str(tmp_path / "empty")}  # the ranks cannot read the weights there
     runs = [
         fidtool("compute", *common),
-        fidtool("compute", *common, "--weights", str(offline_path()), "--num-workers", 2, ranks=4, **sent),
-        fidtool("compute", *common, ranks=2, **_with_other_weights(tmp_path)),
+        fidtool("compute", *common, "--num-workers", 2, ranks=2, **_with_other_weights(tmp_path)),
     ]
     assert [run.stderr for run in runs if run.status] == []
-    assert [run.json["run"]["world_size"] for run in runs] == [1, 4, 2]
+    assert [run.json["run"]["world_size"] for run in runs] == [1, 2]
     assert {run.json["run"]["images_computed"] for run in runs} == {12}
     assert len({run.fid.hex() for run in runs}) == 1, [run.fid for run in runs]
 
@@ -171,29 +209,3 @@ def test_the_number_of_images_is_not_padded_to_the_ranks(fidtool: Run, tmp_path:
     statistics = package.read_statistics(written)
     np.testing.assert_allclose(statistics.mu, 1 / 7, rtol=1e-15)
     np.testing.assert_allclose(statistics.sigma, 1 / 7, rtol=1e-14)
-
-
-def test_inside_a_program_with_a_process_group(
-    tmp_path: Path, environment: dict[str, str], fidtool: Run, rank_server: RankServer
-) -> None:
-    """As in a training script, the group is used and left open. Every rank gets the same evaluation."""
-    real, fake = make_pictures(tmp_path / "real", 9, 1), make_pictures(tmp_path / "fake", 9, 2)
-    script = tmp_path / "training.py"
-    script.write_text(
-        "import sys, torch, torch.distributed as dist, fidtool\n"
-        "dist.init_process_group('gloo')\n"
-        "settings = dict(extractor=sys.argv[1], batch_size=2, cache=False)\n"
-        "values = [fidtool.compute('real', 'fake', **settings) for _ in range(2)]\n"
-        "count = torch.ones(1)\n"
-        "dist.all_reduce(count)\n"
-        "assert values[0].run.world_size == int(count) == 3\n"
-        "line = f'{dist.get_rank()} {values[0].frechet_distance.hex()} {values[1].frechet_distance.hex()}\\n'\n"
-        "sys.stdout.write(line)\n"  # in one write: the ranks share the pipe
-        "dist.destroy_process_group()\n"
-    )
-    done = finish(rank_server, rank_server.quick_torchrun(3, "script", [script, TINY], environment, tmp_path))
-    assert done.status == 0, done.stderr
-    lines = sorted(line.split() for line in done.stdout.splitlines())
-    assert [rank for rank, *_ in lines] == ["0", "1", "2"]
-    expected = fidtool("compute", real, fake, "--extractor", TINY, "--batch-size", 2, "--json").fid.hex()
-    assert {value for _, *values in lines for value in values} == {expected}

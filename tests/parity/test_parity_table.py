@@ -12,7 +12,7 @@ from PIL import Image
 
 from support.pictures import make_pictures
 from support.places import SCRIPTS
-from support.ranks import RankServer, finish
+from support.ranks import RankServer
 
 SCRIPT = SCRIPTS / "parity"
 PEERS = {
@@ -84,7 +84,7 @@ def test_each_row_is_within_its_tolerance(
     file = tmp_path / "rows.json"
     command = [SCRIPT, *pair, "--peer", peer, "--json", file, *options]
     started = training_server.launch("script", command, {**environment, "FIDTOOL_CACHE": str(cache)}, tmp_path)
-    done = finish(training_server, started)
+    done = started.outcome()
     assert done.status == 0, done.stderr
     rows = json.loads(file.read_text())
     for row, what in zip(rows, PEERS[peer], strict=True):

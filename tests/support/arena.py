@@ -10,13 +10,14 @@ import signal
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from support.command_line import Outcome
 from support.places import FAULTY
-from support.processes import PATIENCE, wait_until
+from support.processes import wait_until
 from support.ranks import Rank, RankServer, left_of
 
 PEER_TIMEOUT = 4
@@ -91,170 +92,100 @@ class Begun:
     Attributes:
         arena: the arena of the run.
         ranks: processes of the ranks, or the launcher.
-        mark: value of FIDTOOL_TEST_MARK in the processes.
+        forks: file with the session ids of torchrun's ranks.
         before: shared memory that existed before.
-        ended: whether the run has been waited for. Its process ids may be reused afterwards.
     """
 
     arena: Arena
     ranks: list[Rank]
-    mark: str
+    forks: Path
     before: set[str]
-    ended: bool = False
 
     def end(self) -> End:
         """Wait for the end of the run; kill processes that time out."""
-        statuses = self.arena.server.wait(self.ranks, PATIENCE)
-        left = self._left(0.0 if None in statuses else LEAVING)
-        self.ended = True
+        statuses = [rank.wait() for rank in self.ranks]
+        sessions = {rank.pid for rank in self.ranks}
+        if self.forks.exists():
+            sessions |= set(map(int, self.forks.read_text().split()))
+        left = left_behind(sessions, self.before, 0.0 if None in statuses else LEAVING)
         output = "".join(rank.stdout for rank in self.ranks)
         errors = "".join(rank.stderr for rank in self.ranks)
         return End(statuses, output, errors, left)
 
-    def _left(self, patience: float) -> list[object]:
-        sessions = {rank.pid for rank in self.ranks}
-        forks = self.arena.folder / self.mark
-        if forks.exists():
-            sessions |= set(map(int, forks.read_text().split()))
-        return self.arena.left(self.mark, sessions, self.before, patience)
 
-    def kill(self) -> None:
-        """Kill the run unless it has ended."""
-        if self.ended:
-            return
-        self._left(0.0)
-        self.arena.server.wait(self.ranks, PATIENCE)
-        self.ended = True
+def left_behind(sessions: set[int], before: set[str], patience: float) -> list[object]:
+    """Return what is left ``patience`` seconds after a run: processes, which are killed, and shared memory.
 
-    @contextlib.contextmanager
-    def killed_on_failure(self) -> Iterator[None]:
-        """Kill the run if the ``with`` block fails."""
-        try:
-            yield
-        except AssertionError:
-            self.kill()
-            raise
-
-
-class Ahead:
-    """Runs that start a little before their tests: they mostly wait, so several run at the same time.
-
-    Args:
-        arenas: makes a new arena for each run.
-        runs: functions that start the runs, in the order of the tests.
-        at_once: number of runs to start ahead.
+    Shared memory that a living process has mapped does not count: it belongs to another test, or the process is
+    reported itself.
     """
+    deadline = time.monotonic() + patience
 
-    def __init__(self, arenas: Callable[[], Arena], runs: Mapping[str, Callable[[Arena], Begun]], at_once: int) -> None:
-        self._arenas, self._runs, self._at_once = arenas, runs, at_once
-        self._begun: dict[str, Begun] = {}
+    def found() -> tuple[list[int], list[str]]:
+        memory = shared_memory() - before
+        return left_of(sessions), sorted(_lasting(memory - _mapped())) if memory else []
 
-    def __getitem__(self, name: str) -> Begun:
-        """Return the run of this name."""
-        names = list(self._runs)
-        place = names.index(name)
-        for coming in names[place : place + self._at_once]:
-            if coming not in self._begun:
-                self._begun[coming] = self._runs[coming](self._arenas())
-        return self._begun[name]
-
-    def close(self) -> None:
-        """Kill the runs that no test has used."""
-        for run in self._begun.values():
-            run.kill()
+    # Listed only once: a later listing could contain a short-lived name of another test's process.
+    while any(left := found()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    processes, memory = left
+    for pid in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return [*processes, *memory]
 
 
 class Arena:
-    """Runs the same job with or without torchrun, with faults, and finds what the runs leave behind."""
+    """Runs the same job with or without torchrun, with faults."""
 
     def __init__(self, server: RankServer, folder: Path, sets: tuple[Path, Path]) -> None:
-        self.server, self.folder, self.environment = server, folder, server.environment
+        self.server, self.folder = server, folder
         self.real, self.fake = sets
         self.sign = folder / "the fault has come"
 
     def arguments(
-        self, *more: object, fake: Path | None = None, kept: str = "kept", every: float = 0.01, peer: int = PATIENT
-    ) -> list[str]:
+        self, *more: object, fake: Path | None = None, every: float = 0.01, peer: int = PATIENT
+    ) -> list[object]:
         settings = ["--extractor", FAULTY, "--batch-size", "1", "--no-cache", "--quiet", "--json"]
-        settings += ["--checkpoint", kept, "--checkpoint-every", every, "--peer-timeout", peer]
-        return list(map(str, ["compute", self.real, fake or self.fake, *settings, *more]))
+        keeping = ["--checkpoint", "kept", "--checkpoint-every", every, "--peer-timeout", peer]
+        return ["compute", self.real, fake or self.fake, *settings, *keeping, *more]
 
     @property
     def silence(self) -> dict[str, str]:
         """Return variables for a run in which a rank falls silent. Before that, no rank is considered lost."""
         return {"FIDTOOL_TEST_SIGN": str(self.sign)}
 
-    def begin_without_launcher(self, arguments: list[list[str]], **variables: str) -> Begun:
-        mark, before = uuid.uuid4().hex, shared_memory()
-        ranks = self.server.start_each(arguments, self.folder, FIDTOOL_TEST_MARK=mark, **variables)
-        return Begun(self, ranks, mark, before)
+    def begin_each(self, arguments: list[list[object]], **variables: str) -> Begun:
+        """Start one rank per list of arguments, without a launcher."""
+        before, environment = shared_memory(), {**self.server.environment, **variables}
+        ranks = self.server.ranks("fidtool", arguments, environment, self.folder)
+        return Begun(self, ranks, self.folder / "no forks", before)
 
-    def begin_torchrun(self, arguments: list[str], ranks: int, shell: str = "", **variables: str) -> Begun:
-        """Start the run with torchrun. ``shell`` is a script that ends with the command, for ranks that differ.
+    def begin(self, launcher: str, arguments: list[object], ranks: int, **variables: str) -> Begun:
+        """Start ranks with the same arguments. torchrun's ranks are forks, which write down their session ids."""
+        if launcher != "torchrun":
+            return self.begin_each([arguments] * ranks, **variables)
+        forks, before = self.folder / uuid.uuid4().hex, shared_memory()
+        environment = {**self.server.environment, "FIDTOOL_TEST_SESSIONS": str(forks), **variables}
+        started = self.server.torchrun(ranks, "fidtool", arguments, environment, self.folder)
+        return Begun(self, [started], forks, before)
 
-        The ranks are forks, which write down their session ids.
-        """
-        mark, before = uuid.uuid4().hex, shared_memory()
-        rank = self.server.stand_in("fidtool", arguments)
-        command = ["--no-python", *(["sh", "-c", f'{shell} exec "$0" "$@"'] if shell else []), *rank]
-        own = {"FIDTOOL_TEST_MARK": mark, "FIDTOOL_TEST_SESSIONS": str(self.folder / mark)}
-        launcher = self.server.torchrun(ranks, command, {**self.environment, **own, **variables}, self.folder)
-        return Begun(self, [launcher], mark, before)
-
-    def begin(self, launcher: str, arguments: list[str], ranks: int, **variables: str) -> Begun:
-        if launcher == "torchrun":
-            return self.begin_torchrun(arguments, ranks, **variables)
-        return self.begin_without_launcher([arguments] * ranks, **variables)
-
-    def without_launcher(
-        self, arguments: list[list[str]], act: Callable[[list[Rank]], None] | None = None, **variables: str
-    ) -> End:
-        """Start a run without a launcher, call ``act`` with the ranks once they are working, and wait for the end."""
-        begun = self.begin_without_launcher(arguments, **variables)
-        if act is not None:
-            with begun.killed_on_failure():
-                self.wait_for_work(variables.get("ADDED_LOG"), len(begun.ranks))
-                act(begun.ranks)
-        return begun.end()
-
-    def torchrun(
+    def run(
         self,
-        arguments: list[str],
+        launcher: str,
+        arguments: list[object],
         ranks: int,
-        act: Callable[[Rank], None] | None = None,
-        shell: str = "",
+        act: Callable[[list[Rank]], None] | None = None,
         **variables: str,
     ) -> End:
-        """Do the same with torchrun; ``act`` is called with the launcher."""
-        begun = self.begin_torchrun(arguments, ranks, shell, **variables)
+        """Start a run, call ``act`` with the ranks or the launcher once work is done, and wait for the end."""
+        begun = self.begin(launcher, arguments, ranks, **variables)
         if act is not None:
-            with begun.killed_on_failure():
-                self.wait_for_work()
-                act(begun.ranks[0])
+            self.wait_for_work(variables.get("ADDED_LOG"), ranks)
+            act(begun.ranks)
         return begun.end()
 
-    def left(self, mark: str, sessions: set[int], before: set[str], patience: float) -> list[object]:
-        """Return what is left ``patience`` seconds after the run: processes, which are killed, and shared memory.
-
-        Shared memory that a living process has mapped does not count: it belongs to another test, or the process
-        is reported itself.
-        """
-        deadline = time.monotonic() + patience
-
-        def found() -> tuple[list[int], list[str]]:
-            memory = shared_memory() - before
-            return left_of(mark, sessions), sorted(_lasting(memory - _mapped())) if memory else []
-
-        # Listed only once: a later listing could contain a short-lived name of another test's process.
-        while any(left := found()) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        processes, memory = left
-        for pid in processes:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        return [*processes, *memory]
-
-    def wait_for_work(self, log: str | None = None, ranks: int = 1) -> None:
+    def wait_for_work(self, log: str | None, ranks: int) -> None:
         """Wait until the first part of a checkpoint is written, or every rank has added the features of a pass."""
 
         def all_at_work() -> bool:
@@ -264,9 +195,13 @@ class Arena:
 
         wait_until(all_at_work, "no rank has started")
 
+    def alone(self, arguments: list[object]) -> Outcome:
+        """Run a single process without faults, which must succeed."""
+        outcome = self.begin_each([arguments], FAULT_PACE="0").ranks[0].outcome()
+        assert outcome.status == 0, outcome.stderr
+        return outcome
+
     def resume(self) -> dict[str, Any]:
-        """Resume the run from the checkpoint on one rank, without faults, and return its JSON."""
-        (rank,) = self.server.start(self.arguments(), 1, self.folder, FAULT_PACE="0")
-        assert self.server.wait([rank], PATIENCE) == [0], rank.stderr
-        result: dict[str, Any] = json.loads(rank.stdout)
+        """Resume the run from the checkpoint, and return its JSON."""
+        result: dict[str, Any] = json.loads(self.alone(self.arguments()).stdout)
         return result

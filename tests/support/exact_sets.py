@@ -11,7 +11,6 @@ from PIL import Image
 
 from support.goldens import FOLDER
 
-SIDE = 16
 NETWORK = "network.py:network"
 """Value of --extractor for the goldens' network, relative to the current folder; see `beside_network`."""
 DIMS = 12

@@ -16,7 +16,6 @@ import torch
 
 import fidtool
 from fidtool.distributed import watchdog
-from fidtool.distributed.world import World
 from fidtool.images import decode as decoding
 from fidtool.images.decode import DecodedImage
 from fidtool.pipeline import run
@@ -89,7 +88,6 @@ IN_FORWARD: dict[str, Callable[[], None]] = {
     "network": fail,
     "kill": lambda: fall_silent(signal.SIGKILL),
     "stop": lambda: fall_silent(signal.SIGSTOP),
-    "terminate": lambda: os.kill(os.getpid(), signal.SIGTERM),
     "interrupt": lambda: os.kill(os.getpid(), signal.SIGINT),
     "worker": lambda: to_workers(signal.SIGKILL),
     "frozen worker": lambda: to_workers(signal.SIGSTOP),
@@ -155,40 +153,24 @@ if ADDED_LOG:
     _log_what_is_added()
 
 
-def _fill_the_disk() -> None:
-    """Limit the size of files to a kilobyte while a part of the checkpoint is written."""
-    save = Checkpoint.save
+def _fill_the_disk(owner: type, name: str, space: int) -> None:
+    """Limit the size of files to ``space`` bytes during a method."""
+    method = getattr(owner, name)
 
-    def on_a_full_disk(self: Checkpoint, number: int, partial: PartialStatistics) -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1024, resource.RLIM_INFINITY))
+    def on_a_full_disk(*arguments: Any) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (space, resource.RLIM_INFINITY))
         try:
-            save(self, number, partial)
+            method(*arguments)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
-    replace(Checkpoint, "save", on_a_full_disk)
+    replace(owner, name, on_a_full_disk)
 
 
 if FAULT == "disk full":
-    _fill_the_disk()
-
-
-def _fill_the_features_disk() -> None:
-    """Limit the size of files to a few bytes while the ranks exchange stored features."""
-    merge = FeatureBuffer.merge
-
-    def on_a_full_disk(self: FeatureBuffer, world: World) -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (64, resource.RLIM_INFINITY))
-        try:
-            merge(self, world)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-
-    replace(FeatureBuffer, "merge", on_a_full_disk)
-
-
+    _fill_the_disk(Checkpoint, "save", 1024)
 if HERE and FAULT == "no room for features":
-    _fill_the_features_disk()
+    _fill_the_disk(FeatureBuffer, "merge", 64)
 
 
 def network() -> fidtool.Network:

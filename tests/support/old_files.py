@@ -18,7 +18,6 @@ import torch
 import fidtool
 from support.exact_sets import NETWORK, make_exact_pictures, mixed, pixels
 from support.goldens import FOLDER
-from support.light_training import Model, Trainer
 
 FILES = FOLDER / "files"
 REAL, FAKE = 21, 18
@@ -102,12 +101,3 @@ def trained_metric(network: str = NETWORK) -> Any:
     metric.update(fake[:5], real=False)
     metric.update(fake[5:], real=False)
     return metric
-
-
-def trained_callback(reference: Path) -> Any:
-    """Return FIDCallback after the fourth epoch of a training, with a statistics file as reference."""
-    from fidtool.training import FIDCallback
-
-    callback = FIDCallback("generate", reference, num_samples=REAL, feature=NETWORK)
-    callback.on_train_epoch_end(Trainer(current_epoch=3), Model())
-    return callback

@@ -17,16 +17,13 @@ import sys
 def main() -> None:
     """Send the order and wait for the end of the fork."""
     place, program, *arguments = sys.argv[1:]
-    order = {
-        "program": program,
-        "arguments": arguments,
-        "environment": dict(os.environ),
-        "folder": os.getcwd(),
-    }
+    environment, folder = dict(os.environ), os.getcwd()
+    order = {"program": program, "arguments": arguments, "environment": environment, "folder": folder}
     server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     server.connect(place)
     socket.send_fds(server, [json.dumps(order).encode()], [0, 1, 2])
     forward_signals(server)
+    server.recv(16)  # the fork's pid
     answer = server.recv(16)
     if not answer:
         sys.exit("the rank server has gone")

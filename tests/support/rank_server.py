@@ -2,12 +2,11 @@
 
 rank_server.py SOCKET MODULES… also imports these modules if they are installed.
 
-From stdin it reads one JSON object per line, {"program": "fidtool", "arguments": […], "environment": {…}, "folder": …,
-"output": …}, and answers with the child's pid; the child's stdout and stderr go to OUTPUT.out and OUTPUT.err. The
-program may also be "torchrun", or "script", whose first argument is a file. {"wait": pid, "seconds": s} is answered
-with the child's exit status (negative for a signal), or null if it still runs. An empty line ends the server.
-
-At SOCKET it does the work of processes that other programs start: see rank_client.py.
+A connection to SOCKET is one child. Its first message is the order, {"program": "fidtool", "arguments": […],
+"environment": {…}, "folder": …}, with three descriptors: stdin, stdout and stderr. The program may also be "torchrun",
+or "script", whose first argument is a file. The server answers with the child's pid and, when it has exited, with its
+exit status (negative for a signal). Other messages are signals for the child, which is killed when the connection is
+closed. The order null ends the server.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -107,7 +105,7 @@ def become(order: dict[str, Any], descriptors: Sequence[int]) -> None:
         torch.set_num_threads(int(threads))
     for module in filter(None, map(sys.modules.get, ASKED_FOR_RANK)):
         module.rank_zero_only.rank = int(os.environ.get("RANK", 0))
-    if sessions := os.environ.get("FIDTOOL_TEST_SESSIONS"):  # the process that started this one may be a stand-in
+    if sessions := os.environ.get("FIDTOOL_TEST_SESSIONS"):
         with open(sessions, "a") as file:
             file.write(f"{os.getpid()}\n")
     if "FIDTOOL_TEST_APART" in os.environ:
@@ -145,14 +143,18 @@ def status_of(pid: int) -> int | None:
 
 @dataclasses.dataclass
 class Client:
-    """A process whose work a child of the server does."""
+    """A connection, and the child that it has ordered."""
 
     connection: socket.socket
     child: int = 0  # its pid; 0 before the order has arrived
-    gone: bool = False  # whether the process has exited before the child
+    gone: bool = False  # whether the connection has been closed before the child has exited
 
     def fileno(self) -> int:
         return self.connection.fileno()
+
+    def tell(self, number: int) -> None:
+        with contextlib.suppress(OSError):
+            self.connection.send(str(number).encode())
 
     def signal(self, number: int) -> None:
         """Send a signal to the child and its children, as torchrun does."""
@@ -162,79 +164,49 @@ class Client:
             os.kill(self.child, number)
 
     def leave(self) -> bool:
-        """Report the child's status to the process if the child has exited; return whether nothing is left to do."""
+        """Report the child's status if it has exited; return whether nothing is left to do."""
         status = status_of(self.child) if self.child else None
         if status is None and not (self.gone and not self.child):
             return False
-        with contextlib.suppress(OSError):
-            self.connection.send(str(status).encode())
+        self.tell(status or 0)
         self.connection.close()
         return True
 
 
 class Server:
-    """Serves stdin and a socket in one thread: a fork would not have the other threads.
-
-    Attributes:
-        clients: processes that wait for a child.
-        question: the child that the reader of stdin waits for, and the deadline.
-    """
+    """Serves all connections in one thread: a fork would not have the other threads."""
 
     def __init__(self, place: str) -> None:
         self.listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # preserves message boundaries
-        self.listening.bind(place)
+        self.listening.bind(f"{place}.new")
         self.listening.listen()
+        os.rename(f"{place}.new", place)  # only now can clients find it
         self.clients: list[Client] = []
-        self.question: tuple[int, float] | None = None
+        self.ended = False
 
     def serve(self) -> None:
-        """Serve until an empty line or the end of stdin, then end the clients' children."""
-        while True:
-            sources = [sys.stdin, self.listening, *(client for client in self.clients if not client.gone)]
-            waiting = self.clients or self.question
-            for source in select.select(sources, [], [], POLL_SECONDS if waiting else None)[0]:
+        while not self.ended:
+            sources = [self.listening, *(client for client in self.clients if not client.gone)]
+            for source in select.select(sources, [], [], POLL_SECONDS if self.clients else None)[0]:
                 if isinstance(source, Client):
                     self.hear(source)
-                elif source is self.listening:
-                    self.clients.append(Client(self.listening.accept()[0]))
-                elif (line := sys.stdin.readline()).strip():
-                    self.obey(json.loads(line))
                 else:
-                    return self.close()
-            self.answer()
+                    self.clients.append(Client(self.listening.accept()[0]))
             self.clients = [client for client in self.clients if not client.leave()]
-
-    def close(self) -> None:
-        """End the children of launchers that a test had to kill."""
         for client in self.clients:
             if client.child:
                 client.signal(signal.SIGKILL)
-
-    def obey(self, order: dict[str, Any]) -> None:
-        if "wait" in order:
-            self.question = order["wait"], time.monotonic() + order["seconds"]
-            return
-        writing = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        outputs = [os.open(f"{order['output']}.{name}", writing) for name in ("out", "err")]
-        print(self.start(order, [os.open(os.devnull, os.O_RDONLY), *outputs]), flush=True)
-
-    def answer(self) -> None:
-        """Report the status of the awaited child, or null after the deadline."""
-        if self.question is None:
-            return
-        pid, deadline = self.question
-        status = status_of(pid)
-        if status is not None or time.monotonic() > deadline:
-            self.question = None
-            print(json.dumps(status), flush=True)
 
     def hear(self, client: Client) -> None:
         """Handle a message of a client: its order, a signal for its child, or its end."""
         message, descriptors, _, _ = socket.recv_fds(client.connection, LONGEST_ORDER, 3)
         if message and client.child:
             client.signal(message[0])
+        elif message and (order := json.loads(message)):
+            client.child = self.start(order, descriptors)
+            client.tell(client.child)
         elif message:
-            client.child = self.start(json.loads(message), descriptors)
+            self.ended = True
         else:
             client.gone = True
             if client.child:

@@ -6,13 +6,12 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
-import time
 from collections.abc import Collection, Sequence
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from support.command_line import Outcome
 from support.processes import PATIENCE, as_from_a_terminal, free_port, wait_until
@@ -21,37 +20,24 @@ SERVER = Path(__file__).parent / "rank_server.py"
 CLIENT = Path(__file__).parent / "rank_client.py"
 
 
-def left_of(mark: str, sessions: Collection[int] = ()) -> list[int]:
-    """Return the living processes of a run on this machine.
-
-    Args:
-        mark: value of FIDTOOL_TEST_MARK in their environment.
-        sessions: session ids of forked ranks, for which /proc shows the environment of the server.
-    """
+def _living() -> list[tuple[int, int, int]]:
+    """Return the process, parent and session ids of the living processes on this machine."""
     found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdecimal():
-            continue
-        try:
-            environment = (entry / "environ").read_bytes().split(b"\0")
-            state, _, _, session = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[:4]
-        except OSError:
-            continue
-        of_the_run = f"FIDTOOL_TEST_MARK={mark}".encode() in environment or int(session) in sessions
-        if of_the_run and state not in "ZX":
-            found.append(int(entry.name))
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, parent, _, session = file.read_text(errors="replace").rpartition(")")[2].split()[:4]
+            found += [(int(file.parent.name), int(parent), int(session))] if state not in "ZX" else []
     return found
+
+
+def left_of(sessions: Collection[int]) -> list[int]:
+    """Return the living processes of these sessions."""
+    return [pid for pid, _, session in _living() if session in sessions]
 
 
 def children_of(pid: int) -> list[int]:
     """Return the living children of a process."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if entry.name.isdecimal():
-                state, parent = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
-                found += [int(entry.name)] if int(parent) == pid and state not in "ZX" else []
-    return found
+    return [child for child, parent, _ in _living() if parent == pid]
 
 
 def exported(ranks: int) -> list[dict[str, str]]:
@@ -80,10 +66,11 @@ def own_interpreters(
 
 @dataclass
 class Rank:
-    """A started process. It leads a session, so its pid is the session id."""
+    """A started process. It leads a session, so its pid is the session id. It does not survive this object."""
 
     pid: int
     output: Path
+    server: socket.socket
     status: int | None = None
 
     @property
@@ -97,76 +84,81 @@ class Rank:
     def send(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
 
+    def wait(self, seconds: float = PATIENCE) -> int | None:
+        """Wait for the process, and return its exit status; None if it still runs after ``seconds``."""
+        if self.status is None:
+            self.server.settimeout(seconds)
+            with contextlib.suppress(TimeoutError, BlockingIOError):
+                self.status = int(self.server.recv(16))
+        return self.status
 
-@dataclass(slots=True)
+    def outcome(self) -> Outcome:
+        """Wait for the process, which must exit, and return its outcome."""
+        status = self.wait()
+        if status is None:
+            self.kill()
+            raise AssertionError(f"it hangs:\n{self.stdout}\n{self.stderr}")
+        return Outcome(status, self.stdout, self.stderr)
+
+    def kill(self) -> None:
+        """Kill the process and its process group. Forks of torchrun's ranks end with it."""
+        if self.wait(0.0) is None:
+            os.killpg(self.pid, signal.SIGKILL)
+            self.wait()
+
+
+def outcomes(ranks: Sequence[Rank]) -> list[Outcome]:
+    return [rank.outcome() for rank in ranks]
+
+
 class RankServer:
     """Forks processes from one that has already imported torch, which saves seconds per process.
 
-    Attributes:
-        environment: environment of the ranks.
+    Args:
+        environment: environment of the server.
         folder: folder for the socket and the output of the processes.
         preload: modules to import in addition to torch; missing ones are skipped.
     """
 
-    environment: dict[str, str]
-    folder: InitVar[Path]
-    preload: tuple[str, ...] = ()
-    _outputs: Path = field(init=False)
-    _server: subprocess.Popen[str] = field(init=False)
-    _runs: int = 0
-
-    def __post_init__(self, folder: Path) -> None:
-        self._outputs = folder
+    def __init__(self, environment: dict[str, str], folder: Path, preload: Sequence[str] = ()) -> None:
+        self.environment, self._folder, self._runs = environment, folder, 0
+        self._socket = folder / "socket"
         self._server = subprocess.Popen(
-            [sys.executable, str(SERVER), str(self._outputs / "socket"), *self.preload],
-            env=self.environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            preexec_fn=as_from_a_terminal,
+            [sys.executable, str(SERVER), str(self._socket), *preload], env=environment, preexec_fn=as_from_a_terminal
         )
 
-    def _ask(self, order: dict[str, Any]) -> Any:
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
-        self._server.stdin.write(json.dumps(order) + "\n")
-        self._server.stdin.flush()
-        return json.loads(self._server.stdout.readline())
+    def _ready(self) -> bool:
+        assert self._server.poll() is None, "the server has failed"
+        return self._socket.exists()
 
-    def start(self, arguments: Sequence[object], ranks: int, folder: Path, **variables: str) -> list[Rank]:
-        """Start ``ranks`` processes of ``fidtool ARGUMENTS`` in ``folder``; a single one without rank variables."""
-        return self.start_each([arguments] * ranks, folder, **variables)
-
-    def start_each(self, arguments: Sequence[Sequence[object]], folder: Path, **variables: str) -> list[Rank]:
-        """Start one process per list of arguments."""
-        alone = len(arguments) == 1
-        return [
-            self.launch("fidtool", own, {**self.environment, **({} if alone else place), **variables}, folder)
-            for own, place in zip(arguments, exported(len(arguments)), strict=True)
-        ]
+    def _connect(self) -> socket.socket:
+        wait_until(self._ready, "the server is still importing torch")
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connection.connect(str(self._socket))
+        return connection
 
     def launch(self, program: str, arguments: Sequence[object], environment: dict[str, str], folder: Path) -> Rank:
         """Start ``fidtool``, ``torchrun`` or ``script FILE`` with exactly this environment."""
         self._runs += 1
-        output = self._outputs / f"run{self._runs}"
-        order = {
-            "program": program,
-            "arguments": list(map(str, arguments)),
-            "environment": environment,
-            "folder": str(folder),
-            "output": str(output),
-        }
-        return Rank(self._ask(order), output)
+        output, connection = self._folder / f"run{self._runs}", self._connect()
+        order = {"program": program, "arguments": list(map(str, arguments))}
+        order |= {"environment": environment, "folder": str(folder)}
+        with open(os.devnull) as nothing, open(f"{output}.out", "w") as out, open(f"{output}.err", "w") as errors:
+            streams = [stream.fileno() for stream in (nothing, out, errors)]
+            socket.send_fds(connection, [json.dumps(order).encode()], streams)
+        return Rank(int(connection.recv(16)), output, connection)
+
+    def ranks(
+        self, program: str, arguments: Sequence[Sequence[object]], environment: dict[str, str], folder: Path
+    ) -> list[Rank]:
+        """Start one process per list of arguments without a launcher; a single one without rank variables."""
+        places = exported(len(arguments)) if len(arguments) > 1 else [{}]
+        return [
+            self.launch(program, own, {**place, **environment}, folder)
+            for own, place in zip(arguments, places, strict=True)
+        ]
 
     def torchrun(
-        self, ranks: int, command: Sequence[object], environment: dict[str, str], folder: Path, *options: str
-    ) -> Rank:
-        """Start torchrun, which starts ``ranks`` new interpreters."""
-        # The interval at which torchrun checks its ranks; the default would delay the end of each run.
-        launcher = [f"--nproc-per-node={ranks}", f"--master-port={free_port()}", "--monitor-interval=0.02", *options]
-        return self.launch("torchrun", [*launcher, *command], environment, folder)
-
-    def quick_torchrun(
         self,
         ranks: int,
         program: str,
@@ -176,34 +168,17 @@ class RankServer:
         *options: str,
     ) -> Rank:
         """Start torchrun with ``fidtool ARGUMENTS`` or ``script FILE ARGUMENTS``; the ranks are forks."""
+        # The interval at which torchrun checks its ranks; the default would delay the end of each run.
+        launcher = [f"--nproc-per-node={ranks}", f"--master-port={free_port()}", "--monitor-interval=0.02", *options]
         command = ["--no-python", *self.stand_in(program, arguments)]
-        return self.torchrun(ranks, command, environment, folder, *options)
+        return self.launch("torchrun", [*launcher, *command], environment, folder)
 
     def stand_in(self, program: str, arguments: Sequence[object]) -> list[str]:
         """Return the command of a process whose work a fork does."""
-        socket = self._outputs / "socket"
-        wait_until(socket.exists, "the server is still importing torch")
-        return [sys.executable, "-I", "-S", str(CLIENT), str(socket), program, *map(str, arguments)]
-
-    def wait(self, ranks: Sequence[Rank], seconds: float) -> list[int | None]:
-        """Wait for all ranks, and return their exit statuses; None for ranks that still run after ``seconds``."""
-        deadline = time.monotonic() + seconds
-        for rank in ranks:
-            if rank.status is None:
-                rank.status = self._ask({"wait": rank.pid, "seconds": max(0.0, deadline - time.monotonic())})
-        return [rank.status for rank in ranks]
+        wait_until(self._ready, "the server is still importing torch")
+        return [sys.executable, "-I", "-S", str(CLIENT), str(self._socket), program, *map(str, arguments)]
 
     def close(self) -> None:
-        assert self._server.stdin is not None
-        self._server.stdin.write("\n")  # closing the pipe may not be enough: forks have inherited it
-        self._server.stdin.close()
+        """End the server and all processes."""
+        self._connect().send(b"null")
         self._server.wait(PATIENCE)
-
-
-def finish(server: RankServer, started: Rank) -> Outcome:
-    """Wait for a process, which must exit, and return its outcome."""
-    (status,) = server.wait([started], PATIENCE)
-    if status is None:
-        os.killpg(started.pid, signal.SIGKILL)
-        raise AssertionError(f"it hangs: {started.stderr}")
-    return Outcome(status, started.stdout, started.stderr)

@@ -23,16 +23,6 @@ def network() -> fidtool.Network:
     return fidtool.Network(_Tiny(16), input_size=32)
 
 
-def broken() -> fidtool.Network:
-    """Return a network whose features are NaN unless the image is black, as in the check of the shape."""
-
-    class Broken(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x.mean((2, 3)) / 0.0 - x.mean((2, 3)) / 0.0
-
-    return fidtool.Network(Broken(), input_size=8)
-
-
 def large() -> fidtool.Network:
     """Return a network with features of about 100, beyond the range of feature_step 18."""
 

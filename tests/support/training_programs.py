@@ -7,19 +7,18 @@ from pathlib import Path
 
 from support.command_line import Outcome
 from support.places import EXAMPLES, PROGRAMS
-from support.ranks import RankServer, finish
+from support.ranks import RankServer
 
 
 @dataclass
 class Programs:
-    """Runs programs in one environment and folder."""
+    """Starts programs in one environment and folder."""
 
     server: RankServer
     environment: dict[str, str]
     folder: Path
 
     def run(self, ranks: int, name: str, *arguments: object) -> Outcome:
-        """Run ``torchrun --nproc-per-node=RANKS NAME ARGUMENTS``. The ranks are forks of `server`."""
+        """Run ``torchrun --nproc-per-node=RANKS NAME ARGUMENTS``."""
         file = PROGRAMS / name if (PROGRAMS / name).exists() else EXAMPLES / name
-        started = self.server.quick_torchrun(ranks, "script", [file, *arguments], self.environment, self.folder)
-        return finish(self.server, started)
+        return self.server.torchrun(ranks, "script", [file, *arguments], self.environment, self.folder).outcome()

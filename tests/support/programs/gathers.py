@@ -15,9 +15,9 @@ VAIN = 3.0
 """Seconds that ranks wait for absent ranks."""
 
 
-def joined_batch(*trailing: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
+def joined_batch() -> tuple[torch.Tensor, list[torch.Tensor]]:
     """Return ten rows, and each rank's share of them."""
-    rows = torch.randn(sum(SIZES), *trailing, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    rows = torch.randn(sum(SIZES), 2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     return rows, list(rows.split(SIZES))
 
 
@@ -28,43 +28,26 @@ def loss_of(joined: torch.Tensor) -> torch.Tensor:
 
 
 def check_modes(rank: int) -> None:
-    """Check the sizes 3, 5, 0 and 2; also with more trailing dimensions and a rank whose tensor needs no gradient."""
-    for trailing in ((4,), (2, 3)):
-        whole, shares = joined_batch(*trailing)
+    """Check the sizes 3, 5, 0 and 2, with tensors that are not contiguous, and with a rank that needs no gradient."""
+    for idle in (None, 0):
+        whole, shares = joined_batch()
         reference = whole.clone().requires_grad_()
         loss_of(reference).backward()
         assert reference.grad is not None
         for grad, factor in (("sum", WEIGHTS.sum()), ("mean", WEIGHTS.mean()), ("local", WEIGHTS[rank])):
-            for idle in (None, 0, 2):
-                own = shares[rank].clone().requires_grad_(rank != idle)
-                joined = gather_with_grad(own, grad=grad)
-                assert torch.equal(joined, whole)
-                (WEIGHTS[rank] * loss_of(joined)).backward()
-                if rank != idle:
-                    wanted = factor * reference.grad.split(SIZES)[rank]
-                    assert own.grad is not None
-                    torch.testing.assert_close(own.grad, wanted, rtol=1e-6, atol=0)
-
-
-def check_memory_layouts(rank: int) -> None:
-    """Check tensors and gradients that are not contiguous."""
-    whole, shares = joined_batch(4)
-    own = shares[rank].t().contiguous().t().requires_grad_()
-    joined = gather_with_grad(own)
-    assert torch.equal(joined, whole)
-    joined.sum().backward()  # an expanded gradient: all elements share one location in memory
-    assert own.grad is not None
-    assert torch.equal(own.grad, torch.full_like(own, 4.0))
-    own.grad = None
-    joined = gather_with_grad(own)
-    factors = torch.arange(40, dtype=torch.float64).view(4, 10)
-    joined.backward(factors.t())
-    torch.testing.assert_close(own.grad, 4 * factors.t().split(SIZES)[rank], rtol=1e-6, atol=0)
+            own = shares[rank].transpose(1, 2).contiguous().transpose(1, 2).requires_grad_(rank != idle)
+            joined = gather_with_grad(own, grad=grad)
+            assert torch.equal(joined, whole)
+            (WEIGHTS[rank] * loss_of(joined)).backward()
+            if rank != idle:
+                wanted = factor * reference.grad.split(SIZES)[rank]
+                assert own.grad is not None
+                torch.testing.assert_close(own.grad, wanted, rtol=1e-6, atol=0)
 
 
 def check_dtypes(rank: int) -> None:
     """Check that every dtype is transferred unchanged."""
-    for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.int64, torch.uint8, torch.bool, torch.complex64):
+    for dtype in (torch.bfloat16, torch.int64, torch.bool, torch.complex64):
         own = torch.full((rank, 3), rank).to(dtype)
         joined = gather_with_grad(own)
         assert joined.dtype == dtype
@@ -85,10 +68,6 @@ def check_adapter(rank: int) -> None:
     parts = dist_sync_fn(mine)
     assert [tuple(part.shape) for part in parts] == [(0, 3), (0, 3), (2, 3), (3, 3)]
     assert {part.dtype for part in parts} == {torch.float64}
-    scalar = torch.tensor(float(rank), requires_grad=True)
-    torch.stack(dist_sync_fn(scalar)).square().sum().backward()
-    assert scalar.grad is not None
-    assert float(scalar.grad) == 4 * 2 * rank
 
 
 def check_refusals(rank: int) -> None:
@@ -105,10 +84,6 @@ def check_refusals(rank: int) -> None:
     with torch.set_grad_enabled(rank != 3):
         need = torch.zeros(1, requires_grad=True)
         refused(error, lambda: gather_with_grad(need), "rank 3", "no_grad")
-    refused(error, lambda: gather_with_grad(torch.zeros(1), grad="average"), "average")
-    twice = torch.ones(1, requires_grad=True)
-    (first,) = torch.autograd.grad(gather_with_grad(twice).pow(3).sum(), twice, create_graph=True)
-    refused(RuntimeError, first.sum().backward, "once_differentiable")
 
 
 def check_recovery(own: torch.Tensor) -> None:
@@ -125,26 +100,19 @@ def check_absence(rank: int) -> None:
     own = torch.tensor([float(rank)], requires_grad=True)
     dist.barrier()
     if rank != 1:
-        message = refused(AbsentRanksError, lambda: gather_with_grad(own, timeout=VAIN), "rank 1 of 4")
-        assert "gather_with_grad() timed out after 3 s" in message
-    dist.barrier()
+        refused(AbsentRanksError, lambda: gather_with_grad(own, timeout=VAIN))
+    dist.barrier()  # so late that the others have given up
     check_recovery(own)
 
     dist.barrier()
     joined = gather_with_grad(own, timeout=VAIN)
     dist.barrier()
     if rank in (0, 3):  # the others never call backward
-        refused(AbsentRanksError, joined.sum().backward, "backward", "ranks 1, 2 of 4", "grad='local'")
+        refused(AbsentRanksError, joined.sum().backward)
     dist.barrier()
     joined = gather_with_grad(own)
     call = joined.sum().backward if rank == 2 else lambda: gather_with_grad(own)
     refused(fidtool.RunError, call, "different calls", "rank 2 in the backward of", "ranks 0, 1, 3 in gather")
-    check_recovery(own)
-    # The first rank to wait gives up and makes its next call, which the late rank must not join.
-    dist.barrier()
-    if rank != 1:
-        refused(AbsentRanksError, lambda: gather_with_grad(own, timeout=VAIN), "rank 1")
-    dist.barrier()  # so late that the others have given up
     check_recovery(own)
 
 
@@ -180,7 +148,6 @@ def main() -> None:
     for check in (
         check_uneven_groups,
         check_modes,
-        check_memory_layouts,
         check_dtypes,
         check_adapter,
         check_refusals,

@@ -1,4 +1,4 @@
-"""Lightning with FIDCallback: one FID at any number of ranks, schedules, checkpoints, a rank that fails.
+"""Lightning with FIDCallback: one FID at any number of ranks, checkpoints, a rank that fails.
 
 ``lightning_training.py CASE FOLDER``: see `main`; every rank prints what its callbacks decided.
 """
@@ -13,7 +13,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from common import network, pictures, say, statistics_of
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint
 
 from fidtool.training import FIDCallback
 
@@ -58,45 +58,36 @@ class Model(pl.LightningModule):
 
 
 def main(case: str, folder: str) -> None:
-    """``values``: with and without a validation; ``every-two``; ``resume``; ``stop``; ``fail``; ``without`` FID."""
-    pl.seed_everything(1, verbose=False)
-    every = 2 if case == "every-two" else 1
-    epochs = {"resume": 2, "stop": 9}.get(case, 4)
-    for validation in (True, False) if case == "values" else (True,):
-        say(described(run(folder, case, every, epochs, validation, None)))
-    if case == "resume":
-        say(described(run(folder, case, every, 4, True, str(Path(folder) / "last.ckpt"))))
+    """``values``: with and without a validation; ``resume``; ``fail``; ``without`` FID."""
+    runs: dict[str, list[dict[str, Any]]] = {
+        "values": [{"validation": True}, {"validation": False}],
+        "resume": [{"epochs": 2}, {"resume": str(Path(folder) / "last.ckpt")}, {}],
+        "fail": [{}],
+        "without": [{}, {"without": True}],
+    }
+    for settings in runs[case]:
+        pl.seed_everything(1, verbose=False)
+        say(described(run(folder, fail=case == "fail", **settings)))
 
 
-def run(folder: str, case: str, every: int, epochs: int, validation: bool, resume: str | None) -> pl.Trainer:
-    fid = FIDCallback(
-        "generate",
-        statistics_of(pictures(40, 1)),
-        num_samples=50,
-        batch_size=8,
-        feature=network(),
-        every_n_epochs=every,
-        sync_timeout=900,
-    )
+def run(
+    folder: str,
+    fail: bool,
+    epochs: int = 4,
+    validation: bool = True,
+    resume: str | None = None,
+    without: bool = False,
+) -> pl.Trainer:
+    reference = statistics_of(pictures(40, 1))
+    fid = FIDCallback("generate", reference, num_samples=50, batch_size=8, feature=network(), sync_timeout=900)
     best = ModelCheckpoint(
-        folder,
-        "{epoch}-{fid:.6f}",
-        monitor="fid",
-        every_n_epochs=every,
-        save_top_k=1,
-        save_last=True,
-        enable_version_counter=False,
+        folder, "{epoch}-{fid:.6f}", monitor="fid", save_top_k=1, save_last=True, enable_version_counter=False
     )
-    callbacks: list[Any] = [fid, best]
-    if case == "without":
-        callbacks = [ModelCheckpoint(folder)]
-    if case == "stop":
-        callbacks.insert(0, EarlyStopping("fid", patience=1))
+    callbacks: list[Any] = [ModelCheckpoint(folder)] if without else [fid, best]
     strategy = "ddp" if SIZE > 1 else "auto"
     trainer = pl.Trainer(max_epochs=epochs, devices=SIZE, strategy=strategy, callbacks=callbacks, **QUIET)
     data = torch.utils.data.DataLoader(torch.ones(8, 4), batch_size=2)
-    model = Model(fail=case == "fail")
-    trainer.fit(model, data, data if validation else None, ckpt_path=resume)
+    trainer.fit(Model(fail), data, data if validation else None, ckpt_path=resume)
     return trainer
 
 

@@ -34,10 +34,7 @@ def value(metric: Any) -> str:
 def deal(metric: Any, way: str) -> None:
     """Give each rank its real and generated images, in one of several ways."""
     for images, real in ((REAL, True), (FAKE, False)):
-        if way == "alternating, one by one":
-            for image in images[RANK::SIZE]:
-                metric.update(image[None], real=real)
-        elif way == "last rank has nearly all":
+        if way == "last rank has nearly all":
             mine = images[:-1] if RANK == SIZE - 1 else images[-1:] if RANK == 0 else []
             mine = images if SIZE == 1 else mine
             update_in_batches(metric, mine, real, 7)
@@ -55,14 +52,12 @@ def update_in_batches(metric: Any, images: list[torch.Tensor], real: bool, size:
 
 
 def dealing() -> None:
-    """Check equal bits for each distribution; a second epoch after reset; reset without discarding the real images."""
-    for way in ("alternating, one by one", "last rank has nearly all", "shuffled"):
-        metric = FrechetInceptionDistance(network())
+    """Check equal bits for each distribution, also after reset, and if reset does not discard the real images."""
+    metric = FrechetInceptionDistance(network())
+    for way in ("last rank has nearly all", "shuffled"):
         deal(metric, way)
         say(f"{RANK} {way}: {value(metric)}")
         metric.reset()
-        deal(metric, "shuffled")
-        say(f"{RANK} second epoch: {value(metric)}")
     kept = FrechetInceptionDistance(network(), reset_real_features=False)
     deal(kept, "shuffled")
     kept.reset()
@@ -71,9 +66,7 @@ def dealing() -> None:
     with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
         odd = FrechetInceptionDistance(network())
         deal(odd, "shuffled")
-    with torch.inference_mode():
         say(f"{RANK} inference mode: {value(odd)}")
-    say(f"{RANK} again: {value(odd)}")
 
 
 def inception() -> None:
@@ -130,13 +123,6 @@ def disagreement() -> None:
         "the metric of rank 0 and the metric of rank 1",
         "normalization",
     )
-    protocol = "tensorflow" if RANK == 1 else None
-    refused(
-        fidtool.InputError,
-        filled(network(), protocol=protocol).compute,
-        "the metric of rank 0 and the metric of rank 1",
-        "resize",
-    )
     fixed = statistics_of(pictures(30, 1)) if RANK == 1 else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -155,25 +141,12 @@ def disagreement() -> None:
     assert float(absent.compute()) > 0, "the call after a refusal succeeds"
     for metric in [filled(network()), filled(network())][:: 1 if RANK else -1]:
         refused(fidtool.RunError, metric.compute, "different calls", "every rank must make the same calls")
-    more = [filled(network()) for _ in range(RANK)]
-    refused(fidtool.RunError, filled(network()).compute, "different calls")
-    assert float(filled(network(), name="by name").compute()) > 0, f"although rank {RANK} has made {len(more)} more"
     bad = filled(network(), name="bad")
     if RANK == 1:
         bad._sums._features._extractor._runner.module.convolution.weight.data.fill_(float("nan"))  # type: ignore[union-attr]
     expected = "NaN" if RANK == 1 else "rank 1 failed"
-    for _ in range(2):
-        refused(fidtool.RunError, bad.compute, expected)
-    full = filled(network(), name="full")
-    if RANK == 1:
-        full._sums.flush = no_memory  # type: ignore[method-assign]
-    failed = "MemoryError: no memory left" if RANK != 1 else "no memory left"
-    refused(fidtool.RunError if RANK != 1 else MemoryError, full.compute, failed)
+    refused(fidtool.RunError, bad.compute, expected)
     say(f"{RANK} disagreement: refused")
-
-
-def no_memory() -> None:
-    raise MemoryError("no memory left")
 
 
 def more_on_one() -> None:
@@ -183,15 +156,9 @@ def more_on_one() -> None:
         filled(network(), sync_on_compute=False)
     metric = filled(network())
     say(f"{RANK} more on one: {value(metric)}")
-    with torch.device("meta"):  # the program's default device must not matter
-        assert metric.compute() is not None
     with metric.sync_context():
         text = "would discard the effect of merge_state()"
         refused(fidtool.InputError, lambda: metric.merge_state(filled(network(), name="other")), text)
-    changed = [filled(network(), sync_on_compute=False) for _ in range(2)]
-    for each in changed:
-        each.sync_on_compute = True
-    refused(fidtool.RunError, changed[RANK == 1].compute, "different calls")
 
 
 def alone() -> None:
@@ -205,8 +172,6 @@ def alone() -> None:
         say(f"{RANK} alone: {value(metric)}")
     half = dist.new_group([0, 1])
     dist.new_group([2])
-    outside = filled(network(), process_group=half)
-    assert outside.state_dict() or RANK == 2, "a rank outside the group can save its model as well"
     if RANK < 2:
         say(f"{RANK} half: {value(filled(network(), process_group=half, name='half'))}")
 

@@ -28,18 +28,12 @@ _DOWNLOAD_SECONDS = 1800.0
 """Deadline of a download in seconds, to which the time of a large file at `_SLOWEST` is added."""
 _SLOWEST = 1 << 18
 """Bytes per second that a large file must reach on average."""
-_PROGRESS_BYTES = 1 << 20
-"""Bytes after which the attempts are counted from one again, so that a long download can break often."""
 _FIRST_BYTES = 1 << 16
 """Bytes of the first request, which finds out the size of the file and whether the server returns parts of it."""
 
 
 class DownloadError(Exception):
     """A download failed. The message is the reason, and how much had arrived."""
-
-
-class StartAgainError(Exception):
-    """A file must be read again from its beginning: it changed, or the server cannot return the missing part."""
 
 
 def back_off(attempt: int) -> None:
@@ -52,25 +46,14 @@ def megabytes(number: int) -> str:
     return f"{number / 1e6:.1f} MB"
 
 
-def downloaded(url: str, use: Callable[[RemoteFile], T]) -> T:
-    """Return ``use(file)`` for the file at ``url``. ``use`` is called again if it must start from the beginning."""
-    for attempt in range(1, MAX_TRIES + 1):
-        try:
-            with RemoteFile(url) as file:
-                return use(file)
-        except StartAgainError as error:
-            if attempt == MAX_TRIES:
-                raise DownloadError(f"{error}, in {attempt} attempts") from None
-    raise AssertionError
-
-
 def fetched(url: str) -> bytes:
     """Return the file at ``url``.
 
     Raises:
         DownloadError: if the download fails.
     """
-    return downloaded(url, lambda file: file.readall())
+    with RemoteFile(url) as file:
+        return file.readall()
 
 
 class RemoteFile(io.RawIOBase):
@@ -88,7 +71,6 @@ class RemoteFile(io.RawIOBase):
 
     Raises:
         DownloadError: if there is no such file, or the server cannot be reached; also on reading.
-        StartAgainError: on reading, if the file must be read again from its beginning.
     """
 
     def __init__(self, url: str) -> None:
@@ -100,12 +82,10 @@ class RemoteFile(io.RawIOBase):
         self._response: Any = None
         self._position = self._reached = 0  # of this file, and of the open response
         self._end: int | None = None  # of the open response; None if the server does not state it
-        self._version = ""
         self._answered = False
-        self._failures = self._received = self._at_failure = 0
+        self._failures = self._received = 0
         self._deadline = time.monotonic() + _DOWNLOAD_SECONDS
-        while self._response is None:
-            self._attempt(self._open)
+        self._repeated(self._open)
 
     def readable(self) -> bool:
         """Return True."""
@@ -129,12 +109,9 @@ class RemoteFile(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """Read at least one byte into ``buffer``, unless the file ends here; return the number of bytes."""
-        while self.size is None or self._position < self.size:
-            data = self._attempt(lambda: self._some(len(buffer)))
-            if data:
-                buffer[: len(data)] = data
-                return len(data)
-        return 0
+        data = self._repeated(lambda: self._some(len(buffer)))
+        buffer[: len(data)] = data
+        return len(data)
 
     def close(self) -> None:
         """Close the connection."""
@@ -142,42 +119,42 @@ class RemoteFile(io.RawIOBase):
         super().close()
 
     def _some(self, most: int) -> bytes:
-        """Return up to ``most`` bytes of what has arrived; empty at the end of a response."""
-        if self._response is None or self._reached != self._position:
-            self._open()
-        data: bytes = self._response.read1(most)
-        self._position += len(data)
-        self._reached = self._position
-        self._received += len(data)
-        if data:
-            return data
-        self._hang_up()
-        if self._end is None:  # no length was promised
-            self.size = self._position
-        elif self._position < self._end:
-            raise OSError("the connection was closed")
-        return data
-
-    def _attempt(self, work: Callable[[], T]) -> T | None:
-        """Return the result of ``work``; None if it failed and may be repeated."""
-        if time.monotonic() > self._deadline:
-            raise DownloadError(f"it is incomplete after the deadline{self._arrived()}")
-        try:
-            return work()
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            self._hang_up()
-            status = error.code if isinstance(error, urllib.error.HTTPError) else 500 if self._answered else 0
-            if isinstance(error, ValueError) or (status < 500 and status not in RETRIED_STATUSES):
-                raise DownloadError(f"{_reason(error)}{self._arrived()}") from None
-            if self._received - self._at_failure >= _PROGRESS_BYTES:
+        """Return up to ``most`` bytes of what has arrived; empty at the end of the file."""
+        while self.size is None or self._position < self.size:
+            if self._response is None or self._reached != self._position:
+                self._open()
+            data: bytes = self._response.read1(most)
+            if data:
+                self._position += len(data)
+                self._reached = self._position
+                self._received += len(data)
                 self._failures = 0
-            self._failures, self._at_failure = self._failures + 1, self._received
-            if self._failures == MAX_TRIES:
-                raise DownloadError(f"{_reason(error)}{self._arrived()}, in {MAX_TRIES} attempts") from None
-            if self._position and not self.ranges:
-                raise StartAgainError(f"{_reason(error)}{self._arrived()}") from None
+                return data
+            self._hang_up()
+            if self._end is None:  # no length was promised
+                self.size = self._position
+            elif self._position < self._end:
+                raise OSError("the connection was closed")
+        return b""
+
+    def _repeated(self, work: Callable[[], T]) -> T:
+        """Return the result of ``work``, which is repeated if it fails for a reason that may be temporary."""
+        while time.monotonic() <= self._deadline:
+            try:
+                return work()
+            except (OSError, ValueError, http.client.HTTPException) as error:
+                self._hang_up()
+                self._failures += 1
+                status = error.code if isinstance(error, urllib.error.HTTPError) else 500 if self._answered else 0
+                if isinstance(error, ValueError) or (status < 500 and status not in RETRIED_STATUSES):
+                    raise DownloadError(f"{_reason(error)}{self._arrived()}") from None
+                if self._position and not self.ranges:
+                    problem = f"{_reason(error)}{self._arrived()}, and the server cannot send the rest alone"
+                    raise DownloadError(problem) from None
+                if self._failures == MAX_TRIES:
+                    raise DownloadError(f"{_reason(error)}{self._arrived()}, in {MAX_TRIES} attempts") from None
             back_off(self._failures)
-        return None
+        raise DownloadError(f"it is incomplete after the deadline{self._arrived()}")
 
     def _arrived(self) -> str:
         if not self._received:
@@ -189,10 +166,8 @@ class RemoteFile(io.RawIOBase):
         self._hang_up()
         first = self._position
         last = (self.stop if self.stop > first else self.size or first + _FIRST_BYTES) - 1
-        headers = {"Range": f"bytes={first}-{last}"}
-        if self._version:
-            headers["If-Range"] = self._version
-        response = urllib.request.urlopen(request(self._url, headers), timeout=_SILENCE_SECONDS)
+        asked = request(self._url, {"Range": f"bytes={first}-{last}"})
+        response = urllib.request.urlopen(asked, timeout=_SILENCE_SECONDS)
         with contextlib.ExitStack() as undone:
             undone.callback(response.close)
             self._end = self._described(response, first)
@@ -201,21 +176,20 @@ class RemoteFile(io.RawIOBase):
 
     def _described(self, response: Any, first: int) -> int | None:
         """Check that a response begins at ``first`` and is of the same file as before; return its end."""
-        etag, length = response.headers.get("ETag") or "", response.headers.get("Content-Length")
-        version = response.headers.get("Last-Modified") or "" if etag.startswith("W/") or not etag else etag
+        length = response.headers.get("Content-Length")
+        size = end = int(length) if length else None
         partial = getattr(response, "status", None) == http.client.PARTIAL_CONTENT
-        size, end = (int(length), int(length)) if length else (None, None)
-        if partial:
+        if partial or first:
             content_range = response.headers.get("Content-Range") or ""
             part = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", content_range)
             if part is None or int(part[1]) != first:
                 raise ValueError(f"the server returned {content_range!r} for the bytes from {first} on")
             size, end = int(part[3]), int(part[2]) + 1
         if not self._answered:
-            self.size, self.ranges, self._version = size, partial, version
+            self.size, self.ranges = size, partial
             self._deadline += (size or 0) / _SLOWEST
-        elif (size, version, partial) != (self.size, self._version, self.ranges):
-            raise StartAgainError("the file changes while it is downloaded")
+        elif size != self.size:
+            raise ValueError("the file changes while it is downloaded")
         return end
 
     def _hang_up(self) -> None:

@@ -39,7 +39,6 @@ class Labels:
             ``--allow-mismatch`` compares two networks, the names of both.
         own_networks: networks of metrics that have their own, by the layer of their `Number`; without those that are
             the network of the metric's authors.
-        others: values of custom metrics.
     """
 
     network: str = _NETWORK

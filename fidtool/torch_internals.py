@@ -10,8 +10,6 @@ interface:
 ``new_gloo_group``           `fidtool.training` raises an error; nothing else uses it.
 ``pack_convolution_weight``  `fidtool.features.models.inception` tests both on a small example and
 ``packed_convolution``       falls back to torch's own convolution, which is slower.
-``averaged_module``          Returns None. A loss with parameters warns that it is not wrapped in
-                             DDP, even if it is.
 ``without_tensors``          Loses the version numbers in the state, which few of torchvision's
                              models use.
 ===========================  =====================================================================
@@ -29,8 +27,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 
 def default_store() -> dist.Store | None:
@@ -77,12 +73,6 @@ def packed_convolution(
     convolve: Any = torch.ops.mkldnn._convolution_pointwise
     result: torch.Tensor = convolve(x, packed, bias, padding, stride, (1, 1), 1, activation, [], "")
     return result
-
-
-def averaged_module() -> nn.Module | None:
-    """Returns the module wrapped by the DistributedDataParallel whose forward is running; None outside of one."""
-    active = getattr(DistributedDataParallel, "_active_ddp_module", None)
-    return None if active is None else active.module
 
 
 def without_tensors(state: Mapping[str, torch.Tensor], dropped: Collection[str]) -> OrderedDict[str, torch.Tensor]:

@@ -56,7 +56,8 @@ def cache(as_json: bool, remove: str | None, older_than: str | None, clear: bool
         raise InputError(f"{' and '.join(flags)} cannot be combined:", "pass one of them")
     statistics = StatisticsCache(lambda line: click.echo(line, err=True))
     if clear:
-        _clear(statistics)
+        _remove(statistics, statistics.entries())
+        statistics.sweep()
     elif remove is not None:
         _remove(statistics, statistics.matching(remove))
     elif older_than is not None:
@@ -66,16 +67,6 @@ def cache(as_json: bool, remove: str | None, older_than: str | None, clear: bool
         _print_json(statistics.entries())
     else:
         _print_table(statistics.entries())
-
-
-def _clear(statistics: StatisticsCache) -> None:
-    from fidtool.cache_dir import cache_dir
-
-    try:
-        count = statistics.clear()
-    except OSError as error:
-        raise RunError(f"the cache {cache_dir()} could not be emptied: {error}") from None
-    click.echo(f"deleted {_entries(count)} from {cache_dir()}")
 
 
 def _remove(statistics: StatisticsCache, entries: Sequence[Entry]) -> None:

@@ -47,11 +47,7 @@ def _topics() -> dict[str, str]:
 
 
 def _meant(typed: str, topics: list[str]) -> str:
-    """Return the name of a topic from its name, its file name or the start of one, in any case.
-
-    Raises:
-        InputError: if there is no such topic, or several begin with it.
-    """
+    """Return the name of a topic from its name, its file name or the start of one, in any case."""
     name = typed.lower().removesuffix(".md")
     begun = [topic for topic in topics if topic.startswith(name)]
     if name in topics:

@@ -161,11 +161,7 @@ def settings_options(kind: type[CheckSettings]) -> Callable[[Callable[..., Any]]
 
 
 def _settings(values: dict[str, Any], of_metrics: dict[str, tuple[str, Any]]) -> Settings:
-    """Return the settings; see `_further` about ``of_metrics``, which has flags and values.
-
-    Raises:
-        InputError: if a flag was passed for a metric that is not computed, or see `Settings`.
-    """
+    """Return the settings; see `_further` about ``of_metrics``, which has flags and values."""
     values |= with_preset({name: value for name, value in values.items() if _was_typed(name)})
     settings = Settings(**values)
     owners = {keyword(kind, field): name for name, kind in BUILT_IN.items() for field in declared(kind).values()}

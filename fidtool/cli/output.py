@@ -155,9 +155,6 @@ class Outlet:
 
         Args:
             writers: functions that write the report and the plot, by setting; None if there are no results.
-
-        Raises:
-            RunError: if stdout or a file could not be written.
         """
         from fidtool.report.text import dumps
 

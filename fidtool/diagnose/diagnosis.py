@@ -164,8 +164,6 @@ class Health:
     """Composition and findings of a set of images.
 
     Attributes:
-        path: path of the set, as passed by the caller.
-        images: number of images that can be read.
         formats, modes: number of images by Pillow's name of the format or mode, the most frequent first.
         sizes: number of images by ``WIDTHxHEIGHT``, the ten most frequent.
         aspect_ratios: smallest, median and largest ratio of width to height.

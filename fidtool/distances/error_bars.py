@@ -60,10 +60,6 @@ def error_bars(real: Gaussian, fake: NDArray[np.float32], settings: FeatureSetti
     Args:
         fake: features of shape (n, D), the same on all ranks, in random order; one block at a time is read.
         world: the ranks. Rank zero does the work; the results have the same bits for any number of ranks.
-
-    Raises:
-        InputError: if there are too few generated images, or dimensions differ.
-        RunError: if features are not finite, or too large or small for the step.
     """
     _check_shape(real, fake)
     check_enough(len(fake), len(real.mu))

@@ -123,10 +123,6 @@ def quantize_features(
         feature_step: features are rounded to multiples of 2 ** -feature_step. If a vector is too long for that, which
             Inception features never are, the finest step that suits all vectors of all sets is used instead.
         device: device of the blocks; it must support float64.
-
-    Raises:
-        InputError: if shapes do not match.
-        RunError: if a feature is not finite, or all are so small that rounding leaves them too few bits.
     """
     if len({features.shape[1:] for features in sets}) != 1 or any(features.ndim != 2 for features in sets):
         shapes = " and ".join(str(features.shape) for features in sets)

@@ -75,10 +75,6 @@ def fid_infinity(
         seed: seed of the subsets, which stay the same in future versions.
         points: number of subsets, at least 3.
         fewest: N of the smallest subset, more than D, because the law does not hold for singular covariances.
-
-    Raises:
-        InputError: if there are too few generated images, or dimensions differ.
-        RunError: if features are not finite, or too large or small for the step.
     """
     dims = len(real.mu)
     _check(len(fake), fake.shape[1:], dims, points, fewest)

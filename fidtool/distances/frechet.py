@@ -162,12 +162,7 @@ def _by_singular_values(matrix: torch.Tensor) -> float:
 
 @dataclass(frozen=True)
 class Factor:
-    """Factor L of a covariance L Lᵀ.
-
-    Attributes:
-        matrix: L, float64 of shape (D, rank).
-        log_determinant: logarithm of the determinant of L if it is triangular; None otherwise.
-    """
+    """Factor L of a covariance L Lᵀ."""
 
     matrix: torch.Tensor
     log_determinant: float | None = None
@@ -183,9 +178,6 @@ def factor(matrix: torch.Tensor, count: int | None, which: str) -> Factor:
     Args:
         matrix: the covariance, float64 of shape (D, D), finite and symmetric.
         count: number of samples from which it was computed, None if unknown: its rank is count - 1 at most.
-
-    Raises:
-        InputError: if the matrix is not a covariance, or not one of ``count`` samples.
     """
     dims = len(matrix)
     most = dims if count is None else max(0, min(count - 1, dims))

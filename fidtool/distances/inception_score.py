@@ -63,10 +63,6 @@ def inception_score(
     Returns:
         The score, with the same bits for any number of threads: the inner products are exact, and all other operations
         use one thread.
-
-    Raises:
-        InputError: if there are fewer images than splits, or shapes do not match.
-        RunError: if features or weights are not finite.
     """
     count = len(features)
     if part_size is None and not 1 <= splits <= count:

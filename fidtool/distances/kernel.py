@@ -83,10 +83,6 @@ def kid(
         feature_step: features are rounded to multiples of 2 ** -feature_step.
         device: the device on which products are computed; it must support float64.
         draws: the subsets, which replace `subset_size`, `subsets` and `seed`.
-
-    Raises:
-        InputError: if a set is smaller than a subset, or the dimensions differ.
-        RunError: if features are not finite or too small for the step.
     """
     if draws is None:
         _check_subsets(len(real), len(fake), subset_size, subsets)
@@ -204,10 +200,6 @@ def cmmd(
 
     Returns:
         At least 0; a negative rounding error is set to 0.
-
-    Raises:
-        InputError: if a set is empty, or the dimensions differ.
-        RunError: if embeddings are not finite or too small for the step.
     """
     for name, features in (("real", real), ("fake", fake)):
         if not len(features):

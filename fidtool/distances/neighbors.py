@@ -75,10 +75,6 @@ def prdc(
             (``inclusive``) the ball.
         feature_step: features are rounded to multiples of 2 ** -feature_step.
         device: device for distances; it must support float64.
-
-    Raises:
-        InputError: if a set has too few images, or dimensions differ.
-        RunError: if features are not finite, or too small for the step.
     """
     for name, features in (("real", real), ("fake", fake)):
         if not 1 <= k < len(features):

@@ -34,11 +34,6 @@ class Launch(NamedTuple):
     hint: str = ""
 
 
-def by_torchrun() -> bool:
-    """Whether torchrun started this process, rather than another launcher that sets RANK and WORLD_SIZE."""
-    return "TORCHELASTIC_RUN_ID" in os.environ
-
-
 def will_be_restarted(environ: Mapping[str, str] | None = None) -> bool:
     """Whether torchrun (``--max-restarts``) restarts the ranks if they fail now."""
     env = os.environ if environ is None else environ
@@ -68,9 +63,6 @@ def discover(environ: Mapping[str, str] | None = None) -> Launch:
 
     RANK and WORLD_SIZE (torchrun's names) take precedence over SLURM's variables, so that torchrun inside a SLURM job
     works and so that ``RANK=0 WORLD_SIZE=1`` disables SLURM's.
-
-    Raises:
-        LaunchError: if variables contradict each other or are not numbers.
     """
     env = os.environ if environ is None else environ
     if "RANK" in env or "WORLD_SIZE" in env:
@@ -84,9 +76,6 @@ def discover_here() -> Launch:
     """`discover` for a calling program, whose process group takes precedence over the environment variables.
 
     Lightning, for example, sets only some of the variables.
-
-    Raises:
-        LaunchError: as in `discover`, if there is no process group.
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not (distributed.is_available() and distributed.is_initialized()):

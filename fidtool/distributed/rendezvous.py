@@ -40,11 +40,7 @@ _stores: dict[tuple[str, int], TCPStore] = {}
 
 
 def _address(launch: Launch) -> tuple[str, int]:
-    """Host and port of the store that rank zero or torchrun serves.
-
-    Raises:
-        RunError: if the port is not a number.
-    """
+    """Host and port of the store that rank zero or torchrun serves."""
     if launch.init_method.startswith("tcp://"):
         host, _, port = launch.init_method.removeprefix("tcp://").rpartition(":")
     else:
@@ -61,11 +57,7 @@ def key_prefix(run: int) -> str:
 
 
 def connect(launch: Launch, seconds: float) -> TCPStore:
-    """Connects to the store. Rank zero serves it if torchrun does not.
-
-    Raises:
-        RunError: if no store responds within ``seconds``, or its port is in use.
-    """
+    """Connects to the store. Rank zero serves it if torchrun does not."""
     address = _address(launch)
     if address not in _stores:
         serve = launch.rank == 0 and not (launcher_serves_store() and launch.init_method == "env://")
@@ -96,11 +88,7 @@ def _connect_to(address: tuple[str, int], seconds: float, serve: bool = False) -
 
 
 def connect_again(launch: Launch, seconds: float) -> TCPStore:
-    """A second connection to the store that `connect` returned.
-
-    Raises:
-        RunError: if the store does not respond within ``seconds``.
-    """
+    """A second connection to the store that `connect` returned."""
     address = _address(launch)
     try:
         return call_with_timeout(lambda: _connect_to(address, seconds), seconds, interruptible=True)
@@ -109,11 +97,7 @@ def connect_again(launch: Launch, seconds: float) -> TCPStore:
 
 
 def connect_to_store_of(store: Store) -> Store | None:
-    """A new connection to a process group's ``store``; None if it is not a TCPStore.
-
-    Raises:
-        RunError: if the store does not respond.
-    """
+    """A new connection to a process group's ``store``; None if it is not a TCPStore."""
     from torch.distributed import PrefixStore, TCPStore
 
     while isinstance(store, PrefixStore):

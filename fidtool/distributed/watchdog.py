@@ -77,8 +77,6 @@ class Process:
     """A rank's process.
 
     Attributes:
-        host: name of its machine.
-        pid: its process id on that machine.
         pid_namespace: the machine's boot id and the namespace of ``pid``; empty without /proc.
         started: start time in clock ticks, to detect a reused process id.
     """

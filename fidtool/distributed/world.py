@@ -145,9 +145,6 @@ class World:
         Args:
             begin: starts the collective on a process group and returns torch's handle.
             tensors: the tensors that it reads and writes, all on the CPU.
-
-        Raises:
-            LostContactError: if a rank was lost or did not enter the collective in time.
         """
         import torch.distributed as dist
 
@@ -261,7 +258,6 @@ def open_world(
     on stderr; within a calling program it first abandons a collective that waits.
 
     Args:
-        deadlines: how long to wait for the other ranks.
         on_failure: prints the failure; called with True on one rank, and always called on rank zero.
 
     Raises:

@@ -37,14 +37,7 @@ from fidtool.images.decode import DECODER
 
 
 def fetch_state(choice: NetworkChoice, say: Callable[[str], None]) -> State | None:
-    """Read or download the tensors of a network. Called on rank zero only, for all ranks.
-
-    Returns:
-        The tensors, or None for a factory or a program, which bring their own.
-
-    Raises:
-        InputError: if there is no such network, its package is missing, or the weights are not available.
-    """
+    """Read or download the tensors of a network. Called on rank zero only, for all ranks."""
     with about(choice.subject):
         check_extractor(choice)
         if choice.input_size is not None and not is_program(choice.extractor):
@@ -63,14 +56,7 @@ def fetch_state(choice: NetworkChoice, say: Callable[[str], None]) -> State | No
 
 
 def build_network(choice: NetworkChoice, state: State | None) -> tuple[Network, str]:
-    """Build the network. Called on every rank, with the same result.
-
-    Returns:
-        The network, in evaluation mode, and its name for the fingerprint.
-
-    Raises:
-        InputError: if there is no such network, or the weights belong to a different one.
-    """
+    """Build the network. Called on every rank, with the same result."""
     network, name = _built(choice, state)
     network.module.eval()
     if choice.feature_step is not None:
@@ -97,14 +83,7 @@ def _published(choice: NetworkChoice) -> PublishedModels | None:
 
 
 def inception_definition(protocol: Protocol, dims: int, weights_sha256: str, setting: str = "dims") -> Definition:
-    """Return the definition of Inception's features under ``protocol``.
-
-    Args:
-        setting: name of the setting that ``dims`` comes from, for messages.
-
-    Raises:
-        InputError: if Inception has no layer with this number of channels.
-    """
+    """Return the definition of Inception's features under ``protocol``."""
     if dims not in INCEPTION_DIMS:
         known = ", ".join(map(str, INCEPTION_DIMS))
         raise InputError(f"{option(setting, dims)}: Inception has features of {known} dimensions", setting=setting)
@@ -122,11 +101,7 @@ def inception_definition(protocol: Protocol, dims: int, weights_sha256: str, set
 
 
 def spatial_definition(inception: Definition) -> Definition:
-    """Return the definition of the spatial features of the network that ``inception`` defines.
-
-    Raises:
-        InputError: if the network ends before their layer.
-    """
+    """Return the definition of the spatial features of the network that ``inception`` defines."""
     if inception.dims < 768:
         problem = f"sFID needs Inception up to Mixed_6d: {option('dims', 768)} or 2048, not {inception.dims}"
         raise InputError(problem, setting="dims")
@@ -177,7 +152,6 @@ def network_extractor(
     Args:
         network: the network. If it has its own preparation, that determines the resize, and the covariance's ddof is 1.
         protocol: determines resize and ddof of a network without its own preparation; None is the default protocol.
-        setting: name of the setting that the network comes from, for messages.
 
     Raises:
         InputError: if a protocol is requested for a network with its own preparation.

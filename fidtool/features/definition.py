@@ -23,7 +23,6 @@ class Definition:
         input_size: side of the network's square input in pixels.
         normalization: the map from a pixel value in 0..255 to the network's input.
         resize: how images are cropped and resized, see `Preparation.describe`.
-        decoder: the image decoder.
         ddof: the covariance is divided by n - ddof.
     """
 
@@ -58,11 +57,7 @@ class Definition:
 
     @classmethod
     def from_json(cls, text: str) -> Definition:
-        """Parse the result of `to_json`.
-
-        Raises:
-            ValueError: if the text is not a definition, or a newer version wrote it.
-        """
+        """Parse the result of `to_json`."""
         fields = json.loads(text)
         if not isinstance(fields, dict) or not set(_FIELD_TYPES) <= set(fields):
             raise ValueError(f"it should be a JSON object with {', '.join(_FIELD_TYPES)}")

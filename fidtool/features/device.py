@@ -75,9 +75,6 @@ def choose_device(requested: str | None, launch: Launch) -> Device:
     Args:
         requested: value of ``--device``: ``cpu``, ``cuda``, ``cuda:1`` or ``mps``; None selects CUDA if available, else
             the CPU. ``cuda`` without an index selects the GPU whose index is the local rank.
-
-    Raises:
-        InputError: if torch does not know the device, or it is not available.
     """
     if requested is None:
         requested = "cuda" if torch.cuda.is_available() else "cpu"

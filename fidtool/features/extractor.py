@@ -109,9 +109,6 @@ class Extractor:
 
         Returns:
             float32 tensors of shape (images, dims of the layer) on the device.
-
-        Raises:
-            RunError: if the network fails, or its output has the wrong shape.
         """
         with torch.inference_mode():
             return self._vectors(inputs[0] if len(inputs) == 1 else torch.cat(list(inputs)), self._runner)
@@ -173,22 +170,6 @@ class Extractor:
             sha.update(features.cpu().contiguous().numpy().tobytes())
         return sha.hexdigest()
 
-    def run(
-        self, batches: Iterator[Item], images: Callable[[Item], list[torch.Tensor]], stop: Callable[[], bool]
-    ) -> Iterator[tuple[Item, torch.Tensor]]:
-        """Run forward passes over a stream of batches, in order."""
-
-        def features(prepared: list[torch.Tensor]) -> torch.Tensor:
-            return next(iter(self.vectors(prepared).values()))
-
-        def prepare(batch: Item) -> torch.Tensor:
-            return self.inputs(images(batch))
-
-        stages = Stages(prepare, features, lambda _: True)
-        for (batch,), found in side_by_side(batches, stages, self.device.own_threads, stop):
-            assert found is not None
-            yield batch, found
-
 
 class Networks:
     """All networks of a run. Each image is decoded once for all of them.
@@ -206,10 +187,10 @@ class Networks:
         self,
         parts: Iterator[Item],
         images: Callable[[Item], list[torch.Tensor]],
-        ends: Callable[[Item], bool],
-        stop: Callable[[], bool],
-        timed: Callable[[], contextlib.AbstractContextManager[None]],
-        in_turns: bool,
+        ends: Callable[[Item], bool] = lambda _: True,
+        stop: Callable[[], bool] = lambda: False,
+        timed: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+        in_turns: bool = False,
     ) -> Iterator[tuple[list[Item], dict[str, torch.Tensor] | None]]:
         """Run forward passes over a stream of batches, in order.
 
@@ -259,13 +240,7 @@ def _vectors_of(output: Any, count: int, definition: Definition) -> torch.Tensor
 
 @dataclass(frozen=True)
 class Stages(Generic[Item, Prepared, Result]):
-    """How the features of a batch are computed from its parts.
-
-    Attributes:
-        prepare: returns the networks' input for a part; None if it has no images.
-        features: returns the features of a batch from the inputs for its parts, at least one.
-        ends: whether a part is the last of its batch.
-    """
+    """How the features of a batch are computed from its parts."""
 
     prepare: Callable[[Item], Prepared | None]
     features: Callable[[list[Prepared]], Result]

@@ -118,11 +118,7 @@ def noise(count: int, device: torch.device) -> torch.Tensor:
 
 
 def output_dims(network: Network, device: Device) -> int:
-    """Run one black image through the network and return the length of its feature vector.
-
-    Raises:
-        RunError: if the network fails, or its output has a shape that `Network` does not allow.
-    """
+    """Run one black image through the network and return the length of its feature vector."""
     size = network.input_size
     black = torch.zeros(1, 3, size, size, dtype=torch.float32, device=device.torch_device)
     with torch.inference_mode(), computing_on(device.torch_device):

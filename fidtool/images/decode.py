@@ -85,7 +85,6 @@ class DecodedImage:
 
     Attributes:
         pixels: uint8 array of shape (height, width, 3), RGB, framed if requested; it may be read-only.
-        properties: properties of the image or its file.
         format: Pillow's name of the file's format; ``array`` for pixels that were passed as an array.
         mode: Pillow's name of the file's mode.
         quality: quality of a JPEG, 1 to 100 on libjpeg's scale, estimated from its quantisation tables; otherwise 0.

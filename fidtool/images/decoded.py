@@ -38,12 +38,7 @@ _ERRORS: tuple[type[Exception], ...] = (DecodeError, OSError, MemoryError, Conte
 
 @dataclass(frozen=True)
 class DecodeOptions:
-    """Options for decoding batches.
-
-    Attributes:
-        skip: skip files that cannot be read; otherwise stop at the first.
-        records: create a record of each image, see `fidtool.images.records`.
-    """
+    """Options for decoding batches."""
 
     skip: bool = False
     max_pixels: int = MAX_PIXELS

@@ -59,7 +59,6 @@ class LoadOptions:
     """Options for loading batches.
 
     Attributes:
-        num_workers: number of decoding workers; 0 decodes in the calling thread.
         ranks_here: number of ranks on this machine, whose workers share its /dev/shm.
         patience: seconds that a worker may take for a part.
         complain: called with a message if workers cannot be started, or shared memory cannot take the pixels.

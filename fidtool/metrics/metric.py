@@ -193,9 +193,6 @@ class Metric(Validated):
         Args:
             extractor: value of ``--extractor``.
             dims: value of ``--dims``; None if it was not set.
-
-        Raises:
-            InputError: naming the setting to change.
         """
 
     def check_features(self, definition: Definition | None, dims: int, file: str) -> None:
@@ -205,9 +202,6 @@ class Metric(Validated):
             definition: the definition of the features; None if a statistics file does not state it.
             dims: length of a feature vector.
             file: the statistics file that holds the features; empty if images are processed.
-
-        Raises:
-            InputError: naming the setting to change.
         """
 
     def check_count(self, images: int, has: str) -> None:
@@ -216,9 +210,6 @@ class Metric(Validated):
         Args:
             images: number of images in the smallest of the sets whose features the metric needs.
             has: a phrase that names this set and its number of images.
-
-        Raises:
-            InputError: naming the setting, or the number of images, that would work.
         """
 
     def check_available(self, weights: str | None, images: bool) -> None:
@@ -229,9 +220,6 @@ class Metric(Validated):
         Args:
             weights: value of ``--weights``.
             images: whether images are processed by the metric's network.
-
-        Raises:
-            InputError: naming what is missing.
         """
 
     def fitted(self, images: int, has: str) -> tuple[Mapping[str, Any], str]:

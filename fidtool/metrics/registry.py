@@ -67,7 +67,7 @@ def metric_named(spec: str) -> Metric:
             found, source = load(spec)
             metric = found() if isinstance(found, type) else found
             if isinstance(metric, Metric):
-                declared(type(metric))  # invalid annotations fail here
+                declared(type(metric)), metric.network()  # invalid ones fail here
         except NoSourceError as error:
             raise InputError(f"{error} (from {named})", setting="metrics") from None
         except (Exception, SystemExit) as error:
@@ -104,11 +104,6 @@ def _unknown_metric(spec: str) -> InputError:
         return InputError(problem, f"{file}:NAME", setting="metrics")
     names = {name: name for name in [*BUILT_IN, *NUMBERS, ALL]}
     names |= {name: kind.name for name, kind in _all_names().items() if name not in names}
-    by_fold = {folded(name): metric for name, metric in names.items()}
-    several = [by_fold.get(folded(part)) for part in re.split(r"[\s;+|/]+", spec)]
-    if len(several) > 1 and all(several):
-        problem = f"{option('metrics')} needs commas between metrics, not {spec!r}:"
-        return InputError(problem, f"pass {option('metrics', ','.join(map(str, several)))}", setting="metrics")
     close = dict.fromkeys(names[name] for name in closest(spec, names))
     return InputError(unknown("metric", spec, [*close], ", ".join([*BUILT_IN, ALL])), setting="metrics")
 
@@ -149,18 +144,16 @@ def check_together(metrics: Sequence[Metric]) -> None:
             named = option("metrics", metric.spec) if metric.spec else type(metric).__name__
             raise InputError(f"{named}: {fault[0]}", *fault[1:], setting="metrics")
     owners: dict[str, str] = {}
-    networks = {metric.layer: (metric, metric.network()) for metric in metrics if metric.network() is not None}
     for metric in own:
         for name in _names_of(metric):
             if (other := owners.setdefault(name, metric.name)) != metric.name:
                 problem = f"the metrics {other} and {metric.name} both return a value {name}:"
                 raise InputError(problem, "rename one of them", setting="metrics")
+    networks = {metric.layer: (metric.name, network) for metric in metrics if (network := metric.network())}
     for metric in metrics:
-        twin, network = networks.get(metric.layer, (metric, None))
-        if network is not None and network != metric.network():
-            problem = (
-                f"the metrics {metric.name} and {twin.name} use different networks for the layer {metric.layer!r}:"
-            )
+        twin, network = networks.get(metric.layer, ("", None))
+        if network != metric.network():
+            problem = f"the metrics {metric.name} and {twin} use different networks for the layer {metric.layer!r}:"
             raise InputError(problem, "choose another layer for the values of one of them", setting="metrics")
 
 
@@ -178,36 +171,18 @@ def _fault_of(metric: Metric) -> tuple[str, ...]:
         return f"{kind.__name__} has no name:", 'write one in its class, such as name = "mind"'
     if not isinstance(numbers, tuple) or not numbers or not all(isinstance(each, Number) for each in numbers):
         return f"{name} does not declare its values:", "write numbers = (fidtool.Number(...),) in its class"
-    names = _names_of(metric)
     taken = {given for each in BUILT_IN.values() for number in each.numbers for given in (number.name, number.spread)}
     # With another network, fid is called fd.
-    same = [name] if name in BUILT_IN else [each for each in names if re.sub("^fd", "fid", each) in taken]
+    same = [name] if name in BUILT_IN else [each for each in _names_of(metric) if re.sub("^fd", "fid", each) in taken]
     if same:
         return f"{same[0]} is the name of a built-in metric or value:", "choose another name"
-    if not all(number.name and number.better in ("lower", "higher") for number in numbers):
-        return f"a value of {name} has no name, or its better is neither 'lower' nor 'higher':", "fix its declaration"
-    if len(names) > len(set(names)):
-        return (f"{name} declares a value twice",)
-    return _fault_of_layers(metric)
-
-
-def _fault_of_layers(metric: Metric) -> tuple[str, ...]:
-    """What is wrong with the layers of its values and with its network, and a remedy."""
-    name, layers = metric.name, {number.layer for number in metric.numbers}
-    try:
-        network = metric.network()
-    except Exception as error:
-        return (f"network() of {name} failed: {type(error).__name__}: {error}",)
-    if len(layers) > 1:
-        return f"{name} has values of several layers ({', '.join(sorted(layers))}):", "split it into several metrics"
-    if network is None:
-        if metric.layer in (FEATURES, SPATIAL):
-            return ()
-        return f"{name} uses the layer {metric.layer!r}:", "return the network of this layer from its network()"
-    if not isinstance(network, NetworkChoice):
-        return f"network() of {name} returned {network!r}:", "return fidtool.NetworkChoice(...)"
-    if metric.layer in (FEATURES, SPATIAL) or not re.fullmatch("[a-z][a-z0-9_]+", metric.layer):
-        return f"{name} has its own network:", "name its layer, as in Number(..., layer='mine')"
+    if len({number.layer for number in numbers}) > 1:
+        return f"{name} has values of several layers:", "split it into several metrics"
+    if isinstance(metric.network(), NetworkChoice) != (metric.layer not in (FEATURES, SPATIAL)):
+        return (
+            f"{name} needs both or neither of a layer of its own and a network:",
+            "name the layer, as in Number(..., layer='mine'), and return fidtool.NetworkChoice(...) from network()",
+        )
     return ()
 
 

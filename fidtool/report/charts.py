@@ -183,12 +183,7 @@ def _plain_style() -> Iterator[None]:
 
 
 def sweep_plot(evaluation: Evaluation, kind: str) -> bytes:
-    """The Fréchet distances of an evaluation as the bytes of an image file.
-
-    Args:
-        evaluation: an evaluation with at least one result.
-        kind: format, ``png`` or another one that matplotlib supports.
-    """
+    """The Fréchet distances of an evaluation as the bytes of an image file."""
     sweep = sweep_of(evaluation.results)
     if sweep is None:
         problem = f"{option('plot')} draws the metric fid, which is not among {option('metrics')}"
@@ -218,7 +213,6 @@ class Chart:
 
     Attributes:
         uri: ``data:image/svg+xml;…``, with a background of its own.
-        alt: what it shows.
     """
 
     uri: str

@@ -126,11 +126,7 @@ def _command_text(run: RunRecord) -> str:
 
 
 def _environment(python: bool) -> Environment:
-    """An environment that escapes everything and treats undefined names as errors.
-
-    Args:
-        python: whether a Python program, not the command line, requested the page.
-    """
+    """An environment that escapes everything and treats undefined names as errors."""
     import jinja2
 
     def source(name: str) -> str:

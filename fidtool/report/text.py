@@ -144,9 +144,5 @@ def failure_to_dict(error: FidtoolError, origin: Origin, config: Settings | None
 
 
 def dumps(result: dict[str, Any]) -> str:
-    """Return ``result`` as JSON in ASCII, so that any file name can be printed.
-
-    Raises:
-        ValueError: if a number is NaN or infinite.
-    """
+    """Return ``result`` as JSON in ASCII, so that any file name can be printed."""
     return json.dumps(result, indent=2, allow_nan=False)

@@ -45,9 +45,7 @@ class Listing(Generic[Location]):
 
     Attributes:
         names: names of the images, prefixed with the archive's name if there are several archives.
-        locations: location of each image.
         file_index: index of each image's archive, int32 array of shape (images,).
-        passed_over: the ignored files.
         began: time at which listing began, in nanoseconds since 1970.
     """
 

@@ -78,10 +78,6 @@ def check_values(dtype: np.dtype[Any], layout: Layout, value_range: ValueRange |
 
     Args:
         value_range: how they become bytes if they are floats; None if not specified.
-
-    Raises:
-        InputError: if the dtype is neither uint8 nor a float type with a value range, or if the array has four channels
-            of floats.
     """
     if dtype == np.uint8:
         return
@@ -139,7 +135,6 @@ def as_pixels(values: NDArray[Any], value_range: ValueRange | None) -> Pixels | 
 BFLOAT16 = np.dtype([("bfloat16", "<u2")])
 """Placeholder dtype for bfloat16, which NumPy lacks: the upper half of a float32."""
 
-
 _MOST_IMAGES = 200_000_000
 _MOST_SPREAD = 64
 """Largest ratio of the bytes that an image spans to its own bytes; it exceeds 1 for crops of larger images."""
@@ -151,9 +146,7 @@ class StoredArray:
 
     Attributes:
         start: first byte of the first image.
-        count: number of images.
         stride: bytes from one image to the next.
-        layout: layout of an image.
         strides: bytes from one element to the next, for each axis of an image.
         dtype: dtype of the elements; see `BFLOAT16`.
     """
@@ -233,9 +226,6 @@ def set_of_rows(named: NamedFiles, kind: str, counts: Sequence[int], reader: Rea
 
     Args:
         began: time at which listing began, in nanoseconds since 1970.
-
-    Raises:
-        InputError: if the files state an implausible number of images, whose numbers alone would fill the memory.
     """
     if sum(counts) > _MOST_IMAGES:
         raise InputError(f"{named.path} states that it contains {sum(counts)} images; the limit is {_MOST_IMAGES}")

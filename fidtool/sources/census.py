@@ -17,8 +17,6 @@ class FileKind:
     Attributes:
         lister: the function that lists the images of such files, as ``module:function`` in `fidtool.sources`. It takes
             a `fidtool.sources.image_set.NamedFiles` and returns an `ImageSet`.
-        suffixes: file name suffixes, in lower case.
-        description: display name, with article.
         magic: bytes at ``magic_offset`` that identify such a file; empty if there are none.
         magic_offset: position of ``magic`` in the file.
         keyed: whether a name after a colon selects a part of the file, as in ``samples.npz:images``.
@@ -144,13 +142,7 @@ class Census:
         return PassedOver(self.passed_over.total() - self.passed_over[_FOLDER], self._summary(folders))
 
     def nothing_found(self, path: str, kind: str, recursive: bool = True) -> str:
-        """Returns the error message for a source without images.
-
-        Args:
-            path: the source as passed by the caller.
-            kind: its kind; ``location`` is a URL that names no file.
-            recursive: whether subfolders were searched.
-        """
+        """Returns the error message for a source without images."""
         summary = self._summary(folders=True)
         if not summary:
             return f"no images in {path}: the {kind} is empty"

@@ -160,7 +160,6 @@ class Files(abc.ABC):
     """A numbered list of files.
 
     Attributes:
-        paths: paths of the files.
         at_once: number of extents that are best fetched together.
         remote: whether the files are in a remote store, which is the same for all ranks.
         timed: whether the stamps contain times.
@@ -186,11 +185,7 @@ class Files(abc.ABC):
 
     @abc.abstractmethod
     def open(self, file: int) -> BinaryIO:
-        """Opens a file for reading and seeking.
-
-        Raises:
-            OSError, ContentError, StoreError, ForeignError: if it cannot be opened.
-        """
+        """Opens a file for reading and seeking."""
 
     @abc.abstractmethod
     def stamps(self) -> Stamps:
@@ -287,12 +282,7 @@ def _stamp(path: str) -> tuple[int, int, int, int, int]:
 
 @contextlib.contextmanager
 def readable(archive: str) -> Iterator[None]:
-    """Converts any exception that a library raises while it reads a file to an `InputError` with the file's name.
-
-    Raises:
-        InputError: if the file is missing, damaged, or of a different kind.
-        StoreError, ForeignError: passed through.
-    """
+    """Converts any exception that a library raises while it reads a file to an `InputError` with the file's name."""
     try:
         yield
     except (FidtoolError, StoreError, ForeignError, MemoryError):

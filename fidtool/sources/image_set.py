@@ -38,11 +38,8 @@ class ImageSource:
         kind: display name of its kind, such as ``folder`` or ``zip archive``.
         names: names of its images, in the reader's numbering.
         prefix: prefix of a name where an image is shown.
-        files: the files on disk or in a remote store.
-        reader: reads the contents of the images.
         file_index: index of each image's file, int32 array of shape (images,); None if every image is a file.
         listed: time at which listing began, in nanoseconds since 1970.
-        passed_over: the ignored files.
         warning: a warning about the source, as a sentence; empty if there is none.
     """
 
@@ -235,11 +232,7 @@ class ImageSet:
         return replace(self, source=replace(self.source, files=files, reader=reader), stamps=self.stamps[:0])
 
     def sample(self) -> str:
-        """Returns the SHA-256 of a sample of the contents, by which ranks check that they see the same images.
-
-        Raises:
-            InputError: if files are missing or have different sizes on this rank, or a remote store fails.
-        """
+        """Returns the SHA-256 of a sample of the contents, by which ranks check that they see the same images."""
         sha = hashlib.sha256()
         for content in self._sampled(_SAMPLED // 8 if self.source.files.remote else _SAMPLED):
             if isinstance(content, (ForeignError, StoreError)):

@@ -237,13 +237,7 @@ def exception_summary(error: Exception) -> str:
 
 
 def contents_of(item: Any, value_range: ValueRange | None, what: str) -> list[Read]:
-    """Returns the image that an object is, or the images of a batch.
-
-    Args:
-        item: see `Images`.
-        value_range: how images of floats become bytes.
-        what: name of the object, for messages.
-    """
+    """Returns the image that an object is, or the images of a batch."""
     if isinstance(item, Mapping):
         key = next((key for key in _KEYS if key in item), None)
         if key is None:

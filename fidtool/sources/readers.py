@@ -54,11 +54,7 @@ class Reader(abc.ABC):
 
 
 class FileReader(Reader):
-    """Reads images that are stored in one file each.
-
-    Args:
-        files: the files; image i is file i.
-    """
+    """Reads images that are stored in one file each."""
 
     def __init__(self, files: Files) -> None:
         self._files = files

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from fidtool.cache_dir import atomic_write, cache_dir, one_at_a_time
-from fidtool.download import DownloadError, RemoteFile, downloaded, megabytes
+from fidtool.cache_dir import atomic_write, cache_dir
+from fidtool.download import DownloadError, RemoteFile, megabytes
 from fidtool.errors import InputError, RunError
 from fidtool.sources.references import FEATURES, Reference
 
@@ -26,8 +26,6 @@ _WHOLE_BYTES = 64 << 20
 _BLOCK_BYTES = 1 << 20
 _REPORT_SECONDS = 10.0
 """Seconds between two lines about the progress of a download."""
-_WAIT_SECONDS = 1800.0
-"""How long to wait for another process of this machine that downloads the same file."""
 _UNREADABLE = (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError, ValueError)
 """What ``zipfile`` raises for a file that is no archive, is damaged, or is packed in an unknown way."""
 
@@ -113,11 +111,6 @@ def fetch(reference: Reference, arrays: Collection[str], say: Say) -> Fetched:
 
     Args:
         arrays: names in ``reference.arrays``; empty for all statistics. Features are in a file of their own.
-        say: prints a progress message.
-
-    Raises:
-        InputError: if the arrays are not in the file, or the file in the cache is damaged.
-        RunError: if the download fails or cannot be stored.
     """
     wanted = frozenset(arrays or reference.statistics)
     with_features = FEATURES in wanted
@@ -126,9 +119,8 @@ def fetch(reference: Reference, arrays: Collection[str], say: Say) -> Fetched:
     file = _files(reference)[with_features]
     if file.is_pickle:
         wanted = frozenset({file.whole})
-    with one_at_a_time(f"reference-{file.path.stem}", _WAIT_SECONDS):
-        held = {*file.held()} & {*reference.arrays, *wanted}
-        sha256 = _read_cached(file, wanted) if wanted <= held else _download(file, wanted | held, say)
+    held = {*file.held()} & {*reference.arrays, *wanted}
+    sha256 = _read_cached(file, wanted) if wanted <= held else _download(file, wanted | held, say)
     return Fetched(file.path, {array: sha256[array] for array in sorted(wanted)})
 
 
@@ -176,11 +168,7 @@ def _members(file: _Hosted, archive: zipfile.ZipFile, wanted: Collection[str]) -
 
 
 def mirrored(url: str) -> str:
-    """Return the address from which a file is downloaded: at the mirror, if there is one.
-
-    Raises:
-        InputError: if the mirror's address is no URL.
-    """
+    """Return the address from which a file is downloaded: at the mirror, if there is one."""
     mirror = os.environ.get(MIRROR)
     if mirror and "://" not in mirror:
         raise InputError(f"{MIRROR} must be a URL such as https://mirror or file:///folder, not {mirror!r}")
@@ -193,7 +181,8 @@ def _download(file: _Hosted, wanted: Collection[str], say: Say) -> dict[str, str
     try:
         file.path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(file.path) as target:
-            downloaded(url, lambda remote: _copy(file, remote, target, wanted, say))
+            with RemoteFile(url) as remote:
+                _copy(file, remote, target, wanted, say)
             return _hashes(file, target, wanted)
     except DownloadError as error:
         raise RunError(
@@ -215,8 +204,6 @@ def _download(file: _Hosted, wanted: Collection[str], say: Say) -> dict[str, str
 
 def _copy(file: _Hosted, remote: RemoteFile, target: IO[bytes], wanted: Collection[str], say: Say) -> None:
     """Write the file, or an ``.npz`` with its wanted arrays."""
-    target.seek(0)
-    target.truncate()
     large = remote.size is not None and remote.size > _WHOLE_BYTES
     if remote.ranges and large and not file.is_pickle:
         _copy_members(file, remote, target, wanted, say)

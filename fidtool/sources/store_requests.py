@@ -102,10 +102,6 @@ def with_retries(work: Callable[[], T], url: str, timeout: float | None = None) 
 
     Args:
         timeout: deadline of each attempt in seconds; by default, that of a query about one object.
-
-    Raises:
-        InputError: if retrying would not help: the URL does not exist, or access is denied.
-        StoreError: if all attempts fail.
     """
     began, shown = time.monotonic(), redacted(url)
     for attempt in range(1, MAX_TRIES + 1):

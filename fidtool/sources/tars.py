@@ -46,11 +46,7 @@ class _Header(tarfile.TarInfo):
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Header:
-        """Parses a header.
-
-        Raises:
-            DamagedError: if tarfile would not terminate on its size, or would read it into memory at once.
-        """
+        """Parses a header."""
         info = super().frombuf(buf, encoding, errors)
         if info.size < 0 or (info.type in _METADATA_TYPES and info.size > _MOST_METADATA):
             raise DamagedError(f"a header states a size of {info.size} bytes")
@@ -72,10 +68,6 @@ def list_tars(named: NamedFiles) -> ImageSet:
     Args:
         named: the archives. If samples consist of several images (WebDataset's ``input.png`` and ``output.png``), the
             key selects those whose names end in it after the first dot; without a key all images count.
-
-    Raises:
-        InputError: if an archive is damaged or truncated, if there are no images, or if each sample consists of
-            several and no key is passed.
     """
     files, key = named.files, named.key
     packed = any(_is_compressed(files, file) for file in range(len(files.paths)))
@@ -163,11 +155,7 @@ def _images(stream: IO[bytes], census: Census, key: str) -> Iterator[tarfile.Tar
 
 
 def _walk(stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:
-    """Yields all members in stored order, then checks the end mark, which tarfile does not require.
-
-    Raises:
-        DamagedError, tarfile.TarError: if the archive is damaged or truncated.
-    """
+    """Yields all members in stored order, then checks the end mark, which tarfile does not require."""
     last = -1
     with tarfile.open(fileobj=stream, mode="r:", tarinfo=_Header) as archive:
         # Python 3.10 fails to look for the first member of an empty archive.
@@ -195,7 +183,6 @@ class CompressedTarReader(SequentialReader):
     """Reads members of tar archives sequentially; used if any of the archives is compressed.
 
     Args:
-        files: the archives.
         file_index: index of each member's archive, int32 array of shape (members,).
         problems: why a member cannot be read, by member number.
         key: see `list_tars`.

@@ -49,10 +49,6 @@ def list_torch(named: NamedFiles) -> ImageSet:
 
     Args:
         named: the files. The key is the tensor's name; the default is the only tensor that has the shape of images.
-
-    Raises:
-        InputError: if a file is damaged or contains objects other than tensors, or if no tensor or several may be the
-            images.
     """
     return _list_tensors(named, _of_torch)
 
@@ -84,8 +80,6 @@ class _Tensor:
     """A tensor in a file.
 
     Attributes:
-        shape: its shape.
-        dtype: dtype of its elements.
         start: position of its first byte in the file.
         strides: number of elements from one to the next along each axis; None if it is contiguous.
         kind: name of the dtype in the file's format, for messages.

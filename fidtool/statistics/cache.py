@@ -58,11 +58,7 @@ class Entry:
 
 
 class StatisticsCache:
-    """A folder of statistics files, each named by a hash of everything that determines its content.
-
-    Args:
-        warn: called with a warning if something is wrong with the cache; the run then continues without it.
-    """
+    """A folder of statistics files, each named by a hash of everything that determines its content."""
 
     def __init__(self, warn: Callable[[str], None]) -> None:
         self._folder = cache_dir() / "statistics"
@@ -146,9 +142,6 @@ class StatisticsCache:
         """Writes an entry, unless files may have changed during the run without a change of their time stamps.
 
         Entries of the same images that contain less are deleted.
-
-        Returns:
-            Whether the entry was written.
         """
         if not images.source.files.versioned or (images.source.files.timed and _too_fresh(images)):
             return False
@@ -175,22 +168,12 @@ class StatisticsCache:
                 entries.append(Entry(path, status.st_size, status.st_mtime))
         return sorted(entries, key=lambda entry: entry.used, reverse=True)
 
-    def clear(self) -> int:
-        """Deletes all entries and returns their number."""
-        entries = self.entries()
-        self.remove(entries)
-        self._sweep(time.time())
-        return len(entries)
-
     def matching(self, name: str) -> list[Entry]:
         """Returns the entries of a set of images, or the entry whose hexadecimal name begins with ``name``.
 
         Args:
             name: path of the set, as in `Summary.source` or relative to the current folder; or at least the first
                 `SHOWN_DIGITS` digits of an entry's name, because fewer may be meant as a path.
-
-        Raises:
-            InputError: if there is no such entry, or several names begin with ``name``.
         """
         entries = self.entries()
         of_path = [entry for entry in entries if name and entry.summary().source in (name, _listed_path(name))]
@@ -207,11 +190,11 @@ class StatisticsCache:
         for entry in entries:
             entry.path.unlink(missing_ok=True)
 
-    def _sweep(self, before: float) -> None:
-        """Deletes temporary files last written before this time, in seconds since 1970."""
+    def sweep(self, age: float = 0.0) -> None:
+        """Deletes temporary files last written this many seconds ago or earlier."""
         for path in self._folder.glob(".*.tmp"):
             with contextlib.suppress(OSError):
-                if path.stat().st_mtime < before:
+                if path.stat().st_mtime <= time.time() - age:
                     path.unlink()
 
     def _path(self, key: str) -> Path:
@@ -219,7 +202,7 @@ class StatisticsCache:
 
     def _trim(self) -> None:
         """Deletes the least recently used entries until the size limit holds, but never the newest entry."""
-        self._sweep(time.time() - _ABANDONED_SECONDS)
+        self.sweep(_ABANDONED_SECONDS)
         total = 0
         for position, entry in enumerate(self.entries()):
             total += entry.size

@@ -18,7 +18,6 @@ import hashlib
 import json
 import os
 import time
-import uuid
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -95,14 +94,15 @@ class Checkpoint:
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
 
     def _manifest(self, identity: Identity) -> Identity:
-        """Returns the identity in the folder's manifest, which is written if there is none; the first writer wins."""
+        """Returns the identity in the folder's manifest, which is written if there is none."""
         manifest = self._folder / MANIFEST
         if os.path.exists(self._folder) and not os.path.isdir(self._folder):
             raise InputError(f"{self._named} is a file", "choose a folder", setting="checkpoint")
         if not os.path.exists(manifest):  # Path.exists raises if a name is too long or a parent is not accessible
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
-                _create(manifest, json.dumps({"format": _FORMAT, "identity": identity}, indent=1))
+                with atomic_write(manifest) as handle:
+                    handle.write(json.dumps({"format": _FORMAT, "identity": identity}, indent=1).encode())
             except OSError as error:
                 self._claimed = False
                 self._warn(self._failure(error))
@@ -122,11 +122,7 @@ class Checkpoint:
         return stored
 
     def join(self, run: str, attempt: str, rank: int) -> None:
-        """Sets the names of this rank's parts.
-
-        Args:
-            attempt: name of this attempt at the run, different for each attempt.
-        """
+        """Sets the names of this rank's parts."""
         self._run, self._writer = run, f"{attempt}-{rank:05}"
 
     def load(self, number: int, partial: PartialStatistics, now_readable: Callable[[Sequence[BadFile]], str]) -> None:
@@ -251,22 +247,6 @@ def _rows_of(part: Path, arrays: dict[str, NDArray[Any]], partial: PartialStatis
     return rows
 
 
-def _create(file: Path, text: str) -> None:
-    """Creates ``file`` unless it exists. Of two concurrent processes the first wins; readers never see half a file."""
-    temporary = file.with_name(f".{file.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        temporary.write_text(text)
-        try:
-            os.link(temporary, file)
-        except FileExistsError:
-            return
-        except OSError:  # a file system without hard links
-            if not file.exists():
-                os.replace(temporary, file)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def _difference(then: Identity, now: Identity) -> str:
     """Describes how two runs differ; empty if they do not."""
     for group in ("definition", "arithmetic", "order"):
@@ -319,9 +299,6 @@ class _RowsWriter:
 
         Returns:
             Arrays that the part must contain for `_read_rows`.
-
-        Raises:
-            OSError: if the file cannot be written; the last part that was saved is still valid.
         """
         if not self._file.exists():
             self._written[:] = False
@@ -345,10 +322,6 @@ def _read_rows(file: Path, arrays: Mapping[str, NDArray[Any]], empty: FeatureBuf
         file: see `_rows_file`.
         arrays: the arrays that `_RowsWriter.update` returned.
         empty: the buffer that the rows are for.
-
-    Raises:
-        OSError: if there is no such file.
-        ValueError, KeyError: if it is damaged.
     """
     counts, checksums = arrays["counts"], arrays["checksums"]
     if counts.shape != empty.counts.shape or checksums.shape != empty.counts.shape:

@@ -36,11 +36,7 @@ def memory_bytes() -> int:
 
 
 class RowStorage:
-    """A matrix that is written row by row: in memory, or in an unnamed temporary file that the system deletes.
-
-    Raises:
-        RunError: if the cache folder, which would contain the file, cannot be written.
-    """
+    """A matrix that is written row by row: in memory, or in an unnamed temporary file that the system deletes."""
 
     def __init__(self, count: int, dims: int, dtype: DTypeLike = np.float32) -> None:
         self._shape, self._dtype = (count, dims), np.dtype(dtype)
@@ -135,11 +131,7 @@ class FeatureBuffer:
         return other
 
     def merge(self, world: World) -> None:
-        """Gives all ranks the batches of all ranks, a limited number of bytes at a time. A collective.
-
-        Raises:
-            RunError: if the disk of a rank is full; raised on all ranks after the last transfer.
-        """
+        """Gives all ranks the batches of all ranks, a limited number of bytes at a time. A collective."""
         if world.size == 1:
             return
         everyone = world.gather(self.counts)
@@ -229,13 +221,9 @@ def in_canonical_order(images: ImageSet, rows: NDArray[Any], skipped: Sequence[B
 
     Args:
         rows: one row per image in the order of the plan, without ``skipped`` images: array of shape (images, dims).
-        skipped: images that could not be read.
 
     Returns:
         The rows themselves if the plan has the canonical order; else a copy, memory-mapped if it is large.
-
-    Raises:
-        RunError: if the disk is full.
     """
     if not images.in_order:
         return rows

@@ -98,8 +98,6 @@ class FileLayout:
 
     Attributes:
         kind: ``npz`` or ``pickle``; empty if it is neither.
-        statistics: whether it has statistics, possibly incomplete ones.
-        features: layers whose per-image features it has.
         images: the array of images that is read if none is named; empty if there is none.
         entries: names of the statistics in a pickle that has several.
     """
@@ -115,9 +113,6 @@ def layout_of(files: Files) -> FileLayout:
     """Returns what the first of ``files`` holds, without reading its large arrays.
 
     Of a damaged file, as much as can be read is returned.
-
-    Raises:
-        StoreError: if a remote store does not respond.
     """
     try:
         with files.open(0) as handle:
@@ -158,11 +153,7 @@ def _with_features(names: Collection[str]) -> frozenset[str]:
 
 
 def read_foreign(path: str, arrays: NamedArrays, features_of: Collection[str] | None) -> Statistics | None:
-    """Reads statistics in another layout than ``mu`` and ``sigma``; None if the file has these.
-
-    Args:
-        features_of: layers whose per-image features are wanted; None means all.
-    """
+    """Reads statistics in another layout than ``mu`` and ``sigma``; None if the file has these."""
     layout = known_layout(arrays.names)
     wanted = features_of is None or FEATURES in features_of
     if layout == ("ref_mu", "ref_sigma"):
@@ -265,11 +256,7 @@ def checked_count(path: str, value: NDArray[Any], name: str = "count") -> int:
 
 
 def with_origin(statistics: Statistics, writer: str) -> Statistics:
-    """Returns statistics with their origin and with the definitions of its protocol, as far as they are known.
-
-    Args:
-        writer: the tool that wrote them; empty if it is unknown.
-    """
+    """Returns statistics with their origin and with the definitions of its protocol, as far as they are known."""
     spatial = statistics.layers.get(SPATIAL)
     origin = writer or statistics.origin or (_ADM if spatial is not None and spatial.dims == SPATIAL_DIMS else "")
     return with_protocol(replace(statistics, origin=origin), _PROTOCOLS.get(origin, ""))

@@ -70,11 +70,7 @@ class NamedArrays:
         self.names: Collection[str] = [*arrays]
 
     def array(self, name: str) -> NDArray[Any]:
-        """Returns an array.
-
-        Raises:
-            ValueError: if it is damaged or a list of arrays.
-        """
+        """Returns an array."""
         value = self._arrays[name]
         if isinstance(value, list):
             raise ValueError(f"{name} is a list of arrays")

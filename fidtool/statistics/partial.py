@@ -201,11 +201,7 @@ class PartialStatistics:
         self.done |= done
 
     def merge(self, world: World, name: str) -> None:
-        """Sums over the ranks, in place: all ranks get the statistics of the whole set. A collective.
-
-        Raises:
-            RunError: if an image was counted twice or not at all.
-        """
+        """Sums over the ranks, in place: all ranks get the statistics of the whole set. A collective."""
         everyone = world.gather((np.packbits(self.done), self.traits, self.skipped))
         for moments in self.moments.values():
             moments.merge(world)

@@ -47,10 +47,6 @@ def write_statistics(path: str | Path, statistics: Statistics) -> None:
     order of each row of the features; and ``records``, ``names`` and ``folder`` of the images. Parts of URLs that may
     be secret are removed.
 
-    Args:
-        path: path of the file.
-        statistics: statistics to write.
-
     Raises:
         InputError: if a layer other than fidtool's own has no definition.
         OSError: if the file cannot be written; no partial file is left behind.
@@ -62,11 +58,7 @@ def write_statistics(path: str | Path, statistics: Statistics) -> None:
 
 
 def write_unredacted(path: str | Path, statistics: Statistics, source: str = "") -> None:
-    """Writes a statistics file with complete URLs, for use on this machine only.
-
-    Args:
-        source: path of the images, for `read_summary`.
-    """
+    """Writes a statistics file with complete URLs, for use on this machine only."""
     arrays: dict[str, Any] = {}
     for name, layer in statistics.layers.items():
         if name not in (FEATURES, SPATIAL, EMBEDDING) and layer.definition is None:
@@ -102,11 +94,7 @@ class Summary:
 
     Attributes:
         source: path of the images; empty if not recorded.
-        count: number of images; None if not recorded.
         found: number of images in the source, of which ``num`` may have selected some; None if not recorded.
-        definitions: definitions of the features by layer, as far as they are recorded.
-        with_features: the layers whose per-image features are stored.
-        has_records: whether the records of the images are stored.
         arithmetic: see `Statistics`; empty if not recorded.
         framing: see `Statistics`.
     """

@@ -14,7 +14,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fidtool.distributed.replicas import combined_hash, find_differences, named_tensors, tensor_hashes
 from fidtool.errors import InputError, RunError, on_every_rank
-from fidtool.torch_internals import averaged_module
 from fidtool.training.group import DEFAULT_TIMEOUT, Group, launched_without_group, ranks_of, warn_without_group
 
 _PURPOSE = "assert_in_sync()"
@@ -116,15 +115,6 @@ def assert_optimized(loss: nn.Module, optimizer: torch.optim.Optimizer | Sequenc
             f"no optimizer trains {', '.join(missing)} of {type(loss).__name__}:",
             "move the loss to its device and then pass loss.parameters() to the optimizer too",
         )
-
-
-def in_ddp(module: nn.Module) -> bool:
-    """Whether a DistributedDataParallel that averages the gradients of ``module`` is currently calling it."""
-    active = averaged_module()
-    if active is None:
-        return False
-    averaged = {id(parameter) for parameter in active.parameters()}
-    return all(id(parameter) in averaged for parameter in module.parameters() if parameter.requires_grad)
 
 
 def image_hashes(images: torch.Tensor) -> torch.Tensor:

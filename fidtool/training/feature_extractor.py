@@ -44,11 +44,6 @@ class SharedExtractor:
     """One network with one protocol, see `FeatureExtractor`. Copies share the network; unpickling loads it again.
 
     A custom network is copied, so that training it later does not change the features.
-
-    Raises:
-        InputError: if there is no such layer, protocol or weights file, the network cannot be copied, or a protocol is
-            passed for a network that has its own preparation.
-        RunError: if the network fails on a probe image.
     """
 
     def __init__(self, feature: int | str | Network, protocol: str | None, weights: PathLike | None) -> None:
@@ -200,9 +195,6 @@ def pixels_of(images: object, normalize: bool, device: torch.device) -> torch.Te
 
     With ``normalize`` they must be floating-point in 0..1; a value x becomes floor(255 x). As in torchmetrics, the
     product is computed in the images' dtype: bytes / 255 in float16 gives the same bytes.
-
-    Raises:
-        InputError: if the shape, dtype, range or device is wrong.
     """
     if not isinstance(images, torch.Tensor):
         raise InputError(f"images must be a torch.Tensor, not {type(images).__name__}")

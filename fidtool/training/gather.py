@@ -137,11 +137,7 @@ def abandon_gathering(group: Group, reason: str, timeout: float) -> None:
 
 
 def _check_compatible(ranks: Ranks, payloads: list[dict[str, Any]], allow_empty: bool) -> dict[str, Any]:
-    """Returns a payload whose trailing shape, dtype and ``grad`` are those of all ranks.
-
-    Raises:
-        InputError: on every rank, if they differ.
-    """
+    """Returns a payload whose trailing shape, dtype and ``grad`` are those of all ranks."""
     candidates = [entry for entry in payloads if not (allow_empty and entry["shape"] == [0])] or payloads
     reference = candidates[0]
     first = ranks.ranks[payloads.index(reference)]

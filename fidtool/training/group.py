@@ -105,11 +105,7 @@ class Ranks:
 
     @contextlib.contextmanager
     def world(self, purpose: str) -> Iterator[World]:
-        """The ranks as a `World`, for the duration of a ``with`` block immediately after a rendezvous.
-
-        Raises:
-            RunError: if a rank was lost.
-        """
+        """The ranks as a `World`, for the duration of a ``with`` block immediately after a rendezvous."""
         if self.size == 1:
             yield World(Launch())
             return
@@ -147,11 +143,7 @@ def _initialized() -> bool:
 
 
 def ranks_of(group: Group = None) -> Ranks:
-    """The ranks of ``group``; the same object as long as the program's default process group is the same.
-
-    Raises:
-        InputError: if this process is not in the group.
-    """
+    """The ranks of ``group``; the same object as long as the program's default process group is the same."""
     made = Ranks(group)
     if made.size == 1:
         return made

@@ -12,13 +12,12 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from fidtool.distances.frechet import covariance_factor
-from fidtool.errors import InputError, warn_program
+from fidtool.errors import InputError
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.statistics.statistics_file import read_statistics
-from fidtool.training.checks import in_ddp
 from fidtool.training.feature_extractor import PathLike
 from fidtool.training.gather import Grad, abandon_gathering, gather_with_grad
-from fidtool.training.group import DEFAULT_TIMEOUT, Group, ranks_of
+from fidtool.training.group import DEFAULT_TIMEOUT, Group
 
 _SMALL_SQUARE = 1e-8
 """Eigenvalues of a Gram matrix below this fraction of the largest have too few correct digits."""
@@ -40,7 +39,7 @@ class FrechetLoss(nn.Module):
         queue: number of features of earlier batches, detached, to include in training mode. With 0 the distance is that
             of the batch only, which is biased upwards for small batches.
         projection: a linear map, trainable or not, that is applied to the features and the real statistics. If it is
-            trainable, wrap the loss with `wrap_trainable`; otherwise forward warns if there are several ranks.
+            trainable, wrap the loss with `wrap_trainable`.
         group: process group; None is all ranks.
         grad: see `gather_with_grad`; ``sum`` is right for a model wrapped in DDP.
         timeout: seconds to wait for the other ranks.
@@ -83,7 +82,6 @@ class FrechetLoss(nn.Module):
         self._factor = covariance_factor(statistics.sigma, statistics.count)
         self.register_buffer("queue", torch.zeros(queue, statistics.dims, dtype=torch.float32))
         self.register_buffer("queued", torch.zeros((), dtype=torch.int64))
-        self._warned = False
         self._move(self.queue.device)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
@@ -104,7 +102,6 @@ class FrechetLoss(nn.Module):
             problem = f"features must be a floating-point tensor of shape (n, {len(self._mu)}), not {shape}"
             abandon_gathering(self.group, problem, self.timeout)
             raise InputError(problem)
-        self._warn_without_ddp()
         kind = torch.promote_types(features.dtype, torch.float32)
         joined = gather_with_grad(features.to(kind), self.group, self.grad, timeout=self.timeout)
         with torch.amp.autocast(features.device.type, enabled=False):
@@ -137,16 +134,6 @@ class FrechetLoss(nn.Module):
         kept = torch.cat([joined.to(self.queue.dtype), self.queue[:queued]])[: len(self.queue)]
         self.queue[: len(kept)] = torch.where(finite, kept, self.queue[: len(kept)])
         self.queued.copy_(torch.where(finite, len(kept), queued))
-
-    def _warn_without_ddp(self) -> None:
-        if self._warned or not any(parameter.requires_grad for parameter in self.parameters()):
-            return
-        if ranks_of(self.group).size > 1 and torch.is_grad_enabled() and not in_ddp(self):
-            self._warned = True
-            warn_program(
-                "FrechetLoss has parameters but is not wrapped in DistributedDataParallel: each rank trains its own "
-                "projection, and they diverge. Wrap it: loss = fidtool.training.wrap_trainable(loss)"
-            )
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> FrechetLoss:
         queue = self.queue

@@ -18,7 +18,8 @@ from fidtool.distances.frechet import frechet_distance
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError, on_every_rank
 from fidtool.features.definition import Definition
-from fidtool.features.extractor import Extractor
+from fidtool.features.extractor import Extractor, Networks
+from fidtool.features.protocol import FEATURES
 from fidtool.features.torch_state import computing_on, repeatable
 from fidtool.statistics.moments import ExactMoments, check_exact_products
 from fidtool.statistics.set_statistics import Statistics
@@ -64,11 +65,7 @@ class ImageSums:
         return self._moments.count + len(self._waiting)
 
     def add(self, images: torch.Tensor) -> None:
-        """Adds images and runs the network on full batches. If the network fails, none of the images are added.
-
-        Raises:
-            RunError: if the network failed, or a feature is not finite.
-        """
+        """Adds images and runs the network on full batches. If the network fails, none of the images are added."""
         hashes = [image_hashes(images)] if self._side == "fake" else []
         new = images.permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format)
         waiting = [*self._waiting, *new]
@@ -102,9 +99,10 @@ class ImageSums:
 
         with computing_on(extractor.device.torch_device):
             with repeatable():
-                pairs = list(extractor.run(iter(batches), filled, lambda: False))
-            for batch, features in pairs:
-                self._moments.add(features[: len(batch)])
+                pairs = list(Networks({FEATURES: extractor}).run(iter(batches), filled))
+            for (batch,), layers in pairs:
+                assert layers is not None
+                self._moments.add(layers[FEATURES][: len(batch)])
 
     @contextlib.contextmanager
     def _explaining_refusal(self) -> Iterator[None]:
@@ -141,12 +139,7 @@ class ImageSums:
         return shared_images_warning([hashes.numpy() for hashes in self._hashes], ranks)
 
     def statistics(self) -> Statistics:
-        """Mean and covariance of the features.
-
-        Raises:
-            InputError: if there are fewer than two images.
-            RunError: if the feature step is too coarse for the features.
-        """
+        """Mean and covariance of the features."""
         if self.count < _FEWEST:
             few = f"FID needs at least {_FEWEST} {_SIDES[self._side]}, but there are {self.count}"
             real = self._side == "real"
@@ -168,11 +161,7 @@ class ImageSums:
         return torch.cat(self._hashes) if self._hashes else torch.zeros(0, dtype=torch.int64, device="cpu")
 
     def absorb(self, totals: State) -> None:
-        """Adds the sums that `totals` returned.
-
-        Raises:
-            InputError: if they are not sums of this metric's features.
-        """
+        """Adds the sums that `totals` returned."""
         try:
             arrays = {name: values.cpu().numpy() for name, values in totals.items()}
             self._moments.absorb(arrays)
@@ -202,9 +191,6 @@ class MetricSums:
     """The statistics of one metric, on one rank or merged over all ranks.
 
     ``fixed`` are statistics or a statistics file, instead of real images.
-
-    Raises:
-        InputError: if the fixed statistics cannot be read, or their features have a different definition.
     """
 
     def __init__(self, features: SharedExtractor, fixed: PathLike | Statistics | None, batch_size: int | None) -> None:
@@ -262,11 +248,7 @@ class MetricSums:
         return self._sides["fake"].shared_images_warning(ranks)
 
     def absorb(self, other: MetricSums) -> None:
-        """Adds the images of another metric.
-
-        Raises:
-            InputError: if the settings of the two metrics differ.
-        """
+        """Adds the images of another metric."""
         check_same_settings([self.settings(), other.settings()], ("this metric", "the other metric"))
         self.flush()
         other.flush()
@@ -276,11 +258,7 @@ class MetricSums:
     # The distance.
 
     def distance(self) -> Result:
-        """Computes the FID.
-
-        Raises:
-            InputError: if there are fewer than two real or two generated images.
-        """
+        """Computes the FID."""
         real = self._sides["real"].statistics() if self._fixed is None else self._fixed
         fake = self._sides["fake"].statistics()
         fid = frechet_distance(real.mu, real.sigma, fake.mu, fake.sigma, count1=real.count, count2=fake.count)
@@ -304,9 +282,6 @@ class MetricSums:
         """Replaces the state by one that `state` returned, on any rank and with any number of ranks.
 
         Each image is restored on one rank only. Returns a warning if this rank's images are not restored.
-
-        Raises:
-            InputError: if the state is not one of such a metric.
         """
         was, of = self._owner(state)
         self.forget(real=True)
@@ -349,11 +324,7 @@ def _check_same_protocol(theirs: Definition, mine: Definition, name: str, owner:
 
 
 def check_same_settings(settings: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
-    """Checks that all metrics have the same `MetricSums.settings`.
-
-    Raises:
-        InputError: on every rank, with the first difference, if they differ.
-    """
+    """Checks that all metrics have the same `MetricSums.settings`."""
     first = Definition.from_json(settings[0]["definition"])
     for name, each in zip(names, settings, strict=True):
         differences = first.differences(Definition.from_json(each["definition"]))

@@ -97,11 +97,7 @@ def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
 
 
 def _colours(name: str, entry: str, visual: Any) -> tuple[_Three, _Three]:
-    """Mean and standard deviation with which the published weights were trained; for a file, those of the model.
-
-    Raises:
-        InputError: if the weights were trained with a different activation than the model has.
-    """
+    """Mean and standard deviation with which the published weights were trained; for a file, those of the model."""
     import open_clip
 
     trained = open_clip.get_pretrained_cfg(name, entry) if entry else {}

@@ -103,12 +103,7 @@ def usual_spelling(extractor: str) -> str:
 
 
 def check_extractor(choice: NetworkChoice) -> None:
-    """Refuse an extractor that has none of the known forms.
-
-    Raises:
-        InputError: if the value names no network. The message gives close names, or for a Python file those of the
-            functions in it.
-    """
+    """Refuse an extractor that has none of the known forms."""
     extractor, setting = choice.extractor, choice.named("extractor")
     kind, colon, model = extractor.partition(":")
     if kind in MODEL_FAMILIES:

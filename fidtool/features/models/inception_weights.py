@@ -94,11 +94,7 @@ def hub_path() -> Path:
 
 
 def places(explicit: str | None) -> list[Place]:
-    """Return all locations that are searched, in order. If the first has a path, the user named it: no other is used.
-
-    Args:
-        explicit: value of ``--weights``.
-    """
+    """Return the locations that are searched, in order. If the first has a path, no other is used."""
     chosen = explicit or os.environ.get("FIDTOOL_WEIGHTS")
     label = option("weights") if explicit else "FIDTOOL_WEIGHTS"
     offline = offline_path()
@@ -177,11 +173,7 @@ def _with_classifier(weights: Weights, needed: bool) -> Weights:
 
 
 def verify(path: Path) -> str:
-    """Verify the hash of a weights file, converted or original, and return a description of it.
-
-    Raises:
-        InputError: if the file is damaged or unknown.
-    """
+    """Verify the hash of a weights file, converted or original, and return a description of it."""
     weights = _read(path)
     if weights.sha256 != TENSORS_SHA256:
         raise InputError(
@@ -193,11 +185,7 @@ def verify(path: Path) -> str:
 
 
 def _read(path: Path) -> Weights:
-    """Read a weights file, converted or original.
-
-    Raises:
-        InputError: if the file is damaged or unknown.
-    """
+    """Read a weights file, converted or original."""
     if path == converted_path():
         try:
             return _read_converted(path)
@@ -313,12 +301,7 @@ def download(say: Callable[[str], None], classifier: bool = False) -> Weights:
 
 
 def fetch(say: Callable[[str], None]) -> Weights:
-    """Download the weights and store them in the cache, replacing any that are there (``fidtool weights --download``).
-
-    Raises:
-        InputError: see `download`.
-        RunError: if the cache cannot be written.
-    """
+    """Download the weights into the cache, replacing any that are there (``fidtool weights --download``)."""
     weights = download(say)
     try:
         _keep(weights)

@@ -41,20 +41,13 @@ class PublishedModels(Protocol):
     """The functions of the module of a `fidtool.features.models.families.ModelFamily`."""
 
     def fetch(self, choice: NetworkChoice, say: Callable[[str], None]) -> State:
-        """Read or download a model's weights. Called on rank zero.
-
-        Raises:
-            InputError: if there is no such model or no such weights, a package is missing, or the download failed.
-        """
+        """Read or download a model's weights. Called on rank zero."""
 
     def build(self, choice: NetworkChoice, state: State) -> tuple[Network, str]:
         """Build the network with these weights. Called on every rank.
 
         Returns:
             The network and its name for the fingerprint, see `fidtool.features.models.families.is_published`.
-
-        Raises:
-            InputError: if there is no such model, a package is missing, or the weights belong to a different network.
         """
 
 
@@ -94,9 +87,6 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
     """Read a file written by torch.save: a state_dict, or a checkpoint that has one under ``state_dict``.
 
     No code in the file is run.
-
-    Raises:
-        InputError: if it cannot be read, or contains something else.
     """
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
@@ -126,11 +116,7 @@ def in_short(error: Exception) -> str:
 
 
 def load_strictly(module: nn.Module, tensors: dict[str, torch.Tensor], spec: str, origin: str) -> None:
-    """Load exactly these tensors into ``module``.
-
-    Raises:
-        InputError: if a tensor is missing, unexpected, or has a different shape.
-    """
+    """Load exactly these tensors into ``module``."""
     try:
         module.load_state_dict(tensors)
     except (RuntimeError, ValueError) as error:

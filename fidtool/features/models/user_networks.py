@@ -33,9 +33,6 @@ def from_factory(choice: NetworkChoice) -> tuple[Network, str]:
     Returns:
         The network, in evaluation mode, and its name for the fingerprint: file or module, factory, and the start of
         the source file's SHA-256.
-
-    Raises:
-        InputError: if there is no such file, module or factory, or the factory fails or returns something else.
     """
     spec, setting = choice.extractor, choice.named("extractor")
     named = choice.option("extractor", spec)
@@ -60,9 +57,6 @@ def from_program(choice: NetworkChoice) -> tuple[Network, str]:
 
     Returns:
         The network and its name for the fingerprint: the file's name with the start of its SHA-256.
-
-    Raises:
-        InputError: if there is no such file, it is not a program, or its input size is unknown.
     """
     spec, input_size = choice.extractor, choice.input_size
     path = Path(spec)

@@ -162,6 +162,10 @@ def _names_of(metric: Metric) -> list[str]:
     return [name for number in metric.numbers for name in (number.name, number.spread) if name]
 
 
+def _is_declared(number: object) -> bool:
+    return isinstance(number, Number) and bool(number.name) and number.better in ("lower", "higher")
+
+
 def _fault_of(metric: Metric) -> tuple[str, ...]:
     """What is wrong with the class of a custom metric, and a remedy; empty if nothing is."""
     kind, name, numbers = type(metric), metric.name, metric.numbers
@@ -169,7 +173,7 @@ def _fault_of(metric: Metric) -> tuple[str, ...]:
         return f"{kind.__name__} is not a dataclass:", "write @dataclass(frozen=True, kw_only=True) above it"
     if not isinstance(name, str) or not re.fullmatch(r"[\w-]+", name):
         return f"{kind.__name__} has no name:", 'write one in its class, such as name = "mind"'
-    if not isinstance(numbers, tuple) or not numbers or not all(isinstance(each, Number) for each in numbers):
+    if not isinstance(numbers, tuple) or not numbers or not all(map(_is_declared, numbers)):
         return f"{name} does not declare its values:", "write numbers = (fidtool.Number(...),) in its class"
     taken = {given for each in BUILT_IN.values() for number in each.numbers for given in (number.name, number.spread)}
     # With another network, fid is called fd.

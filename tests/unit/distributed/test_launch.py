@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fidtool.distributed.launch import Launch, by_torchrun, discover, will_be_restarted
+from fidtool.distributed.launch import Launch, discover, will_be_restarted
 from support.goldens import Golden
 
 MEETING = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
@@ -72,12 +72,8 @@ def test_golden_launches(golden: Golden) -> None:
     golden("distributed/launches", {name: place_of(env) for name, env in LAUNCHES.items()})
 
 
-def test_variables_of_torchrun_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchrun_restarts_the_ranks_until_the_last_attempt() -> None:
     counts = {"TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "1"}
     assert will_be_restarted(counts)
     assert not will_be_restarted({**counts, "TORCHELASTIC_RESTART_COUNT": "1"})
     assert not will_be_restarted({})
-    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
-    assert not by_torchrun()
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    assert by_torchrun()

@@ -6,7 +6,6 @@ import hashlib
 import pickle
 import re
 import shutil
-import subprocess
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,8 +21,7 @@ from fidtool.sources.reference_files import Fetched, fetch, folder, holdings
 from fidtool.sources.references import FEATURES, IMAGES, REFERENCES, Reference
 from support.command_line import Run
 from support.http_store import HttpStore, http_store, kept
-from support.processes import PATIENCE, free_port
-from support.ranks import RankServer
+from support.processes import free_port
 
 EDM = REFERENCES["edm:cifar10"]
 EDM2 = REFERENCES["edm2:img64"]
@@ -233,16 +231,6 @@ def test_a_damaged_copy_is_downloaded_again_or_refused(mirror: HttpStore) -> Non
     found.path.write_bytes(data[:5000] + bytes(100) + data[5100:])
     with pytest.raises(InputError, match=r"cannot be read \(Bad CRC-32.*\): delete it to download it again"):
         fetch(EDM, [], quiet)
-
-
-def test_two_processes_download_once(mirror: HttpStore, environment: dict[str, str], rank_server: RankServer) -> None:
-    program = rank_server.stand_in("fidtool", ["refs", "--download", "edm:cifar10"])
-    started = [subprocess.Popen(program, env=environment, stdout=-1, stderr=-1, text=True) for _ in range(2)]
-    outputs = [process.communicate(timeout=PATIENCE) for process in started]
-    assert [process.returncode for process in started] == [0, 0], outputs
-    assert outputs[0][0] == outputs[1][0]
-    assert mirror.sent[served(EDM.url)] == (mirror.folder / served(EDM.url)).stat().st_size
-    assert sorted(bool(errors) for _, errors in outputs) == [False, True]
 
 
 # --- fidtool refs ----------------------------------------------------------------------------------------------------

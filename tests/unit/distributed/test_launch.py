@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from fidtool.distributed.launch import Launch, discover, will_be_restarted
 from support.goldens import Golden
 

@@ -25,12 +25,8 @@ def refused(here: Run, extractor: str, texts: list[str], status: int = 2) -> Non
 @pytest.mark.parametrize(
     ("extractor", "texts"),
     [
-        ("nowhere.py:network", ["nowhere.py", "no file"]),
-        ("inception:", ["inception:", "FILE.py:NAME"]),
         (TINY_FILE, ["needs the name of a function", "tiny_network.py:NAME"]),
         (f"{TINY_FILE}:missing", ["tiny_network.py:missing", "tiny_network.py has no missing"]),
-        (f"{TINY_FILE}:not_a_network", ["not_a_network", "int", "fidtool.Network"]),
-        (f"{TINY_FILE}:nn", ["tiny_network.py:nn", "TypeError"]),
     ],
 )
 def test_a_factory_that_cannot_be_loaded(here: Run, place: Path, extractor: str, texts: list[str]) -> None:
@@ -42,12 +38,7 @@ def test_a_factory_that_cannot_be_loaded(here: Run, place: Path, extractor: str,
     [
         ("raise ValueError('two\\nlines')", ["ValueError: two lines"]),
         ("return Net()", ["returned Net", "fidtool.Network"]),
-        ("return fidtool.Network(3, input_size=8)", ["torch.nn.Module", "int"]),
-        ("return fidtool.Network(Net(), input_size=0)", ["input_size", "0"]),
-        ("return fidtool.Network(Net(), input_size=8, std=(1, 1, 0))", ["std"]),
-        ("return fidtool.Network(Net(), input_size=8, feature_step=999)", ["feature_step", "999"]),
         ("return fidtool.Network(Net(), input_size=8, mean=0.5)", ["mean", "0.5"]),
-        ("return fidtool.Network(Net(), input_size=8, mean=(0, float('inf'), 0))", ["finite"]),
         ("syntax error", ["SyntaxError"]),
     ],
 )
@@ -67,12 +58,8 @@ def test_a_script_that_exits_is_an_error(here: Run, place: Path) -> None:
     [
         ("return x.reshape(3, 5)", ["1x3x8x8", "RuntimeError"]),
         ("return x", []),  # (1, 3, 8, 8) is averaged over the last two dimensions
-        ("return x.mean()", ["()", "(1, D)"]),
         ("return x.mean((2, 3)) / 0.0 - x.mean((2, 3)) / 0.0", ["NaN"]),
-        ("return x.mean((2, 3)) * 0 + 32", ["32", "feature_step"]),
-        ("return x.mean((2, 3)) * 0 + 31.99", []),
-        # These fail only on batches larger than the two images of the probe.
-        ("assert len(x) < 3, 'too many'; return x.mean((2, 3))", ["AssertionError", "too many"]),
+        # It fails only on batches larger than the two images of the probe.
         ("return x.mean((2, 3))[:, :3 if len(x) < 3 else 2]", ["3", "2"]),
     ],
 )
@@ -85,18 +72,11 @@ def test_a_network_that_fails(here: Run, place: Path, forward: str, texts: list[
         assert here("compute", "real", "fake", "--extractor", "own.py:network", "--quiet").status == 0
 
 
-@pytest.mark.parametrize(
-    "forward",
-    [
-        "return torch.nn.functional.dropout(x.mean((2, 3)) + 1.0, 0.3, training=True)",
-        "return torch.nn.functional.batch_norm(x, None, None, training=True).abs().amax((2, 3))",
-    ],
-)
-def test_features_that_depend_on_chance_or_on_the_batch_are_refused(here: Run, place: Path, forward: str) -> None:
+def test_features_that_depend_on_the_batch_are_refused(here: Run, place: Path) -> None:
+    forward = "return torch.nn.functional.batch_norm(x, None, None, training=True).abs().amax((2, 3))"
     (place / "net.py").write_text(MODULE.format(forward=forward, factory=GOOD_FACTORY))
-    refused(
-        here, "net.py:network", ["net.py:network@", " returns different features for the same image", "model.eval()"], 1
-    )
+    texts = ["net.py:network@", " returns different features for the same image", "model.eval()"]
+    refused(here, "net.py:network", texts, 1)
 
 
 def test_channels_last_feature_maps_are_refused(here: Run, place: Path) -> None:
@@ -108,9 +88,7 @@ def test_channels_last_feature_maps_are_refused(here: Run, place: Path) -> None:
 @pytest.mark.parametrize(
     ("factor", "text"),
     [
-        ("1e3", "pass --feature-step 9"),
         ("1e-3", "pass --feature-step 29"),
-        ("1e-30", "scale them in the network"),
         ("5e37", "scale it in the network"),
     ],
 )

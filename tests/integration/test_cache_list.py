@@ -83,16 +83,6 @@ def test_fewer_digits_than_the_list_shows_remove_nothing(here: Run, cached: dict
     assert left(cached) == list(cached)
 
 
-def test_a_path_does_not_remove_entries_of_longer_paths(here: Run, cached: dict[str, Path], tmp_path: Path) -> None:
-    longer = make_pictures(tmp_path / "q2", 3)
-    time.sleep(0.08)  # see above
-    before = set(cached["old"].parent.glob("*.npz"))
-    assert here("stats", longer, "-o", "longer.npz", "--extractor", TINY).status == 0
-    (cached["longer"],) = set(cached["old"].parent.glob("*.npz")) - before
-    assert here("cache", "--remove", tmp_path / "q").status == 0
-    assert left(cached) == ["new", "old", "longer"]
-
-
 @pytest.mark.parametrize(
     ("limit", "rest"),
     [
@@ -121,4 +111,3 @@ def test_a_sample_is_distinguished_from_the_whole_set(here: Run, tmp_path: Path,
         (3, 5),
         (5, 5),
     ]
-    assert any("  3 of 5  " in row for row in here("cache").stdout.splitlines())

@@ -38,30 +38,6 @@ def test_errors_suggest_the_flag_of_the_right_network(here: Run, arguments: list
     assert coarser.json["protocol"]["feature_step"] == 18
 
 
-@pytest.mark.parametrize(
-    ("more", "text"),
-    [
-        (["--cmmd-feature-step", "101"], "--cmmd-feature-step"),
-        (["--cmmd-feature-step", "1"], "on average at feature_step 1, fewer than"),
-        (["--cmmd-input-size", "8"], "CMMD's network: --cmmd-input-size is for exported programs"),
-        (["--cmmd-weights", "w.pt"], "CMMD's network: --cmmd-weights is for Inception and published networks"),
-    ],
-)
-def test_settings_of_cmmds_network_are_checked(here: Run, arguments: list[object], more: list[str], text: str) -> None:
-    refused = here(*arguments, "--extractor", TINY, *CMMD, COLOURS, *more)
-    assert refused.status in (1, 2)
-    assert text in refused.stderr
-
-
-def test_a_network_other_than_the_published_one_is_recorded(here: Run, arguments: list[object]) -> None:
-    own = here(*arguments, "--extractor", TINY, *CMMD, COLOURS)
-    shared = here(*arguments, "--extractor", COLOURS, *CMMD, COLOURS)
-    for outcome in (own, shared):
-        name = outcome.json["settings"]["cmmd"]["extractor"]
-        assert name.startswith("tiny_network.py:colours")
-        assert f"CMMD uses features of {name} instead of clip:ViT-L-14-336-quickgelu" in outcome.stderr
-
-
 def test_inception_for_cmmd_needs_inception_as_extractor(here: Run, arguments: list[object]) -> None:
     refused = here(*arguments, "--extractor", TINY, *CMMD, "inception")
     assert refused.status == 2
@@ -74,6 +50,9 @@ def test_a_shared_network_is_run_once(here: Run, arguments: list[object]) -> Non
     shared = here(*arguments, "--extractor", COLOURS, *CMMD, COLOURS)
     apart = here(*arguments, "--extractor", COLOURS, *CMMD, COLOURS, "--cmmd-feature-step", 20)
     assert [set(each.json["layers"]) for each in (alone, shared, apart)] == [{EMBEDDING}, set(), {EMBEDDING}]
+    name = shared.json["settings"]["cmmd"]["extractor"]
+    assert name.startswith("tiny_network.py:colours")
+    assert f"CMMD uses features of {name} instead of clip:ViT-L-14-336-quickgelu" in shared.stderr
     first, second, third = (each.metrics[KEY] for each in (alone, shared, apart))
     assert first == second > 0
     assert third == pytest.approx(first, rel=1e-4)

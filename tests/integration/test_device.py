@@ -20,13 +20,8 @@ NEW_SWITCHES = hasattr(torch.backends.cuda.matmul, "fp32_precision")
     "user",
     [
         "torch.backends.mkldnn.conv.fp32_precision = 'bf16'",
-        "torch.backends.cuda.matmul.fp32_precision = 'tf32'; torch.backends.mkldnn.conv.fp32_precision = 'bf16'",
         "torch.set_float32_matmul_precision('high')",
-        "torch.set_float32_matmul_precision('medium')",
-        "torch.backends.cuda.matmul.allow_tf32 = True",
-        "torch.backends.fp32_precision = 'tf32'",
         "torch.backends.cudnn.allow_tf32 = True",
-        "pass",
     ],
 )
 def test_the_callers_reduced_precision_is_restored(user: str, program: Run) -> None:

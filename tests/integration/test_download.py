@@ -94,15 +94,12 @@ def test_secrets_are_sent_to_the_mirror_only(
 
 FAILURES: dict[str, dict[str, Any]] = {
     "wrong content": {"payload": b"<html>Sign in to the hotel's network</html>"},
-    "empty": {"payload": b""},
     "404": {"payload": b"not found", "status": 404},
     "broken off": {"payload": bytes(100_000), "sent": 50_000},
-    "broken off before the answer": {"raw": b""},
-    "not HTTP": {"raw": b"SSH-2.0-OpenSSH_9.6\r\n"},
 }
 
 
-@pytest.mark.parametrize("failure", [*FAILURES, "nothing listens", "http://127.0.0.1:port/x", "nonsense", "file:///"])
+@pytest.mark.parametrize("failure", [*FAILURES, "nothing listens", "nonsense"])
 def test_a_failed_download_names_the_three_alternatives(
     here: Run, empty_cache: Path, monkeypatch: pytest.MonkeyPatch, failure: str
 ) -> None:
@@ -118,14 +115,3 @@ def test_a_failed_download_names_the_three_alternatives(
     assert url in error
     assert [way for way in WAYS if way not in error] == []
     assert kept(empty_cache) == []
-
-
-def test_a_download_that_cannot_be_stored_fails_the_run(
-    here: Run, empty_cache: Path, original: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    empty_cache.write_text("a file where the folder should be")
-    with server(original) as (url, _):
-        monkeypatch.setenv("FIDTOOL_WEIGHTS_URL", url)
-        outcome = here("weights", "--download")
-    assert outcome.status == 1
-    assert "FIDTOOL_CACHE" in outcome.error

@@ -137,13 +137,6 @@ class TestReport:
         assert 'id="real"' in page, "REAL has its own sheet"
         assert Path("sweep.png").read_bytes().startswith(b"\x89PNG")
 
-    def test_from_python(self, sets: tuple[Path, ...], environment: dict[str, str], tmp_path: Path) -> None:
-        page, plot = tmp_path / "page.html", tmp_path / "plot.png"
-        evaluation = package.compute(sets[0], sets[1:3], extractor=TINY, report=page, plot=plot)
-        assert f"{evaluation.results[0].frechet_distance:.4f}" in page.read_text()
-        assert "The command" not in page.read_text()
-        assert plot.read_bytes().startswith(b"\x89PNG")
-
     def test_a_failed_page_does_not_lose_the_result(
         self, sets: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], tmp_path: Path
     ) -> None:

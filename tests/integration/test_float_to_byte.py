@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 import fidtool
 from support.command_line import Run
 from support.places import TINY
-from support.source_forms import make_squares, pixels_in
+from support.source_forms import make_squares
 
 COUNT = 20
 SMALL = ("--extractor", TINY, "--no-cache")
@@ -67,15 +67,13 @@ GIVEN: dict[str, Callable[[Path, Floats], Any]] = {
 }
 
 
-@pytest.mark.parametrize("rounding", ["floor", "round"])
 @pytest.mark.parametrize("form", GIVEN)
 def test_every_source(
-    place: Path, floats: Floats, expected: dict[str, float], environment: dict[str, str], form: str, rounding: str
+    place: Path, floats: Floats, expected: dict[str, float], environment: dict[str, str], form: str
 ) -> None:
-    evaluation = fidtool.compute(place / "real", GIVEN[form](place, floats), float_to_byte=rounding, **SETTINGS)
-    assert evaluation.frechet_distance == expected[rounding]
-    recorded = evaluation.run.config.get("float_to_byte")
-    assert recorded == (None if rounding == "round" else rounding)
+    evaluation = fidtool.compute(place / "real", GIVEN[form](place, floats), float_to_byte="floor", **SETTINGS)
+    assert evaluation.frechet_distance == expected["floor"]
+    assert evaluation.run.config.get("float_to_byte") == "floor"
 
 
 def test_cache_distinguishes(here: Run, place: Path, expected: dict[str, float]) -> None:
@@ -88,23 +86,12 @@ def test_cache_distinguishes(here: Run, place: Path, expected: dict[str, float])
 
 
 def test_check_reads_them_as_well(here: Run, place: Path) -> None:
-    for flags, same, other in ((FLOOR, "truncated", "rounded"), (FLOOR[:2], "rounded", "truncated")):
-        found = here("check", place / "floats.npy", *flags, "--against", place / f"{same}.npy").stdout
-        assert f"all {COUNT} images in {place}/floats.npy are pixel-identical" in found
-        assert "no findings" in here("check", place / "floats.npy", *flags, "--against", place / f"{other}.npy").stdout
+    found = here("check", place / "floats.npy", *FLOOR, "--against", place / "truncated.npy").stdout
+    assert f"all {COUNT} images in {place}/floats.npy are pixel-identical" in found
 
 
 def test_no_effect_without_floats(here: Run, place: Path) -> None:
-    for arguments in (("--float-to-byte", "floor"), FLOOR):
-        run = here("compute", place / "real", place / "rounded.npy", *SMALL, *arguments)
-        assert run.status == 0
-        assert "--float-to-byte floor" not in run.stderr
-        assert "--float-to-byte has no effect: it only affects arrays of floats" in run.stderr
+    run = here("compute", place / "real", place / "rounded.npy", *SMALL, *FLOOR)
+    assert run.status == 0
+    assert "--float-to-byte has no effect: it only affects arrays of floats" in run.stderr
     assert "no effect" not in here("compute", place / "real", place / "floats.npy", *SMALL, *FLOOR).stderr
-
-
-def test_no_effect_without_a_range(environment: dict[str, str], place: Path) -> None:
-    """Objects may be floats, but not without a range."""
-    pixels = pixels_in(place / "real")
-    evaluation = fidtool.compute(pixels, iter(pixels), extractor=TINY, cache=False, float_to_byte="floor")
-    assert [line for line in evaluation.results[0].warnings if line.startswith("float_to_byte has no effect")]

@@ -204,8 +204,6 @@ def test_an_iterable_cannot_be_used_twice(place: Path, environment: dict[str, st
             fidtool.compute(place / "real", given, checkpoint=tmp_path / "kept", **SETTINGS)
     with pytest.raises(InputError, match="asks for 30 images"):
         fidtool.compute(pixels, iter(pixels), num=30, **SETTINGS)
-    with pytest.raises(InputError, match="num asks for 22 images but fake yielded 9"):
-        fidtool.compute(place / "real", iter(pixels[:9]), num=22, **SETTINGS)
     with pytest.raises(InputError, match="expect"):
         fidtool.compute(place / "real", iter(pixels), expect=23, **SETTINGS)
     with pytest.raises(InputError, match="KID draws subsets of 9"):

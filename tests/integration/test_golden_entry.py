@@ -30,11 +30,6 @@ def test_the_console_script_runs() -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, f"fidtool, version {fidtool.__version__}\n", "")
 
 
-def test_the_module_runs() -> None:
-    ended = subprocess.run([sys.executable, "-m", "fidtool", "--version"], capture_output=True, text=True)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, f"fidtool, version {fidtool.__version__}\n", "")
-
-
 def test_the_module_of_the_warning_class() -> None:
     """Warning filters of pytest and Python name the class by its module, so moving it would disable them."""
     assert importlib.import_module("fidtool.errors").FidtoolWarning is fidtool.FidtoolWarning

@@ -9,6 +9,7 @@ import pytest
 
 import fidtool as package
 from fidtool.features.definition import Definition
+from fidtool.features.models.families import CMMD_EXTRACTOR
 from fidtool.features.protocol import EMBEDDING, FEATURES, INCEPTION
 from fidtool.labels import Labels, labels_of
 from fidtool.report.html import html_report
@@ -66,6 +67,18 @@ def test_a_name_shows_which_features_a_value_is_based_on(labels: Labels, name: s
 )
 def test_the_definition_decides(definition: Definition | None, measured: bool, dims: int, expected: Labels) -> None:
     assert labels_of({FEATURES: definition}, Settings(extractor="dinov2"), measured, dims) == expected
+
+
+@pytest.mark.parametrize(
+    ("network", "measured", "expected"),
+    [(CMMD_EXTRACTOR, True, ""), ("dinov2:vitl14", True, "dinov2"), ("dinov2:vits14", False, "dinov2:vits14")],
+)
+def test_cmmd_names_a_network_that_is_not_the_authors(network: str, measured: bool, expected: str) -> None:
+    definitions = {FEATURES: defined(INCEPTION, 2048), EMBEDDING: defined(network, 1024)}
+    config = Settings(metrics=("fid", "cmmd"), cmmd_extractor="dinov2")
+    assert labels_of(definitions, config, measured, 2048) == Labels(
+        own_networks={EMBEDDING: expected} if expected else {}
+    )
 
 
 def test_in_python_fid_is_none_for_other_networks(sets: tuple[Path, Path], environment: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Networks on several ranks: all use rank zero's weights and the same settings, and an error is reported once."""
+"""Networks and references on several ranks: rank zero alone downloads, and an error is reported once."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from support.command_line import Run
-from support.http_store import kept, server
+from support.http_store import http_store, kept, server
 from support.offline import needs_weights
 from support.own_networks import TINY_FILE, make_modules
 from support.pictures import make_pictures
+from support.published import EDM, make_mirror
 from support.small_sets import make_real
 
 
@@ -56,3 +57,15 @@ def test_every_rank_adopts_the_settings_of_statistics_files(here: Run, fidtool: 
     together = fidtool("compute", "real64.npz", "fake", "--json", ranks=2)
     assert together.metrics == alone.metrics
     assert together.stderr.count("taken from real64.npz: dims 64 and protocol tensorflow") == 1
+
+
+@needs_weights
+def test_rank_zero_alone_downloads_a_reference(fidtool: Run, tmp_path: Path) -> None:
+    make_pictures(tmp_path / "fake", 6, 1)
+    mirror = make_mirror(tmp_path / "mirror")
+    with http_store(mirror) as store:
+        web = {"FIDTOOL_REFERENCES_URL": store.url, "no_proxy": "127.0.0.1"}
+        found = fidtool("compute", EDM.name, "fake", "--preset", "edm", "--json", ranks=2, **web)
+    assert found.metrics["fid"] > 0
+    name = EDM.url.partition("://")[2]
+    assert store.sent[name] == (mirror / name).stat().st_size

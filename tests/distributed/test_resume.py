@@ -7,8 +7,13 @@ import re
 import signal
 from pathlib import Path
 
+from support.command_line import Run
+from support.exact_sets import beside_network
+from support.goldens import Golden
+from support.old_files import BATCH, FAKE, REAL, make_sets
 from support.pictures import make_pictures
 from support.places import FAULTY
+from support.printed import CPU
 from support.processes import wait_until
 from support.ranks import Rank, RankServer, outcomes
 
@@ -71,3 +76,17 @@ def test_a_run_resumes_after_a_restart_by_torchrun(
     assert result["run"]["images_resumed"] > 0
     assert result["results"][0]["count"] == {"real": 40, "fake": 40}
     assert len(re.findall("^error: ", done.stderr, re.MULTILINE)) == 1
+
+
+def test_two_ranks_write_what_one_process_resumes(golden: Golden, fidtool: Run, tmp_path: Path) -> None:
+    """Each rank writes a part of each set."""
+    make_sets(beside_network(tmp_path))
+    command = ("compute", "real", "fake", *CPU, "--batch-size", BATCH, "--no-cache", "--json", "--checkpoint", "kept")
+    command += ("--metrics", "fid,kid", "--kid-subset-size", 9)
+    both = fidtool(*command, ranks=2)
+    names = [re.sub(r"-\w+-[^-]+-", "-RUN-ATTEMPT-", file.name) for file in (tmp_path / "kept").iterdir()]
+    kept = ("world_size", "backend", "batch_size", "images_computed", "images_resumed", "cached", "config")
+    golden("resume/two_ranks", {"files": sorted(names), "run": {name: both.json["run"][name] for name in kept}})
+    resumed = fidtool(*command)
+    assert (resumed.json["run"]["images_resumed"], resumed.json["run"]["images_computed"]) == (REAL + FAKE, 0)
+    assert resumed.json["results"] == both.json["results"]

@@ -23,7 +23,6 @@ from support.given_forms import (
     animated,
     in_twos,
     opened,
-    painted_over,
     refilled,
 )
 from support.places import TINY
@@ -66,7 +65,6 @@ FORMS: dict[str, Given] = {
     ),
     "rows of a table": lambda folder, pixels: Rows(pixels),
     "a generator with one piece of memory": lambda folder, pixels: refilled(pixels),
-    "a generator with one picture": lambda folder, pixels: painted_over(pixels),
     "frames of an animation": lambda folder, pixels: animated(folder.parent / "animation.tif", pixels),
     "a sequence with one piece of memory": lambda folder, pixels: Refilled(pixels),
     "an IterableDataset that knows its length": lambda folder, pixels: Streamed(pixels),

@@ -11,27 +11,29 @@ from fidtool.sources import remote, store_requests
 from fidtool.sources.contents import Stamps
 from support.command_line import Run
 from support.source_forms import names_in
-from support.stores import ARGUMENTS, client, make_expected, make_place, make_s3, make_to_s3
+from support.stores import ARGUMENTS, client, filled, folders_fid, s3_server
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_place(tmp_path_factory)
+    return filled(tmp_path_factory.mktemp("store"))
 
 
 @pytest.fixture(scope="module")
 def expected(place: Path) -> float:
-    return make_expected(place)
+    return folders_fid(place)
 
 
 @pytest.fixture(scope="module")
-def s3(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    yield from make_s3(place, tmp_path_factory)
+def s3(place: Path) -> Iterator[dict[str, str]]:
+    with s3_server(place) as variables:
+        yield variables
 
 
 @pytest.fixture
 def to_s3(s3: dict[str, str], here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    return make_to_s3(s3, here, monkeypatch)
+    for name, value in s3.items():
+        monkeypatch.setenv(name, value)
 
 
 S3_FORMS = (

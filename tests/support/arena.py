@@ -59,30 +59,15 @@ def statuses(launcher: str, ranks: int, status: int = 1, killed: int | None = No
     return [-signal.SIGKILL if rank == killed else status for rank in range(ranks)]
 
 
-def shared_memory() -> set[str]:
-    """Return the names of the shared memory of Python and torch processes."""
-    places = ("torch_*", "psm_*", "sem.*")
-    return {file.name for place in places for file in Path("/dev/shm").glob(place)}
-
-
-def _mapped() -> set[str]:
-    """Return the names of the shared memory that living processes have mapped."""
-    found = set()
-    for maps in Path("/proc").glob("[0-9]*/maps"):
-        with contextlib.suppress(OSError):
-            found |= set(re.findall(r" /dev/shm/(\S+)$", maps.read_text(errors="replace"), re.MULTILINE))
-    return found
-
-
-def _lasting(names: set[str]) -> set[str]:
-    """Return the names that are not the only one of a process that has exited.
+def abandoned_memory() -> set[str]:
+    """Return the names of the shared memory of processes that have exited.
 
     torch removes a name right after creating it. A process that is killed in between leaves one name, which fidtool
     cannot prevent. A process that did not remove its names would leave several.
     """
-    creators = Counter(match.group(1) for name in names if (match := re.match(r"torch_(\d+)_", name)))
-    single = {pid for pid, count in creators.items() if count == 1 and not Path("/proc", pid).exists()}
-    return {name for name in names if not name.startswith(tuple(f"torch_{pid}_" for pid in single))}
+    names = {file.name: file.name.split("_")[1] for file in Path("/dev/shm").glob("torch_*_*")}
+    creators = Counter(names.values())
+    return {name for name, pid in names.items() if creators[pid] > 1 and not Path("/proc", pid).exists()}
 
 
 @dataclass
@@ -93,7 +78,7 @@ class Begun:
         arena: the arena of the run.
         ranks: processes of the ranks, or the launcher.
         forks: file with the session ids of torchrun's ranks.
-        before: shared memory that existed before.
+        before: abandoned shared memory that existed before.
     """
 
     arena: Arena
@@ -114,25 +99,16 @@ class Begun:
 
 
 def left_behind(sessions: set[int], before: set[str], patience: float) -> list[object]:
-    """Return what is left ``patience`` seconds after a run: processes, which are killed, and shared memory.
-
-    Shared memory that a living process has mapped does not count: it belongs to another test, or the process is
-    reported itself.
-    """
+    """Return what is left ``patience`` seconds after a run: processes, which are killed, and shared memory."""
     deadline = time.monotonic() + patience
-
-    def found() -> tuple[list[int], list[str]]:
-        memory = shared_memory() - before
-        return left_of(sessions), sorted(_lasting(memory - _mapped())) if memory else []
-
-    # Listed only once: a later listing could contain a short-lived name of another test's process.
-    while any(left := found()) and time.monotonic() < deadline:
+    while (processes := left_of(sessions)) or abandoned_memory() - before:
+        if time.monotonic() > deadline:
+            break
         time.sleep(0.02)
-    processes, memory = left
     for pid in processes:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    return [*processes, *memory]
+    return [*processes, *sorted(abandoned_memory() - before)]
 
 
 class Arena:
@@ -157,7 +133,7 @@ class Arena:
 
     def begin_each(self, arguments: list[list[object]], **variables: str) -> Begun:
         """Start one rank per list of arguments, without a launcher."""
-        before, environment = shared_memory(), {**self.server.environment, **variables}
+        before, environment = abandoned_memory(), {**self.server.environment, **variables}
         ranks = self.server.ranks("fidtool", arguments, environment, self.folder)
         return Begun(self, ranks, self.folder / "no forks", before)
 
@@ -165,7 +141,7 @@ class Arena:
         """Start ranks with the same arguments. torchrun's ranks are forks, which write down their session ids."""
         if launcher != "torchrun":
             return self.begin_each([arguments] * ranks, **variables)
-        forks, before = self.folder / uuid.uuid4().hex, shared_memory()
+        forks, before = self.folder / uuid.uuid4().hex, abandoned_memory()
         environment = {**self.server.environment, "FIDTOOL_TEST_SESSIONS": str(forks), **variables}
         started = self.server.torchrun(ranks, "fidtool", arguments, environment, self.folder)
         return Begun(self, [started], forks, before)

@@ -39,13 +39,6 @@ def refilled(pixels: NDArray[np.uint8]) -> Iterator[NDArray[np.uint8]]:
         yield memory
 
 
-def painted_over(pixels: NDArray[np.uint8]) -> Iterator[Image.Image]:
-    picture = Image.new("RGB", (24, 24))
-    for image in pixels:
-        picture.paste(Image.fromarray(image))
-        yield picture
-
-
 def animated(file: Path, pixels: NDArray[np.uint8]) -> Iterator[Image.Image]:
     """Yield the frames of an animation: the same Pillow object each time."""
     first, *others = map(Image.fromarray, pixels)

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import fidtool
-from support.command_line import Run
-from support.places import TESTS, TINY
+from support.places import TINY
 from support.processes import free_port
 from support.source_forms import make_forms, make_pair
 
 COUNT = 22
 ARGUMENTS = ("--extractor", TINY, "--no-cache", "--json", "--batch-size", 4)
-
-SERVER = TESTS / "support" / "s3_server.py"
 
 
 def filled(place: Path) -> Path:
@@ -39,26 +31,28 @@ def folders_fid(place: Path) -> float:
 
 
 @contextlib.contextmanager
-def s3_server(place: Path, log: Path) -> Iterator[dict[str, str]]:
-    """Run a server with a folder's files in a bucket during a ``with`` block; yields the environment variables."""
-    port = free_port()
-    credentials = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "us-east-1"}
-    with open(log, "wb") as errors:
-        server = subprocess.Popen(
-            [sys.executable, str(SERVER), str(port), str(place)],
-            env={**os.environ, **credentials},
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-        )
-    assert server.stdout is not None
-    lines = iter(server.stdout.readline, "")
-    assert any(line == "ready\n" for line in lines), log.read_text()
+def s3_server(place: Path) -> Iterator[dict[str, str]]:
+    """Run an S3-compatible server with a folder's files in ``bucket`` during a ``with`` block.
+
+    Yields:
+        The environment variables for its clients.
+    """
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer("127.0.0.1", port=free_port())
+    server.start()
+    _, port = server.get_host_and_port()
+    s3 = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "us-east-1"}
+    s3["AWS_ENDPOINT_URL"] = f"http://127.0.0.1:{port}"
+    bucket = client(s3)
+    bucket.create_bucket(Bucket="bucket")
+    for file in place.rglob("*"):
+        if file.is_file():
+            bucket.upload_file(str(file), "bucket", str(file.relative_to(place)))
     try:
-        yield {**credentials, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
+        yield s3
     finally:
-        server.kill()
-        server.wait()
+        server.stop()
 
 
 def client(s3: dict[str, str]) -> Any:
@@ -72,22 +66,3 @@ def client(s3: dict[str, str]) -> Any:
         aws_secret_access_key="x",
         region_name="us-east-1",
     )
-
-
-def make_place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return filled(tmp_path_factory.mktemp("store"))
-
-
-def make_expected(place: Path) -> float:
-    return folders_fid(place)
-
-
-def make_s3(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Yield the environment variables for a server with these files in a bucket."""
-    with s3_server(place, tmp_path_factory.mktemp("s3") / "log") as variables:
-        yield variables
-
-
-def make_to_s3(s3: dict[str, str], here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in s3.items():
-        monkeypatch.setenv(name, value)

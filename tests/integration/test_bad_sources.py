@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -12,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from support.bad_forms import REFUSED
 from support.command_line import Outcome, Run
@@ -180,15 +176,3 @@ def test_bad_patterns_are_refused(here: Run, place: Path, name: str, words: list
     run = here("compute", "images", name, *SMALL)
     assert run.status == 2
     assert [word for word in words if word not in run.error] == [], run.error
-
-
-def test_names_are_listed_unchanged(place: Path) -> None:
-    """Names that are not valid UTF-8 are listed as bytes, so that the output can be used as a list."""
-    name = os.fsdecode(b"images2/b\xff.png")
-    (place / "images2").mkdir()
-    Image.new("RGB", (8, 8)).save(place / "a.png")
-    (place / "a.png").rename(place / name)
-    listed = subprocess.run(
-        [sys.executable, "-m", "fidtool", "check", "images2", "--list"], capture_output=True, cwd=place
-    )
-    assert listed.stdout == b"images2/b\xff.png\n"

@@ -108,14 +108,6 @@ def test_very_small_sets_have_an_fid(here: Run, tmp_path: Path, real_count: int,
     assert f"{fake}: it is unknown which images raise the {FD}" in outcome.stderr
 
 
-def test_sets_with_duplicates_have_no_interval(here: Run, sets: tuple[Path, ...], tmp_path: Path) -> None:
-    fake = degenerate.same_seed_on_ranks(tmp_path / "fake", 4, 50, lambda rank, i: f"rank{rank}_{i}.png")
-    (result,) = here("compute", sets[0], fake, *FLAGS, "--json").json["results"]
-    assert result["uncertainty"]["corrected"] is None
-    assert "150 of 200 images are duplicates" in result["uncertainty"]["withheld"]
-    assert any("no error bars" in line for line in result["warnings"])
-
-
 class TestReport:
     """``--report`` and ``--plot`` write the results; the contents of the page are tested elsewhere."""
 
@@ -165,8 +157,3 @@ class TestReport:
             place = pages[0][pages[0].index(f'id="fake-{part}"') :].partition("</section>")[0]
             assert "Pass --no-cache to compute them." in place
         assert f"{short_title(FD)} against the number of images" in pages[1], "also without --uncertainty"
-
-    def test_one_file_cannot_have_two_contents(self, here: Run, sets: tuple[Path, ...]) -> None:
-        outcome = here("compute", *sets[:2], "--extractor", TINY, "--report", "same.html", "--output", "same.html")
-        assert outcome.status == 2
-        assert "name the same file" in outcome.error

@@ -61,13 +61,6 @@ def test_value_is_that_of_images_cropped_beforehand(
     assert (result.real.framing, result.fake.framing) == (None, f"{crop}:48")
 
 
-def test_crop_of_real(place: Path, environment: dict[str, str]) -> None:
-    (result,) = fidtool.compute(place / "photos", place / "fake", crop="adm:48", **SETTINGS).results
-    (beforehand,) = fidtool.compute(place / "photos-adm", place / "fake", **SETTINGS).results
-    assert result.frechet_distance == beforehand.frechet_distance
-    assert (result.real.framing, result.fake.framing) == ("adm:48", None)
-
-
 def test_every_source(tmp_path: Path, environment: dict[str, str]) -> None:
     """Archives, arrays, lists, tables: as the folder, which is framed as it would be beforehand."""
     forms = make_forms(make_squares(tmp_path / "images", COUNT, 3))

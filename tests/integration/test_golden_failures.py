@@ -151,6 +151,7 @@ COMPUTE: dict[str, tuple[object, ...]] = {
     "a plot without a distance": (*PAIR, "--metrics", "kid", "--kid-subset-size", 5, "--plot", "a.png"),
     "--output into nowhere": (*PAIR, "--output", "no/out.json"),
     "--output onto a folder": (*PAIR, "--output", "empty"),
+    "one file of two contents": (*PAIR, "--report", "same.html", "--output", "same.html"),
     "--output to an address": (*PAIR, "--output", "s3://bucket/out.json"),
     "a checkpoint that is a file": (*PAIR, "--checkpoint", "notes.txt"),
     "a checkpoint at an address": (*PAIR, "--checkpoint", "s3://bucket/kept"),

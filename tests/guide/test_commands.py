@@ -21,9 +21,9 @@ import numpy as np
 import pytest
 import torch
 
+from fidtool.cli.main import cli
 from fidtool.features.models.inception_weights import offline_path
 from fidtool.sources.references import REFERENCES
-from support.inside import cli
 from support.pages import PAGES, commands, commands_in_text, programs
 from support.pictures import make_pictures
 from support.places import ROOT

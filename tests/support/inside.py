@@ -1,47 +1,33 @@
-"""Access of the golden tests to fidtool's internals. If a module or class moves, only this file changes.
-
-Public names of ``fidtool`` and ``fidtool.training`` are imported directly.
-"""
+"""Access of the golden tests to functions of fidtool that take several steps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-import fidtool
 from fidtool.cli.main import cli
 from fidtool.distances import error_bars as bars
 from fidtool.distances import extrapolation, frechet, inception_score, jackknife, kernel, neighbors
 from fidtool.distances.exact import FeatureSettings
-from fidtool.distances.frechet import covariance_factor
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
-from fidtool.features.catalogue import (
-    build_network,
-    fetch_state,
-    inception_definition,
-    network_extractor,
-    spatial_definition,
-)
+from fidtool.features.catalogue import build_network, fetch_state, inception_definition, network_extractor
 from fidtool.features.definition import Definition
 from fidtool.features.device import device_of
 from fidtool.features.models.families import NetworkChoice
-from fidtool.features.models.inception_weights import OFFICIAL_SHA256, OFFLINE_SHA256, TENSORS_SHA256
-from fidtool.features.preparation import Resize
-from fidtool.features.protocol import FEATURES, INCEPTION_DIMS, PROTOCOLS, SPATIAL
-from fidtool.features.resize import resize
+from fidtool.features.models.inception_weights import TENSORS_SHA256
+from fidtool.features.protocol import FEATURES, PROTOCOLS, SPATIAL
 from fidtool.images.decode import decode
-from fidtool.settings import Settings
 from fidtool.sources.arrays import as_pixels
 from fidtool.sources.contents import ValueRange
-from fidtool.sources.image_set import ImageSet, canonical_order, hashes_of
+from fidtool.sources.image_set import ImageSet, hashes_of
 from fidtool.sources.opening import open_images
 from fidtool.statistics.cache import StatisticsCache
 from fidtool.statistics.moments import ExactMoments, Gaussian
@@ -49,29 +35,11 @@ from fidtool.statistics.partial import Layer
 from fidtool.statistics.precision import FeatureSizes
 from fidtool.training.feature_extractor import pixels_of
 
-__all__ = [
-    "COMMANDS",
-    "INCEPTION_DIMS",
-    "OFFICIAL_SHA256",
-    "OFFLINE_SHA256",
-    "PROTOCOLS",
-    "TENSORS_SHA256",
-    "Definition",
-    "ExactMoments",
-    "Gaussian",
-    "canonical_order",
-    "cli",
-    "covariance_factor",
-    "spatial_definition",
-]
-
 Features = NDArray[np.float32]
 STEP = 18
 """Features are multiples of 2 ** -STEP, unless a golden says otherwise."""
 COMMANDS = {name: cli.resolve_command(click.Context(cli), [name])[1] for name in cli.commands}
 """The commands of ``fidtool`` by name."""
-RESIZES = get_args(Resize)
-"""Names of all resize methods."""
 
 
 def _alone() -> World:
@@ -147,10 +115,6 @@ def error_bars(real: Features, fake: Features) -> Any:
     return bars.error_bars(_target(real), fake, _settings(), _alone())
 
 
-def difference(first: Any, second: Any) -> Any:
-    return bars.difference(first, second)
-
-
 def fid_curve(real: Features, fake: Features) -> Any:
     return bars.fid_curve(_target(real), fake, _settings(), _alone())
 
@@ -163,10 +127,6 @@ def blocks() -> dict[str, Any]:
         "parts": parts,
         "halvings": [int(row.sum()) for row in jackknife.halvings()],
     }
-
-
-def fewest_images(dims: int) -> int:
-    return bars.fewest_images(dims)
 
 
 def fid_infinity(real: Features, fake: Features, **settings: Any) -> Any:
@@ -191,34 +151,6 @@ def definition_of(spec: str, protocol: str | None = None, **settings: Any) -> De
     network, name = build_network(choice, fetch_state(choice, print))
     device = device_of(torch.device("cpu"), Launch())
     return network_extractor(network, name, PROTOCOLS[protocol] if protocol else None, device).definition
-
-
-def cmmd_network() -> str:
-    return Settings.cmmd_extractor
-
-
-def resized(pixels: torch.Tensor, size: int, preparation: fidtool.Preparation) -> torch.Tensor:
-    """Resize images of shape (N, height, width, 3) for a network, without normalisation."""
-    return resize(pixels, size, preparation)
-
-
-def framed(preparation: fidtool.Preparation, height: int, width: int, size: int) -> list[list[int]]:
-    """Return, for an image of this shape: the source region, the resized shape, and the crop offset."""
-    frame = preparation.frame(height, width, size)
-    return [list(frame.source), list(frame.resized), list(frame.cut)]
-
-
-def spelled(preparation: fidtool.Preparation, size: int) -> str:
-    return preparation.describe(size)
-
-
-def normalization_of(network: fidtool.Network) -> str:
-    return network.normalization
-
-
-def is_whole(preparation: fidtool.Preparation) -> bool:
-    """Return whether resized images have integer values."""
-    return preparation.rounds
 
 
 # Sets of images and the cache.

@@ -9,9 +9,10 @@ import click
 from click.testing import CliRunner
 
 import fidtool
+from fidtool.cli.main import cli
 from support.command_line import Run
 from support.goldens import Golden
-from support.inside import COMMANDS, cli
+from support.inside import COMMANDS
 
 LEAST = {
     "compute": ["real", "fake"],

@@ -9,8 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 import fidtool
+from fidtool.cli.main import cli
 from fidtool.cli.options import Command
-from support.inside import COMMANDS, cli
+from support.inside import COMMANDS
 
 
 @pytest.mark.parametrize("width", [80, 110])

@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 
 import fidtool
+from fidtool.distances.frechet import covariance_factor
+from fidtool.statistics.moments import Gaussian
 from support.exact_sets import bells, lattice, mixed
 from support.goldens import Golden, near
-from support.inside import Gaussian, cmmd, covariance_factor, kid, nearest, prdc, score
+from support.inside import cmmd, kid, nearest, prdc, score
 from support.inside import gaussian as fitted
 
 DIGITS = 1e-12

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import fidtool
+from fidtool.distances.error_bars import difference, fewest_images
 from support.exact_sets import bells, mixed
 from support.goldens import Golden, near
-from support.inside import blocks, difference, error_bars, fewest_images, fid_curve, fid_infinity, influences
+from support.inside import blocks, error_bars, fid_curve, fid_infinity, influences
 
 DIMS = 6
 REAL, NEAR, FAR = mixed(400, DIMS, 1), mixed(240, DIMS, 2), bells(240, DIMS, 3, 0.25, 1.5)

@@ -10,22 +10,13 @@ import pytest
 import torch
 
 import fidtool
+from fidtool.features.catalogue import spatial_definition
+from fidtool.features.definition import Definition
+from fidtool.features.models.inception_weights import OFFICIAL_SHA256, OFFLINE_SHA256, TENSORS_SHA256
+from fidtool.features.protocol import INCEPTION_DIMS, PROTOCOLS
 from support.exact_sets import beside_network
 from support.goldens import FOLDER, Golden
-from support.inside import (
-    INCEPTION_DIMS,
-    OFFICIAL_SHA256,
-    OFFLINE_SHA256,
-    PROTOCOLS,
-    TENSORS_SHA256,
-    Definition,
-    definition_of,
-    framed,
-    inception,
-    normalization_of,
-    spatial_definition,
-    spelled,
-)
+from support.inside import definition_of, inception
 
 
 def shown(definition: Definition) -> dict[str, Any]:
@@ -121,8 +112,11 @@ def test_descriptions_of_preparations(golden: Golden) -> None:
     found: dict[str, Any] = {}
     for name, arguments in PREPARATIONS.items():
         preparation = fidtool.Preparation(*arguments)
-        frames = {f"{shape[0]}x{shape[1]}": framed(preparation, *shape, 16) for shape in ((30, 47), (64, 20))}
-        found[name] = {"spelled": spelled(preparation, 16), "frames": frames}
+        frames = {f"{height}x{width}": preparation.frame(height, width, 16) for height, width in ((30, 47), (64, 20))}
+        found[name] = {
+            "spelled": preparation.describe(16),
+            "frames": {size: [frame.source, frame.resized, frame.cut] for size, frame in frames.items()},
+        }
     golden("features/preparations", found)
 
 
@@ -130,7 +124,7 @@ def test_description_of_the_normalisation(golden: Golden) -> None:
     """For several means and standard deviations."""
     module = torch.nn.Identity()
     found = [
-        normalization_of(fidtool.Network(module, 8, mean, std))
+        fidtool.Network(module, 8, mean, std).normalization
         for mean, std in (
             ((0, 0, 0), (1, 1, 1)),
             ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),

@@ -18,8 +18,9 @@ import pytest
 import torch
 from torch import nn
 
+from fidtool.settings import Settings
 from support.goldens import Golden
-from support.inside import cmmd_network, definition_of
+from support.inside import definition_of
 
 Calls = list[str]
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
@@ -129,6 +130,6 @@ def test_fingerprints_of_dinov2(golden: Golden, calls: Calls, weights: str) -> N
 
 def test_fingerprints_of_clip(golden: Golden, calls: Calls, weights: str) -> None:
     """CMMD's network, the default of ``clip``, a named model, and a weights file, whose mean and deviation differ."""
-    found = {"CMMD's own": shown(calls, cmmd_network()), "clip": shown(calls, "clip")}
+    found = {"CMMD's own": shown(calls, Settings.cmmd_extractor), "clip": shown(calls, "clip")}
     found |= {"by name": shown(calls, "clip:RN50-quickgelu", "other"), "a file": shown(calls, "clip:RN50", weights)}
     golden("features/clip_fingerprints", found)

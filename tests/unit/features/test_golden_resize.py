@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 
 from fidtool import Preparation
+from fidtool.features.preparation import Resize
+from fidtool.features.resize import resize
 from support.goldens import Golden, near
-from support.inside import RESIZES, is_whole, spelled
-from support.inside import resized as resize
 
 SIZES = ((20, 13), (7, 9), (16, 16), (5, 40))
 SIDE = 16
@@ -35,10 +35,10 @@ def shown(resized: torch.Tensor, whole: bool) -> Any:
 
 def test_each_resize(golden: Golden) -> None:
     found: dict[str, Any] = {}
-    for way in RESIZES:
+    for way in get_args(Resize):
         preparation = Preparation(way)
         found[way] = {
-            f"{height}x{width}": shown(resize(picture(height, width), SIDE, preparation), is_whole(preparation))
+            f"{height}x{width}": shown(resize(picture(height, width), SIDE, preparation), preparation.rounds)
             for height, width in SIZES
         }
     golden("features/resize", found)
@@ -50,6 +50,6 @@ def test_framings(golden: Golden) -> None:
     for framing, edge in (("squash", 20), ("shorter edge", 18), ("largest square", None), ("largest square", 24)):
         for way in ("pillow-bilinear", "pillow-bicubic"):
             preparation = Preparation(way, framing, edge)  # type: ignore[arg-type]
-            name = f"{way}, {spelled(preparation, SIDE)}"
+            name = f"{way}, {preparation.describe(SIDE)}"
             found[name] = [shown(resize(picture(*size), SIDE, preparation), True)[1] for size in SIZES]
     golden("features/framings", found)

@@ -7,8 +7,8 @@ import hashlib
 import numpy as np
 
 import fidtool
+from fidtool.sources.image_set import canonical_order
 from support.goldens import Golden
-from support.inside import canonical_order
 
 
 def test_order(golden: Golden) -> None:

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from fidtool.features.definition import Definition
 from support.goldens import Golden
-from support.inside import Definition, cache_key, inception, marks_of
+from support.inside import cache_key, inception, marks_of
 
 ARITHMETIC = {"device": "a processor", "precision": "fp32", "batch_size": 8, "torch": "2.4", "probe": "ab" * 32}
 

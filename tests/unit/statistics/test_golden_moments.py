@@ -10,9 +10,10 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool import RunError
+from fidtool.statistics.moments import ExactMoments
 from support.exact_sets import bells, lattice, mixed
 from support.goldens import Golden
-from support.inside import ExactMoments, bits_of
+from support.inside import bits_of
 
 _LISTED = 40
 """Longer arrays are represented by their SHA-256."""

@@ -30,7 +30,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_lightning_saves_the_best_epochs(programs: Programs, real: Path, tmp_path: Path) -> None:
-    """ModelCheckpoint uses the FID, which is equal on all ranks. A second run continues from the last checkpoint."""
+    """ModelCheckpoint uses the FID, which is equal on all ranks."""
     checkpoints = tmp_path / "checkpoints"
     settings = ("--num-samples", 96, "--feature", SMALL_NETWORK, "--checkpoints", checkpoints)
     run = programs.run(2, "train_lightning.py", real, "--epochs", 3, *settings)
@@ -43,22 +43,14 @@ def test_lightning_saves_the_best_epochs(programs: Programs, real: Path, tmp_pat
     assert len(files) == 3, "the best two and the last"
     scores = sorted(float(score) for score in re.findall(r"fid=([\d.]+)\.ckpt", " ".join(files)))
     assert float(re.findall(r"fid=([\d.]+)\.ckpt", said[0][2])[0]) == scores[0]
-    last = checkpoints / "last.ckpt"
-    resumed = programs.run(2, "train_lightning.py", real, "--epochs", 5, *settings, "--resume", last)
-    assert resumed.status == 0, resumed.stderr
-    assert float(re.findall(r"distance (\S+),", resumed.stdout)[0]) < float(said[0][1]), "two more epochs help"
 
 
 def test_tuning_lowers_the_held_out_fid(programs: Programs, real: Path) -> None:
     settings = ("--feature", SMALL_NETWORK, "--steps", 60, "--batch", 16, "--samples", 256)
-    found = []
-    for ranks in (1, 2):
-        run = programs.run(ranks, "tune_generator.py", real, *settings)
-        assert run.status == 0, run.stderr
-        before, after = map(float, re.findall(r"held-out samples: (\S+) before, (\S+) after", run.stdout)[0])
-        assert after < before / 2
-        found.append(before)
-    assert found[0] == found[1], "the held-out samples are the same at any number of ranks"
+    run = programs.run(2, "tune_generator.py", real, *settings)
+    assert run.status == 0, run.stderr
+    before, after = map(float, re.findall(r"held-out samples: (\S+) before, (\S+) after", run.stdout)[0])
+    assert after < before / 2
 
 
 def test_arcface_encoder(programs: Programs, fidtool: Run, real: Path, tmp_path: Path) -> None:
@@ -88,18 +80,14 @@ def test_arcface_encoder(programs: Programs, fidtool: Run, real: Path, tmp_path:
     assert near < 1e-9
     assert far > 0.1
     assert set(torch.load(tmp_path / "encoder.pt", weights_only=True)) >= {"layers.0.weight"}
-    few = programs.run(2, "train_arcface.py", tmp_path / "classes", "--batch", 31)
-    assert few.status == 1
-    assert "30 images per rank are less than a batch; pass --batch 30" in few.stderr
 
 
-@pytest.mark.parametrize("script", ["train_lightning.py", "tune_generator.py", "train_arcface.py"])
-def test_an_empty_folder_is_reported(programs: Programs, tmp_path: Path, script: str) -> None:
+def test_an_empty_folder_is_reported(programs: Programs, tmp_path: Path) -> None:
     """The message names the folder; without the check, a library would fail later."""
     (tmp_path / "empty").mkdir()
-    run = programs.run(1, script, tmp_path / "empty")
+    run = programs.run(1, "train_lightning.py", tmp_path / "empty")
     assert run.status == 1, "torchrun's own status, regardless of its ranks'"
-    assert re.search(rf"{script}: error: no .*empty", run.stderr), run.stderr
+    assert re.search(r"train_lightning.py: error: no .*empty", run.stderr), run.stderr
 
 
 EXAMPLE_FILES = sorted(file for file in EXAMPLES.iterdir() if file.suffix in (".py", ".sh"))

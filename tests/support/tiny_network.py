@@ -49,8 +49,3 @@ def different_each_time() -> fidtool.Network:
     convolution = nn.Conv2d(3, 4, 3)
     nn.init.constant_(convolution.get_parameter("bias"), 8.0)
     return fidtool.Network(nn.Sequential(convolution), input_size=16)
-
-
-def not_a_network() -> int:
-    """Return something that is not a network."""
-    return 3

@@ -25,13 +25,13 @@ import pytest
 
 from support.command_line import Outcome, Run
 from support.goldens import Golden
+from support.places import EXAMPLES, PROGRAMS
 from support.processes import clean_environment
 
 if TYPE_CHECKING:
     from fidtool.training import FrechetInceptionDistance
     from support.arena import Arena
     from support.ranks import RankServer
-    from support.training_programs import Programs
 
 # Set before torch, NumPy and SciPy are imported: waiting threads must not spin while other tests run.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -207,14 +207,18 @@ def _seeded() -> None:
 
 
 @pytest.fixture(scope="session")
-def programs(training_server: RankServer, weights_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Programs:
-    """Start the programs in ``support/programs`` and the training examples with torchrun."""
-    from support.training_programs import Programs
-
+def programs(training_server: RankServer, weights_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Run ``torchrun --nproc-per-node=RANKS NAME ARGUMENTS`` for a program in ``support/programs`` or an example."""
     folder = tmp_path_factory.mktemp("programs")
     (folder / "cache").mkdir()
     (folder / "cache" / "weights").symlink_to(weights_cache)
-    return Programs(training_server, {**clean_environment(), "FIDTOOL_CACHE": str(folder / "cache")}, folder)
+    environment = {**clean_environment(), "FIDTOOL_CACHE": str(folder / "cache")}
+
+    def run(ranks: int, name: str, *arguments: object) -> Outcome:
+        file = PROGRAMS / name if (PROGRAMS / name).exists() else EXAMPLES / name
+        return training_server.torchrun(ranks, "script", [file, *arguments], environment, folder).outcome()
+
+    return run
 
 
 @pytest.fixture

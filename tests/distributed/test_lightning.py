@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from support.command_line import Run
 from support.pictures import make_pictures
-from support.places import TINY
+from support.places import PROGRAMS, TINY
 from support.processes import wait_until
 from support.ranks import RankServer, left_of
-from support.training_programs import PROGRAMS, Programs
 
 
-def runs_of(programs: Programs, ranks: int, case: str, folder: Path) -> list[str]:
+def runs_of(programs: Run, ranks: int, case: str, folder: Path) -> list[str]:
     """The results of the program's trainings, which must be the same on every rank."""
-    run = programs.run(ranks, "lightning_training.py", case, folder)
+    run = programs(ranks, "lightning_training.py", case, folder)
     assert run.status == 0, run.stderr
     found: dict[str, list[str]] = {}
     for rank, text in re.findall(r"^(\d) run: (.*)$", run.stdout, re.MULTILINE):
@@ -24,7 +24,7 @@ def runs_of(programs: Programs, ranks: int, case: str, folder: Path) -> list[str
     return next(iter(found.values()))
 
 
-def test_one_value_at_any_number_of_ranks(programs: Programs, tmp_path: Path) -> None:
+def test_one_value_at_any_number_of_ranks(programs: Run, tmp_path: Path) -> None:
     """With and without validation; ModelCheckpoint saves the epoch with the best FID."""
     values = set()
     for ranks in (1, 2):
@@ -36,22 +36,22 @@ def test_one_value_at_any_number_of_ranks(programs: Programs, tmp_path: Path) ->
     assert len(values) == 1
 
 
-def test_resuming(programs: Programs, tmp_path: Path) -> None:
+def test_resuming(programs: Run, tmp_path: Path) -> None:
     """A resumed training has the results of an uninterrupted one."""
     first, resumed, whole = runs_of(programs, 2, "resume", tmp_path)
     assert resumed.split()[0] == whole.split()[0] != first.split()[0]
     assert "epoch=2-fid=0.00" in resumed
 
 
-def test_the_callback_does_not_affect_training(programs: Programs, tmp_path: Path) -> None:
+def test_the_callback_does_not_affect_training(programs: Run, tmp_path: Path) -> None:
     """The training's random numbers equal those of a training that generates no samples."""
     with_fid, without = runs_of(programs, 1, "without", tmp_path)
     assert with_fid.split()[3] == without.split()[3]
 
 
-def test_a_rank_that_cannot_generate(programs: Programs, tmp_path: Path) -> None:
+def test_a_rank_that_cannot_generate(programs: Run, tmp_path: Path) -> None:
     """That rank raises its own error, and the others immediately raise one that names it and the cause."""
-    run = programs.run(2, "lightning_training.py", "fail", tmp_path)
+    run = programs(2, "lightning_training.py", "fail", tmp_path)
     assert run.status == 1
     assert "ValueError: no memory left for samples" in run.stderr
     assert "rank 1 failed: ValueError: no memory left for samples" in run.stderr

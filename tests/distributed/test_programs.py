@@ -141,7 +141,7 @@ def test_a_rank_that_waits_for_a_lost_one_gets_the_exception(start: Start, folde
     script = """
 import sys, fidtool
 try:
-    fidtool.compute("real", "real", extractor=sys.argv[1], batch_size=1, cache=False, peer_timeout=4)
+    fidtool.compute("real", "real", extractor=sys.argv[1], batch_size=1, cache=False, peer_timeout=3)
 except fidtool.RunError as error:
     print("caught", "sent no heartbeat" in str(error))
 """

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
+from support.command_line import Run
 from support.goldens import Golden
 from support.rank_lines import refusals
-from support.training_programs import Programs
 
 
 def lines_of(output: str) -> dict[str, set[str]]:
@@ -18,19 +18,19 @@ def lines_of(output: str) -> dict[str, set[str]]:
     return found
 
 
-def test_gather_with_grad(programs: Programs, golden: Golden) -> None:
+def test_gather_with_grad(programs: Run, golden: Golden) -> None:
     """Sizes 3, 5, 0, 2 on four ranks: every mode and every kind of failure."""
-    run = programs.run(4, "gathers.py")
+    run = programs(4, "gathers.py")
     assert run.status == 0, run.stderr
     assert run.stdout.count("check_absence ") == 4, "the last check"
     golden("training/refused_gathers", refusals(run.stderr))
 
 
-def test_the_metric_has_the_same_bits_at_any_world_size(programs: Programs) -> None:
+def test_the_metric_has_the_same_bits_at_any_world_size(programs: Run) -> None:
     """For any distribution over ranks, batching, saving and restoring of the images; also with Inception."""
     seen: dict[str, set[str]] = {}
     for ranks in (1, 3):
-        run = programs.run(ranks, "metric_values.py", "dealing", "inception", "saved", "seeds")
+        run = programs(ranks, "metric_values.py", "dealing", "inception", "saved", "seeds")
         assert run.status == 0, run.stderr
         found = lines_of(run.stdout)
         assert len(found) == (10 if ranks == 1 else 11), run.stdout
@@ -55,9 +55,9 @@ def test_the_metric_has_the_same_bits_at_any_world_size(programs: Programs) -> N
     assert len(exact["one seed"]) > 1, "one seed on every rank gives a different value at each world size"
 
 
-def test_ranks_that_disagree(programs: Programs, golden: Golden) -> None:
+def test_ranks_that_disagree(programs: Run, golden: Golden) -> None:
     """Different features, protocols or statistics, absent ranks, a failed rank; values of one rank or group only."""
-    run = programs.run(3, "metric_values.py", "more_on_one", "disagreement", "alone")
+    run = programs(3, "metric_values.py", "more_on_one", "disagreement", "alone")
     assert run.status == 0, run.stderr
     found = lines_of(run.stdout)
     (more,) = found["more on one"]
@@ -70,9 +70,9 @@ def test_ranks_that_disagree(programs: Programs, golden: Golden) -> None:
     assert half.endswith("of 8+8 by all 2 ranks")
 
 
-def test_copies_in_sync(programs: Programs, golden: Golden) -> None:
-    """Differences are named; ArcFace's W diverges unless wrapped; one DDP step equals that of the joined batch."""
-    run = programs.run(3, "in_sync.py")
+def test_copies_in_sync(programs: Run, golden: Golden) -> None:
+    """Differences are named; ArcFace's W diverges unless wrapped; gradients equal those of the joined batch."""
+    run = programs(3, "in_sync.py")
     assert run.status == 0, run.stderr
     assert run.stdout.count("check_loss ") == 3, "the last check"
     golden("training/refused_replicas", refusals(run.stderr))

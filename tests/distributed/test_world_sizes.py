@@ -18,8 +18,8 @@ from support.feature_sets import mixture
 from support.influences import with_harmful
 from support.pictures import make_pictures
 from support.places import EXAMPLES, TINY
-from support.processes import PATIENCE, free_port
-from support.ranks import RankServer, outcomes, own_interpreters
+from support.processes import free_port
+from support.ranks import RankServer, outcomes
 
 MIXED = (31, 40, 57)
 MIND = f"{EXAMPLES / 'mind.py'}:MIND"
@@ -30,20 +30,6 @@ def statistics_bits(path: Path) -> tuple[bytes, bytes, int]:
     statistics = package.read_statistics(path)
     assert statistics.count is not None
     return statistics.mu.tobytes(), statistics.sigma.tobytes(), statistics.count
-
-
-def by_srun(environment: dict[str, str], arguments: list[str], folder: Path, tasks: int) -> Outcome:
-    """Runs these processes in separate interpreters. All must succeed; returns rank zero's output."""
-    environments = [{**environment, **own} for own in slurm(tasks)]
-    started = own_interpreters(["-m", "fidtool", *arguments], environments, folder)
-    try:
-        printed = [process.communicate(timeout=PATIENCE) for process in started]
-    finally:
-        for process in started:
-            process.kill()  # no effect if it has exited
-    assert [process.returncode for process in started] == [0] * tasks, printed
-    assert all(stdout == "" for stdout, _ in printed[1:]), "only rank zero prints"
-    return Outcome(0, *printed[0])
 
 
 def slurm(tasks: int) -> list[dict[str, str]]:
@@ -62,12 +48,13 @@ def test_any_launcher_gives_the_same_bits(
     fake = make_pictures(tmp_path / "fake", count, 2, ".jpg", sides=MIXED)
     command = ["compute", str(real), str(fake), "--extractor", TINY, "--batch-size", "4", "--no-cache", "--json"]
     exported = rank_server.ranks("fidtool", [command] * 2, environment, tmp_path)
+    srun = [rank_server.launch("fidtool", command, {**environment, **own}, tmp_path) for own in slurm(2)]
     runs: list[tuple[int, Outcome]] = [
         (1, fidtool(*command)),
         (1, fidtool(*command, ranks=1)),
         (2, fidtool(*command, "--num-workers", 2, ranks=2)),
         (3, fidtool(*command, ranks=3)),
-        (2, by_srun(environment, command, tmp_path, 2)),
+        (2, outcomes(srun)[0]),
         (2, outcomes(exported)[0]),
     ]
     for size, run in runs:
@@ -79,7 +66,7 @@ def test_any_launcher_gives_the_same_bits(
         assert run.json["results"][0]["count"] == {"real": count, "fake": count}
     assert len({run.fid.hex() for _, run in runs}) == 1, [run.fid for _, run in runs]
     assert len({run.json["run"]["probe"] for _, run in runs}) == 1
-    assert exported[1].stdout == "", "only rank zero prints"
+    assert srun[1].stdout == exported[1].stdout == "", "only rank zero prints"
 
 
 @pytest.mark.parametrize("count", [1, 29])

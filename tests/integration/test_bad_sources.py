@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from support.bad_forms import REFUSED
+from support.bad_forms import REFUSED, make_bad
 from support.command_line import Outcome, Run
 from support.damage import GIB, npy_header, pixels, sparse, tarred, zipped
 from support.odd_forms import RIGHT
@@ -41,7 +41,7 @@ def everything_in(place: Path) -> set[str]:
 @pytest.mark.parametrize("case", REFUSED)
 def test_bad_sources_are_refused(here: Run, place: Path, case: str) -> None:
     name, make, words = REFUSED[case]
-    make(place)
+    make_bad(place, name, make)
     before = everything_in(place)
     run = here("compute", "images", name, *SMALL)
     assert run.status == 2, run

@@ -13,6 +13,7 @@ import pytest
 import fidtool as package
 from support import degenerate
 from support.command_line import Outcome, Run
+from support.encoded import encoded
 from support.places import TINY
 
 
@@ -47,10 +48,10 @@ def broken(folder: Path, fault: str) -> tuple[Path, int]:
     rng = np.random.default_rng(0)
     make: dict[str, Callable[[int], bytes]] = {
         "copies": lambda i: (folder / f"{i:05}.png").read_bytes(),
-        "noise": lambda i: degenerate.encoded(rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)),
-        "constant": lambda i: degenerate.encoded(np.full((32, 32, 3), 20 * i + 9, dtype=np.uint8)),
+        "noise": lambda i: encoded(rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)),
+        "constant": lambda i: encoded(np.full((32, 32, 3), 20 * i + 9, dtype=np.uint8)),
         "unreadable": lambda i: b"no image",
-        "odd size": lambda i: degenerate.encoded(degenerate.sample(500, 40)),
+        "odd size": lambda i: encoded(degenerate.sample(500, 40)),
     }
     for i in range(faulty):
         (folder / f"x{i}.png").write_bytes(make[fault](i))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.bad_forms import PINNED
+from support.bad_forms import PINNED, make_bad
 from support.command_line import Run
 from support.exact_sets import beside_network, pixels
 from support.goldens import Golden
@@ -224,7 +224,7 @@ def test_sources(golden: Golden, here: Run, tmp_path: Path, monkeypatch: pytest.
     make_squares(tmp_path / "images", 9)
     found = {}
     for name, (bad, make) in PINNED.items():
-        make(tmp_path)
+        make_bad(tmp_path, bad, make)
         found[name] = failed(here, tmp_path, "check", bad)
         for file in tmp_path.glob("bad.*"):
             file.unlink()

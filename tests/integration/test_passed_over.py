@@ -9,9 +9,9 @@ import pytest
 from PIL import AvifImagePlugin, features
 
 from support.command_line import Run
+from support.encoded import encoded, noise
 from support.pictures import make_pictures
 from support.places import COLOURS
-from support.source_forms import encoded
 
 COUNT = 12
 BASE = ("--extractor", COLOURS, "--no-cache", "--json", "--quiet")
@@ -27,7 +27,7 @@ def test_the_error_about_a_missing_decoder_names_the_format(
     here: Run, sets: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alien = sets[1] / "alien.avif"
-    alien.write_bytes(encoded("AVIF"))
+    alien.write_bytes(encoded(noise(), "AVIF"))
     check = features.check
     monkeypatch.setattr(features, "check", lambda name: name != "avif" and check(name))
     monkeypatch.setattr(AvifImagePlugin, "SUPPORTED", False)

@@ -9,7 +9,8 @@ import torch
 from fidtool.distances import neighbors
 from fidtool.distances.inception_score import inception_score
 from fidtool.distances.kernel import kid
-from support.feature_sets import alone, lattice, mixture, normal
+from support.exact_sets import lattice
+from support.feature_sets import alone, mixture, normal
 
 PAIRS = {
     "normal": (normal(300, 20, 1), normal(260, 20, 2, shift=0.2)),

@@ -8,7 +8,8 @@ import pytest
 from fidtool.diagnose.copies import find_copies
 from fidtool.images.decode import decode
 from support.command_line import Run
-from support.degenerate import compared, encoded, records_of
+from support.degenerate import compared, records_of
+from support.encoded import encoded
 from support.places import CONFORMANCE
 
 pytestmark = pytest.mark.skipif(not CONFORMANCE.is_dir(), reason="needs the conformance images")

@@ -21,7 +21,6 @@ from support.pictures import make_pictures
 from support.places import EXAMPLES, FD, SMALL_NETWORK, TINY
 from support.processes import PATIENCE
 from support.ranks import RankServer
-from support.training_programs import Programs
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +28,11 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_pictures(tmp_path_factory.mktemp("example") / "real", 80, 1)
 
 
-def test_lightning_saves_the_best_epochs(programs: Programs, real: Path, tmp_path: Path) -> None:
+def test_lightning_saves_the_best_epochs(programs: Run, real: Path, tmp_path: Path) -> None:
     """ModelCheckpoint uses the FID, which is equal on all ranks."""
     checkpoints = tmp_path / "checkpoints"
     settings = ("--num-samples", 96, "--feature", SMALL_NETWORK, "--checkpoints", checkpoints)
-    run = programs.run(2, "train_lightning.py", real, "--epochs", 3, *settings)
+    run = programs(2, "train_lightning.py", real, "--epochs", 3, *settings)
     assert run.status == 0, run.stderr
     said = re.findall(r"^rank (\d): Fréchet distance (\S+), best (\S+)$", run.stdout, re.MULTILINE)
     assert {rank for rank, *_ in said} == {"0", "1"}
@@ -45,21 +44,21 @@ def test_lightning_saves_the_best_epochs(programs: Programs, real: Path, tmp_pat
     assert float(re.findall(r"fid=([\d.]+)\.ckpt", said[0][2])[0]) == scores[0]
 
 
-def test_tuning_lowers_the_held_out_fid(programs: Programs, real: Path) -> None:
+def test_tuning_lowers_the_held_out_fid(programs: Run, real: Path) -> None:
     settings = ("--feature", SMALL_NETWORK, "--steps", 60, "--batch", 16, "--samples", 256)
-    run = programs.run(2, "tune_generator.py", real, *settings)
+    run = programs(2, "tune_generator.py", real, *settings)
     assert run.status == 0, run.stderr
     before, after = map(float, re.findall(r"held-out samples: (\S+) before, (\S+) after", run.stdout)[0])
     assert after < before / 2
 
 
-def test_arcface_encoder(programs: Programs, fidtool: Run, real: Path, tmp_path: Path) -> None:
+def test_arcface_encoder(programs: Run, fidtool: Run, real: Path, tmp_path: Path) -> None:
     """W stays in sync, the encoder distinguishes the classes, and fidtool can use it as an extractor."""
     for seed in range(3):
         make_pictures(tmp_path / "classes" / str(seed), 20, 20)
         for number, file in enumerate(sorted((tmp_path / "classes" / str(seed)).iterdir())):
             tint(file, seed, number)
-    run = programs.run(2, "train_arcface.py", tmp_path / "classes", "--steps", 40, "--output", tmp_path / "encoder.pt")
+    run = programs(2, "train_arcface.py", tmp_path / "classes", "--steps", 40, "--output", tmp_path / "encoder.pt")
     assert run.status == 0, run.stderr
     losses = [float(loss) for loss in re.findall(r"loss (\S+), the ranks are in sync", run.stdout)]
     assert len(losses) > 5
@@ -82,10 +81,10 @@ def test_arcface_encoder(programs: Programs, fidtool: Run, real: Path, tmp_path:
     assert set(torch.load(tmp_path / "encoder.pt", weights_only=True)) >= {"layers.0.weight"}
 
 
-def test_an_empty_folder_is_reported(programs: Programs, tmp_path: Path) -> None:
+def test_an_empty_folder_is_reported(programs: Run, tmp_path: Path) -> None:
     """The message names the folder; without the check, a library would fail later."""
     (tmp_path / "empty").mkdir()
-    run = programs.run(1, "train_lightning.py", tmp_path / "empty")
+    run = programs(1, "train_lightning.py", tmp_path / "empty")
     assert run.status == 1, "torchrun's own status, regardless of its ranks'"
     assert re.search(r"train_lightning.py: error: no .*empty", run.stderr), run.stderr
 

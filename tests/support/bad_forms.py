@@ -40,8 +40,16 @@ from support.damage import (
 )
 
 Make = Callable[[Path], object]
+
+
+def make_bad(place: Path, name: str, make: Make) -> None:
+    """Write a file of the tables below, whose makers write the file or return its contents."""
+    if isinstance(data := make(place), bytes):
+        (place / name).write_bytes(data)
+
+
 PINNED: dict[str, tuple[str, Make]] = {
-    "an encrypted zip": ("bad.zip", lambda p: (p / "bad.zip").write_bytes(encrypted(zipped(p)))),
+    "an encrypted zip": ("bad.zip", lambda p: encrypted(zipped(p))),
     "a name twice in a zip": ("bad.zip", twice_zip),
     "a zip of several images a sample": (
         "bad.zip",
@@ -52,9 +60,9 @@ PINNED: dict[str, tuple[str, Make]] = {
     "a name twice in a tar": ("bad.tar", twice_tar),
     "a tar cut off between members": (
         "bad.tar",
-        lambda p: (p / "bad.tar").write_bytes(tarred(p).rstrip(b"\0") + b"\0" * (-len(tarred(p).rstrip(b"\0")) % 512)),
+        lambda p: tarred(p).rstrip(b"\0") + b"\0" * (-len(tarred(p).rstrip(b"\0")) % 512),
     ),
-    "two tars joined by cat": ("bad.tar", lambda p: (p / "bad.tar").write_bytes(2 * tarred(p))),
+    "two tars joined by cat": ("bad.tar", lambda p: 2 * tarred(p)),
     "an empty tar": ("bad.tar", lambda p: tarfile.open(p / "bad.tar", "w").close()),
     "pickled objects in an npz": ("bad.npz", lambda p: np.savez(p / "bad.npz", np.array([Evil()] * 3, dtype=object))),
     "pickled objects in an npy": (
@@ -71,20 +79,20 @@ PINNED: dict[str, tuple[str, Make]] = {
     "no images": ("bad.npy", lambda p: np.save(p / "bad.npy", np.zeros((0, 8, 8, 3), "u1"))),
     "an npz of no images": ("bad.npz", lambda p: np.savez(p / "bad.npz", labels=np.arange(9))),
     "an npz of two": ("bad.npz", lambda p: np.savez(p / "bad.npz", a=pixels(p), b=pixels(p))),
-    "an npz cut off": ("bad.npz", lambda p: (p / "bad.npz").write_bytes(saved(p)[:5000])),
-    "an empty list": ("bad.txt", lambda p: (p / "bad.txt").write_text("\n\n")),
-    "a list with a line twice": ("bad.txt", lambda p: (p / "bad.txt").write_text("images/000.png\n" * 2)),
-    "a tar named zip": ("bad.zip", lambda p: (p / "bad.zip").write_bytes(tarred(p))),
+    "an npz cut off": ("bad.npz", lambda p: saved(p)[:5000]),
+    "an empty list": ("bad.txt", lambda p: b"\n\n"),
+    "a list with a line twice": ("bad.txt", lambda p: b"images/000.png\n" * 2),
+    "a tar named zip": ("bad.zip", lambda p: tarred(p)),
     "a pattern of folders": ("imag*", lambda p: None),
 }
 """Name and maker of each file whose message is in a golden."""
 
 REFUSED: dict[str, tuple[str, Make, list[str]]] = {
-    "a zip cut off": ("bad.zip", lambda p: (p / "bad.zip").write_bytes(zipped(p)[:-40]), ["damaged or truncated"]),
-    "a tar cut off in a member": ("bad.tar", lambda p: (p / "bad.tar").write_bytes(tarred(p)[:3000]), ["truncated"]),
+    "a zip cut off": ("bad.zip", lambda p: zipped(p)[:-40], ["damaged or truncated"]),
+    "a tar cut off in a member": ("bad.tar", lambda p: tarred(p)[:3000], ["truncated"]),
     "a tar damaged in the middle": (
         "bad.tar",
-        lambda p: (p / "bad.tar").write_bytes(damaged_header(tarred(p))),
+        lambda p: damaged_header(tarred(p)),
         ["damaged", "invalid header at byte"],
     ),
     "a tar of which half was downloaded": (
@@ -98,14 +106,10 @@ REFUSED: dict[str, tuple[str, Make, list[str]]] = {
         lambda p: sparse(p / "bad.tar", 10 * GIB, claimed_tar(p, b"x", 8 * GIB)),
         ["damaged", f"size of {8 * GIB} bytes"],
     ),
-    "a tar.gz cut off": (
-        "bad.tar.gz",
-        lambda p: (p / "bad.tar.gz").write_bytes(tarred(p, "bad.tar.gz", "w:gz")[:-100]),
-        ["damaged or truncated"],
-    ),
+    "a tar.gz cut off": ("bad.tar.gz", lambda p: tarred(p, "bad.tar.gz", "w:gz")[:-100], ["damaged or truncated"]),
     "10 GiB of zeros as a tar.gz": (
         "bad.tar.gz",
-        lambda p: (p / "bad.tar.gz").write_bytes(gzip.compress(bytes(1 << 22)) * 2560),
+        lambda p: gzip.compress(bytes(1 << 22)) * 2560,
         ["zero bytes follow"],
     ),
     "objects in a pt": ("bad.pt", lambda p: torch.save([Evil()], p / "bad.pt"), ["posix.mkdir", "can run code"]),
@@ -125,25 +129,21 @@ REFUSED: dict[str, tuple[str, Make, list[str]]] = {
         ["contains 1000000000000 images"],
     ),
     "a pt that takes forever": ("bad.pt", lambda p: endless_pt(p), ["a dict with a key of type tuple"]),
-    "a tensor that reaches out of its storage": (
-        "bad.pt",
-        lambda p: reaching_pt(p),
-        ["damaged", "negative offset"],
-    ),
+    "a tensor that reaches out of its storage": ("bad.pt", lambda p: reaching_pt(p), ["damaged", "negative offset"]),
     "a pt whose words were damaged": (
         "bad.pt",
-        lambda p: (p / "bad.pt").write_bytes(overwritten(torch_saved(p), b"ByteStorage")),
+        lambda p: overwritten(torch_saved(p), b"ByteStorage"),
         ["bad.pt is damaged", "checksum"],
     ),
-    "an npy cut off": ("bad.npy", lambda p: (p / "bad.npy").write_bytes(npy_header((9, 8, 8, 3))), ["truncated"]),
+    "an npy cut off": ("bad.npy", lambda p: npy_header((9, 8, 8, 3)), ["truncated"]),
     "a table of paths": ("bad.parquet", lambda p: paths_table(p), ["image (string)", "none contains image bytes"]),
     "safetensors that say too much": (
         "bad.safetensors",
-        lambda p: (p / "bad.safetensors").write_bytes(claimed_safetensors([9, 8, 8, 3], 9 * 192)),
+        lambda p: claimed_safetensors([9, 8, 8, 3], 9 * 192),
         ["truncated"],
     ),
-    "a Parquet file cut off": ("bad.parquet", lambda p: (p / "bad.parquet").write_bytes(table(p)[:-9]), ["damaged"]),
-    "a list of find -print0": ("bad.txt", lambda p: (p / "bad.txt").write_text("a.png\0b.png\0"), ["-print0"]),
+    "a Parquet file cut off": ("bad.parquet", lambda p: table(p)[:-9], ["damaged"]),
+    "a list of find -print0": ("bad.txt", lambda p: b"a.png\0b.png\0", ["-print0"]),
     "10 GiB of holes as a list": ("bad.txt", lambda p: sparse(p / "bad.txt", 10 * GIB), ["is not a list of paths"]),
 }
 """Name, maker and words of the message of further files."""

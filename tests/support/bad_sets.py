@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
+from support.encoded import encoded, noise
 from support.pictures import make_pictures
 from support.places import TINY
 
@@ -33,24 +33,16 @@ def half(file: Path) -> None:
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 
 
+GOOD = encoded(noise())
 BAD: dict[str, Callable[[Path], object]] = {
-    "truncated.png": lambda file: file.write_bytes(encoded()[:-60]),
-    "corrupt.png": lambda file: file.write_bytes(encoded()[:30] + b"\0" * 10 + encoded()[40:]),
+    "truncated.png": lambda file: file.write_bytes(GOOD[:-60]),
+    "corrupt.png": lambda file: file.write_bytes(GOOD[:30] + b"\0" * 10 + GOOD[40:]),
     "zero.png": lambda file: file.touch(),
     "text.jpg": lambda file: file.write_text("<html>not found</html>"),
     "gone.png": lambda file: file.symlink_to("nowhere"),
     "unreadable.png": lambda file: file.symlink_to("/proc/self/mem"),
 }
 """Names of bad files, and functions that return their contents."""
-
-
-def encoded() -> bytes:
-    """Return a valid PNG."""
-    import io
-
-    buffer = io.BytesIO()
-    Image.fromarray(np.random.RandomState(0).randint(0, 256, (20, 20, 3)).astype(np.uint8)).save(buffer, "PNG")
-    return buffer.getvalue()
 
 
 def make_sets(tmp_path: Path) -> tuple[Path, Path]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -98,12 +97,6 @@ def make_sets(tmp_path: Path) -> tuple[Path, Path, Path, Path]:
     good = write(tmp_path / "good", blurred(0.1, 2000))
     again = write(tmp_path / "again", blurred(0.1, 3000))
     return real, bad, good, again
-
-
-def encoded(pixels: Pixels, kind: str = "PNG", **options: object) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, kind, **options)
-    return buffer.getvalue()
 
 
 def records_of(files: Sequence[bytes]) -> records.RecordArray:

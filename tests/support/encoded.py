@@ -8,6 +8,7 @@ import zlib
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 
@@ -17,10 +18,10 @@ def noise(channels: int = 3, height: int = 23, width: int = 31, seed: int = 0) -
     return Image.fromarray(np.random.RandomState(seed).randint(0, 256, shape).astype(np.uint8))
 
 
-def encoded(image: Image.Image, suffix: str, **options: Any) -> bytes:
-    """Encode ``image``."""
+def encoded(image: Image.Image | NDArray[np.uint8], kind: str = "PNG", **options: Any) -> bytes:
+    """Encode an image or its pixels."""
     buffer = io.BytesIO()
-    image.save(buffer, suffix, **options)
+    (Image.fromarray(image) if isinstance(image, np.ndarray) else image).save(buffer, kind, **options)
     return buffer.getvalue()
 
 

@@ -53,5 +53,5 @@ def mixed(count: int, dims: int, seed: int) -> NDArray[np.float32]:
 
 
 def lattice(count: int, dims: int, seed: int, side: int = 3) -> NDArray[np.float32]:
-    """Return small integers, with many duplicates and equal distances."""
+    """Return small integers, with many duplicates and many equal distances."""
     return np.random.RandomState(seed).randint(0, side, (count, dims)).astype(np.float32)

@@ -31,11 +31,6 @@ def mixture(count: int, dims: int, seed: int, centres: int = 5) -> Features:
     return (places[which] + rng.randn(count, dims) * (0.2 + which[:, None] / centres)).astype(np.float32)
 
 
-def lattice(count: int, dims: int, seed: int, side: int = 3) -> Features:
-    """Return small integers, with many duplicates and many equal distances."""
-    return np.random.RandomState(seed).randint(0, side, (count, dims)).astype(np.float32)
-
-
 Array = NDArray[np.float64]
 DIMS = 16
 

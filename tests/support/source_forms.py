@@ -7,7 +7,6 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -121,13 +120,6 @@ FORMS = (
     *("images.safetensors", "images.parquet", "images.txt"),
 )
 """All formats but the folder."""
-
-
-def encoded(file_format: str, **settings: Any) -> bytes:
-    """Encode a small image with Pillow."""
-    target = io.BytesIO()
-    Image.linear_gradient("L").convert("RGB").save(target, file_format, **settings)
-    return target.getvalue()
 
 
 COUNT = 22

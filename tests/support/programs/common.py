@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 import fidtool
@@ -22,22 +21,10 @@ def pictures(count: int, seed: int, side: int = 32) -> torch.Tensor:
     return coarse.repeat_interleave(side // 8, 2).repeat_interleave(side // 8, 3)
 
 
-class Bytes(nn.Module):
-    """The small network in the form that torchmetrics takes: its input is uint8 images."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.network = network().module.requires_grad_(False)
-        self.num_features = 16
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.network((images.float() - 127.5) / 127.5).mean((2, 3))
-
-
 def statistics_of(images: torch.Tensor) -> fidtool.Statistics:
     """Return mean and covariance of the small network's features, computed with NumPy."""
     with torch.no_grad():
-        features = Bytes()(images).double().numpy()
+        features = network().module((images.float() - 127.5) / 127.5).mean((2, 3)).double().numpy()
     return fidtool.Statistics.of(features.mean(0), np.cov(features, rowvar=False), len(features))
 
 
@@ -63,4 +50,4 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-__all__ = ["Bytes", "fidtool", "network", "pictures", "refused", "say", "statistics_of"]
+__all__ = ["fidtool", "network", "pictures", "refused", "say", "statistics_of"]

@@ -9,7 +9,8 @@ from fidtool.diagnose import copies
 from fidtool.diagnose.copies import find_copies, find_shared_copies
 from fidtool.diagnose.duplicates import find_duplicates, has_notable_copies
 from fidtool.images.records import BRIGHTNESS, RECORD, ImageRecords, RecordArray
-from support.degenerate import encoded, records_of, sample
+from support.degenerate import records_of, sample
+from support.encoded import encoded
 
 
 class TestInspection:

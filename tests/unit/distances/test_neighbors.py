@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from fidtool.distances import neighbors
 from fidtool.distances.neighbors import PRDC
-from support.feature_sets import Features, alone, lattice, normal
+from support.exact_sets import lattice
+from support.feature_sets import Features, alone, normal
 
 TIES = ["strict", "inclusive"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fidtool.sources.signatures import format_of
-from support.source_forms import encoded
+from support.encoded import encoded, noise
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from support.source_forms import encoded
 )
 def test_formats_are_detected_by_their_first_bytes(file_format: str, settings: dict[str, Any], expected: str) -> None:
     try:
-        data = encoded(file_format, **settings)
+        data = encoded(noise(), file_format, **settings)
     except (OSError, KeyError):
         pytest.skip(f"this Pillow cannot write {file_format}")
     assert format_of(data) == expected

@@ -108,6 +108,17 @@ def runs(arenas: Callable[[Path], Arena], tmp_path_factory: pytest.TempPathFacto
     return run
 
 
+@pytest.fixture(scope="module", autouse=True)
+def frozen_launcher(arenas: Callable[[Path], Arena], tmp_path_factory: pytest.TempPathFactory) -> Begun:
+    """A run whose launcher is stopped, as by Ctrl-Z, once its ranks are at work. The last test checks its end."""
+    arena = arenas(tmp_path_factory.mktemp("frozen"))
+    run = arena.begin("torchrun", arena.arguments(peer=PEER_TIMEOUT), 2, FAULT_PACE="0.6", **arena.silence)
+    arena.wait_for_work(None, 2)
+    run.ranks[0].send(signal.SIGSTOP)
+    arena.sign.touch()
+    return run
+
+
 @pytest.fixture(scope="module")
 def reference(arenas: Callable[[Path], Arena], tmp_path_factory: pytest.TempPathFactory) -> float:
     """The FID of an uninterrupted run, without a checkpoint."""
@@ -274,15 +285,9 @@ def test_the_ranks_of_a_killed_launcher_exit(arena: Arena, check: Check) -> None
     check(arena, end, "killed launcher", [-signal.SIGKILL], store_gone=True)
 
 
-def test_a_frozen_launcher_is_named_and_no_rank_is_blamed(arena: Arena, check: Check) -> None:
-    """As after Ctrl-Z: torchrun's ranks are in separate sessions and keep running."""
-
-    def act(started: list[Rank]) -> None:
-        (launcher,) = started
-        launcher.send(signal.SIGSTOP)
-        arena.sign.touch()
-        wait_until(lambda: not children_of(launcher.pid), "the ranks wait for the launcher")
-        launcher.send(signal.SIGCONT)
-
-    end = arena.run("torchrun", arena.arguments(peer=PEER_TIMEOUT), 2, act, FAULT_PACE="0.6", **arena.silence)
-    check(arena, end, "frozen launcher", [1], store_gone=True)
+def test_a_frozen_launcher_is_named_and_no_rank_is_blamed(frozen_launcher: Begun, check: Check) -> None:
+    """torchrun's ranks are in separate sessions and keep running."""
+    (launcher,) = frozen_launcher.ranks
+    wait_until(lambda: not children_of(launcher.pid), "the ranks wait for the launcher")
+    launcher.send(signal.SIGCONT)
+    check(frozen_launcher.arena, frozen_launcher.end(), "frozen launcher", [1], store_gone=True)

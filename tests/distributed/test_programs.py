@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,22 +26,32 @@ def wait_for_work(folder: Path, passes: int) -> None:
     wait_until(lambda: log.exists() and log.stat().st_size >= passes, "no rank has started")
 
 
-Start = Callable[..., list[Rank]]
-
-
-@pytest.fixture
-def start(rank_server: RankServer, environment: dict[str, str], folder: Path) -> Start:
+def started(server: RankServer, folder: Path, script: str, **variables: str) -> list[Rank]:
     """Start a script on two ranks."""
-
-    def started(script: str, **variables: str) -> list[Rank]:
-        (folder / "script.py").write_text(script)
-        own = {**environment, "FORWARD_LOG": str(folder / "passes"), **variables}
-        return rank_server.ranks("script", [["script.py", FAULTY]] * 2, own, folder)
-
-    return started
+    (folder / "script.py").write_text(script)
+    environment = {**server.environment, "FORWARD_LOG": str(folder / "passes"), **variables}
+    return server.ranks("script", [["script.py", FAULTY]] * 2, environment, folder)
 
 
-def test_the_programs_process_group_survives_a_failed_rendezvous(start: Start) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def lost(rank_server: RankServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Rank]]:
+    """Rank 1 freezes and its connections stay open, as if its machine were lost. The last test checks rank 0."""
+    script = """
+import sys, fidtool
+try:
+    fidtool.compute("real", "real", extractor=sys.argv[1], batch_size=1, cache=False, peer_timeout=4)
+except fidtool.RunError as error:
+    print("caught", "sent no heartbeat" in str(error))
+"""
+    folder = tmp_path_factory.mktemp("lost")
+    make_pictures(folder / "real", 12, 1)
+    fault = {"FAULT": "stop", "FAULT_RANK": "1", "FAULT_AFTER": "2", "FIDTOOL_TEST_APART": "1"}
+    ranks = started(rank_server, folder, script, **fault, FIDTOOL_TEST_SIGN=str(folder / "sign"))
+    yield ranks
+    ranks[1].kill()
+
+
+def test_the_programs_process_group_survives_a_failed_rendezvous(rank_server: RankServer, folder: Path) -> None:
     """Only rank zero calls fidtool, a common mistake."""
     script = """
 import sys, torch, torch.distributed as dist, fidtool
@@ -56,7 +66,7 @@ dist.all_reduce(total)
 print(int(total))
 dist.destroy_process_group()
 """
-    ends = outcomes(start(script))
+    ends = outcomes(started(rank_server, folder, script))
     assert [(end.status, end.stdout) for end in ends] == [(0, "caught True\n2\n"), (0, "2\n")], ends
 
 
@@ -83,7 +93,7 @@ print([value.frechet_distance.hex() for value in values])
     assert len({end.stdout for end in ends}) == 1, ends
 
 
-def test_the_program_handles_its_own_signals(start: Start, folder: Path) -> None:
+def test_the_program_handles_its_own_signals(rank_server: RankServer, folder: Path) -> None:
     script = """
 import signal, sys, fidtool
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
@@ -92,7 +102,7 @@ try:
 except fidtool.FidtoolError as error:
     print("caught", type(error).__name__)
 """
-    ranks = start(script, FAULT_PACE="1")
+    ranks = started(rank_server, folder, script, FAULT_PACE="1")
     wait_for_work(folder, 2)
     ranks[1].send(signal.SIGTERM)
     first, second = outcomes(ranks)
@@ -100,7 +110,7 @@ except fidtool.FidtoolError as error:
     assert first.stdout == "caught RunError\n"
 
 
-def test_ctrl_c_remains_a_keyboard_interrupt(start: Start, folder: Path) -> None:
+def test_ctrl_c_remains_a_keyboard_interrupt(rank_server: RankServer, folder: Path) -> None:
     script = """
 import sys, fidtool
 try:
@@ -108,7 +118,7 @@ try:
 except KeyboardInterrupt:
     print("interrupted")
 """
-    ranks = start(script, FAULT_PACE="1")
+    ranks = started(rank_server, folder, script, FAULT_PACE="1")
     wait_for_work(folder, 2)
     # Like a terminal, signal all ranks at once. Otherwise a rank may notice the exit of the other first.
     for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGCONT):
@@ -136,21 +146,6 @@ except KeyboardInterrupt:
     assert process.returncode == 3
 
 
-def test_a_rank_that_waits_for_a_lost_one_gets_the_exception(start: Start, folder: Path) -> None:
-    """Rank 1 freezes and its connections stay open, as if its machine were lost: gloo keeps waiting."""
-    script = """
-import sys, fidtool
-try:
-    fidtool.compute("real", "real", extractor=sys.argv[1], batch_size=1, cache=False, peer_timeout=3)
-except fidtool.RunError as error:
-    print("caught", "sent no heartbeat" in str(error))
-"""
-    fault = {"FAULT": "stop", "FAULT_RANK": "1", "FAULT_AFTER": "2", "FIDTOOL_TEST_APART": "1"}
-    first, second = start(script, **fault, FIDTOOL_TEST_SIGN=str(folder / "sign"))
-    assert (first.wait(), first.stdout) == (0, "caught True\n"), first.stderr
-    second.kill()
-
-
 SLOW_END = f"""
 import importlib.util, os, time
 import torch.distributed
@@ -175,3 +170,8 @@ def test_the_cause_is_printed_even_if_rank_zero_exits_slowly(
     outcome = rank_server.torchrun(2, "fidtool", arguments, environment, folder).outcome()
     assert outcome.stderr.count("00011.png") == 1
     assert outcome.json["exit"]["code"] == 2
+
+
+def test_a_rank_that_waits_for_a_lost_one_gets_the_exception(lost: list[Rank]) -> None:
+    """Although gloo keeps waiting."""
+    assert (lost[0].wait(), lost[0].stdout) == (0, "caught True\n"), lost[0].stderr

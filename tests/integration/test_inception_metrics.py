@@ -55,7 +55,7 @@ def test_inception_score_and_sfid_beside_fid(here: Run, few: tuple[Path, Path], 
 def test_parts_of_a_size_are_in_stored_order(
     here: Run, few: tuple[Path, Path], classifier: None, tmp_path: Path
 ) -> None:
-    """From images, from a statistics file, from the cache and from an iterable; ``--seed`` does not matter."""
+    """From images and from a statistics file; ``--seed`` does not matter."""
     arguments = ["--metrics", "is", "--is-part-size", 3, "--json"]
     found = here("compute", *few, *arguments)
     scores = []
@@ -67,12 +67,8 @@ def test_parts_of_a_size_are_in_stored_order(
         one = here("compute", few[0], folder, "--metrics", "is", "--is-splits", 1, "--json")
         scores.append(one.metrics["is"])
     assert found.metrics["is"] == pytest.approx(sum(scores) / 2, rel=1e-9)
-    assert here("compute", *few, *arguments).metrics == found.metrics
     assert here("stats", few[1], "-o", "fake.npz", "--metrics", "is", "--seed", 5).status == 0
     assert here("compute", few[0], "fake.npz", *arguments).metrics["is"] == pytest.approx(found.metrics["is"], 1e-9)
-    files = iter(sorted(few[1].iterdir()))
-    given = fidtool.compute(few[0], files, metrics="is", is_part_size=3, seed=7)
-    assert given.results[0].metrics["is"] == pytest.approx(found.metrics["is"], rel=1e-9)
 
 
 def test_parts_of_a_size_need_the_stored_order(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.arena import PEER_TIMEOUT, Arena, Begun, End, statuses
+from support.arena import PEER_TIMEOUT, Arena, Begun, End
 from support.command_line import frechet
 from support.goldens import Golden
 from support.pictures import make_pictures
@@ -54,6 +54,13 @@ class Fault:
             return arena.begin(self.launcher, arena.arguments(*self.options), 2, **self.variables)
         arguments = arena.arguments(*self.options, peer=PEER_TIMEOUT)
         return arena.begin(self.launcher, arguments, 2, **self.variables, **arena.silence)
+
+    @property
+    def ends(self) -> list[int]:
+        """Statuses of the processes: 1 for all that were not killed."""
+        if self.launcher == "torchrun":
+            return [1]
+        return [-signal.SIGKILL if rank == self.killed else 1 for rank in range(2)]
 
     @property
     def waits(self) -> bool:
@@ -170,8 +177,7 @@ def test_a_fault_on_one_rank_ends_all(runs: Callable[[str], Begun], check: Check
     end = run.end()
     if (log := run.arena.folder / LOG).exists():
         assert "left" not in log.read_text(), "the run ended only after LAPACK"
-    ends = statuses(fault.launcher, 2, killed=fault.killed)
-    check(run.arena, end, name, ends, worked=fault.worked, chance=dict(fault.chance))
+    check(run.arena, end, name, fault.ends, worked=fault.worked, chance=dict(fault.chance))
 
 
 def test_a_rank_gives_up_if_rank_zero_never_starts(arena: Arena, golden: Golden) -> None:

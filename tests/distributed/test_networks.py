@@ -17,7 +17,7 @@ from support.small_sets import make_real
 
 @pytest.fixture
 def place(environment: dict[str, str], tmp_path: Path) -> Path:
-    return make_modules(environment, tmp_path)
+    return make_modules(tmp_path)
 
 
 def test_a_mistake_on_all_ranks_is_reported_once(fidtool: Run, place: Path) -> None:

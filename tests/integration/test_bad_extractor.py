@@ -12,7 +12,7 @@ from support.own_networks import GOOD_FACTORY, GOOD_FORWARD, MODULE, TINY_FILE, 
 
 @pytest.fixture
 def place(environment: dict[str, str], tmp_path: Path) -> Path:
-    return make_modules(environment, tmp_path)
+    return make_modules(tmp_path)
 
 
 def refused(here: Run, extractor: str, texts: list[str], status: int = 2) -> None:

@@ -19,7 +19,7 @@ from support.places import FD
 
 @pytest.fixture
 def place(environment: dict[str, str], tmp_path: Path) -> Path:
-    return make_place(environment, tmp_path)
+    return make_place(tmp_path)
 
 
 def refused(outcome: Outcome, *texts: str, status: int = 2) -> None:

@@ -14,9 +14,9 @@ from PIL import Image
 from torch import nn
 
 from support.command_line import Run
-from support.own_networks import MEAN, SETTINGS, STD, Small, make_place, save_script
+from support.own_networks import MEAN, SETTINGS, STD, Small, save_script
 from support.places import TINY
-from support.published_networks import distance, features, refused_extractor
+from support.published_networks import distance, features, make_sets, refused_extractor
 
 
 def save_program(file: Path, extra: str | None, dynamic: bool = True) -> None:
@@ -30,7 +30,8 @@ SAVE: dict[str, Callable[[Path, str | None], None]] = {".pt": save_script, ".pt2
 
 @pytest.fixture
 def place(environment: dict[str, str], tmp_path: Path) -> Path:
-    return make_place(environment, tmp_path)
+    make_sets(tmp_path)
+    return tmp_path
 
 
 def transform(picture: Image.Image) -> torch.Tensor:

@@ -35,7 +35,7 @@ def resnet() -> nn.Module:
 
 @pytest.fixture
 def place(environment: dict[str, str], tmp_path: Path, resnet: nn.Module) -> Path:
-    return make_place(environment, tmp_path, resnet)
+    return make_place(tmp_path, resnet)
 
 
 def test_features_are_the_input_of_the_classifier(here: Run, place: Path, resnet: nn.Module) -> None:

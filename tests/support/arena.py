@@ -52,13 +52,6 @@ class End:
         return [int(code) for code in re.findall(r'^  "exit": {\n    "code": (\d+),', self.stdout, re.MULTILINE)]
 
 
-def statuses(launcher: str, ranks: int, status: int = 1, killed: int | None = None) -> list[int]:
-    """Return the statuses of a failed run: ``status`` on all ranks that were not killed; 1 for torchrun."""
-    if launcher == "torchrun":
-        return [1]
-    return [-signal.SIGKILL if rank == killed else status for rank in range(ranks)]
-
-
 def abandoned_memory() -> set[str]:
     """Return the names of the shared memory of processes that have exited.
 

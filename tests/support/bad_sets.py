@@ -15,7 +15,7 @@ COUNT = 20
 SMALL = ("--extractor", TINY)
 
 
-def make_place(environment: dict[str, str], tmp_path: Path) -> Path:
+def make_place(tmp_path: Path) -> Path:
     """Make the folder in which the commands run, with two valid sets and several invalid ones."""
     make_pictures(tmp_path / "real", COUNT, 0)
     make_pictures(tmp_path / "fake", COUNT, 1)

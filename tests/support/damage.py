@@ -72,9 +72,9 @@ def sparse(file: Path, size: int, head: bytes = b"") -> None:
         handle.truncate(size)
 
 
-def npy_header(shape: tuple[int, ...], dtype: str = "|u1") -> bytes:
+def npy_header(shape: tuple[int, ...]) -> bytes:
     buffer = io.BytesIO()
-    np.lib.format.write_array_header_1_0(buffer, {"descr": dtype, "fortran_order": False, "shape": shape})
+    np.lib.format.write_array_header_1_0(buffer, {"descr": "|u1", "fortran_order": False, "shape": shape})
     return buffer.getvalue()
 
 

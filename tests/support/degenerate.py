@@ -83,9 +83,9 @@ COUNT = 200
 FLAGS = ("--extractor", TINY, "--uncertainty")
 
 
-def blurred(amount: float, first: int, count: int = COUNT) -> Iterator[tuple[str, Pixels]]:
+def blurred(amount: float, first: int) -> Iterator[tuple[str, Pixels]]:
     """The toy generator with reduced contrast: the lower, the worse."""
-    for i in range(count):
+    for i in range(COUNT):
         pixels = sample(first + i).astype(float)
         yield f"{i:04}.png", (128 + (pixels - 128) * (1 - amount)).astype(np.uint8)
 

@@ -23,12 +23,12 @@ def normal(count: int, dims: int, seed: int, shift: float = 0.0, spread: float =
     return (spread * rng.randn(count, dims) + shift).astype(np.float32)
 
 
-def mixture(count: int, dims: int, seed: int, centres: int = 5) -> Features:
+def mixture(count: int, dims: int, seed: int) -> Features:
     """Return features in a few clusters of different widths, whose centres do not depend on the seed."""
-    places = 3.0 * np.random.RandomState(99).randn(centres, dims)
+    places = 3.0 * np.random.RandomState(99).randn(5, dims)
     rng = np.random.RandomState(seed)
-    which = rng.randint(0, centres, count)
-    return (places[which] + rng.randn(count, dims) * (0.2 + which[:, None] / centres)).astype(np.float32)
+    which = rng.randint(0, 5, count)
+    return (places[which] + rng.randn(count, dims) * (0.2 + which[:, None] / 5)).astype(np.float32)
 
 
 Array = NDArray[np.float64]

@@ -57,11 +57,11 @@ def dtype(kind: str = "f8", state: bytes | None = None) -> bytes:
     return made + (state or usual) + pickle.BUILD
 
 
-def array(shape: bytes, content: bytes, kind: bytes | None = None, column: bytes = pickle.NEWFALSE) -> bytes:
+def array(shape: bytes, content: bytes) -> bytes:
     """Return an array, without checks of its shape and content."""
     empty = tuple_of(name("numpy", "ndarray"), tuple_of(number(0)), data(b"b"))
     made = name("numpy._core.multiarray", "_reconstruct") + empty + pickle.REDUCE
-    return made + tuple_of(number(1), shape, kind or dtype(), column, content) + pickle.BUILD
+    return made + tuple_of(number(1), shape, dtype(), pickle.NEWFALSE, content) + pickle.BUILD
 
 
 def statistics(extra: bytes) -> bytes:

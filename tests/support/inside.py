@@ -49,14 +49,10 @@ def _alone() -> World:
 # Accumulators, and the statistics computed from them.
 
 
-def exact_moments(features: Features, step: int = STEP) -> ExactMoments:
-    moments = ExactMoments(features.shape[1], step)
-    moments.add(torch.from_numpy(features))
-    return moments
-
-
 def gaussian(features: Features, ddof: int = 1) -> Gaussian:
-    return exact_moments(features).mean_covariance(ddof)
+    moments = ExactMoments(features.shape[1], STEP)
+    moments.add(torch.from_numpy(features))
+    return moments.mean_covariance(ddof)
 
 
 def bits_of(values: torch.Tensor, step: int) -> dict[str, Any]:

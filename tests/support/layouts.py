@@ -24,7 +24,7 @@ def gaussian(rows: Rows, ddof: int = 1) -> dict[str, NDArray[np.float64]]:
     return {"mu": exact.mean(0), "sigma": np.cov(exact, rowvar=False, ddof=ddof)}
 
 
-def stylegan(rows: Rows, *, sums: bool = True, kept: bool = False, batch: int = 16) -> dict[str, Any]:
+def stylegan(rows: Rows, *, sums: bool = True, kept: bool = False) -> dict[str, Any]:
     """Returns the attributes of StyleGAN's FeatureStats after all batches."""
     exact, dims = rows.astype(np.float64), rows.shape[1]
     return {
@@ -33,7 +33,7 @@ def stylegan(rows: Rows, *, sums: bool = True, kept: bool = False, batch: int = 
         "max_items": len(rows),
         "num_items": len(rows),
         "num_features": dims,
-        "all_features": [rows[start : start + batch] for start in range(0, len(rows), batch)] if kept else [],
+        "all_features": [rows[start : start + 16] for start in range(0, len(rows), 16)] if kept else [],
         "raw_mean": exact.sum(0) if sums else np.zeros(dims),
         "raw_cov": exact.T @ exact if sums else np.zeros((dims, dims)),
     }

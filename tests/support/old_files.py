@@ -91,11 +91,11 @@ def images_of_training() -> tuple[torch.Tensor, torch.Tensor]:
     return real.contiguous(), fake.contiguous()
 
 
-def trained_metric(network: str = NETWORK) -> Any:
+def trained_metric() -> Any:
     """Return the training metric after updates with these images."""
     from fidtool.training import FrechetInceptionDistance
 
-    metric = FrechetInceptionDistance(network)
+    metric = FrechetInceptionDistance(NETWORK)
     real, fake = images_of_training()
     metric.update(real, real=True)
     metric.update(fake[:5], real=False)

@@ -10,7 +10,6 @@ from torch import nn
 
 from support.pictures import make_pictures
 from support.places import TINY
-from support.published_networks import make_sets
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 SETTINGS = {"input_size": 24, "mean": MEAN, "std": STD, "feature_step": 17}
@@ -39,11 +38,6 @@ def save_script(file: Path, extra: str | None) -> None:
         torch.jit.save(script, str(file), _extra_files={} if extra is None else {"fidtool.json": extra})
 
 
-def make_place(environment: dict[str, str], tmp_path: Path) -> Path:
-    make_sets(tmp_path)
-    return tmp_path
-
-
 TINY_FILE = TINY.rpartition(":")[0]
 MODULE = """
 import torch
@@ -60,7 +54,7 @@ def network():
 GOOD_FORWARD, GOOD_FACTORY = "return x.mean((2, 3))", "return fidtool.Network(Net(), input_size=8)"
 
 
-def make_modules(environment: dict[str, str], tmp_path: Path) -> Path:
+def make_modules(tmp_path: Path) -> Path:
     """Make the folder in which the commands run, with two sets."""
     make_pictures(tmp_path / "real", 20, 0)
     make_pictures(tmp_path / "fake", 20, 1)

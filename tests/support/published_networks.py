@@ -35,9 +35,9 @@ def make_sets(folder: Path, count: int = 6) -> tuple[str, str]:
     return "real", "fake"
 
 
-def randomised(module: nn.Module, gain: float = 1.0, seed: int = 0) -> nn.Module:
+def randomised(module: nn.Module, gain: float = 1.0) -> nn.Module:
     """Randomise biases and batch norms, and multiply weights by ``gain``, so that the features vary more."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     for name, tensor in module.state_dict().items():
         if name.endswith("running_var"):
             tensor.copy_(torch.rand(tensor.shape, generator=generator) + 0.5)
@@ -76,7 +76,7 @@ def make_resnet() -> nn.Module:
     return randomised(torchvision.models.resnet18(weights=None))
 
 
-def make_place(environment: dict[str, str], tmp_path: Path, resnet: nn.Module) -> Path:
+def make_place(tmp_path: Path, resnet: nn.Module) -> Path:
     """Write two sets, and the weights of a resnet18."""
     make_sets(tmp_path)
     torch.save(resnet.state_dict(), tmp_path / "resnet18.pth")

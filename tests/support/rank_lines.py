@@ -12,11 +12,13 @@ from support.goldens import Golden, placed
 from support.places import TESTS
 
 
-def masked_line(said: str, place: Path, chance: Mapping[str, str] | None = None) -> str:
-    """Return ``said`` with process ids, ports, the host and the folders masked.
+def compare(golden: Golden, fault: str, said: str, place: Path, chance: Mapping[str, str] | None = None) -> None:
+    """Compare one line with the golden of a fault, with process ids, ports, the host and the folders masked.
 
     Args:
-        said: one line.
+        golden: the fixture.
+        fault: name of the golden.
+        said: the line.
         place: the folder in which the ranks ran.
         chance: replacements for other parts that may vary, by regular expression.
     """
@@ -33,13 +35,8 @@ def masked_line(said: str, place: Path, chance: Mapping[str, str] | None = None)
         r"(?<=a decoding worker died )\(.*?\)(?=: it was)": "(…)",
         **(chance or {}),
     }
-    masked: str = placed(said, masks)
-    return masked
-
-
-def compare(golden: Golden, fault: str, said: str, place: Path, chance: Mapping[str, str] | None = None) -> None:
-    """Compare the line with the golden of that fault."""
-    golden(f"failures/ranks/{re.sub('[^a-z0-9]+', '_', fault.lower()).strip('_')}", masked_line(said, place, chance))
+    name = re.sub("[^a-z0-9]+", "_", fault.lower()).strip("_")
+    golden(f"failures/ranks/{name}", placed(said, masks))
 
 
 def refusals(stderr: str) -> list[str]:

@@ -72,12 +72,12 @@ def write_shards(place: Path, folder: Path, names: Sequence[str]) -> str:
     return str(place / f"shard-{{000..{SHARDS - 1:03}}}.tar")
 
 
-def write_parquet(file: Path, folder: Path, names: Sequence[str], rows: int = 5) -> None:
+def write_parquet(file: Path, folder: Path, names: Sequence[str]) -> None:
     import pyarrow
     from pyarrow import parquet
 
     images = [{"bytes": (folder / name).read_bytes(), "path": name} for name in names]
-    parquet.write_table(pyarrow.table({"image": images, "label": list(range(len(names)))}), file, row_group_size=rows)
+    parquet.write_table(pyarrow.table({"image": images, "label": list(range(len(names)))}), file, row_group_size=5)
 
 
 def write_list(file: Path, folder: Path, names: Sequence[str]) -> None:

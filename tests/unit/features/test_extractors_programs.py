@@ -15,13 +15,14 @@ import fidtool
 from fidtool.distributed.launch import Launch
 from fidtool.features.catalogue import network_extractor
 from fidtool.features.device import device_of
-from support.own_networks import SETTINGS, make_place, save_script
-from support.published_networks import built
+from support.own_networks import SETTINGS, save_script
+from support.published_networks import built, make_sets
 
 
 @pytest.fixture
 def place(environment: dict[str, str], tmp_path: Path) -> Path:
-    return make_place(environment, tmp_path)
+    make_sets(tmp_path)
+    return tmp_path
 
 
 def test_every_pass_has_the_same_bits_on_any_thread(place: Path) -> None:

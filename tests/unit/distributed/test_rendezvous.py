@@ -33,7 +33,8 @@ def together(calls: list[Callable[[], Any]]) -> list[Any]:
         except RunError as error:
             outcomes[number] = error
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(calls))]
+    # Daemons, so that a rank that waits forever fails the test and does not keep the process.
+    threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(len(calls))]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -72,6 +73,20 @@ def test_ranks_that_time_out_agree_on_the_missing_ones() -> None:
     assert "(reported by rank 10)" in str(second)
     heard = together([come(meeting, place) for place, meeting in enumerate(ranks)])
     assert heard == [[{"word": place} for place in range(4)]] * 4, "the next rendezvous works"
+
+
+def test_a_late_rank_does_not_proceed_alone() -> None:
+    """If it arrives just as the others time out, either all proceed or none."""
+    for delay in (0.28, 0.3, 0.32):
+        early, late = meetings(2)
+
+        def after(seconds: float, meeting: GroupRendezvous) -> Any:
+            time.sleep(seconds)
+            return come(meeting, 1, 0.2)()
+
+        outcomes = together([come(early, 0, 0.3), lambda: after(delay, late)])  # noqa: B023
+        both_went = [isinstance(outcome, list) for outcome in outcomes]
+        assert both_went in ([True, True], [False, False]), outcomes
 
 
 def test_different_purposes_are_refused_at_once() -> None:

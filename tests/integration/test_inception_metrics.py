@@ -80,6 +80,8 @@ def test_parts_of_a_size_need_the_stored_order(
     refused = here("compute", few[0], "old.npz", "--metrics", "is", "--is-part-size", 3)
     assert refused.status == 2
     assert "old.npz does not have the stored order of its images" in refused.error
+    both = here("compute", *few, "--metrics", "is", "--is-part-size", 3, "--is-splits", 2)
+    assert both.error == "error: --is-part-size and --is-splits both divide a set into parts: set one of them"
 
 
 def test_features_of_another_tool(here: Run, classifier: None, tmp_path: Path) -> None:

@@ -46,3 +46,12 @@ def test_predicted_and_computed_fid_agree(here: Run, tmp_path: Path) -> None:
     some = np.random.default_rng(0).choice(everything, 8, replace=False).tolist()
     change = fid_without(here, real, fake, some) - outcome.fid
     assert abs(change) < 0.2 * abs(last[distance] - outcome.fid)
+
+
+def test_effects_that_do_not_add_up_are_reported(here: Run, tmp_path: Path) -> None:
+    """After all faulty images are removed, the sum of the predicted effects exceeds the drop in FID."""
+    real = degenerate.distinct(tmp_path / "real", 300, first=5000)
+    fake = with_harmful(tmp_path / "fake", 392, 8)
+    outcome = here("compute", real, fake, "--extractor", TINY, "--influence", "--json")
+    doubt = outcome.json["results"][0]["influence"]["doubt"]
+    assert doubt.startswith("for the removal of the 8 worst images, the effects predict")

@@ -166,6 +166,7 @@ def test_commands_without_images_print_once_per_machine(fidtool: Run) -> None:
     runs = [fidtool("metrics", **variables, RANK=f"{rank}", LOCAL_RANK=f"{rank % 2}") for rank in range(1, 4)]
     assert [run.status for run in runs] == [0, 0, 0]
     assert [bool(run.stdout) for run in runs] == [False, True, False], "only local rank zero prints"
+    assert "the demo runs in a single process" in fidtool("demo", **variables, RANK="0").error
 
 
 def test_a_misspelt_keyword_gets_a_suggestion() -> None:

@@ -198,6 +198,9 @@ def test_offline(mirror: HttpStore, here: Run, monkeypatch: pytest.MonkeyPatch) 
     assert (outcome.status, outcome.stdout) == (1, "")
     assert f"{address.replace('bob:hunter2@', '')}/{served(EDM.url)} (Connection refused)" in outcome.error
     assert "hunter2" not in outcome.stderr
+    monkeypatch.setenv("FIDTOOL_REFERENCES_URL", "/data/mirror")
+    refused = here("refs", "--download", "edm:cifar10")
+    assert "must be a URL such as https://mirror or file:///folder, not '/data/mirror'" in refused.error
 
 
 def test_a_file_brought_by_hand_is_used(mirror: HttpStore) -> None:
@@ -213,6 +216,12 @@ def test_what_is_no_reference_is_refused(mirror: HttpStore, reference: Reference
     with pytest.raises(RunError, match=rf"the download from http://.* is not a readable \.?{kind}"):
         fetch(reference, [], quiet)
     assert kept(folder()) == []
+
+
+def test_a_missing_array_is_named(mirror: HttpStore) -> None:
+    publish(mirror.folder, EDM.url, ref_mu=np.zeros(3), sigma=np.eye(3))
+    with pytest.raises(InputError, match="the file of edm:cifar10 has no array mu; it has ref_mu, sigma"):
+        fetch(EDM, [], quiet)
 
 
 def test_a_cache_that_cannot_be_written(mirror: HttpStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,11 +97,19 @@ def test_a_server_without_byte_ranges_is_refused_for_archives(here: Run, place: 
     assert "ignores byte ranges and sends whole files" in run.error
 
 
-@pytest.mark.parametrize(("form", "name"), [("none.zip",) * 2, ("shard-{000..005}.tar", "shard-003.tar")])
-def test_missing_sources_are_reported(here: Run, place: Path, web: HttpStore, form: str, name: str) -> None:
+@pytest.mark.parametrize(
+    ("form", "words"),
+    [
+        ("none.zip", "none.zip does not exist"),
+        ("none/", "there is nothing below"),
+        ("shard-{000..005}.tar", "shard-003.tar does not exist"),
+        ("{images,images}.zip", "matches an object twice"),
+    ],
+)
+def test_missing_sources_are_reported(here: Run, place: Path, web: HttpStore, form: str, words: str) -> None:
     run = here("compute", place / "real", f"{web.url}{form}", *ARGUMENTS)
     assert run.status == 2
-    assert f"{name} does not exist" in run.error
+    assert words in run.error
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import json
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
+from fidtool.errors import InputError
 from fidtool.features.models import clip
 from fidtool.features.models.families import NetworkChoice
 from support.command_line import Run
@@ -103,6 +105,12 @@ def test_features_match_open_clip_with_cmmds_preparation(here: Run, place: Path)
 def test_mistakes_are_reported(here: Run, place: Path, spec: str, weights: str | None, texts: list[str]) -> None:
     torch.save({"a": torch.zeros(1)}, place / "other.pt")
     refused_extractor(here, spec, weights, texts)
+
+
+def test_weights_for_another_activation_are_refused() -> None:
+    own = SimpleNamespace(image_mean=(0.1, 0.2, 0.3), image_std=(0.4, 0.5, 0.6))
+    with pytest.raises(InputError, match=r"trained with QuickGELU.*use clip:ViT-B-32-quickgelu"):
+        clip._colours("ViT-B-32", "openai", own)
 
 
 def test_cmmd_shares_the_extractor_if_the_weights_are_the_same(here: Run, place: Path) -> None:

@@ -11,8 +11,10 @@ import torch
 from safetensors.torch import save_file  # a dependency of timm
 from timm.data import create_transform, resolve_model_data_config
 
+from fidtool.errors import InputError
 from fidtool.features.models import published
 from fidtool.features.models.families import NetworkChoice
+from fidtool.features.models.timm import _architecture, _preparation, _read
 from support.command_line import Run
 from support.published_networks import distance, features, make_sets, randomised, refused_extractor
 
@@ -53,8 +55,6 @@ def test_features_are_the_input_of_the_classifier(here: Run, place: Path, name: 
 
 def test_a_checkpoint_of_another_project(place: Path) -> None:
     """DINOv2's checkpoint has different tensor names, which timm's model converts."""
-    from fidtool.features.models.timm import _architecture, _read
-
     choice = NetworkChoice("timm:vit_small_patch14_dinov2", str(place / "dinov2.pth"))
     model = _architecture(choice)
     tensors = {**model.state_dict(), "mask_token": torch.zeros(1, 384)}
@@ -77,6 +77,12 @@ def test_mistakes_are_reported(here: Run, place: Path, spec: str, weights: str |
     torch.save(timm.create_model("test_resnet", pretrained=False).state_dict(), place / "other.pth")
     (place / "text.pth").write_text("no weights")
     refused_extractor(here, spec, weights, texts)
+
+
+def test_an_unsupported_transform_is_refused() -> None:
+    config = {"input_size": (3, 64, 64), "interpolation": "bicubic", "crop_mode": "border", "crop_pct": 1.0}
+    with pytest.raises(InputError, match="crop mode border; fidtool supports"):
+        _preparation("any", config)
 
 
 @pytest.mark.parametrize(("spec", "package", "extra"), [("dinov2", "timm", "timm"), ("clip", "open_clip", "clip")])

@@ -127,10 +127,12 @@ def test_a_failed_download(here: Run, place: Path, server: str, monkeypatch: pyt
         ("torchvision:squeezenet1_1", "squeeze.pth", ["no Linear layer", "name a node"]),
         ("torchvision:fcn_resnet50", "resnet18.pth", ["not an image classifier", "SemanticSegmentation"]),
         ("torchvision:quantized_resnet18", "resnet18.pth", ["8 bits", "use resnet18"]),
+        ("torchvision:resnet18", "own.pth", ["own.pth does not contain a state_dict"]),
     ],
 )
 def test_mistakes_are_reported(here: Run, place: Path, spec: str, weights: str | None, texts: list[str]) -> None:
     torch.save(torchvision.models.squeezenet1_1(weights=None).state_dict(), place / "squeeze.pth")
+    torch.save([1, 2], place / "own.pth")
     refused_extractor(here, spec, weights, texts)
 
 

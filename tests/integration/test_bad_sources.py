@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -165,6 +166,7 @@ def test_a_table_row_without_bytes(here: Run, place: Path) -> None:
     ("name", "words"),
     [
         ("shard-{0..3}.tar", ["shard-1.tar"]),
+        ("shard-{3..0}.tar", ["3..0"]),
         ("images.npz:other", ["no array named other", "arr_0"]),
         ("{images,images}.npz", ["twice"]),
         ("a{0..9999}b{0..999}.tar", ["matches more than 1000000 files"]),
@@ -176,3 +178,9 @@ def test_bad_patterns_are_refused(here: Run, place: Path, name: str, words: list
     run = here("compute", "images", name, *SMALL)
     assert run.status == 2
     assert [word for word in words if word not in run.error] == [], run.error
+
+
+def test_a_closed_standard_input_is_reported(here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python has no sys.stdin then."""
+    monkeypatch.setattr(sys, "stdin", None)
+    assert "standard input is closed" in here("check", "-").error

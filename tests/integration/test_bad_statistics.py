@@ -42,6 +42,13 @@ def npz(**arrays: Any) -> bytes:
     return buffer.getvalue()
 
 
+def saved(array: np.ndarray[Any, Any]) -> bytes:
+    """Return the contents of an .npy file."""
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
 def claims(**changes: Any) -> bytes:
     """Return valid statistics with these changes to the fingerprint."""
     return npz(fingerprint=np.array(json.dumps({**DEFINITION, **changes})))
@@ -50,6 +57,7 @@ def claims(**changes: Any) -> bytes:
 FAULTS: dict[str, bytes] = {
     # Further ones are in tests/unit/statistics, where each is read without a command.
     "empty": b"",
+    "an array and no archive": saved(GOOD["sigma"]),
     "a fingerprint of a thousand brackets": npz(fingerprint=np.array("[" * 100_000)),
     "a fingerprint of infinite dims": claims(dims=float("inf")),
 }

@@ -6,12 +6,15 @@ import json
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fidtool.sources.folder import list_folder
+from fidtool.statistics.cache import _too_fresh
 from support.command_line import Outcome, Run
 from support.pictures import make_pictures
 from support.places import COLOURS, TINY
@@ -213,6 +216,14 @@ def test_a_cache_that_cannot_be_written_does_not_stop_a_run(
 
 
 # --- what must not be cached -----------------------------------------------------------------------------------------
+
+
+def test_coarse_clocks_need_a_longer_wait(sets: tuple[Path, Path]) -> None:
+    """If all time stamps are whole seconds, two changes within two seconds cannot be distinguished."""
+    listed, second = list_folder(str(sets[0])), 10**9
+    stamps = np.array([(10, 5 * second, 6 * second, 1, 1) for _ in listed.names])
+    for now, fresh in ((8 * second - 1, True), (8 * second + second // 5, False)):
+        assert _too_fresh(replace(listed, source=replace(listed.source, listed=now), stamps=stamps)) == fresh
 
 
 def test_files_that_may_still_change_undetected_are_not_cached(here: Run, sets: tuple[Path, Path]) -> None:

@@ -79,10 +79,12 @@ def test_sets_that_depend_on_real_have_no_interval(here: Run, sets: tuple[Path, 
     mixed = shutil.copytree(bad, tmp_path / "mixed")
     for number in range(10):
         shutil.copy(real / f"{number:05}.png", mixed / f"real-{number}.png")
-    outcome = here("compute", real, real, mixed, *FLAGS, "--json")
+    copies = degenerate.same_seed_on_ranks(tmp_path / "copies", 4, 50, lambda rank, i: f"rank{rank}_{i}.png")
+    outcome = here("compute", real, real, mixed, copies, *FLAGS, "--json")
     reasons = [result["uncertainty"]["withheld"] for result in outcome.json["results"]]
     assert "this set is REAL itself" in reasons[0]
     assert "10 of 210 images are also in REAL" in reasons[1]
+    assert "150 of 200 images are duplicates" in reasons[2]
     assert outcome.json["differences"] == []
 
 

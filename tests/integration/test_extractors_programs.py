@@ -79,6 +79,8 @@ def test_flags_replace_settings_missing_in_the_file(here: Run, place: Path) -> N
     [
         (None, (), ["does not state the size of its input", "--input-size N", '{"input_size": N}']),
         ('{"input_size": 24}', ("--input-size", 32), ["--input-size 32", "states an input of 24 pixels"]),
+        ("{", (), ["fidtool.json in", "is not valid JSON"]),
+        ('{"input_size": 24, "std": [0, 1, 1]}', (), ["fidtool.json in", "std must be positive"]),
         ('{"size": 24}', (), ["input_size, mean, std, feature_step and nothing else"]),
     ],
 )

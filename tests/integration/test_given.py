@@ -89,13 +89,17 @@ def test_a_dataset_is_read_by_decoding_workers(
     assert evaluation.results[0].metrics == expected
 
 
-def test_sets_have_names(place: Path, environment: dict[str, str]) -> None:
+def test_sets_have_names(place: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     pixels = pixels_in(place / "images")
     named = fidtool.Images(pixels, name="step 100")
     evaluation = fidtool.compute(pixels, [named, place / "images", fidtool.Images(iter(pixels))], **SETTINGS)
     assert [result.fake.name for result in evaluation.results] == ["step 100", str(place / "images"), "fake"]
     assert [result.real.name for result in evaluation.results] == ["real"] * 3
     assert len({result.frechet_distance for result in evaluation.results}) == 1
+    monkeypatch.chdir(place)
+    (place / "fake").symlink_to("images")
+    alike = fidtool.compute(255 - pixels, ["fake", fidtool.Images(pixels)], **SETTINGS)
+    assert [result.fake.name for result in alike.results] == ["fake", "fake 2"]
     same = fidtool.compute(pixels, pixels, **SETTINGS)
     assert any("the same set as REAL" in line for line in same.results[0].warnings)
 
@@ -112,6 +116,15 @@ def test_num_limits_an_endless_iterable(place: Path, environment: dict[str, str]
     evaluation = fidtool.compute(place / "real", endless(), num=17, **{**SETTINGS, "kid_subset_size": 5})
     assert evaluation.results[0].fake.count == 17
     assert len(taken) == 17, "no more images are taken than needed"
+
+
+def test_statistics_and_checks_of_images_in_memory(place: Path, environment: dict[str, str]) -> None:
+    pixels = pixels_in(place / "images")
+    folder, given = (fidtool.compute_statistics(source, extractor=TINY) for source in (place / "images", iter(pixels)))
+    assert folder is not None
+    assert given is not None
+    np.testing.assert_array_equal(given.mu, folder.mu)
+    assert fidtool.check(pixels).images.images == COUNT
 
 
 def test_generators_use_the_programs_random_state_and_threads(place: Path, environment: dict[str, str]) -> None:
@@ -165,6 +178,7 @@ REFUSED: dict[str, tuple[Given, type[Exception], str]] = {
     "a dict without an image": (lambda f, p: iter([{"x": 1}]), InputError, "dict with the keys x"),
     "iterators": (lambda f, p: [iter([p]), iter([p])], InputError, "list_iterator, not an image; to compare"),
     "an image and its mask": (lambda f, p: iter([(p[0], p[1])]), InputError, "a tuple of 2 images"),
+    "a dict": (lambda f, p: {"a": 1}, InputError, "is of type dict, which is not a sequence of images"),
     "latents": (lambda f, p: iter([torch.zeros(4, 8, 8)]), InputError, "four channels"),
     "a batch in a sequence": (lambda f, p: [p, p], InputError, "contains 22 images"),
     "a generator that fails": (lambda f, p: broken(), RunError, "ValueError: the sampler is out of noise"),

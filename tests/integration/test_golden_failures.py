@@ -83,9 +83,10 @@ def place(environment: dict[str, str], tmp_path: Path) -> Path:
     beside_network(tmp_path)
     make_sets(tmp_path)
     (tmp_path / "factories.py").write_text(FACTORIES)
-    for name in ("empty", "texts/sub"):
+    for name in ("empty", "texts/sub", "unreadable"):
         (tmp_path / name).mkdir(parents=True)
-    (tmp_path / "texts" / "a.txt").write_text("no image")
+    for name in ("texts/a.txt", "unreadable/a.png"):
+        (tmp_path / name).write_text("no image")
     for name in ("notes.txt", "wrong.pth", "program.pt"):
         (tmp_path / name).write_bytes(b"something else")
     for name in ("own.npz", "bare.npz", "pytorch_fid.npz"):
@@ -181,6 +182,7 @@ OTHERS: dict[str, tuple[object, ...]] = {
     "check --list --strict": ("check", "real", "--list", "--strict"),
     "check against itself without images": ("check", "real", "--against", "bare.npz"),
     "check of an empty folder": ("check", "empty"),
+    "check of unreadable images": ("check", "unreadable"),
     "cache --remove of nothing": ("cache", "--remove", "nowhere"),
     "cache of two wishes": ("cache", "--clear", "--remove", "real"),
     "demo onto a file": ("demo", "--folder", "notes.txt"),

@@ -63,6 +63,8 @@ def test_error_messages_of_the_python_api(golden: Golden, place: Path) -> None:
         "a generator with a checkpoint": lambda: compute("real", iter(array), checkpoint="kept"),
         "a network of no module": lambda: fidtool.Network(3, 8),  # type: ignore[arg-type]
         "a network of no size": lambda: fidtool.Network(torch.nn.Identity(), 0),
+        "a network of a large step": lambda: fidtool.Network(torch.nn.Identity(), 8, feature_step=999),
+        "a network of infinite means": lambda: fidtool.Network(torch.nn.Identity(), 8, (0, float("inf"), 0)),
         "a network of two means": lambda: fidtool.Network(torch.nn.Identity(), 8, (0, 0)),  # type: ignore[arg-type]
         "a preparation": lambda: fidtool.Preparation("nearest"),  # type: ignore[arg-type]
         "a framing": lambda: fidtool.Preparation("pillow-bicubic", "round"),  # type: ignore[arg-type]

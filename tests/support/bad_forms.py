@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import pickle
 import struct
 import tarfile
 import zipfile
@@ -89,6 +90,7 @@ PINNED: dict[str, tuple[str, Make]] = {
 
 REFUSED: dict[str, tuple[str, Make, list[str]]] = {
     "a zip cut off": ("bad.zip", lambda p: zipped(p)[:-40], ["damaged or truncated"]),
+    "a zip of a rare method": ("bad.zip", lambda p: zipped(p, method=zipfile.ZIP_LZMA), ["lzma"]),
     "a tar cut off in a member": ("bad.tar", lambda p: tarred(p)[:3000], ["truncated"]),
     "a tar damaged in the middle": (
         "bad.tar",
@@ -112,7 +114,13 @@ REFUSED: dict[str, tuple[str, Make, list[str]]] = {
         lambda p: gzip.compress(bytes(1 << 22)) * 2560,
         ["zero bytes follow"],
     ),
+    "a pickle as a pt": ("bad.pt", lambda p: pickle.dumps(3), ["torch.save"]),
     "objects in a pt": ("bad.pt", lambda p: torch.save([Evil()], p / "bad.pt"), ["posix.mkdir", "can run code"]),
+    "a program as a pt": (
+        "bad.pt",
+        lambda p: torch.jit.save(torch.jit.script(torch.nn.Identity()), p / "bad.pt"),
+        ["a TorchScript program"],
+    ),
     "10 GiB of holes with a header of 3 GiB": (
         "bad.npy",
         lambda p: sparse(p / "bad.npy", 10 * GIB, b"\x93NUMPY\2\0" + struct.pack("<I", 3 * GIB)),
@@ -144,6 +152,11 @@ REFUSED: dict[str, tuple[str, Make, list[str]]] = {
     ),
     "a Parquet file cut off": ("bad.parquet", lambda p: table(p)[:-9], ["damaged"]),
     "a list of find -print0": ("bad.txt", lambda p: b"a.png\0b.png\0", ["-print0"]),
+    "10 GiB of holes as an image": (
+        "bad.txt",
+        lambda p: (sparse(p / "bad.png", 10 * GIB), (p / "bad.txt").write_text("bad.png")),
+        [f"bad.png: it has {10 * GIB} bytes"],
+    ),
     "10 GiB of holes as a list": ("bad.txt", lambda p: sparse(p / "bad.txt", 10 * GIB), ["is not a list of paths"]),
 }
 """Name, maker and words of the message of further files."""

@@ -60,6 +60,7 @@ SMALLER = {
     "tune_generator.py real/ --feature 64": "tune_generator.py real/ --feature 64 --steps 2 --batch 2 --samples 4",
     "--output encoder.pt": "--output encoder.pt --steps 3 --batch 2",
     "compute real/ ": "compute real/ --dims 64 ",
+    "compute real.zip 'shards": "compute real.zip --dims 64 'shards",
     "-o real_features.npz": "-o real_features.npz --dims 64",
     "--extractor dinov2": "--extractor dinov2:vits14 --weights dinov2.pth",
     "--extractor clip": "--extractor clip:ViT-S-32-alt --weights clip.pth",

@@ -35,7 +35,7 @@ def in_a_container(environment: dict[str, str], cwd: Path, mount: str, *argument
 @pytest.mark.skipif(not NAMESPACES, reason="needs root to mount")
 def test_small_shared_memory_gives_a_warning(environment: dict[str, str], here: Run, tmp_path: Path) -> None:
     """Batches of 16 images of 400 x 400 take 7.7 MB."""
-    images = make_pictures(tmp_path / "images", 40, sides=(400,))
+    images = make_pictures(tmp_path / "images", 20, sides=(400,))
     arguments = ["compute", images, images, "--extractor", TINY, "--no-cache", "--json", "--quiet"]
     message = "/dev/shm is too small for decoded batches, or read-only"
     mount = "mount -t tmpfs -o size=1m tmpfs /dev/shm"

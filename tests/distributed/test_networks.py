@@ -20,12 +20,17 @@ def place(environment: dict[str, str], tmp_path: Path) -> Path:
     return make_modules(tmp_path)
 
 
-def test_a_mistake_on_all_ranks_is_reported_once(fidtool: Run, place: Path) -> None:
-    outcome = fidtool("compute", "real", "fake", "--extractor", f"{TINY_FILE}:large", "--quiet", "--json", ranks=2)
+def test_errors_of_several_ranks_are_reported_once(fidtool: Run, tmp_path: Path) -> None:
+    """That of the lowest rank, if no rank was first."""
+    (tmp_path / "broken.py").write_text(
+        "import os\ndef network():\n    raise ValueError('RANK ' + os.environ['RANK'])\n"
+    )
+    sets = [make_pictures(tmp_path / name, 4, seed) for seed, name in enumerate(("real", "fake"))]
+    outcome = fidtool("compute", *sets, "--extractor", "broken.py:network", "--quiet", "--json", ranks=2)
     assert outcome.status == 1
     (error,) = (line for line in outcome.stderr.splitlines() if line.startswith("error: "))
-    assert "outside the range" in error
-    assert outcome.json["exit"]["code"] == 1
+    assert "ValueError: RANK 0" in error
+    assert outcome.json["exit"]["code"] == 2
 
 
 def test_different_networks_on_the_ranks_are_refused(fidtool: Run, place: Path) -> None:

@@ -111,6 +111,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         ),
         {"settings of metrics": None, "images of REAL for precision and recall": None, "precision": "not known"},
     ),
+    "sets in the wrong order": (
+        result("real/", 50_000, None, of_fake={"reference": ADM}),
+        {**NOT_PUBLISHED, "images of FAKE": "no", "crop of REAL": "not known"},
+    ),
     "another network": (
         result(network={"extractor": DINOV2, "dims": 1024}, protocol=None),
         {"network": "no", "protocol": "not known"},

@@ -80,6 +80,12 @@ def test_a_value_outside_its_limits(here: Run, flags: list[str], said: str) -> N
     assert (outcome.status, outcome.error) == (2, f"error: {said}")
 
 
+def test_two_formats(here: Run) -> None:
+    outcome = here("compute", "real", "fake", "--json", "--format", "table")
+    assert (outcome.status, outcome.stdout) == (2, "")
+    assert "--json and --format table contradict each other" in outcome.error
+
+
 def test_the_last_of_two_values_counts_except_for_metrics(here: Run) -> None:
     given = ("--num", 3, "--num-images", 4, "--recursive", "--no-recursive", "--metrics", "fid", "--metrics", "kid")
     config = here("compute", "nowhere", "neither", *given, "--json").json["run"]["config"]

@@ -148,11 +148,3 @@ def test_batches_are_the_same_with_and_without_workers(tmp_path: Path) -> None:
         assert one.sizes == other.sizes
         assert (one.number, one.properties, one.failure) == (other.number, other.properties, other.failure)
     assert sum((batch.properties for batch in alone), ImageProperties()) == ImageProperties(lossy=1, alpha=1, deep=1)
-
-
-def test_loading_does_not_change_the_global_random_state(tmp_path: Path) -> None:
-    folder = make_pictures(tmp_path / "set", 6)
-    torch.manual_seed(11)
-    before = torch.get_rng_state()
-    assert len(all_batches(folder, 0)) == 2
-    assert torch.equal(before, torch.get_rng_state())

@@ -63,10 +63,10 @@ def test_photos_of_12_megapixels_in_flight(form: str, tmp_path: Path, monkeypatc
     monkeypatch.setattr(decoding, "_result", counted)  # workers are forks, so it applies to them
     count, options = 2, LoadOptions(DecodeOptions(), 2, patience=PATIENCE)
     if form == "folder":
-        source = list_folder(str(make_pictures(tmp_path / "set", 12)))
-        parts = load(source, [PlannedBatch(number, range(4 * number, 4 * number + 4)) for number in range(3)], options)
+        source = list_folder(str(make_pictures(tmp_path / "set", 24)))
+        parts = load(source, [PlannedBatch(number, range(8 * number, 8 * number + 8)) for number in range(3)], options)
     else:
-        parts = load_stream((FetchedBatch(number, [""] * 4, [b"photo"] * 4) for number in range(3)), options)
+        parts = load_stream((FetchedBatch(number, [""] * 8, [b"photo"] * 8) for number in range(3)), options)
     used, most, images = 0, 0, 0
     for part in parts:
         before = -1
@@ -76,7 +76,7 @@ def test_photos_of_12_megapixels_in_flight(form: str, tmp_path: Path, monkeypatc
         most = max(most, decoded.value - used)
         used += sum(height * width * 3 for height, width in part.sizes)
         images += len(part.sizes)
-    assert images == 12
+    assert images == 24
     assert most <= count * 4 * PHOTO_BYTES, "at most three parts per worker, and the one being used"
     assert most > PHOTO_BYTES, "the workers are ahead"
 

@@ -130,6 +130,11 @@ def test_the_error_about_a_folder_without_images_names_its_contents(
     assert ("recursive=False" in message) == ("recursive=False" in expected)
 
 
+def test_a_missing_folder_is_an_input_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="nowhere"):
+        list_folder(str(tmp_path / "nowhere"))
+
+
 # --- order -----------------------------------------------------------------------------------------------------------
 
 

@@ -39,10 +39,3 @@ def test_a_system_that_returns_less_than_it_was_asked_for(tmp_path: Path, monkey
     (error,) = files.fetch([(0, 50, 60)])
     assert isinstance(error, ContentError)
     assert str(error) == "the file ends after 100 of 110 bytes"
-
-
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs a file of unknown size")
-def test_a_file_whose_size_is_reported_as_zero() -> None:
-    (found,) = LocalFiles(["/proc/self/status"]).fetch([(0, 0, -1)])
-    assert isinstance(found, bytes)
-    assert found.startswith(b"Name:")

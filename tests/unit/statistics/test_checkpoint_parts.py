@@ -106,6 +106,20 @@ def test_a_part_replaces_the_parts_that_it_contains(
         assert totals(loaded) == totals(partial_of([0, 1, 5]))
 
 
+def test_an_interrupted_addition_is_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a worker dies, an exception may be raised anywhere in the main thread."""
+    partial = partial_of([0, 1])
+    checkpoint(tmp_path, "a").save(0, partial)
+    monkeypatch.setattr(ImageProperties, "__add__", lambda self, other: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        partial.add(2, {FEATURES: torch.zeros(1, 2)}, ImageProperties(), no_records(), [])
+    monkeypatch.undo()
+    checkpoint(tmp_path, "a").save(0, partial)
+    loaded = empty()
+    checkpoint(tmp_path, "b").load(0, loaded, readable)
+    assert totals(loaded) == totals(partial_of([0, 1]))
+
+
 def test_incomplete_files_are_deleted(tmp_path: Path) -> None:
     old, young = tmp_path / ".000-run-a-00000.part.npz.x.tmp", tmp_path / ".000-run-b-00000.part.npz.y.tmp"
     old.touch()

@@ -263,6 +263,7 @@ MALFORMED: dict[str, tuple[Callable[[Path], object], str]] = {
         "neither sums nor features of its 60 images",
     ),
     "features of fewer images": (changed(all_features=[ROWS[:7]]), "has features of 7 images, but 60 images"),
+    "features of other dims": (changed(all_features=[ROWS[:, :5]]), "has features of 5 dims, but sums of 8"),
     "features of two lengths": (changed(all_features=[ROWS[:7], ROWS[7:, :5]]), r"the shape \(7, 8\), \(53, 5\)"),
     "a list for the sums": (changed(raw_cov=[np.eye(8)]), "raw_cov is a list of arrays"),
     "one row of features": (archived(feats=np.zeros(8)), r"feats has shape \(8,\)"),

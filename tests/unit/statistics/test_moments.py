@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
 from fidtool.errors import RunError
+from fidtool.statistics import moments as moments_module
 from fidtool.statistics.moments import ExactMoments, Gaussian
 
 
@@ -77,6 +78,16 @@ def test_sums_beyond_float64_are_moved_to_the_integers() -> None:
     assert expected > 2**54
     assert expected % 2, "float64 has no such number"
     assert moments._low.tolist() == [[expected] * 2] * 2
+
+
+def test_carries_into_a_second_limb_without_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = features(1500, 6, offset=3.0)
+    plain = summed([x]).mean_covariance(1)
+    monkeypatch.setattr(moments_module, "_GRAMS_PER_CARRY", 2)
+    monkeypatch.setattr(moments_module, "_EXACT", 0.0)
+    carried = summed([x])
+    assert same_bits(plain, carried.mean_covariance(1))
+    assert carried._high.abs().max() > 0
 
 
 def test_sums_beyond_64_bits_are_exact() -> None:

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import fidtool
+from fidtool import safe_pickle
 from fidtool.errors import InputError
 from fidtool.safe_pickle import begins_like_pickle, load_data
 from support import hostile_pickles as hostile
@@ -174,6 +175,13 @@ def test_other_pickles_are_refused(tmp_path: Path, kind: str) -> None:
     assert most < 64e6
     assert len(message) < 400 + len(str(tmp_path))
     assert message.isprintable()
+
+
+def test_the_number_of_opcodes_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(safe_pickle, "_MOST_READS", 100)
+    assert loaded(pickle.dumps([1.5] * 20)) == [1.5] * 20
+    with pytest.raises(ValueError, match="more than 100 opcodes"):
+        loaded(pickle.dumps([1.5] * 60))
 
 
 def test_damage_anywhere_is_an_error_or_other_data() -> None:

@@ -13,6 +13,7 @@ from torch import nn
 
 import fidtool
 from fidtool.training import FrechetLoss
+from fidtool.training.loss import nuclear_norm
 
 
 def gaussian(seed: int, *shape: int) -> torch.Tensor:
@@ -87,6 +88,27 @@ def test_features_that_are_not_finite_give_nan() -> None:
     assert torch.isnan(loss)
     assert x.grad is not None
     assert not torch.isfinite(x.grad).all()
+
+
+def falling(rows: int, columns: int, decades: float) -> torch.Tensor:
+    """A matrix whose singular values fall from 1 by this many powers of ten."""
+    size = min(rows, columns)
+    left, right = (torch.linalg.qr(gaussian(seed, side, size)).Q for seed, side in ((1, rows), (2, columns)))
+    return left * torch.logspace(0, -decades, size, dtype=torch.float64) @ right.mT
+
+
+DEGENERATE = {
+    "centred duplicates": (gaussian(1, 20, 100) - gaussian(1, 20, 100).mean(0)).repeat(3, 1),
+    "nine decades": falling(100, 60, 9),
+    "large": 1e100 * gaussian(1, 40, 100),
+}
+
+
+@pytest.mark.parametrize("kind", DEGENERATE)
+def test_nuclear_norm_is_as_accurate_as_the_singular_values(kind: str) -> None:
+    """Also where the squares of the singular values have no digits left."""
+    norm = nuclear_norm(DEGENERATE[kind])
+    assert norm.item() == pytest.approx(float(torch.linalg.svdvals(DEGENERATE[kind]).sum()), rel=1e-10)
 
 
 def test_autocast_and_half_precision() -> None:

@@ -26,6 +26,8 @@ def started(callback: FIDCallback) -> None:
 def test_a_folder_needs_a_network_with_a_name(tmp_path: Path) -> None:
     with pytest.raises(fidtool.InputError, match=r"feature='FILE.py:NAME'"):
         started(FIDCallback(lambda n, seed: None, tmp_path, feature=network()))
+    with pytest.raises(fidtool.InputError, match="num_samples must be at least 2"):
+        FIDCallback("generate", tmp_path, num_samples=1)
     with pytest.raises(fidtool.InputError, match="no statistics file"):
         started(FIDCallback(lambda n, seed: None, tmp_path / "none.npz", feature=network()))
 

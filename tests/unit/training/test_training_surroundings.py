@@ -97,6 +97,21 @@ def test_half_precision_images_are_converted_exactly(dtype: torch.dtype) -> None
     assert metric.compute() == wanted.compute()
 
 
+def test_lost_real_images_remain_an_error_while_the_others_are_retained(monkeypatch: pytest.MonkeyPatch) -> None:
+    metric = FrechetInceptionDistance(network(), reset_real_features=False)
+    fill(metric)
+    monkeypatch.setattr("fidtool.training.metric.group_rank_and_size", lambda group: (0, 2))
+    state = metric.state_dict()
+    monkeypatch.setattr("fidtool.training.metric.group_rank_and_size", lambda group: (1, 2))
+    with pytest.warns(fidtool.FidtoolWarning, match="rank 1 of 2 loaded the state of rank 0 of 2"):
+        metric.load_state_dict(state)
+    metric.reset()
+    assert metric._sums.lost
+    metric.reset_real_features = True
+    metric.reset()
+    assert not metric._sums.lost
+
+
 @pytest.fixture
 def default_dtype() -> Iterator[torch.dtype]:
     """A default dtype as Lightning's ``bf16-true`` sets it while a model is created."""

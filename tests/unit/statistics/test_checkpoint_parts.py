@@ -101,9 +101,9 @@ def test_a_part_replaces_the_parts_that_it_contains(
     second.save(0, partial)
     assert len(list(tmp_path.glob("*.part.npz"))) == 1 + killed
     for _ in range(2):
-        loaded = empty()
-        checkpoint(tmp_path, "c").load(0, loaded, readable)
-        assert totals(loaded) == totals(partial_of([0, 1, 5]))
+        loaded, said = empty(), list[str]()
+        checkpoint(tmp_path, "c", said).load(0, loaded, readable)
+        assert (totals(loaded), said) == (totals(partial_of([0, 1, 5])), [])
 
 
 def test_an_interrupted_addition_is_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,9 +43,7 @@ def together(calls: list[Callable[[], Any]]) -> list[Any]:
     return outcomes
 
 
-def come(
-    meeting: GroupRendezvous, word: int, seconds: float = 10 * PATIENCE, purpose: str = "count()"
-) -> Callable[[], Any]:
+def come(meeting: GroupRendezvous, word: int, seconds: float = 60.0, purpose: str = "count()") -> Callable[[], Any]:
     return lambda: meeting.exchange(purpose, {"word": word}, seconds, REMEDY)
 
 

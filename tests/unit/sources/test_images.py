@@ -161,11 +161,11 @@ def test_a_prefix_of_the_order_is_a_fair_sample() -> None:
 # --- plan ------------------------------------------------------------------------------------------------------------
 
 
-@given(count=st.integers(0, 400), batch_size=st.integers(1, 70), world_size=st.integers(1, 20))
+@given(count=st.integers(0, 400), batch_size=st.integers(1, 70), world_size=st.integers(1, 20), in_order=st.booleans())
 @settings(max_examples=50, deadline=None)
-def test_every_image_is_assigned_exactly_once(count: int, batch_size: int, world_size: int) -> None:
+def test_every_image_is_assigned_exactly_once(count: int, batch_size: int, world_size: int, in_order: bool) -> None:
     batches = cut_batches(count, batch_size)
-    hands = [deal(batches, rank, world_size) for rank in range(world_size)]
+    hands = [deal(batches, rank, world_size, in_order) for rank in range(world_size)]
     dealt = [index for hand in hands for batch in hand for index in batch]
     assert sorted(dealt) == list(range(count))
     assert {len(batch) for batch in batches[:-1]} <= {batch_size}

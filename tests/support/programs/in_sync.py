@@ -12,6 +12,7 @@ from pytorch_metric_learning.losses import ArcFaceLoss
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from fidtool.distributed.world import World
 from fidtool.training import (
     AbsentRanksError,
     FrechetLoss,
@@ -70,12 +71,18 @@ def check_differences(rank: int) -> None:
     assert_in_sync(Module())
 
 
+def fail_together(world: World, rank: int) -> None:
+    with world.together():
+        raise fidtool.RunError(f"rank {rank} has no image")
+
+
 def check_lost(rank: int) -> None:
     """Check a rank that is absent from the transfer after the rendezvous: the others raise and create a new group."""
     ranks = group.ranks_of()
     ranks.exchange("transfer", {}, 10, "")
     with ranks.world("transfer") as world:
         assert world.gather(rank) == [0, 1, 2]
+        refused(fidtool.RunError, lambda: fail_together(world, rank), "rank 0 has no image")  # not the last to fail
     group._TRANSPORT_SECONDS = 2.0
     ranks._gloo = None
     ranks.exchange("transfer", {}, 10, "")

@@ -77,6 +77,7 @@ class World:
         self.launch = launch
         self.backend = "none" if launch.world_size == 1 else "gloo"
         self._watchdog = watchdog or Watchdog(launch.rank, launch.world_size, Deadlines(), None)
+        self._connected = watchdog is not None
         self._group = group
 
     @property
@@ -238,7 +239,7 @@ class World:
     def _first_error(self, failures: Sequence[FidtoolError | None]) -> FidtoolError:
         """The first error of the run if it is among ``failures``; otherwise that of the lowest rank."""
         found = [failure for failure in failures if failure is not None]
-        known = self._watchdog.first_error() if len(found) > 1 else None
+        known = self._watchdog.first_error() if len(found) > 1 and self._connected else None
         return next((failure for failure in found if known is not None and str(failure) == str(known)), found[0])
 
 

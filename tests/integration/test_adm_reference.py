@@ -109,14 +109,6 @@ def test_images_of_a_reference_are_neither_sampled_nor_cropped(here: Run, files:
     assert (result["sets"]["real"]["with_features"], result["framing"]["real"]) == (5, "adm:16")
 
 
-def test_a_checkpoint_is_resumed(here: Run, files: Path) -> None:
-    arguments = ["compute", files / "VIRTUAL.npz", files / "samples.npz", "--metrics", "fid,prdc", "--nearest-k", 3]
-    arguments += ["--json", "--no-cache", "--checkpoint", "kept"]
-    found, again = here(*arguments), here(*arguments)
-    assert again.metrics == found.metrics
-    assert again.json["run"]["images_resumed"] == 2 * COUNT
-
-
 def test_the_images_can_be_checked_and_listed(here: Run, files: Path) -> None:
     assert here("check", files / "VIRTUAL.npz").status == 0
     listed = here("check", files / "VIRTUAL.npz", "--list")

@@ -122,6 +122,7 @@ def test_pipeline_benchmark(environment: dict[str, str], tmp_path: Path) -> None
     """Against a copy of the package: each quantity is measured with both versions."""
     zipped_package(tmp_path)
     arguments = ["pipeline", "--small", "4", "--medium", "4", "--photos", "4", "--features", "20", "--repeats", "1"]
+    arguments += [each for part in ("decode", "memory", "metrics") for each in ("--part", part)]
     status, stdout, document = bench(environment, tmp_path, *arguments, "--workers", "1", "--against", "copy")
     assert status == 0
     rows = {row["name"]: row for row in document["results"]["rows"]}

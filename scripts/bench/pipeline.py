@@ -24,7 +24,7 @@ from bench.report import AGAINST, MIB, header, json_option, publish, table
 _PROGRAMS = str(Path(__file__).with_name("pipeline_programs.py"))
 _FEATURES = str(Path(__file__).with_name("programs.py"))
 _PHOTO = (4000, 3000)
-_PHOTOS_DISTINCT = 4
+_PHOTOS_DISTINCT = 2
 _DIMS = 2048
 OWN, OTHER = "this version", "other version"
 

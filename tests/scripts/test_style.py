@@ -1,9 +1,10 @@
-"""Linters, and the direction of imports."""
+"""Linters, the direction of imports, and the list of promises."""
 
 from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -97,3 +98,20 @@ def test_linters_report_nothing(command: list[str]) -> None:
         pytest.skip(f"needs {command[0]}, from the extra 'dev'")
     done = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+SHORT = {"d": "distributed", "i": "integration", "u": "unit", "us": "unit/statistics"}
+"""Short names of folders in the list of promises."""
+
+
+def test_the_promises_name_existing_tests() -> None:
+    rows = [line for line in (TESTS / "promises.md").read_text().splitlines() if line.startswith("|")]
+    named = [name for row in rows for name in re.findall(r"[\w/]+\.py(?:::\w+)?|(?<=`)::\w+", row.split("|")[2])]
+    assert len(named) > 300
+    for name in named:
+        path, _, test = name.partition("::")
+        if path:
+            first, _, rest = path.partition("/")
+            file = TESTS / SHORT.get(first, first) / rest
+        assert file.is_file(), name
+        assert not test or f"def {test}(" in file.read_text(), name

@@ -51,7 +51,7 @@ def load(spec: str) -> tuple[Any, str]:
         module = importlib.import_module(path)
     if not hasattr(module, name):
         raise NoSourceError(f"{path} has no {name}")
-    source = Path(module.__file__ or "")
+    source = Path(getattr(module, "__file__", None) or "")
     if not source.is_file():
         raise NoSourceError(f"the module {path} has no file whose content could identify it")
     import hashlib  # not needed for usage errors, which must be reported quickly

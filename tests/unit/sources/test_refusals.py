@@ -1,0 +1,168 @@
+"""Sources that are refused when they are listed or read, one case for each reason."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+import fidtool
+from fidtool.sources.contents import ContentError, ValueRange
+from fidtool.sources.memory import Images
+from fidtool.sources.opening import open_images
+from support.encoded import encoded
+
+IMAGES = np.arange(2 * 8 * 8 * 3).reshape(2, 8, 8, 3).astype(np.uint8)
+PNG = encoded(Image.fromarray(IMAGES[0]))
+
+
+def tensors(file: Path, value: object) -> Path:
+    torch.save(value, file)
+    return file
+
+
+def rewritten(file: Path, name: str, content: bytes, method: int = zipfile.ZIP_STORED) -> Path:
+    """Save a tensor of images and replace a record of the file."""
+    tensors(file, torch.from_numpy(IMAGES))
+    with zipfile.ZipFile(file) as archive:
+        records = {info.filename: archive.read(info) for info in archive.infolist()}
+    with zipfile.ZipFile(file, "w", method) as archive:
+        for each, data in records.items():
+            archive.writestr(each, content if each.endswith(name) else data)
+    return file
+
+
+def safetensors(file: Path, header: bytes) -> Path:
+    file.write_bytes(len(header).to_bytes(8, "little") + header + IMAGES.tobytes())
+    return file
+
+
+def contradictory(file: Path) -> Path:
+    entry = {"dtype": "U8", "shape": [2, 8, 8, 3], "data_offsets": [0, 7]}
+    return safetensors(file, json.dumps({"images": entry}).encode())
+
+
+def zipped(file: Path, *names: str) -> Path:
+    with zipfile.ZipFile(file, "w") as archive:
+        for name in names:
+            archive.writestr(name, PNG)
+    return file
+
+
+def parquet(file: Path, **columns: list[object]) -> Path:
+    table, writer = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    types = {"image": table.binary(), "label": table.int64()}
+    writer.write_table(table.table({name: table.array(each, types[name]) for name, each in columns.items()}), file)
+    return file
+
+
+def npy(file: Path, version: tuple[int, int]) -> Path:
+    with file.open("wb") as handle:
+        np.lib.format.write_array(handle, IMAGES, version)
+    return file
+
+
+def lists(file: Path, text: str) -> Path:
+    file.write_text(text)
+    return file
+
+
+X = torch.from_numpy(IMAGES)
+MADE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "int64": (lambda at: tensors(at / "a.pt", X.long()), "contains long; images must be uint8"),
+    "two tensors": (lambda at: tensors(at / "a.pt", {"a": X, "b": X}), r"name the tensor of images, .*a\.pt:NAME"),
+    "no such tensor": (
+        lambda at: f"{tensors(at / 'a.pt', {str(n): X for n in range(10)})}:none",
+        "and 2 more tensors: it contains no none",
+    ),
+    "vectors": (
+        lambda at: tensors(at / "a.pt", {"a": X[0, 0], "b": X[0, 0, 0]}),
+        "save the images as one uint8 tensor",
+    ),
+    "a short record": (lambda at: rewritten(at / "a.pt", "data/0", bytes(7)), "a tensor extends beyond its storage"),
+    "a compressed record": (
+        lambda at: rewritten(at / "a.pt", "data/0", IMAGES.tobytes(), zipfile.ZIP_DEFLATED),
+        "is not where the archive's directory says",
+    ),
+    "a scattered tensor": (
+        lambda at: tensors(at / "a.pt", torch.zeros(8, 8, 3, 512, dtype=torch.uint8).permute(3, 0, 1, 2)),
+        "each image is scattered over the whole file",
+    ),
+    "no header": (lambda at: lists(at / "a.safetensors", "x" * 100), "its header is not that of a safetensors file"),
+    "contradictory header": (lambda at: contradictory(at / "a.safetensors"), "has 7 bytes, which does not match"),
+    "empty table": (lambda at: parquet(at / "a.parquet", image=[]), "it contains no rows"),
+    "labels only": (lambda at: parquet(at / "a.parquet", label=[1, 2]), "has the columns label"),
+    "version 3": (lambda at: npy(at / "a.npy", (3, 0)), "version 3.0|version .3, 0. of the format is not supported"),
+    "many other files": (
+        lambda at: [lists(at / f"a.x{n}", "") for n in range(6)] and at,
+        r"contains 1 file \(\.x0\), .*, 2 others; image files are those named",
+    ),
+    "a list of nothing": (lambda at: lists(at / "a.txt", "\n\n"), "is empty"),
+    "upper case": (lambda at: "S3://bucket/images", "must begin with s3:// in lower case"),
+    "nothing at a URL": (lambda at: f"file://{at / 'none'}", "there is nothing below|does not exist"),
+    "no images at a URL": (
+        lambda at: f"file://{lists(at / 'a.csv', '').parent}",
+        "to read an archive or array, use a URL that ends in its suffix",
+    ),
+    "no match at a URL": (lambda at: f"file://{at}/*.tar", "no object matches"),
+    "an empty list at a URL": (lambda at: f"file://{lists(at / 'a.txt', '')}", r"a\.txt is empty"),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_source_is_refused(tmp_path: Path, name: str) -> None:
+    make, words = MADE[name]
+    with pytest.raises(fidtool.InputError, match=words):
+        open_images(str(make(tmp_path)))
+
+
+def test_images_that_cannot_be_read(tmp_path: Path) -> None:
+    """The rest of a damaged file can still be read."""
+    archive = zipped(tmp_path / "a.zip", "0.png", "1.png")
+    listed = open_images(str(archive))
+    archive.write_bytes(archive.read_bytes().replace(b"PK\3\4", b"PK\3\5", 1))
+    first, second = listed.read([0, 1])
+    assert isinstance(first, ContentError)
+    assert "not where the directory says" in str(first)
+    assert second == PNG
+
+
+def test_forms_that_are_read(tmp_path: Path) -> None:
+    halves = open_images(str(tensors(tmp_path / "a.pt", X.bfloat16() / 256)), value_range=ValueRange(0, 255 / 256))
+    (pixels,) = halves.read([1])
+    np.testing.assert_array_equal(pixels.values, IMAGES[1])  # type: ignore[union-attr]
+    save_file({"images": X}, tmp_path / "a.safetensors", {"made": "by a test"})
+    assert len(open_images(str(tmp_path / "a.safetensors"))) == 2
+    gray = np.zeros((9, 8, 8), dtype=np.uint8)
+    np.save(tmp_path / "gray.npy", gray)
+    assert len(open_images(str(tmp_path / "gray.npy"))) == 9
+    (tmp_path / "unnamed").write_bytes(b"")
+    np.savez(tmp_path / "a.npz", IMAGES)
+    (tmp_path / "a.npz").rename(tmp_path / "samples")
+    assert len(open_images(str(tmp_path / "samples"))) == 2
+    kinds = [f"{sample}.{kind}.png" for sample in "ab" for kind in "cdefghijk"]
+    assert len(open_images(str(zipped(tmp_path / "kinds.zip", *kinds)))) == len(kinds), "too many to be kinds"
+
+
+@pytest.mark.parametrize(
+    ("item", "words"),
+    [(IMAGES, "contains 2 images"), (object(), "is of type object, not an image"), (iter(IMAGES), "wrap each in")],
+)
+def test_an_item_that_is_not_one_image(item: object, words: str) -> None:
+    (found,) = Images([item], name="set").image_set(None).read([0])
+    assert words in str(found)
+
+
+def test_images_in_memory() -> None:
+    with pytest.raises(fidtool.InputError, match="is a sequence, which must be the same on all ranks"):
+        Images([PNG], sharded=True)
+    (pixels,) = Images([X[0].bfloat16() / 256]).image_set(ValueRange(0, 255 / 256)).read([0])
+    np.testing.assert_array_equal(pixels.values, IMAGES[0])  # type: ignore[union-attr]
+    assert len(list(Images(iter([IMAGES[:0], IMAGES])).stream(None))) == 2, "a batch may be empty"

@@ -1,0 +1,222 @@
+"""Values that are refused, one case for each reason, and forms that few callers pass."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fidtool
+from fidtool.distances.kernel import kid
+from fidtool.distributed.launch import Launch
+from fidtool.distributed.world import World
+from fidtool.features.catalogue import inception_definition, spatial_definition
+from fidtool.features.device import Device, choose_device
+from fidtool.features.protocol import protocol_named
+from fidtool.images.decode import decode_content
+from fidtool.images.lookup import ImageLookup
+from fidtool.images.records import ImageRecords, no_records
+from fidtool.metrics.registry import metric_named
+from fidtool.report.charts import histogram_chart
+from fidtool.settings import Settings
+from fidtool.sources.contents import Pixels
+from fidtool.sources.opening import open_images
+from fidtool.sources.remote import RemoteFiles
+from fidtool.sources.store_requests import raise_if_permanent
+from fidtool.statistics.cache import StatisticsCache
+from fidtool.statistics.checkpoint import Checkpoint
+from fidtool.statistics.moments import ExactMoments
+from fidtool.statistics.precision import FeatureSizes
+from fidtool.training import FrechetLoss, gather_with_grad
+from fidtool.training.feature_extractor import SharedExtractor
+from fidtool.training.loss import nuclear_norm
+from fidtool.user_code import NoSourceError, load
+from support.pictures import make_pictures
+
+ROWS = np.random.RandomState(0).rand(4, 3).astype(np.float32)
+ONE = fidtool.LayerStatistics(np.zeros(3), np.eye(3), None)
+WORLD = World(Launch())
+
+
+def small_features(setting: str | None) -> None:
+    """Add features that are far too small for the step."""
+    moments = ExactMoments(3, 10, setting=setting)
+    moments.add(torch.full((4, 3), 1e-3))
+    moments.mean_covariance(1)
+
+
+def store_error(status: int, kind: str = "ClientError") -> Exception:
+    """Return the error that a store's library raises."""
+    return type(kind, (Exception,), {"status": status})("no")
+
+
+def sizes_of(shape: tuple[int, ...]) -> None:
+    moments = ExactMoments(3, 10)
+    moments.absorb(moments.totals() | {"sizes": np.zeros(shape, dtype=np.int64)})
+
+
+def pickled(file: Path, **arrays: Any) -> Path:
+    file.write_bytes(pickle.dumps(arrays))
+    return file
+
+
+def saved(file: Path, **arrays: Any) -> Path:
+    np.savez(file, **{"mu": np.zeros(3), "sigma": np.eye(3), "count": np.int64(4), **arrays})
+    return file
+
+
+REFUSED: dict[str, tuple[type[Exception], str, Callable[[Path], object]]] = {
+    "no Apple GPU": (fidtool.InputError, "this machine has no Apple GPU", lambda at: choose_device("mps", Launch())),
+    "a class as a metric": (fidtool.InputError, r"write KID\(\)", lambda at: Settings(metrics=(fidtool.KID,))),
+    "a fraction of an image": (fidtool.InputError, "num must be an integer", lambda at: Settings(num=1.5)),  # type: ignore[arg-type]
+    "sFID of few dimensions": (
+        fidtool.InputError,
+        "sFID needs Inception up to Mixed_6d",
+        lambda at: spatial_definition(inception_definition(protocol_named("pytorch-fid"), 64, "")),
+    ),
+    "weights of a custom network": (
+        fidtool.InputError,
+        "a custom network already has its weights",
+        lambda at: SharedExtractor(fidtool.Network(nn.Identity(), 8), None, "weights.pth"),
+    ),
+    "Inception's small features": (fidtool.RunError, "Inception's step is fixed", lambda at: small_features(None)),
+    "a network's small features": (fidtool.RunError, "where the network is specified", lambda at: small_features("")),
+    "sizes of a newer version": (ValueError, "the sizes of the features are damaged", lambda at: sizes_of((3,))),
+    "draws of unequal length": (
+        fidtool.InputError,
+        "each subset of KID needs equally many",
+        lambda at: kid(ROWS, ROWS, WORLD, feature_step=10, draws=[(np.arange(3), np.arange(2))]),
+    ),
+    "a way to gather": (
+        fidtool.InputError,
+        "grad must be one of",
+        lambda at: gather_with_grad(torch.ones(2), grad="x"),
+    ),  # type: ignore[arg-type]
+    "a sparse tensor": (
+        fidtool.InputError,
+        "only dense tensors can be gathered",
+        lambda at: gather_with_grad(torch.eye(2).to_sparse()),
+    ),
+    "no credentials": (
+        PermissionError,
+        "no credentials found",
+        lambda at: raise_if_permanent(store_error(0, "NoCredentialsError")),
+    ),
+    "a teapot": (OSError, "HTTP status 418", lambda at: raise_if_permanent(store_error(418))),
+    "an unknown size": (
+        OSError,
+        "the server does not state its size",
+        lambda at: RemoteFiles(["file:///x"], np.full((1, 5), -1)).open(0),
+    ),
+    "an empty array": (Exception, "it has 0 x 4 pixels", lambda at: decode_content(Pixels(np.zeros((4, 0, 3), "u1")))),
+    "a module without a file": (NoSourceError, "has no file whose content", lambda at: load("sys:path")),
+    "a layer without a definition": (
+        fidtool.InputError,
+        "the layer 'mine' has no definition",
+        lambda at: fidtool.write_statistics(at / "a.npz", fidtool.Statistics({"features": ONE, "mine": ONE}, 4)),
+    ),
+    "an order of floats": (
+        fidtool.InputError,
+        "has an order that is not one integer per image",
+        lambda at: fidtool.read_statistics(saved(at / "a.npz", order=np.zeros(4))),
+    ),
+    "features of integers": (
+        fidtool.InputError,
+        "has dtype int64; it should contain floats",
+        lambda at: fidtool.read_statistics(pickled(at / "a.pkl", feats=np.zeros((4, 3), dtype=np.int64))),
+    ),
+    "a pipe": (
+        fidtool.InputError,
+        "1 file .not a regular file.",
+        lambda at: (os.mkfifo(at / "a.png"), open_images(str(at))),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_value_is_refused(tmp_path: Path, name: str) -> None:
+    error, words, call = REFUSED[name]
+    with pytest.raises(error, match=words):
+        call(tmp_path)
+
+
+def test_devices_have_workers() -> None:
+    gpu = Device(torch.device("cuda", 0), "GPU", 1)
+    assert gpu.default_workers(Launch()) >= 1
+
+
+def test_metrics_that_all_selects() -> None:
+    cmmd = metric_named("cmmd")
+    cmmd.check_available(None, images=False)
+    assert cmmd.record(None) == {}
+    with pytest.raises(fidtool.InputError, match="pass a smaller is_splits"):
+        metric_named("is").check_count(3, "fake has 3 images")
+
+
+def test_empty_matrices_have_no_norm() -> None:
+    for shape in ((0, 3), (3, 0)):
+        for dtype in (torch.float32, torch.float64):
+            assert float(nuclear_norm(torch.zeros(shape, dtype=dtype))) == 0
+
+
+def test_the_queue_of_a_loss_stays_in_float32() -> None:
+    loss = FrechetLoss(fidtool.Statistics.of(np.zeros(3), np.eye(3)), queue=4)
+    assert loss.half().queue.dtype == torch.float32
+    assert loss.to("meta").queue.is_meta
+
+
+def test_no_features_have_no_size() -> None:
+    sizes = FeatureSizes("feature_step")
+    sizes.add(torch.zeros(0, 3))
+    sizes.check_bits(0)
+    assert sizes.array().tolist() == [0, 0]
+
+
+def test_what_is_not_an_entry_of_the_cache(environment: dict[str, str]) -> None:
+    folder = Path(environment["FIDTOOL_CACHE"]) / "statistics"
+    (folder / "folder.npz").mkdir(parents=True)
+    (folder / ".young.tmp").touch()
+    cache = StatisticsCache(print)
+    cache.sweep(60.0)
+    assert (cache.entries(), [file.name for file in folder.glob(".*")]) == ([], [".young.tmp"])
+    cache.sweep()
+    assert not list(folder.glob(".*"))
+
+
+def test_a_checkpoint_in_a_folder_that_is_gone(tmp_path: Path) -> None:
+    said: list[str] = []
+    made = Checkpoint(str(tmp_path / "gone"), 0.0, 100, said.append)
+    made.join("run", "a", 0)
+    assert made._files("*") == []
+    assert "cannot be read (No such file or directory)" in said[0]
+
+
+def test_records_of_a_newer_version_are_ignored() -> None:
+    arrays = {"records": no_records().view(np.uint8), "names": np.zeros(0, "u1"), "folder": np.zeros(0, "u1")}
+    assert ImageRecords.from_arrays(arrays, 0) is None
+
+
+def test_images_of_a_report_are_found_again(tmp_path: Path) -> None:
+    folder = make_pictures(tmp_path / "images", 3)
+    images = [open_images(str(path)) for path in (folder, folder)]
+    lookup = ImageLookup([], spent=["stream"])
+    assert isinstance(lookup.read("stream[3]"), Exception)
+    assert lookup.read(images[0].file(1)) == images[0].read([1])[0]
+    values = np.zeros((2, 8, 8, 3), dtype=np.uint8)
+    np.savez_compressed(tmp_path / "a.npz", values)
+    np.save(tmp_path / "a.npy", values)
+    for name in ("a.npz", "a.npy"):
+        listed = open_images(str(tmp_path / name))
+        found = ImageLookup([listed]).read(listed.file(1))
+        np.testing.assert_array_equal(found.values, values[1])  # type: ignore[union-attr]
+
+
+def test_no_histogram_of_unknown_images() -> None:
+    assert histogram_chart(None, None, "fake") is None

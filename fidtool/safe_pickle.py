@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 _MOST_READS = 4_000_000
 """Largest number of opcodes and arguments. Statistics take a few thousand."""
+_TIMES_FILE, _LEAST_ROOM = 4, 1 << 20
+"""Largest size of all arrays and bytes: that of the file, multiplied, and some bytes for small files."""
 _DEEPEST = 32
 """Largest number of containers inside each other."""
 _SHOWN = 80
@@ -184,6 +186,7 @@ class SafeUnpickler(_PythonUnpickler):  # type: ignore[misc]
     def __init__(self, file: Any, names: Mapping[tuple[str, str], Any] = _NAMES) -> None:
         super().__init__(file, encoding="latin-1")
         self._names = names
+        self._room = _TIMES_FILE * file.left + _LEAST_ROOM
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in self._names:
@@ -192,6 +195,17 @@ class SafeUnpickler(_PythonUnpickler):  # type: ignore[misc]
 
     def persistent_load(self, _: Any) -> Any:
         raise NotDataError("it refers to data outside of it")
+
+    def _count(self) -> None:
+        """Counts the bytes of the latest object: a few bytes suffice to refer to a large one and copy it."""
+        made = self.stack[-1]
+        self._room -= made.nbytes if isinstance(made, np.ndarray) else len(made) if isinstance(made, bytes) else 0
+        if self._room < 0:
+            raise ValueError("its data need more memory than a file of this size can have")
+
+    def _reduce(self) -> None:
+        _PythonUnpickler.dispatch[pickle.REDUCE[0]](self)
+        self._count()
 
     def _refuse(self) -> None:
         raise NotDataError("it has an opcode that numbers, strings and arrays do not need")
@@ -228,6 +242,7 @@ class SafeUnpickler(_PythonUnpickler):  # type: ignore[misc]
             made = _array(data, dtype, shape, "F" if by_column else "C")
             state = (1, made.shape, made.dtype, bool(by_column), made.tobytes("A"))
             target.__setstate__(state)
+            self._count()
 
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
         **_PythonUnpickler.dispatch,
@@ -238,4 +253,5 @@ class SafeUnpickler(_PythonUnpickler):  # type: ignore[misc]
         pickle.SETITEM[0]: _set_item,
         pickle.SETITEMS[0]: _set_items,
         pickle.BUILD[0]: _build,
+        pickle.REDUCE[0]: _reduce,
     }

@@ -145,7 +145,7 @@ def _main(arguments: Sequence[str] | None) -> NoReturn:
         status = cli.main(typed, prog_name="fidtool", standalone_mode=False, obj=tuple(typed))
         sys.exit(status if isinstance(status, int) else 0)
     except click.UsageError as error:
-        command = error.ctx.command_path if error.ctx else "fidtool"
+        command = error.ctx.command_path if error.ctx else " ".join(["fidtool", *typed[:1]])
         _complain(InputError(f"{error.format_message().rstrip('.')} (see `{command} --help`)"))
     except click.ClickException as error:
         _complain(RunError(error.format_message()))

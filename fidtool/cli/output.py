@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 import textwrap
@@ -70,9 +71,11 @@ def print_whole(lines: Sequence[str], exact: bool = False) -> None:
         click.echo(text, nl=False)
         return
     sys.stdout.flush()
-    left = os.fsencode(raw) if exact else text.encode(sys.stdout.encoding or "utf-8", "replace")
+    left = memoryview(os.fsencode(raw) if exact else text.encode(sys.stdout.encoding or "utf-8", "replace"))
     while left:  # with PYTHONUNBUFFERED, a full disk takes a part without an error
-        left = left[binary.write(left) :]
+        if not (written := binary.write(left)):
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        left = left[written:]
     binary.flush()
 
 

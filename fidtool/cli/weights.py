@@ -40,7 +40,7 @@ def weights(download: bool, verify_: bool, explicit: str | None) -> None:
             try:
                 verdict = verify(place.path)
             except InputError as error:
-                errors.append(str(error))
+                errors += [str(error)] if place.label != "torch hub" else []  # a run does not use such a file
                 verdict = "DAMAGED OR UNKNOWN"
             click.echo(f"{'':32}{verdict}")
     if errors:

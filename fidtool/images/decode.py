@@ -222,7 +222,7 @@ def _from_file(data: bytes, max_pixels: int) -> DecodedImage:
 
 
 def is_decoded(file_format: str) -> bool:
-    """Whether this Pillow can decode a format, named as by `fidtool.sources.census.format_of`."""
+    """Whether this Pillow can decode a format, named as by `fidtool.sources.signatures.format_of`."""
     if file_format == HEIF:
         return HEIF in Image.OPEN
     return file_format not in _OPTIONAL or bool(features.check(_OPTIONAL[file_format]))

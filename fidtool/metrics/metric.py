@@ -95,7 +95,6 @@ class MetricContext:
     """What a metric needs for its computation besides features.
 
     Attributes:
-        world: the ranks.
         features: how features are rounded and summed, and the device (with float64) on which their products are
             computed.
         classifier: returns Inception's weights with the classifier. To be called on rank zero only.
@@ -188,12 +187,7 @@ class Metric(Validated):
         return keyword(type(self), field) if self.spec in (self.name, ALL) else f"{self.name}.{setting}"
 
     def check_network(self, extractor: str, dims: int | None) -> None:
-        """Refuse an extractor that the metric is not defined for, before anything is read.
-
-        Args:
-            extractor: value of ``--extractor``.
-            dims: value of ``--dims``; None if it was not set.
-        """
+        """Refuse an extractor that the metric is not defined for, before anything is read."""
 
     def check_features(self, definition: Definition | None, dims: int, file: str) -> None:
         """Refuse features that the metric is not defined for, once their definition is known.
@@ -216,10 +210,6 @@ class Metric(Validated):
         """Refuse a metric that needs a package that is not installed, or weights that are not on this machine.
 
         Called only for metrics that ``all`` selected: ``all`` downloads nothing for a metric.
-
-        Args:
-            weights: value of ``--weights``.
-            images: whether images are processed by the metric's network.
         """
 
     def fitted(self, images: int, has: str) -> tuple[Mapping[str, Any], str]:

@@ -174,7 +174,10 @@ def _fault_of(metric: Metric) -> tuple[str, ...]:
     if not isinstance(name, str) or not re.fullmatch(r"[\w-]+", name):
         return f"{kind.__name__} has no name:", 'write one in its class, such as name = "mind"'
     if not isinstance(numbers, tuple) or not numbers or not all(map(_is_declared, numbers)):
-        return f"{name} does not declare its values:", "write numbers = (fidtool.Number(...),) in its class"
+        rule = "write numbers = (fidtool.Number(...),) in its class"
+        return f"{name} does not declare its values, each with a name and whether lower or higher is better:", rule
+    if len(_names_of(metric)) > len({*_names_of(metric)}):
+        return (f"{name} declares a value twice",)
     taken = {given for each in BUILT_IN.values() for number in each.numbers for given in (number.name, number.spread)}
     # With another network, fid is called fd.
     same = [name] if name in BUILT_IN else [each for each in _names_of(metric) if re.sub("^fd", "fid", each) in taken]

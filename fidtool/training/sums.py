@@ -143,7 +143,7 @@ class ImageSums:
         if self.count < _FEWEST:
             few = f"FID needs at least {_FEWEST} {_SIDES[self._side]}, but there are {self.count}"
             real = self._side == "real"
-            kept = ", after each reset() or with reset_real_features=False" if real else ""
+            kept = ", which reset() discards unless reset_real_features=False" if real else ""
             raise InputError(f"{few}: add them with update(images, real={real}){kept}")
         definition = self._features.definition
         if not definition.standard:

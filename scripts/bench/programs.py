@@ -135,13 +135,12 @@ def matmul_gflops(device: Device, seconds: float) -> float:
 
 
 def copy_gigabytes(device: Device, seconds: float) -> dict[str, float]:
-    """Return the GB/s of copies within main memory, and from pinned memory to a GPU."""
+    """Return the GB/s of copies within main memory, and from it to a GPU."""
     source, target = (torch.ones(_COPIED, dtype=torch.uint8) for _ in range(2))
     found = {"memory": _COPIED * _until(seconds, lambda: target.copy_(source), lambda: None) / 1e9}
     if device.torch_device.type == "cuda":
-        pinned, there = source.pin_memory(), source.to(device.torch_device)
-        copy = lambda: there.copy_(pinned, non_blocking=True)  # noqa: E731
-        found["to the GPU"] = _COPIED * _until(seconds, copy, _finisher(device)) / 1e9
+        there = source.to(device.torch_device)
+        found["to the GPU"] = _COPIED * _until(seconds, lambda: there.copy_(source), _finisher(device)) / 1e9
     return found
 
 

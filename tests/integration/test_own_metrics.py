@@ -66,6 +66,10 @@ class Numberless(Faulty):
     name = "numberless"
     numbers = ()
 
+class Double(Faulty):
+    name = "double"
+    numbers = (Number("one", "One", "lower", "nothing", spread="one"),)
+
 class Layers(Faulty):
     name = "layers"
     numbers = (Number("one", "One", "lower", "nothing"), Number("two", "Two", "lower", "nothing", layer="mine"))
@@ -268,8 +272,9 @@ def test_a_metric_may_use_its_own_network(here: Run, sets: tuple[Path, Path], tm
         (["--metrics", "faults.py:Faulty,faults.py:Twin"], 2, "faulty and twin both return a value faulty: rename one"),
         (["--metrics", "faults.py:Bare"], 2, "Bare is not a dataclass: write @dataclass(frozen=True, kw_only=True)"),
         (["--metrics", "faults.py:Nameless"], 2, 'Nameless has no name: write one in its class, such as name = "mind"'),
-        (["--metrics", "faults.py:Numberless"], 2, "numberless does not declare its values: write numbers"),
-        (["--metrics", "faults.py:Down"], 2, "down does not declare its values: write numbers"),
+        (["--metrics", "faults.py:Numberless"], 2, "numberless does not declare its values, each with"),
+        (["--metrics", "faults.py:Down"], 2, "down does not declare its values, each with a name"),
+        (["--metrics", "faults.py:Double"], 2, "double declares a value twice"),
         (["--metrics", "faults.py:Layers"], 2, "layers has values of several layers: split it"),
         (["--metrics", "faults.py:Nowhere"], 2, "nowhere needs both or neither of a layer of its own and a network"),
         (["--metrics", "faults.py:Unnamed"], 2, "unnamed needs both or neither of a layer of its own and a network"),

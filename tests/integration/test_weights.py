@@ -150,6 +150,7 @@ def test_another_file_in_torch_hubs_folder_is_passed_over(
     assert outcome.status == 2
     assert f"torch hub: weights not used: the weights file {hub} has the wrong hash" in outcome.stderr
     assert "the download from http://127.0.0.1:9/none.pth failed" in outcome.error
+    assert here("weights", "--verify").status == 0, "no run uses it"
 
 
 def test_a_cache_that_cannot_be_written_gives_a_message(

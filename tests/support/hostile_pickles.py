@@ -100,6 +100,13 @@ def laughs() -> Any:
     return found
 
 
+def copies_of_a_string() -> bytes:
+    """Return a list of a string and of many copies of its bytes, each of which takes a few bytes."""
+    first = text("x" * 2**20) + pickle.BINPUT + b"\0"
+    copied = name("_codecs", "encode") + pickle.BINGET + b"\0" + text("latin1") + pickle.TUPLE2 + pickle.REDUCE
+    return whole(pickle.EMPTY_LIST + pickle.MARK + first + copied * 20 + pickle.APPENDS)
+
+
 RUNNING: dict[str, Callable[[Path], bytes]] = {
     "os.system": lambda p: whole(call(name("os", "system"), text(f"touch {p}"))),
     "subprocess.Popen": lambda p: whole(call(stacked("subprocess", "Popen"), tuple_of(text("touch"), text(str(p))))),
@@ -182,6 +189,7 @@ DAMAGED: dict[str, Callable[[], bytes]] = {
     "a call with too many arguments": lambda: whole(call(name("collections", "OrderedDict"), pickle.EMPTY_LIST)),
     "lists inside each other": lambda: whole(pickle.EMPTY_LIST * 100_000 + pickle.APPEND * 99_999),
     "a list that contains itself": lambda: written(recursive_list()),
+    "copies of a string": copies_of_a_string,
     "a billion billion lists": lambda: written(laughs()),
 }
 """Pickles that are malformed, or would exhaust the memory or the stack."""

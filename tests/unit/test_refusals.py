@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,7 @@ import torch
 from torch import nn
 
 import fidtool
+from fidtool.cli.output import print_whole
 from fidtool.distances.kernel import kid
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
@@ -220,3 +224,15 @@ def test_images_of_a_report_are_found_again(tmp_path: Path) -> None:
 
 def test_no_histogram_of_unknown_images() -> None:
     assert histogram_chart(None, None, "fake") is None
+
+
+def test_a_pipe_that_takes_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a full one that does not block."""
+
+    class Pipe(io.RawIOBase):
+        def write(self, data: object) -> None:
+            return None
+
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=Pipe(), encoding="utf-8", flush=lambda: None))
+    with pytest.raises(BlockingIOError):
+        print_whole(["a line"])

@@ -265,6 +265,8 @@ class ExactMoments:
         low, high = self._low.cpu(), self._high.cpu()
         wrapped = (high << _LIMB_BITS) + low
         wrapped.addr_(centre, self.count * centre - total).addr_(total, centre, alpha=-1)
+        if high.diagonal().max().item() < 2 ** (62 - _LIMB_BITS):  # nor is another entry larger
+            return wrapped.double()
         sums, middle = total.double(), centre.double()
         estimate = high.double() * 2.0**_LIMB_BITS + low
         estimate.addr_(middle, self.count * middle - sums).addr_(sums, middle, alpha=-1.0)

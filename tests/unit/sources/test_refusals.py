@@ -57,7 +57,9 @@ def zipped(file: Path, *names: str) -> Path:
 
 
 def parquet(file: Path, **columns: list[object]) -> Path:
-    table, writer = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    reason = "needs pyarrow, from the extra 'parquet'"
+    table = pytest.importorskip("pyarrow", reason=reason)
+    writer = pytest.importorskip("pyarrow.parquet", reason=reason)
     types = {"image": table.binary(), "label": table.int64()}
     writer.write_table(table.table({name: table.array(each, types[name]) for name, each in columns.items()}), file)
     return file

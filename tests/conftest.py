@@ -33,8 +33,10 @@ if TYPE_CHECKING:
     from support.arena import Arena
     from support.ranks import RankServer
 
-# Set before torch, NumPy and SciPy are imported: waiting threads must not spin while other tests run.
+# Set before torch, NumPy and SciPy are imported: waiting threads must not spin while other tests run. Subprocesses use
+# all cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 

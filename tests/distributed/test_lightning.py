@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from support.command_line import Run
 from support.pictures import make_pictures
 from support.places import PROGRAMS, TINY
@@ -24,6 +26,7 @@ def runs_of(programs: Run, ranks: int, case: str, folder: Path) -> list[str]:
     return next(iter(found.values()))
 
 
+@pytest.mark.slow
 def test_one_value_at_any_number_of_ranks(programs: Run, tmp_path: Path) -> None:
     """With and without validation; ModelCheckpoint saves the epoch with the best FID."""
     values = set()
@@ -57,6 +60,7 @@ def test_a_rank_that_cannot_generate(programs: Run, tmp_path: Path) -> None:
     assert "rank 1 failed: ValueError: no memory left for samples" in run.stderr
 
 
+@pytest.mark.slow
 def test_lightning_starts_the_ranks_itself(
     training_server: RankServer, environment: dict[str, str], tmp_path: Path
 ) -> None:

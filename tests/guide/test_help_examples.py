@@ -17,11 +17,12 @@ from support.pictures import make_pictures
 pytestmark = pytest.mark.skipif(offline_path() is None, reason="needs fidtool[offline]")
 GATES = {"--fail-above", "--strict", "verify"}
 """Flags with which an example may exit with the status of a missed gate."""
+SLOW = {"demo", "presets", "verify"}
 RANKS = 2
 """Number of ranks instead of the examples' GPUs."""
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", [pytest.param(each, marks=[pytest.mark.slow] * (each in SLOW)) for each in COMMANDS])
 def test_examples_run(here: Run, fidtool: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     command = COMMANDS[name]
     assert isinstance(command, Command)

@@ -52,6 +52,7 @@ def cached(environment: dict[str, str], files: Path) -> None:
     share_statistics(environment, files / "statistics")
 
 
+@pytest.mark.slow
 def test_one_command(here: Run, files: Path) -> None:
     """Without the classifier, four of ADM's five values. The whole command."""
     reference, samples = files / "VIRTUAL.npz", files / "samples.npz"
@@ -77,6 +78,7 @@ def test_statistics_alone_read_no_image_of_the_reference(here: Run, files: Path)
     assert found.json["run"]["images_computed"] == 4
 
 
+@pytest.mark.slow
 def test_statistics_in_the_samples_are_used(here: Run, files: Path, tmp_path: Path) -> None:
     """As in ADM's evaluator. The images beside them cannot explain the distance."""
     with np.load(files / "VIRTUAL.npz") as stored, np.load(files / "samples.npz") as samples:
@@ -93,6 +95,7 @@ def test_statistics_in_the_samples_are_used(here: Run, files: Path, tmp_path: Pa
     assert result["influence"]["doubt"] == reason
 
 
+@pytest.mark.slow
 def test_images_of_a_reference_are_neither_sampled_nor_cropped(here: Run, files: Path) -> None:
     """They belong to the statistics. An array that is named is a set of images like any other."""
     reference, samples = files / "VIRTUAL.npz", files / "samples.npz"

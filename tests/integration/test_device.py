@@ -85,10 +85,12 @@ def test_training_on_a_gpu_equals_training_on_the_cpu(environment: dict[str, str
     statistics = fidtool.compute_statistics(make_pictures(tmp_path / "real", 40, 0), dims=64)
     assert statistics is not None
     features = torch.randn(30, 64, generator=torch.Generator().manual_seed(1))
-    losses = []
+    losses, gradients = [], []
     for device in ("cpu", "cuda"):
-        x = features.to(device).requires_grad_()
+        x = features.to(device, copy=True).requires_grad_()
         losses.append(FrechetLoss(statistics).to(device)(x).cpu())
         losses[-1].backward()
         assert x.grad is not None
+        gradients.append(x.grad.cpu())
     assert float(losses[1]) == pytest.approx(float(losses[0]), rel=1e-6)
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-7)

@@ -52,6 +52,7 @@ def test_inception_score_and_sfid_beside_fid(here: Run, few: tuple[Path, Path], 
     assert biased.metrics["fid"] == found.metrics["fid"]
 
 
+@pytest.mark.slow
 def test_parts_of_a_size_are_in_stored_order(
     here: Run, few: tuple[Path, Path], classifier: None, tmp_path: Path
 ) -> None:

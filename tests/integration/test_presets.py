@@ -32,6 +32,7 @@ def test_every_preset_is_valid(name: str) -> None:
 
 
 @needs_weights
+@pytest.mark.slow
 def test_a_preset_equals_its_flags(here: Run, sets: tuple[Path, Path]) -> None:
     preset = here("compute", *sets, "--preset", "stylegan", "--json")
     flags = here("compute", *sets, "--protocol", "stylegan", "--metrics", "fid", "--json")

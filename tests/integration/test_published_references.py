@@ -58,6 +58,7 @@ def test_statistics(here: Run, mirror: Path, tmp_path: Path) -> None:
     assert "use different protocols" in refused.error
 
 
+@pytest.mark.slow
 def test_a_later_run_is_offline(here: Run, mirror: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert here("refs", "--download", "EDM:CIFAR-10").status == 0
     monkeypatch.setenv("FIDTOOL_REFERENCES_URL", "file:///nowhere")
@@ -68,6 +69,7 @@ def test_a_later_run_is_offline(here: Run, mirror: Path, monkeypatch: pytest.Mon
     assert "Traceback" not in missing.stderr
 
 
+@pytest.mark.slow
 def test_statistics_and_images_of_adm(here: Run, mirror: Path) -> None:
     found = here("compute", "adm:imagenet64", "fake", "--preset", "adm", "--json")
     assert {"fid", "sfid", "precision", "recall"} <= found.metrics.keys()
@@ -80,6 +82,7 @@ def test_statistics_and_images_of_adm(here: Run, mirror: Path) -> None:
     assert here("check", "adm:imagenet64:arr_0", "--json").json["images"]["images"] == 8
 
 
+@pytest.mark.slow
 def test_features_of_clean_fid(here: Run, mirror: Path) -> None:
     """FID from the published mean and covariance, KID from the features in another file."""
     both = here("compute", METFACES.name, "fake", "--metrics", "fid,kid", "--kid-subset-size", 5, "--json")
@@ -88,6 +91,7 @@ def test_features_of_clean_fid(here: Run, mirror: Path) -> None:
     assert sorted(facts(both)["sha256"]) == ["feats", "mu", "sigma"]
 
 
+@pytest.mark.slow
 def test_a_pickle_of_edm2(here: Run, mirror: Path) -> None:
     found = here("compute", "edm2:img64", "fake", "--preset", "edm2", "--json")
     assert found.json["protocol"]["name"] == "tensorflow"
@@ -97,6 +101,7 @@ def test_a_pickle_of_edm2(here: Run, mirror: Path) -> None:
     assert "edm2:img64:fd_dinov2 has features of 1024 dimensions" in other.error
 
 
+@pytest.mark.slow
 def test_a_folder_of_that_name_is_no_reference(here: Run, mirror: Path, tmp_path: Path) -> None:
     make_pictures(tmp_path / "edm:cifar10", 4, 3)
     found = here("compute", "edm:cifar10", "fake", "--json")
@@ -112,6 +117,7 @@ def test_a_missing_path_may_mean_a_reference(here: Run, mirror: Path, typed: str
     assert f"the published reference is {meant}" in error
 
 
+@pytest.mark.slow
 def test_a_reference_of_no_protocol(here: Run, mirror: Path, published: Path) -> None:
     publish(published, REFERENCES["t2ibenchmark:coco-30k"].url, archive(**statistics(8)))
     found = here("compute", "t2ibenchmark:coco-30k", "fake")

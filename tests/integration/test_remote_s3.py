@@ -48,6 +48,7 @@ def test_s3_gives_the_folders_value(here: Run, place: Path, expected: float, to_
     assert run.fid == pytest.approx(expected, rel=1e-12) if form == "statistics.npz" else run.fid == expected
 
 
+@pytest.mark.slow
 def test_decoding_workers_open_their_own_connections(
     fidtool: Run, place: Path, expected: float, s3: dict[str, str]
 ) -> None:

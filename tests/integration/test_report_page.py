@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 _CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(_CHROMIUM is None, reason="needs Chromium on the PATH")
+pytestmark = [
+    pytest.mark.slow,  # a browser's start and many layouts; the unit tests of the report read its HTML
+    pytest.mark.skipif(_CHROMIUM is None, reason="needs Chromium on the PATH"),
+]
 
 _FLAGS = [
     "--headless",
@@ -201,29 +204,29 @@ def test_the_keyboard_reaches_everything(desk: Opened) -> None:
     assert page.locator("details[open]").count() == before + 1
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_both_themes_have_sufficient_contrast(scheme: str, browser: Browser, files: dict[str, Path]) -> None:
-    page = opened(browser, files["several"], color_scheme=scheme).page
+def test_both_themes_have_sufficient_contrast(desk: Opened) -> None:
+    page = desk.page
     page.eval_on_selector_all(_BLOCKS, _OPEN_ALL)
-    contrasts = page.evaluate(_CONTRASTS, _TEXTS)
-    assert len(contrasts) > 300
-    assert [each for each in contrasts if each[0] < 4.5] == []
-    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert (max(map(int, re.findall(r"\d+", ground))) < 64) == (scheme == "dark")
-    page.context.close()
+    schemes: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+    for scheme in schemes:
+        page.emulate_media(color_scheme=scheme)
+        contrasts = page.evaluate(_CONTRASTS, _TEXTS)
+        assert len(contrasts) > 300
+        assert [each for each in contrasts if each[0] < 4.5] == [], scheme
+        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (max(map(int, re.findall(r"\d+", ground))) < 64) == (scheme == "dark")
 
 
-@pytest.mark.parametrize("size", [_PHONE, _DESK])
 @pytest.mark.parametrize("name", ["several", "metrics"])
-def test_no_window_needs_horizontal_scrolling(
-    name: str, size: tuple[int, int], browser: Browser, files: dict[str, Path]
-) -> None:
-    page = opened(browser, files[name], size).page
+def test_no_window_needs_horizontal_scrolling(name: str, browser: Browser, files: dict[str, Path]) -> None:
+    page = opened(browser, files[name]).page
     page.eval_on_selector_all(_BLOCKS, _OPEN_ALL)
     beyond = """[...document.querySelectorAll('body *')].filter(each => !each.closest('.scroll, .skip')
         && each.getClientRects().length && each.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML)"""
-    assert page.evaluate(beyond) == []
-    assert page.evaluate("document.documentElement.scrollWidth") == size[0]
+    for width, height in (_DESK, _PHONE):
+        page.set_viewport_size({"width": width, "height": height})
+        assert page.evaluate(beyond) == []
+        assert page.evaluate("document.documentElement.scrollWidth") == width
     page.context.close()
 
 

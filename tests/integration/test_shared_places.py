@@ -32,6 +32,7 @@ def in_a_container(environment: dict[str, str], cwd: Path, mount: str, *argument
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not NAMESPACES, reason="needs root to mount")
 def test_small_shared_memory_gives_a_warning(environment: dict[str, str], here: Run, tmp_path: Path) -> None:
     """Batches of 16 images of 400 x 400 take 7.7 MB."""

@@ -47,6 +47,7 @@ def test_explicit_settings_take_precedence(here: Run, real: Path) -> None:
     assert "choose" not in both.error, "no single --protocol would match both files"
 
 
+@pytest.mark.slow
 def test_a_published_network_is_adopted_from_the_file(here: Run, tmp_path: Path) -> None:
     """The network may also be CMMD's, which then uses the extractor's features."""
     make_sets(tmp_path, 4)

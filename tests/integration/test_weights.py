@@ -110,6 +110,7 @@ def test_different_weights_in_the_cache_give_a_warning(
     assert "does not have the standard FID weights" in warning
 
 
+@pytest.mark.slow
 def test_the_official_file_has_the_same_network(
     empty_cache: Path, converted_weights: tuple[bytes, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

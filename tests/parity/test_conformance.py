@@ -59,6 +59,7 @@ def graph() -> dict[str, dict[str, NDArray[np.float32]]]:
     return found
 
 
+@pytest.mark.slow
 def test_tensorflow_features_of_photos(
     graph: dict[str, dict[str, NDArray[np.float32]]], environment: dict[str, str]
 ) -> None:

@@ -129,6 +129,7 @@ def place(environment: dict[str, str], tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_features_match_the_published_network(here: Run, place: Path, vits14: tuple[Path, Tensors]) -> None:
     file, tensors = vits14
     network = Published(tensors, HEADS, DEPTH)
@@ -187,6 +188,7 @@ def server(
         yield f"{store.url}{vits14[0].name}"
 
 
+@pytest.mark.slow
 def test_download(
     here: Run, place: Path, server: str, vits14: tuple[Path, Tensors], monkeypatch: pytest.MonkeyPatch
 ) -> None:

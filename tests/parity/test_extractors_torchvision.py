@@ -97,6 +97,7 @@ def serve(place: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ResNet18_Weights.IMAGENET1K_V1, "_value_", moved)
 
 
+@pytest.mark.slow
 def test_download(here: Run, place: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     serve(place, server, monkeypatch)
     arguments = ("compute", "real", "fake", "--extractor", "torchvision:resnet18", "--json")

@@ -28,6 +28,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_pictures(tmp_path_factory.mktemp("example") / "real", 80, 1)
 
 
+@pytest.mark.slow
 def test_lightning_saves_the_best_epochs(programs: Run, real: Path, tmp_path: Path) -> None:
     """ModelCheckpoint uses the FID, which is equal on all ranks."""
     checkpoints = tmp_path / "checkpoints"
@@ -44,6 +45,7 @@ def test_lightning_saves_the_best_epochs(programs: Run, real: Path, tmp_path: Pa
     assert float(re.findall(r"fid=([\d.]+)\.ckpt", said[0][2])[0]) == scores[0]
 
 
+@pytest.mark.slow
 def test_tuning_lowers_the_held_out_fid(programs: Run, real: Path) -> None:
     settings = ("--feature", SMALL_NETWORK, "--steps", 60, "--batch", 16, "--samples", 256)
     run = programs(2, "tune_generator.py", real, *settings)
@@ -52,6 +54,7 @@ def test_tuning_lowers_the_held_out_fid(programs: Run, real: Path) -> None:
     assert after < before / 2
 
 
+@pytest.mark.slow
 def test_arcface_encoder(programs: Run, fidtool: Run, real: Path, tmp_path: Path) -> None:
     """W stays in sync, the encoder distinguishes the classes, and fidtool can use it as an extractor."""
     for seed in range(3):
@@ -81,6 +84,7 @@ def test_arcface_encoder(programs: Run, fidtool: Run, real: Path, tmp_path: Path
     assert set(torch.load(tmp_path / "encoder.pt", weights_only=True)) >= {"layers.0.weight"}
 
 
+@pytest.mark.slow
 def test_an_empty_folder_is_reported(programs: Run, tmp_path: Path) -> None:
     """The message names the folder; without the check, a library would fail later."""
     (tmp_path / "empty").mkdir()

@@ -7,7 +7,7 @@ and with the conformance data. ``guide`` runs the documented commands. ``scripts
 ``goldens`` stores output that users depend on; ``pytest -k golden --write-goldens`` updates it after an intended
 change. Branch coverage, with subprocesses, forks and processes that exit by ``os._exit``:
 
-    python -m coverage run -m pytest -n 2 -m "slow or not slow"
+    python -m coverage run -m pytest -n 3 -m "slow or not slow"
     python -m coverage combine && python -m coverage report --show-missing
 """
 

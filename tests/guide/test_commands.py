@@ -70,10 +70,10 @@ SMALLER = {
 """Replacements for what a test machine does not have: two processes for 8 GPUs, four images for 50,000, Inception's
 first 64 features, and small networks with random weights for the published ones."""
 SLOW = re.compile(
-    r"adm:|edm|clean-fid:|VIRTUAL|img512|paper_ref|preset|extractor (clip|dinov2)"
-    r"|torchrun .*\.py|^python snippet|verify fid|read_fid"
+    r"adm:imagenet|edm|clean-fid:|VIRTUAL|img512|paper_ref|preset|extractor (clip|dinov2)|verify fid|read_fid"
+    r"|torchrun \S+ (\S*/)?\w+\.py"
 )
-"""Commands of two to five seconds: published references and networks, and training programs on several ranks."""
+"""Commands of two to five seconds: published references and networks, what reads their results, training on ranks."""
 OUTPUT = re.compile(r" (?:-o|--output) (\S+\.(?:npz|pt|json))")
 MAKERS = {found[1]: line for line in REST if (found := OUTPUT.search(line))}
 MAKERS["colours.pt2"] = "python export_network.py"

@@ -45,9 +45,8 @@ class Convolution(nn.Module):
     """Convolution with batch norm folded in (in float64), with or without a ReLU.
 
     On x86 processors without gradients, the weight is converted once to oneDNN's packed layout, which oneDNN would
-    otherwise do in every pass, and the activation is fused. `torch.compile` does the same for a frozen network, but
-    needs seconds to compile it. This changes an output by a relative 1e-7, and makes its bits independent of the batch
-    size.
+    otherwise do in every pass, and the activation is fused. This changes an output by a relative 1e-7, and makes its
+    bits independent of the batch size.
     """
 
     def __init__(self, state: dict[str, torch.Tensor], name: str) -> None:

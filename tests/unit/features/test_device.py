@@ -16,15 +16,17 @@ from fidtool.features.torch_state import repeatable
 def test_settings_are_restored_after_an_error() -> None:
     torch.backends.cudnn.benchmark = True
     threads = torch.get_num_threads()
+    torch.set_num_threads(3)
     try:
         with contextlib.suppress(ValueError), repeatable():
             assert not torch.backends.cudnn.benchmark
             assert torch.get_num_threads() == 1
             raise ValueError
         assert torch.backends.cudnn.benchmark
-        assert torch.get_num_threads() == threads
+        assert torch.get_num_threads() == 3
     finally:
         torch.backends.cudnn.benchmark = False
+        torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize(("cores", "ranks", "workers"), [(2, 1, 0), (15, 1, 0), (64, 1, 4), (64, 8, 0)])

@@ -119,7 +119,7 @@ def same_seed(names: Sequence[str], groups: Groups) -> SameSeed | None:
     Most images then occur equally often, once less if the last batch is not full, at a constant distance in natural
     order of the names: next to each other if the processes wrote in turn, else one process's images apart.
     """
-    if 2 * len({name.rpartition(".")[0] for name in names}) <= len(names):
+    if 2 * len({re.sub(r"\.[A-Za-z]\w*$", "", name) for name in names}) <= len(names):
         return None  # each image is stored in several formats
     placed = groups[sorted(range(len(names)), key=lambda index: _in_natural_order(names[index]))]
     by_group = np.argsort(placed, kind="stable")

@@ -50,6 +50,14 @@ def test_images_in_two_formats_are_not_of_one_seed() -> None:
     assert pattern([place // 2 for place in range(120)]) == SameSeed(2, 1)
 
 
+@pytest.mark.parametrize("name", ["[{}]", "part.npz[{}]", "{}", "step.{}"])
+def test_images_without_a_suffix(name: str) -> None:
+    """Rows of an array and images in memory have no file format."""
+    assert pattern([place % 50 for place in range(150)], [name.format(place) for place in range(150)]) == SameSeed(
+        3, 50
+    )
+
+
 def test_half_of_the_set_is_duplicated() -> None:
     assert pattern([*range(40)] * 2 + [*range(100, 180)]) == SameSeed(2, 40)
     assert pattern([*range(40)] * 2 + [*range(100, 181)]) is None

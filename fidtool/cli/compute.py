@@ -36,7 +36,7 @@ _EXAMPLES = (
     help="How to print the result. [default: table on a terminal if there are several values, else lines]",
 )
 @option("--json", "as_json", group=OUTPUT, is_flag=True, help="Same as --format json.")
-@option("--output", "-o", group=OUTPUT, metavar="FILE", help="Also write the result to FILE, as JSON.")
+@option("--output", "-o", group=OUTPUT, metavar="FILE.json", help="Also write the result to a file, as JSON.")
 @QUIET
 def compute(
     real: str,
@@ -58,6 +58,8 @@ def compute(
     Results are printed on stdout, everything else on stderr. Exit status: 0 success, 1 failure at run time, 2 bad
     usage or input, 3 missed gate, 130 or 143 stopped by Ctrl-C or SIGTERM.
     """
+    if output == "-":  # for stdout, as in other programs
+        as_json, output = True, None
     if as_json and form not in (None, "json"):
         raise InputError(f"--json and --format {form} contradict each other:", "pass one of them")
     context = click.get_current_context()

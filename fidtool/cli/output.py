@@ -86,11 +86,32 @@ def local_file(flag: str, name: str) -> Path:
     return Path(name)
 
 
+_OTHER_FILES = {
+    ".html": "pass --report {} for a page",
+    ".htm": "pass --report {} for a page",
+    ".png": "pass --plot {} for a plot",
+    ".npz": "write statistics with `fidtool stats IMAGES -o {}`",
+    ".txt": "redirect stdout for the text: > {}",
+}
+"""What to do for a file with this suffix instead of ``--output``."""
+
+
+def check_suffix(flag: str, file: Path, suffix: str, *remedies: str) -> None:
+    """Check that the name of an output file ends in ``suffix``; ``remedies`` are further ones than another name."""
+    if file.suffix.lower() != suffix:
+        problem = f"{flag} {file}: the name must end in {suffix}:"
+        stem = str(file.with_suffix("")).removesuffix(suffix)
+        raise InputError(problem, f"choose {stem}{suffix}", *remedies)
+
+
 def _result_file(name: str) -> Path:
     """Return the path of ``--output``. An existing file is only overwritten if it is JSON or empty, never an image."""
     from fidtool.cache_dir import open_descriptor
 
     file = local_file("--output", name)
+    if file.suffix[1:2].isalpha():  # what follows the dot of a name such as cfg1.5 is no suffix
+        other = _OTHER_FILES.get(file.suffix.lower())
+        check_suffix("--output", file, ".json", *([other.format(file)] if other else []))
     if open_descriptor(file) is None and file.is_file():
         with file.open("rb") as handle:
             if handle.read(1) not in (b"", b"{"):
@@ -138,14 +159,10 @@ class Outlet:
         from fidtool.cache_dir import check_target
         from fidtool.report.files import check_shown
 
-        files = {option(setting): file for setting, file in self._shown.items()}
         if self._output is not None:
             check_target(f"--output {self._output}", self._output)
-            files = {"--output": self._output, **files}
         for setting, file in self._shown.items():
             check_shown(setting, file)
-        if len({os.path.realpath(file) for file in files.values()}) < len(files):
-            raise InputError(f"{' and '.join(files)} name the same file")
 
     def publish(
         self,

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from fidtool.cli.options import QUIET, GroupedCommand, option, settings_options
-from fidtool.cli.output import local_file, print_failure
+from fidtool.cli.output import check_suffix, local_file, print_failure
 from fidtool.errors import InputError, RunError
 from fidtool.settings import OUTPUT, Settings, StatisticsSettings
 
@@ -69,10 +69,9 @@ def stats(
 
 def _check_target(target: Path, force: bool) -> None:
     """Check that the file can be written and read back, before any work is done."""
-    if target.suffix.lower() != ".npz":
-        raise InputError(f"-o {target}: the name of a statistics file must end in .npz")
     from fidtool.cache_dir import check_target
 
     check_target(f"-o {target}", target)
+    check_suffix("-o", target, ".npz")
     if target.exists() and not force:
         raise InputError(f"{target} exists", "pass --force to overwrite it")

@@ -98,3 +98,31 @@ def test_short_flags(here: Run, tmp_path: Path) -> None:
     assert outcome.stderr == "error: no such file or folder: nowhere\n"
     assert '"no such file or folder: nowhere"' in (tmp_path / "out.json").read_text()
     assert here("compute", "nowhere", "neither", "-o").error.endswith("(see `fidtool compute --help`)")
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    {
+        "fid.csv": "choose fid.json",
+        "out/fid.TXT": "choose out/fid.json, or redirect stdout for the text: > out/fid.TXT",
+        "fid.v2.html": "choose fid.v2.json, or pass --report fid.v2.html for a page",
+        "fid.png": "choose fid.json, or pass --plot fid.png for a plot",
+        "fid.npz": "choose fid.json, or write statistics with `fidtool stats IMAGES -o fid.npz`",
+        "fid.json.gz": "choose fid.json",
+    }.items(),
+)
+def test_a_result_of_another_suffix(here: Run, tmp_path: Path, name: str, instead: str) -> None:
+    outcome = here("compute", "nowhere", "neither", "-o", name)
+    assert (outcome.status, outcome.stdout) == (2, "")
+    assert outcome.error == f"error: --output {name}: the name must end in .json: {instead}"
+    assert not (tmp_path / name).exists()
+
+
+def test_results_without_a_suffix(here: Run, tmp_path: Path) -> None:
+    """What follows the dot of cfg1.5 is no suffix, and - is stdout."""
+    for name in ("plain", "cfg1.5", "fid.JSON"):
+        assert here("compute", "nowhere", "neither", "-q", "-o", name).stdout == ""
+        assert '"no such file or folder: nowhere"' in (tmp_path / name).read_text()
+    outcome = here("compute", "nowhere", "neither", "-o", "-")
+    assert outcome.json["exit"]["code"] == 2
+    assert not (tmp_path / "-").exists()

@@ -91,9 +91,10 @@ def _run(
     from fidtool.distributed.launch import discover
 
     if discover().world_size == 1:
-        from fidtool.pipeline.opened import require_exists
+        from fidtool.pipeline.opened import require_exists, require_order
 
         require_exists([real, *fakes])  # reports a typo before the slow import of torch
+        require_order(real, fakes)
     from fidtool.pipeline.evaluate import evaluate
     from fidtool.pipeline.inputs import Inputs
     from fidtool.pipeline.run import open_run

@@ -104,6 +104,8 @@ def as_flag(name: str, value: object = None) -> str:
     """Format a setting as a flag: ``--on-error skip``. See `fidtool.errors.option`."""
     if "." in name:
         return f"--metric-option {name}" if value is None else f"--metric-option {name}={_shown(value)}"
+    if name in ("real", "fake"):
+        return name.upper()
     field = _flagged(Settings).get(name)
     if field is None:
         return as_argument(name, value)

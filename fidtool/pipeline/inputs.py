@@ -14,7 +14,7 @@ from fidtool.images.lookup import ImageLookup
 from fidtool.labels import Labels, labels_of
 from fidtool.pipeline.agreement import Definitions, agree, complete_settings, settings_of_files
 from fidtool.pipeline.needs import ImageCount, SetNeeds, check_counts, set_needs
-from fidtool.pipeline.opened import Messages, Opened, names_statistics, open_source, require_exists
+from fidtool.pipeline.opened import Messages, Opened, names_statistics, open_source, require_exists, require_order
 from fidtool.pipeline.selection import Sets, select
 from fidtool.record import overrides
 from fidtool.settings import Settings
@@ -72,6 +72,8 @@ class Inputs:
         for line in overrides(settings):
             self._note(line)
         require_exists([path for path in self.paths if path not in self.run.in_memory])
+        if self._real:
+            require_order(self.paths[0], [path for path in self.paths[1:] if path not in self.run.in_memory])
         for path in sorted(self.needs.keys() - self.streams, key=self._urgency):
             self._opened[path] = opened = self._open_one(path)
             if path in self.paths[1:]:
@@ -168,8 +170,18 @@ class Inputs:
     def agree(self, measured: Mapping[str, Definition] | None) -> tuple[dict[str, Definition | None], list[str]]:
         """The definitions of the features, and warnings for all comparisons: see `fidtool.pipeline.agreement.agree`."""
         definitions, mismatches = agree(self._files, self.needs, self.settings, measured, self._beside)
-        warnings = [*self._warnings, *mismatches, *self._settings_without_effect()]
+        warnings = [*self._warnings, *mismatches, *self._order_warnings(), *self._settings_without_effect()]
         return definitions, warnings
+
+    def _order_warnings(self) -> list[str]:
+        """Statistics are usually those of REAL."""
+        real, *fakes = dict.fromkeys(self.paths)
+        pass_it = f"if it is of the real images, pass it as {option('real')}, which comes first"
+        return [
+            f"{path} is a statistics file, compared as {option('fake')} with the images of {real}: {pass_it}"
+            for path in fakes
+            if path in self._files and real not in self._files
+        ]
 
     def _settings_without_effect(self) -> list[str]:
         settings, images, found = self.settings, self._image_sets, []

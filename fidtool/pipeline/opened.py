@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from fidtool.errors import InputError, RunError
+from fidtool.errors import InputError, RunError, option
 from fidtool.pipeline.needs import SetNeeds
 from fidtool.settings import Settings
 from fidtool.sources.contents import Files, LocalFiles, StoreError
@@ -125,6 +125,14 @@ def names_statistics(path: str) -> bool:
     name, _ = split_key(path)
     name = name.partition("?")[0] if is_remote(name) else name
     return is_reference(path) or name.lower().endswith(STATISTICS_SUFFIXES)
+
+
+def require_order(real: str, fakes: Sequence[str]) -> None:
+    """Raises an InputError if a FAKE is a published reference and REAL is none: references are of real images."""
+    published = [] if is_reference(real) else [path for path in fakes if is_reference(path)]
+    if published:
+        problem = f"{published[0]} is a published reference, of real images, and cannot be {option('fake')}:"
+        raise InputError(problem, f"pass it as {option('real')}, which comes first", setting="fake")
 
 
 def require_exists(paths: Sequence[str]) -> None:

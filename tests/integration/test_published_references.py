@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import fidtool
 from fidtool.sources.references import REFERENCES
 from support.command_line import Run
 from support.offline import needs_weights
@@ -38,6 +39,17 @@ def facts(outcome: Any, of: str = "real") -> dict[str, Any]:
     (result,) = outcome.json["results"]
     found: dict[str, Any] = result["sets"][of]
     return found
+
+
+@pytest.mark.parametrize(("real", "fakes"), [("fake", ["edm:cifar10"]), ("fake", ["fake", "EDM:CIFAR_10"])])
+def test_a_reference_is_not_generated(here: Run, mirror: Path, tmp_path: Path, real: str, fakes: list[str]) -> None:
+    refused = here("compute", real, *fakes)
+    reason = "is a published reference, of real images, and cannot be"
+    assert (refused.status, refused.stdout) == (2, "")
+    assert refused.error == f"error: {fakes[-1]} {reason} FAKE: pass it as REAL, which comes first"
+    with pytest.raises(fidtool.InputError, match=f"{reason} fake: pass it as real, which comes first"):
+        fidtool.compute([np.zeros((8, 8, 3), np.uint8)] * 2, fakes[-1])
+    assert here("compute", "edm:cifar10", "edm:cifar10").status == 0, "a reference against a reference"
 
 
 def test_statistics(here: Run, mirror: Path, tmp_path: Path) -> None:

@@ -87,6 +87,21 @@ def test_statistics_from_another_machine(real: Path, tmp_path: Path) -> None:
     assert "Some GPU" in found[0]
 
 
+def test_statistics_in_the_place_of_generated_images(real: Path, tmp_path: Path) -> None:
+    statistics = fidtool.compute_statistics(real, extractor=TINY)
+    assert statistics is not None
+    fidtool.write_statistics(tmp_path / "real.npz", statistics)
+    fake = make_pictures(tmp_path / "fake", 40, 2)
+    (found,) = warnings_of(fake, tmp_path / "real.npz")
+    assert found == (
+        f"{tmp_path / 'real.npz'} is a statistics file, compared as fake with the images of {fake}: if it is of the "
+        "real images, pass it as real, which comes first"
+    )
+    assert warnings_of(tmp_path / "real.npz", fake) == []
+    fidtool.write_statistics(tmp_path / "fake.npz", statistics)
+    assert "which comes first" not in "".join(warnings_of(tmp_path / "real.npz", tmp_path / "fake.npz"))
+
+
 def test_statistics_of_unknown_protocol(real: Path, tmp_path: Path) -> None:
     statistics = fidtool.compute_statistics(real, extractor=TINY)
     assert statistics is not None

@@ -102,6 +102,8 @@ def verify(result: Result | Mapping[str, Any] | str | Path, preset: str | None =
             reason = (content.get("exit") or {}).get("reason", "")
             raise InputError(f"the result has no values: the run failed ({reason})")
         return [_verdict(content, each, _chosen(preset, content, each)) for each in content["results"]]
+    except InputError:
+        raise
     except (TypeError, AttributeError, LookupError, ValueError, ArithmeticError) as error:  # a file that was edited
         raise InputError(f"the result is incomplete or was changed ({type(error).__name__}: {error})") from None
 

@@ -119,7 +119,7 @@ class FidtoolError(Exception):
         return other
 
 
-class InputError(FidtoolError):
+class InputError(FidtoolError, ValueError):
     """The input or the call is wrong; running it again does not help."""
 
     exit_code = 2
@@ -129,10 +129,40 @@ class LaunchError(InputError):
     """The launcher's environment variables are invalid. They can differ between ranks, so each rank reports them."""
 
 
-class RunError(FidtoolError):
+class TooFewImagesError(InputError, RuntimeError):
+    """A metric has fewer than two images. torchmetrics raises a `RuntimeError` in this case."""
+
+
+class RunError(FidtoolError, RuntimeError):
     """The run failed: a rank was lost, the disk is full, a download was interrupted."""
 
     exit_code = 1
+
+
+class ProgramError(RunError):
+    """An exception of the calling program's code (a generator, dataset, network or metric) or an unexpected one.
+
+    That exception is its cause, and is raised in its place where `own_exceptions` applies.
+    """
+
+
+@contextlib.contextmanager
+def own_exceptions() -> Iterator[None]:
+    """Context manager that raises the cause of a `ProgramError` instead, unchanged but for a note on its origin."""
+    try:
+        yield
+        return
+    except ProgramError as error:
+        if not isinstance(error.__cause__, Exception):
+            raise
+        own, note = error.__cause__, f"fidtool: {error}"
+    if sys.version_info >= (3, 11):
+        own.add_note(note)
+    known = own.__context__, own.__suppress_context__
+    try:
+        raise own
+    finally:  # `raise` has replaced its context by the ProgramError
+        own.__context__, own.__suppress_context__ = known
 
 
 class StoppedError(FidtoolError):
@@ -176,10 +206,14 @@ def on_every_rank(error: FidtoolError) -> FidtoolError:
 
 
 def as_fidtool_error(error: BaseException) -> FidtoolError:
-    """Return ``error`` itself if it is a `FidtoolError`, else a `RunError` with its type and message."""
+    """Return ``error`` itself if it is a `FidtoolError`, else a `RunError` with its type and message.
+
+    It is a `ProgramError` unless the machine may be the reason, such as a full disk.
+    """
     if isinstance(error, FidtoolError):
         return error
     if isinstance(error, KeyboardInterrupt):
         return StoppedError("interrupted", 130)
     message = " ".join(str(error).split())
-    return RunError(f"{type(error).__name__}: {message}" if message else type(error).__name__)
+    kind = RunError if isinstance(error, (OSError, MemoryError)) else ProgramError
+    return kind(f"{type(error).__name__}: {message}" if message else type(error).__name__)

@@ -222,6 +222,8 @@ class GroupRendezvous:
             except TimeoutError:
                 frozen = "the rendezvous store does not respond: check that rank 0 is still running"
                 raise RunError(f"{purpose}: {frozen}") from None
+            except FidtoolError:
+                raise
             except RuntimeError as error:
                 lost = f"lost the connection to the rendezvous store ({first_line(error)})"
                 raise RunError(f"{purpose}: {lost}: rank 0 or the launcher may have exited") from None

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from fidtool.distributed.replicas import named_tensors
-from fidtool.errors import FidtoolError, RunError, option
+from fidtool.errors import FidtoolError, ProgramError, RunError, option
 from fidtool.features.definition import Definition
 from fidtool.features.device import Device
 from fidtool.features.network import fixed_batch
@@ -147,10 +147,10 @@ class Extractor:
             message = " ".join(str(error).split())[:300]
             what = f"{type(error).__name__}: {message}" if message else type(error).__name__
             problem = f"{self.definition.extractor} failed on a batch of {counted(count, 'image')}: {what}"
+            kind = RunError if self.definition.standard else ProgramError
             if isinstance(error, torch.cuda.OutOfMemoryError):
-                remedy = f"try a smaller {option('batch_size')}"
-                raise RunError(problem, remedy, setting="batch_size") from error
-            raise RunError(problem) from error
+                raise kind(problem, f"try a smaller {option('batch_size')}", setting="batch_size") from error
+            raise kind(problem) from error
 
     def probe(self, batch_size: int) -> str:
         """Return the SHA-256 of the features of a fixed batch. It is equal on two ranks that compute the same bits.

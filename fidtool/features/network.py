@@ -11,7 +11,7 @@ from operator import index
 import torch
 from torch import nn
 
-from fidtool.errors import InputError, RunError
+from fidtool.errors import InputError, ProgramError, RunError
 from fidtool.features.device import Device
 from fidtool.features.preparation import Preparation
 from fidtool.features.torch_state import computing_on
@@ -126,7 +126,7 @@ def output_dims(network: Network, device: Device) -> int:
             output = network.module.to(device.torch_device)(black)
         except (Exception, SystemExit) as error:
             message = " ".join(str(error).split())[:300]
-            raise RunError(
+            raise ProgramError(
                 f"the network fails on a 1x3x{size}x{size} input: {type(error).__name__}: {message}"
             ) from error
     if not isinstance(output, torch.Tensor) or output.ndim not in (2, 4) or len(output) != 1:

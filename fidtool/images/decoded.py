@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import errno
+import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fidtool.errors import FidtoolError, InputError, RunError, option
+from fidtool.errors import FidtoolError, InputError, ProgramError, RunError, option
 from fidtool.images.batches import FetchedBatch
 from fidtool.images.decode import DecodedImage, DecodeError, ImageProperties, decode_contents
 from fidtool.images.framing import Crop
 from fidtool.images.records import RecordArray, no_records, records_of
-from fidtool.sources.contents import BadFile, ContentError, ForeignError, ProgramError, Read, RefusedError, StoreError
+from fidtool.sources.contents import BadFile, ContentError, ForeignError, Read, RefusedError, StoreError
 from fidtool.validation import MAX_PIXELS
 
 PART_BYTES = 1 << 24
@@ -59,18 +62,28 @@ class DecodeFailure:
         fault: what is at fault. ``image``: the image. ``machine``: no more memory or file descriptors are available, so
             the image may be intact. ``contents``: they differ from rank zero's or cannot be read at all. ``store``: the
             remote store failed and may work later. ``program``: the program that passed the images failed.
+        cause: the program's exception; None if it is unknown.
     """
 
     message: str
     fault: str = "image"
+    cause: BaseException | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For sending it to another process, which gets the traceback as text."""
+        return DecodeFailure, (self.message, self.fault, _sendable(self.cause))
 
     def error(self, *remedies: str) -> FidtoolError:
         """Returns the exception for this failure; the remedies are for a fault of the image."""
         if self.fault == "machine":
             fewer = f"use fewer workers ({option('num_workers')}) or ranks on this machine"
             return RunError(self.message, "raise the limits of this process", fewer, setting="num_workers")
-        if self.fault in ("store", "program"):
+        if self.fault == "store":
             return RunError(self.message)
+        if self.fault == "program":
+            error = ProgramError(self.message)
+            error.__cause__ = self.cause
+            return error
         return InputError(self.message, *(() if self.fault == "contents" else remedies))
 
 
@@ -183,10 +196,20 @@ def _failure_of(file: str, error: Exception) -> DecodeFailure:
         raise error
     for kind, fault in _EXTERNAL_FAULTS.items():
         if isinstance(error, kind):
-            return DecodeFailure(str(error), fault)
+            return DecodeFailure(str(error), fault, error.__cause__ if fault == "program" else None)
     exhausted = isinstance(error, MemoryError) or getattr(error, "errno", None) in _EXHAUSTED
     verb, reason = _problem(error)
     return DecodeFailure(f"cannot {verb} {file}: {reason}", "machine" if exhausted else "image")
+
+
+def _sendable(error: BaseException | None) -> Any:
+    """Returns an object that is unpickled as ``error``, with its traceback as its cause; None if it cannot be sent."""
+    try:
+        wrapped = error and ExceptionWithTraceback(error, error.__traceback__)
+        pickle.loads(pickle.dumps(wrapped))
+    except Exception:  # the program's exception class may raise anything
+        return None
+    return wrapped
 
 
 def _problem(error: Exception) -> tuple[str, str]:

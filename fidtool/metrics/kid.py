@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fidtool.errors import InputError, option
+from fidtool.errors import InputError, TooFewImagesError, option
 from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, Number
 from fidtool.validation import Setting
 
@@ -62,7 +62,7 @@ class KID(Metric):
     def check_count(self, images: int, has: str) -> None:
         if images < 2:
             remedy = f"omit kid from {option('metrics')}"
-            raise InputError(f"KID needs at least two images per set, and {has}:", remedy, setting="metrics")
+            raise TooFewImagesError(f"KID needs at least two images per set, and {has}:", remedy, setting="metrics")
         if images < self.size:
             raise InputError(
                 f"KID draws subsets of {self.size} images, and {has}:",

@@ -11,11 +11,11 @@ from typing import Any
 from fidtool.diagnose.diagnosis import Diagnosis, SetInspection, diagnosis_of, inspect_set
 from fidtool.diagnose.warnings import pair_warnings, set_warnings
 from fidtool.distances.exact import FeatureSettings
-from fidtool.errors import FidtoolError, InputError, RunError, on_every_rank
+from fidtool.errors import FidtoolError, InputError, ProgramError, RunError, on_every_rank
 from fidtool.features.models.inception_weights import Weights, load_weights
 from fidtool.features.protocol import FEATURES
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
-from fidtool.metrics.registry import in_order
+from fidtool.metrics.registry import BUILT_IN, in_order
 from fidtool.pipeline.agreement import Definitions
 from fidtool.pipeline.explain import Explanations
 from fidtool.pipeline.inputs import Inputs
@@ -155,7 +155,8 @@ class Comparer:
             reason = " ".join(str(error).split())
             last = traceback.extract_tb(error.__traceback__)[-1]
             position = f"({os.path.basename(last.filename)}:{last.lineno})"
-            raise RunError(f"the metric {metric.name} failed: {type(error).__name__}: {reason} {position}") from error
+            kind = RunError if type(metric) in BUILT_IN.values() else ProgramError
+            raise kind(f"the metric {metric.name} failed: {type(error).__name__}: {reason} {position}") from error
         return self._world.on_rank_zero(lambda: _checked(metric, found))
 
     def _classifier(self) -> Weights:

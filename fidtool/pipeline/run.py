@@ -12,7 +12,7 @@ from fidtool.console import Console
 from fidtool.distributed.launch import discover_here
 from fidtool.distributed.watchdog import Deadlines
 from fidtool.distributed.world import World, open_world
-from fidtool.errors import FidtoolError, InputError, on_every_rank, option
+from fidtool.errors import FidtoolError, InputError, on_every_rank, option, own_exceptions
 from fidtool.features.device import Device, choose_device
 from fidtool.features.protocol import protocol_named
 from fidtool.features.torch_state import repeatable
@@ -135,31 +135,32 @@ def open_run(
         if on_failure is not None:
             on_failure(error.noted(finished.advice()), printing)
 
-    try:
-        with (
-            _one_thread(),
-            repeatable(settings.precision == "tf32") as torch_state,
-            open_world(launch, deadlines, report if on_failure else None) as world,
-        ):
-            _check_same_start(world, paths, settings, sets)
-            with world.together():
-                device = choose_device(settings.device, world.launch)
-                _check_precision(settings.precision, device)
-                check_exact_products(device.exact_sums)
-                limit_bytes(), memory_bytes()  # reports an invalid environment variable before any work is done
-            torch_state.use(device.torch_device)
-            own_console = console if world.rank == 0 else Console()
-            try:
-                outside = torch_state.paused
-                yield RunContext(world, device, settings, own_console, clock, sets, outside, finished)
-            finally:
-                sets.clear()  # releases the program's iterables without waiting for the garbage collector
-    except FidtoolError as error:
-        # On the command line `report` has printed the advice; in a program it is added to the exception.
-        advice = "" if on_failure is not None else finished.advice()
-        if not advice:
-            raise
-        raise error.noted(advice) from error.__cause__
+    with own_exceptions() if launch.world_size == 1 and on_failure is None else contextlib.nullcontext():
+        try:
+            with (
+                _one_thread(),
+                repeatable(settings.precision == "tf32") as torch_state,
+                open_world(launch, deadlines, report if on_failure else None) as world,
+            ):
+                _check_same_start(world, paths, settings, sets)
+                with world.together():
+                    device = choose_device(settings.device, world.launch)
+                    _check_precision(settings.precision, device)
+                    check_exact_products(device.exact_sums)
+                    limit_bytes(), memory_bytes()  # reports an invalid environment variable before any work is done
+                torch_state.use(device.torch_device)
+                own_console = console if world.rank == 0 else Console()
+                try:
+                    outside = torch_state.paused
+                    yield RunContext(world, device, settings, own_console, clock, sets, outside, finished)
+                finally:
+                    sets.clear()  # releases the program's iterables without waiting for the garbage collector
+        except FidtoolError as error:
+            # On the command line `report` has printed the advice; in a program it is added to the exception.
+            advice = "" if on_failure is not None else finished.advice()
+            if not advice:
+                raise
+            raise error.noted(advice) from error.__cause__
 
 
 @contextlib.contextmanager

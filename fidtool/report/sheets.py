@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from PIL import Image
 
-from fidtool.errors import InputError
+from fidtool.errors import InputError, ProgramError
 from fidtool.images.decode import DecodeError, decode_content
 from fidtool.images.framing import Crop
 from fidtool.report.names import shortened
 from fidtool.results import MOST_RANDOM, Comparison, Exhibit, HarmfulImage
-from fidtool.sources.contents import ContentError, ForeignError, ProgramError, Read, StoreError
+from fidtool.sources.contents import ContentError, ForeignError, Read, StoreError
 
 LONGEST_SIDE = 160
 """Limit of the long side of a thumbnail, in pixels."""
@@ -148,7 +148,7 @@ def thumbnail_of(file: str, content: Read, framing: str | None = None) -> Thumbn
         image.save(buffer, kind, optimize=True, quality=_QUALITY)
     except FileNotFoundError:
         return Thumbnail(file, framing, problem="not found")
-    except (OSError, ValueError, ContentError, StoreError, ForeignError, ProgramError, InputError) as error:
+    except (OSError, ValueError, ContentError, StoreError, ForeignError, ProgramError) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         return Thumbnail(file, framing, problem=reason)
     except (DecodeError, MemoryError) as error:

@@ -52,10 +52,6 @@ class RefusedError(StoreError):
     """A store refuses a request, and a retry would not help: access is denied, or it does not serve byte ranges."""
 
 
-class ProgramError(Exception):
-    """The program that provides the image failed; the message is a complete sentence."""
-
-
 @dataclass(frozen=True)
 class Pixels:
     """A decoded image.
@@ -91,8 +87,8 @@ class ValueRange:
 Content: TypeAlias = "bytes | Pixels | Image.Image"
 """An encoded image, pixels, or a Pillow image."""
 Read: TypeAlias = "Content | Exception"
-"""A content, or the error that occurred instead: `ContentError`, `ForeignError`, `StoreError`, `ProgramError`,
-`OSError`, `MemoryError`, or an `InputError` if more than one image is affected."""
+"""A content, or the error that occurred instead: `ContentError`, `ForeignError`, `StoreError`, `OSError`,
+`MemoryError`, `fidtool.errors.ProgramError`, or an `InputError` if more than one image is affected."""
 
 
 def too_large(size: int) -> ContentError:

@@ -14,13 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fidtool.errors import InputError, option
+from fidtool.errors import FidtoolError, InputError, ProgramError, option
 from fidtool.sources.arrays import as_pixels, check_values, layout_of, refuse_objects
 from fidtool.sources.contents import (
     ContentError,
     Extent,
     Files,
-    ProgramError,
     Read,
     Stamps,
     ValueRange,
@@ -106,8 +105,13 @@ class Images:
 
     def stream(self, value_range: ValueRange | None) -> Generator[Read, None, None]:
         """Yields the images of an iterable, one at a time even if it yields batches."""
-        for number, item in enumerate(self._images):
-            yield from contents_of(item, value_range, f"{self.name}[{number}]")
+        try:
+            for number, item in enumerate(self._images):
+                yield from contents_of(item, value_range, f"{self.name}[{number}]")
+        except FidtoolError:
+            raise
+        except Exception as error:
+            raise ProgramError(f"{self.name} raised {exception_summary(error)}") from error
 
 
 def _uses_accelerator(images: Any) -> bool:
@@ -216,11 +220,13 @@ class MemoryReader(Reader):
         except InputError as error:
             return error
         except Exception as error:
-            message = f"{what} raised {exception_summary(error)}"
+            problem = f"{what} raised {exception_summary(error)}"
             if "CUDA" in str(error) and parent_process() is not None:
                 # A decoding worker is a fork of the process that uses the GPU.
-                message += f": return tensors on the CPU, or pass {option('num_workers', 0)}"
-            return ProgramError(message)
+                return ProgramError(f"{problem}:", "return tensors on the CPU", f"pass {option('num_workers', 0)}")
+            failure = ProgramError(problem)
+            failure.__cause__ = error
+            return failure
         if len(contents) != 1:
             return InputError(f"{what} contains {len(contents)} images, but must be one image; {_SEVERAL_SETS}")
         return contents[0]

@@ -261,8 +261,9 @@ def _layer(path: str, fields: dict[str, NDArray[Any]], suffix: str, count: int |
 
 
 def _definition(path: str | Path, value: NDArray[Any]) -> Definition:
+    text = _text(path, value)
     try:
-        return Definition.from_json(_text(path, value))
+        return Definition.from_json(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"the protocol fingerprint in {path} cannot be read: {error}") from None
 
@@ -281,8 +282,9 @@ def _order(path: str, value: NDArray[Any], count: int | None) -> NDArray[np.int6
 
 def _with_run(path: str | Path, statistics: Statistics, value: NDArray[Any]) -> Statistics:
     """Adds the file's record of its run to the statistics, as far as it is plausible."""
+    text = _text(path, value)
     try:
-        run = json.loads(_text(path, value))
+        run = json.loads(text)
         traits = ImageProperties(**{name: int(number) for name, number in run["traits"].items()})
         skipped = tuple(BadFile(_capped(file), _capped(reason)) for file, reason in run.get("skipped", ()))
         return replace(

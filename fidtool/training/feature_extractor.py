@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fidtool.cache_dir import one_at_a_time
 from fidtool.distributed.launch import Launch, discover_here
-from fidtool.errors import InputError
+from fidtool.errors import InputError, own_exceptions
 from fidtool.features.catalogue import (
     custom_extractor,
     fetch_state,
@@ -68,7 +68,7 @@ class SharedExtractor:
 
     def _loaded(self) -> Extractor:
         if self._extractor is None:
-            with repeatable():
+            with own_exceptions(), repeatable():
                 self._extractor = self._load()
         return self._extractor
 
@@ -181,7 +181,7 @@ class FeatureExtractor(nn.Module):
             shape = f"{images.dtype} of shape {tuple(images.shape)}"
             raise InputError(f"images must be a floating-point tensor of shape (n, 3, height, width), not {shape}")
         device = self._anchor.device
-        with computing_on(device), full_fp32():
+        with own_exceptions(), computing_on(device), full_fp32():
             return self._features.extractor(device).differentiable(images.float() * 255.0)
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> FeatureExtractor:

@@ -12,7 +12,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from fidtool.distances.frechet import covariance_factor
-from fidtool.errors import InputError
+from fidtool.errors import InputError, TooFewImagesError
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.statistics.statistics_file import read_statistics
 from fidtool.training.feature_extractor import PathLike
@@ -108,7 +108,7 @@ class FrechetLoss(nn.Module):
             queued = int(self.queued) if self.training and len(self.queue) else 0  # waits for the device
             every = torch.cat([joined.to(self._mu.dtype), self.queue[:queued].to(self._mu.dtype)])
             if len(every) < 2:
-                raise InputError(f"FrechetLoss needs at least two features, not {len(every)}")
+                raise TooFewImagesError(f"FrechetLoss needs at least two features, not {len(every)}")
             distance = self._distance(every)
         if self.training and len(self.queue):
             self._enqueue(joined.detach(), queued)

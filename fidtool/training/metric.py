@@ -182,7 +182,7 @@ class FrechetInceptionDistance(Base):
 
         Raises:
             fidtool.InputError: if the shape, dtype, range or device is wrong.
-            fidtool.RunError: if the network failed, or a feature is not finite.
+            fidtool.RunError: if a feature is not finite. An exception of a custom network is raised as it is.
         """
         if real and self._sums.fixed_name:
             problem = f"the metric already has real statistics ({self._sums.fixed_name}):"

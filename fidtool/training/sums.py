@@ -16,7 +16,7 @@ import torch
 from fidtool.diagnose.warnings import set_warnings
 from fidtool.distances.frechet import frechet_distance
 from fidtool.distributed.world import World
-from fidtool.errors import InputError, RunError, on_every_rank
+from fidtool.errors import InputError, RunError, TooFewImagesError, on_every_rank, own_exceptions
 from fidtool.features.definition import Definition
 from fidtool.features.extractor import Extractor, Networks
 from fidtool.features.protocol import FEATURES
@@ -98,7 +98,7 @@ class ImageSums:
             return batch + [torch.zeros_like(batch[0])] * (batch_size - len(batch))
 
         with computing_on(extractor.device.torch_device):
-            with repeatable():
+            with own_exceptions(), repeatable():
                 pairs = list(Networks({FEATURES: extractor}).run(iter(batches), filled))
             for (batch,), layers in pairs:
                 assert layers is not None
@@ -144,7 +144,7 @@ class ImageSums:
             few = f"FID needs at least {_FEWEST} {_SIDES[self._side]}, but there are {self.count}"
             real = self._side == "real"
             kept = ", which reset() discards unless reset_real_features=False" if real else ""
-            raise InputError(f"{few}: add them with update(images, real={real}){kept}")
+            raise TooFewImagesError(f"{few}: add them with update(images, real={real}){kept}")
         definition = self._features.definition
         if not definition.standard:
             self._moments.check_precision()

@@ -100,7 +100,7 @@ def test_each_rank_passes_its_own_share(said: dict[str, object], expected: list[
         ("one other image", ["InputError", "different contents on rank 1"]),
         ("kinds", ["InputError", "the set fake is 'a sequence of 22' on rank 0", "'an iterable"]),
         ("too few", ["InputError", "asks for 22", "yielded 15", "5, 5, 5 on the individual ranks"]),
-        ("a failure", ["RunError", "ZeroDivisionError", "rank 2"]),
+        ("a failure", ["ProgramError", "fake raised ZeroDivisionError", "rank 2"]),
     ],
 )
 def test_inconsistent_ranks_are_refused(said: dict[str, object], case: str, words: list[str]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import sys
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageFile
 
 import fidtool
-from fidtool.errors import InputError, RunError
+from fidtool.errors import InputError, ProgramError
 from support.given_forms import (
     Refilled,
     Rows,
@@ -156,7 +158,7 @@ def test_generators_use_the_programs_random_state_and_threads(place: Path, envir
 
 def broken() -> Iterator[NDArray[np.uint8]]:
     yield np.zeros((24, 24, 3), np.uint8)
-    raise ValueError("the sampler is out of noise")
+    raise torch.cuda.OutOfMemoryError("no memory for the sampler")
 
 
 def cut_off(folder: Path) -> Image.Image:
@@ -164,8 +166,22 @@ def cut_off(folder: Path) -> Image.Image:
 
 
 class Broken(Samples):
+    def __init__(self, pixels: NDArray[np.uint8], error: Exception) -> None:
+        super().__init__(pixels)
+        self.error = error
+
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        raise LookupError("no such sample")
+        raise self.error
+
+
+class UnsendableError(Exception):
+    def __init__(self, what: object, why: object) -> None:
+        super().__init__(what)
+
+
+class Unsized(Samples):
+    def __len__(self) -> int:
+        raise NotImplementedError("of unknown length")
 
 
 REFUSED: dict[str, tuple[Given, type[Exception], str]] = {
@@ -181,11 +197,10 @@ REFUSED: dict[str, tuple[Given, type[Exception], str]] = {
     "a dict": (lambda f, p: {"a": 1}, InputError, "is of type dict, which is not a sequence of images"),
     "latents": (lambda f, p: iter([torch.zeros(4, 8, 8)]), InputError, "four channels"),
     "a batch in a sequence": (lambda f, p: [p, p], InputError, "contains 22 images"),
-    "a generator that fails": (lambda f, p: broken(), RunError, "ValueError: the sampler is out of noise"),
-    "a Dataset that fails": (
-        lambda f, p: Broken(p),
-        RunError,
-        r"fake\[\d+\] raised LookupError: no such sample \(test_given.py, line \d+\)",
+    "a Dataset whose exception cannot be sent": (
+        lambda f, p: Broken(p, UnsendableError(1, 2)),
+        ProgramError,
+        r"fake\[\d+\] raised UnsendableError: 1 \(test_given.py, line \d+\)",
     ),
     "a Pillow image that was cut off": (
         lambda f, p: [*opened(f)[1:], cut_off(f)],
@@ -203,8 +218,33 @@ def test_invalid_images_are_refused(
     make, error, words = REFUSED[case]
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)  # as training scripts often do
     settings = {**SETTINGS, "metrics": "fid", "num_workers": 1}
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=words) as refused:
         fidtool.compute(place / "real", make(place / "images", pixels_in(place / "images")), **settings)
+    assert type(refused.value) is error
+
+
+FAULTS: dict[str, tuple[Given, type[Exception], str]] = {
+    "a generator": (lambda f, p: broken(), torch.cuda.OutOfMemoryError, "in broken"),
+    "a Dataset": (lambda f, p: Broken(p, KeyError("image")), KeyError, "in __getitem__"),
+    "a length": (lambda f, p: Unsized(p), NotImplementedError, "in __len__"),
+}
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("case", FAULTS)
+def test_a_programs_own_exception_is_raised_as_it_is(
+    place: Path, environment: dict[str, str], case: str, num_workers: int
+) -> None:
+    make, error, where = FAULTS[case]
+    settings = {**SETTINGS, "metrics": "fid", "num_workers": num_workers}
+    with pytest.raises(error) as raised:
+        fidtool.compute(place / "real", make(place / "images", pixels_in(place / "images")), **settings)
+    assert type(raised.value) is error
+    shown = "".join(traceback.format_exception(raised.value))
+    assert where in shown
+    assert "fidtool.errors" not in shown
+    if sys.version_info >= (3, 11) and case != "a length":
+        assert f"raised {error.__name__}: " in "".join(raised.value.__notes__)
 
 
 def test_an_iterable_cannot_be_used_twice(place: Path, environment: dict[str, str], tmp_path: Path) -> None:

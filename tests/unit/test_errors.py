@@ -15,7 +15,8 @@ import pytest
 from fidtool import InputError, RunError, StoppedError
 from fidtool.cli.compute import compute
 from fidtool.cli.options import as_flag
-from fidtool.errors import FidtoolError, option, spelled_by
+from fidtool.distributed.rendezvous import AbsentRanksError
+from fidtool.errors import FidtoolError, TooFewImagesError, option, spelled_by
 from fidtool.settings import Settings
 from fidtool.validation import declared
 from support.places import ROOT
@@ -73,6 +74,22 @@ def test_a_copied_error_has_all_attributes(way: object) -> None:
     other = way(error)  # type: ignore[operator]
     assert (type(other), str(other), other.setting) == (RunError, "e: a: b; or c (rank 1 on x); d", "num")
     assert way(StoppedError("f", 143)).exit_code == 143  # type: ignore[operator]
+
+
+def test_errors_are_pythons_errors_as_well() -> None:
+    """Programs for torchmetrics or other tools catch these."""
+    few = TooFewImagesError("FID needs at least 2 real images", setting="num")
+    for error, kinds in (
+        (InputError("a"), [ValueError]),
+        (RunError("a"), [RuntimeError]),
+        (few, [InputError, ValueError, RuntimeError]),
+        (AbsentRanksError("a", [3]), [RunError, RuntimeError]),
+    ):
+        for other in (error, pickle.loads(pickle.dumps(error)), error.at(" (rank 1)"), error.also("b")):
+            assert all(isinstance(other, kind) for kind in kinds)
+            assert other.__dict__.keys() >= error.__dict__.keys()
+    assert not isinstance(InputError("a"), RuntimeError)
+    assert not isinstance(RunError("a"), ValueError)
 
 
 # --- the source ------------------------------------------------------------------------------------------------------

@@ -39,6 +39,11 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import torch
+
+torch.get_num_threads()  # reads the variable
+del os.environ["OMP_NUM_THREADS"]  # it would also limit the threads of fidtool's runs in this process
+
 
 with contextlib.suppress(ImportError):
     from hypothesis import HealthCheck, settings

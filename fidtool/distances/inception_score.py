@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fidtool.cpus import available_threads
 from fidtool.distances.exact import BLOCK_ROWS, FeatureBlock, inner_products, parts_of, quantize_features
 from fidtool.distances.parallel import using_threads
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, option
-from fidtool.features.device import available_cores
 
 _FINEST_STEP = 40
 """Finer than exact products allow, so that features and weights are rounded to the finest steps with exact products."""
@@ -104,7 +104,7 @@ class _Classifier:
 
     def summed(self, block: FeatureBlock) -> tuple[torch.Tensor, float]:
         """Returns the sums over the rows of p(y|x), shape (classes,), and of the sum over y of p(y|x) log p(y|x)."""
-        with using_threads(available_cores()):
+        with using_threads(available_threads()):
             logits = inner_products(block, self.classes)
         logits.mul_(self.unit)
         if self.bias is not None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import torch
 
+from fidtool.cpus import available_threads, machine_cores
 from fidtool.distributed.world import World
-from fidtool.features.device import available_cores
 from fidtool.images.batches import deal
 
 T = TypeVar("T")
@@ -32,12 +31,15 @@ def using_threads(count: int) -> Iterator[None]:
 
 def fair_threads(world: World) -> int:
     """Returns this rank's share of the machine's cores. For exact arithmetic only: other sums depend on it."""
-    return max(1, available_cores() // world.launch.local_world_size)
+    return available_threads(world.launch.local_world_size)
 
 
 def linear_algebra_threads() -> int:
-    """Returns the number of threads for the distance. It depends on the machine, but not on launcher or world size."""
-    return min(os.cpu_count() or 1, _MAX_THREADS)
+    """Returns the number of threads for the distance, on which its last digits depend.
+
+    It depends on the machine, but not on world size, launcher or OMP_NUM_THREADS, which launchers set by world size.
+    """
+    return min(machine_cores(), _MAX_THREADS)
 
 
 def share_out(jobs: Sequence[Callable[[], T]], world: World) -> list[T]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from dataclasses import dataclass
 
 import torch
 
+from fidtool.cpus import available_cores, available_threads
 from fidtool.distributed.launch import Launch
 from fidtool.errors import InputError, option
 
@@ -59,14 +59,7 @@ class Device:
         """
         if self.torch_device.type == "cpu":
             return self.forward_threads // _THREADS_PER_WORKER
-        return max(1, min(_MOST_WORKERS, available_cores() // launch.local_world_size - 1))
-
-
-def available_cores() -> int:
-    """Return the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        return max(1, min(_MOST_WORKERS, available_cores(launch.local_world_size) - 1))
 
 
 def choose_device(requested: str | None, launch: Launch) -> Device:
@@ -99,8 +92,7 @@ def choose_device(requested: str | None, launch: Launch) -> Device:
 def device_of(device: torch.device, launch: Launch) -> Device:
     """Return the `Device` for a torch device that the calling program has chosen."""
     if device.type == "cpu":
-        threads = max(1, available_cores() // launch.local_world_size)
-        return Device(torch.device("cpu"), _cpu_name(), threads)
+        return Device(torch.device("cpu"), _cpu_name(), available_threads(launch.local_world_size))
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
     return Device(device, name, 1)
 

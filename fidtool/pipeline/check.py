@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fidtool.cpus import available_cores
 from fidtool.diagnose.diagnosis import Checkup, SetInspection, health_of, inspect_set
 from fidtool.diagnose.differences import pair_findings
 from fidtool.diagnose.duplicates import shared_copies_of, shared_warning
 from fidtool.diagnose.findings import Finding
 from fidtool.errors import InputError
-from fidtool.features.device import available_cores
 from fidtool.images.batches import PlannedBatch, deal, plan_batches
 from fidtool.images.decoded import DecodeOptions, whole_batches
 from fidtool.images.integrity import broadcast_images
@@ -112,7 +112,7 @@ class _CheckedSet:
         options = DecodeOptions(skip=True, max_pixels=settings.max_pixels, records=True, pixels=False)
         workers = settings.num_workers
         if workers is None:
-            workers = min(8, available_cores() // ranks, len(mine) // _BATCHES_PER_WORKER)
+            workers = min(8, available_cores(ranks), len(mine) // _BATCHES_PER_WORKER)
         total = sum(len(batch.indices) for batch in mine)
         warn, patience = self._run.console.warn, settings.timeout
         loaded = load(images, mine, LoadOptions(options, workers, ranks_here=ranks, patience=patience, complain=warn))

@@ -15,8 +15,9 @@ import click
 import numpy as np
 import torch
 
+from fidtool.cpus import available_cores
 from fidtool.distributed.launch import Launch
-from fidtool.features.device import Device, available_cores, choose_device
+from fidtool.features.device import Device, choose_device
 from fidtool.features.extractor import ForwardThreads
 from fidtool.features.models.inception import Inception
 from fidtool.features.models.inception_weights import load_weights

@@ -27,9 +27,10 @@ LOAD_ALLOWED = 0.5
 _PROBE = """
 import json, sys
 from fidtool.cli.options import as_flag
+from fidtool.cpus import available_cores
 from fidtool.distributed.launch import discover
 from fidtool.errors import FidtoolError, spelled_by
-from fidtool.features.device import available_cores, choose_device
+from fidtool.features.device import choose_device
 from fidtool.record import versions
 try:
     with spelled_by(as_flag):

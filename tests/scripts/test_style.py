@@ -20,6 +20,7 @@ ORDER = [
     "redaction",
     "errors",
     "cache_dir",
+    "cpus",
     "download",
     "validation",
     "names",

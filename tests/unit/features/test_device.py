@@ -33,7 +33,9 @@ def test_settings_are_restored_after_an_error() -> None:
 def test_cores_are_divided_into_forward_threads_and_workers(
     monkeypatch: pytest.MonkeyPatch, cores: int, ranks: int, workers: int
 ) -> None:
-    monkeypatch.setattr("fidtool.features.device.available_cores", lambda: cores)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for module in ("features.device", "cpus"):
+        monkeypatch.setattr(f"fidtool.{module}.available_cores", lambda ranks=1: max(1, cores // ranks))
     launch = Launch("env", 0, ranks, 0, ranks)
     device = choose_device("cpu", launch)
     assert device.forward_threads == cores // ranks

@@ -170,19 +170,21 @@ class FeatureExtractor(nn.Module):
 
         Args:
             images: floating-point tensor of shape (n, 3, height, width), values in 0..1, on this module's device.
+                Checking the range waits for the device.
 
         Returns:
             float32 tensor of shape (n, dims).
 
         Raises:
-            fidtool.InputError: if the shape or dtype is wrong.
+            fidtool.InputError: if the shape, dtype or range is wrong.
         """
         if images.ndim != 4 or images.shape[1] != 3 or not images.is_floating_point():
             shape = f"{images.dtype} of shape {tuple(images.shape)}"
             raise InputError(f"images must be a floating-point tensor of shape (n, 3, height, width), not {shape}")
-        device = self._anchor.device
+        device, scaled = self._anchor.device, images.float() * 255.0
+        _check_range(scaled.detach())
         with own_exceptions(), computing_on(device), full_fp32():
-            return self._features.extractor(device).differentiable(images.float() * 255.0)
+            return self._features.extractor(device).differentiable(scaled)
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> FeatureExtractor:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -216,17 +218,17 @@ def pixels_of(images: object, normalize: bool, device: torch.device) -> torch.Te
     if not images.is_floating_point():
         raise InputError(f"with normalize=True, images must be floats in 0..1, not {images.dtype}")
     scaled = images * 255
-    _check_range(scaled)
+    _check_range(scaled, "with normalize=True, ")
     return scaled.byte()
 
 
-def _check_range(scaled: torch.Tensor) -> None:
+def _check_range(scaled: torch.Tensor, when: str = "") -> None:
     low, high = (float(value) / 255 for value in scaled.aminmax()) if scaled.numel() else (0.0, 1.0)
     if math.isnan(low) or math.isnan(high):
-        raise InputError("with normalize=True, values must be in 0..1, but some are NaN")
+        raise InputError(f"{when}values must be in 0..1, but some are NaN")
     if not (low > -1 / 255 and high < 256 / 255):
         advice = "(images + 1) / 2 rescales from -1..1; images.clamp(0, 1) clips to 0..1"
         if high > 2:
-            advice = "images / 255 rescales from 0..255"
-        problem = f"with normalize=True, values must be in 0..1, but these are in {low:g}..{high:g}"
+            advice = "images / 255 rescales from 0..255" if low >= 0 else "images * std + mean undoes a normalisation"
+        problem = f"{when}values must be in 0..1, but these are in {low:g}..{high:g}"
         raise InputError(f"{problem}: {advice}")

@@ -7,6 +7,7 @@ import io
 import threading
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -205,6 +206,30 @@ def test_a_network_that_cannot_be_copied() -> None:
     module.stream = io.TextIOWrapper(io.BytesIO())  # type: ignore[assignment]
     with pytest.raises(fidtool.InputError, match=r"Conv2d cannot be copied \(.*TextIOWrapper.*pass 'FILE.py:NAME'"):
         FrechetInceptionDistance(fidtool.Network(module, input_size=8))
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize(
+    ("convert", "words"),
+    [
+        (lambda x: x * 2 - 1, r"^values must be in 0..1, but these are in -1..1: \(images \+ 1\) / 2 rescales"),
+        (lambda x: x * 255, r"in 0..255: images / 255 rescales"),
+        (lambda x: (x - 0.45) / 0.225, r"in -2..2.44\d*: images \* std \+ mean undoes"),
+        (lambda x: x * 1.1, r"in 0..1.1: .* images.clamp\(0, 1\) clips"),
+        (lambda x: (x * 2 - 1).half(), r"in -1..1: "),
+        (lambda x: x * float("nan"), r"some are NaN"),
+    ],
+)
+def test_features_with_gradient_are_those_of_images_in_0_to_1(convert: Any, words: str, autocast: bool) -> None:
+    extractor = FeatureExtractor(network())
+    images = torch.linspace(0, 1, 192).view(1, 3, 8, 8).requires_grad_()
+    with torch.autocast("cpu", enabled=autocast):
+        with pytest.raises(fidtool.InputError, match=words):
+            extractor(convert(images))
+        extractor(images).sum().backward()
+        extractor(images[:0])  # a rank without images
+    assert images.grad is not None
+    assert images.grad.any()
 
 
 def test_features_with_gradient_are_computed_in_float32() -> None:

@@ -51,6 +51,7 @@ def recorded(settings: Settings) -> dict[str, Any]:
             elif value != field.default:
                 options[f"{metric.name}.{name}"] = value
     values |= {"metrics": [spec_of(metric) for metric in settings.chosen], "metric_options": options or None}
+    values["float_to_byte"] = settings.rounding
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 

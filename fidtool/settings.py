@@ -13,7 +13,7 @@ from fidtool.features.models.families import (
     check_extractor,
     usual_spelling,
 )
-from fidtool.features.protocol import FEATURES, NAMED_PROTOCOLS, protocol_named
+from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, NAMED_PROTOCOLS, protocol_named
 from fidtool.images.framing import CROPS, EXAMPLE, normalised
 from fidtool.metrics.cmmd import CMMD
 from fidtool.metrics.inception_score import InceptionScore
@@ -76,12 +76,13 @@ class CheckSettings(Validated):
         "Values of black and white in arrays of floats, such as 0,1 or -1,1. Not needed for uint8.",
         "LOW,HIGH",
     )
-    float_to_byte: str = setting(
-        "round",
+    float_to_byte: str | None = setting(
+        None,
         IMAGES,
         "How arrays of floats become bytes: rounded, as torchvision's save_image does, or truncated, as "
         "(x * 255).to(uint8) does.",
         choices=("round", "floor"),
+        shown_default="as the protocol's tool does: floor for torchmetrics, round for all others",
     )
     max_pixels: int = setting(
         MAX_PIXELS, IMAGES, "Do not read images with more pixels, which may be decompression bombs.", "N", least=1
@@ -118,13 +119,6 @@ class CheckSettings(Validated):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "value_range", _two_numbers(self.value_range))
-
-    @property
-    def floats(self) -> "ValueRange | None":
-        """How arrays of floats become bytes; None if their values of black and white are not specified."""
-        from fidtool.sources.contents import ValueRange  # lazily, so that --help is fast
-
-        return None if self.value_range is None else ValueRange(*self.value_range, self.float_to_byte == "floor")
 
     @staticmethod
     def _called(name: str) -> str:
@@ -301,6 +295,18 @@ class StatisticsSettings(CheckSettings):
     def network(self) -> NetworkChoice:
         """The requested network."""
         return NetworkChoice(self.extractor or "inception", text_of(self.weights), self.input_size, self.feature_step)
+
+    @property
+    def rounding(self) -> str:
+        """``float_to_byte``, or how the protocol's tool converts floats to bytes if it is None."""
+        return self.float_to_byte or protocol_named(self.protocol or DEFAULT_PROTOCOL).float_to_byte
+
+    @property
+    def floats(self) -> "ValueRange | None":
+        """How arrays of floats become bytes; None if their values of black and white are not specified."""
+        from fidtool.sources.contents import ValueRange  # lazily, so that --help is fast
+
+        return None if self.value_range is None else ValueRange(*self.value_range, self.rounding == "floor")
 
     @property
     def metric_networks(self) -> dict[str, NetworkChoice]:

@@ -28,6 +28,7 @@ class Protocol(NamedTuple):
         other_names: further names that ``--protocol`` accepts and the help lists.
         understood: further names that ``--protocol`` accepts and the help does not list. Each stands for exactly this
             arithmetic.
+        float_to_byte: how the tool converts floats to bytes, a value of ``--float-to-byte``.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Protocol(NamedTuple):
     used_by: str
     other_names: tuple[str, ...] = ()
     understood: tuple[str, ...] = ()
+    float_to_byte: str = "round"
 
     @property
     def normalization(self) -> str:
@@ -116,6 +118,7 @@ PROTOCOLS = {
             1,
             "torchmetrics 1.9.0 FrechetInceptionDistance by default (antialias=True)",
             "training loops that log torchmetrics' FID",
+            float_to_byte="floor",
         ),
         Protocol(
             "stylegan",

@@ -113,7 +113,7 @@ class Inputs:
             self.run.console.say(line)
 
     def _complete_settings(self, has_images: bool) -> None:
-        files = self._files
+        files, floats = self._files, self.settings.floats
         if has_images:
             settings, line = complete_settings(files, self.settings)
             self.run = replace(self.run, settings=settings)
@@ -122,8 +122,10 @@ class Inputs:
         if line:
             self._note(line)
         before, self.needs = self.needs, self._needs()
-        for path in before:
-            if path in files and self.needs[path] != before[path]:  # CMMD now shares the layer of FID's features
+        for path, opened in [*self._opened.items()]:
+            shares = path in files and self.needs[path] != before[path]  # CMMD now shares the layer of FID's features
+            scaled = opened.images is not None and opened.images.source.reader.scaled
+            if shares or (scaled and self.settings.floats != floats):  # the files' protocol now decides the rounding
                 self._opened[path] = self._open_one(path)
 
     def _check_missing(self, source: ImageSet) -> None:
@@ -194,7 +196,7 @@ class Inputs:
         scaled = self.streams or any(each.source.reader.scaled for each in images)
         if settings.value_range is not None and not scaled:
             found.append(f"{option('value_range')} has no effect: it only affects arrays of floats")
-        if settings.float_to_byte != "round" and not (scaled and settings.floats):
+        if settings.float_to_byte is not None and not (scaled and settings.floats):
             found.append(f"{option('float_to_byte')} has no effect: it only affects arrays of floats")
         for name, paths in (("crop", self.paths[:1]), ("crop_fake", self.paths[1:])):
             files = [path for path in dict.fromkeys(paths) if path in self._files and getattr(settings, name)]

@@ -17,6 +17,8 @@ from fidtool.sources.image_set import ImageSet, ImageSource, NamedFiles, Names, 
 from fidtool.sources.readers import ExtentReader, Reader
 
 _CHANNELS = frozenset({1, 3, 4})
+BFLOAT16 = np.dtype([("bfloat16", "<u2")])
+"""Placeholder dtype for bfloat16, which NumPy lacks: the upper half of a float32."""
 
 
 @dataclass(frozen=True)
@@ -81,21 +83,22 @@ def check_values(dtype: np.dtype[Any], layout: Layout, value_range: ValueRange |
     """
     if dtype == np.uint8:
         return
-    if dtype.kind == "f" and layout.channels >= 0 and layout.shape[layout.channels] == 4:
+    kind, name = ("f", "bfloat16") if dtype == BFLOAT16 else (dtype.kind, dtype.name)
+    if kind == "f" and layout.channels >= 0 and layout.shape[layout.channels] == 4:
         raise InputError(
             f"{what} contains floats with four channels, which look like latents:",
             "decode latents to images",
             "pass images with transparency as uint8",
         )
-    if dtype.kind == "f" and value_range is not None:
+    if kind == "f" and value_range is not None:
         return
-    if dtype.kind == "f":
+    if kind == "f":
         raise InputError(
-            f"{what} contains {dtype.name}, and the values of black and white are unknown:",
+            f"{what} contains {name}, and the values of black and white are unknown:",
             f"specify them, for example {option('value_range', (0, 1))}",
             setting="value_range",
         )
-    raise not_image_values(what, dtype.name)
+    raise not_image_values(what, name)
 
 
 def not_image_values(what: str, dtype: str) -> InputError:
@@ -108,10 +111,10 @@ def as_pixels(values: NDArray[Any], value_range: ValueRange | None) -> Pixels | 
     """Converts one image to uint8.
 
     Floats are scaled to 0..255, rounded half up and clipped, as torchvision's ``save_image`` does; or truncated, as
-    ``(x * 255).to(torch.uint8)`` does.
+    ``(x * 255).to(torch.uint8)`` does, whose product has the precision of x.
 
     Args:
-        values: array of shape (height, width, channels), uint8 or floats.
+        values: array of shape (height, width, channels), uint8, floats or `BFLOAT16`.
         value_range: how floats become bytes; required for floats.
 
     Returns:
@@ -122,18 +125,23 @@ def as_pixels(values: NDArray[Any], value_range: ValueRange | None) -> Pixels | 
     assert value_range is not None
     black, white = value_range.black, value_range.white
     # Python scalars adopt the array's dtype, so half precision would lose digits below.
-    exact: NDArray[Any] = values.astype(np.float64 if values.dtype.itemsize > 4 else np.float32)
+    if values.dtype == BFLOAT16:
+        exact: NDArray[Any] = (values["bfloat16"].astype("<u4") << 16).view("<f4")
+    else:
+        exact = values.astype(np.float64 if values.dtype.itemsize > 4 else np.float32)
     if not np.isfinite(exact).all():
         return ContentError("it contains NaN or infinite values")
     scaled = (exact - black) * (255.0 / (white - black))
     # Up to half a step beyond the range does not count as clipped: rounding gives 0 or 255.
     clipped = bool(scaled.min() < -0.5 or scaled.max() > 255.5)
+    if value_range.floor and values.dtype == BFLOAT16:
+        bits = scaled.view("<u4")
+        scaled = ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view("<f4")  # to the nearest, ties to even
+    elif value_range.floor:
+        scaled = scaled.astype(values.dtype)
     whole = np.floor(scaled if value_range.floor else scaled + 0.5)
     return Pixels(whole.clip(0, 255).astype(np.uint8), clipped)
 
-
-BFLOAT16 = np.dtype([("bfloat16", "<u2")])
-"""Placeholder dtype for bfloat16, which NumPy lacks: the upper half of a float32."""
 
 _MOST_IMAGES = 200_000_000
 _MOST_SPREAD = 64
@@ -172,13 +180,8 @@ class StoredArray:
 
     def values(self, data: bytes) -> NDArray[Any]:
         """Returns the image in these bytes as an array of shape (height, width, channels)."""
-        if self.dtype != BFLOAT16:
-            flat = np.frombuffer(data, dtype=self.dtype)
-            return self.layout.image(as_strided(flat, self.layout.shape, self.strides))
-        halves = np.frombuffer(data, dtype="<u2")
-        flat = (halves.astype("<u4") << 16).view("<f4")
-        doubled = tuple(2 * stride for stride in self.strides)
-        return self.layout.image(as_strided(flat, self.layout.shape, doubled))
+        flat = np.frombuffer(data, dtype=self.dtype)
+        return self.layout.image(as_strided(flat, self.layout.shape, self.strides))
 
 
 def contiguous(shape: Sequence[int], dtype: np.dtype[Any], layout: Layout, start: int) -> StoredArray:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fidtool.errors import FidtoolError, InputError, ProgramError, option
-from fidtool.sources.arrays import as_pixels, check_values, layout_of, refuse_objects
+from fidtool.sources.arrays import BFLOAT16, as_pixels, check_values, layout_of, refuse_objects
 from fidtool.sources.contents import (
     ContentError,
     Extent,
@@ -298,7 +298,9 @@ def _as_array(item: Any, what: str) -> NDArray[Any]:
     if _is_tensor(item):
         item = item.detach().cpu()
         if str(item.dtype) == "torch.bfloat16":
-            item = item.float()
+            import torch
+
+            return np.asarray(item.view(torch.int16)).view(BFLOAT16)
         return np.asarray(item)
     if isinstance(item, np.ndarray) or hasattr(item, "__array__"):
         return np.asarray(item)

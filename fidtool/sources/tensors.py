@@ -67,8 +67,7 @@ def _list_tensors(named: NamedFiles, tensors_of: Callable[[BinaryIO, str], dict[
             if tensor.dtype == _UNKNOWN:
                 raise not_image_values(what, tensor.kind)
             array = _stored_array(tensor, what)
-            dtype = tensor.dtype if tensor.dtype != BFLOAT16 else np.dtype("f4")
-            check_values(dtype, array.layout, named.value_range, what)
+            check_values(tensor.dtype, array.layout, named.value_range, what)
             require_compact(array, what)
             require_complete(array, handle.seek(0, 2), name)
             arrays.append(array)

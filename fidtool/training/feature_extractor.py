@@ -33,6 +33,8 @@ from fidtool.features.models.inception_weights import load_weights
 from fidtool.features.network import Network
 from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, INCEPTION_DIMS, protocol_named
 from fidtool.features.torch_state import computing_on, full_fp32, repeatable
+from fidtool.settings import CheckSettings
+from fidtool.validation import declared
 
 PathLike = str | os.PathLike[str]
 _WEIGHTS_SECONDS = 1800.0
@@ -57,6 +59,11 @@ class SharedExtractor:
     @property
     def definition(self) -> Definition:
         return self._loaded().definition
+
+    def rounding(self, float_to_byte: str | None) -> str:
+        """How floats become bytes, see `fidtool.settings.StatisticsSettings.rounding`."""
+        asked = declared(CheckSettings)["float_to_byte"].checked(float_to_byte)
+        return asked or (self._protocol or protocol_named(DEFAULT_PROTOCOL)).float_to_byte
 
     def extractor(self, device: torch.device) -> Extractor:
         extractor = self._loaded()
@@ -192,11 +199,12 @@ class FeatureExtractor(nn.Module):
         return self
 
 
-def pixels_of(images: object, normalize: bool, device: torch.device) -> torch.Tensor:
+def pixels_of(images: object, normalize: bool, device: torch.device, float_to_byte: str) -> torch.Tensor:
     """Validates a batch of images and converts it to uint8.
 
-    With ``normalize`` they must be floating-point in 0..1; a value x becomes floor(255 x). As in torchmetrics, the
-    product is computed in the images' dtype: bytes / 255 in float16 gives the same bytes.
+    With ``normalize`` they must be floating-point in 0..1, and become the same bytes as by
+    `fidtool.sources.arrays.as_pixels`. For ``floor`` the product is computed in the images' dtype, as in torchmetrics:
+    bytes / 255 in float16 gives the same bytes.
     """
     if not isinstance(images, torch.Tensor):
         raise InputError(f"images must be a torch.Tensor, not {type(images).__name__}")
@@ -219,7 +227,10 @@ def pixels_of(images: object, normalize: bool, device: torch.device) -> torch.Te
         raise InputError(f"with normalize=True, images must be floats in 0..1, not {images.dtype}")
     scaled = images * 255
     _check_range(scaled, "with normalize=True, ")
-    return scaled.byte()
+    if float_to_byte == "floor":
+        return scaled.byte()
+    exact = images if images.dtype == torch.float64 else images.float()
+    return (exact * 255 + 0.5).clamp(0, 255).byte()
 
 
 def _check_range(scaled: torch.Tensor, when: str = "") -> None:

@@ -59,7 +59,7 @@ class FIDCallback(Base):
         seed: seed of the samples; every evaluation uses the same seeds.
         batch_size: number of images per call of ``generate``.
         name: name of the logged value.
-        feature, protocol, weights, sync_timeout: see `FrechetInceptionDistance`; ``feature`` may also be
+        feature, protocol, float_to_byte, weights, sync_timeout: see `FrechetInceptionDistance`; ``feature`` may also be
             ``FILE.py:NAME``.
 
     Attributes:
@@ -81,6 +81,7 @@ class FIDCallback(Base):
         name: str = "fid",
         feature: int | str | Network = 2048,
         protocol: str | None = None,
+        float_to_byte: str | None = None,
         weights: PathLike | None = None,
         sync_timeout: float = 600.0,
     ) -> None:
@@ -92,10 +93,11 @@ class FIDCallback(Base):
         self.generate, self.reference, self.name = generate, reference, name
         self.num_samples, self.every_n_epochs = num_samples, every_n_epochs
         self.seed, self.batch_size, self.sync_timeout = seed, batch_size, sync_timeout
-        self._feature, self._protocol, self._weights = feature, protocol, weights
+        self._feature, self._protocol, self._float_to_byte, self._weights = feature, protocol, float_to_byte, weights
         self.fid: float | None = None
         self._measured, self._measured_epoch = False, -1
         self._fingerprint: str | None = None
+        self._rounding: str | None = None  # of the last value; None if its images were bytes
         self._metric: FrechetInceptionDistance | None = None
 
     # Lightning's hooks.
@@ -131,13 +133,15 @@ class FIDCallback(Base):
         self._measure(trainer, pl_module)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the last value, its epoch and a fingerprint of the reference."""
-        return {"fid": self.fid, "epoch": self._measured_epoch, "reference": self._fingerprint}
+        """Returns the last value, its epoch, a fingerprint of the reference, and how floats became bytes."""
+        found = {"fid": self.fid, "epoch": self._measured_epoch, "reference": self._fingerprint}
+        return {**found, "float_to_byte": self._rounding}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restores what `state_dict` returned."""
         self.fid, self._measured_epoch = state_dict["fid"], state_dict["epoch"]
         self._fingerprint = state_dict["reference"]
+        self._rounding = state_dict.get("float_to_byte", "floor")  # earlier versions truncated
 
     # Measuring.
 
@@ -150,6 +154,7 @@ class FIDCallback(Base):
             self._metric = FrechetInceptionDistance(
                 self._feature,
                 protocol=self._protocol,
+                float_to_byte=self._float_to_byte,
                 weights=self._weights,
                 real_statistics=reference,
                 sync_timeout=self.sync_timeout,
@@ -157,12 +162,15 @@ class FIDCallback(Base):
             )
             fingerprint = self._metric.reference_digest
             if self._fingerprint not in (None, fingerprint):
-                warn_program(
-                    f"the {self.name} in the checkpoint was computed with a different reference, protocol or network: "
-                    "values from before and after the checkpoint are not comparable"
-                )
+                self._warn_of_change("reference, protocol or network")
             self._fingerprint = fingerprint
         return self._metric
+
+    def _warn_of_change(self, what: str) -> None:
+        warn_program(
+            f"the {self.name} in the checkpoint was computed with a different {what}: values from before and after the "
+            "checkpoint are not comparable"
+        )
 
     def _statistics(self, pl_module: Any) -> PathLike | Statistics:
         if isinstance(self.reference, Statistics) or not os.path.isdir(self.reference):
@@ -200,6 +208,9 @@ class FIDCallback(Base):
             raise
         value = metric.compute()
         metric.reset()
+        if metric.normalize and self._rounding not in (None, metric.float_to_byte):
+            self._warn_of_change(f"float_to_byte, {self._rounding}")
+        self._rounding = metric.float_to_byte if metric.normalize else None
         self.fid, self._measured, self._measured_epoch = float(value), True, trainer.current_epoch
         # The value is the same on every rank, and so is its maximum over the ranks.
         pl_module.log(self.name, value, on_step=False, on_epoch=True, sync_dist=True, reduce_fx="max", prog_bar=True)

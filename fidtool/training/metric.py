@@ -95,9 +95,11 @@ class FrechetInceptionDistance(Base):
         feature: 64, 192, 768 or 2048 for a layer of Inception, the name of a network or ``FILE.py:NAME`` (as
             for ``--extractor``), or a `fidtool.Network`, which is copied.
         reset_real_features: whether ``reset`` also discards the real images.
-        normalize: whether images are floating-point in 0..1 (converted to 8 bits as in torchmetrics) instead of uint8.
+        normalize: whether images are floating-point in 0..1 instead of uint8.
         protocol: name of a protocol; None is ``pytorch-fid``, as in ``fidtool compute``. ``tensorflow`` gives
-            the value of torchmetrics with ``antialias=False``.
+            the value of torchmetrics with ``antialias=False``, of floats with ``float_to_byte="floor"``.
+        float_to_byte: how floats become bytes: ``round``, or ``floor`` to truncate; None is what the protocol's tool
+            does, ``floor`` for ``torchmetrics`` and ``round`` for all others, as in ``fidtool compute``.
         weights: file with the weights of Inception or of a named network; None finds or downloads the published ones.
         real_statistics: a statistics file (.npz) or `fidtool.Statistics`, instead of real images.
         sync_on_compute: whether ``compute`` covers the images of all ranks. If False, it covers this rank only,
@@ -127,6 +129,7 @@ class FrechetInceptionDistance(Base):
         normalize: bool = False,
         *,
         protocol: str | None = None,
+        float_to_byte: str | None = None,
         weights: PathLike | None = None,
         real_statistics: PathLike | Statistics | None = None,
         sync_on_compute: bool = True,
@@ -138,7 +141,8 @@ class FrechetInceptionDistance(Base):
         if batch_size is not None and (isinstance(batch_size, bool) or not batch_size >= 1):
             raise InputError(f"batch_size must be at least 1, not {batch_size!r}")
         with outside_autograd():
-            sums = MetricSums(SharedExtractor(feature, protocol, weights), real_statistics, batch_size)
+            features = SharedExtractor(feature, protocol, weights)
+            sums = MetricSums(features, real_statistics, batch_size, features.rounding(float_to_byte))
         super().__init__(sync_on_compute=sync_on_compute, process_group=process_group, compute_with_cache=False)
         if not (isinstance(sync_timeout, (int, float)) and 0 < sync_timeout <= LONGEST_SECONDS):
             limits = f"above 0 and at most {LONGEST_SECONDS:.10g}"
@@ -160,7 +164,14 @@ class FrechetInceptionDistance(Base):
     @property
     def reference_digest(self) -> str:
         """Fingerprint of the protocol and the fixed real statistics. Values with equal fingerprints are comparable."""
-        return hashlib.sha256(repr(sorted(self._sums.settings().items())).encode()).hexdigest()
+        settings = self._sums.settings()
+        del settings["float_to_byte"]  # it only matters for floats
+        return hashlib.sha256(repr(sorted(settings.items())).encode()).hexdigest()
+
+    @property
+    def float_to_byte(self) -> str:
+        """How floats become bytes: ``round`` or ``floor``."""
+        return self._sums.float_to_byte
 
     @property
     def update_called(self) -> bool:
@@ -189,7 +200,8 @@ class FrechetInceptionDistance(Base):
             raise InputError(problem, "call update() with generated images only")
         self._refuse_while_synced("update()")
         with outside_autograd():
-            self._sums.add(pixels_of(images, self.normalize, self.device), real)
+            pixels = pixels_of(images, self.normalize, self.device, self.float_to_byte)
+            self._sums.add(pixels, real, self.normalize)
         self._updates += 1
 
     def compute(self) -> torch.Tensor:

@@ -16,7 +16,7 @@ import torch
 from fidtool.diagnose.warnings import set_warnings
 from fidtool.distances.frechet import frechet_distance
 from fidtool.distributed.world import World
-from fidtool.errors import InputError, RunError, TooFewImagesError, on_every_rank, own_exceptions
+from fidtool.errors import InputError, RunError, TooFewImagesError, on_every_rank, option, own_exceptions
 from fidtool.features.definition import Definition
 from fidtool.features.extractor import Extractor, Networks
 from fidtool.features.protocol import FEATURES
@@ -28,13 +28,13 @@ from fidtool.training.checks import image_hashes, shared_images_warning
 from fidtool.training.feature_extractor import PathLike, SharedExtractor, device_here
 
 _FEWEST = 2
-_SHARE, _DEFINITION = "share", "definition"
+_SHARE, _DEFINITION, _FLOOR = "share", "definition", "floor"
 ALL = -1
 """In place of a rank: the images are those of all ranks."""
 _SIDES = {"real": "real images", "fake": "generated images"}
 _TOTALS = ("count", "largest", "sizes", "bits", "sum", "low", "high", "marks")
 """Possible keys of `ImageSums.totals`; ``bits`` was written by earlier versions."""
-STATE_NAMES = {_SHARE, _DEFINITION, *(f"{side}_{name}" for side in _SIDES for name in _TOTALS)}
+STATE_NAMES = {_SHARE, _DEFINITION, _FLOOR, *(f"{side}_{name}" for side in _SIDES for name in _TOTALS)}
 """Possible keys of `MetricSums.state`."""
 
 State = dict[str, torch.Tensor]
@@ -190,11 +190,19 @@ class Result:
 class MetricSums:
     """The statistics of one metric, on one rank or merged over all ranks.
 
-    ``fixed`` are statistics or a statistics file, instead of real images.
+    ``fixed`` are statistics or a statistics file, instead of real images. ``float_to_byte`` is how floats became the
+    bytes that are added.
     """
 
-    def __init__(self, features: SharedExtractor, fixed: PathLike | Statistics | None, batch_size: int | None) -> None:
-        self._features = features
+    def __init__(
+        self,
+        features: SharedExtractor,
+        fixed: PathLike | Statistics | None,
+        batch_size: int | None,
+        float_to_byte: str,
+    ) -> None:
+        self._features, self.float_to_byte = features, float_to_byte
+        self._floats = False  # whether some images were floats
         self._sides = {side: ImageSums(features, side, batch_size) for side in _SIDES}
         self.lost: set[str] = set()  # the sides whose images were lost when a checkpoint was loaded
         self._fixed: Statistics | None = None
@@ -211,8 +219,9 @@ class MetricSums:
         if theirs is not None:
             _check_same_protocol(theirs, mine, name, "the statistics")
 
-    def add(self, pixels: torch.Tensor, real: bool) -> None:
+    def add(self, pixels: torch.Tensor, real: bool, floats: bool) -> None:
         self._sides["real" if real else "fake"].add(pixels)
+        self._floats |= floats
 
     def flush(self) -> None:
         for sums in self._sides.values():
@@ -223,6 +232,7 @@ class MetricSums:
         for side in _SIDES if real else ("fake",):
             self._sides[side].clear()
             self.lost.discard(side)
+        self._floats = self._floats and not real
 
     def to(self, device: torch.device) -> None:
         for sums in self._sides.values():
@@ -236,12 +246,13 @@ class MetricSums:
         if self._fixed is not None:
             digest = hashlib.sha256(self._fixed.mu.tobytes() + self._fixed.sigma.tobytes()).hexdigest()
             real = f"statistics with SHA-256 {digest[:12]}"
-        return {"definition": self._features.definition.to_json(), "real": real}
+        return {"definition": self._features.definition.to_json(), "real": real, "float_to_byte": self.float_to_byte}
 
     def merged(self, world: World) -> MetricSums:
         """Returns the statistics of all ranks, without changing this object. A collective; call `flush` first."""
         other = copy.copy(self)
         other._sides = {side: sums.merged(world) for side, sums in self._sides.items()}
+        other._floats = any(world.gather(self._floats))
         return other
 
     def shared_images_warning(self, ranks: Sequence[int]) -> str:
@@ -254,6 +265,7 @@ class MetricSums:
         other.flush()
         for side, sums in self._sides.items():
             sums.absorb(other._sides[side].totals())
+        self._floats |= other._floats
 
     # The distance.
 
@@ -276,6 +288,8 @@ class MetricSums:
             return {}
         definition = bytearray(self._features.definition.to_json().encode())
         state[_DEFINITION] = torch.frombuffer(definition, dtype=torch.uint8)
+        if self._floats:
+            state[_FLOOR] = torch.tensor(self.float_to_byte == "floor", device="cpu")
         return {**state, _SHARE: torch.tensor([group_rank, size], device="cpu")}
 
     def restore(self, state: State, group_rank: int, size: int) -> str:
@@ -284,7 +298,12 @@ class MetricSums:
         Each image is restored on one rank only. Returns a warning if this rank's images are not restored.
         """
         was, of = self._owner(state)
+        theirs = ("floor" if state[_FLOOR] else "round") if _FLOOR in state else ""
+        if theirs and theirs != self.float_to_byte:
+            problem = f"the checkpoint is of floats that became bytes by {option('float_to_byte', theirs)}:"
+            raise InputError(problem, "create the metric with it", setting="float_to_byte")
         self.forget(real=True)
+        self._floats = bool(theirs)
         if was == ALL or of == 1:
             if group_rank:
                 return ""  # the first rank restores them
@@ -328,8 +347,9 @@ def check_same_settings(settings: Sequence[dict[str, Any]], names: Sequence[str]
     first = Definition.from_json(settings[0]["definition"])
     for name, each in zip(names, settings, strict=True):
         differences = first.differences(Definition.from_json(each["definition"]))
-        if each["real"] != settings[0]["real"]:
-            differences.append(f"{settings[0]['real']} against {each['real']}")
+        for value in ("real", "float_to_byte"):
+            if each[value] != settings[0][value]:
+                differences.append(f"{settings[0][value]} against {each[value]}")
         if differences:
             message = f"{names[0]} and {name} differ ({', '.join(differences)})"
             raise on_every_rank(InputError(f"{message}:", "create them with the same arguments"))

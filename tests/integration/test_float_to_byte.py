@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,13 @@ import torch
 from numpy.typing import NDArray
 
 import fidtool
+from fidtool.training import FIDCallback, FrechetInceptionDistance
 from support.command_line import Run
+from support.light_training import Model, Trainer
+from support.pictures import fill
 from support.places import TINY
 from support.source_forms import make_squares
+from support.tiny_network import network
 
 COUNT = 20
 SMALL = ("--extractor", TINY, "--no-cache")
@@ -74,6 +79,64 @@ def test_every_source(
     evaluation = fidtool.compute(place / "real", GIVEN[form](place, floats), float_to_byte="floor", **SETTINGS)
     assert evaluation.frechet_distance == expected["floor"]
     assert evaluation.run.config.get("float_to_byte") == "floor"
+
+
+@pytest.mark.parametrize("asked", [None, "round", "floor"])
+@pytest.mark.parametrize("protocol", [None, "tensorflow", "torchmetrics"])
+def test_one_rule_in_training(environment: dict[str, str], protocol: str | None, asked: str | None) -> None:
+    """Floats give the same number by `compute`, by the metric and by the callback."""
+    real, fake = (torch.rand(COUNT, 3, 20, 20, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))
+    settings: dict[str, Any] = {"protocol": protocol, "float_to_byte": asked}
+    metric = FrechetInceptionDistance(network(), normalize=True, **settings)
+    metric.update(real, real=True)
+    metric.update(fake, real=False)
+    value = metric.compute()
+    for images in (fake, [*fake.numpy()]):
+        found = fidtool.compute(real, images, extractor=TINY, value_range=(0, 1), **settings)
+        assert found.frechet_distance == pytest.approx(float(value), rel=1e-12)
+        rounding = found.run.config.get("float_to_byte", "round")
+    assert rounding == (asked or ("floor" if protocol == "torchmetrics" else "round"))
+    found = fidtool.compute_statistics(real, extractor=TINY, value_range=(0, 1), **settings)
+    assert found is not None
+    callback = FIDCallback(
+        lambda count, seed: fake[:count], found, num_samples=COUNT, feature=TINY, batch_size=COUNT, **settings
+    )
+    model = Model()
+    callback.on_test_epoch_end(Trainer(), model)
+    assert callback.fid == pytest.approx(float(value), rel=1e-12)
+    callback.load_state_dict({"fid": 1.0, "epoch": 1, "reference": callback.state_dict()["reference"]})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", fidtool.FidtoolWarning)
+        callback.on_test_epoch_end(Trainer(), model)
+    said = any("with a different float_to_byte, floor" in str(each.message) for each in caught)
+    assert said == (rounding == "round"), "earlier versions truncated"
+
+
+def test_the_protocol_of_a_statistics_file_decides(here: Run, place: Path, environment: dict[str, str]) -> None:
+    """The array is opened before the file's protocol is known."""
+    line = ("--dims", 64, "--no-cache")
+    stats = here("stats", place / "real", "-o", "real64.npz", *line, "--protocol", "torchmetrics")
+    assert stats.status == 0, stats.stderr
+    ranged = ("--value-range", "-1,1", "--json", *line)
+    said = here("compute", "real64.npz", place / "floats.npy", *ranged, "--float-to-byte", "floor")
+    unsaid = here("compute", "real64.npz", place / "floats.npy", *ranged)
+    assert (unsaid.fid, unsaid.json["run"]["config"]["float_to_byte"]) == (said.fid, "floor")
+    assert here("compute", "real64.npz", place / "floats.npy", *ranged, "--float-to-byte", "round").fid != said.fid
+
+
+def test_checkpoints_of_the_metric_have_the_rounding() -> None:
+    """Sums of floats are only added to those of floats that became bytes in the same way; bytes are of either."""
+    truncating, rounding = (FrechetInceptionDistance(network(), float_to_byte=how) for how in ("floor", "round"))
+    fill(truncating)
+    rounding.load_state_dict(truncating.state_dict())
+    truncating.normalize = True
+    truncating.update(torch.rand(2, 3, 20, 20), real=False)
+    with pytest.raises(fidtool.InputError, match="became bytes by float_to_byte='floor': create the metric"):
+        rounding.load_state_dict(truncating.state_dict())
+    with pytest.raises(fidtool.InputError, match="floor against round"):
+        truncating.merge_state(rounding)
+    with pytest.raises(fidtool.InputError, match="float_to_byte must be round or floor, not 'ceil'"):
+        FrechetInceptionDistance(network(), float_to_byte="ceil")
 
 
 def test_cache_distinguishes(here: Run, place: Path, expected: dict[str, float]) -> None:

@@ -221,8 +221,8 @@ def bytes_of_floats(
     return found.values, found.clipped
 
 
-def trained_on(images: torch.Tensor) -> torch.Tensor:
-    return pixels_of(images, True, torch.device("cpu"))
+def trained_on(images: torch.Tensor, float_to_byte: str) -> torch.Tensor:
+    return pixels_of(images, True, torch.device("cpu"), float_to_byte)
 
 
 def add_classifier(file: Path, weight: Features, bias: Features) -> None:

@@ -8,12 +8,17 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 from torchvision.utils import save_image
 
 import fidtool
+from fidtool.features.protocol import PROTOCOLS
+from fidtool.record import changed_settings, recorded
 from fidtool.settings import Settings
-from fidtool.sources.contents import ValueRange
-from support.inside import bytes_of_floats
+from fidtool.sources.contents import Pixels, ValueRange
+from fidtool.sources.memory import contents_of
+from fidtool.sources.opening import open_images
+from support.inside import bytes_of_floats, trained_on
 
 STEPS = np.arange(256)
 VALUES = np.concatenate(
@@ -55,6 +60,40 @@ def test_identity_of_a_set_has_the_rounding() -> None:
     assert ValueRange(0.0, 1.0).variant == f"value range {(0.0, 1.0)}"
     variants = {ValueRange(0.0, white, floor).variant for white in (1.0, 2.0) for floor in (False, True)}
     assert len(variants) == 4
+
+
+@pytest.mark.parametrize("how", ["floor", "round"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_the_same_bytes_in_training(dtype: torch.dtype, how: str) -> None:
+    """Of tensors in memory, also of half precision, whose products torchmetrics truncates in that precision."""
+    values = torch.from_numpy(VALUES).clamp(-0.001, 1.001).double().to(dtype)
+    images = values[: len(values) // 9 * 9].reshape(1, 3, 3, -1)
+    (read,) = contents_of(images[0], ValueRange(0.0, 1.0, how == "floor"), "images")
+    assert isinstance(read, Pixels)
+    assert read.values.transpose(2, 0, 1).tolist() == trained_on(images, how)[0].tolist()
+    if how == "floor":
+        assert trained_on(images, how).tolist() == (images * 255).byte().tolist(), "torchmetrics"
+
+
+@pytest.mark.parametrize("form", ["pt", "safetensors"])
+def test_the_same_bytes_of_files_in_half_precision(tmp_path: Path, form: str) -> None:
+    images = torch.from_numpy(VALUES[:768].clip(0, 1)).reshape(1, 3, 16, 16).bfloat16()
+    (torch.save if form == "pt" else save_file)({"images": images}, str(tmp_path / f"a.{form}"))
+    for floor in (False, True):
+        (read,) = open_images(str(tmp_path / f"a.{form}"), value_range=ValueRange(0.0, 1.0, floor)).read([0])
+        (wanted,) = contents_of(images[0], ValueRange(0.0, 1.0, floor), "images")
+        assert isinstance(read, Pixels)
+        assert isinstance(wanted, Pixels)
+        assert read.values.tolist() == wanted.values.tolist()
+
+
+def test_the_protocols_tool_decides() -> None:
+    assert {name: Settings(protocol=name).rounding for name in PROTOCOLS} == {
+        name: "floor" if name == "torchmetrics" else "round" for name in PROTOCOLS
+    }
+    assert Settings(protocol="torchmetrics", float_to_byte="round").rounding == "round"
+    assert recorded(Settings(protocol="torchmetrics"))["float_to_byte"] == "floor"
+    assert "float_to_byte" not in changed_settings(Settings())
 
 
 def test_settings() -> None:

@@ -89,7 +89,7 @@ def test_an_old_state_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     state = old_state()[callback.state_key]
     callback.load_state_dict(state)
     assert callback.fid == state["fid"]
-    assert list(callback.state_dict().items()) == list(state.items())
+    assert callback.state_dict() == {**state, "float_to_byte": "floor"}, "which earlier versions did with floats"
     with warnings.catch_warnings():
         warnings.simplefilter("error", fidtool.FidtoolWarning)
         callback.on_fit_start(Trainer(callbacks=[callback]), Model())

@@ -188,7 +188,12 @@ def _numbers(stated: _Stated) -> Iterator[Item]:
         yield _equal("images of REAL", found, number, published.source)
     else:
         expected = "those of the published reference" if preset.prefix else "all images of the data set"
-        yield Item("images of REAL", NOT_KNOWN, _shown(counts["real"]), expected, preset.source)
+        available = (stated.result.get("found") or {}).get("real")
+        unreadable = [each for each in stated.result.get("skipped") or () if each["set"] == stated.result["real"]]
+        if None not in (available, counts["real"]) and counts["real"] + len(unreadable) < available:
+            yield Item("images of REAL", NO, f"{counts['real']:,} of {available:,}", expected, preset.source)
+        else:
+            yield Item("images of REAL", NOT_KNOWN, _shown(counts["real"]), expected, preset.source)
     if preset.images_with_features is not None and "prdc" in (stated.content.get("settings") or {}):
         found = stated.real.get("with_features")
         yield _equal("images of REAL for precision and recall", found, preset.images_with_features, preset.source)

@@ -35,6 +35,7 @@ from fidtool.validation import LONGEST_SECONDS, MAX_PIXELS, File, Setting, Valid
 
 if TYPE_CHECKING:
     from fidtool.sources.contents import ValueRange
+    from fidtool.sources.image_set import Sampling
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 
@@ -57,10 +58,16 @@ class CheckSettings(Validated):
     num: int | None = setting(
         None,
         IMAGES,
-        "Use a reproducible random sample of N images from every set.",
+        "Use a sample of N images of every set.",
         "N",
         flag="--num --num-images",
         least=1,
+    )
+    sample: str = setting(
+        "random",
+        IMAGES,
+        "Images of a sample: a reproducible random choice, or the first by name, in an array or a table as stored.",
+        choices=("random", "first"),
     )
     seed: int = setting(0, IMAGES, "Seed of the random sample and of the order of the images.")
     recursive: bool = setting(
@@ -386,6 +393,8 @@ class Settings(StatisticsSettings):
     """Keywords of `fidtool.compute`. All commands use this class, with defaults for settings they do not have."""
 
     allow_mismatch: bool = setting(False, MEASURE, "Compare statistics files of different protocols, with a warning.")
+    num_real: int | None = setting(None, IMAGES, "Sample size of REAL, instead of that of every set.", "N", least=1)
+    num_fake: int | None = setting(None, IMAGES, "The same of every FAKE.", "N", least=1)
     crop_fake: str | None = setting(
         None, IMAGES, "The same for the images of every FAKE.", "NAME:SIZE", shown_default="images as they are"
     )
@@ -439,6 +448,9 @@ class Settings(StatisticsSettings):
             raise InputError(
                 problem, f"add {names} to {option('metrics')}", f"omit {option('fail_above')}", setting="fail_above"
             )
+        if self.sample == "first" and not (self.num or self.num_real or self.num_fake):
+            problem = f"{option('sample', 'first')} needs the number of images:"
+            raise InputError(problem, f"pass {option('num', ...)}", setting="sample")
         off = option("diagnose", False)
         if self.max_duplicates is not None and not self.diagnose:
             problem = f"{option('max_duplicates')} limits duplicates, and {off} does not look for them"
@@ -450,6 +462,13 @@ class Settings(StatisticsSettings):
             if getattr(self, name) and self.metric("fid") is None:
                 problem = f"{option(name)} {does} the metric fid, which is not requested:"
                 raise InputError(problem, f"add fid to {option('metrics')}", setting=name)
+
+    def sampling(self, setting: str = "num") -> "Sampling":
+        """Return which images of a set are used; ``setting`` is ``num_real`` for REAL and ``num_fake`` for a FAKE."""
+        from fidtool.sources.image_set import Sampling  # lazily, so that --help is fast
+
+        setting = "num" if getattr(self, setting) is None else setting
+        return Sampling(getattr(self, setting), self.seed, self.sample == "first", setting)
 
     @property
     def gated(self) -> Metric | None:

@@ -91,7 +91,7 @@ def _list(path: str, settings: Settings, as_json: bool, quiet: bool) -> int:
     if source is None:
         raise InputError(f"{path} is a statistics file, which has no images")
     if settings.num is not None:
-        source = source.draw(settings.num, settings.seed)
+        source = source.draw(settings.sampling())
     files = (redacted(source.file(index)) for index in range(len(source)))
     if as_json:
         print_lines([dumps(without_secrets({"schema": 1, **source.summary(), "files": list(files)}))], _RESULT)

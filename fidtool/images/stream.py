@@ -15,7 +15,7 @@ from fidtool.distributed.world import World
 from fidtool.errors import InputError, on_every_rank, option
 from fidtool.images.batches import FetchedBatch, cut_batches
 from fidtool.sources.contents import Read, ValueRange, bytes_of
-from fidtool.sources.image_set import ImageSet, ImageSource, Names, Numbered, canonical_order
+from fidtool.sources.image_set import ImageSet, ImageSource, Names, Numbered, Sampling, canonical_order
 from fidtool.sources.memory import Images, MemoryReader, NoFiles
 from fidtool.sources.readers import Reader
 
@@ -32,8 +32,8 @@ class StreamPlan:
 class Stream:
     """Yields this rank's batches of an iterable. All ranks must create and use it.
 
-    ``num`` images are taken on all ranks together; None takes all. The calling program's code runs in the context that
-    ``outside`` returns. With several ranks, ``images.sharded`` must be set: otherwise an InputError.
+    ``sampling.num`` images are taken on all ranks together; None takes all. The calling program's code runs in the
+    context that ``outside`` returns. With several ranks, ``images.sharded`` must be set: otherwise an InputError.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Stream:
         value_range: ValueRange | None,
         world: World,
         batch_size: int,
-        num: int | None,
+        sampling: Sampling,
         outside: Callable[[], contextlib.AbstractContextManager[None]],
     ) -> None:
         if world.size > 1 and images.sharded is None:
@@ -54,9 +54,9 @@ class Stream:
                 )
             )
         self._images, self._value_range, self._world = images, value_range, world
-        self._batch_size, self._num, self._outside = batch_size, num, outside
+        self._batch_size, self._sampling, self._outside = batch_size, sampling, outside
         self._sharded = bool(images.sharded) and world.size > 1
-        self._limit = num  # number of images that this rank takes from its iterable
+        self._limit = num = sampling.num  # number of images that this rank takes from its iterable
         if num is not None and self._sharded:
             self._limit = num // world.size + (world.rank < num % world.size)
         self._count = self._digest = 0
@@ -110,10 +110,11 @@ class Stream:
         total = sum(counts) if self._sharded else counts[0]
         if not total:
             raise on_every_rank(InputError(f"no images in {self._images.name}: the iterable yielded none"))
-        if self._num is not None and total < self._num:
-            problem = f"{option('num')} asks for {self._num} images but {self._images.name} yielded {total}"
+        num, setting = self._sampling.num, self._sampling.setting
+        if num is not None and total < num:
+            problem = f"{option(setting)} asks for {num} images but {self._images.name} yielded {total}"
             per_rank = f" ({', '.join(map(str, counts))} on the individual ranks)" if self._sharded else ""
-            raise on_every_rank(InputError(f"{problem}{per_rank}", setting="num"))
+            raise on_every_rank(InputError(f"{problem}{per_rank}", setting=setting))
         if not self._sharded:
             return StreamPlan(list(map(len, cut_batches(total, self._batch_size))), 0, Numbered(total))
         batches = [list(map(len, cut_batches(count, self._batch_size))) for count in counts]

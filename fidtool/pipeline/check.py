@@ -89,7 +89,7 @@ class _CheckedSet:
         else:
             opened = open_source(self._path, settings, IMAGES, Messages(self._run.console.say, self._run.console.warn))
         if opened.images is not None:
-            self._images = opened.images.draw(settings.num, settings.seed)
+            self._images = opened.images.draw(settings.sampling())
             return True
         assert opened.file is not None
         if opened.file.pictures is None:

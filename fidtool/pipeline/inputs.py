@@ -18,7 +18,7 @@ from fidtool.pipeline.opened import Messages, Opened, names_statistics, open_sou
 from fidtool.pipeline.selection import Sets, select
 from fidtool.record import overrides
 from fidtool.settings import Settings
-from fidtool.sources.image_set import ImageSet, real_path
+from fidtool.sources.image_set import ImageSet, Sampling, real_path
 from fidtool.sources.references import is_reference, named_reference
 from fidtool.statistics.set_statistics import Statistics
 
@@ -87,7 +87,7 @@ class Inputs:
             self._note(f"{path}: Fréchet distances use its mean and covariance, other metrics its images")
         has_images = {path: path in self.streams or self._opened[path].images is not None for path in self.needs}
         if self.paths[0] in self.paths[1:] and has_images[self.paths[0]]:
-            _check_one_framing(self.paths[0], settings, self.paths[0] in self.run.in_memory)
+            _check_one_way(self.paths[0], settings, self.paths[0] in self.run.in_memory)
         self._complete_settings(any(has_images.values()))
         self._completed = self.settings
         self._select(any(has_images.values()))
@@ -152,8 +152,8 @@ class Inputs:
         if opened.images is None:
             return opened
         if opened.file is not None:  # its statistics are of these images as they are
-            return opened._replace(images=opened.images.draw(None, settings.seed))
-        drawn = opened.images.draw(settings.num, settings.seed)
+            return opened._replace(images=opened.images.draw(Sampling(None, settings.seed)))
+        drawn = opened.images.draw(self.sampling(path))
         return opened._replace(images=replace(drawn, framing=self.framing(path)))
 
     @property
@@ -201,8 +201,9 @@ class Inputs:
         for name, paths in (("crop", self.paths[:1]), ("crop_fake", self.paths[1:])):
             files = [path for path in dict.fromkeys(paths) if path in self._files and getattr(settings, name)]
             found += [f"{path} is a statistics file: {option(name)} does not apply to it" for path in files]
-        if settings.num is not None:
-            found += [f"{path} is a statistics file: {option('num')} does not apply to it" for path in self._files]
+        for path, sampling in ((path, self.sampling(path)) for path in self._files):
+            if sampling.num is not None:
+                found.append(f"{path} is a statistics file: {option(sampling.setting)} does not apply to it")
         return found
 
     def labels(self, definitions: Definitions) -> Labels:
@@ -230,6 +231,10 @@ class Inputs:
     def framing(self, path: str) -> str | None:
         """How the images of a path are cropped and resized, see `fidtool.images.framing.Crop`; None if they are not."""
         return self.settings.crop if path == self.paths[0] else self.settings.crop_fake
+
+    def sampling(self, path: str) -> Sampling:
+        """Which images of a path are used."""
+        return self.settings.sampling("num_real" if path == self.paths[0] else "num_fake")
 
     def lookup(self) -> ImageLookup:
         """Reads individual images again, for a report."""
@@ -305,18 +310,24 @@ def _image_count(opened: Opened, settings: Settings) -> ImageCount | None:
     return None if opened.file is None or opened.file.count is None else ImageCount(opened.file.count)
 
 
-def _check_one_framing(path: str, settings: Settings, in_memory: bool) -> None:
-    """Refuses a set that is both REAL and a FAKE with two framings: a run computes its statistics once."""
-    if settings.crop == settings.crop_fake:
-        return
-    one, other = (f"framed by {crop}" if crop else "not framed" for crop in (settings.crop, settings.crop_fake))
-    crop = f" with {option('crop', settings.crop)}" if settings.crop else ""
-    file = f"first run `fidtool stats {path} -o real.npz`{crop}, and pass real.npz as REAL"
-    raise InputError(
-        f"{path} is REAL ({one}) and a FAKE ({other}), but a run frames each set in one way:",
-        "wrap the images in two objects of type fidtool.Images" if in_memory else file,
-        setting="crop_fake",
-    )
+def _check_one_way(path: str, settings: Settings, in_memory: bool) -> None:
+    """Refuses a set that is both REAL and a FAKE, with two framings or samples: a run computes its statistics once."""
+    crops = settings.crop, settings.crop_fake
+    nums = tuple(settings.sampling(name).num for name in ("num_real", "num_fake"))
+    for name, values, word, without in (
+        ("crop", crops, "framed by", "not framed"),
+        ("num", nums, "a sample of", "all images"),
+    ):
+        one, other = (f"{word} {value}" if value else without for value in values)
+        if one == other:
+            continue
+        flag = f" with {option(name, values[0])}" if values[0] else ""
+        file = f"first run `fidtool stats {path} -o real.npz`{flag}, and pass real.npz as REAL"
+        raise InputError(
+            f"{path} is REAL ({one}) and a FAKE ({other}), but a run processes each set in one way:",
+            "wrap the images in two objects of type fidtool.Images" if in_memory else file,
+            setting=f"{name}_fake",
+        )
 
 
 def _check_records(max_duplicates: float | None, path: str, opened: Opened) -> None:

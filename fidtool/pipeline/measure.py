@@ -109,7 +109,8 @@ class Measurer:
         layers = {layer for path in self._inputs.indexable for layer in self._inputs.needs[path].layers}
         further = {layer: each.fingerprint for layer, each in definitions.items() if layer in layers - {FEATURES}}
         definition = {**asdict(definitions[FEATURES]), "layers": further}
-        order = {"num": settings.num, "seed": settings.seed, "diagnose": settings.diagnose}
+        order: dict[str, Any] = {"num": settings.num, "seed": settings.seed, "diagnose": settings.diagnose}
+        order |= {"sample": settings.sample} if settings.sample != "random" else {}
         identity = {"definition": definition, "arithmetic": self.arithmetic, "order": order, "sets": sets}
         return self._checkpoint.claim(identity), uuid.uuid4().hex[:12]
 
@@ -141,15 +142,16 @@ class Measurer:
         layers = self._layers(needs, needs.collected)
         framing = self._inputs.framing(path)
         extraction = self._extraction(layers, framing, None)
-        if settings.num is not None and self._world.rank == 0:
-            taken = f"{option('num')} takes its first {settings.num} images instead of a random subset"
+        sampling = self._inputs.sampling(path)
+        if sampling.num is not None and not sampling.first and self._world.rank == 0:
+            taken = f"{option(sampling.setting)} takes its first {sampling.num} images instead of a random subset"
             self._warn(f"{images.name} is an iterable: {taken}")
         outside = self._run.outside
-        stream = Stream(images, settings.floats, self._world, self._batch_size, settings.num, outside)
+        stream = Stream(images, settings.floats, self._world, self._batch_size, sampling, outside)
         partial, plan = extraction.run_stream(stream, images.name)
         found = replace(images_of(images, plan, settings.seed), framing=framing)
         measured, _ = self._concluded(found, partial, extraction, layers)
-        if measured.statistics is not None and settings.num is not None:
+        if measured.statistics is not None and sampling.num is not None:
             # The total number of images is unknown.
             measured = replace(measured, statistics=replace(measured.statistics, found=None))
         self._inputs.check_stream(path, measured.statistics)

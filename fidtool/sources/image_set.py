@@ -8,7 +8,7 @@ import itertools
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +69,22 @@ class NamedFiles:
     prefix: str
     key: str = ""
     value_range: ValueRange | None = None
+
+
+class Sampling(NamedTuple):
+    """Which images of a set are used.
+
+    Attributes:
+        num: their number; None for all.
+        seed: seed of a random sample, and of the order of the images.
+        first: whether the first images are used, and not a random sample.
+        setting: name of the setting that ``num`` is from.
+    """
+
+    num: int | None
+    seed: int
+    first: bool = False
+    setting: str = "num"
 
 
 @dataclass(frozen=True)
@@ -164,15 +180,18 @@ class ImageSet:
         """Yields the contents of these images, whose indices must be in stored order."""
         return self.source.reader.stream(self.order[indices].astype(np.int64))
 
-    def draw(self, num: int | None, seed: int) -> ImageSet:
-        """Returns the images in canonical order: all of them, or the first ``num``.
+    def draw(self, sampling: Sampling) -> ImageSet:
+        """Returns the images in canonical order: all of them, or a sample.
 
         Raises:
-            InputError: if there are fewer than ``num`` images.
+            InputError: if there are fewer images than the sample should have.
         """
+        num, seed, first, setting = sampling
         if num is not None and num > len(self):
-            raise InputError(f"{option('num')} asks for {num} images but {self.path} has {len(self)}", setting="num")
-        return replace(self, order=self.order[canonical_order(len(self), seed)[:num]])
+            problem = f"{option(setting)} asks for {num} images but {self.path} has {len(self)}"
+            raise InputError(problem, setting=setting)
+        order = self.order[:num] if first else self.order
+        return replace(self, order=order[canonical_order(len(order), seed)[:num]])
 
     def numbers(self, without: Collection[BadFile] = ()) -> NDArray[np.int64]:
         """Returns the number in stored order of each image but ``without``, int64 array of shape (images,)."""

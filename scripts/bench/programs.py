@@ -26,6 +26,7 @@ from fidtool.features.torch_state import repeatable
 from fidtool.images.batches import PlannedBatch, plan_batches
 from fidtool.images.decoded import DecodeOptions
 from fidtool.images.loader import LoadOptions, load
+from fidtool.sources.image_set import Sampling
 from fidtool.sources.opening import open_images
 
 _MATRIX = 4096
@@ -118,7 +119,7 @@ def decode_rate(folders: tuple[str, ...], least: int) -> float:
     """
     count, seconds = 0, 0.0
     for folder in folders:
-        images = open_images(folder).draw(None, 0)
+        images = open_images(folder).draw(Sampling(None, 0))
         rounds = -(-least // len(images))
         batches = [PlannedBatch(number, part) for number, part in enumerate(list(plan_batches(images, 8)) * rounds)]
         started = time.perf_counter()

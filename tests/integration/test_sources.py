@@ -13,6 +13,7 @@ import pytest
 from fidtool.images.batches import PlannedBatch, fetch_batches, plan_batches
 from fidtool.images.decode import decode_content
 from fidtool.sources.contents import ValueRange
+from fidtool.sources.image_set import Sampling
 from fidtool.sources.opening import open_images
 from support.command_line import Run
 from support.places import TINY
@@ -63,7 +64,7 @@ def test_num_draws_the_same_images_from_every_form(here: Run, forms: dict[str, s
 @pytest.mark.parametrize("form", ["folder", *FORMS])
 def test_each_name_has_the_right_image(forms: dict[str, str], form: str) -> None:
     """Equal values do not show that each image is read under its own name."""
-    images = open_images(forms[form], True, ValueRange(0.0, 1.0)).draw(None, 3)
+    images = open_images(forms[form], True, ValueRange(0.0, 1.0)).draw(Sampling(None, 3))
     expected = pixels_in(Path(forms["folder"]))
     names = names_in(Path(forms["folder"]))
     seen = []

@@ -27,7 +27,7 @@ from fidtool.features.protocol import FEATURES, PROTOCOLS, SPATIAL
 from fidtool.images.decode import decode
 from fidtool.sources.arrays import as_pixels
 from fidtool.sources.contents import ValueRange
-from fidtool.sources.image_set import ImageSet, hashes_of
+from fidtool.sources.image_set import ImageSet, Sampling, hashes_of
 from fidtool.sources.opening import open_images
 from fidtool.statistics.cache import StatisticsCache
 from fidtool.statistics.moments import ExactMoments, Gaussian
@@ -199,7 +199,7 @@ def marks_of(folder: str, path: str, stamps: Callable[[int], NDArray[np.int64]],
     return {
         "names": hashes_of(list(held.names)).hex(),
         "identity": held.identity(),
-        "drawn": held.draw(*drawn).identity(),
+        "drawn": held.draw(Sampling(*drawn)).identity(),
         "state": held.state(),
         "marks": [int(mark) for mark in held.marks([[0, 1], [2]])],
     }

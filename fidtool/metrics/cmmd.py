@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -65,6 +65,15 @@ class CMMD(Metric):
         if not on_disk(self.network()):
             downloads = f"{option('metrics', 'cmmd')} downloads them"
             raise InputError(f"the weights of CMMD's network are not on this machine ({downloads})")
+
+    def obtain(self, weights: str | None, images: bool, say: Callable[[str], None]) -> None:
+        from importlib.util import find_spec
+
+        if images and self.network() == CMMD().network() and find_spec("open_clip"):
+            from fidtool.features.models.clip import fetch, on_disk
+
+            if (network := self.own_network) and not on_disk(network):
+                fetch(network, say)
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
         from fidtool.distances.kernel import cmmd

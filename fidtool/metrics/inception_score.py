@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -107,6 +107,11 @@ class InceptionScore(Metric):
             raise InputError(
                 "no weights with Inception's classifier are on this machine (`fidtool weights --download` gets them)"
             )
+
+    def obtain(self, weights: str | None, images: bool, say: Callable[[str], None]) -> None:
+        from fidtool.features.models.inception_weights import load_weights
+
+        load_weights(weights, say, classifier=True)
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
         from fidtool.distances.inception_score import inception_score

@@ -212,6 +212,16 @@ class Metric(Validated):
         Called only for metrics that ``all`` selected: ``all`` downloads nothing for a metric.
         """
 
+    def obtain(self, weights: str | None, images: bool, say: Callable[[str], None]) -> None:
+        """Download weights that this metric alone needs, unless they are on this machine.
+
+        Called for a metric that was requested by name with others; if a RunError is raised, the others are computed.
+
+        Args:
+            weights: value of ``--weights``.
+            images: whether images go through the metric's own network.
+        """
+
     def fitted(self, images: int, has: str) -> tuple[Mapping[str, Any], str]:
         """Adapt settings that were not set explicitly to the number of images.
 

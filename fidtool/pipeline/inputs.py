@@ -98,6 +98,7 @@ class Inputs:
         found = select(
             self._completed if fit else self.settings,
             Sets(self._files, self._counts, reals, fakes, images, self._beside),
+            self.run.console.say,
             fit,
         )
         self._use(found.settings)

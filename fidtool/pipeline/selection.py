@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
-from fidtool.errors import InputError
+from fidtool.errors import InputError, RunError
 from fidtool.features.protocol import FEATURES
 from fidtool.metrics.metric import Metric
 from fidtool.metrics.registry import in_order, with_settings
@@ -36,9 +36,13 @@ class Selection:
     adapted: tuple[str, ...]
 
 
-def select(settings: Settings, sets: Sets, fit: bool = True) -> Selection:
-    """Omit those metrics of ``all`` that cannot be computed; with ``fit``, adapt the others to the number of images."""
-    chosen, left_out, adapted = [], [], []
+def select(settings: Settings, sets: Sets, say: Callable[[str], None], fit: bool = True) -> Selection:
+    """Omit those metrics of ``all`` that cannot be computed, and those whose weights cannot be obtained.
+
+    With ``fit``, the others are adapted to the number of images. A run's only metric is not omitted.
+    """
+    chosen: list[Metric] = []
+    left_out, adapted = [], []
     for metric in in_order(settings.chosen):
         fitted, warning = _fitted(metric, sets) if fit and sets.reals else (metric, "")
         if by := settings.selects_if_possible(metric):
@@ -46,6 +50,14 @@ def select(settings: Settings, sets: Sets, fit: bool = True) -> Selection:
                 _check(fitted, settings, sets)
             except InputError as error:
                 left_out.append(f"{by} omits '{metric.name}': {error.problem}")
+                continue
+        elif sets.reals and len(settings.chosen) > 1:
+            try:
+                metric.obtain(settings.network.weights, _runs_own_network(metric, settings, sets), say)
+            except RunError as error:
+                if not chosen and metric is in_order(settings.chosen)[-1]:
+                    raise
+                left_out.append(f"'{metric.name}' is not computed: {error}")
                 continue
         chosen.append(fitted)
         adapted += [warning] if warning else []
@@ -80,8 +92,11 @@ def _check(metric: Metric, settings: Settings, sets: Sets) -> None:
         path, part = next(iter(parts.items()))
         stated = (each.definition for each in parts.values() if each.definition is not None)
         metric.check_features(next(stated, None), part.dims, path)
-    own_network = metric.network() is not None
-    if sets.reals or own_network:
-        metric.check_available(settings.network.weights, sets.images and not (own_network and layer == FEATURES))
+    if sets.reals or metric.network() is not None:
+        metric.check_available(settings.network.weights, _runs_own_network(metric, settings, sets))
     if sets.reals:
         check_count(metric, sets.counts, sets.fakes)
+
+
+def _runs_own_network(metric: Metric, settings: Settings, sets: Sets) -> bool:
+    return sets.images and (metric.network() is None or settings.layer_of(metric) != FEATURES)

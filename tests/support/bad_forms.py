@@ -151,7 +151,6 @@ REFUSED: dict[str, tuple[str, Make, list[str]]] = {
         ["truncated"],
     ),
     "a Parquet file cut off": ("bad.parquet", lambda p: table(p)[:-9], ["damaged"]),
-    "a list of find -print0": ("bad.txt", lambda p: b"a.png\0b.png\0", ["-print0"]),
     "10 GiB of holes as an image": (
         "bad.txt",
         lambda p: (sparse(p / "bad.png", 10 * GIB), (p / "bad.txt").write_text("bad.png")),

@@ -107,6 +107,7 @@ def make_forms(folder: Path) -> dict[str, str]:
         "images.safetensors": lambda file: save_file({"images": planes.contiguous()}, file),
         "images.parquet": lambda file: write_parquet(file, folder, names),
         "images.txt": lambda file: write_list(file, folder, names),
+        "images.csv": lambda file: file.write_text("".join(["path\n", *(f"{folder.name}/{name}\n" for name in names)])),
     }
     for name, write in writers.items():
         write(place / name)
@@ -117,7 +118,7 @@ def make_forms(folder: Path) -> dict[str, str]:
 FORMS = (
     *("images.zip", "stored.zip", "images.tar", "images.tar.gz", "images.tar.xz", "shards", "images.npz", "packed.npz"),
     *("named.npz", "images.npy", "planes.npy", "floats.npy", "foreign.npy", "images.pt", "several.pt"),
-    *("images.safetensors", "images.parquet", "images.txt"),
+    *("images.safetensors", "images.parquet", "images.txt", "images.csv"),
 )
 """All formats but the folder."""
 

@@ -91,6 +91,12 @@ class CheckSettings(Validated):
         choices=("round", "floor"),
         shown_default="as the protocol's tool does: floor for torchmetrics, round for all others",
     )
+    frames: str = setting(
+        "first",
+        IMAGES,
+        "Of a file with several frames or pages (GIF, APNG, WebP, TIFF), use the first, or all as images of their own.",
+        choices=("first", "all"),
+    )
     max_pixels: int = setting(
         MAX_PIXELS, IMAGES, "Do not read images with more pixels, which may be decompression bombs.", "N", least=1
     )

@@ -78,7 +78,7 @@ def check(
 def _list(path: str, settings: Settings, as_json: bool, quiet: bool) -> int:
     """Print the paths of the images that would be read. Secrets in URLs are removed."""
     from fidtool.pipeline.needs import IMAGES
-    from fidtool.pipeline.opened import Messages, open_source
+    from fidtool.pipeline.opened import Messages, open_set
     from fidtool.redaction import redacted, without_secrets
     from fidtool.report.text import dumps
 
@@ -86,7 +86,7 @@ def _list(path: str, settings: Settings, as_json: bool, quiet: bool) -> int:
         lambda line: click.echo(redacted(line), err=True),
         lambda line: click.echo(f"warning: {redacted(line)}", err=True),
     )
-    opened = open_source(path, settings, IMAGES, messages)
+    opened = open_set(path, None, settings, IMAGES, messages)
     source = opened.images
     if source is None:
         raise InputError(f"{path} is a statistics file, which has no images")

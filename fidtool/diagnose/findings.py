@@ -94,15 +94,21 @@ def set_findings(images: ImageRecords) -> list[Finding]:
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
-def property_warnings() -> dict[str, str]:
-    """Returns warnings about images with a property, by its name in `ImageProperties`; their number comes first."""
+def property_warnings(most_bands: int) -> dict[str, str]:
+    """Returns warnings about images with a property, by its name in `ImageProperties`; their number comes first.
+
+    Args:
+        most_bands: see `ImageProperties`.
+    """
     value_range = option("value_range")
     return {
         "alpha": "with transparent pixels: transparency is dropped, and the colours stored in these pixels are "
         "used; composite the images onto a background first if you do not want that",
         "deep": "with more than 8 bits per channel: integers of 9 to 16 bits were scaled to 8 bits, which other tools "
         "clip to white; floats and 32-bit integers were clipped to 0..255, as in other tools",
-        "animated": "with several frames, of which only the first is used",
+        "animated": f"with several frames, of which only the first is used; to use all, pass {option('frames', 'all')}",
+        "bands": f"with up to {most_bands} bands, not all of them colour or transparency: only the first 3 (1 of gray) "
+        "are used; to use others, save them as RGB",
         "rotated": "with an EXIF orientation, which is not applied, as in the tools that the protocols are "
         "named after: the pixels are used as stored; rotate the images first if you do not want that",
         "clipped": f"with values outside {value_range}, which were clipped to it: check that the range is right",
@@ -112,7 +118,9 @@ def property_warnings() -> dict[str, str]:
 def property_findings(images: ImageRecords) -> list[Finding]:
     """Returns the `property_warnings` as findings; `set_findings` lacks them, as `fidtool stats` gives them anyway."""
     found = []
-    for name, text in property_warnings().items():
+    modes = (mode.decode().partition("+") for mode in np.unique(images.records["mode"]).tolist())
+    most_bands = max((len(mode) + int(more) for mode, _, more in modes if more), default=0)
+    for name, text in property_warnings(most_bands).items():
         indices = np.flatnonzero(images.records["flags"] >> FLAGS[name] & 1)
         if len(indices):
             example = images.file(int(indices[0]))

@@ -35,8 +35,8 @@ def _image_warnings(name: str, statistics: Statistics) -> list[str]:
             f"{name}: all {count} images have the same features: either they are all the same image, or the network "
             "ignores its input"
         )
-    for flag, text in property_warnings().items():
-        if traits is not None and (number := getattr(traits, flag)):
+    for flag, text in property_warnings(traits.most_bands).items() if traits else ():
+        if number := getattr(traits, flag):
             found.append(f"{name}: {counted(number, 'image')} {text}")
     if statistics.skipped:
         example, number = statistics.skipped[0].file, len(statistics.skipped)

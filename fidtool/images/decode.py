@@ -5,22 +5,24 @@ The pixels may then be framed, see `fidtool.images.framing`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
+import itertools
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, UnidentifiedImageError, features
+from PIL import ExifTags, Image, TiffImagePlugin, UnidentifiedImageError, features
 from PIL import __version__ as pillow_version
 
 from fidtool.errors import option
 from fidtool.images.framing import Crop
-from fidtool.sources.contents import Content, Pixels, Read, message_of, pillow_defaults
+from fidtool.sources.contents import Content, Frame, Pixels, Read, message_of, pillow_defaults
 from fidtool.sources.signatures import AVIF, HEIF, JPEG_2000, WEBP, format_of
 from fidtool.validation import MAX_PIXELS
 
@@ -34,8 +36,11 @@ _KEYED_MODES = frozenset({"1", "L", "P", "RGB"})
 _LOSSY_FORMATS = frozenset({"JPEG", "MPO", "AVIF"})
 _ONE_IMAGE_FORMATS = frozenset({"MPO", "PSD"})
 """Formats whose further frames are not independent images, but a camera's previews or an editor's layers."""
+_DECLARE_ALPHA = frozenset({"PNG", "WEBP", "GIF", "AVIF", "BMP", "ICO", "TGA", "DDS"})
+"""Formats whose alpha channel is one. A fourth channel of others may be anything, and so may that of an array."""
 _SIXTEEN_BIT_MODES = frozenset({"I;16", "I;16L", "I;16B", "I;16N"})
-_BITS_PER_SAMPLE, _PHOTOMETRIC, _PLANAR, _SAMPLE_FORMAT = 258, 262, 284, 339
+_BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLES_PER_PIXEL, _PLANAR = 258, 262, 277, 284
+_EXTRA_SAMPLES, _SAMPLE_FORMAT = 338, 339
 """TIFF tags."""
 _NATIVE_PREFIX = b"II" if sys.byteorder == "little" else b"MM"
 """First bytes of a TIFF in this machine's byte order."""
@@ -62,6 +67,8 @@ class ImageProperties:
         animated: the file has several frames or pages, of which the first was used.
         rotated: the file's EXIF or XMP metadata specifies a rotation or reflection, which was not applied.
         clipped: values of an array were outside the specified value range and were clipped to it.
+        bands: there were bands besides colour and transparency, which were dropped.
+        most_bands: the largest number of bands of such an image, not a number of images.
     """
 
     lossy: int = 0
@@ -70,13 +77,17 @@ class ImageProperties:
     animated: int = 0
     rotated: int = 0
     clipped: int = 0
+    bands: int = 0
+    most_bands: int = 0
 
     def __add__(self, other: ImageProperties) -> ImageProperties:
         return ImageProperties.total((self, other))
 
     @classmethod
     def total(cls, parts: Iterable[ImageProperties]) -> ImageProperties:
-        return cls(*map(sum, zip(*(vars(part).values() for part in parts), strict=True)))
+        parts = list(parts)
+        found = cls(*map(sum, zip(*(vars(part).values() for part in parts), strict=True)))
+        return replace(found, most_bands=max((part.most_bands for part in parts), default=0))
 
 
 @dataclass(frozen=True)
@@ -86,7 +97,7 @@ class DecodedImage:
     Attributes:
         pixels: uint8 array of shape (height, width, 3), RGB, framed if requested; it may be read-only.
         format: Pillow's name of the file's format; ``array`` for pixels that were passed as an array.
-        mode: Pillow's name of the file's mode.
+        mode: Pillow's name of the file's mode, with the number of further bands, such as ``RGB+1``.
         quality: quality of a JPEG, 1 to 100 on libjpeg's scale, estimated from its quantisation tables; otherwise 0.
     """
 
@@ -161,6 +172,8 @@ def _result(content: Read | DecodedImage, max_pixels: int, crop: Crop | None) ->
 def _decoded(content: Content, max_pixels: int) -> DecodedImage:
     if isinstance(content, bytes):
         return _from_file(content, max_pixels)
+    if isinstance(content, Frame):
+        return _from_file(content.data, max_pixels, content.number)
     return _from_pixels(content, max_pixels) if isinstance(content, Pixels) else _from_pillow(content, max_pixels)
 
 
@@ -191,22 +204,37 @@ def _from_pixels(image: Pixels, max_pixels: int) -> DecodedImage:
     if not values.size:
         raise DecodeError(f"it has {width} x {height} pixels")
     _check_size((width, height), max_pixels)
-    alpha = channels == 4 and bool(values[..., 3].min() < 255)
+    bands = 4 if channels == 4 and not _may_be_alpha(values[..., 3]) else 0
+    alpha = channels == 4 and not bands and bool(values[..., 3].min() < 255)
     pixels = np.repeat(values, 3, axis=2) if channels == 1 else np.ascontiguousarray(values[..., :3])
-    return DecodedImage(pixels, ImageProperties(alpha=alpha, clipped=image.clipped), "array", _MODES[channels], 0)
+    properties = ImageProperties(alpha=alpha, clipped=image.clipped, bands=bool(bands), most_bands=bands)
+    return DecodedImage(pixels, properties, "array", "RGB+1" if bands else _MODES[channels], 0)
 
 
-def _from_file(data: bytes, max_pixels: int) -> DecodedImage:
+def frame_count(file: BinaryIO, max_pixels: int) -> int:
+    """Returns the number of frames or pages in a file, of which none is decoded; 1 for a file that is not an image."""
+    with pillow_defaults(max_pixels), contextlib.suppress(Exception), Image.open(file) as image:
+        with contextlib.suppress(Exception):
+            return 1 if image.format in _ONE_IMAGE_FORMATS else int(getattr(image, "n_frames", 1))
+        # It is damaged. The first frame that cannot be reached counts, so that reading it reports the damage.
+        return 1 + next(number for number in itertools.count(1) if not _has_frame(image, number))
+    return 1
+
+
+def _from_file(data: bytes, max_pixels: int, frame: int | None = None) -> DecodedImage:
     if not data:
         raise DecodeError("the file is empty (0 bytes)")
     try:
         if data[8:12] == b"WEBP":
             _check_size(_webp_size(data), max_pixels)  # older versions of Pillow allocate it before they check its size
         with Image.open(io.BytesIO(data)) as image:
+            if frame is not None:
+                _check_size(image.size, max_pixels)
+                image.seek(frame)
             _check_format(image)
             _check_size(image.size, max_pixels)
             image.load()
-            return _to_rgb(image, data)
+            return _to_rgb(image, data, single_frame=frame is not None)
     except (DecodeError, MemoryError):
         raise
     except Image.DecompressionBombError as error:
@@ -218,7 +246,19 @@ def _from_file(data: bytes, max_pixels: int) -> DecodedImage:
             name = format_of(data)
             start = f"it begins like {name} but is damaged or truncated" if name else f"it begins with {data[:12]!r}"
             message = f"not an image that Pillow can read ({start})"
+        if isinstance(error, (UnidentifiedImageError, ValueError)) and (bands := _tiff_bands(data)) > 3:
+            message = f"it is a TIFF of {bands} bands in a form that Pillow cannot read: save 3 of them as RGB"
         raise DecodeError(_no_decoder(data) or message) from None
+
+
+def _tiff_bands(data: bytes) -> int:
+    """Returns the number of bands in a TIFF; 0 if it is none or damaged."""
+    with contextlib.suppress(Exception), io.BytesIO(data) as stream:
+        tags = TiffImagePlugin.ImageFileDirectory_v2(stream.read(8))
+        stream.seek(tags.next)
+        tags.load(stream)
+        return int(tags.get(_SAMPLES_PER_PIXEL, 0))
+    return 0
 
 
 def is_decoded(file_format: str) -> bool:
@@ -280,8 +320,9 @@ def _check_format(image: Image.Image) -> None:
 
 
 def _to_rgb(image: Image.Image, data: bytes, single_frame: bool = False) -> DecodedImage:
-    alpha, lossy = _is_transparent(image), _is_lossy(image, data)
-    file_format, mode, quality = image.format or "", image.mode, jpeg_quality(getattr(image, "quantization", None))
+    bands, mode = _all_bands(image)
+    alpha, lossy = mode.startswith(image.mode) and _is_transparent(image), _is_lossy(image, data)
+    file_format, quality = image.format or "", jpeg_quality(getattr(image, "quantization", None))
     deep = image.mode in _SIXTEEN_BIT_MODES or image.mode in ("I", "F")
     gray = _scaled_gray(image) if deep else None
     if gray is None:
@@ -289,8 +330,9 @@ def _to_rgb(image: Image.Image, data: bytes, single_frame: bool = False) -> Deco
     else:
         pixels = np.repeat(gray[:, :, None], 3, axis=2)
     rotated = _is_rotated(image)
-    animated = not single_frame and _is_animated(image)  # last, because it seeks to the second frame
-    return DecodedImage(pixels, _properties(lossy, alpha, deep, animated, rotated), file_format, mode, quality)
+    animated = not single_frame and _has_frame(image, 1)  # last, because it seeks to the second frame
+    properties = _properties(lossy, alpha, deep, animated, rotated, bands=bool(bands), most_bands=bands)
+    return DecodedImage(pixels, properties, file_format, mode, quality)
 
 
 _properties = functools.lru_cache(ImageProperties)
@@ -312,6 +354,26 @@ def _scaled_gray(image: Image.Image) -> NDArray[np.uint8] | None:
     if tags.get(_PHOTOMETRIC) == 0:
         values = 2**bits - 1 - values  # zero is white: Pillow inverts only images of up to 8 bits
     return (values >> (bits - 8)).clip(0, 255).astype(np.uint8)
+
+
+def _all_bands(image: Image.Image) -> tuple[int, str]:
+    """Returns the number of bands of an image that has some besides colour and transparency, else 0; and its mode."""
+    mode = "RGB" if image.mode == "RGBX" else image.mode
+    tags: Any = getattr(image, "tag_v2", {})
+    used, stored = Image.getmodebands(mode), int(tags.get(_SAMPLES_PER_PIXEL, 0))
+    if stored > used:
+        return stored, f"{mode}+{stored - used}"
+    premultiplied = tags.get(_EXTRA_SAMPLES) == (1,)  # the colours have been divided by this channel
+    if mode not in _ALPHA_MODES or image.format in _DECLARE_ALPHA or premultiplied:
+        return 0, image.mode
+    may_be_alpha = _may_be_alpha(np.asarray(image.getchannel(mode[-1])))
+    return (0, image.mode) if may_be_alpha else (used, f"{mode[:-1]}+1")
+
+
+def _may_be_alpha(values: NDArray[np.uint8]) -> bool:
+    """Whether a channel may be transparency: most of it is almost opaque or invisible, or it has only a few values."""
+    counts = np.bincount(values.reshape(-1), minlength=256)[16:240]
+    return bool(2 * counts.sum() <= values.size or np.count_nonzero(counts) <= 16)
 
 
 def _is_transparent(image: Image.Image) -> bool:
@@ -366,12 +428,12 @@ def _is_rotated(image: Image.Image) -> bool:
         return False
 
 
-def _is_animated(image: Image.Image) -> bool:
-    """Whether there is a second frame. Seeks to it without decoding it, so call this last."""
+def _has_frame(image: Image.Image, number: int) -> bool:
+    """Whether there is a frame with this number. Seeks to it without decoding it, so call this last."""
     if image.format in _ONE_IMAGE_FORMATS or type(image).seek is Image.Image.seek:
         return False
     try:
-        image.seek(1)
+        image.seek(number)
     except Exception:  # EOFError if there is none; any other exception if it is damaged
         return False
     return True

@@ -28,7 +28,8 @@ def broadcast_images(
     assert mine is not None
     with world.together():
         if in_memory is not None:
-            mine = replace(mine, source=in_memory.image_set(value_range).source)
+            own = in_memory.image_set(value_range).source
+            mine = replace(mine, source=replace(mine.source, reader=mine.source.reader.around(own.reader)))
         seen = mine.sample(), socket.gethostname()
     (first, _), *others = world.gather(seen)
     for rank, (sample, host) in enumerate(others, 1):

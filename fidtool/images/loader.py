@@ -16,6 +16,7 @@ from fidtool.images.batches import FetchedBatch, PlannedBatch, Prefetcher, fetch
 from fidtool.images.decode import decode_contents
 from fidtool.images.decoded import PART_BYTES, DecodedBatch, DecodeOptions, decode_parts
 from fidtool.images.workers import Workers
+from fidtool.sources.contents import Frame
 from fidtool.sources.image_set import ImageSet
 
 _PIPE_BYTES = 1 << 20
@@ -100,7 +101,7 @@ def load_stream(batches: Iterator[FetchedBatch], options: LoadOptions) -> Genera
     cutter, workers = _Cutter(), None
     first = list(islice(batches, 1))
     batches = chain(first, batches)
-    if first and all(isinstance(content, bytes) for content in first[0].contents):
+    if first and all(isinstance(content, (bytes, Frame)) for content in first[0].contents):
         tasks = chain.from_iterable(map(partial(_encoded, cutter, options.decode.max_pixels), batches))
         workers = _started(None, tasks, options.num_workers, options)
     decoded: Iterator[DecodedBatch] = workers or _decoded_here(None, batches, options)

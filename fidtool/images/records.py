@@ -36,7 +36,7 @@ BINS = 16
 """Number of bins in a record's histogram."""
 NOISE = 80
 """Roughness above which neighbouring pixels are almost uncorrelated."""
-FLAGS = {field.name: bit for bit, field in enumerate(fields(ImageProperties))}
+FLAGS = {field.name: bit for bit, field in enumerate(fields(ImageProperties)) if field.name != "most_bands"}
 """Bits of a record's ``flags`` by the names of `ImageProperties`."""
 
 _SEPARATOR = b"\0"
@@ -67,7 +67,7 @@ RECORD = np.dtype(
 """The record of one image. `_HEAD` has the first fields, in the same layout.
 
 ``digest``: the first 8 bytes of the SHA-1 of its size and RGB pixels. ``height``, ``width``: its size in pixels.
-``format``, ``mode``: Pillow's names of the file's format and mode. ``quality``: quality of a JPEG, 1 to 100 on
+``format``, ``mode``: see `fidtool.images.decode.DecodedImage`. ``quality``: quality of a JPEG, 1 to 100 on
 libjpeg's scale; 0 for other formats. ``flags``: see `FLAGS`.
 
 The remaining fields describe the sampled pixels. ``gray``: 1 if all of them are gray. ``low``, ``high``: the smallest

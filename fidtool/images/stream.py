@@ -14,6 +14,7 @@ import numpy as np
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, on_every_rank, option
 from fidtool.images.batches import FetchedBatch, cut_batches
+from fidtool.images.frames import split_frames
 from fidtool.sources.contents import Read, ValueRange, bytes_of
 from fidtool.sources.image_set import ImageSet, ImageSource, Names, Numbered, Sampling, canonical_order
 from fidtool.sources.memory import Images, MemoryReader, NoFiles
@@ -32,8 +33,9 @@ class StreamPlan:
 class Stream:
     """Yields this rank's batches of an iterable. All ranks must create and use it.
 
-    ``sampling.num`` images are taken on all ranks together; None takes all. The calling program's code runs in the
-    context that ``outside`` returns. With several ranks, ``images.sharded`` must be set: otherwise an InputError.
+    ``sampling.num`` images are taken on all ranks together; None takes all. ``max_pixels`` is set if each frame of a
+    file counts as an image. The calling program's code runs in the context that ``outside`` returns. With several
+    ranks, ``images.sharded`` must be set: otherwise an InputError.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class Stream:
         batch_size: int,
         sampling: Sampling,
         outside: Callable[[], contextlib.AbstractContextManager[None]],
+        max_pixels: int | None = None,
     ) -> None:
         if world.size > 1 and images.sharded is None:
             raise on_every_rank(
@@ -55,6 +58,7 @@ class Stream:
             )
         self._images, self._value_range, self._world = images, value_range, world
         self._batch_size, self._sampling, self._outside = batch_size, sampling, outside
+        self._max_pixels = max_pixels
         self._sharded = bool(images.sharded) and world.size > 1
         self._limit = num = sampling.num  # number of images that this rank takes from its iterable
         if num is not None and self._sharded:
@@ -63,6 +67,8 @@ class Stream:
 
     def __iter__(self) -> Generator[FetchedBatch, None, None]:
         contents = self._images.stream(self._value_range)
+        if self._max_pixels is not None:
+            contents = split_frames(contents, self._max_pixels)
         size, limit = self._batch_size, self._limit
         try:
             for number in itertools.count():

@@ -19,7 +19,7 @@ from fidtool.images.integrity import broadcast_images
 from fidtool.images.loader import LoadOptions, load
 from fidtool.images.records import RECORD, ImageRecords
 from fidtool.pipeline.needs import IMAGES
-from fidtool.pipeline.opened import Messages, Opened, open_source
+from fidtool.pipeline.opened import Messages, open_set
 from fidtool.pipeline.run import RunContext
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet, Indices, real_path
@@ -84,10 +84,8 @@ class _CheckedSet:
         settings, in_memory = self._settings, self._run.in_memory.get(self._path)
         if in_memory is not None and in_memory.is_stream:
             raise InputError(f"{self._path} is an iterable:", "pass images that can be indexed, such as a list")
-        if in_memory is not None:
-            opened = Opened(in_memory.image_set(settings.floats))
-        else:
-            opened = open_source(self._path, settings, IMAGES, Messages(self._run.console.say, self._run.console.warn))
+        messages = Messages(self._run.console.say, self._run.console.warn)
+        opened = open_set(self._path, in_memory, settings, IMAGES, messages)
         if opened.images is not None:
             self._images = opened.images.draw(settings.sampling())
             return True

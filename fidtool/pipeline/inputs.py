@@ -14,7 +14,7 @@ from fidtool.images.lookup import ImageLookup
 from fidtool.labels import Labels, labels_of
 from fidtool.pipeline.agreement import Definitions, agree, complete_settings, settings_of_files
 from fidtool.pipeline.needs import ImageCount, SetNeeds, check_counts, set_needs
-from fidtool.pipeline.opened import Messages, Opened, names_statistics, open_source, require_exists, require_order
+from fidtool.pipeline.opened import Messages, Opened, names_statistics, open_set, require_exists, require_order
 from fidtool.pipeline.selection import Sets, select
 from fidtool.record import overrides
 from fidtool.settings import Settings
@@ -145,11 +145,8 @@ class Inputs:
 
     def _open_one(self, path: str) -> Opened:
         settings = self.settings
-        if path in self.run.in_memory:
-            opened = Opened(self.run.in_memory[path].image_set(settings.floats))
-        else:
-            messages = Messages(self.run.console.say, self._warnings.append)
-            opened = open_source(path, settings, self.needs[path], messages)
+        messages = Messages(self.run.console.say, self._warnings.append)
+        opened = open_set(path, self.run.in_memory.get(path), settings, self.needs[path], messages)
         if opened.images is None:
             return opened
         if opened.file is not None:  # its statistics are of these images as they are

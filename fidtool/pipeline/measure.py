@@ -147,7 +147,8 @@ class Measurer:
             taken = f"{option(sampling.setting)} takes its first {sampling.num} images instead of a random subset"
             self._warn(f"{images.name} is an iterable: {taken}")
         outside = self._run.outside
-        stream = Stream(images, settings.floats, self._world, self._batch_size, sampling, outside)
+        split = settings.max_pixels if settings.frames == "all" else None
+        stream = Stream(images, settings.floats, self._world, self._batch_size, sampling, outside, split)
         partial, plan = extraction.run_stream(stream, images.name)
         found = replace(images_of(images, plan, settings.seed), framing=framing)
         measured, _ = self._concluded(found, partial, extraction, layers)

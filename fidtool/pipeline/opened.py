@@ -8,11 +8,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from fidtool.errors import InputError, RunError, option
+from fidtool.images.frames import with_frames
 from fidtool.pipeline.needs import SetNeeds
 from fidtool.settings import Settings
 from fidtool.sources.contents import Files, LocalFiles, StoreError
 from fidtool.sources.folder import STDIN, is_pattern
 from fidtool.sources.image_set import ImageSet
+from fidtool.sources.memory import Images
 from fidtool.sources.opening import STATISTICS_SUFFIXES, local_paths, open_images, split_key, suffix_of
 from fidtool.sources.reference_files import fetch
 from fidtool.sources.references import FEATURES as PUBLISHED_FEATURES
@@ -40,6 +42,17 @@ class Messages(NamedTuple):
 
     say: Callable[[str], None]
     warn: Callable[[str], None]
+
+
+def open_set(path: str, in_memory: Images | None, settings: Settings, needs: SetNeeds, messages: Messages) -> Opened:
+    """Opens what a path names, or images in memory; see `open_source`."""
+    if in_memory is not None:
+        opened = Opened(in_memory.image_set(settings.floats))
+    else:
+        opened = open_source(path, settings, needs, messages)
+    if opened.images is None or settings.frames == "first":
+        return opened
+    return opened._replace(images=with_frames(opened.images, settings.max_pixels))
 
 
 def open_source(path: str, settings: Settings, needs: SetNeeds, messages: Messages) -> Opened:

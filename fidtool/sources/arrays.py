@@ -17,6 +17,8 @@ from fidtool.sources.image_set import ImageSet, ImageSource, NamedFiles, Names, 
 from fidtool.sources.readers import ExtentReader, Reader
 
 _CHANNELS = frozenset({1, 3, 4})
+_MOST_BANDS = 16
+"""A longer last axis is the width of an image."""
 BFLOAT16 = np.dtype([("bfloat16", "<u2")])
 """Placeholder dtype for bfloat16, which NumPy lacks: the upper half of a float32."""
 
@@ -60,6 +62,11 @@ def layout_of(shape: Sequence[int], what: str) -> Layout:
         if first or last:
             return Layout(tuple(shape[1:]), 2 if last else 0)
     hint = "; for a single image, use array[None]" if len(shape) == 3 else ""
+    if len(shape) > 4 or (len(shape) == 4 and shape[3] > _MOST_BANDS):
+        frames, kept = "x", 3 if shape[-1] in _CHANNELS or shape[-3] in _CHANNELS else 2
+        if len(shape) == 5 and kept == 2 and shape[1] in _CHANNELS:
+            frames, kept = "x.swapaxes(1, 2)", 3  # from NCTHW
+        hint = f"; of videos, pass {frames}.reshape(-1, *{frames}.shape[{len(shape) - kept}:])"
     raise InputError(
         f"{what} has the shape {text}; images must have the shape NHWC or NCHW with 1, 3 or 4 channels, or NHW{hint}"
     )
@@ -195,6 +202,8 @@ def contiguous(shape: Sequence[int], dtype: np.dtype[Any], layout: Layout, start
 
 class ArrayReader(ExtentReader):
     """Reads rows of arrays."""
+
+    encoded = False
 
     def __init__(
         self,

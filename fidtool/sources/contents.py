@@ -84,8 +84,16 @@ class ValueRange:
         return f"value range ({self.black}, {self.white}){', floor' * self.floor}"
 
 
-Content: TypeAlias = "bytes | Pixels | Image.Image"
-"""An encoded image, pixels, or a Pillow image."""
+@dataclass(frozen=True)
+class Frame:
+    """One frame of an encoded image; the first has the number 0."""
+
+    data: bytes
+    number: int
+
+
+Content: TypeAlias = "bytes | Frame | Pixels | Image.Image"
+"""An encoded image, a frame of one, pixels, or a Pillow image."""
 Read: TypeAlias = "Content | Exception"
 """A content, or the error that occurred instead: `ContentError`, `ForeignError`, `StoreError`, `OSError`,
 `MemoryError`, `fidtool.errors.ProgramError`, or an `InputError` if more than one image is affected."""
@@ -102,6 +110,8 @@ def bytes_of(content: Read) -> bytes:
         return type(content).__name__.encode()
     if isinstance(content, bytes):
         return content
+    if isinstance(content, Frame):
+        return b"%d\0%b" % (content.number, content.data)
     try:
         return np.asarray(content.values if isinstance(content, Pixels) else content).tobytes()
     except Exception as error:  # a damaged image that Pillow has opened but not yet decoded

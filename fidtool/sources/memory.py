@@ -92,7 +92,7 @@ class Images:
         count = len(self._images)
         if not count:
             raise InputError(f"no images in {self.name}: it is empty")
-        if getattr(self._images, "ndim", 0) in (3, 4):
+        if getattr(self._images, "ndim", 0) > 2:
             layout_of(self._images.shape, self.name)  # refuses a single image, whose rows would count as images
         files, file_index = NoFiles(self.name), np.zeros(count, dtype=np.int32)
         # Decoding workers are forks of this process, which cannot use its GPU.
@@ -209,6 +209,7 @@ class MemoryReader(Reader):
 
     def __init__(self, name: str, images: Any, value_range: ValueRange | None) -> None:
         self._name, self._images, self._value_range = name, images, value_range
+        self.encoded = not hasattr(images, "ndim")
 
     def read(self, items: Sequence[int]) -> list[Read]:
         return [self._content(int(item)) for item in items]
@@ -309,7 +310,7 @@ def _as_array(item: Any, what: str) -> NDArray[Any]:
 
 
 def _of_array(values: NDArray[Any], value_range: ValueRange | None, what: str) -> list[Read]:
-    batch = values if values.ndim == 4 else values[None]
+    batch = values if values.ndim > 3 else values[None]
     if batch.ndim == 4 and not len(batch):
         return []
     layout = layout_of(batch.shape, what)

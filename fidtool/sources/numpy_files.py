@@ -170,6 +170,8 @@ def _read_header(member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any
 class CompressedNpzReader(SequentialReader):
     """Reads compressed arrays sequentially, row by row."""
 
+    encoded = False
+
     def __init__(self, files: Files, members: Sequence[_Member], value_range: ValueRange | None) -> None:
         super().__init__(files, [member.header.shape[0] for member in members])
         self._members, self._value_range = members, value_range

@@ -30,12 +30,14 @@ class Reader(abc.ABC):
         at_once: number of images that are best read together.
         variant: settings with which the same files have different contents.
         scaled: whether the images are floats, scaled by a value range.
+        encoded: whether there may be encoded images.
     """
 
     in_order = False
     at_once = 1
     variant = ""
     scaled = False
+    encoded = True
 
     def read(self, items: Sequence[int]) -> list[Read]:
         """Returns the contents of these images. A subclass overrides this or `stream`."""
@@ -45,12 +47,16 @@ class Reader(abc.ABC):
 
     def stream(self, items: NDArray[np.int64]) -> Iterator[Read]:
         """Yields the contents of these images, whose numbers must ascend."""
-        for item in items.tolist():
-            yield from self.read([item])
+        for start in range(0, len(items), self.at_once):
+            yield from self.read(items[start : start + self.at_once].tolist())
 
     @abc.abstractmethod
     def expecting(self, sizes: NDArray[np.int64]) -> Reader:
         """Returns the same reader for another rank, which checks that the files have these sizes."""
+
+    def around(self, reader: Reader) -> Reader:
+        """Returns another rank's own reader of images in memory, with what was decided on rank zero."""
+        return reader
 
 
 class FileReader(Reader):

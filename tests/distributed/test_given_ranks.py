@@ -17,8 +17,9 @@ COUNT = 22
 RANKS = 3
 
 SCRIPT = """
-import json, os, sys
+import io, json, os, sys
 import numpy as np
+from PIL import Image
 import fidtool
 
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -26,11 +27,18 @@ real, file, extractor = sys.argv[1:]
 pixels = np.load(file)
 settings = dict(extractor=extractor, cache=False, batch_size=4, metrics="fid,kid", kid_subset_size=9, kid_subsets=5)
 share = pixels[rank::size]
+animations = []
+for some in (pixels[:9], pixels[9:]):
+    first, *others = map(Image.fromarray, some)
+    first.save(file := io.BytesIO(), "PNG", save_all=True, append_images=others)
+    animations.append(file.getvalue())
 cases = {
     "a sequence": lambda: pixels,
     "the same": lambda: fidtool.Images(iter(pixels), sharded=False),
     "shares": lambda: fidtool.Images(iter(share), sharded=True),
     "an empty share": lambda: fidtool.Images(iter(pixels if rank == 1 else ()), sharded=True),
+    "frames of a sequence": lambda: animations,
+    "frames of an iterable": lambda: fidtool.Images(iter(animations), sharded=False),
     "unsaid": lambda: iter(pixels),
     "others": lambda: fidtool.Images(iter(pixels[rank:]), sharded=False),
     "one other image": lambda: [*pixels[:21], pixels[21] // (1 + rank)],
@@ -42,7 +50,7 @@ cases = {
 said = {}
 for case, given in cases.items():
     try:
-        evaluation = fidtool.compute(real, given(), num=22 if case == "too few" else None, **settings)
+        evaluation = fidtool.compute(real, given(), num=22 if case == "too few" else None, frames="all", **settings)
         result = evaluation.results[0]
         said[case] = [result.value("fid"), result.value("kid"), result.fake.count]
     except fidtool.FidtoolError as error:
@@ -79,7 +87,7 @@ def said(rank_server: RankServer, place: Path) -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize("case", ["a sequence", "the same"])
+@pytest.mark.parametrize("case", ["a sequence", "the same", "frames of a sequence", "frames of an iterable"])
 def test_the_same_on_every_rank(said: dict[str, object], expected: list[float], case: str) -> None:
     assert said[case] == [*expected, COUNT]
 

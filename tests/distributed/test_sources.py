@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from support.command_line import Run
-from support.source_forms import ARGUMENTS, FORMS, prepare_expected, prepare_forms
+from support.source_forms import (
+    ARGUMENTS,
+    COUNT,
+    FORMS,
+    make_frame_forms,
+    make_pair,
+    prepare_expected,
+    prepare_forms,
+)
 
 
 def test_two_ranks_give_the_same_values(fidtool: Run, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -16,6 +26,16 @@ def test_two_ranks_give_the_same_values(fidtool: Run, tmp_path_factory: pytest.T
     assert run.json["run"]["world_size"] == 2
     found = {form: result["metrics"] for form, result in zip(FORMS, run.json["results"], strict=True)}
     assert found == dict.fromkeys(FORMS, prepare_expected(forms))
+
+
+def test_frames_on_two_ranks(fidtool: Run, tmp_path: Path) -> None:
+    """Frames of files give the values of the same images in files of their own."""
+    make_pair(tmp_path, COUNT)
+    forms, real = make_frame_forms(tmp_path / "images"), tmp_path / "real"
+    run = fidtool("compute", real, *forms, *ARGUMENTS, "--frames", "all", "--expect", COUNT, ranks=2)
+    assert run.status == 0, run.stderr
+    expected = prepare_expected({"real": str(real), "folder": str(tmp_path / "images")})
+    assert [result["metrics"] for result in run.json["results"]] == [expected] * len(forms)
 
 
 def test_standard_input_is_one_set_on_any_number_of_ranks(fidtool: Run) -> None:

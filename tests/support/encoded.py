@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,27 @@ def files() -> dict[str, bytes]:
 
 
 FILES = files()
+
+
+def tiff(values: NDArray[Any], extra: Sequence[int] = (), photometric: int = 2) -> bytes:
+    """Return an uncompressed TIFF of any number of bands, shape (height, width, bands), which Pillow does not write.
+
+    ``extra`` has 0 for each further band, 1 for premultiplied and 2 for other transparency.
+    """
+    height, width, bands = values.shape
+    pixels = values.astype(values.dtype.newbyteorder("<")).tobytes()
+    body, entries = struct.pack("<4sI", b"II*\0", 0) + pixels, b""
+    tags = {
+        **{256: [width], 257: [height], 258: [8 * values.itemsize] * bands, 259: [1], 262: [photometric], 273: [8]},
+        **{277: [bands], 278: [height], 279: [len(pixels)], 338: extra},
+    }
+    for tag, numbers in tags.items():
+        place = struct.pack(f"<{len(numbers)}I", *numbers)
+        if len(numbers) > 1:
+            place, body = struct.pack("<I", len(body)), body + place
+        entries += struct.pack("<HHI", tag, 4, len(numbers)) + place if numbers else b""
+    directory = struct.pack("<H", len(entries) // 12) + entries + bytes(4)
+    return body[:4] + struct.pack("<I", len(body)) + body[8:] + directory
 
 
 def claim(width: int, height: int) -> bytes:

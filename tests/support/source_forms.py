@@ -115,6 +115,23 @@ def make_forms(folder: Path) -> dict[str, str]:
     return {"folder": str(folder), **forms, "shards": write_shards(place, folder, names)}
 
 
+def make_frame_forms(folder: Path) -> list[str]:
+    """Write the images of a folder, in their order, as frames of four files, and return these in every format."""
+    images, frames = [Image.fromarray(pixels) for pixels in pixels_in(folder)], folder.parent / "frames"
+    frames.mkdir()
+    names = ("a.png", "b.tif", "c.webp", "d.png")
+    for name, some in zip(names, (images[:7], images[7:12], images[12:-1], images[-1:]), strict=True):
+        lossless = {"lossless": True} if name == "c.webp" else {}
+        some[0].save(frames / name, save_all=len(some) > 1, append_images=some[1:], **lossless)
+    place = folder.parent
+    write_zip(place / "frames.zip", frames, names)
+    write_tar(place / "frames.tar", frames, names)
+    write_tar(place / "frames.tar.gz", frames, names, "w:gz")
+    write_parquet(place / "frames.parquet", frames, names)
+    write_list(place / "frames.txt", frames, names)
+    return [str(frames), *(str(place / f"frames.{kind}") for kind in ("zip", "tar", "tar.gz", "parquet", "txt"))]
+
+
 FORMS = (
     *("images.zip", "stored.zip", "images.tar", "images.tar.gz", "images.tar.xz", "shards", "images.npz", "packed.npz"),
     *("named.npz", "images.npy", "planes.npy", "floats.npy", "foreign.npy", "images.pt", "several.pt"),

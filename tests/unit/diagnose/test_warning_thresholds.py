@@ -50,7 +50,7 @@ def test_too_few_images_in_several_sets_are_one_warning() -> None:
     assert found.startswith("a has only 50 images and b 40 for 64 dimensions: ")
 
 
-@pytest.mark.parametrize("trait", ["alpha", "deep", "animated", "rotated", "clipped"])
+@pytest.mark.parametrize("trait", ["alpha", "deep", "animated", "rotated", "clipped", "bands"])
 def test_a_single_image_with_a_property_is_reported(trait: str) -> None:
     (found,) = set_warnings({"real": statistics(100, **{trait: 1})})
     assert found.startswith("real: 1 ")

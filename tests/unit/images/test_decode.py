@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,15 +17,18 @@ import torch
 from PIL import Image, ImageFile
 
 from fidtool.cli.options import as_flag
+from fidtool.diagnose.findings import property_findings
 from fidtool.errors import spelled_by
 from fidtool.images.batches import PlannedBatch, cut_batches
-from fidtool.images.decode import DecodeError, ImageProperties, decode
+from fidtool.images.decode import DecodeError, ImageProperties, decode, decode_content
 from fidtool.images.decoded import DecodedBatch, DecodeOptions, joined
 from fidtool.images.loader import LoadOptions, load
+from fidtool.images.records import ImageRecords, records_of
 from fidtool.sources import contents
+from fidtool.sources.contents import Pixels
 from fidtool.sources.folder import list_folder
 from fidtool.validation import MAX_PIXELS
-from support.encoded import FILES, claim
+from support.encoded import FILES, claim, encoded, tiff
 from support.pictures import make_pictures
 from support.processes import PATIENCE
 
@@ -47,6 +51,51 @@ def test_pixels_are_those_of_pillows_conversion_to_rgb(name: str) -> None:
     seen = found.properties
     assert (seen.lossy, seen.alpha, seen.deep) == (name in LOSSY, name in ALPHA, False)
     assert (seen.animated, seen.rotated) == ("animated" in name, "rotated" in name)
+
+
+def photo(channels: int) -> np.ndarray[Any, Any]:
+    """Return noise of all values in each channel, of which a fourth is no transparency."""
+    return np.random.RandomState(1).randint(0, 256, (30, 20, channels)).astype(np.uint8)
+
+
+BANDS = {
+    "unspecified": (tiff(photo(4), [0]), 4),
+    "two unspecified": (tiff(photo(5), [0, 0]), 5),
+    "alpha and another": (tiff(photo(6), [2, 0, 0]), 6),
+    "infrared as alpha": (tiff(photo(4), [2]), 4),
+    "16 bits": (tiff(photo(4).astype(np.uint16) << 8, [0]), 4),
+    "gray and another": (tiff(photo(2), [0], photometric=1), 2),
+    "inks": (tiff(photo(5), [0], photometric=5), 5),
+    "an array": (Pixels(photo(4)), 4),
+    "a Pillow image": (Image.fromarray(photo(4)), 4),
+    "premultiplied alpha": (tiff(photo(4), [1]), 0),
+    "alpha in PNG": (encoded(photo(4)), 0),
+    "an opaque array": (Pixels(np.dstack([photo(3), np.full((30, 20), 255, np.uint8)])), 0),
+    "an array on a mask": (Pixels(np.dstack([photo(3), np.uint8(255) * (photo(1) > 90)])), 0),
+    "a veiled array": (Pixels(np.dstack([photo(3), np.full((30, 20), 128, np.uint8)])), 0),
+}
+
+
+@pytest.mark.parametrize("case", BANDS)
+def test_bands_besides_colour_and_transparency_are_counted(case: str) -> None:
+    content, bands = BANDS[case]
+    found = decode_content(content)
+    assert (found.properties.bands, found.properties.most_bands) == (bool(bands), bands)
+    assert ("+" in found.mode) == bool(bands)
+    if case in ("unspecified", "an array", "infrared as alpha"):
+        np.testing.assert_array_equal(found.pixels, photo(4)[..., :3])
+    if not bands:
+        assert found.properties.alpha == (case != "an opaque array")
+    records = records_of([found, decode(FILES["PNG"])])
+    findings = property_findings(ImageRecords(records, ["a", "b"]))
+    assert [f"up to {bands} bands" in each.message for each in findings if each.code == "bands"] == [True] * bool(bands)
+
+
+@pytest.mark.parametrize(("bands", "dtype"), [(4, np.uint8), (8, np.uint16)])
+def test_a_tiff_whose_bands_pillow_cannot_read_is_named(bands: int, dtype: type) -> None:
+    """Such as those of satellites: gray with further bands, and more than six."""
+    with pytest.raises(DecodeError, match=f"TIFF of {bands} bands"):
+        decode(tiff(photo(bands).astype(dtype), [0] * (bands - 1), photometric=1))
 
 
 @pytest.mark.parametrize("data", [b"", b"\0", b"<!doctype html>", b"version https://git-lfs", b"GIF89a"])

@@ -168,3 +168,31 @@ def test_images_in_memory() -> None:
     (pixels,) = Images([X[0].bfloat16() / 256]).image_set(ValueRange(0, 255 / 256)).read([0])
     np.testing.assert_array_equal(pixels.values, IMAGES[0])  # type: ignore[union-attr]
     assert len(list(Images(iter([IMAGES[:0], IMAGES])).stream(None))) == 2, "a batch may be empty"
+
+
+VIDEOS = {  # and the number of their frames
+    (2, 5, 20, 24, 3): 10,
+    (2, 5, 3, 20, 24): 10,
+    (2, 3, 5, 20, 24): 10,
+    (2, 1, 5, 20, 24): 10,
+    (2, 5, 20, 24): 10,
+    (2, 2, 5, 20, 24, 3): 20,
+}
+
+
+@pytest.mark.parametrize("shape", VIDEOS)
+@pytest.mark.parametrize("form", ["array", "batches", "file"])
+def test_videos_are_refused_with_the_line_that_takes_their_frames(
+    tmp_path: Path, shape: tuple[int, ...], form: str
+) -> None:
+    x = np.zeros(shape, dtype=np.uint8)
+    np.save(tmp_path / "x.npy", x)
+    opened: dict[str, Callable[[], object]] = {
+        "array": lambda: Images(x).image_set(None),
+        "batches": lambda: list(Images(iter([x])).stream(None)),
+        "file": lambda: open_images(str(tmp_path / "x.npy")),
+    }
+    with pytest.raises(fidtool.InputError) as refused:
+        opened[form]()
+    frames = eval(str(refused.value).rpartition("pass ")[2], {"x": x})
+    assert len(Images(frames).image_set(None)) == VIDEOS[shape]

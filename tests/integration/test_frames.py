@@ -15,7 +15,7 @@ import fidtool
 from fidtool.images.decode import DecodeError, decode_content
 from fidtool.images.frames import with_frames
 from fidtool.sources.contents import Frame
-from fidtool.sources.image_set import ImageSet
+from fidtool.sources.image_set import ImageSet, Sampling
 from fidtool.sources.memory import Images
 from fidtool.sources.opening import open_images
 from fidtool.validation import MAX_PIXELS
@@ -101,7 +101,7 @@ def test_each_frame_is_read_once_under_its_name(folder: Path, form: str) -> None
     else:
         assert names == list(expected)
     assert len(images) == images.found == 19
-    drawn = images.draw(None, 3)
+    drawn = images.draw(Sampling(None, 3))
     order = [int(each) for each in drawn.order]
     contents = drawn.read(range(19)) if not drawn.in_order else []
     for place, content in zip(order, contents, strict=False):

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, get_type_hints, overload
 
 from fidtool.console import Console
 from fidtool.diagnose.diagnosis import Checkup
-from fidtool.errors import InputError
+from fidtool.errors import InputError, warn_program
 from fidtool.images.lookup import ImageLookup
 from fidtool.metrics.registry import refuse_given_twice
 from fidtool.pipeline.check import check as check_images
@@ -21,7 +22,7 @@ from fidtool.pipeline.check import refuse_same
 from fidtool.pipeline.evaluate import compute_statistics as statistics_of
 from fidtool.pipeline.evaluate import evaluate
 from fidtool.pipeline.inputs import Inputs
-from fidtool.pipeline.run import open_run
+from fidtool.pipeline.run import RunContext, open_run
 from fidtool.presets import with_preset
 from fidtool.record import Origin
 from fidtool.report.files import check_shown, write_plot, write_report
@@ -126,8 +127,8 @@ def compute(real: Source, fake: Source | Sequence[PathOrURL | Images], settings:
     Returns:
         The evaluation: ``.fid`` for one FAKE, ``.results`` for several, ``.to_dict()`` for the content of the JSON. A
         different network or layer has a ``.frechet_distance`` instead of a FID, see `fidtool.labels`. Warnings are in
-        ``.results[i].warnings`` and ``.run.warnings``; nothing is printed. If a report or plot cannot be written at the
-        end, a `RuntimeWarning` is issued.
+        ``.results[i].warnings`` and ``.run.warnings``, and rank zero issues each as a `FidtoolWarning`. If a report or
+        plot cannot be written at the end, a `RuntimeWarning` is issued.
 
     Raises:
         fidtool.InputError: if the input cannot be evaluated; the message says why and what to do.
@@ -145,7 +146,7 @@ def compute(real: Source, fake: Source | Sequence[PathOrURL | Images], settings:
     files = {"report": settings.report, "plot": settings.plot}
     shown = {setting: Path(file) for setting, file in files.items() if file is not None}
     origin = Origin.here(sys.argv[0])
-    with open_run(paths, settings, Console(), named.in_memory) as run:
+    with _open_run(paths, settings, named.in_memory) as run:
         run.world.on_rank_zero(lambda: _check_shown(shown))
         inputs = Inputs(run, paths)
         evaluation, exhibits = evaluate(inputs, origin)
@@ -171,7 +172,7 @@ def compute_statistics(images: Source, settings: Settings) -> Statistics | None:
     """
     named = Named(images)
     path = named.of(images, "images")
-    with open_run([path], settings, Console(), named.in_memory) as run:
+    with _open_run([path], settings, named.in_memory) as run:
         return statistics_of(Inputs(run, [path], real=False))
 
 
@@ -196,8 +197,18 @@ def check(images: Source, against: Source | None = None, settings: Settings = _D
     named = Named(images, against)
     path, other = named.of(images, "images"), None if against is None else named.of(against, "real")
     refuse_same(path, other, in_memory=bool(named.in_memory))
-    with open_run([path] if other is None else [path, other], settings, Console(), named.in_memory) as run:
+    with _open_run([path] if other is None else [path, other], settings, named.in_memory) as run:
         return check_images(run, path, other)
+
+
+@contextlib.contextmanager
+def _open_run(paths: Sequence[str], settings: Settings, in_memory: Mapping[str, Images]) -> Iterator[RunContext]:
+    """Context manager of a run that issues its warnings at its end, when no rank waits for one that raises them."""
+    console = Console()
+    with open_run(paths, settings, console, in_memory) as run:
+        yield run
+    for line in console.warned:
+        warn_program(line)
 
 
 def _check_shown(files: Mapping[str, Path]) -> None:

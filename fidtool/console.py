@@ -16,9 +16,11 @@ _LOG_SECONDS = 10.0
 
 
 class Console:
-    """Prints on stderr: ``warnings``; ``progress`` and information. Secrets in URLs are removed.
+    """Prints on stderr. Secrets in URLs are removed.
 
     Args:
+        warnings: whether to print warnings and verdicts.
+        progress: whether to print information and progress.
         on_failure: called with the error that ends the run. The second argument is whether to print the error; it is
             False if another rank prints it.
     """
@@ -33,13 +35,20 @@ class Console:
         self._progress = progress
         self.fail = on_failure
         """See ``on_failure``."""
-        self._printed: set[str] = set()
+        self.warned: dict[str, None] = {}
+        """The warnings so far."""
 
     def warn(self, line: str) -> None:
         """Print a warning. Repeated warnings are printed once."""
-        if self._warnings and line not in self._printed:
-            self._printed.add(line)
-            tqdm.write(f"warning: {redacted(line)}", file=sys.stderr)
+        line = redacted(line)
+        if self._warnings and line not in self.warned:
+            tqdm.write(f"warning: {line}", file=sys.stderr)
+        self.warned[line] = None
+
+    def tell(self, line: str) -> None:
+        """Print a part of the result, such as a verdict."""
+        if self._warnings:
+            tqdm.write(redacted(line), file=sys.stderr)
 
     def say(self, line: str) -> None:
         if self._progress:

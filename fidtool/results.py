@@ -346,6 +346,7 @@ class Evaluation:
         settings: settings of the metrics that affect their values, by metric.
         differences: differences of all pairs of FAKEs that have error bars, in the order of the arguments.
         gated: plain name of the metric that ``fail_above`` limits.
+        not_computed: the requested metrics that could not be computed, by name, with the reasons.
     """
 
     definitions: Mapping[str, Definition | None]
@@ -356,6 +357,7 @@ class Evaluation:
     settings: Mapping[str, Mapping[str, int | bool | str]] = field(default_factory=dict)
     differences: tuple[Difference, ...] = ()
     gated: str = "fid"
+    not_computed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def definition(self) -> Definition | None:
@@ -451,6 +453,7 @@ class Evaluation:
             "settings": {name: dict(settings) for name, settings in self.settings.items()},
             "results": [result.to_dict() for result in self.results],
             "differences": [difference.to_dict() for difference in self.differences],
+            "not_computed": dict(self.not_computed),
             "run": asdict(self.run),
             "exit": {"code": self.exit_code, "reason": self.exit_reason, **gated},
         }

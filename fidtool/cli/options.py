@@ -96,7 +96,7 @@ _NOTES = {
 }
 """Sentences that ``--help`` adds to the help texts of settings, which Python shows as well."""
 QUIET = option(
-    "--quiet", "-q", group=OUTPUT, is_flag=True, help="Hide progress, timings and notes on stderr, but not warnings."
+    "--quiet", "-q", group=OUTPUT, is_flag=True, help="Hide progress, timings and notes, but no warnings or verdicts."
 )
 
 

@@ -38,7 +38,7 @@ def evaluate(inputs: Inputs, origin: Origin) -> tuple[Evaluation, list[Exhibit |
         exhibits.append(exhibit)
         del fake  # so that only one FAKE's features are in memory at a time
     work = {} if measurer is None else measurer.work
-    record = run.world.on_rank_zero(lambda: _record(inputs, work, origin))
+    record, not_computed = run.world.on_rank_zero(lambda: (_record(inputs, work, origin), inputs.left_out))
     evaluation = Evaluation(
         definitions,
         tuple(results),
@@ -48,12 +48,13 @@ def evaluate(inputs: Inputs, origin: Origin) -> tuple[Evaluation, list[Exhibit |
         comparer.settings_of_metrics,
         comparer.differences,
         settings.gated.numbers[0].name if settings.gated else "",
+        not_computed,
     )
     if settings.preset is not None:
         verdicts = [f"{verdict.fake}: {verdict.line}" for verdict in verify(evaluation)]
         evaluation = replace(evaluation, run=replace(record, notes=(*record.notes, *verdicts)))
         for line in verdicts:
-            run.console.say(line)
+            run.console.tell(line)
     for skipped in dict.fromkeys(skipped for result in results for skipped in result.skipped):
         run.console.warn(f"skipped {skipped.file}: {skipped.reason}")
     for line in dict.fromkeys([*record.warnings, *(line for result in results for line in result.warnings)]):

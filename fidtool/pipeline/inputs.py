@@ -34,6 +34,8 @@ class Inputs:
         self.paths = run.world.on_rank_zero(lambda: _spelled_once(paths, run.in_memory))
         self.needs = self._needs()
         self.taken: list[str] = []
+        self.left_out: dict[str, str] = {}
+        """The requested metrics that cannot be computed, with the reasons. On rank zero."""
         self._warnings: list[str] = []
         self.adapted: tuple[str, ...] = ()
         self._counts: dict[str, ImageCount] = {}
@@ -102,8 +104,9 @@ class Inputs:
             fit,
         )
         self._use(found.settings)
-        for line in found.left_out:
-            self._note(line)
+        for name, (said, reason) in found.left_out.items():
+            self.left_out[name] = reason
+            self._note(f"{said}: {reason}")
         self.adapted = found.adapted if fit else self.adapted
         if self._real:
             check_counts(found.settings, self._counts, fakes)

@@ -29,10 +29,10 @@ class Sets:
 
 @dataclass(frozen=True)
 class Selection:
-    """The settings, and one sentence for each metric of ``all`` left out and for each setting adapted."""
+    """The settings, what to say and the reason for each metric left out, and one sentence for each setting adapted."""
 
     settings: Settings
-    left_out: tuple[str, ...]
+    left_out: Mapping[str, tuple[str, str]]
     adapted: tuple[str, ...]
 
 
@@ -42,14 +42,15 @@ def select(settings: Settings, sets: Sets, say: Callable[[str], None], fit: bool
     With ``fit``, the others are adapted to the number of images. A run's only metric is not omitted.
     """
     chosen: list[Metric] = []
-    left_out, adapted = [], []
+    adapted: list[str] = []
+    left_out = {}
     for metric in in_order(settings.chosen):
         fitted, warning = _fitted(metric, sets) if fit and sets.reals else (metric, "")
         if by := settings.selects_if_possible(metric):
             try:
                 _check(fitted, settings, sets)
             except InputError as error:
-                left_out.append(f"{by} omits '{metric.name}': {error.problem}")
+                left_out[metric.name] = f"{by} omits '{metric.name}'", error.problem
                 continue
         elif sets.reals and len(settings.chosen) > 1:
             try:
@@ -57,16 +58,14 @@ def select(settings: Settings, sets: Sets, say: Callable[[str], None], fit: bool
             except RunError as error:
                 if not chosen and metric is in_order(settings.chosen)[-1]:
                     raise
-                left_out.append(f"'{metric.name}' is not computed: {error}")
+                left_out[metric.name] = f"'{metric.name}' is not computed", str(error)
                 continue
         chosen.append(fitted)
         adapted += [warning] if warning else []
     order = [metric.name for metric in settings.chosen]
     chosen.sort(key=lambda metric: order.index(metric.name))
     unchanged = tuple(chosen) == settings.chosen
-    return Selection(
-        settings if unchanged else replace(settings, metrics=tuple(chosen)), tuple(left_out), tuple(adapted)
-    )
+    return Selection(settings if unchanged else replace(settings, metrics=tuple(chosen)), left_out, tuple(adapted))
 
 
 def _fitted(metric: Metric, sets: Sets) -> tuple[Metric, str]:

@@ -45,6 +45,7 @@ cases = {
     "kinds": lambda: pixels if rank != 1 else fidtool.Images(iter(pixels), sharded=True),
     "too few": lambda: fidtool.Images(iter(pixels[:5]), sharded=True),
     "a failure": lambda: fidtool.Images((1 // (rank - 2) and image for image in pixels), sharded=True),
+    "copies, with warnings": lambda: [pixels[0]] * 22,
     "afterwards": lambda: fidtool.Images(iter(share), sharded=True),
 }
 said = {}
@@ -83,6 +84,7 @@ def said(rank_server: RankServer, place: Path) -> dict[str, object]:
     arguments = [["script.py", "real", "pixels.npy", TINY]] * RANKS
     ends = outcomes(rank_server.ranks("script", arguments, rank_server.environment, place))
     assert [end.status for end in ends] == [0] * RANKS, ends
+    assert ["FidtoolWarning: " in end.stderr for end in ends] == [True, False, False]
     found: dict[str, object] = json.loads(ends[0].stdout)
     return found
 

@@ -48,7 +48,14 @@ def test_available_metrics_are_computed(here: Run, sets: tuple[Path, Path]) -> N
     for note, reason in zip(notes, ("Inception only", "Inception only", "has 43", "CMMD's network"), strict=True):
         assert reason in note
         assert found.stderr.splitlines().count(note) == 1
-    assert "omits" not in here(*run, "--quiet").stderr, "information, no warning"
+    reasons = found.json["not_computed"]
+    assert [f"--metrics all omits '{name}': {reason}" for name, reason in reasons.items()] == notes
+    lines = [f"{title}: not computed: " for title in ("IS", "sFID", "FID-infinity", "CMMD")]
+    lines = [line + reason for line, reason in zip(lines, reasons.values(), strict=True)]
+    for form in ("lines", "table"):
+        quiet = here(*run[:-1], "--format", form, "--quiet")
+        assert [line for line in quiet.stdout.splitlines() if "not computed" in line] == lines
+        assert "omits" not in quiet.stderr, "it is in the result"
 
 
 def test_all_metrics_with_inception(here: Run, tmp_path: Path) -> None:
@@ -97,6 +104,7 @@ def test_an_iterable_is_counted_first(sets: tuple[Path, Path], environment: dict
 
     found = fidtool.compute(sets[0], iter(opened()), extractor=TINY, metrics="all", cache=False)
     assert found.run.config["metrics"] == ["fid", "kid"]
+    assert {*found.not_computed} == {"is", "prdc", "sfid", "fid-infinity", "cmmd"}
     assert found.settings["kid"]["subset_size"] == 4
     assert any("omits 'prdc': " in note and note.endswith("fake has 4") for note in found.run.notes)
     assert [line for line in found.results[0].warnings if "subsets of 4 images" in line]

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,37 @@ def test_quiet_leaves_the_warnings(here: Run, sets: tuple[Path, Path, Path]) -> 
     (line,) = few.stderr.splitlines()
     assert line.startswith("warning: ")
     assert "10 images each" in line
+    judged = here("compute", real, fake, "--extractor", TINY, "--quiet", "--preset", "stylegan")
+    (line,) = judged.stderr.splitlines()
+    assert line.startswith(f"{fake}: not comparable with published values of stylegan: ")
+
+
+def test_the_command_line_prints_warnings_only(here: Run, sets: tuple[Path, Path, Path]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", package.FidtoolWarning)
+        few = here("compute", *sets[:2], "--extractor", TINY, "--num", 10)
+    assert few.stderr.count("10 images each") == 1
+
+
+def test_python_issues_each_warning(sets: tuple[Path, Path, Path], environment: dict[str, str]) -> None:
+    """At the program's line, and after the run: a filter that raises them leaves nothing open."""
+    real, fake, other = sets
+    (real / "text.png").write_text("no image")
+    settings = {"extractor": TINY, "on_error": "skip", "max_skip": 0.1}
+    with pytest.warns(package.FidtoolWarning) as caught:
+        evaluation = package.compute(real, [fake, other], num=20, **settings)
+    said = [str(each.message) for each in caught]
+    assert {*evaluation.run.warnings, *(line for result in evaluation.results for line in result.warnings)} <= {*said}
+    assert len(said) == len({*said})
+    assert {each.filename for each in caught} == {__file__}
+    with pytest.warns(package.FidtoolWarning, match=f"skipped {real}/text.png: ") as caught:
+        package.compute_statistics(real, **settings)
+    assert {each.filename for each in caught} == {__file__}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", package.FidtoolWarning)
+        with pytest.raises(package.FidtoolWarning, match="10 images each"):
+            package.compute(fake, other, extractor=TINY, num=10)
+        assert package.compute(fake, other, extractor=TINY).frechet_distance > 0
 
 
 def test_python_api_gives_the_same_evaluation(here: Run, sets: tuple[Path, Path, Path]) -> None:

@@ -3,24 +3,76 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import select
+import signal
+import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import torch
 
+from fidtool import importing_process
 from fidtool.cpus import available_threads, machine_cores
 from fidtool.distributed.world import World
+from fidtool.errors import InputError
 from fidtool.images.batches import deal
 
 T = TypeVar("T")
 
 _MAX_THREADS = 8
 """Largest number of threads for linear algebra."""
+_TRIAL_SECONDS = 5.0
+_usable: dict[tuple[int, int], bool] = {}
+"""Whether torch's threads can be used, by process and thread."""
+
+
+def require_threads() -> None:
+    """Refuses a forked process whose parent had used torch's threads: they do not exist here, and are waited for.
+
+    Whether that is the case is tried in a fork of this process.
+    """
+    if os.getpid() == importing_process:
+        return
+    caller = os.getpid(), threading.get_ident()
+    if caller not in _usable:
+        _usable[caller] = _can_use_threads()
+    if not _usable[caller]:
+        raise InputError(
+            "this process was forked after its parent had used torch's threads, which a fork does not have, so that "
+            "computations would wait for them forever:",
+            "start it with multiprocessing.get_context('spawn')",
+            "pass multiprocessing_context='spawn' to a DataLoader",
+        )
+
+
+def _can_use_threads() -> bool:
+    heard, told = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of exactly this
+        child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException):
+            torch.set_num_threads(2)
+            torch.ones(1 << 18, device="cpu").add_(1.0)
+            os.write(told, b"+")
+        os._exit(0)
+    os.close(told)  # so that the end of the child is noticed
+    try:
+        return bool(select.select([heard], [], [], _TRIAL_SECONDS)[0] and os.read(heard, 1))
+    finally:
+        os.close(heard)
+        os.kill(child, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(child, 0)
 
 
 @contextlib.contextmanager
 def using_threads(count: int) -> Iterator[None]:
     """Sets the number of torch's intra-op threads within a ``with`` block."""
+    if count > 1:
+        require_threads()
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -15,6 +15,7 @@ import torch
 
 from fidtool.diagnose.warnings import set_warnings
 from fidtool.distances.frechet import frechet_distance
+from fidtool.distances.parallel import require_threads
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError, TooFewImagesError, on_every_rank, option, own_exceptions
 from fidtool.features.definition import Definition
@@ -66,6 +67,7 @@ class ImageSums:
 
     def add(self, images: torch.Tensor) -> None:
         """Adds images and runs the network on full batches. If the network fails, none of the images are added."""
+        require_threads()
         hashes = [image_hashes(images)] if self._side == "fake" else []
         new = images.permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format)
         waiting = [*self._waiting, *new]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -139,3 +141,50 @@ def test_a_second_run_in_another_thread_is_refused(
     assert metrics(place, made(), TINY) == alone
     assert "fidtool is already running in another thread" in refused[0]
     fidtool.compute(place / "real", place / "fake", extractor=TINY)
+
+
+FORKS = """
+import multiprocessing, os, sys
+import numpy as np, torch
+import fidtool
+
+def value(images):
+    settings = {"extractor": sys.argv[1], "cache": False, "num_workers": 1, "diagnose": False}
+    try:
+        return fidtool.compute(images, images[:8], **settings).results[0].value("fid")
+    except fidtool.InputError as error:
+        return str(error)
+
+def distance(_):
+    try:
+        return fidtool.frechet_distance(np.zeros(9), np.eye(9), np.zeros(9), np.eye(9))
+    except fidtool.InputError as error:
+        return str(error)
+
+def checked(images):
+    return len(fidtool.check(images).findings) * 0
+
+if __name__ == "__main__":
+    images = np.random.default_rng(0).integers(0, 255, (20, 24, 24, 3), np.uint8)
+    torch.set_num_threads(2)
+    with multiprocessing.get_context("fork").Pool(1) as pool:  # before any thread of torch
+        first = pool.map(value, [images])[0]
+    print(value(images) == first)
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        for work in (value, distance, checked):
+            print(pool.map(work, [images])[0])
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(pool.map(value, [images])[0] == first)
+"""
+
+
+def test_a_fork_without_torchs_threads_is_refused(environment: dict[str, str], tmp_path: Path) -> None:
+    """Its computations would wait forever for threads that only its parent has."""
+    (tmp_path / "forks.py").write_text(FORKS)
+    command = [sys.executable, "forks.py", TINY]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path, env=environment)
+    same, value, distance, checked, spawned = ended.stdout.splitlines()
+    assert (same, checked, spawned) == ("True", "0", "True")
+    for refused in (value, distance):
+        assert refused.startswith("this process was forked after its parent had used torch's threads")
+        assert "multiprocessing.get_context('spawn')" in refused

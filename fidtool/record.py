@@ -11,7 +11,7 @@ from fidtool.errors import option
 from fidtool.metrics.metric import keyword
 from fidtool.metrics.registry import BUILT_IN, spec_of
 from fidtool.presets import preset_named
-from fidtool.settings import OUTPUT, Settings
+from fidtool.settings import OUTPUT, PYTHON, Settings
 from fidtool.validation import declared
 
 
@@ -40,7 +40,9 @@ class Origin(NamedTuple):
 def recorded(settings: Settings) -> dict[str, Any]:
     """Returns all settings that can change a result, by their Python names, as JSON values."""
     values = {
-        name: getattr(settings, name) for name, each in declared(Settings).items() if each.setting.group != OUTPUT
+        name: getattr(settings, name)
+        for name, each in declared(Settings).items()
+        if each.setting.group not in (OUTPUT, PYTHON)
     }
     options: dict[str, Any] = {}
     for metric in settings.chosen:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, inf
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fidtool.errors import InputError, option
 from fidtool.features.models.families import (
@@ -13,13 +13,13 @@ from fidtool.features.models.families import (
     check_extractor,
     usual_spelling,
 )
-from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, NAMED_PROTOCOLS, protocol_named
+from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, NAMED_PROTOCOLS, ProtocolName, protocol_named
 from fidtool.images.framing import CROPS, EXAMPLE, normalised
 from fidtool.metrics.cmmd import CMMD
 from fidtool.metrics.inception_score import InceptionScore
 from fidtool.metrics.kid import KID
 from fidtool.metrics.metric import ALL, METRICS, Metric, keyword
-from fidtool.metrics.prdc import PRDC
+from fidtool.metrics.prdc import PRDC, Ties
 from fidtool.metrics.registry import (
     BUILT_IN,
     by_name,
@@ -31,18 +31,28 @@ from fidtool.metrics.registry import (
     with_settings,
 )
 from fidtool.presets import PRESETS, preset_named
-from fidtool.validation import LONGEST_SECONDS, MAX_PIXELS, File, Setting, Validated, declared, setting, text_of
+from fidtool.validation import (
+    LONGEST_SECONDS,
+    MAX_PIXELS,
+    File,
+    Setting,
+    TorchDevice,
+    Validated,
+    declared,
+    setting,
+    text_of,
+)
 
 if TYPE_CHECKING:
     from fidtool.sources.contents import ValueRange
     from fidtool.sources.image_set import Sampling
 
-PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
-
 MEASURE, DIAGNOSIS, IMAGES, MACHINE = "What to measure", "Diagnosis", "Images", "Machine"
 RESUME, RANKS, OUTPUT, GATES = "Stop and resume", "Several processes", "Output", "Gates"
 GROUPS = (MEASURE, METRICS, DIAGNOSIS, IMAGES, MACHINE, RESUME, RANKS, OUTPUT, GATES)
 """Headings in ``--help``, in their order."""
+PYTHON = ""
+"""In place of a heading: the setting is a keyword in Python, has no option and is not recorded."""
 
 
 def _of(metric: type[Metric], name: str) -> Setting:
@@ -63,11 +73,10 @@ class CheckSettings(Validated):
         flag="--num --num-images",
         least=1,
     )
-    sample: str = setting(
+    sample: Literal["random", "first"] = setting(
         "random",
         IMAGES,
         "Images of a sample: a reproducible random choice, or the first by name, in an array or a table as stored.",
-        choices=("random", "first"),
     )
     seed: int = setting(0, IMAGES, "Seed of the random sample and of the order of the images.")
     recursive: bool = setting(
@@ -83,12 +92,11 @@ class CheckSettings(Validated):
         "Values of black and white in arrays of floats, such as 0,1 or -1,1. Not needed for uint8.",
         "LOW,HIGH",
     )
-    float_to_byte: str | None = setting(
+    float_to_byte: Literal["round", "floor"] | None = setting(
         None,
         IMAGES,
         "How arrays of floats become bytes: rounded, as torchvision's save_image does, or truncated, as "
         "(x * 255).to(uint8) does.",
-        choices=("round", "floor"),
         shown_default="as the protocol's tool does: floor for torchmetrics, round for all others",
     )
     frames: str = setting(
@@ -129,6 +137,13 @@ class CheckSettings(Validated):
         defines=False,
     )
 
+    alone: bool = setting(
+        False,
+        PYTHON,
+        "In a program of several ranks, do everything on this one, for example under `if rank == 0`. By default all "
+        "ranks must make the call, and share the work.",
+    )
+
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "value_range", _two_numbers(self.value_range))
@@ -153,11 +168,12 @@ class StatisticsSettings(CheckSettings):
         "NAME",
         defines=False,
     )
-    protocol: str | None = setting(
+    protocol: ProtocolName | None = setting(
         None,
         MEASURE,
         f"How images are resized and normalised: {NAMED_PROTOCOLS}; see `fidtool protocols`.",
         "NAME",
+        choices=(),  # in any spelling
         shown_default="pytorch-fid; with a statistics file, the file's",
     )
     extractor: str | None = setting(
@@ -216,8 +232,8 @@ class StatisticsSettings(CheckSettings):
     cmmd_weights: Annotated[File, _of(CMMD, "weights")] = CMMD.weights
     cmmd_input_size: Annotated[int | None, _of(CMMD, "input_size")] = CMMD.input_size
     cmmd_feature_step: Annotated[int | None, _of(CMMD, "feature_step")] = CMMD.feature_step
-    on_error: str = setting(
-        "fail", IMAGES, "If a file cannot be read: fail, or skip it with a warning.", choices=("fail", "skip")
+    on_error: Literal["fail", "skip"] = setting(
+        "fail", IMAGES, "If a file cannot be read: fail, or skip it with a warning."
     )
     max_skip: float = setting(
         0.01,
@@ -235,16 +251,17 @@ class StatisticsSettings(CheckSettings):
         "NAME:SIZE",
         shown_default="images as they are",
     )
-    device: str | None = setting(None, MACHINE, "cpu, cuda, cuda:0 or mps.", "NAME", shown_default="cuda if available")
+    device: str | TorchDevice | None = setting(
+        None, MACHINE, "cpu, cuda, cuda:0 or mps.", "NAME", shown_default="cuda if available"
+    )
     batch_size: int | None = setting(
         None, MACHINE, "Images per forward pass.", "N", least=1, shown_default="8 on the CPU, 64 on a GPU"
     )
-    precision: str = setting(
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = setting(
         "fp32",
         MACHINE,
         "Precision of the network: fp32 as the reference implementations; the others are faster on some GPUs "
         "and change the values.",
-        choices=PRECISIONS,
     )
     cache: bool = setting(
         True,
@@ -286,6 +303,11 @@ class StatisticsSettings(CheckSettings):
             object.__setattr__(self, "protocol", protocol_named(self.protocol).name)
         if self.extractor is not None:
             object.__setattr__(self, "extractor", usual_spelling(self.extractor))
+        if self.device is not None:
+            if not isinstance(self.device, str) and not hasattr(self.device, "type"):
+                problem = f"{option('device')} must be a string or a torch.device, not {self.device!r}"
+                raise InputError(problem, setting="device")
+            object.__setattr__(self, "device", str(self.device))
         check_extractor(self.network)
         object.__setattr__(self, "crop", normalised(self.crop, "crop"))
         self._choose_metrics()
@@ -414,7 +436,7 @@ class Settings(StatisticsSettings):
     is_part_size: Annotated[int | None, _of(InceptionScore, "part_size")] = InceptionScore.part_size
     is_bias: Annotated[bool, _of(InceptionScore, "bias")] = InceptionScore.bias
     nearest_k: Annotated[int, _of(PRDC, "nearest_k")] = PRDC.nearest_k
-    ties: Annotated[str, _of(PRDC, "ties")] = PRDC.ties
+    ties: Annotated[Ties, _of(PRDC, "ties")] = PRDC.ties
     uncertainty: bool = setting(
         False,
         DIAGNOSIS,

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from math import inf
 from operator import index
 from types import NoneType, UnionType
-from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, Union, get_args, get_origin, get_type_hints
 
 from fidtool.errors import InputError
 
@@ -24,6 +24,13 @@ _SWITCHES = {"true": True, "yes": True, "1": True, "false": False, "no": False, 
 
 File = str | os.PathLike[str] | None
 """A path or None."""
+
+
+class TorchDevice(Protocol):
+    """A ``torch.device``. Its class would have to be imported here."""
+
+    @property
+    def type(self) -> str: ...
 
 
 def text_of(file: File) -> str | None:
@@ -41,7 +48,7 @@ class Setting:
         flag: spellings of the option, separated by spaces, if it is not the field's name with dashes. ``--on/--off``
             is a pair.
         metavar: placeholder for the value in ``--help``.
-        choices: the allowed values.
+        choices: the allowed values; None for those of the field's type, if that is a ``Literal``.
         least, most: limits of a number, both inclusive.
         shown_default: description of the default, if ``--help`` cannot show the value itself.
         defines: whether the setting can change a set's statistics, so that statistics files record it. A setting that
@@ -54,7 +61,7 @@ class Setting:
     group: str = ""
     flag: str = ""
     metavar: str | None = None
-    choices: tuple[str, ...] = ()
+    choices: tuple[str, ...] | None = None
     least: float = -inf
     most: float = inf
     shown_default: str = ""
@@ -170,6 +177,10 @@ def declared(kind: type) -> Mapping[str, Declared]:
         if annotation is None:
             continue
         types = get_args(accepted) if get_origin(accepted) in (Union, UnionType) else (accepted,)
+        for literal in (each for each in types if get_origin(each) is Literal):
+            types = tuple(str if each is literal else each for each in types)
+            if annotation.choices is None:
+                annotation = replace(annotation, choices=get_args(literal))
         default = each.default if each.default_factory is MISSING else each.default_factory()
         found[each.name] = Declared(each.name, _plain(types), NoneType in types, default, annotation)
     _known[kind] = found

@@ -127,7 +127,11 @@ def _flags(field: Declared) -> list[str]:
 
 def _flagged(kind: type[CheckSettings]) -> dict[str, Declared]:
     """Return all settings that have a flag, by its name: those of ``kind``, and other settings of metrics."""
-    return {**declared(kind), **{name: field for name, (_, field) in _further(kind).items()}}
+    return {**_options(kind), **{name: field for name, (_, field) in _further(kind).items()}}
+
+
+def _options(kind: type[CheckSettings]) -> dict[str, Declared]:
+    return {name: field for name, field in declared(kind).items() if field.setting.group}
 
 
 def _further(kind: type[CheckSettings]) -> dict[str, tuple[str, Declared]]:
@@ -146,7 +150,7 @@ def settings_options(kind: type[CheckSettings]) -> Callable[[Callable[..., Any]]
     The command gets them as the argument ``settings``: a function without arguments that returns the `Settings`, and
     raises `InputError` if they are invalid.
     """
-    fields, further = declared(kind), _further(kind)
+    fields, further = _options(kind), _further(kind)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)

@@ -89,6 +89,14 @@ def discover_here() -> Launch:
     return _checked(Launch("env", rank, size, local_rank, _integer(os.environ, "LOCAL_WORLD_SIZE", size)))
 
 
+def alone_here() -> Launch:
+    """This process as the only rank of a run, with the GPU and the share of the cores that it has in its program."""
+    with contextlib.suppress(LaunchError):
+        here = discover_here()
+        return Launch(local_rank=here.local_rank, local_world_size=here.local_world_size)
+    return Launch()
+
+
 def _integer(env: Mapping[str, str], name: str, default: int | None = None) -> int:
     if name not in env and default is not None:
         return default

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from fidtool.distributed import signals
 from fidtool.distributed.failure import (
     Failure,
     add_location,
@@ -23,7 +24,7 @@ from fidtool.distributed.failure import (
 from fidtool.distributed.launch import Launch, discover, launcher_serves_store, restart_count
 from fidtool.distributed.signals import call_with_timeout, raise_if_received
 from fidtool.distributed.watchdog import Process
-from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, on_every_rank
+from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, on_every_rank, option
 from fidtool.validation import LONGEST_SECONDS
 
 if TYPE_CHECKING:
@@ -97,11 +98,13 @@ def connect_again(launch: Launch, seconds: float) -> TCPStore:
 
 
 def connect_to_store_of(store: Store) -> Store | None:
-    """A new connection to a process group's ``store``; None if it is not a TCPStore."""
-    from torch.distributed import PrefixStore, TCPStore
+    """A connection to a process group's ``store`` that is not shared, or a file's store; None for other stores."""
+    from torch.distributed import FileStore, PrefixStore, TCPStore
 
     while isinstance(store, PrefixStore):
         store = store.underlying_store
+    if isinstance(store, FileStore):
+        return store  # a thread that waits in it does not block the others
     if not isinstance(store, TCPStore):
         return None
     address = (store.host, store.port)
@@ -349,6 +352,8 @@ def rendezvous(store: Store, launch: Launch, seconds: float) -> list[Process]:
     except AbsentRanksError as error:
         absent = f"{_listed(error.missing)} of {size} did not join within {seconds:.0f} s"
         advice = "check that every rank was started and can reach rank 0's address, and read the missing ranks' output"
+        if not signals.taken_over():
+            advice = f"every rank must make the call, or pass {option('alone', True)} to compute on one rank alone"
         hint = f"; {launch.hint}" if launch.hint else ""
         raise _refusal(store, RunError(f"{absent}: {advice}{hint}"), rank) from None
 

@@ -271,7 +271,8 @@ class Watchdog:
         self._store.set(f"heartbeat/{self._rank}", f"{number} {self.collectives}")
 
     def _read_heartbeats(self, ranks: Sequence[int]) -> list[bytes]:
-        return list(self._store.multi_get([f"heartbeat/{rank}" for rank in ranks]))
+        keys = [f"heartbeat/{rank}" for rank in ranks]
+        return list(self._store.multi_get(keys) if self._store.has_extended_api() else map(self._store.get, keys))
 
     # The guard thread.
 

@@ -253,10 +253,10 @@ def open_world(
 ) -> Iterator[World]:
     """Joins the other ranks for the duration of a ``with`` block.
 
-    If the calling program already has a process group, it is used and left open. If that group's store is not a
-    TCPStore, there is no watchdog, and only the collectives' own timeout ends a wait. If the block fails on any rank,
-    every rank raises the first failure. A rank that is stuck and cannot raise is ended by force, with the first failure
-    on stderr; within a calling program it first abandons a collective that waits.
+    If the calling program already has a process group, it is used and left open. If that group's store is neither a
+    TCPStore nor a FileStore, there is no watchdog, and only the collectives' own timeout ends a wait. If the block
+    fails on any rank, every rank raises the first failure. A rank that is stuck and cannot raise is ended by force,
+    with the first failure on stderr; within a calling program it first abandons a collective that waits.
 
     Args:
         on_failure: prints the failure; called with True on one rank, and always called on rank zero.
@@ -270,8 +270,6 @@ def open_world(
 
     deadlines = deadlines or Deadlines()
     has_group = dist.is_available() and dist.is_initialized()
-    if has_group:
-        launch = launch._replace(rank=dist.get_rank(), world_size=dist.get_world_size())
     watchdog = Watchdog(launch.rank, launch.world_size, deadlines, on_failure)
     group = None
     # A launcher that has lost one rank sends SIGTERM to the others, which must not interrupt the search for the cause.

@@ -10,6 +10,7 @@ import torch
 from fidtool.cpus import available_cores, available_threads
 from fidtool.distributed.launch import Launch
 from fidtool.errors import InputError, option
+from fidtool.validation import TorchDevice
 
 _CPU_BATCH = 8
 """Measured on two cores: batches of 4, 8 and 16 images are equally fast, and small batches leave less idle time at the
@@ -62,7 +63,7 @@ class Device:
         return max(1, min(_MOST_WORKERS, available_cores(launch.local_world_size) - 1))
 
 
-def choose_device(requested: str | None, launch: Launch) -> Device:
+def choose_device(requested: str | TorchDevice | None, launch: Launch) -> Device:
     """Return the device of this rank.
 
     Args:
@@ -72,7 +73,7 @@ def choose_device(requested: str | None, launch: Launch) -> Device:
     if requested is None:
         requested = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        device = torch.device(requested)
+        device = torch.device(str(requested))
     except RuntimeError:
         named = option("device")
         raise InputError(f"unknown {named} {requested!r}", "use cpu, cuda, cuda:0 or mps", setting="device") from None

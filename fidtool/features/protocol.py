@@ -6,7 +6,7 @@ the value of the distance, see `fidtool.features.definition`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from fidtool.errors import InputError
 from fidtool.names import closest, folded, unknown
@@ -48,7 +48,9 @@ class Protocol(NamedTuple):
         return f"(x-{self.offset:g})/{self.scale:g}"
 
 
-DEFAULT_PROTOCOL = "pytorch-fid"
+ProtocolName = Literal["pytorch-fid", "tensorflow", "adm", "edm", "clean", "torchmetrics", "stylegan"]
+"""The names of the protocols that the help lists, for type checkers. `protocol_named` understands others as well."""
+DEFAULT_PROTOCOL: ProtocolName = "pytorch-fid"
 
 INCEPTION = "inception-2015-12-05"
 INCEPTION_DIMS = (64, 192, 768, 2048)

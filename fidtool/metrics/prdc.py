@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fidtool.errors import InputError, option
 from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, Number
 from fidtool.validation import Setting
+
+Ties = Literal["strict", "inclusive"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,13 +26,12 @@ class PRDC(Metric):
         ),
     ] = 5
     ties: Annotated[
-        str,
+        Ties,
         Setting(
             help="Precision, recall, density, coverage: whether an image on the surface of a ball is outside (strict, "
             "as in prdc) or inside (inclusive, as in StyleGAN and ADM).",
             group=METRICS,
             flag="--ties",
-            choices=("strict", "inclusive"),
         ),
     ] = "strict"
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fidtool.console import Console
-from fidtool.distributed.launch import discover_here
+from fidtool.distributed.launch import alone_here, discover_here
 from fidtool.distributed.watchdog import Deadlines
 from fidtool.distributed.world import World, open_world
 from fidtool.errors import FidtoolError, InputError, on_every_rank, option, own_exceptions
@@ -123,7 +123,7 @@ def open_run(
 ) -> Iterator[RunContext]:
     """Context manager that joins the other ranks and checks that all were started in the same way. A collective."""
     clock, finished, sets = Clock(), FinishedWork(), dict(in_memory or {})
-    launch = discover_here()
+    launch = alone_here() if settings.alone else discover_here()
     if launch.hint and launch.rank == 0:
         console.warn(f"waiting for the other {launch.world_size - 1} tasks of the SLURM job; {launch.hint}")
     if settings.protocol is not None:

@@ -14,6 +14,7 @@ import torch
 from fidtool.api import compute_statistics
 from fidtool.errors import InputError, warn_program
 from fidtool.features.network import Network
+from fidtool.features.protocol import ProtocolName
 from fidtool.seeds import sample_seed
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.training.feature_extractor import PathLike
@@ -80,7 +81,7 @@ class FIDCallback(Base):
         batch_size: int = 64,
         name: str = "fid",
         feature: int | str | Network = 2048,
-        protocol: str | None = None,
+        protocol: ProtocolName | None = None,
         float_to_byte: str | None = None,
         weights: PathLike | None = None,
         sync_timeout: float = 600.0,

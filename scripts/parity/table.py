@@ -27,7 +27,7 @@ from fidtool.distances.neighbors import Ties
 from fidtool.distances.neighbors import prdc as our_prdc
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
-from fidtool.features.protocol import FEATURES, INCEPTION_FEATURE_STEP, SPATIAL
+from fidtool.features.protocol import FEATURES, INCEPTION_FEATURE_STEP, SPATIAL, ProtocolName
 from fidtool.sources.image_set import canonical_order
 from parity.networks import clip_mmd, open_clip_vit, timm_vit, torchvision_resnet18
 from parity.peers import (
@@ -94,19 +94,19 @@ class Ours:
         self.paths = real, fake
         self._known: dict[str, list[fidtool.Statistics]] = {}
 
-    def statistics(self, protocol: str) -> list[fidtool.Statistics]:
+    def statistics(self, protocol: ProtocolName) -> list[fidtool.Statistics]:
         """Return the statistics of both sets, with per-image features and the spatial features of sFID."""
         if protocol not in self._known:
             found = [fidtool.compute_statistics(path, protocol=protocol, metrics="kid,sfid") for path in self.paths]
             self._known[protocol] = [each for each in found if each is not None]
         return self._known[protocol]
 
-    def fid(self, protocol: str, layer: str = FEATURES) -> float:
+    def fid(self, protocol: ProtocolName, layer: str = FEATURES) -> float:
         """Return the Fréchet distance between the two sets in a layer."""
         (real, count1), (fake, count2) = [(each.layers[layer], each.count) for each in self.statistics(protocol)]
         return fidtool.frechet_distance(real.mu, real.sigma, fake.mu, fake.sigma, count1=count1, count2=count2)
 
-    def features(self, protocol: str) -> list[NDArray[np.float32]]:
+    def features(self, protocol: ProtocolName) -> list[NDArray[np.float32]]:
         """Return the features of both sets, in the order of the sorted file names."""
         ordered = []
         for each in self.statistics(protocol):
@@ -116,12 +116,12 @@ class Ours:
             ordered.append(rows)
         return ordered
 
-    def kid(self, protocol: str, draws: Draws) -> float:
+    def kid(self, protocol: ProtocolName, draws: Draws) -> float:
         """Return KID on the given subsets."""
         real, fake = self.features(protocol)
         return kid(real, fake, World(Launch()), feature_step=INCEPTION_FEATURE_STEP, draws=draws).mean
 
-    def prdc(self, protocol: str, k: int, ties: Ties) -> dict[str, float]:
+    def prdc(self, protocol: ProtocolName, k: int, ties: Ties) -> dict[str, float]:
         """Return precision, recall, density and coverage by name."""
         (real, fake), step = self.features(protocol), INCEPTION_FEATURE_STEP
         return asdict(our_prdc(real, fake, World(Launch()), k=k, ties=ties, feature_step=step))

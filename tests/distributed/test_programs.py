@@ -51,23 +51,45 @@ except fidtool.RunError as error:
     ranks[1].kill()
 
 
-def test_the_programs_process_group_survives_a_failed_rendezvous(rank_server: RankServer, folder: Path) -> None:
-    """Only rank zero calls fidtool, a common mistake."""
+@pytest.mark.parametrize("where", ["env://", "file://"])
+def test_a_call_on_rank_zero_only(rank_server: RankServer, folder: Path, where: str) -> None:
+    """A common mistake: the missing rank is named, and the program's process group stays usable."""
     script = """
-import sys, torch, torch.distributed as dist, fidtool
-dist.init_process_group("gloo")
-if dist.get_rank() == 0:
+import os, sys, torch, torch.distributed as dist, fidtool
+rank, where = int(os.environ["RANK"]), os.environ["WHERE"]
+dist.init_process_group("gloo", init_method=where, rank=rank, world_size=2)
+if rank == 0:
     try:
         fidtool.compute("real", "real", extractor=sys.argv[1], timeout=2)
     except fidtool.RunError as error:
-        print("caught", "rank 1 of 2 did not join" in str(error))
+        print("caught", "rank 1 of 2 did not join" in str(error) and "pass alone=True" in str(error))
+    settings = {"extractor": sys.argv[1], "cache": False, "alone": True, "device": torch.device("cpu")}
+    run = fidtool.compute("real", "real", **settings).run
+    print(run.world_size, run.config["device"], fidtool.compute_statistics("real", **settings).count)
+    print(fidtool.check("real", alone=True).images.images)
 total = torch.ones(1)
 dist.all_reduce(total)
 print(int(total))
 dist.destroy_process_group()
 """
-    ends = outcomes(started(rank_server, folder, script))
-    assert [(end.status, end.stdout) for end in ends] == [(0, "caught True\n2\n"), (0, "2\n")], ends
+    where = f"{where}{folder}/store" if where == "file://" else where
+    ends = outcomes(started(rank_server, folder, script, WHERE=where))
+    assert [(end.status, end.stdout) for end in ends] == [(0, "caught True\n1 cpu 12\n12\n2\n"), (0, "2\n")], ends
+
+
+def test_a_rank_that_is_lost_is_named_whatever_the_store(rank_server: RankServer, folder: Path) -> None:
+    script = """
+import os, sys, torch.distributed as dist, fidtool
+place = {"init_method": "file://" + os.path.abspath("store"), "rank": int(os.environ["RANK"])}
+dist.init_process_group("gloo", world_size=2, **place)
+try:
+    fidtool.compute("real", "real", extractor=sys.argv[1], batch_size=1, cache=False)
+except fidtool.RunError as error:
+    print("caught", str(error).startswith("rank 1 (process "), "exited without reporting an error" in str(error))
+"""
+    first, second = outcomes(started(rank_server, folder, script, FAULT="kill", FAULT_RANK="1", FAULT_AFTER="2"))
+    assert (first.status, first.stdout) == (0, "caught True True\n"), first
+    assert second.status == -signal.SIGKILL
 
 
 def test_the_programs_process_group_is_used_and_left_open(rank_server: RankServer, folder: Path) -> None:

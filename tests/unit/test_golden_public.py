@@ -22,7 +22,19 @@ MODULES = {"fidtool": fidtool, "fidtool.training": fidtool.training}
 NAMES = {name for module in MODULES.values() for name in module.__all__}
 GIVEN = ("Images", "Network", "Preparation")
 """Programs create these and pass them to fidtool. Only the package uses their methods."""
-_KNOWN = {"Any", "ArrayLike", "Callable", "Collection", "Mapping", "NDArray", "None", "Path", "Sequence", *NAMES}
+_KNOWN = {
+    "Any",
+    "ArrayLike",
+    "Callable",
+    "Collection",
+    "Literal",
+    "Mapping",
+    "NDArray",
+    "None",
+    "Path",
+    "Sequence",
+    *NAMES,
+}
 _KINDS = {
     inspect.Parameter.POSITIONAL_ONLY: "positional only",
     inspect.Parameter.POSITIONAL_OR_KEYWORD: "positional",

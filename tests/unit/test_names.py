@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from fidtool.errors import InputError
 from fidtool.features.models.families import NetworkChoice, check_extractor
-from fidtool.features.protocol import protocol_named
+from fidtool.features.protocol import PROTOCOLS, ProtocolName, protocol_named
 from fidtool.metrics.registry import BUILT_IN, metric_named, metrics_named
 from fidtool.settings import Settings
 
@@ -86,6 +87,11 @@ def test_a_file_without_the_name_of_its_contents(tmp_path: Path) -> None:
 def test_protocols(typed: str, meant: str) -> None:
     assert protocol_named(typed).name == meant
     assert Settings(protocol=typed).protocol == meant, "the usual name is recorded"
+
+
+def test_type_checkers_know_the_protocols_that_the_help_lists() -> None:
+    listed = {name for each in PROTOCOLS.values() for name in (each.name, *each.other_names)}
+    assert {*get_args(ProtocolName)} == listed
 
 
 def test_unknown_protocols() -> None:

@@ -83,6 +83,8 @@ def local_file(flag: str, name: str) -> Path:
     """Return the path that a flag names, which must not be a URL."""
     if "://" in name:
         raise InputError(f"{flag} must be a file on this machine, and {name} is a URL")
+    if name.endswith("/"):
+        raise InputError(f"{flag} must be a file, and {name} is a folder")
     return Path(name)
 
 

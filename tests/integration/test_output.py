@@ -48,7 +48,9 @@ def test_the_command_line_prints_warnings_only(here: Run, sets: tuple[Path, Path
     assert few.stderr.count("10 images each") == 1
 
 
-def test_python_issues_each_warning(sets: tuple[Path, Path, Path], environment: dict[str, str]) -> None:
+def test_python_issues_each_warning(
+    sets: tuple[Path, Path, Path], environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At the program's line, and after the run: a filter that raises them leaves nothing open."""
     real, fake, other = sets
     (real / "text.png").write_text("no image")
@@ -61,6 +63,10 @@ def test_python_issues_each_warning(sets: tuple[Path, Path, Path], environment: 
     assert {each.filename for each in caught} == {__file__}
     with pytest.warns(package.FidtoolWarning, match=f"skipped {real}/text.png: ") as caught:
         package.compute_statistics(real, **settings)
+    assert {each.filename for each in caught} == {__file__}
+    monkeypatch.chdir(real.parent)
+    with pytest.warns(package.FidtoolWarning, match="not the published reference of that name") as caught:
+        package.check(real.rename("edm:cifar10").name)
     assert {each.filename for each in caught} == {__file__}
     with warnings.catch_warnings():
         warnings.simplefilter("error", package.FidtoolWarning)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
+from operator import mul
 
 import numpy as np
 import torch
@@ -62,6 +63,7 @@ def kid(
     feature_step: int,
     device: torch.device = torch.device("cpu"),  # noqa: B008 (immutable)
     draws: Sequence[Draw] | None = None,
+    kernel: tuple[int, float | None, float] = (3, None, 1.0),
 ) -> KID:
     """Returns the Kernel Inception Distance (Bińkowski et al. 2018). A collective.
 
@@ -83,13 +85,16 @@ def kid(
         feature_step: features are rounded to multiples of 2 ** -feature_step.
         device: the device on which products are computed; it must support float64.
         draws: the subsets, which replace `subset_size`, `subsets` and `seed`.
+        kernel: degree, gamma and coef of another kernel, (gamma <x, y> + coef) ** degree; a gamma of None is 1 / D.
     """
     if draws is None:
         _check_subsets(len(real), len(fake), subset_size, subsets)
     elif not draws or any(len(of_real) != len(of_fake) or len(of_real) < 2 for of_real, of_fake in draws):
         raise InputError("each subset of KID needs equally many real and generated images, at least 2 of each")
     reals, fakes = quantize_features([real, fake], feature_step, world, device)
-    sums = _Sums(partial(_cubic, threads=fair_threads(world), divisor=4.0**reals.step * reals.dims), world)
+    degree, gamma, coef = kernel
+    divisor = 4.0**reals.step * reals.dims if gamma is None else 4.0**reals.step / gamma
+    sums = _Sums(partial(_polynomial, threads=fair_threads(world), divisor=divisor, coef=coef, degree=degree), world)
     if draws is None:
         pick: Callable[[int], Draw] = partial(_draw, len(real), len(fake), subset_size, seed)
     else:
@@ -165,11 +170,13 @@ def _subset_mmd(
     return math.fsum(within) / (count * (count - 1)) - 2.0 * math.fsum(between) / count**2
 
 
-def _cubic(first: FeatureBlock, second: FeatureBlock, *, threads: int, divisor: float) -> torch.Tensor:
+def _polynomial(
+    first: FeatureBlock, second: FeatureBlock, *, threads: int, divisor: float, coef: float, degree: int
+) -> torch.Tensor:
     with using_threads(threads):
         products = inner_products(first, second)
-    base = products.div_(divisor).add_(1.0)
-    return base * base * base
+    base = products.div_(divisor).add_(coef)
+    return reduce(mul, [base] * degree)
 
 
 def cmmd(

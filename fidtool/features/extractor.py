@@ -69,7 +69,7 @@ class Extractor:
         """Move the network to another device and return its new extractor. This object must not be used afterwards."""
         offset, scale = (tuple(values.flatten().tolist()) for values in (self._offset, self._scale))
         runner = self._runner.on(device.torch_device)
-        return Extractor(runner, self.definitions, self._preparation, offset, scale, device)
+        return type(self)(runner, self.definitions, self._preparation, offset, scale, device)
 
     @property
     def definition(self) -> Definition:
@@ -132,9 +132,9 @@ class Extractor:
     def _vectors(self, x: torch.Tensor, run: Run) -> dict[str, torch.Tensor]:
         with self._explained(len(x)):
             output = run(x)
-        outputs = output if len(self.definitions) > 1 else (output,)
-        parts = dict(zip(self.definitions, outputs, strict=True))
-        return {layer: _vectors_of(part, len(x), self.definitions[layer]) for layer, part in parts.items()}
+            outputs = output if len(self.definitions) > 1 else (output,)
+            parts = dict(zip(self.definitions, outputs, strict=True))
+            return {layer: _vectors_of(part, len(x), self.definitions[layer]) for layer, part in parts.items()}
 
     @contextlib.contextmanager
     def _explained(self, count: int) -> Iterator[None]:
@@ -230,7 +230,8 @@ def _vectors_of(output: Any, count: int, definition: Definition) -> torch.Tensor
     """A network's output for ``count`` images as vectors; maps are averaged over their positions."""
     if isinstance(output, torch.Tensor) and output.ndim == 4:
         output = output.mean((2, 3))
-    expected = (count, definition.dims)
+    # Of a module that a training metric calls with images as they are, the length may be unknown before.
+    expected = (count, definition.dims or getattr(output, "shape", (0,))[-1])
     if not isinstance(output, torch.Tensor) or output.shape != expected:
         shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
         raise RunError(f"{definition.extractor} returned {shape} for {count} images, not {expected}")

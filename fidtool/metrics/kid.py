@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from fidtool.errors import InputError, TooFewImagesError, option
 from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, Number
@@ -53,6 +53,7 @@ class KID(Metric):
         ),
     )
     real_features = fake_features = True
+    _kernel: ClassVar[tuple[int, float | None, float]] = (3, None, 1.0)
 
     @property
     def size(self) -> int:
@@ -89,6 +90,7 @@ class KID(Metric):
             seed=self.seed,
             feature_step=context.features.feature_step,
             device=context.features.device,
+            kernel=self._kernel,
         )
         return {"kid": found.mean} if whole else {"kid": found.mean, "kid_std": found.std}
 

@@ -1,4 +1,4 @@
-"""For training loops: a metric that cannot hang, a differentiable loss, and checks that ranks are in sync."""
+"""For training loops: metrics that cannot hang, a differentiable loss, and checks that ranks are in sync."""
 
 from __future__ import annotations
 
@@ -10,23 +10,15 @@ if TYPE_CHECKING:
     from fidtool.training.checks import OutOfSyncError, assert_in_sync, assert_optimized, wrap_trainable
     from fidtool.training.feature_extractor import FeatureExtractor
     from fidtool.training.gather import dist_sync_fn, gather_with_grad
+    from fidtool.training.inception_metrics import (
+        FrechetInceptionDistance,
+        InceptionScore,
+        KernelInceptionDistance,
+        MemorizationInformedFrechetInceptionDistance,
+        PrecisionRecallDensityCoverage,
+    )
     from fidtool.training.lightning_callback import FIDCallback
     from fidtool.training.loss import FrechetLoss
-    from fidtool.training.metric import FrechetInceptionDistance
-
-_HOMES = {
-    "AbsentRanksError": "fidtool.distributed.rendezvous",
-    "FIDCallback": "fidtool.training.lightning_callback",
-    "FeatureExtractor": "fidtool.training.feature_extractor",
-    "FrechetInceptionDistance": "fidtool.training.metric",
-    "FrechetLoss": "fidtool.training.loss",
-    "OutOfSyncError": "fidtool.training.checks",
-    "assert_in_sync": "fidtool.training.checks",
-    "assert_optimized": "fidtool.training.checks",
-    "dist_sync_fn": "fidtool.training.gather",
-    "gather_with_grad": "fidtool.training.gather",
-    "wrap_trainable": "fidtool.training.checks",
-}
 
 __all__ = [
     "AbsentRanksError",
@@ -34,18 +26,32 @@ __all__ = [
     "FeatureExtractor",
     "FrechetInceptionDistance",
     "FrechetLoss",
+    "InceptionScore",
+    "KernelInceptionDistance",
+    "MemorizationInformedFrechetInceptionDistance",
     "OutOfSyncError",
+    "PrecisionRecallDensityCoverage",
     "assert_in_sync",
     "assert_optimized",
     "dist_sync_fn",
     "gather_with_grad",
     "wrap_trainable",
 ]
+_HOMES = {
+    "AbsentRanksError": "fidtool.distributed.rendezvous",
+    "FIDCallback": "fidtool.training.lightning_callback",
+    "FeatureExtractor": "fidtool.training.feature_extractor",
+    "FrechetLoss": "fidtool.training.loss",
+    **dict.fromkeys(("dist_sync_fn", "gather_with_grad"), "fidtool.training.gather"),
+    **dict.fromkeys(
+        ("OutOfSyncError", "assert_in_sync", "assert_optimized", "wrap_trainable"), "fidtool.training.checks"
+    ),
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in __all__:
+        return getattr(importlib.import_module(_HOMES.get(name, "fidtool.training.inception_metrics")), name)
     raise AttributeError(f"module 'fidtool.training' has no attribute {name!r}")
 
 

@@ -19,6 +19,8 @@ from fidtool.training.group import DEFAULT_TIMEOUT, Group, launched_without_grou
 _PURPOSE = "assert_in_sync()"
 _MOST_NAMED = 5
 _MOST_RANKS = 8
+_AT_ONCE = 1 << 20
+"""Number of bytes that are hashed at once."""
 _GOLDEN = -7046029254386353131  # 2 ** 64 over the golden ratio, as a signed integer
 _MIX1, _MIX2 = -4658895280553007687, -7723592293110705685
 
@@ -118,16 +120,16 @@ def assert_optimized(loss: nn.Module, optimizer: torch.optim.Optimizer | Sequenc
 
 
 def image_hashes(images: torch.Tensor) -> torch.Tensor:
-    """A 64-bit hash of each image (uint8, shape (n, channels, height, width)): int64 of shape (n,) on the CPU.
+    """A 64-bit hash of each image (shape (n, channels, height, width)): int64 of shape (n,) on the CPU.
 
-    The sum of the pixel values times position-dependent weights, modulo 2 ** 64: the same on any device.
+    The sum of the bytes times position-dependent weights, modulo 2 ** 64: the same on any device.
     """
-    flat = images.flatten(1)
+    flat = images.flatten(1).contiguous().view(torch.uint8)
     weights = _weights(flat.shape[1], flat.device)
-    size = images.shape[2] * 65537 + images.shape[1]
-    # One image at a time: a batch of photos as int64 would take gigabytes.
-    hashes = [(row.to(torch.int64) * weights).sum() + size for row in flat]
-    return torch.stack(hashes).cpu() if hashes else torch.zeros(0, dtype=torch.int64, device="cpu")
+    size = sum(65537**place * side for place, side in enumerate(images.shape[1:3]))
+    # A batch of photos as int64 would take gigabytes.
+    parts = torch.split(flat, max(1, _AT_ONCE // max(1, flat.shape[1])))
+    return torch.cat([(part.to(torch.int64) * weights).sum(1) + size for part in parts]).cpu()
 
 
 @lru_cache(maxsize=4)
@@ -155,7 +157,7 @@ def shared_images_warning(hashes: Sequence[NDArray[np.int64]], ranks: Sequence[i
     listed = ", ".join(map(str, on[:_MOST_RANKS])) + (" and others" if len(on) > _MOST_RANKS else "")
     return (
         f"{sum(shared)} of {sum(map(len, hashes))} generated images are on more than one rank (ranks {listed}): the "
-        "FID is computed from fewer distinct images than it appears. If all ranks sample with the same seed, seed "
+        "value is computed from fewer distinct images than it appears. If all ranks sample with the same seed, seed "
         "sample i with fidtool.sample_seed(seed, i), where i counts the samples of all ranks; otherwise the generator "
         "produces few distinct images"
     )

@@ -7,6 +7,7 @@ import copy
 import logging
 import math
 import os
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -29,11 +30,12 @@ from fidtool.features.definition import Definition
 from fidtool.features.device import Device, device_of
 from fidtool.features.extractor import Extractor
 from fidtool.features.models.families import NetworkChoice
-from fidtool.features.models.inception_weights import load_weights
+from fidtool.features.models.inception_weights import Weights, load_weights
 from fidtool.features.network import Network
 from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, INCEPTION_DIMS, protocol_named
 from fidtool.features.torch_state import computing_on, full_fp32, repeatable
 from fidtool.settings import CheckSettings
+from fidtool.training.plain_module import PlainModule
 from fidtool.validation import declared
 
 PathLike = str | os.PathLike[str]
@@ -42,19 +44,50 @@ _NAMES = {"extractor": "feature", "input_size": "", "feature_step": ""}
 """Names in messages of the arguments that choose a network here."""
 
 
+_used: weakref.WeakSet[SharedExtractor] = weakref.WeakSet()
+
+
 class SharedExtractor:
     """One network with one protocol, see `FeatureExtractor`. Copies share the network; unpickling loads it again.
 
     A custom network is copied, so that training it later does not change the features.
     """
 
-    def __init__(self, feature: int | str | Network, protocol: str | None, weights: PathLike | None) -> None:
-        if isinstance(feature, Network):
+    def __init__(
+        self, feature: int | str | Network | PlainModule, protocol: str | None, weights: PathLike | None
+    ) -> None:
+        self._origin: weakref.ref[nn.Module] | None = None
+        if isinstance(feature, (Network, PlainModule)):
+            self._origin = weakref.ref(feature.module)
             feature = replace(feature, module=_copied(feature.module))
+        self.plain = isinstance(feature, PlainModule)
+        self._several, self._latest = False, dict[str, tuple[object, torch.Tensor]]()
         self._feature, self._weights = feature, None if weights is None else os.fspath(weights)
         self._protocol = None if protocol is None else protocol_named(protocol)
         self._extractor: Extractor | None = None
         self._loaded()
+
+    @classmethod
+    def of_metric(
+        cls, feature: int | str | Network | PlainModule, protocol: str | None, weights: PathLike | None
+    ) -> SharedExtractor:
+        """The network for a metric: that of another metric if it is the same."""
+        new = cls(feature, protocol, weights)
+        for other in _used:
+            if other.definition == new.definition and other._origin == new._origin:
+                other._several = True
+                return other
+        _used.add(new)
+        return new
+
+    def once(self, side: str, images: object, compute: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """Returns the features of images, which several metrics pass one after the other and the first computes."""
+        if (latest := self._latest.get(side)) and latest[0] == images:
+            return latest[1]
+        features = compute()
+        if self._several:
+            self._latest[side] = images, features
+        return features
 
     @property
     def definition(self) -> Definition:
@@ -81,9 +114,14 @@ class SharedExtractor:
 
     def _load(self) -> Extractor:
         cpu = device_here(torch.device("cpu"))
-        if isinstance(self._feature, Network) and self._weights is not None:
+        if isinstance(self._feature, (Network, PlainModule)) and self._weights is not None:
             problem = "weights is for Inception and named networks; a custom network already has its weights"
             raise InputError(problem, setting="weights")
+        if isinstance(self._feature, PlainModule):
+            if self._protocol is not None:
+                problem = "protocol cannot be combined with a plain module, which gets the images as they are:"
+                raise InputError(problem, "omit it, or wrap the module in fidtool.Network", setting="protocol")
+            return self._feature.extractor(cpu)
         say = logging.getLogger("fidtool").warning
         if isinstance(self._feature, str):
             choice = NetworkChoice(self._feature, self._weights, names=_NAMES)
@@ -116,7 +154,15 @@ class SharedExtractor:
 
     def __getstate__(self) -> dict[str, Any]:
         # Not pickled: it belongs to a device, and can be loaded again.
-        return {**self.__dict__, "_extractor": None}
+        return {**self.__dict__, "_extractor": None, "_latest": {}, "_origin": None}
+
+
+def classifier(weights: PathLike | None) -> Weights:
+    """Returns the weight and bias of Inception's classifier alone."""
+    with one_at_a_time("weights", _WEIGHTS_SECONDS):
+        file = None if weights is None else os.fspath(weights)
+        found = load_weights(file, logging.getLogger("fidtool").warning, classifier=True)
+    return replace(found, state={name: found.state[name] for name in ("fc.weight", "fc.bias")})
 
 
 def _copied(module: nn.Module) -> nn.Module:
@@ -199,6 +245,18 @@ class FeatureExtractor(nn.Module):
         return self
 
 
+def on_device(images: object, device: torch.device) -> torch.Tensor:
+    """Validates that images are a tensor on the CPU or on the metric's device, to which it moves them."""
+    if not isinstance(images, torch.Tensor):
+        raise InputError(f"images must be a torch.Tensor, not {type(images).__name__}")
+    if device.type == "meta":
+        raise InputError("the metric is on the meta device: move it to a real device with metric.to_empty(device=…)")
+    if images.device.type != "cpu" and images.device != device:
+        advice = f"call metric.to('{images.device}')"
+        raise InputError(f"the images are on {images.device} and the metric is on {device}:", advice)
+    return images.to(device)
+
+
 def pixels_of(images: object, normalize: bool, device: torch.device, float_to_byte: str) -> torch.Tensor:
     """Validates a batch of images and converts it to uint8.
 
@@ -206,18 +264,13 @@ def pixels_of(images: object, normalize: bool, device: torch.device, float_to_by
     `fidtool.sources.arrays.as_pixels`. For ``floor`` the product is computed in the images' dtype, as in torchmetrics:
     bytes / 255 in float16 gives the same bytes.
     """
-    if not isinstance(images, torch.Tensor):
-        raise InputError(f"images must be a torch.Tensor, not {type(images).__name__}")
-    if images.ndim != 4 or images.shape[1] != 3 or 0 in images.shape[2:]:
-        grey = images.ndim == 4 and images.shape[1] == 1
-        hint = "; convert grayscale images with images.expand(-1, 3, -1, -1)" if grey else ""
-        raise InputError(f"images must have the shape (n, 3, height, width), not {tuple(images.shape)}{hint}")
-    if device.type == "meta":
-        raise InputError("the metric is on the meta device: move it to a real device with metric.to_empty(device=…)")
-    if images.device.type != "cpu" and images.device != device:
-        advice = f"call metric.to('{images.device}')"
-        raise InputError(f"the images are on {images.device} and the metric is on {device}:", advice)
-    images = images.to(device)
+    images = on_device(images, device)
+    if images.ndim != 4 or images.shape[1] not in (1, 3) or 0 in images.shape[2:]:
+        last = images.ndim == 4 and images.shape[3] in (1, 3)
+        hint = "; the channels come first: images.permute(0, 3, 1, 2)" if last else ""
+        shape = f"(n, 3, height, width), or (n, 1, height, width) for grayscale, not {tuple(images.shape)}"
+        raise InputError(f"images must have the shape {shape}{hint}")
+    images = images.expand(-1, 3, -1, -1)
     if not normalize:
         if images.dtype != torch.uint8:
             advice = "pass normalize=True for floats in 0..1" if images.is_floating_point() else "values must be 0..255"

@@ -1,4 +1,4 @@
-"""FID as a Lightning callback: logs the same value on every rank, for ModelCheckpoint and EarlyStopping."""
+"""FID and other metrics as a Lightning callback: logs the same values on every rank, for ModelCheckpoint and others."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,7 +19,8 @@ from fidtool.seeds import sample_seed
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.training.feature_extractor import PathLike
 from fidtool.training.group import ranks_of
-from fidtool.training.metric import FrechetInceptionDistance
+from fidtool.training.inception_metrics import FrechetInceptionDistance
+from fidtool.training.metric import ImageMetric
 
 Generate = Callable[[int, int], torch.Tensor]
 _PURPOSE = "FIDCallback's reference"
@@ -37,7 +38,11 @@ def _callback_class() -> type:
 
 
 if TYPE_CHECKING:
-    Base = object
+    import lightning.pytorch
+    import pytorch_lightning
+
+    class Base(lightning.pytorch.Callback, pytorch_lightning.Callback):  # type: ignore[misc]
+        """For type checkers, which accept it in the Trainer of either package."""
 else:
     Base = _callback_class()
 
@@ -59,12 +64,14 @@ class FIDCallback(Base):
         every_n_epochs: k; evaluates epochs k, 2k, 3k, … counted from 1, as in ModelCheckpoint, which needs the same k.
         seed: seed of the samples; every evaluation uses the same seeds.
         batch_size: number of images per call of ``generate``.
-        name: name of the logged value.
-        feature, protocol, float_to_byte, weights, sync_timeout: see `FrechetInceptionDistance`; ``feature`` may also be
-            ``FILE.py:NAME``.
+        name: name of the logged FID. In the names of other values, theirs replaces ``fid``: ``val_fid``, ``val_kid``.
+        metrics: classes of `fidtool.training`, or functions that create their objects from keywords, such as
+            ``functools.partial(KernelInceptionDistance, subset_size=500)``. They share a network and the samples.
+        feature: see `FrechetInceptionDistance`; None is the default of each metric.
+        protocol, float_to_byte, weights, sync_timeout: see `FrechetInceptionDistance`.
 
     Attributes:
-        fid: the last value; None before the first evaluation.
+        fid: the last value; None before the first evaluation, or if it is not among the metrics.
 
     Raises:
         fidtool.InputError: if a setting is out of range.
@@ -80,7 +87,8 @@ class FIDCallback(Base):
         seed: int = 0,
         batch_size: int = 64,
         name: str = "fid",
-        feature: int | str | Network = 2048,
+        metrics: Sequence[Callable[..., ImageMetric]] = (FrechetInceptionDistance,),
+        feature: int | str | Network | None = None,
         protocol: ProtocolName | None = None,
         float_to_byte: str | None = None,
         weights: PathLike | None = None,
@@ -91,7 +99,7 @@ class FIDCallback(Base):
         for what, value, least in limits:
             if value < least:
                 raise InputError(f"{what} must be at least {least}, not {value}")
-        self.generate, self.reference, self.name = generate, reference, name
+        self.generate, self.reference, self.name, self.metrics = generate, reference, name, tuple(metrics)
         self.num_samples, self.every_n_epochs = num_samples, every_n_epochs
         self.seed, self.batch_size, self.sync_timeout = seed, batch_size, sync_timeout
         self._feature, self._protocol, self._float_to_byte, self._weights = feature, protocol, float_to_byte, weights
@@ -99,7 +107,7 @@ class FIDCallback(Base):
         self._measured, self._measured_epoch = False, -1
         self._fingerprint: str | None = None
         self._rounding: str | None = None  # of the last value; None if its images were bytes
-        self._metric: FrechetInceptionDistance | None = None
+        self._metrics: list[ImageMetric] = []
 
     # Lightning's hooks.
 
@@ -149,23 +157,27 @@ class FIDCallback(Base):
     def _due(self, trainer: Any) -> bool:
         return bool((trainer.current_epoch + 1) % self.every_n_epochs == 0)
 
-    def _prepare(self, pl_module: Any) -> FrechetInceptionDistance:
-        if self._metric is None:
-            reference = self._statistics(pl_module)
-            self._metric = FrechetInceptionDistance(
-                self._feature,
-                protocol=self._protocol,
-                float_to_byte=self._float_to_byte,
-                weights=self._weights,
-                real_statistics=reference,
-                sync_timeout=self.sync_timeout,
-                name=f"of FIDCallback {self.name!r}",
-            )
-            fingerprint = self._metric.reference_digest
+    def _prepare(self, pl_module: Any) -> list[ImageMetric]:
+        if not self._metrics:
+            chosen = {} if self._feature is None else {"feature": self._feature}
+            options = {
+                "protocol": self._protocol,
+                "float_to_byte": self._float_to_byte,
+                "weights": self._weights,
+                "real_statistics": self._statistics(pl_module),
+                "sync_timeout": self.sync_timeout,
+                "name": f"of FIDCallback {self.name!r}",
+            }
+            made = [metric(**chosen, **options) for metric in self.metrics]
+            for metric in made:
+                if metric._least[0] > self.num_samples:
+                    needs = f"{metric._title} needs at least {metric._least[0]} images{metric._least[1]}:"
+                    raise InputError(needs, f"raise num_samples, which is {self.num_samples}", setting="num_samples")
+            fingerprint = made[0].reference_digest
             if self._fingerprint not in (None, fingerprint):
                 self._warn_of_change("reference, protocol or network")
-            self._fingerprint = fingerprint
-        return self._metric
+            self._metrics, self._fingerprint = made, fingerprint
+        return self._metrics
 
     def _warn_of_change(self, what: str) -> None:
         warn_program(
@@ -185,7 +197,8 @@ class FIDCallback(Base):
         statistics = compute_statistics(
             self.reference,
             extractor=str(self._feature) if named else "inception",
-            dims=None if named else int(self._feature),
+            dims=None if named or self._feature is None else int(self._feature),
+            metrics="fid" if self.metrics == (FrechetInceptionDistance,) else "kid",  # with the features of each image
             protocol=self._protocol,
             weights=self._weights,
             device=str(pl_module.device),
@@ -198,25 +211,39 @@ class FIDCallback(Base):
         return found
 
     def _measure(self, trainer: Any, pl_module: Any) -> None:
-        metric = self._prepare(pl_module).to(pl_module.device)
-        metric.reset()
+        samples, metrics = self.num_samples, self._prepare(pl_module)
+        if getattr(trainer, "fast_dev_run", 0):
+            samples = min(samples, _FAST_SAMPLES)
+            metrics = [metric for metric in metrics if metric._least[0] <= samples]
+        for metric in metrics:
+            metric.to(pl_module.device).reset()
         try:
             with _evaluating(pl_module):
-                few = min(self.num_samples, _FAST_SAMPLES)
-                self._fill(metric, pl_module, few if getattr(trainer, "fast_dev_run", 0) else self.num_samples)
+                self._fill(metrics, pl_module, samples)
         except Exception as error:
-            metric.abandon(f"{type(error).__name__}: {error}")
+            metrics[0].abandon(f"{type(error).__name__}: {error}")  # whose value the other ranks compute first
             raise
-        value = metric.compute()
-        metric.reset()
-        if metric.normalize and self._rounding not in (None, metric.float_to_byte):
-            self._warn_of_change(f"float_to_byte, {self._rounding}")
-        self._rounding = metric.float_to_byte if metric.normalize else None
-        self.fid, self._measured, self._measured_epoch = float(value), True, trainer.current_epoch
-        # The value is the same on every rank, and so is its maximum over the ranks.
-        pl_module.log(self.name, value, on_step=False, on_epoch=True, sync_dist=True, reduce_fx="max", prog_bar=True)
+        self.fid, self._measured, self._measured_epoch = None, True, trainer.current_epoch
+        for metric in metrics:
+            metric.compute()
+            metric.reset()
+            if metric.normalize and self._rounding not in (None, metric.float_to_byte):
+                self._warn_of_change(f"float_to_byte, {self._rounding}")
+            self._rounding = metric.float_to_byte if metric.normalize else None
+            assert metric.result is not None
+            for key, value in metric.result.values.items():
+                self.fid = value if key == "fid" else self.fid
+                name = self.name.replace("fid", key) if "fid" in self.name else f"{self.name}_{key}"
+                self._log(pl_module, self.name if key == "fid" else name, value)
 
-    def _fill(self, metric: FrechetInceptionDistance, pl_module: Any, samples: int) -> None:
+    @staticmethod
+    def _log(pl_module: Any, name: str, value: float) -> None:
+        kind = torch.float32 if pl_module.device.type == "mps" else torch.float64
+        tensor = torch.tensor(value, dtype=kind, device=pl_module.device)
+        # The value is the same on every rank, and so is its maximum over the ranks.
+        pl_module.log(name, tensor, on_step=False, on_epoch=True, sync_dist=True, reduce_fx="max", prog_bar=True)
+
+    def _fill(self, metrics: list[ImageMetric], pl_module: Any, samples: int) -> None:
         ranks = ranks_of()
         generate: Generate = getattr(pl_module, self.generate) if isinstance(self.generate, str) else self.generate
         starts = range(0, samples, self.batch_size)
@@ -227,8 +254,9 @@ class FIDCallback(Base):
             if not isinstance(images, torch.Tensor) or len(images) != count:
                 got = f"{len(images)} images" if isinstance(images, torch.Tensor) else type(images).__name__
                 raise InputError(f"generate({count}, …) must return a tensor of {count} images, not {got}")
-            metric.normalize = images.is_floating_point()
-            metric.update(images, real=False)
+            for metric in metrics:
+                metric.normalize = images.is_floating_point()
+                metric.update(images, real=False)
 
 
 @contextlib.contextmanager

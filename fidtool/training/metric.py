@@ -1,4 +1,4 @@
-"""FID as a metric for training loops, with the interface of torchmetrics."""
+"""The common base of the metrics for training loops, with the interface of torchmetrics."""
 
 from __future__ import annotations
 
@@ -6,17 +6,25 @@ import contextlib
 import copy
 import hashlib
 import itertools
+import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
 
-from fidtool.errors import InputError, RunError, as_fidtool_error, warn_program
+from fidtool.diagnose.warnings import set_warnings
+from fidtool.distances.exact import FeatureSettings
+from fidtool.distributed.launch import Launch
+from fidtool.distributed.world import World
+from fidtool.errors import InputError, RunError, TooFewImagesError, as_fidtool_error, warn_program
+from fidtool.features.models.inception_weights import Weights
 from fidtool.features.network import Network
+from fidtool.features.protocol import protocol_named
+from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
+from fidtool.statistics.moments import Gaussian
 from fidtool.statistics.set_statistics import Statistics
-from fidtool.training.feature_extractor import PathLike, SharedExtractor, pixels_of
+from fidtool.training.feature_extractor import PathLike, SharedExtractor, device_here, on_device, pixels_of
 from fidtool.training.group import (
     DEFAULT_TIMEOUT,
     Group,
@@ -27,14 +35,15 @@ from fidtool.training.group import (
     ranks_of,
     refuse_failed,
 )
-from fidtool.training.sums import ALL, STATE_NAMES, MetricSums, Result, check_same_settings
+from fidtool.training.plain_module import PlainModule
+from fidtool.training.sums import ALL, SIDES, STATE_NAMES, MetricSums, Result, check_same_settings
 from fidtool.validation import LONGEST_SECONDS
 
 
 class PlainMetric(nn.Module):
     """The parts of ``torchmetrics.Metric`` that are used here, for programs without torchmetrics.
 
-    As a subclass of ``torchmetrics.Metric`` the metric can be in a ``MetricCollection`` and be moved, copied and logged
+    As a subclass of ``torchmetrics.Metric`` a metric can be in a ``MetricCollection`` and be moved, copied and logged
     like any other. Its state is not registered with torchmetrics, which does not synchronise it.
     """
 
@@ -61,7 +70,7 @@ class PlainMetric(nn.Module):
 
 
 if TYPE_CHECKING:
-    Base = PlainMetric
+    from torchmetrics import Metric as Base
 else:
     try:
         from torchmetrics import Metric as Base
@@ -76,77 +85,81 @@ _REMEDY = (
 )
 
 
-class FrechetInceptionDistance(Base):
-    """FID of the images of all ranks, with the interface of torchmetrics' ``FrechetInceptionDistance``.
+_TORCHMETRICS = re.compile(r"inception\.|(real|fake)_features|features$")
+"""Names in checkpoints of torchmetrics' metrics."""
 
-    The value does not depend on the number of ranks, on how the images are distributed over them, or on batches: it is
-    bit-identical on one kind of device. ``compute`` cannot hang: if some ranks do not call it, the others raise an
-    error that names them. A subclass of ``torchmetrics.Metric`` if torchmetrics is installed, which is optional.
 
-    The accumulated statistics are part of ``state_dict`` once the metric has seen images. Each rank's state has only
-    its own images: save the state of every rank, or one taken within ``with metric.sync_context():``, which has those
-    of all ranks. Loading a ``state_dict`` without statistics leaves the metric unchanged.
+class ImageMetric(Base):  # type: ignore[misc]
+    """Base class of the metrics of images, which holds the network, the features, and what all ranks agree on.
 
-    After a feature that is NaN, infinite or out of range, ``compute`` raises until ``reset``, because that image is
-    missing from the statistics. If the network fails in ``update``, the images of that call are not added, and the call
-    can be repeated.
-
-    Args:
-        feature: 64, 192, 768 or 2048 for a layer of Inception, the name of a network or ``FILE.py:NAME`` (as
-            for ``--extractor``), or a `fidtool.Network`, which is copied.
-        reset_real_features: whether ``reset`` also discards the real images.
-        normalize: whether images are floating-point in 0..1 instead of uint8.
-        protocol: name of a protocol; None is ``pytorch-fid``, as in ``fidtool compute``. ``tensorflow`` gives
-            the value of torchmetrics with ``antialias=False``, of floats with ``float_to_byte="floor"``.
-        float_to_byte: how floats become bytes: ``round``, or ``floor`` to truncate; None is what the protocol's tool
-            does, ``floor`` for ``torchmetrics`` and ``round`` for all others, as in ``fidtool compute``.
-        weights: file with the weights of Inception or of a named network; None finds or downloads the published ones.
-        real_statistics: a statistics file (.npz) or `fidtool.Statistics`, instead of real images.
-        sync_on_compute: whether ``compute`` covers the images of all ranks. If False, it covers this rank only,
-            ``result.scope`` says so, and a warning is issued once.
-        sync_timeout: seconds that ``compute`` waits for the other ranks.
-        process_group: process group; None is all ranks.
-        batch_size: images per forward pass; None is the device's default.
-        name: identifies the metric on all ranks. Needed if some ranks create more metrics than others; None numbers the
-            metrics in the order in which the program creates them.
+    A subclass sets these before it calls ``__init__``, whose arguments are those of `FrechetInceptionDistance`.
 
     Attributes:
-        result: the `Result` of the last ``compute``; None before it.
-
-    Raises:
-        fidtool.InputError: if there is no such layer, protocol, weights file or statistics file.
+        _title: name of the metric in messages.
+        _metric: computes the values.
+        _classifier: Inception's, for a metric that needs it; None if the features are its logits.
+        _least: smallest number of images of a set, and a phrase for the setting that demands it.
     """
 
-    higher_is_better = False
+    _title: ClassVar[str]
+    _metric: Metric
+    _classifier: Weights | None = None
+    _least: tuple[int, str] = (2, "")
     is_differentiable = False
     full_state_update = False
     plot_lower_bound = 0.0
 
     def __init__(
         self,
-        feature: int | str | Network = 2048,
+        feature: int | str | Network | nn.Module = 2048,
         reset_real_features: bool = True,
         normalize: bool = False,
+        input_img_size: tuple[int, int, int] = (3, 299, 299),
+        feature_extractor_weights_path: PathLike | None = None,
+        antialias: bool | None = None,
         *,
         protocol: str | None = None,
         float_to_byte: str | None = None,
         weights: PathLike | None = None,
+        feature_step: int | None = None,
         real_statistics: PathLike | Statistics | None = None,
         sync_on_compute: bool = True,
         sync_timeout: float = DEFAULT_TIMEOUT,
         process_group: Group = None,
         batch_size: int | None = None,
         name: str | None = None,
+        compute_on_cpu: bool = False,
+        compute_with_cache: bool = True,
+        dist_sync_on_step: bool = False,
+        dist_sync_fn: Callable[..., Any] | None = None,
+        distributed_available_fn: Callable[[], bool] | None = None,
     ) -> None:
         if batch_size is not None and (isinstance(batch_size, bool) or not batch_size >= 1):
             raise InputError(f"batch_size must be at least 1, not {batch_size!r}")
-        with outside_autograd():
-            features = SharedExtractor(feature, protocol, weights)
-            sums = MetricSums(features, real_statistics, batch_size, features.rounding(float_to_byte))
-        super().__init__(sync_on_compute=sync_on_compute, process_group=process_group, compute_with_cache=False)
         if not (isinstance(sync_timeout, (int, float)) and 0 < sync_timeout <= LONGEST_SECONDS):
             limits = f"above 0 and at most {LONGEST_SECONDS:.10g}"
             raise InputError(f"sync_timeout must be a number of seconds {limits}, not {sync_timeout!r}")
+        if dist_sync_on_step or dist_sync_fn or distributed_available_fn:
+            which = "dist_sync_fn" if dist_sync_fn else "dist_sync_on_step" if dist_sync_on_step else ""
+            problem = "cannot be used: the metric synchronises the ranks itself, and in compute() only:"
+            remedy = "omit it; see process_group and sync_on_compute"
+            raise InputError(f"{which or 'distributed_available_fn'} {problem}", remedy)
+        if weights is not None and feature_extractor_weights_path is not None:
+            raise InputError("weights and feature_extractor_weights_path are the same:", "pass one of them")
+        chosen: int | str | Network | PlainModule
+        if isinstance(feature, nn.Module):
+            dtype = torch.float32 if normalize else torch.uint8
+            example = None if self._per_image else torch.zeros(input_img_size, dtype=dtype, device="cpu")
+            chosen = PlainModule(feature, 18 if feature_step is None else feature_step, example)
+        elif feature_step is not None:
+            raise InputError("feature_step is for a plain module as feature; other networks have their own")
+        else:
+            chosen, protocol = feature, _protocol_of(feature, antialias, protocol)
+        with outside_autograd():
+            network = SharedExtractor.of_metric(chosen, protocol, weights or feature_extractor_weights_path)
+            rounding, own = network.rounding(float_to_byte), repr(self._metric) if self._per_image else ""
+            sums = MetricSums(network, real_statistics, batch_size, rounding, self._per_image, own)
+        super().__init__(sync_on_compute=sync_on_compute, process_group=process_group, compute_with_cache=False)
         self._to_sync = False  # torchmetrics must not synchronise in compute()
         self.sync_timeout = sync_timeout
         self._name, self._label = name, name or _numbered_label(sync_on_compute)
@@ -160,6 +173,44 @@ class FrechetInceptionDistance(Base):
         self._warned_of_shared_images = False
         with outside_autograd():
             self._move()
+
+    @property
+    def _per_image(self) -> bool:
+        """Whether the metric needs the features of each image; otherwise it needs their mean and covariance."""
+        return self._metric.fake_features
+
+    def _measure(self, sums: MetricSums, world: World, scope: str) -> Result:
+        """Computes the values. A collective; ``sums`` are the same on all ranks."""
+        sets = SIDES if self._metric.frechet or self._metric.real_features else ("fake",)
+        least, setting = self._least
+        for side in sets:
+            if (count := sums.count(side)) is not None and count < least:
+                problem = f"{self._title} needs at least {least} {SIDES[side]}{setting}, but there are {count}"
+                kept = ", which reset() discards unless reset_real_features=False" if side == "real" else ""
+                kind = TooFewImagesError if least == 2 else InputError
+                raise kind(f"{problem}: add them with update(images, real={side == 'real'}){kept}")
+        names = {"real": sums.fixed_name or "the set of real images", "fake": "the set of generated images"}
+
+        def statistics() -> dict[str, Statistics]:
+            return {side: sums.statistics(side) for side in sets}
+
+        found = (world.only_on_rank_zero(statistics) if self._metric.frechet else None) or {}
+        rows = {side: sums.rows(side) for side in sets if self._per_image}
+        gaussians = {side: Gaussian(each.mu, each.sigma, each.count) for side, each in found.items()}
+        real, fake = (FeatureSet(names[side], rows.get(side), gaussians.get(side)) for side in SIDES)
+        settings = FeatureSettings.of(sums.network.definition, device_here(self.device).exact_sums)
+
+        def classifier() -> Weights:
+            dims = rows["fake"].shape[1]
+            identity = {"fc.weight": torch.eye(dims, device="cpu"), "fc.bias": torch.zeros(dims, device="cpu")}
+            return self._classifier or Weights(identity, "", "")
+
+        values = self._metric.compute(real, fake, MetricContext(world, settings, classifier))
+        warnings = tuple(set_warnings({names[side]: each for side, each in found.items()}))
+        values, warnings = world.broadcast((values, warnings))
+        every = [name for number in self._metric.numbers for name in (number.name, number.spread) if name]
+        counts = (sums.count("real") if "real" in sets else None, sums.count("fake") or 0)
+        return Result({name: values.get(name, 0.0) for name in every}, *counts, scope, warnings)
 
     @property
     def reference_digest(self) -> str:
@@ -183,36 +234,53 @@ class FrechetInceptionDistance(Base):
         """Number of successful calls of ``update`` since the last ``reset``."""
         return self._updates
 
-    def update(self, images: torch.Tensor, real: bool) -> None:
+    @property
+    def real_features_num_samples(self) -> torch.Tensor:
+        """Number of real images: int64 scalar tensor; -1 if the statistics do not have it."""
+        count = self._sums.count("real")
+        return torch.tensor(-1 if count is None else count, device=self.device)
+
+    @property
+    def fake_features_num_samples(self) -> torch.Tensor:
+        """Number of generated images: int64 scalar tensor."""
+        return torch.tensor(self._sums.count("fake"), device=self.device)
+
+    def update(
+        self, imgs: torch.Tensor | None = None, real: bool | None = None, *, images: torch.Tensor | None = None
+    ) -> None:
         """Adds a batch of images. Not a collective: each rank may call it any number of times.
 
         Args:
-            images: tensor of shape (n, 3, height, width), uint8 or, with ``normalize``, floating-point in 0..1; on the
-                CPU or on the metric's device. The image size may differ between calls.
+            imgs, images: two names of a tensor of shape (n, 3, height, width), or (n, 1, height, width) for grayscale,
+                uint8 or, with ``normalize``, floating-point in 0..1; on the CPU or on the metric's device. The image
+                size may differ between calls. A plain module as ``feature`` gets the tensor as it is.
             real: whether the images are real (True) or generated (False).
 
         Raises:
             fidtool.InputError: if the shape, dtype, range or device is wrong.
             fidtool.RunError: if a feature is not finite. An exception of a custom network is raised as it is.
         """
+        if (imgs is None) == (images is None) or real is None:
+            raise InputError("update() takes a tensor of images and whether they are real: update(images, real=False)")
         if real and self._sums.fixed_name:
             problem = f"the metric already has real statistics ({self._sums.fixed_name}):"
             raise InputError(problem, "call update() with generated images only")
         self._refuse_while_synced("update()")
         with outside_autograd():
-            pixels = pixels_of(images, self.normalize, self.device, self.float_to_byte)
-            self._sums.add(pixels, real, self.normalize)
+            given = images if imgs is None else imgs
+            if self._sums.network.plain:
+                self._sums.add(on_device(given, self.device), real, floats=False)
+            else:
+                pixels = pixels_of(given, self.normalize, self.device, self.float_to_byte)
+                self._sums.add(pixels, real, self.normalize)
         self._updates += 1
 
-    def compute(self) -> torch.Tensor:
-        """Returns the FID. A collective, unless ``sync_on_compute`` is False.
-
-        Returns:
-            float64 scalar tensor on the metric's device (float32 on MPS), the same on every rank.
+    def compute(self) -> Any:
+        """Returns the value, see the class. A collective, unless ``sync_on_compute`` is False.
 
         Raises:
             fidtool.training.AbsentRanksError: if some ranks did not call it within ``sync_timeout``; it names them.
-            fidtool.InputError: if there are fewer than two real or generated images, or the ranks' settings differ.
+            fidtool.InputError: if there are too few real or generated images, or the ranks' settings differ.
             fidtool.RunError: if a rank was lost or failed.
         """
         ranks = ranks_of(self.process_group)
@@ -220,7 +288,10 @@ class FrechetInceptionDistance(Base):
             together = self.sync_on_compute and self._own is None and ranks.size > 1
             self.result = self._compute_together(ranks) if together else self._compute_alone(ranks)
             dtype = torch.float32 if self.device.type == "mps" else torch.float64
-            return torch.tensor(self.result.fid, dtype=dtype, device=self.device)
+            values = [torch.tensor(value, dtype=dtype, device=self.device) for value in self.result.values.values()]
+        if len(values) > 2:
+            return dict(zip(self.result.values, values, strict=True))
+        return tuple(values) if len(values) == 2 else values[0]
 
     def abandon(self, reason: str) -> None:
         """Call this instead of ``compute`` on a rank that failed: the other ranks immediately raise with ``reason``.
@@ -238,9 +309,9 @@ class FrechetInceptionDistance(Base):
                     _REMEDY,
                 )
 
-    def forward(self, images: torch.Tensor, real: bool) -> None:
-        """Same as ``update``. Returns no value, because the FID of a single batch is meaningless."""
-        self.update(images, real)
+    def forward(self, *args: Any, **kwargs: Any) -> None:
+        """Same as ``update``. Returns no value, because that of a single batch is meaningless."""
+        self.update(*args, **kwargs)
 
     def reset(self) -> None:
         """Discards all images, except the real ones if ``reset_real_features`` is False."""
@@ -257,9 +328,9 @@ class FrechetInceptionDistance(Base):
             fidtool.InputError: if it is not a metric of this class, or its network, protocol or real statistics differ.
         """
         self._refuse_while_synced("merge_state()")
-        if not isinstance(incoming_state, FrechetInceptionDistance):
+        if not isinstance(incoming_state, ImageMetric) or incoming_state._title != self._title:
             kind = type(incoming_state).__name__
-            raise InputError(f"merge_state() takes a fidtool.training.FrechetInceptionDistance, not {kind}")
+            raise InputError(f"merge_state() takes a fidtool.training.{type(self).__name__}, not {kind}")
         with outside_autograd():
             self._sums.absorb(incoming_state._sums)
         self._updates += incoming_state._updates
@@ -318,7 +389,7 @@ class FrechetInceptionDistance(Base):
             self.unsync(should_sync and should_unsync)
 
     def _purpose(self, method: str) -> str:
-        return f"FrechetInceptionDistance.{method} of metric {self._label}"
+        return f"{type(self).__name__}.{method} of metric {self._label}"
 
     def _wait_for_all(self, ranks: Ranks, purpose: str) -> bool:
         """Flushes the statistics, waits until all ranks have done so, and checks that their settings are the same.
@@ -345,29 +416,29 @@ class FrechetInceptionDistance(Base):
         lost = self._wait_for_all(ranks, purpose)
         with ranks.world(purpose) as world:
             merged = self._sums.merged(world)
-            result = world.on_rank_zero(merged.distance)
+            result = self._measure(merged, world, f"all {ranks.size} ranks")
         if ranks.group_rank == 0:
             if not self._warned_of_shared_images and (shared := merged.shared_images_warning(ranks.ranks)):
                 self._warned_of_shared_images = True  # not left to `_warn`, as its numbers change between epochs
                 self._warn(shared)
             self._warn(*result.warnings)
-            self._warn("images from before the checkpoint are missing from this FID" if lost else "")
-        return replace(result, scope=f"all {ranks.size} ranks")
+            self._warn(f"images from before the checkpoint are missing from this {self._title}" if lost else "")
+        return result
 
     def _compute_alone(self, ranks: Ranks) -> Result:
         self._sums.flush()
-        result = self._sums.distance()
+        scope, warning = "this process", ""
+        covers = f"this {self._title} covers"
         if self._own is not None:
-            result = replace(result, scope=f"all {ranks.size} ranks")
+            scope = f"all {ranks.size} ranks"
         elif ranks.size > 1:
-            result = replace(result, scope=f"rank {ranks.rank} of {ranks.size} alone")
-            covers = f"this FID covers {result.scope} ({result.fake} generated images)"
-            self._warn(f"sync_on_compute is False: {covers}")
+            scope = f"rank {ranks.rank} of {ranks.size} alone"
+            warning = f"sync_on_compute is False: {covers} {scope} ({self._sums.count('fake')} generated images)"
         elif size := launched_without_group():
-            result = replace(result, scope=f"one process of {size} alone")
-            remedy = "call torch.distributed.init_process_group before compute()"
-            self._warn(f"this FID covers {result.scope}: {remedy}")
-        self._warn(*result.warnings)
+            scope = f"one process of {size} alone"
+            warning = f"{covers} {scope}: call torch.distributed.init_process_group before compute()"
+        result = self._measure(self._sums, World(Launch()), scope)
+        self._warn(warning, *result.warnings)
         return result
 
     def _warn(self, *lines: str) -> None:
@@ -380,12 +451,10 @@ class FrechetInceptionDistance(Base):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Gives a copy without a name a new number."""
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        super().__setstate__(state)
         self._label = self._name or _numbered_label(self.sync_on_compute)
 
-    def _apply(
-        self, fn: Callable[[torch.Tensor], torch.Tensor], *args: Any, recurse: bool = True
-    ) -> FrechetInceptionDistance:
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], *args: Any, recurse: bool = True) -> ImageMetric:
         super()._apply(fn, *args)  # there are no child modules
         with outside_autograd():
             self._move()
@@ -413,12 +482,26 @@ class FrechetInceptionDistance(Base):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         names = [name for name in state_dict if name.startswith(prefix) and name.removeprefix(prefix) in STATE_NAMES]
         state = {name.removeprefix(prefix): state_dict.pop(name) for name in names}
+        theirs = [name for name in state_dict if name.startswith(prefix) and _TORCHMETRICS.match(name, len(prefix))]
+        if [state_dict.pop(name) for name in theirs]:
+            self._warn("the checkpoint's metric is torchmetrics': its network and images are not used")
         super()._load_from_state_dict(state_dict, prefix, *args)
         if not state:  # saved without statistics
             return
         self.unsync()
         with outside_autograd():
             self._warn(self._sums.restore(state, *group_rank_and_size(self.process_group)))
+
+
+def _protocol_of(feature: object, antialias: bool | None, protocol: str | None) -> str | None:
+    """The name of the protocol that ``antialias`` selects, as torchmetrics, for Inception only."""
+    if antialias is None or not isinstance(feature, int):
+        return protocol
+    meant = "torchmetrics" if antialias else "tensorflow"
+    if protocol is not None and protocol_named(protocol).name != meant:
+        problem = f"antialias={antialias} selects the protocol {meant!r}, and protocol={protocol!r} another one:"
+        raise InputError(problem, "pass one of the two", setting="protocol")
+    return meant
 
 
 def _numbered_label(synced: bool) -> str:

@@ -6,18 +6,19 @@ import contextlib
 import copy
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from fidtool.diagnose.warnings import set_warnings
-from fidtool.distances.frechet import frechet_distance
+from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.parallel import require_threads
+from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
-from fidtool.errors import InputError, RunError, TooFewImagesError, on_every_rank, option, own_exceptions
+from fidtool.errors import InputError, RunError, on_every_rank, option, own_exceptions
 from fidtool.features.definition import Definition
 from fidtool.features.extractor import Extractor, Networks
 from fidtool.features.protocol import FEATURES
@@ -27,50 +28,57 @@ from fidtool.statistics.set_statistics import Statistics
 from fidtool.statistics.statistics_file import read_statistics
 from fidtool.training.checks import image_hashes, shared_images_warning
 from fidtool.training.feature_extractor import PathLike, SharedExtractor, device_here
+from fidtool.training.feature_rows import FeatureRows
 
-_FEWEST = 2
 _SHARE, _DEFINITION, _FLOOR = "share", "definition", "floor"
 ALL = -1
 """In place of a rank: the images are those of all ranks."""
-_SIDES = {"real": "real images", "fake": "generated images"}
-_TOTALS = ("count", "largest", "sizes", "bits", "sum", "low", "high", "marks")
+SIDES = {"real": "real images", "fake": "generated images"}
+_TOTALS = ("count", "largest", "sizes", "bits", "sum", "low", "high", "marks", "rows", "order")
 """Possible keys of `ImageSums.totals`; ``bits`` was written by earlier versions."""
-STATE_NAMES = {_SHARE, _DEFINITION, _FLOOR, *(f"{side}_{name}" for side in _SIDES for name in _TOTALS)}
+STATE_NAMES = {_SHARE, _DEFINITION, _FLOOR, *(f"{side}_{name}" for side in SIDES for name in _TOTALS)}
 """Possible keys of `MetricSums.state`."""
 
 State = dict[str, torch.Tensor]
+_Image = tuple[torch.Tensor, int]
+"""Pixels and their hash."""
 
 
 class ImageSums:
-    """A metric's statistics of the real or of the generated images: exact sums, and the images of a partial batch.
+    """A metric's state of the real or of the generated images: their features, and the images of a partial batch.
 
     The network always gets batches of one size; the last is padded. Kernels depend on the batch's shape, so features
     are bit-identical regardless of how the images were passed. A hash of each generated image is stored to detect
     duplicates between ranks.
+
+    Args:
+        per_image: whether the features themselves are needed; otherwise their exact sums are.
     """
 
-    def __init__(self, features: SharedExtractor, side: str, batch_size: int | None) -> None:
-        self._features, self._side, self._batch_size = features, side, batch_size
+    def __init__(self, features: SharedExtractor, side: str, batch_size: int | None, per_image: bool = False) -> None:
+        self._features, self._side, self._batch_size, self._per_image = features, side, batch_size, per_image
         self._device = torch.device("cpu")
         self.clear()
 
     def clear(self) -> None:
         definition = self._features.definition
         device, setting = device_here(self._device).exact_sums, None if definition.standard else "feature_step"
-        self._moments = ExactMoments(definition.dims, definition.feature_step, device, setting)
-        self._waiting: list[torch.Tensor] = []
+        sums = None if self._per_image else ExactMoments(definition.dims, definition.feature_step, device, setting)
+        self._store: ExactMoments | FeatureRows = sums or FeatureRows()
+        self._waiting: list[_Image] = []
         self._hashes: list[torch.Tensor] = []
 
     @property
     def count(self) -> int:
-        return self._moments.count + len(self._waiting)
+        return self._store.count + len(self._waiting)
 
     def add(self, images: torch.Tensor) -> None:
         """Adds images and runs the network on full batches. If the network fails, none of the images are added."""
         require_threads()
-        hashes = [image_hashes(images)] if self._side == "fake" else []
-        new = images.permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format)
-        waiting = [*self._waiting, *new]
+        hashes = image_hashes(images)
+        laid_out = images if self._features.plain else images.permute(0, 2, 3, 1)
+        new = laid_out.clone(memory_format=torch.contiguous_format)
+        waiting = [*self._waiting, *zip(new, hashes.tolist(), strict=True)]
         extractor, batch_size = self._network()
         # A multiple of the number of batches that run in parallel.
         at_once = batch_size * extractor.device.forward_threads
@@ -79,7 +87,8 @@ class ImageSums:
             if ready:
                 self._extract(waiting[:ready], extractor, batch_size)
         self._waiting = waiting[ready:]
-        self._hashes += hashes
+        if self._side == "fake":
+            self._hashes.append(hashes)
 
     def flush(self) -> None:
         """Runs the network on the waiting images; the last batch is padded with black images."""
@@ -87,24 +96,35 @@ class ImageSums:
             if self._waiting:
                 self._extract(self._waiting, *self._network())
                 self._waiting = []
-            self._moments.flush()
+            self._store.flush()
 
     def _network(self) -> tuple[Extractor, int]:
         extractor = self._features.extractor(self._device)
         return extractor, self._batch_size or extractor.device.default_batch_size
 
-    def _extract(self, images: list[torch.Tensor], extractor: Extractor, batch_size: int) -> None:
-        batches = [images[start : start + batch_size] for start in range(0, len(images), batch_size)]
+    def _extract(self, images: list[_Image], extractor: Extractor, batch_size: int) -> None:
+        kinds = [(image.shape, image.dtype) if self._features.plain else () for image, _ in images]
+        alike = [
+            [each for each, own in zip(images, kinds, strict=True) if own == kind] for kind in dict.fromkeys(kinds)
+        ]
+        batches = [part[start : start + batch_size] for part in alike for start in range(0, len(part), batch_size)]
+        marks = [mark for batch in batches for _, mark in batch]
 
-        def filled(batch: list[torch.Tensor]) -> list[torch.Tensor]:
-            return batch + [torch.zeros_like(batch[0])] * (batch_size - len(batch))
+        def filled(batch: list[_Image]) -> list[torch.Tensor]:
+            pixels = [image for image, _ in batch]
+            return pixels + [torch.zeros_like(pixels[0])] * (batch_size - len(batch))
 
-        with computing_on(extractor.device.torch_device):
+        def compute() -> torch.Tensor:
             with own_exceptions(), repeatable():
                 pairs = list(Networks({FEATURES: extractor}).run(iter(batches), filled))
-            for (batch,), layers in pairs:
-                assert layers is not None
-                self._moments.add(layers[FEATURES][: len(batch)])
+            return torch.cat([layers[FEATURES][: len(batch)] for (batch,), layers in pairs if layers is not None])
+
+        with computing_on(extractor.device.torch_device):
+            features = self._features.once(self._side, (self._device, batch_size, marks), compute)
+            if isinstance(self._store, FeatureRows):
+                self._store.add(features, torch.tensor(marks, dtype=torch.int64, device="cpu"))
+            else:
+                self._store.add(features)
 
     @contextlib.contextmanager
     def _explaining_refusal(self) -> Iterator[None]:
@@ -112,10 +132,10 @@ class ImageSums:
         try:
             yield
         except RunError as error:
-            if not self._moments.refused:
+            if not self._store.refused:
                 raise
             how = " with reset_real_features=True" if self._side == "real" else ""
-            missing = f"The statistics lack some {_SIDES[self._side]}; call reset(){how} before computing FID again"
+            missing = f"The statistics lack some {SIDES[self._side]}; call reset(){how} before compute()"
             raise error.noted(f". {missing}") from error
 
     def to(self, device: torch.device) -> None:
@@ -123,15 +143,15 @@ class ImageSums:
             sums_device = device_here(device).exact_sums
             check_exact_products(sums_device)
             self._device = device
-            self._moments.to(sums_device)
-            self._waiting = [image.to(device) for image in self._waiting]
+            self._store.to(sums_device)
+            self._waiting = [(image.to(device), mark) for image, mark in self._waiting]
 
     def merged(self, world: World) -> ImageSums:
         """Returns the statistics of all ranks, without changing this object. A collective; call `flush` first."""
         other = copy.copy(self)
         with world.together():  # memory may run out on one rank
-            other._moments = copy.deepcopy(self._moments)
-        other._moments.merge(world)
+            other._store = copy.deepcopy(self._store)
+        other._store.merge(world)
         if self._side == "fake":
             other._hashes = [torch.from_numpy(hashes) for hashes in world.gather(self._joined_hashes().numpy())]
         return other
@@ -142,20 +162,24 @@ class ImageSums:
 
     def statistics(self) -> Statistics:
         """Mean and covariance of the features."""
-        if self.count < _FEWEST:
-            few = f"FID needs at least {_FEWEST} {_SIDES[self._side]}, but there are {self.count}"
-            real = self._side == "real"
-            kept = ", which reset() discards unless reset_real_features=False" if real else ""
-            raise TooFewImagesError(f"{few}: add them with update(images, real={real}){kept}")
         definition = self._features.definition
-        if not definition.standard:
-            self._moments.check_precision()
-        gaussian = self._moments.mean_covariance(definition.ddof)
+        if isinstance(self._store, FeatureRows):
+            rows, settings = self.rows(), FeatureSettings.of(definition, device_here(self._device).exact_sums)
+            gaussian = settings.gaussian(rows, np.arange(len(rows)), World(Launch()))
+        else:
+            if not definition.standard:
+                self._store.check_precision()
+            gaussian = self._store.mean_covariance(definition.ddof)
         return Statistics.of(gaussian.mu, gaussian.sigma, gaussian.count, definition)
+
+    def rows(self) -> NDArray[np.float32]:
+        """The features of each image, see `FeatureRows.totals`."""
+        assert isinstance(self._store, FeatureRows)
+        return self._store.totals()["rows"]
 
     def totals(self) -> State:
         """The sums as CPU tensors, for symmetric matrices the upper triangle. Call `flush` first."""
-        totals = {name: torch.from_numpy(np.array(values)) for name, values in self._moments.totals().items()}
+        totals = {name: torch.from_numpy(np.array(values)) for name, values in self._store.totals().items()}
         return {**totals, "marks": self._joined_hashes()} if self._side == "fake" else totals
 
     def _joined_hashes(self) -> torch.Tensor:
@@ -166,7 +190,7 @@ class ImageSums:
         """Adds the sums that `totals` returned."""
         try:
             arrays = {name: values.cpu().numpy() for name, values in totals.items()}
-            self._moments.absorb(arrays)
+            self._store.absorb(arrays)
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"the statistics to add are not those of this metric's features: {error}") from None
         if self._side == "fake" and "marks" in totals:
@@ -177,23 +201,30 @@ class ImageSums:
 class Result:
     """Result of a metric's ``compute``.
 
-    ``real`` and ``fake`` are numbers of images; ``real`` is None if the statistics file does not have it. ``scope`` is
-    ``all 4 ranks``, or ``rank 1 of 4 alone`` if ``sync_on_compute`` is False. ``warnings`` are about the numbers of
-    images.
+    ``values`` are those of the metric by name, such as ``kid`` and ``kid_std``; ``fid`` is that of the FID. ``real``
+    and ``fake`` are numbers of images; ``real`` is None if it is unknown, or if the metric does not use real images.
+    ``scope`` is ``all 4 ranks``, or ``rank 1 of 4 alone`` if ``sync_on_compute`` is False. ``warnings`` are about the
+    numbers of images.
     """
 
-    fid: float
+    values: Mapping[str, float]
     real: int | None
     fake: int
     scope: str = "this process"
     warnings: tuple[str, ...] = ()
 
+    @property
+    def fid(self) -> float:
+        """The FID."""
+        return self.values["fid"]
+
 
 class MetricSums:
-    """The statistics of one metric, on one rank or merged over all ranks.
+    """The state of one metric, on one rank or merged over all ranks.
 
-    ``fixed`` are statistics or a statistics file, instead of real images. ``float_to_byte`` is how floats became the
-    bytes that are added.
+    ``fixed`` are statistics or a statistics file, instead of real images; with ``per_image`` they have the features of
+    each image. ``float_to_byte`` is how floats became the bytes that are added. ``own_settings`` are further settings
+    that must be the same on every rank.
     """
 
     def __init__(
@@ -202,21 +233,27 @@ class MetricSums:
         fixed: PathLike | Statistics | None,
         batch_size: int | None,
         float_to_byte: str,
+        per_image: bool = False,
+        own_settings: str = "",
     ) -> None:
-        self._features, self.float_to_byte = features, float_to_byte
+        self.network, self.float_to_byte, self._own_settings = features, float_to_byte, own_settings
         self._floats = False  # whether some images were floats
-        self._sides = {side: ImageSums(features, side, batch_size) for side in _SIDES}
+        self._sides = {side: ImageSums(features, side, batch_size, per_image) for side in SIDES}
         self.lost: set[str] = set()  # the sides whose images were lost when a checkpoint was loaded
         self._fixed: Statistics | None = None
         self.fixed_name = ""
         if fixed is not None:
             self.fixed_name = "real_statistics" if isinstance(fixed, Statistics) else os.fspath(fixed)
-            self._fixed = fixed if isinstance(fixed, Statistics) else read_statistics(self.fixed_name, features_of=())
+            wanted = (FEATURES,) if per_image else ()
+            self._fixed = fixed if isinstance(fixed, Statistics) else read_statistics(self.fixed_name, wanted)
             self._check_fixed(self._fixed)
+            if per_image and self._fixed.features is None:
+                problem = f"{self.fixed_name} has no features of each image, which this metric needs:"
+                raise InputError(problem, "write the file with `fidtool stats REAL --metrics kid -o FILE`")
 
     def _check_fixed(self, statistics: Statistics) -> None:
-        mine, theirs, name = self._features.definition, statistics.definition, self.fixed_name
-        if statistics.dims != mine.dims:
+        mine, theirs, name = self.network.definition, statistics.definition, self.fixed_name
+        if mine.dims and statistics.dims != mine.dims:
             raise InputError(f"{name} has features of {statistics.dims} dimensions, but the metric's have {mine.dims}")
         if theirs is not None:
             _check_same_protocol(theirs, mine, name, "the statistics")
@@ -231,7 +268,7 @@ class MetricSums:
 
     def forget(self, real: bool) -> None:
         """Discards the generated images, and also the real ones if ``real``."""
-        for side in _SIDES if real else ("fake",):
+        for side in SIDES if real else ("fake",):
             self._sides[side].clear()
             self.lost.discard(side)
         self._floats = self._floats and not real
@@ -248,7 +285,8 @@ class MetricSums:
         if self._fixed is not None:
             digest = hashlib.sha256(self._fixed.mu.tobytes() + self._fixed.sigma.tobytes()).hexdigest()
             real = f"statistics with SHA-256 {digest[:12]}"
-        return {"definition": self._features.definition.to_json(), "real": real, "float_to_byte": self.float_to_byte}
+        found = {"definition": self.network.definition.to_json(), "real": real, "float_to_byte": self.float_to_byte}
+        return {**found, "own": self._own_settings} if self._own_settings else found
 
     def merged(self, world: World) -> MetricSums:
         """Returns the statistics of all ranks, without changing this object. A collective; call `flush` first."""
@@ -269,15 +307,22 @@ class MetricSums:
             sums.absorb(other._sides[side].totals())
         self._floats |= other._floats
 
-    # The distance.
+    # What the metrics are computed from.
 
-    def distance(self) -> Result:
-        """Computes the FID."""
-        real = self._sides["real"].statistics() if self._fixed is None else self._fixed
-        fake = self._sides["fake"].statistics()
-        fid = frechet_distance(real.mu, real.sigma, fake.mu, fake.sigma, count1=real.count, count2=fake.count)
-        sets = {self.fixed_name or "the set of real images": real, "the set of generated images": fake}
-        return Result(fid, real.count, self._sides["fake"].count, warnings=tuple(set_warnings(sets)))
+    def count(self, side: str) -> int | None:
+        """Number of real or generated images; None if the statistics file does not have it."""
+        return self._fixed.count if side == "real" and self._fixed is not None else self._sides[side].count
+
+    def statistics(self, side: str) -> Statistics:
+        """Mean and covariance of the real or of the generated images."""
+        return self._fixed if side == "real" and self._fixed is not None else self._sides[side].statistics()
+
+    def rows(self, side: str) -> NDArray[np.float32]:
+        """Features of each of the real or of the generated images, shape (n, D)."""
+        if side == "real" and self._fixed is not None:
+            assert self._fixed.features is not None
+            return self._fixed.features
+        return self._sides[side].rows()
 
     # Checkpoints.
 
@@ -288,7 +333,7 @@ class MetricSums:
         state = {f"{side}_{name}": value for side, sums in seen.items() for name, value in sums.totals().items()}
         if not state:
             return {}
-        definition = bytearray(self._features.definition.to_json().encode())
+        definition = bytearray(self.network.definition.to_json().encode())
         state[_DEFINITION] = torch.frombuffer(definition, dtype=torch.uint8)
         if self._floats:
             state[_FLOOR] = torch.tensor(self.float_to_byte == "floor", device="cpu")
@@ -310,7 +355,7 @@ class MetricSums:
             if group_rank:
                 return ""  # the first rank restores them
         elif (was, of) != (group_rank, size):
-            sides = ("fake",) if self._fixed is not None else tuple(_SIDES)
+            sides = ("fake",) if self._fixed is not None else tuple(SIDES)
             self.lost = {side for side in sides if f"{side}_count" in state}
             return (
                 f"rank {group_rank} of {size} loaded the state of rank {was} of {of}, whose images belong to another "
@@ -332,7 +377,7 @@ class MetricSums:
             raise InputError(
                 "the checkpoint has no valid definition of its features: this metric did not save it"
             ) from error
-        _check_same_protocol(definition, self._features.definition, "the checkpoint", "the checkpoint")
+        _check_same_protocol(definition, self.network.definition, "the checkpoint", "the checkpoint")
         return was, of
 
 
@@ -349,9 +394,9 @@ def check_same_settings(settings: Sequence[dict[str, Any]], names: Sequence[str]
     first = Definition.from_json(settings[0]["definition"])
     for name, each in zip(names, settings, strict=True):
         differences = first.differences(Definition.from_json(each["definition"]))
-        for value in ("real", "float_to_byte"):
-            if each[value] != settings[0][value]:
-                differences.append(f"{settings[0][value]} against {each[value]}")
+        for value in ("real", "float_to_byte", "own"):
+            if each.get(value) != settings[0].get(value):
+                differences.append(f"{settings[0].get(value)} against {each.get(value)}")
         if differences:
             message = f"{names[0]} and {name} differ ({', '.join(differences)})"
             raise on_every_rank(InputError(f"{message}:", "create them with the same arguments"))

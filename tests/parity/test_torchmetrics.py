@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import warnings
+from typing import Any
+
 import pytest
+import torch
+from torch import nn
 
 import fidtool
+from fidtool import training
 from fidtool.training import FrechetInceptionDistance
 from support.pictures import pictures
 from support.tiny_network import network
 
+pytest.importorskip("torchmetrics")
+from torchmetrics import MeanMetric, Metric, MetricCollection
+
 
 def test_interface_of_torchmetrics() -> None:
-    from torchmetrics import MeanMetric, Metric, MetricCollection
-
     metric = FrechetInceptionDistance(network())
     assert isinstance(metric, Metric)
     assert not metric.update_called
@@ -32,3 +39,80 @@ def test_interface_of_torchmetrics() -> None:
         both["fid"].compute()
     copied = MetricCollection({"fid": FrechetInceptionDistance(network()), "loss": MeanMetric()}).clone(prefix="val_")
     assert set(copied) == {"val_fid", "val_loss"}
+
+
+class Plain(nn.Module):
+    """Features of uint8 images as they are passed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3 * 8 * 8, 12)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        assert images.dtype == torch.uint8
+        features: torch.Tensor = self.layer(images.float().flatten(1) / 255)
+        return features
+
+
+def test_values_of_a_plain_module_equal_those_of_torchmetrics() -> None:
+    """Subsets of the whole sets and one split, because torchmetrics' are random."""
+    from torchmetrics import image as theirs
+
+    module, size = Plain(), {"input_img_size": (3, 8, 8)}
+    kid: dict[str, Any] = {"subsets": 2, "subset_size": 30}
+    cases: list[tuple[str, dict[str, Any]]] = [
+        ("FrechetInceptionDistance", size),
+        ("KernelInceptionDistance", kid),
+        ("KernelInceptionDistance", {**kid, "degree": 2, "gamma": 0.5, "coef": 2.0}),
+        ("MemorizationInformedFrechetInceptionDistance", {}),
+        ("MemorizationInformedFrechetInceptionDistance", {"cosine_distance_eps": 1.0}),
+        ("InceptionScore", {"splits": 1}),
+    ]
+    real, fake = pictures(30, 1, side=8), pictures(30, 2, side=8) // 2
+    for name, settings in cases:
+        peer, metric = getattr(theirs, name)(module, **settings), getattr(training, name)(module, **settings)
+        both = MetricCollection({"peer": peer, "ours": metric}, compute_groups=False)
+        if name != "InceptionScore":
+            both.update(imgs=real, real=True)
+            both.update(imgs=fake, real=False)
+        else:  # torchmetrics' includes real images
+            both.update(fake)
+        found = both.compute()
+        first = (each[0] if isinstance(each, tuple) else each for each in (found["ours"], found["peer"]))
+        ours, wanted = (float(each) for each in first)
+        assert ours == pytest.approx(wanted, rel=2e-4, abs=1e-6), name
+
+
+def test_a_checkpoint_of_torchmetrics_is_loaded() -> None:
+    """Strictly, with a warning; the metric has no images then."""
+    from torchmetrics.image import FrechetInceptionDistance as Theirs
+
+    old = nn.ModuleDict({"fid": Theirs(Plain(), input_img_size=(3, 8, 8)), "layer": nn.Linear(2, 2)})
+    old["fid"].persistent(True)  # type: ignore[operator]
+    state = old.state_dict()
+    assert {"fid.inception.layer.weight", "fid.real_features_cov_sum"} <= set(state)
+    model = nn.ModuleDict({"fid": FrechetInceptionDistance(network()), "layer": nn.Linear(2, 2)})
+    with pytest.warns(fidtool.FidtoolWarning, match="checkpoint's metric is torchmetrics'"):
+        model.load_state_dict(state, strict=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", fidtool.FidtoolWarning)  # said once
+        model.load_state_dict(state, strict=True)
+    assert torch.equal(model["layer"].weight, old["layer"].weight)  # type: ignore[arg-type]
+    assert int(model["fid"].real_features_num_samples) == 0  # type: ignore[arg-type]
+
+
+def test_a_collection_passes_images_to_all() -> None:
+    """Keywords reach ``update`` by either name; the Inception Score gets the generated images only."""
+    kinds = {"fid": FrechetInceptionDistance, "kid": training.KernelInceptionDistance}
+    made = {name: kind(network()) for name, kind in kinds.items()}
+    both = MetricCollection({**made, "is": training.InceptionScore(network(), splits=2)})
+    both.update(imgs=pictures(8, 1), real=True)
+    both.update(images=pictures(6, 2), real=False)
+    assert [int(each.fake_features_num_samples) for each in both.values()] == [6, 6, 6]
+    assert int(both["is"].real_features_num_samples) == 0
+
+
+def test_antialias_selects_the_protocol() -> None:
+    for antialias, protocol in ((True, "torchmetrics"), (False, "tensorflow"), (None, "pytorch-fid")):
+        metric = FrechetInceptionDistance(64, antialias=antialias)
+        assert metric._sums.network.definition.protocol_name == protocol

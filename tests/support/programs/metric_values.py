@@ -14,7 +14,14 @@ import torch
 import torch.distributed as dist
 from common import fidtool, network, pictures, refused, say, statistics_of
 
-from fidtool.training import AbsentRanksError, FrechetInceptionDistance
+from fidtool.training import (
+    AbsentRanksError,
+    FrechetInceptionDistance,
+    InceptionScore,
+    KernelInceptionDistance,
+    MemorizationInformedFrechetInceptionDistance,
+    PrecisionRecallDensityCoverage,
+)
 
 RANK, SIZE = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 REAL = [*pictures(37, 1), *pictures(20, 2, side=48)]
@@ -67,6 +74,36 @@ def dealing() -> None:
         odd = FrechetInceptionDistance(network())
         deal(odd, "shuffled")
         say(f"{RANK} inference mode: {value(odd)}")
+
+
+def of_each_image() -> None:
+    """Check equal bits of the metrics that keep the features of each image, also from states and while synced."""
+    shared = network()
+    metrics: list[Any] = [
+        KernelInceptionDistance(shared, subsets=7, subset_size=20),
+        InceptionScore(shared, splits=4),
+        MemorizationInformedFrechetInceptionDistance(shared),
+        PrecisionRecallDensityCoverage(shared),
+    ]
+    assert len({id(metric._sums.network) for metric in metrics}) == 1
+    for metric in metrics:
+        for way in ("last rank has nearly all", "shuffled"):
+            metric.reset()
+            deal(metric, way)
+            say(f"{RANK} {metric._title}: {exact(metric)}")
+        with metric.sync_context():
+            say(f"{RANK} {metric._title}: {exact(metric)}")
+            state = metric.state_dict()
+        metric.reset()
+        metric.load_state_dict(state)
+        say(f"{RANK} {metric._title}: {exact(metric)}")
+
+
+def exact(metric: Any) -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        metric.compute()
+    return ",".join(float(value).hex() for value in metric.result.values.values())
 
 
 def inception() -> None:
@@ -143,7 +180,7 @@ def disagreement() -> None:
         refused(fidtool.RunError, metric.compute, "different calls", "every rank must make the same calls")
     bad = filled(network(), name="bad")
     if RANK == 1:
-        bad._sums._features._extractor._runner.module.convolution.weight.data.fill_(float("nan"))  # type: ignore[union-attr]
+        bad._sums.network._extractor._runner.module.convolution.weight.data.fill_(float("nan"))  # type: ignore[union-attr]
     expected = "NaN" if RANK == 1 else "rank 1 failed"
     refused(fidtool.RunError, bad.compute, expected)
     say(f"{RANK} disagreement: refused")

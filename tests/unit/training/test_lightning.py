@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,11 +12,17 @@ import pytest
 import torch
 
 import fidtool
-from fidtool.training import FIDCallback
+from fidtool.training import (
+    FIDCallback,
+    FrechetInceptionDistance,
+    KernelInceptionDistance,
+    PrecisionRecallDensityCoverage,
+)
 from support.exact_sets import NETWORK, beside_network
 from support.goldens import Golden, near
 from support.light_training import Model, Trainer
 from support.old_files import FILES
+from support.pictures import make_pictures
 from support.tiny_network import network
 
 
@@ -97,3 +104,32 @@ def test_an_old_state_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     other.load_state_dict(state)
     with pytest.warns(fidtool.FidtoolWarning, match="a different reference, protocol or network"):
         other.on_fit_start(Trainer(callbacks=[other]), Model())
+
+
+def test_several_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All with one network and the same samples; the real features come from a folder."""
+    monkeypatch.chdir(beside_network(tmp_path))
+    make_pictures(tmp_path / "real", 12)
+    model = Model()
+    metrics = [
+        FrechetInceptionDistance,
+        partial(KernelInceptionDistance, subset_size=8),
+        PrecisionRecallDensityCoverage,
+    ]
+    callback = FIDCallback(
+        "generate", tmp_path / "real", num_samples=10, batch_size=4, name="val_fid", metrics=metrics, feature=NETWORK
+    )
+    callback.on_fit_start(Trainer(callbacks=[callback]), model)
+    epoch_of(callback, Trainer(), model, True)
+    assert len(model.asked) == 3
+    values = {name: float(value) for name, value, _ in model.logged}
+    assert [*values] == [
+        f"val_{name}" for name in ("fid", "kid", "kid_std", "precision", "recall", "density", "coverage")
+    ]
+    assert callback.fid == values["val_fid"]
+    model.logged.clear()
+    epoch_of(callback, Trainer(current_epoch=1, fast_dev_run=1), model, True)
+    assert len(model.logged) == 7
+    few = FIDCallback("generate", tmp_path / "real", num_samples=5, metrics=metrics, feature=NETWORK)
+    with pytest.raises(fidtool.InputError, match="KID needs at least 8 images for subset_size=8: raise num_samples"):
+        few.on_fit_start(Trainer(callbacks=[few]), model)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import fidtool
-from fidtool.training import FrechetInceptionDistance
+from fidtool.training import FrechetInceptionDistance, KernelInceptionDistance
 from support.pictures import fill, pictures
 from support.places import TINY
 from support.tiny_network import network
@@ -24,7 +24,8 @@ from support.tiny_network import network
         (torch.full((2, 3, 8, 8), float("nan")), True, "some are NaN"),
         (torch.zeros(2, 3, 8, 8) - 0.5, True, r"in -0\.5\.\.-0\.5: \(images \+ 1\) / 2"),
         (torch.zeros(2, 3, 8, 8) + 1.5, True, r"images.clamp\(0, 1\)"),
-        (torch.zeros(2, 1, 8, 8, dtype=torch.uint8), False, "grayscale images with images.expand"),
+        (torch.zeros(2, 8, 8, 3, dtype=torch.uint8), False, r"channels come first: images.permute\(0, 3, 1, 2\)"),
+        (torch.zeros(2, 4, 8, 8, dtype=torch.uint8), False, r"or \(n, 1, height, width\) for grayscale, not"),
         (np.zeros((2, 3, 8, 8), np.uint8), False, "must be a torch.Tensor, not ndarray"),
         (torch.zeros(2, 3, 8, 8, dtype=torch.uint8, device="meta"), False, "are on meta and the metric is on cpu"),
     ],
@@ -43,7 +44,23 @@ OTHER_DIMS = fidtool.Statistics.of(np.zeros(3), np.eye(3), 9)
     ("settings", "text"),
     [
         ({"feature": 100}, "64, 192, 768, 2048"),
-        ({"feature": torch.nn.ReLU()}, "or a fidtool.Network, not ReLU"),
+        ({"feature": [64]}, "or a fidtool.Network, not list"),
+        (
+            {"feature": torch.nn.ReLU()},
+            r"ReLU, gives no \(1, D\) for an image of .*input_img_size",
+        ),
+        (
+            {"feature": torch.nn.Flatten(), "input_img_size": (3, 4, 4), "protocol": "clean"},
+            "a plain module, which gets",
+        ),
+        ({"feature": 64, "feature_step": 12}, "feature_step is for a plain module"),
+        (
+            {"feature": 64, "antialias": False, "protocol": "torchmetrics"},
+            "antialias=False selects the protocol",
+        ),
+        ({"feature": 64, "weights": "a", "feature_extractor_weights_path": "b"}, "are the same: pass one of them"),
+        ({"feature": TINY, "dist_sync_on_step": True}, "dist_sync_on_step cannot be used: the metric synchronises"),
+        ({"feature": TINY, "dist_sync_fn": print}, "dist_sync_fn cannot be used"),
         ({"feature": "none.py:network"}, "none.py"),
         ({"feature": 64, "weights": "none.pt"}, "no weights file none.pt"),
         ({"feature": TINY, "weights": "none.pt"}, "weights is for Inception"),
@@ -68,10 +85,12 @@ def test_merging_and_checkpoints_of_other_metrics(metric: FrechetInceptionDistan
     assert metric.update_count == 4
     with pytest.raises(fidtool.InputError, match=r"takes a fidtool.*, not dict"):
         metric.merge_state({"real_sum": torch.zeros(16)})
+    with pytest.raises(fidtool.InputError, match=r"takes a fidtool.*, not KernelInceptionDistance"):
+        metric.merge_state(KernelInceptionDistance(network()))
     with pytest.raises(fidtool.InputError, match="this metric and the other metric differ"):
         metric.merge_state(FrechetInceptionDistance(network(), protocol="tensorflow"))
-    with pytest.raises(RuntimeError, match="real_features_sum"):
-        metric.load_state_dict({"real_features_sum": torch.zeros(16)})
+    with pytest.raises(RuntimeError, match="mean_squared_error"):
+        metric.load_state_dict({"mean_squared_error": torch.zeros(16)})
     assert metric.compute() == whole.compute()
 
 

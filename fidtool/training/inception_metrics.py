@@ -1,0 +1,229 @@
+"""FID, KID, MIFID, Inception Score, precision and recall for training loops, with the interfaces of torchmetrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+from torch import nn
+
+from fidtool.distances.neighbors import nearest_cosine_distance
+from fidtool.errors import InputError
+from fidtool.features.network import Network
+from fidtool.features.protocol import INCEPTION_DIMS
+from fidtool.metrics.fid import FID, frechet
+from fidtool.metrics.inception_score import InceptionScore as Scores
+from fidtool.metrics.kid import KID, SUBSET_SIZE
+from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Number
+from fidtool.metrics.prdc import PRDC
+from fidtool.training.feature_extractor import classifier
+from fidtool.training.metric import ImageMetric
+from fidtool.validation import Setting
+
+Feature = int | str | Network | nn.Module
+_LOGITS = "logits_unbiased"
+
+
+class FrechetInceptionDistance(ImageMetric):
+    """FID of the images of all ranks, with the interface of torchmetrics' ``FrechetInceptionDistance``.
+
+    The value does not depend on the number of ranks, on how the images are distributed over them, or on batches: it is
+    bit-identical on one kind of device. ``compute`` cannot hang: if some ranks do not call it, the others raise an
+    error that names them. A subclass of ``torchmetrics.Metric`` if torchmetrics is installed, which is optional.
+
+    The accumulated statistics are part of ``state_dict`` once the metric has seen images. Each rank's state has only
+    its own images: save the state of every rank, or one taken within ``with metric.sync_context():``, which has those
+    of all ranks. Loading a ``state_dict`` without statistics leaves the metric unchanged, as does one of torchmetrics'
+    metric, with a warning.
+
+    After a feature that is NaN, infinite or out of range, ``compute`` raises until ``reset``, because that image is
+    missing from the statistics. If the network fails in ``update``, the images of that call are not added, and the call
+    can be repeated.
+
+    Metrics with the same network have one copy of it, and an image that several of them get passes it once.
+
+    Args:
+        feature: 64, 192, 768 or 2048 for a layer of Inception, the name of a network or ``FILE.py:NAME`` (as
+            for ``--extractor``), or a `fidtool.Network`, which is copied; or a plain module, which is copied and gets
+            the images as they are, as in torchmetrics, and returns features of shape (n, D).
+        reset_real_features: whether ``reset`` also discards the real images.
+        normalize: whether images are floating-point in 0..1 instead of uint8.
+        input_img_size: shape of an image for a plain module without an attribute ``num_features``.
+        feature_extractor_weights_path: another name of ``weights``.
+        antialias: for Inception, True is ``protocol="torchmetrics"``, torchmetrics' default, and False is
+            ``protocol="tensorflow"``, of floats with ``float_to_byte="floor"``.
+        protocol: name of a protocol; None is ``pytorch-fid``, as in ``fidtool compute``.
+        float_to_byte: how floats become bytes: ``round``, or ``floor`` to truncate; None is what the protocol's tool
+            does, ``floor`` for ``torchmetrics`` and ``round`` for all others, as in ``fidtool compute``.
+        weights: file with the weights of Inception or of a named network; None finds or downloads the published ones.
+        feature_step: the features of a plain module are rounded to multiples of 2 ** -feature_step and must stay below
+            2 ** (23 - feature_step); None is 18.
+        real_statistics: a statistics file (.npz) or `fidtool.Statistics`, instead of real images.
+        sync_on_compute: whether ``compute`` covers the images of all ranks. If False, it covers this rank only,
+            ``result.scope`` says so, and a warning is issued once.
+        sync_timeout: seconds that ``compute`` waits for the other ranks.
+        process_group: process group; None is all ranks.
+        batch_size: images per forward pass; None is the device's default.
+        name: identifies the metric on all ranks. Needed if some ranks create more metrics than others; None numbers the
+            metrics in the order in which the program creates them.
+        compute_on_cpu, compute_with_cache: without effect, for torchmetrics' sake.
+        dist_sync_on_step, dist_sync_fn, distributed_available_fn: refused unless False or None.
+
+    Attributes:
+        result: the `Result` of the last ``compute``; None before it.
+
+    Raises:
+        fidtool.InputError: if there is no such layer, protocol, weights file or statistics file.
+    """
+
+    _title = "FID"
+    _metric = FID()
+    higher_is_better = False
+
+    def compute(self) -> torch.Tensor:
+        """Returns the FID: float64 scalar tensor (float32 on MPS), the same on every rank. See `ImageMetric`."""
+        fid: torch.Tensor = super().compute()
+        return fid
+
+
+@dataclass(frozen=True, kw_only=True)
+class _KID(KID):
+    degree: Annotated[int, Setting(help="degree", least=1)] = 3
+    gamma: Annotated[float | None, Setting(help="gamma", least=1e-9)] = None
+    coef: Annotated[float, Setting(help="coef", least=1e-9)] = 1.0
+
+    @property
+    def _kernel(self) -> tuple[int, float | None, float]:  # type: ignore[override]
+        return self.degree, self.gamma, self.coef
+
+
+class KernelInceptionDistance(ImageMetric):
+    """KID, with the interface of torchmetrics' ``KernelInceptionDistance``.
+
+    ``compute`` returns its mean and population standard deviation over the subsets: two float64 scalar tensors.
+
+    Args:
+        subsets, subset_size: number of pairs of random subsets, and number of images in each.
+        degree, gamma, coef: the kernel (gamma <x, y> + coef) ** degree; a gamma of None is 1 / D.
+        seed: seed of the subsets, as in ``fidtool compute``; torchmetrics draws from torch's global generator.
+        feature, reset_real_features, normalize, options: see `FrechetInceptionDistance`.
+    """
+
+    _title = "KID"
+    higher_is_better = False
+
+    def __init__(
+        self,
+        feature: Feature = 2048,
+        subsets: int = 100,
+        subset_size: int = SUBSET_SIZE,
+        degree: int = 3,
+        gamma: float | None = None,
+        coef: float = 1.0,
+        reset_real_features: bool = True,
+        normalize: bool = False,
+        *,
+        seed: int = 0,
+        **options: Any,
+    ) -> None:
+        if feature == _LOGITS:
+            raise InputError("KID of Inception's logits is not available:", f"pass one of {INCEPTION_DIMS} as feature")
+        self._metric = _KID(subsets=subsets, subset_size=subset_size, seed=seed, degree=degree, gamma=gamma, coef=coef)
+        self._least = max(2, subset_size), f" for subset_size={subset_size}"
+        super().__init__(feature, reset_real_features, normalize, **options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _MIFID(Metric):
+    cosine_distance_eps: Annotated[float, Setting(help="threshold", least=1e-9, most=1.0)] = 0.1
+
+    name = "mifid"
+    numbers = (Number("mifid", "MIFID", "lower", "FID, higher if generated images are near real ones"),)
+    real_features = fake_features = frechet = True
+
+    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
+        fid = frechet(real, fake, context)
+        distance = nearest_cosine_distance(real.rows, fake.rows, context.share_out)
+        penalty = distance if distance < self.cosine_distance_eps else 1.0
+        return {"mifid": fid / (penalty + 10e-15) if fid > 1e-8 else 0.0}  # as in torchmetrics
+
+
+class MemorizationInformedFrechetInceptionDistance(ImageMetric):
+    """MIFID (Bai et al. 2021), with the interface of torchmetrics' metric of this name.
+
+    The FID, divided by the mean cosine distance of the real images to the nearest generated image if that is below
+    ``cosine_distance_eps``, a number above 0 and up to 1. Other arguments: see `FrechetInceptionDistance`.
+    """
+
+    _title = "MIFID"
+    higher_is_better = False
+
+    def __init__(
+        self,
+        feature: Feature = 2048,
+        reset_real_features: bool = True,
+        normalize: bool = False,
+        cosine_distance_eps: float = 0.1,
+        **options: Any,
+    ) -> None:
+        self._metric = _MIFID(cosine_distance_eps=cosine_distance_eps)
+        super().__init__(feature, reset_real_features, normalize, **options)
+
+
+class InceptionScore(ImageMetric):
+    """The Inception Score of the generated images, with the interface of torchmetrics' ``InceptionScore``.
+
+    ``compute`` returns its mean and population standard deviation over the splits: two float64 scalar tensors.
+
+    Args:
+        feature: ``logits_unbiased`` for Inception's classifier without its bias. The features of any other network are
+            taken as logits.
+        splits: number of random parts of the images to average over.
+        normalize, options: see `FrechetInceptionDistance`.
+    """
+
+    _title = "the Inception Score"
+    higher_is_better = True
+
+    def __init__(self, feature: Feature = _LOGITS, splits: int = 10, normalize: bool = False, **options: Any) -> None:
+        options.pop("real_statistics", None)
+        if feature == _LOGITS:
+            feature = max(INCEPTION_DIMS)
+            self._classifier = classifier(options.get("weights") or options.get("feature_extractor_weights_path"))
+        self._metric, self._least = Scores(splits=splits), (splits, f" for splits={splits}")
+        super().__init__(feature, True, normalize, **options)
+
+    def update(
+        self, imgs: torch.Tensor | None = None, real: bool | None = False, *, images: torch.Tensor | None = None
+    ) -> None:
+        """Adds generated images. Real ones, which other metrics of a ``MetricCollection`` need, are not added."""
+        if not real:
+            super().update(imgs, False, images=images)
+
+
+class PrecisionRecallDensityCoverage(ImageMetric):
+    """Precision, recall, density and coverage; ``compute`` returns a dictionary of four float64 scalar tensors.
+
+    Args:
+        nearest_k: a ball's radius is the distance to the k-th nearest neighbour.
+        ties: whether an image on the surface of a ball is outside (``strict``) or inside (``inclusive``).
+        feature, reset_real_features, normalize, options: see `FrechetInceptionDistance`.
+    """
+
+    _title = "PRDC"
+    higher_is_better = True
+
+    def __init__(
+        self,
+        feature: Feature = 2048,
+        nearest_k: int = PRDC.nearest_k,
+        ties: str = PRDC.ties,
+        reset_real_features: bool = True,
+        normalize: bool = False,
+        **options: Any,
+    ) -> None:
+        self._metric = PRDC(nearest_k=nearest_k, ties=ties)
+        self._least = nearest_k + 1, f" for nearest_k={nearest_k}"
+        super().__init__(feature, reset_real_features, normalize, **options)

@@ -1,0 +1,274 @@
+"""KID, MIFID, Inception Score, precision and recall as metrics in one process. See also test_training_ranks."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fidtool
+from fidtool.training import (
+    FrechetInceptionDistance,
+    InceptionScore,
+    KernelInceptionDistance,
+    MemorizationInformedFrechetInceptionDistance,
+    PrecisionRecallDensityCoverage,
+)
+from fidtool.training.metric import ImageMetric
+from support.pictures import fill, pictures
+from support.tiny_network import network
+
+
+def several(**settings: Any) -> list[ImageMetric]:
+    """Return one metric of each class, with the small network."""
+    return [
+        FrechetInceptionDistance(network(), **settings),
+        KernelInceptionDistance(network(), subsets=5, subset_size=10, **settings),
+        MemorizationInformedFrechetInceptionDistance(network(), **settings),
+        PrecisionRecallDensityCoverage(network(), nearest_k=3, **settings),
+        InceptionScore(network(), splits=3),
+    ]
+
+
+def values(metric: ImageMetric) -> dict[str, float]:
+    metric.compute()
+    assert metric.result is not None
+    return dict(metric.result.values)
+
+
+def test_values_equal_those_of_a_run(tmp_path: Path, environment: object) -> None:
+    """KID's subsets are random, and so depend on the order of the images; here each is the whole set."""
+    real, fake = pictures(20, 1), pictures(20, 2) // 2
+    arrays = [images.permute(0, 2, 3, 1).numpy() for images in (real, fake)]
+    extractor = Path(__file__).parents[2] / "support" / "tiny_network.py"
+    metrics = [fidtool.KID(subset_size=20), fidtool.PRDC(nearest_k=3)]
+    run = fidtool.compute(*arrays, metrics=metrics, extractor=f"{extractor}:network", cache=False)
+    kid, prdc = (
+        KernelInceptionDistance(network(), subset_size=20),
+        PrecisionRecallDensityCoverage(network(), nearest_k=3),
+    )
+    for metric in (kid, prdc):
+        fill(metric)
+    found = run.results[0].metrics
+    assert values(kid)["kid"] == pytest.approx(next(found[name] for name in found if name.startswith("kid")), rel=1e-12)
+    for name, value in values(prdc).items():
+        assert value == next(found[each] for each in found if each.startswith(name))
+    mean, std = kid.compute()
+    assert (float(mean), float(std)) == (values(kid)["kid"], 0.0)
+    assert set(prdc.compute()) == {"precision", "recall", "density", "coverage"}
+
+
+def test_states_copies_and_merges() -> None:
+    for metric in several():
+        fill(metric)
+        value = values(metric)
+        assert values(pickle.loads(pickle.dumps(metric))) == values(metric.clone()) == value
+        other, whole = several(), several()
+        for left, right in zip(other, whole, strict=True):
+            if type(left) is type(metric):
+                left.load_state_dict(metric.state_dict())
+                assert values(left) == value
+                fill(right, 7)
+                left.merge_state(right)
+                fill(metric, 7)
+                assert values(left) == values(metric)
+        metric.reset()
+        assert metric.state_dict() == {}
+
+
+def test_the_order_of_the_images_does_not_matter() -> None:
+    real, fake = pictures(20, 1), pictures(20, 2) // 2
+    for metric in several():
+        fill(metric)
+        value = values(metric)
+        metric.reset()
+        for start in range(0, 20, 3):
+            metric.update(fake.flip(0)[start : start + 3], real=False)
+            metric.update(real.flip(0)[start : start + 3], real=True)
+        assert values(metric) == value
+
+
+def test_one_network_and_one_pass_for_all() -> None:
+    class Counting(torch.nn.Module):
+        def __init__(self, module: torch.nn.Module) -> None:
+            super().__init__()
+            self.module, self.images = module, 0
+
+        def __deepcopy__(self, memo: object) -> Counting:
+            return self  # so that the test can read it
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.images += len(x)
+            found: torch.Tensor = self.module(x)
+            return found
+
+    counting = Counting(network().module)
+    shared = fidtool.Network(counting, input_size=32)
+    metrics = [
+        FrechetInceptionDistance(shared, batch_size=8),
+        KernelInceptionDistance(shared, subset_size=10, batch_size=8),
+        PrecisionRecallDensityCoverage(shared, batch_size=8),
+    ]
+    assert len({id(metric._sums.network) for metric in metrics}) == 1
+    counting.images = 0
+    for images, real in ((pictures(20, 1), True), (pictures(20, 2), False)):
+        for metric in metrics:
+            metric.update(images, real=real)
+    together = [values(metric) for metric in metrics]
+    assert counting.images == 48, "20 and 20 images, in batches of 8"
+    alone = FrechetInceptionDistance(network(), batch_size=8)
+    alone.update(pictures(20, 1), real=True)
+    alone.update(pictures(20, 2), real=False)
+    assert values(alone) == together[0]
+    with torch.no_grad():
+        counting.module.convolution.weight.mul_(2.0)  # type: ignore[operator, union-attr]
+    assert FrechetInceptionDistance(shared)._sums.network is not metrics[0]._sums.network, "it was trained in between"
+
+
+def test_real_statistics_with_features(tmp_path: Path) -> None:
+    rows = np.random.RandomState(0).rand(30, 16).astype(np.float32)
+    mu, sigma = rows.mean(0).astype(np.float64), np.cov(rows.astype(np.float64), rowvar=False)
+    with_features = fidtool.Statistics.of(mu, sigma, 30, features=rows)
+    for metric in several(real_statistics=with_features)[1:4]:
+        metric.update(pictures(20, 2), real=False)
+        assert values(metric)
+        assert metric.result is not None
+        assert (metric.result.real, metric.result.fake) == (30, 20)
+    for kind in (KernelInceptionDistance, PrecisionRecallDensityCoverage):
+        with pytest.raises(fidtool.InputError, match=r"no features of each image.*--metrics kid"):
+            kind(network(), real_statistics=fidtool.Statistics.of(mu, sigma, 30))
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: KernelInceptionDistance(network(), subsets=0), "subsets.* must be at least 1"),
+        (lambda: KernelInceptionDistance(network(), subset_size=-1), "must be at least 2"),
+        (lambda: KernelInceptionDistance(network(), degree=0), "degree"),
+        (lambda: KernelInceptionDistance(network(), gamma=-1), "gamma"),
+        (lambda: KernelInceptionDistance(network(), coef=0.0), "coef"),
+        (lambda: KernelInceptionDistance("logits_unbiased"), "KID of Inception's logits is not available"),
+        (
+            lambda: MemorizationInformedFrechetInceptionDistance(network(), cosine_distance_eps=1.1),
+            "from 1e-09 to 1, not 1.1",
+        ),
+        (lambda: InceptionScore(network(), splits=0), "splits"),
+        (lambda: PrecisionRecallDensityCoverage(network(), ties="both"), "strict"),
+    ],
+)
+def test_refused_settings(make: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        make()
+
+
+def test_too_few_images() -> None:
+    texts = [
+        "FID needs at least 2 real images, but there are 1: add them .* unless reset_real_features=False",
+        "KID needs at least 10 real images for subset_size=10, but there are 1",
+        "MIFID needs at least 2 real images",
+        "PRDC needs at least 4 real images for nearest_k=3",
+        r"Score needs at least 3 generated images for splits=3, but there are 1: add them with update",
+    ]
+    for metric, text in zip(several(), texts, strict=True):
+        metric.update(pictures(1, 1), real=True)
+        metric.update(pictures(1, 2), real=False)
+        with pytest.raises(fidtool.InputError, match=text):
+            metric.compute()
+
+
+def test_a_refused_feature_is_an_error_until_reset() -> None:
+    class Nans(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.mean((2, 3)) / (x.amax((2, 3)) > -1)  # 0 / 0 of black images
+
+    for kind in (FrechetInceptionDistance, PrecisionRecallDensityCoverage):
+        metric = kind(fidtool.Network(Nans(), input_size=8))
+        fill(metric)
+        metric.update(torch.zeros(1, 3, 8, 8, dtype=torch.uint8), real=False)
+        for _ in range(2):
+            with pytest.raises(fidtool.RunError, match=r"lack some generated images; call reset\(\) before"):
+                metric.compute()
+        metric.reset()
+        fill(metric)
+        assert values(metric)
+
+
+class Plain(torch.nn.Module):
+    """Mean and standard deviation of each row of pixels."""
+
+    def __init__(self, dtype: torch.dtype = torch.uint8) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        assert images.dtype == self.dtype
+        x = images.float() / 64
+        return torch.cat([x.mean((1, 3)), x.std((1, 3))], 1)
+
+
+def test_plain_modules_get_the_images_as_they_are() -> None:
+    metric = FrechetInceptionDistance(Plain(), input_img_size=(3, 20, 20))
+    assert metric._sums.network.definition.dims == 40
+    fill(metric)
+    value = float(metric.compute())
+    named = Plain()
+    named.num_features = torch.tensor(40)  # type: ignore[assignment]
+    other = FrechetInceptionDistance(named)
+    for number in range(20):  # of one image at a time
+        other.update(pictures(20, 1)[number : number + 1], real=True)
+        other.update(pictures(20, 2)[number : number + 1] // 2, real=False)
+    assert float(other.compute()) == value
+    floats = MemorizationInformedFrechetInceptionDistance(Plain(torch.float32), normalize=True)
+    floats.update(torch.randn(5, 1, 7, 9), real=True)
+    floats.update(torch.randn(5, 2, 7, 4), real=False)
+    floats.update(torch.randn(5, 1, 7, 9), real=False)
+    assert float(floats.compute()) > 0
+    large = FrechetInceptionDistance(Plain(), input_img_size=(3, 20, 20), feature_step=22)
+    fill(large)
+    with pytest.raises(fidtool.RunError, match=r"pass feature_step=\d+.* lack some real images"):
+        large.compute()
+
+
+def test_grayscale_and_numbers_of_images() -> None:
+    grey, other = pictures(20, 1)[:, :1], FrechetInceptionDistance(network())
+    other.update(imgs=grey, real=True)
+    other.update(images=grey.expand(-1, 3, -1, -1), real=False)
+    assert float(other.compute()) == 0.0
+    assert (int(other.real_features_num_samples), int(other.fake_features_num_samples)) == (20, 20)
+    for call in (
+        lambda: other.update(grey),
+        lambda: other.update(grey, True, images=grey),
+        lambda: other.update(real=True),
+    ):
+        with pytest.raises(fidtool.InputError, match=r"update\(images, real=False\)"):
+            call()  # type: ignore[no-untyped-call]
+
+
+@pytest.fixture
+def classifier(monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
+    from fidtool.features.models.inception_weights import Weights
+    from fidtool.training import inception_metrics
+
+    weight = torch.randn(1008, 2048, generator=torch.Generator().manual_seed(0)) / 20
+    made = Weights({"fc.weight": weight, "fc.bias": torch.zeros(1008)}, "", "")
+    monkeypatch.setattr(inception_metrics, "classifier", lambda weights: made)
+    return weight
+
+
+def test_the_inception_score_uses_the_classifier(classifier: torch.Tensor, environment: object) -> None:
+    metric = InceptionScore(splits=1)
+    images = pictures(4, 3)
+    metric.update(images)
+    metric.update(images, real=True)  # as in a MetricCollection
+    mean, std = metric.compute()
+    features = metric._sums.network.extractor(torch.device("cpu")).features(list(images.permute(0, 2, 3, 1)))
+    p = (features.double() @ classifier.double().T).softmax(1)
+    expected = (p * (p.log() - p.mean(0).log())).sum(1).mean().exp()
+    assert float(mean) == pytest.approx(float(expected), rel=1e-6)
+    assert float(std) == 0.0
+    assert metric.result is not None
+    assert (metric.result.real, metric.result.fake) == (None, 4)

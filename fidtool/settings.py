@@ -89,13 +89,13 @@ class CheckSettings(Validated):
     value_range: tuple[float, float] | None = setting(
         None,
         IMAGES,
-        "Values of black and white in arrays of floats, such as 0,1 or -1,1. Not needed for uint8.",
+        "Values of black and white in arrays and files of floats, such as 0,1 or -1,1. Not needed for integers.",
         "LOW,HIGH",
     )
     float_to_byte: Literal["round", "floor"] | None = setting(
         None,
         IMAGES,
-        "How arrays of floats become bytes: rounded, as torchvision's save_image does, or truncated, as "
+        "How floats become bytes: rounded, as torchvision's save_image does, or truncated, as "
         "(x * 255).to(uint8) does.",
         shown_default="as the protocol's tool does: floor for torchmetrics, round for all others",
     )

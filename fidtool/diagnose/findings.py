@@ -104,8 +104,7 @@ def property_warnings(most_bands: int) -> dict[str, str]:
     return {
         "alpha": "with transparent pixels: transparency is dropped, and the colours stored in these pixels are "
         "used; composite the images onto a background first if you do not want that",
-        "deep": "with more than 8 bits per channel: integers of 9 to 16 bits were scaled to 8 bits, which other tools "
-        "clip to white; floats and 32-bit integers were clipped to 0..255, as in other tools",
+        "deep": "with 9 to 16 bits per channel, which were scaled to 8 bits; other tools clip them to white",
         "animated": f"with several frames, of which only the first is used; to use all, pass {option('frames', 'all')}",
         "bands": f"with up to {most_bands} bands, not all of them colour or transparency: only the first 3 (1 of gray) "
         "are used; to use others, save them as RGB",

@@ -22,7 +22,8 @@ from PIL import __version__ as pillow_version
 
 from fidtool.errors import option
 from fidtool.images.framing import Crop
-from fidtool.sources.contents import Content, Frame, Pixels, Read, message_of, pillow_defaults
+from fidtool.sources.arrays import as_pixels
+from fidtool.sources.contents import Content, Frame, Pixels, Read, ValueRange, message_of, pillow_defaults
 from fidtool.sources.signatures import AVIF, HEIF, JPEG_2000, WEBP, format_of
 from fidtool.validation import MAX_PIXELS
 
@@ -48,6 +49,7 @@ _OPTIONAL = {AVIF: "avif", JPEG_2000: "jpg_2000", WEBP: "webp"}
 """Formats that Pillow can be built without, with Pillow's names for their decoders."""
 _ORIENTED_BY = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp")
 """Metadata in which Pillow finds an orientation. Reading it is slow, and most files have none of these."""
+_COLOUR_PFM = re.compile(rb"PF\s+(\d+)")
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
@@ -62,11 +64,10 @@ class ImageProperties:
     Attributes:
         lossy: the file format is lossy (JPEG, AVIF, lossy WebP, JPEG or WebP inside TIFF).
         alpha: some pixels were transparent; the alpha channel was dropped.
-        deep: the file had more than 8 bits per channel in a mode that Pillow clips. 16-bit integers were scaled
-            instead; floats and 32-bit integers, whose range is unknown, were clipped to 0..255 as Pillow does.
+        deep: the image had integers of 9 to 16 bits, which were scaled to 8 bits; Pillow clips those of one channel.
         animated: the file has several frames or pages, of which the first was used.
         rotated: the file's EXIF or XMP metadata specifies a rotation or reflection, which was not applied.
-        clipped: values of an array were outside the specified value range and were clipped to it.
+        clipped: floats were outside the specified value range and were clipped to it.
         bands: there were bands besides colour and transparency, which were dropped.
         most_bands: the largest number of bands of such an image, not a number of images.
     """
@@ -108,22 +109,39 @@ class DecodedImage:
     quality: int
 
 
+@dataclass(frozen=True)
+class DecodeOptions:
+    """Options for decoding batches: ``skip``, ``records`` and ``pixels`` say what is done with the results.
+
+    Attributes:
+        crop: how images are framed; None if they are not.
+        floats: how images of floats become bytes; None if it is unknown, which is an error if there are any.
+    """
+
+    skip: bool = False
+    max_pixels: int = MAX_PIXELS
+    records: bool = False
+    pixels: bool = True
+    crop: Crop | None = None
+    floats: ValueRange | None = None
+
+
+_USUAL = DecodeOptions()
+
+
 def decode_contents(
-    contents: Iterable[Read | DecodedImage],
-    max_pixels: int = MAX_PIXELS,
-    enough_bytes: int | None = None,
-    crop: Crop | None = None,
+    contents: Iterable[Read | DecodedImage], options: DecodeOptions = _USUAL, enough_bytes: int | None = None
 ) -> list[DecodedImage | Exception]:
-    """Decodes files, pixels or Pillow images, and returns the image or the exception for each.
+    """Decodes files, pixels or Pillow images, and returns the image or the exception for each, see `decode`.
 
     Pillow's settings are changed once for all contents, which must be in memory, because no other thread can decode in
     the meantime. Images decoded before are only framed. Stops after the image with which the pixels have
     ``enough_bytes``.
     """
     found = []
-    with pillow_defaults(max_pixels):
+    with pillow_defaults(options.max_pixels):
         for content in contents:
-            result = _result(content, max_pixels, crop)
+            result = _result(content, options)
             found.append(result)
             if enough_bytes is not None and isinstance(result, DecodedImage):
                 enough_bytes -= result.pixels.nbytes
@@ -132,49 +150,46 @@ def decode_contents(
     return found
 
 
-def decode_content(content: Read, max_pixels: int = MAX_PIXELS, crop: Crop | None = None) -> DecodedImage:
-    """Decodes a file, pixels or a Pillow image, see `decode`. Raises the content itself if it is an exception."""
-    (found,) = decode_contents([content], max_pixels, crop=crop)
-    if isinstance(found, Exception):
-        raise found
-    return found
-
-
-def decode(data: bytes, max_pixels: int = MAX_PIXELS) -> DecodedImage:
+def decode(content: Read, options: DecodeOptions = _USUAL) -> DecodedImage:
     """Decodes the first frame of an image to RGB as Pillow's ``convert("RGB")`` does.
 
     Grayscale is repeated over the channels, palettes are looked up, CMYK is converted without a colour profile, and
     alpha is dropped, so that the colours stored in transparent pixels become visible. EXIF orientation is not applied,
     as in the reference implementations, except in TIFFs, where Pillow applies it. 16-bit grayscale, which ``convert``
-    would clip to white, keeps its high byte. Only one thread of a process can decode at a time.
+    would clip to white, keeps its high byte. Floats and 32-bit integers become bytes as those of arrays, see
+    `fidtool.sources.arrays.as_pixels`. Only one thread of a process can decode at a time.
 
     Raises:
+        Exception: the content itself, if it is one.
         DecodeError: if the data is empty, truncated, corrupt or of unknown format, or has more than ``max_pixels``,
             which is found before memory is allocated for them.
         MemoryError: if Python or Pillow cannot allocate memory. If a C decoder cannot, Pillow does not distinguish that
             from damaged data, and a `DecodeError` is raised.
     """
-    return decode_content(data, max_pixels)
+    (found,) = decode_contents([content], options)
+    if isinstance(found, Exception):
+        raise found
+    return found
 
 
-def _result(content: Read | DecodedImage, max_pixels: int, crop: Crop | None) -> DecodedImage | Exception:
+def _result(content: Read | DecodedImage, options: DecodeOptions) -> DecodedImage | Exception:
     if isinstance(content, Exception):
         return content
     try:
-        image = content if isinstance(content, DecodedImage) else _decoded(content, max_pixels)
-        return image if crop is None else _framed(image, crop, max_pixels)
+        image = content if isinstance(content, DecodedImage) else _decoded(content, options)
+        return image if options.crop is None else _framed(image, options.crop, options.max_pixels)
     except DecodeError as error:
         return DecodeError(*error.args)  # without a traceback, which would keep the image in memory
     except Exception as error:
         return error
 
 
-def _decoded(content: Content, max_pixels: int) -> DecodedImage:
+def _decoded(content: Content, options: DecodeOptions) -> DecodedImage:
     if isinstance(content, bytes):
-        return _from_file(content, max_pixels)
+        return _from_file(content, options)
     if isinstance(content, Frame):
-        return _from_file(content.data, max_pixels, content.number)
-    return _from_pixels(content, max_pixels) if isinstance(content, Pixels) else _from_pillow(content, max_pixels)
+        return _from_file(content.data, options, content.number)
+    return _from_pixels(content, options) if isinstance(content, Pixels) else _from_pillow(content, options)
 
 
 def _framed(image: DecodedImage, crop: Crop, max_pixels: int) -> DecodedImage:
@@ -186,28 +201,28 @@ def _framed(image: DecodedImage, crop: Crop, max_pixels: int) -> DecodedImage:
     return replace(image, pixels=crop.apply(image.pixels))
 
 
-def _from_pillow(image: Image.Image, max_pixels: int) -> DecodedImage:
+def _from_pillow(image: Image.Image, options: DecodeOptions) -> DecodedImage:
     """Converts a Pillow image that was passed by a program, as `decode` does. Further frames are not detected."""
     try:
-        _check_size(image.size, max_pixels)
+        _check_size(image.size, options.max_pixels)
         image.load()
-        return _to_rgb(image, b"", single_frame=True)
+        return _to_rgb(image, b"", options, single_frame=True)
     except (DecodeError, MemoryError):
         raise
     except Exception as error:
         raise DecodeError(message_of(error)) from None
 
 
-def _from_pixels(image: Pixels, max_pixels: int) -> DecodedImage:
+def _from_pixels(image: Pixels, options: DecodeOptions) -> DecodedImage:
     values = image.values
     height, width, channels = values.shape
     if not values.size:
         raise DecodeError(f"it has {width} x {height} pixels")
-    _check_size((width, height), max_pixels)
+    _check_size((width, height), options.max_pixels)
     bands = 4 if channels == 4 and not _may_be_alpha(values[..., 3]) else 0
     alpha = channels == 4 and not bands and bool(values[..., 3].min() < 255)
     pixels = np.repeat(values, 3, axis=2) if channels == 1 else np.ascontiguousarray(values[..., :3])
-    properties = ImageProperties(alpha=alpha, clipped=image.clipped, bands=bool(bands), most_bands=bands)
+    properties = _properties(alpha=alpha, deep=image.deep, clipped=image.clipped, bands=bool(bands), most_bands=bands)
     return DecodedImage(pixels, properties, "array", "RGB+1" if bands else _MODES[channels], 0)
 
 
@@ -221,30 +236,35 @@ def frame_count(file: BinaryIO, max_pixels: int) -> int:
     return 1
 
 
-def _from_file(data: bytes, max_pixels: int, frame: int | None = None) -> DecodedImage:
+def _from_file(data: bytes, options: DecodeOptions, frame: int | None = None) -> DecodedImage:
     if not data:
         raise DecodeError("the file is empty (0 bytes)")
+    if colour := _COLOUR_PFM.match(data):  # Pillow reads PFM in grayscale only: three channels are three times as wide
+        gray = b"Pf\n%d" % (3 * int(colour[1])) + data[colour.end() :]
+        wide = _from_file(gray, replace(options, max_pixels=3 * options.max_pixels))
+        return replace(wide, pixels=wide.pixels[..., 0].reshape(len(wide.pixels), -1, 3))
     try:
-        if data[8:12] == b"WEBP":
-            _check_size(_webp_size(data), max_pixels)  # older versions of Pillow allocate it before they check its size
+        if data[8:12] == b"WEBP":  # older versions of Pillow allocate it before they check its size
+            _check_size(_webp_size(data), options.max_pixels)
         with Image.open(io.BytesIO(data)) as image:
             if frame is not None:
-                _check_size(image.size, max_pixels)
+                _check_size(image.size, options.max_pixels)
                 image.seek(frame)
             _check_format(image)
-            _check_size(image.size, max_pixels)
+            _check_size(image.size, options.max_pixels)
             image.load()
-            return _to_rgb(image, data, single_frame=frame is not None)
+            return _to_rgb(image, data, options, single_frame=frame is not None)
     except (DecodeError, MemoryError):
         raise
     except Image.DecompressionBombError as error:
-        pixels = re.search(r"\d+ pixels", str(error))
-        raise DecodeError(f"it has {pixels[0] if pixels else 'pixels'}, more than {_limit(max_pixels)}") from None
+        pixels, limit = re.search(r"\d+ pixels", str(error)), _limit(options.max_pixels)
+        raise DecodeError(f"it has {pixels[0] if pixels else 'pixels'}, more than {limit}") from None
     except Exception as error:  # Pillow's plugins raise struct.error, IndexError and many others
         message = message_of(error)
         if isinstance(error, UnidentifiedImageError):
             name = format_of(data)
             start = f"it begins like {name} but is damaged or truncated" if name else f"it begins with {data[:12]!r}"
+            start += ", or has several channels of floats: save them as an array, .npy" if name == "TIFF" else ""
             message = f"not an image that Pillow can read ({start})"
         if isinstance(error, (UnidentifiedImageError, ValueError)) and (bands := _tiff_bands(data)) > 3:
             message = f"it is a TIFF of {bands} bands in a form that Pillow cannot read: save 3 of them as RGB"
@@ -319,19 +339,26 @@ def _check_format(image: Image.Image) -> None:
 # --- pixels ----------------------------------------------------------------------------------------------------------
 
 
-def _to_rgb(image: Image.Image, data: bytes, single_frame: bool = False) -> DecodedImage:
+def _to_rgb(image: Image.Image, data: bytes, options: DecodeOptions, single_frame: bool = False) -> DecodedImage:
     bands, mode = _all_bands(image)
     alpha, lossy = mode.startswith(image.mode) and _is_transparent(image), _is_lossy(image, data)
     file_format, quality = image.format or "", jpeg_quality(getattr(image, "quantization", None))
-    deep = image.mode in _SIXTEEN_BIT_MODES or image.mode in ("I", "F")
-    gray = _scaled_gray(image) if deep else None
+    gray = _scaled_gray(image) if image.mode == "I" or image.mode in _SIXTEEN_BIT_MODES else None
+    deep, clipped = gray is not None, False
+    if gray is None and image.mode in ("I", "F"):
+        read = as_pixels(np.asarray(image)[..., None], options.floats)
+        if isinstance(read, Exception):
+            raise DecodeError(str(read))
+        gray, clipped = read.values[..., 0], read.clipped
+        if getattr(image, "tag_v2", {}).get(_PHOTOMETRIC) == 0:
+            gray = 255 - gray  # zero is white
     if gray is None:
         pixels = np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
     else:
         pixels = np.repeat(gray[:, :, None], 3, axis=2)
     rotated = _is_rotated(image)
     animated = not single_frame and _has_frame(image, 1)  # last, because it seeks to the second frame
-    properties = _properties(lossy, alpha, deep, animated, rotated, bands=bool(bands), most_bands=bands)
+    properties = _properties(lossy, alpha, deep, animated, rotated, clipped, bool(bands), bands)
     return DecodedImage(pixels, properties, file_format, mode, quality)
 
 

@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 
 from fidtool.errors import FidtoolError, InputError, ProgramError, RunError, option
 from fidtool.images.batches import FetchedBatch
-from fidtool.images.decode import DecodedImage, DecodeError, ImageProperties, decode_contents
-from fidtool.images.framing import Crop
+from fidtool.images.decode import DecodedImage, DecodeError, DecodeOptions, ImageProperties, decode_contents
 from fidtool.images.records import RecordArray, no_records, records_of
+from fidtool.sources.census import may_have_floats
 from fidtool.sources.contents import BadFile, ContentError, ForeignError, Read, RefusedError, StoreError
-from fidtool.validation import MAX_PIXELS
 
 PART_BYTES = 1 << 24
 """A part of a batch has fewer bytes of pixels before its last image. A worker has up to three parts in memory."""
@@ -37,17 +36,6 @@ _EXTERNAL_FAULTS: dict[type[Exception], str] = {
 }
 """Errors that are not caused by a single image, with their fault; see `DecodeFailure`."""
 _ERRORS: tuple[type[Exception], ...] = (DecodeError, OSError, MemoryError, ContentError, *_EXTERNAL_FAULTS)
-
-
-@dataclass(frozen=True)
-class DecodeOptions:
-    """Options for decoding batches."""
-
-    skip: bool = False
-    max_pixels: int = MAX_PIXELS
-    records: bool = False
-    pixels: bool = True
-    crop: Crop | None = None
 
 
 def _no_pixels() -> torch.Tensor:
@@ -128,10 +116,10 @@ def decode_parts(batch: FetchedBatch, options: DecodeOptions) -> Iterator[Decode
                 part = _part(batch.number, images, skipped, options, ends=False)
                 images, skipped, size = [], [], 0  # before the part is used: they would keep the pixels in memory
                 yield part
-            found = decode_contents(
-                [content for _, content in some], options.max_pixels, PART_BYTES - size, options.crop
-            )
+            found = decode_contents((content for _, content in some), options, PART_BYTES - size)
             for (file, _), result in zip(some, found, strict=False):
+                if isinstance(result, DecodedImage) and result.mode == "F" and not may_have_floats(file):
+                    result = DecodeError("it has floats, which the name of its file hides: rename it to .tif or .pfm")
                 if isinstance(result, DecodedImage):
                     images.append(result)
                     continue

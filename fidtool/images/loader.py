@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 
@@ -13,8 +13,8 @@ import numpy as np
 from PIL import Image
 
 from fidtool.images.batches import FetchedBatch, PlannedBatch, Prefetcher, fetch_batch, fetch_batches
-from fidtool.images.decode import decode_contents
-from fidtool.images.decoded import PART_BYTES, DecodedBatch, DecodeOptions, decode_parts
+from fidtool.images.decode import DecodeOptions, decode_contents
+from fidtool.images.decoded import PART_BYTES, DecodedBatch, decode_parts
 from fidtool.images.workers import Workers
 from fidtool.sources.contents import Frame
 from fidtool.sources.image_set import ImageSet
@@ -102,7 +102,7 @@ def load_stream(batches: Iterator[FetchedBatch], options: LoadOptions) -> Genera
     first = list(islice(batches, 1))
     batches = chain(first, batches)
     if first and all(isinstance(content, (bytes, Frame)) for content in first[0].contents):
-        tasks = chain.from_iterable(map(partial(_encoded, cutter, options.decode.max_pixels), batches))
+        tasks = chain.from_iterable(map(partial(_encoded, cutter, options.decode), batches))
         workers = _started(None, tasks, options.num_workers, options)
     decoded: Iterator[DecodedBatch] = workers or _decoded_here(None, batches, options)
     yield from _observed(decoded, workers, cutter, options)
@@ -178,11 +178,11 @@ class _Cutter:
             start = stop
 
 
-def _encoded(cutter: _Cutter, max_pixels: int, batch: FetchedBatch) -> Iterator[FetchedBatch]:
+def _encoded(cutter: _Cutter, decode: DecodeOptions, batch: FetchedBatch) -> Iterator[FetchedBatch]:
     """Yields the parts of a batch for the workers."""
-    # Pillow images lose what is known about their files when they are sent.
+    uncropped = replace(decode, crop=None)  # Pillow images lose what is known about their files when they are sent
     contents = [
-        decode_contents([content], max_pixels)[0] if isinstance(content, Image.Image) else content
+        decode_contents([content], uncropped)[0] if isinstance(content, Image.Image) else content
         for content in batch.contents
     ]
     files = list(batch.files)

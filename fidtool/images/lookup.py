@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
-from fidtool.sources.contents import ContentError, Read
+from fidtool.sources.contents import ContentError, Read, ValueRange
 from fidtool.sources.image_set import ImageSet
 
 
@@ -16,11 +16,13 @@ class ImageLookup:
     """Reads single images of some sets again.
 
     A path that is in none of them is that of a file on this machine; ``spent`` names iterables, which cannot
-    be read again.
+    be read again; ``floats`` is how floats in files become bytes.
     """
 
-    def __init__(self, sets: Sequence[ImageSet] = (), spent: Collection[str] = ()) -> None:
-        self._sets, self._spent = sets, spent
+    def __init__(
+        self, sets: Sequence[ImageSet] = (), spent: Collection[str] = (), floats: ValueRange | None = None
+    ) -> None:
+        self._sets, self._spent, self.floats = sets, spent, floats
         self._positions: dict[str, tuple[int, int]] | None = None
         self._prefetched: dict[str, Read] = {}
 

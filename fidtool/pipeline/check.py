@@ -14,7 +14,8 @@ from fidtool.diagnose.duplicates import shared_copies_of, shared_warning
 from fidtool.diagnose.findings import Finding
 from fidtool.errors import InputError
 from fidtool.images.batches import PlannedBatch, deal, plan_batches
-from fidtool.images.decoded import DecodeOptions, whole_batches
+from fidtool.images.decode import DecodeOptions
+from fidtool.images.decoded import whole_batches
 from fidtool.images.integrity import broadcast_images
 from fidtool.images.loader import LoadOptions, load
 from fidtool.images.records import RECORD, ImageRecords
@@ -107,7 +108,7 @@ class _CheckedSet:
 
     def _decode(self, images: ImageSet, mine: list[PlannedBatch], buffer: FeatureBuffer) -> None:
         settings, ranks = self._settings, self._world.launch.local_world_size
-        options = DecodeOptions(skip=True, max_pixels=settings.max_pixels, records=True, pixels=False)
+        options = DecodeOptions(True, settings.max_pixels, records=True, pixels=False, floats=settings.floats)
         workers = settings.num_workers
         if workers is None:
             workers = min(8, available_cores(ranks), len(mine) // _BATCHES_PER_WORKER)

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from fidtool.errors import InputError, option
 from fidtool.features.extractor import Networks
 from fidtool.images.batches import PlannedBatch, deal, fetch_batch, plan_batches
-from fidtool.images.decoded import DecodedBatch, DecodeOptions, decode_parts, joined
+from fidtool.images.decode import DecodeOptions
+from fidtool.images.decoded import DecodedBatch, decode_parts, joined
 from fidtool.images.framing import Crop
 from fidtool.images.loader import LoadOptions, load, load_stream
 from fidtool.images.stream import Stream, StreamPlan
@@ -55,6 +56,7 @@ class Extraction:
             self._settings.max_pixels,
             self._settings.diagnose,
             crop=None if framing is None else Crop.parse(framing),
+            floats=self._settings.floats,
         )
         self.images = self.forward_passes = self.resumed = 0
 

@@ -128,8 +128,8 @@ class Inputs:
         before, self.needs = self.needs, self._needs()
         for path, opened in [*self._opened.items()]:
             shares = path in files and self.needs[path] != before[path]  # CMMD now shares the layer of FID's features
-            scaled = opened.images is not None and opened.images.source.reader.scaled
-            if shares or (scaled and self.settings.floats != floats):  # the files' protocol now decides the rounding
+            scaled = opened.images is not None and self.settings.floats != floats
+            if shares or scaled:  # the files' protocol now decides the rounding
                 self._opened[path] = self._open_one(path)
 
     def _check_missing(self, source: ImageSet) -> None:
@@ -155,7 +155,7 @@ class Inputs:
         if opened.file is not None:  # its statistics are of these images as they are
             return opened._replace(images=opened.images.draw(Sampling(None, settings.seed)))
         drawn = opened.images.draw(self.sampling(path))
-        return opened._replace(images=replace(drawn, framing=self.framing(path)))
+        return opened._replace(images=replace(drawn, framing=self.framing(path), floats=settings.floats))
 
     @property
     def _files(self) -> dict[str, Statistics]:
@@ -194,11 +194,11 @@ class Inputs:
         found += [each.source.warning for each in images if each.source.warning]
         if not settings.recursive and (others := [each.path for each in images if "folder" not in each.source.kind]):
             found.append(f"{option('recursive', False)} has no effect on {', '.join(others)}: it only affects folders")
-        scaled = self.streams or any(each.source.reader.scaled for each in images)
+        scaled = self.streams or (settings.floats and any(each.scaled for each in images))
         if settings.value_range is not None and not scaled:
-            found.append(f"{option('value_range')} has no effect: it only affects arrays of floats")
+            found.append(f"{option('value_range')} has no effect: it only affects images of floats")
         if settings.float_to_byte is not None and not (scaled and settings.floats):
-            found.append(f"{option('float_to_byte')} has no effect: it only affects arrays of floats")
+            found.append(f"{option('float_to_byte')} has no effect: it only affects images of floats")
         for name, paths in (("crop", self.paths[:1]), ("crop_fake", self.paths[1:])):
             files = [path for path in dict.fromkeys(paths) if path in self._files and getattr(settings, name)]
             found += [f"{path} is a statistics file: {option(name)} does not apply to it" for path in files]
@@ -239,7 +239,7 @@ class Inputs:
 
     def lookup(self) -> ImageLookup:
         """Reads individual images again, for a report."""
-        return ImageLookup(self._image_sets, self.streams)
+        return ImageLookup(self._image_sets, self.streams, self.settings.floats)
 
     def check_stream(self, path: str, statistics: Statistics | None) -> None:
         """Checks what could not be checked before the images of an iterable had been counted. A collective."""

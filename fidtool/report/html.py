@@ -90,7 +90,7 @@ def _sheets(evaluation: Evaluation, exhibits: Sequence[Exhibit | None], gallery:
 
     @cache  # an image can be on several sheets
     def thumbnail(file: str, framing: str | None) -> Thumbnail:
-        return thumbnail_of(file, gallery.read(file), framing)
+        return thumbnail_of(file, gallery.read(file), framing, gallery.floats)
 
     return sheets_of(evaluation.results, exhibits, thumbnail)
 

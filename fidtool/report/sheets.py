@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from PIL import Image
 
 from fidtool.errors import InputError, ProgramError
-from fidtool.images.decode import DecodeError, decode_content
+from fidtool.images.decode import DecodeError, DecodeOptions, decode
 from fidtool.images.framing import Crop
 from fidtool.report.names import shortened
 from fidtool.results import MOST_RANDOM, Comparison, Exhibit, HarmfulImage
-from fidtool.sources.contents import ContentError, ForeignError, Read, StoreError
+from fidtool.sources.contents import ContentError, ForeignError, Read, StoreError, ValueRange
 
 LONGEST_SIDE = 160
 """Limit of the long side of a thumbnail, in pixels."""
@@ -131,7 +131,7 @@ def shown(cards: Sequence[Card]) -> int:
     return sum(not picture.problem for card in cards for picture in card.pictures)
 
 
-def thumbnail_of(file: str, content: Read, framing: str | None = None) -> Thumbnail:
+def thumbnail_of(file: str, content: Read, framing: str | None = None, floats: ValueRange | None = None) -> Thumbnail:
     """The thumbnail of an image, of the pixels that the network received.
 
     Never raises for an unreadable image: the report is written after hours of work.
@@ -139,9 +139,10 @@ def thumbnail_of(file: str, content: Read, framing: str | None = None) -> Thumbn
     Args:
         framing: how its set was cropped and resized, see `fidtool.images.framing.Crop`; None if it was not. If a newer
             version did it in a way that this one does not know, the whole image is shown.
+        floats: how floats become bytes.
     """
     try:
-        image = Image.fromarray(decode_content(content, crop=_known_crop(framing)).pixels)
+        image = Image.fromarray(decode(content, DecodeOptions(crop=_known_crop(framing), floats=floats)).pixels)
         image.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS, reducing_gap=None)
         kind = "png" if max(image.size) <= SMALL else "jpeg"
         buffer = io.BytesIO()

@@ -19,6 +19,8 @@ from fidtool.sources.readers import ExtentReader, Reader
 _CHANNELS = frozenset({1, 3, 4})
 _MOST_BANDS = 16
 """A longer last axis is the width of an image."""
+_SLACK = 0.1
+"""How far floats may exceed a range that is suggested: networks overshoot."""
 BFLOAT16 = np.dtype([("bfloat16", "<u2")])
 """Placeholder dtype for bfloat16, which NumPy lacks: the upper half of a float32."""
 
@@ -82,62 +84,64 @@ def refuse_objects(dtype: np.dtype[Any], what: str) -> None:
         )
 
 
-def check_values(dtype: np.dtype[Any], layout: Layout, value_range: ValueRange | None, what: str) -> None:
-    """Checks that an array contains image values.
-
-    Args:
-        value_range: how they become bytes if they are floats; None if not specified.
-    """
-    if dtype == np.uint8:
-        return
-    kind, name = ("f", "bfloat16") if dtype == BFLOAT16 else (dtype.kind, dtype.name)
-    if kind == "f" and layout.channels >= 0 and layout.shape[layout.channels] == 4:
+def check_values(dtype: np.dtype[Any], layout: Layout, what: str) -> None:
+    """Checks that an array can contain image values. Whether it does is checked as they are read, see `as_pixels`."""
+    if has_floats(dtype) and layout.channels >= 0 and layout.shape[layout.channels] == 4:
         raise InputError(
             f"{what} contains floats with four channels, which look like latents:",
             "decode latents to images",
             "pass images with transparency as uint8",
         )
-    if kind == "f" and value_range is not None:
-        return
-    if kind == "f":
-        raise InputError(
-            f"{what} contains {name}, and the values of black and white are unknown:",
-            f"specify them, for example {option('value_range', (0, 1))}",
-            setting="value_range",
-        )
-    raise not_image_values(what, name)
+    if not has_floats(dtype) and dtype.kind not in "biu":
+        raise not_image_values(what, dtype.name)
+
+
+def has_floats(dtype: np.dtype[Any]) -> bool:
+    """Whether the values of an array become bytes by a value range."""
+    return dtype.kind == "f" or dtype == BFLOAT16
+
+
+def _name(dtype: np.dtype[Any]) -> str:
+    return dtype.names[0] if dtype.names else dtype.name
 
 
 def not_image_values(what: str, dtype: str) -> InputError:
     """Returns the error for an array or tensor whose ``dtype`` cannot be that of images."""
-    problem = f"{what} contains {dtype}; images must be uint8, 0 to 255, or floats with {option('value_range')}"
-    return InputError(problem, setting="value_range")
+    return InputError(f"{what} contains {dtype}; images must be integers in 0..255, 16 bits (uint16), floats or bool")
 
 
-def as_pixels(values: NDArray[Any], value_range: ValueRange | None) -> Pixels | ContentError:
+def as_pixels(
+    values: NDArray[Any], value_range: ValueRange | None, what: str = "it"
+) -> Pixels | ContentError | InputError:
     """Converts one image to uint8.
 
-    Floats are scaled to 0..255, rounded half up and clipped, as torchvision's ``save_image`` does; or truncated, as
+    Integers must be in 0..255, except uint16, whose high byte is used, as that of 16-bit PNGs. True is white. Floats
+    are scaled to 0..255, rounded half up and clipped, as torchvision's ``save_image`` does; or truncated, as
     ``(x * 255).to(torch.uint8)`` does, whose product has the precision of x.
 
     Args:
-        values: array of shape (height, width, channels), uint8, floats or `BFLOAT16`.
+        values: array of shape (height, width, channels): integers, bool, floats or `BFLOAT16`.
         value_range: how floats become bytes; required for floats.
+        what: name of the image, for messages.
 
     Returns:
-        The pixels, or an error if there are NaN or infinite values.
+        The pixels; or an error for NaN or infinite values; or an InputError if the values of black and white are
+        unknown.
     """
     if values.dtype == np.uint8:
         return Pixels(np.ascontiguousarray(values))
-    assert value_range is not None
-    black, white = value_range.black, value_range.white
-    # Python scalars adopt the array's dtype, so half precision would lose digits below.
+    if values.dtype.kind in "biu":
+        return _of_integers(values, what)
+    # Python scalars would adopt the array's dtype, so half precision would lose digits below.
     if values.dtype == BFLOAT16:
         exact: NDArray[Any] = (values["bfloat16"].astype("<u4") << 16).view("<f4")
     else:
         exact = values.astype(np.float64 if values.dtype.itemsize > 4 else np.float32)
     if not np.isfinite(exact).all():
         return ContentError("it contains NaN or infinite values")
+    if value_range is None:
+        return _unknown_range(_name(values.dtype), exact, what)
+    black, white = value_range.black, value_range.white
     scaled = (exact - black) * (255.0 / (white - black))
     # Up to half a step beyond the range does not count as clipped: rounding gives 0 or 255.
     clipped = bool(scaled.min() < -0.5 or scaled.max() > 255.5)
@@ -148,6 +152,33 @@ def as_pixels(values: NDArray[Any], value_range: ValueRange | None) -> Pixels | 
         scaled = scaled.astype(values.dtype)
     whole = np.floor(scaled if value_range.floor else scaled + 0.5)
     return Pixels(whole.clip(0, 255).astype(np.uint8), clipped)
+
+
+def _of_integers(values: NDArray[Any], what: str) -> Pixels | InputError:
+    low, high = int(values.min()), int(values.max())
+    has = f"{what} contains {values.dtype.name} from {low} to {high}"
+    if values.dtype.kind == "b":
+        return Pixels(values * np.uint8(255))
+    if values.dtype.kind == "u" and values.dtype.itemsize == 2:
+        if 0 < high < 256:
+            problem = f"{has}, which may be bytes, or nearly black values of 16 bits:"
+            return InputError(problem, "use images.astype('uint8')", "(images >> 8).astype('uint8')")
+        return Pixels((values >> 8).astype(np.uint8), deep=True)
+    if low >= 0 and high < 256:
+        return Pixels(values.astype(np.uint8))
+    black = min(low, 0)
+    line = f"((numpy.asarray(images, float) + {-black}) / {high - black} * 255).round().clip(0, 255).astype('uint8')"
+    return InputError(f"{has}; images must be 0 to 255:", f"if {black} is black and {high} is white, use {line}")
+
+
+def _unknown_range(dtype: str, values: NDArray[Any], what: str) -> InputError:
+    """Returns the error for floats without a value range, which suggests the usual one that contains them."""
+    low, high = float(values.min()), float(values.max())
+    usual = ((0, 1), (-1, 1), (0, 255))
+    fit: Any = next((each for each in usual if each[0] - _SLACK <= low and high <= each[1] + _SLACK), ...)
+    problem = f"{what} contains {dtype} from {low:.4g} to {high:.4g}, and the values of black and white are unknown:"
+    remedies = ["undo their normalisation"] if fit is ... else []
+    return InputError(problem, *remedies, f"pass {option('value_range', fit)}", setting="value_range")
 
 
 _MOST_IMAGES = 200_000_000
@@ -214,7 +245,7 @@ class ArrayReader(ExtentReader):
         super().__init__(files)
         self._arrays, self._value_range = arrays, value_range
         self._ends = np.cumsum([array.count for array in arrays])
-        self.scaled = any(array.dtype != np.uint8 for array in arrays)
+        self.scaled = any(has_floats(array.dtype) for array in arrays)
         self.variant = value_range.variant if self.scaled and value_range is not None else ""
 
     def extent(self, item: int) -> Extent:
@@ -224,7 +255,9 @@ class ArrayReader(ExtentReader):
         return file, array.start + row * array.stride, array.span
 
     def unpack(self, item: int, data: bytes) -> Read:
-        return as_pixels(self._arrays[self._file(item)].values(data), self._value_range)
+        file = self._file(item)
+        what = f"{self._files.paths[file]}[{item - int(self._ends[file]) + self._arrays[file].count}]"
+        return as_pixels(self._arrays[file].values(data), self._value_range, what)
 
     def _file(self, item: int) -> int:
         return int(np.searchsorted(self._ends, item, side="right")) if len(self._arrays) > 1 else 0
@@ -252,10 +285,23 @@ def set_of_rows(named: NamedFiles, kind: str, counts: Sequence[int], reader: Rea
 
 def set_of_arrays(named: NamedFiles, arrays: Sequence[StoredArray], began: int) -> ImageSet:
     """Returns the images of arrays whose rows can be read in any order; see `set_of_rows`."""
-    layouts = ", ".join(dict.fromkeys(f"{array.dtype.name} {array.layout.axes}" for array in arrays))
+    layouts = ", ".join(dict.fromkeys(f"{_name(array.dtype)} {array.layout.axes}" for array in arrays))
     counts = [array.count for array in arrays]
     reader = ArrayReader(named.files, arrays, named.value_range)
-    return set_of_rows(named, f"array ({layouts})", counts, reader, began)
+    images = set_of_rows(named, f"array ({layouts})", counts, reader, began)
+    return with_first(images, counts, [array.dtype for array in arrays])
+
+
+def with_first(images: ImageSet, counts: Sequence[int], dtypes: Sequence[np.dtype[Any]]) -> ImageSet:
+    """Returns the images of files after checking that the values of the first image of each can become bytes.
+
+    Otherwise a run would notice only when it has processed the sets before.
+    """
+    if any(dtype != np.uint8 for dtype in dtypes):
+        for read in images.source.reader.stream(np.cumsum([0, *counts[:-1]])):
+            if isinstance(read, InputError):
+                raise read
+    return images
 
 
 def scattered_error(what: str) -> InputError:

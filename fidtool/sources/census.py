@@ -64,11 +64,18 @@ messages use the description of the first."""
 ARCHIVE_SUFFIXES = tuple(suffix for kind in FILE_KINDS if not kind.often_other for suffix in kind.suffixes)
 """Suffixes of files that usually contain images."""
 
-_SUFFIXES = "png jpg jpeg jfif bmp webp tif tiff ppm pgm gif avif heic heif jp2 j2k jpx"
+_OF_FLOATS = "tif tiff pfm"
+_SUFFIXES = f"png jpg jpeg jfif bmp webp {_OF_FLOATS} ppm pgm gif avif heic heif jp2 j2k jpx"
 IMAGE_SUFFIXES = frozenset(f".{name}" for name in _SUFFIXES.split())
 """Suffixes of file names that count as images, in lower case, regardless of whether this Pillow can decode them."""
+_WITHOUT_FLOATS = tuple(IMAGE_SUFFIXES - {f".{name}" for name in _OF_FLOATS.split()})
 _IGNORED = frozenset({"__MACOSX"})
 _HIDDEN, _FOLDER = "hidden", "subfolder"
+
+
+def may_have_floats(name: str) -> bool:
+    """Whether an image with this name may consist of floats; all others have the same bytes for any value range."""
+    return not name.lower().endswith(_WITHOUT_FLOATS)
 
 
 @dataclass(frozen=True)

@@ -59,10 +59,12 @@ class Pixels:
     Attributes:
         values: uint8 array of shape (height, width, channels), with 1, 3 or 4 channels.
         clipped: some of the original values were outside the value range.
+        deep: the original values had 16 bits.
     """
 
     values: NDArray[np.uint8]
     clipped: bool = False
+    deep: bool = False
 
 
 @dataclass(frozen=True)

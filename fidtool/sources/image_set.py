@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fidtool.errors import InputError, option
 from fidtool.names import counted
-from fidtool.sources.census import NOTHING, PassedOver
+from fidtool.sources.census import NOTHING, PassedOver, may_have_floats
 from fidtool.sources.contents import GONE, BadFile, Files, ForeignError, Read, Stamps, StoreError, ValueRange, bytes_of
 from fidtool.sources.readers import Reader
 
@@ -99,12 +99,20 @@ class ImageSet:
         order: number in the source of each image, integer array of shape (images,).
         framing: how the images are cropped and resized after they are read, see `fidtool.images.framing.Crop`; None if
             they are not.
+        floats: how the floats of encoded images become bytes; None if it is not specified.
     """
 
     source: ImageSource
     stamps: Stamps = field(repr=False)
     order: NDArray[np.integer] = field(repr=False)
     framing: str | None = None
+    floats: ValueRange | None = None
+
+    @property
+    def scaled(self) -> bool:
+        """Whether images may be of floats, whose bytes depend on a value range."""
+        reader = self.source.reader
+        return reader.scaled or (reader.encoded and any(map(may_have_floats, self.source.names)))
 
     @classmethod
     def of(cls, source: ImageSource, by_name: Sequence[int] | None = None) -> ImageSet:
@@ -211,6 +219,8 @@ class ImageSet:
         sha.update(self.order.astype("<i8").data)
         if self.framing is not None:
             sha.update(f"framed by {self.framing}".encode())
+        if self.floats is not None and not self.source.reader.variant and self.scaled:
+            sha.update(self.floats.variant.encode())
         return sha.hexdigest()
 
     def stamps_of(self, indices: Indices) -> Stamps:

@@ -38,9 +38,9 @@ _KEYS = ("image", "img")
 class Images:
     """A set of images that are passed to `fidtool.compute` as Python objects.
 
-    An image is a PIL image, a uint8 array or tensor of shape HWC, CHW or HW (or one of floats, with a value range), the
-    bytes of an encoded file, or a path of a file. In a tuple or list with other objects, the image must be the first
-    element; in a dict, its key must be ``image`` (or ``img``).
+    An image is a PIL image, an array or tensor of shape HWC, CHW or HW (integers in 0..255, uint16, bool, or floats
+    with a value range), the bytes of an encoded file, or a path of a file. In a tuple or list with other objects, the
+    image must be the first element; in a dict, its key must be ``image`` (or ``img``).
 
     An iterable runs under the calling program's torch settings, and never at the same time as fidtool's network. A
     sequence is read while the network computes, under the settings of a run: one thread, float32 as the default dtype,
@@ -92,12 +92,16 @@ class Images:
         count = len(self._images)
         if not count:
             raise InputError(f"no images in {self.name}: it is empty")
-        if getattr(self._images, "ndim", 0) > 2:
+        if getattr(self._images, "ndim", 0) > 1:
             layout_of(self._images.shape, self.name)  # refuses a single image, whose rows would count as images
         files, file_index = NoFiles(self.name), np.zeros(count, dtype=np.int32)
         # Decoding workers are forks of this process, which cannot use its GPU.
         images = _on_host(self._images) if _uses_accelerator(self._images) else self._images
         reader = MemoryReader(self.name, images, value_range)
+        if isinstance(images, (list, tuple)) or hasattr(images, "ndim"):  # to read others may take long
+            (first,) = reader.read([0])
+            if isinstance(first, InputError):
+                raise first
         kind = f"Python {type(self._images).__name__}"
         return ImageSet.of(
             ImageSource(self.name, kind, Numbered(count), self.name, files, reader, file_index, time.time_ns())
@@ -315,9 +319,9 @@ def _of_array(values: NDArray[Any], value_range: ValueRange | None, what: str) -
         return []
     layout = layout_of(batch.shape, what)
     refuse_objects(values.dtype, what)
-    check_values(values.dtype, layout, value_range, what)
+    check_values(values.dtype, layout, what)
     # Copy, because the program may overwrite the memory.
-    return [as_pixels(layout.image(image).copy(), value_range) for image in batch]
+    return [as_pixels(layout.image(image).copy(), value_range, what) for image in batch]
 
 
 _FILE_ATTRIBUTES = ("format", "quantization", "tag_v2")

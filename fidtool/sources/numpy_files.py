@@ -7,7 +7,7 @@ import io
 import time
 import zipfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, Any, BinaryIO, cast
 
 import numpy as np
@@ -17,17 +17,18 @@ from numpy.typing import NDArray
 from fidtool.errors import InputError
 from fidtool.sources.archives import body_start, check_member
 from fidtool.sources.arrays import (
-    Layout,
     StoredArray,
     as_pixels,
     check_values,
     contiguous,
+    has_floats,
     layout_of,
     refuse_objects,
     require_complete,
     scattered_error,
     set_of_arrays,
     set_of_rows,
+    with_first,
 )
 from fidtool.sources.contents import READ_AT_ONCE, Files, Read, ValueRange, readable
 from fidtool.sources.image_set import ImageSet, NamedFiles
@@ -41,24 +42,13 @@ _MOST_HEADER = 10_000
 """Largest size of an array's header in bytes."""
 
 
-@dataclass(frozen=True)
-class _Header:
-    """The header of an array, and its length in bytes with all that precedes the elements."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    layout: Layout
-    length: int
-
-
 def list_npy(named: NamedFiles) -> ImageSet:
     """Lists the images in ``.npy`` files, which contain one array each."""
     began = time.time_ns()
     arrays = []
     for file, name in enumerate(named.files.paths):
         with readable(name), named.files.open(file) as handle:
-            header = _header(handle, name, named.value_range)
-            arrays.append(contiguous(header.shape, header.dtype, header.layout, header.length))
+            arrays.append(_array(handle, name))
             require_complete(arrays[-1], handle.seek(0, 2), name)
     return set_of_arrays(named, arrays, began)
 
@@ -74,13 +64,14 @@ def list_npz(named: NamedFiles) -> ImageSet:
     members = []
     for file, name in enumerate(named.files.paths):
         with readable(name), named.files.open(file) as handle, zipfile.ZipFile(handle) as archive:
-            members.append(_member(name, handle, archive, named.key, named.value_range))
-    if all(member.array is not None for member in members):
-        arrays = [member.array for member in members if member.array is not None]
+            members.append(_member(name, handle, archive, named.key))
+    if all(member.start is not None for member in members):
+        arrays = [replace(each.array, start=each.array.start + (each.start or 0)) for each in members]
         return set_of_arrays(named, arrays, began)
-    counts = [member.header.shape[0] for member in members]
+    counts = [member.array.count for member in members]
     reader = CompressedNpzReader(named.files, members, named.value_range)
-    return set_of_rows(named, "compressed array", counts, reader, began)
+    images = set_of_rows(named, "compressed array", counts, reader, began)
+    return with_first(images, counts, [member.array.dtype for member in members])
 
 
 def array_shapes(files: Files) -> dict[str, tuple[int, ...]]:
@@ -95,14 +86,14 @@ def array_shapes(files: Files) -> dict[str, tuple[int, ...]]:
 
 @dataclass(frozen=True)
 class _Member:
-    """An array in an ``.npz`` file; ``array`` is its position in the file, or None if it is compressed."""
+    """An array in an ``.npz`` file, and the position of its first byte in the file; None if it is compressed."""
 
     name: str
-    header: _Header
-    array: StoredArray | None
+    array: StoredArray
+    start: int | None = None
 
 
-def _member(name: str, handle: BinaryIO, archive: zipfile.ZipFile, key: str, value_range: ValueRange | None) -> _Member:
+def _member(name: str, handle: BinaryIO, archive: zipfile.ZipFile, key: str) -> _Member:
     chosen = key or _chosen(name, archive)
     what = f"{chosen} in {name}"
     infos = [info for info in archive.infolist() if info.filename == f"{chosen}.npy"]
@@ -113,19 +104,15 @@ def _member(name: str, handle: BinaryIO, archive: zipfile.ZipFile, key: str, val
     (info,) = infos
     check_member(name, info)
     with archive.open(info) as member:
-        header = _header(member, what, value_range)
+        array = _array(member, what)
+    require_complete(array, info.file_size, what)
     if info.compress_type != zipfile.ZIP_STORED:
-        packed = contiguous(header.shape, header.dtype, header.layout, header.length)
-        require_complete(packed, info.file_size, what)
-        return _Member(info.filename, header, None)
+        return _Member(info.filename, array)
     handle.seek(info.header_offset)
     start = body_start(handle.read(_HEADER_BYTES))
     if start is None:
         raise InputError(f"{name} is damaged: {chosen} is not where the archive's directory says")
-    first = info.header_offset + start
-    array = contiguous(header.shape, header.dtype, header.layout, first + header.length)
-    require_complete(array, first + info.file_size, what)
-    return _Member(info.filename, header, array)
+    return _Member(info.filename, array, info.header_offset + start)
 
 
 def _chosen(name: str, archive: zipfile.ZipFile) -> str:
@@ -144,14 +131,15 @@ def _chosen(name: str, archive: zipfile.ZipFile) -> str:
     raise InputError(f"{name} has no array {SAMPLES}; it contains {has}:", f"name the array of images, {name}:NAME")
 
 
-def _header(member: IO[bytes], what: str, value_range: ValueRange | None) -> _Header:
+def _array(member: IO[bytes], what: str) -> StoredArray:
+    """Returns the position of an array in a file or a member of an archive that begins with its header."""
     shape, by_column, dtype = _read_header(member)
     refuse_objects(dtype, what)
     layout = layout_of(shape, what)
-    check_values(dtype, layout, value_range, what)
+    check_values(dtype, layout, what)
     if by_column:
         raise scattered_error(what)
-    return _Header(shape, dtype, layout, member.tell())
+    return contiguous(shape, dtype, layout, member.tell())
 
 
 def _read_header(member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
@@ -173,20 +161,20 @@ class CompressedNpzReader(SequentialReader):
     encoded = False
 
     def __init__(self, files: Files, members: Sequence[_Member], value_range: ValueRange | None) -> None:
-        super().__init__(files, [member.header.shape[0] for member in members])
+        super().__init__(files, [member.array.count for member in members])
         self._members, self._value_range = members, value_range
-        self.scaled = any(member.header.dtype != np.uint8 for member in members)
+        self.scaled = any(has_floats(member.array.dtype) for member in members)
         self.variant = value_range.variant if self.scaled and value_range is not None else ""
 
     def walk(self, handle: BinaryIO, file: int, items: NDArray[np.int64]) -> Iterator[Read]:
-        header = self._members[file].header
-        array = contiguous(header.shape, header.dtype, header.layout, 0)
+        array = self._members[file].array
         with zipfile.ZipFile(handle) as archive:
             member = cast(io.RawIOBase, archive.open(self._members[file].name))
             with io.BufferedReader(member, READ_AT_ONCE) as data:
                 for row in items.tolist():
-                    data.seek(header.length + row * array.stride)
-                    yield as_pixels(array.values(_exactly(data, array.span)), self._value_range)
+                    data.seek(array.start + row * array.stride)
+                    what = f"{self._files.paths[file]}[{row}]"
+                    yield as_pixels(array.values(_exactly(data, array.span)), self._value_range, what)
 
     def damaged(self, file: int, reason: str) -> InputError:
         return InputError(f"{self._files.paths[file]} is damaged: {reason}", "copy or create it again")

@@ -39,9 +39,14 @@ _MOST_HEADER = 100_000_000
 """Largest header in bytes, the same limit as in safetensors' own readers."""
 _MOST_RECORD = 16_000_000
 """Largest pickle in bytes; a tensor takes about two hundred bytes of it."""
-_SAFETENSORS = {"U8": "|u1", "F16": "<f2", "F32": "<f4", "F64": "<f8"}
-_STORAGES = {"ByteStorage": "u1", "HalfStorage": "f2", "FloatStorage": "f4", "DoubleStorage": "f8"}
-"""NumPy dtypes, without byte order, of the torch storages that can contain images."""
+_NUMBERS = ("u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "u2", "u4", "u8")
+_SAFETENSORS = {"BOOL": "?", **{f"{kind[0].upper()}{8 * int(kind[1])}": f"<{kind}" for kind in _NUMBERS}}
+_STORAGES = {
+    **dict(zip(("Byte", "Char", "Short", "Int", "Long", "Half", "Float", "Double"), _NUMBERS, strict=False)),
+    **{f"uint{8 * int(kind[1])}": kind for kind in ("u2", "u4", "u8")},
+    "Bool": "?",
+}
+"""NumPy dtypes, without byte order, of the torch storages that can contain images; newer dtypes have their names."""
 
 
 def list_torch(named: NamedFiles) -> ImageSet:
@@ -67,7 +72,7 @@ def _list_tensors(named: NamedFiles, tensors_of: Callable[[BinaryIO, str], dict[
             if tensor.dtype == _UNKNOWN:
                 raise not_image_values(what, tensor.kind)
             array = _stored_array(tensor, what)
-            check_values(tensor.dtype, array.layout, named.value_range, what)
+            check_values(tensor.dtype, array.layout, what)
             require_compact(array, what)
             require_complete(array, handle.seek(0, 2), name)
             arrays.append(array)
@@ -180,7 +185,7 @@ def _located(view: _View, records: Mapping[str, zipfile.ZipInfo], handle: Binary
     if view.storage.kind == "BFloat16Storage" and order == "<":
         dtype = BFLOAT16
     else:
-        known = _STORAGES.get(view.storage.kind)
+        known = _STORAGES.get(view.storage.kind.removesuffix("Storage"))
         dtype = np.dtype(f"{order}{known}") if known else _UNKNOWN
     kind = view.storage.kind.removesuffix("Storage").lower()
     if min([view.offset, *view.shape, *view.strides]) < 0:
@@ -230,7 +235,7 @@ class _Unpickler(SafeUnpickler):
     """Reads tensors written by torch.save."""
 
     def find_class(self, module: str, name: str) -> Any:
-        if module == "torch" and name.endswith("Storage"):
+        if module in ("torch", "torch.storage") and (name.endswith("Storage") or name in _STORAGES):
             return name
         return super().find_class(module, name)
 
@@ -242,7 +247,9 @@ class _Unpickler(SafeUnpickler):
         return _Storage(record, kind)
 
 
-def _tensor(storage: _Storage, offset: int, shape: Sequence[int], strides: Sequence[int], *_: object) -> _View:
+def _tensor(storage: _Storage, offset: int, shape: Sequence[int], strides: Sequence[int], *rest: object) -> _View:
+    if dtype := next((each for each in rest if isinstance(each, str)), ""):  # of newer dtypes, in untyped storages
+        storage = _Storage(storage.record, dtype)
     return _View(storage, int(offset), tuple(map(int, shape)), tuple(map(int, strides)))
 
 
@@ -252,6 +259,7 @@ def _parameter(view: _View, *_: object) -> _View:
 
 _KNOWN = {
     ("torch._utils", "_rebuild_tensor_v2"): _tensor,
+    ("torch._utils", "_rebuild_tensor_v3"): _tensor,
     ("torch._utils", "_rebuild_parameter"): _parameter,
     ("collections", "OrderedDict"): lambda *_: {},
     ("torch", "Size"): tuple,

@@ -24,7 +24,7 @@ from fidtool.features.models.inception_weights import load_weights
 from fidtool.features.runner import Runner
 from fidtool.features.torch_state import repeatable
 from fidtool.images.batches import PlannedBatch, plan_batches
-from fidtool.images.decoded import DecodeOptions
+from fidtool.images.decode import DecodeOptions
 from fidtool.images.loader import LoadOptions, load
 from fidtool.sources.image_set import Sampling
 from fidtool.sources.opening import open_images

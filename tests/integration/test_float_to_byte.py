@@ -156,5 +156,5 @@ def test_check_reads_them_as_well(here: Run, place: Path) -> None:
 def test_no_effect_without_floats(here: Run, place: Path) -> None:
     run = here("compute", place / "real", place / "rounded.npy", *SMALL, *FLOOR)
     assert run.status == 0
-    assert "--float-to-byte has no effect: it only affects arrays of floats" in run.stderr
+    assert "--float-to-byte has no effect: it only affects images of floats" in run.stderr
     assert "no effect" not in here("compute", place / "real", place / "floats.npy", *SMALL, *FLOOR).stderr

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image, ImageSequence
 
 import fidtool
-from fidtool.images.decode import DecodeError, decode_content
+from fidtool.images.decode import DecodeError, decode
 from fidtool.images.frames import with_frames
 from fidtool.sources.contents import Frame
 from fidtool.sources.image_set import ImageSet, Sampling
@@ -106,10 +106,10 @@ def test_each_frame_is_read_once_under_its_name(folder: Path, form: str) -> None
     contents = drawn.read(range(19)) if not drawn.in_order else []
     for place, content in zip(order, contents, strict=False):
         at = images.order.tolist().index(place)
-        np.testing.assert_array_equal(decode_content(content).pixels, list(expected.values())[at])
+        np.testing.assert_array_equal(decode(content).pixels, list(expected.values())[at])
     places = images.order.argsort()
     for place, content in zip(places, images.source.reader.stream(np.arange(19)), strict=True):
-        found = decode_content(content)
+        found = decode(content)
         np.testing.assert_array_equal(found.pixels, list(expected.values())[place])
         assert not found.properties.animated
 
@@ -160,7 +160,7 @@ def test_programs_pass_files_with_frames(tmp_path: Path, given: Callable[[Any], 
 
 def test_a_frame_that_is_gone_or_damaged_is_named(tmp_path: Path, here: Run) -> None:
     with pytest.raises(DecodeError):
-        decode_content(Frame(animation("GIF", 2), 5))
+        decode(Frame(animation("GIF", 2), 5))
     (tmp_path / "a.png").write_bytes(FILES["PNG"])
     data = animation("TIFF", 6)
     (tmp_path / "b.tif").write_bytes(data[: len(data) // 2])

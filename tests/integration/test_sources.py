@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fidtool.images.batches import PlannedBatch, fetch_batches, plan_batches
-from fidtool.images.decode import decode_content
+from fidtool.images.decode import decode
 from fidtool.sources.contents import ValueRange
 from fidtool.sources.image_set import Sampling
 from fidtool.sources.opening import open_images
@@ -76,7 +76,7 @@ def test_each_name_has_the_right_image(forms: dict[str, str], form: str) -> None
             contents, files = images.read(batch), [images.file(index) for index in batch]
         for content, file in zip(contents, files, strict=True):
             place = int(file[file.rindex("[") + 1 : -1]) if file.endswith("]") else names.index(tail(file, names))
-            np.testing.assert_array_equal(decode_content(content).pixels, expected[place])
+            np.testing.assert_array_equal(decode(content).pixels, expected[place])
             seen.append(place)
     assert sorted(seen) == list(range(COUNT))
 

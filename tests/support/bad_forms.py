@@ -72,7 +72,7 @@ PINNED: dict[str, tuple[str, Make]] = {
     ),
     "a list of tensors in a pt": ("bad.pt", lambda p: torch.save([torch.zeros(3)], p / "bad.pt")),
     "Fortran order": ("bad.npy", lambda p: np.save(p / "bad.npy", np.asfortranarray(pixels(p)))),
-    "integers of 8 bytes": ("bad.npy", lambda p: np.save(p / "bad.npy", pixels(p).astype(int))),
+    "integers of 8 bytes": ("bad.npy", lambda p: np.save(p / "bad.npy", pixels(p).astype(int) * 16)),
     "floats without a range": ("bad.npy", lambda p: np.save(p / "bad.npy", pixels(p) / 255)),
     "an ambiguous shape": ("bad.npy", lambda p: np.save(p / "bad.npy", np.zeros((9, 3, 8, 3), "u1"))),
     "a single image": ("bad.npy", lambda p: np.save(p / "bad.npy", pixels(p)[0])),

@@ -26,6 +26,24 @@ def encoded(image: Image.Image | NDArray[np.uint8], kind: str = "PNG", **options
     return buffer.getvalue()
 
 
+def raw_tiff(planes: list[bytes], *, order: str = "<", zipped: bool = False, **tags: int | list[int]) -> bytes:
+    """Return a TIFF of 50 x 40 pixels; ``planes`` are its channels, or one plane of interleaved channels."""
+    bodies = [zlib.compress(plane) for plane in planes] if zipped else planes
+    starts = [8 + sum(map(len, bodies[:number])) for number in range(len(bodies))]
+    fields: dict[int, int | list[int]] = {256: 50, 257: 40, 258: tags["bits"], 259: 8 if zipped else 1}
+    fields |= {262: tags.get("photometric", 1), 273: starts, 277: tags.get("channels", 1), 278: 40}
+    fields |= {279: [len(body) for body in bodies], 284: tags.get("planar", 1), 339: tags.get("format", 1)}
+    entries, far, far_start = b"", b"", starts[-1] + len(bodies[-1])
+    for tag, value in fields.items():
+        values = value if isinstance(value, list) else [value]
+        packed = struct.pack(f"{order}{len(values)}I", *values)
+        if len(values) > 1:
+            packed, far = struct.pack(f"{order}I", far_start + len(far)), far + packed
+        entries += struct.pack(f"{order}HHI", tag, 4, len(values)) + packed
+    header = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(f"{order}I", far_start + len(far))
+    return header + b"".join(bodies) + far + struct.pack(f"{order}H", len(fields)) + entries + bytes(4)
+
+
 def exif_rotated() -> bytes:
     """Return a JPEG whose EXIF orientation is a rotation by 90 degrees."""
     exif = Image.Exif()

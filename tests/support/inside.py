@@ -24,7 +24,7 @@ from fidtool.features.device import device_of
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.models.inception_weights import TENSORS_SHA256
 from fidtool.features.protocol import FEATURES, PROTOCOLS, SPATIAL
-from fidtool.images.decode import decode
+from fidtool.images.decode import DecodeOptions, decode
 from fidtool.sources.arrays import as_pixels
 from fidtool.sources.contents import ValueRange
 from fidtool.sources.image_set import ImageSet, Sampling, hashes_of
@@ -206,8 +206,8 @@ def marks_of(folder: str, path: str, stamps: Callable[[int], NDArray[np.int64]],
 
 
 def decoded(data: bytes) -> tuple[NDArray[np.uint8], list[str]]:
-    """Return the pixels of a file, shape (height, width, 3), and the remarks about it."""
-    found = decode(data)
+    """Return the pixels of a file, shape (height, width, 3), and the remarks about it. Floats are in 0..255."""
+    found = decode(data, DecodeOptions(floats=ValueRange(0.0, 255.0)))
     remarks = ("lossy", "alpha", "deep", "animated", "rotated", "clipped")
     return found.pixels, [name for name in remarks if getattr(found.properties, name)]
 

@@ -24,7 +24,7 @@ from fidtool.distributed.world import World
 from fidtool.features.catalogue import inception_definition, spatial_definition
 from fidtool.features.device import Device, choose_device
 from fidtool.features.protocol import protocol_named
-from fidtool.images.decode import decode_content
+from fidtool.images.decode import decode
 from fidtool.images.lookup import ImageLookup
 from fidtool.images.records import ImageRecords, no_records
 from fidtool.metrics.registry import metric_named
@@ -119,7 +119,7 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[[Path], object]]] = {
         "the server does not state its size",
         lambda at: RemoteFiles(["file:///x"], np.full((1, 5), -1)).open(0),
     ),
-    "an empty array": (Exception, "it has 0 x 4 pixels", lambda at: decode_content(Pixels(np.zeros((4, 0, 3), "u1")))),
+    "an empty array": (Exception, "it has 0 x 4 pixels", lambda at: decode(Pixels(np.zeros((4, 0, 3), "u1")))),
     "a module without a file": (NoSourceError, "has no file whose content", lambda at: load("sys:path")),
     "a layer without a definition": (
         fidtool.InputError,

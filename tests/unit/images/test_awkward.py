@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import struct
 import sys
-import zlib
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,9 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, PngImagePlugin, features
 
-from fidtool.images.decode import DecodeError, decode
+from fidtool.images.decode import DecodeError, DecodeOptions, decode
 from fidtool.validation import MAX_PIXELS
-from support.encoded import claim, encoded, noise
+from support.encoded import claim, encoded, noise, raw_tiff
 
 DEEP = np.linspace(0, 65535, 40 * 50).astype(np.uint16).reshape(40, 50)
 """Values over the whole range of 16 bits."""
@@ -23,33 +22,15 @@ DEEP = np.linspace(0, 65535, 40 * 50).astype(np.uint16).reshape(40, 50)
 DEEP_RGB = np.stack([DEEP, DEEP[::-1], DEEP[:, ::-1]], axis=2)
 
 
-def tiff(planes: list[bytes], *, order: str = "<", zipped: bool = False, **tags: int | list[int]) -> bytes:
-    """Returns a TIFF of the size of `DEEP`; ``planes`` are its channels, or one plane of interleaved channels."""
-    bodies = [zlib.compress(plane) for plane in planes] if zipped else planes
-    starts = [8 + sum(map(len, bodies[:number])) for number in range(len(bodies))]
-    fields: dict[int, int | list[int]] = {256: 50, 257: 40, 258: tags["bits"], 259: 8 if zipped else 1}
-    fields |= {262: tags.get("photometric", 1), 273: starts, 277: tags.get("channels", 1), 278: 40}
-    fields |= {279: [len(body) for body in bodies], 284: tags.get("planar", 1), 339: tags.get("format", 1)}
-    entries, far, far_start = b"", b"", starts[-1] + len(bodies[-1])
-    for tag, value in fields.items():
-        values = value if isinstance(value, list) else [value]
-        packed = struct.pack(f"{order}{len(values)}I", *values)
-        if len(values) > 1:
-            packed, far = struct.pack(f"{order}I", far_start + len(far)), far + packed
-        entries += struct.pack(f"{order}HHI", tag, 4, len(values)) + packed
-    header = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(f"{order}I", far_start + len(far))
-    return header + b"".join(bodies) + far + struct.pack(f"{order}H", len(fields)) + entries + bytes(4)
-
-
 def gray_tiff(order: str, zipped: bool, values: NDArray[Any] = DEEP, kind: str = "u2", **tags: int) -> bytes:
-    return tiff([values.astype(order + kind).tobytes()], order=order, zipped=zipped, bits=16, **tags)
+    return raw_tiff([values.astype(order + kind).tobytes()], order=order, zipped=zipped, bits=16, **tags)
 
 
 def twelve_bits(zipped: bool) -> bytes:
     """Returns a TIFF with 12 bits per pixel: two pixels in three bytes."""
     first, second = (DEEP.astype(np.uint32) >> 4).reshape(-1, 2).T
     triples = (first << 12 | second).astype(">u4").view(np.uint8).reshape(-1, 4)[:, 1:]
-    return tiff([triples.tobytes()], zipped=zipped, bits=12)
+    return raw_tiff([triples.tobytes()], zipped=zipped, bits=12)
 
 
 GRAY = {
@@ -84,15 +65,15 @@ def test_deep_colours_keep_their_high_bytes(order: str, kind: str) -> None:
     values = DEEP_RGB.astype(f"{order}u2")
     planes = [values[:, :, channel].tobytes() for channel in range(3)] if "planes" in kind else [values.tobytes()]
     tags = {"bits": [16] * 3, "photometric": 2, "channels": 3, "planar": 2 if "planes" in kind else 1}
-    found = decode(tiff(planes, order=order, zipped="zipped" in kind, **tags))
+    found = decode(raw_tiff(planes, order=order, zipped="zipped" in kind, **tags))
     np.testing.assert_array_equal(found.pixels, DEEP_RGB >> 8)
 
 
 MISREAD = {
-    "planes of 16 bits": tiff([DEEP.tobytes()] * 3, bits=[16] * 3, photometric=2, channels=3, planar=2),
-    "a white-is-zero plane": tiff([DEEP.astype(np.uint8).tobytes()], bits=8, photometric=0, planar=2),
+    "planes of 16 bits": raw_tiff([DEEP.tobytes()] * 3, bits=[16] * 3, photometric=2, channels=3, planar=2),
+    "a white-is-zero plane": raw_tiff([DEEP.astype(np.uint8).tobytes()], bits=8, photometric=0, planar=2),
     "zipped signed TIFF in foreign byte order": gray_tiff(">", True, kind="i2", format=2),
-    "zipped floats in foreign byte order": tiff(
+    "zipped floats in foreign byte order": raw_tiff(
         [DEEP.astype(">f4").tobytes()], order=">", zipped=True, bits=32, format=3
     ),
 }
@@ -169,11 +150,11 @@ def test_a_side_too_long_for_pillow_is_a_decode_error(size: tuple[int, int]) -> 
 def test_the_limit_applies_to_images_inside_icons_too(monkeypatch: pytest.MonkeyPatch) -> None:
     picture = encoded(noise(3, 80, 90), "PNG")
     icon = struct.pack("<3H4B2H2I", 0, 1, 1, 16, 16, 0, 0, 1, 32, len(picture), 22) + picture
-    assert decode(icon, 80 * 90).pixels.shape == (80, 90, 3)
+    assert decode(icon, DecodeOptions(max_pixels=80 * 90)).pixels.shape == (80, 90, 3)
     loaded: list[object] = []
     monkeypatch.setattr(PngImagePlugin.PngImageFile, "load_prepare", loaded.append)
     with pytest.raises(DecodeError, match=r"it has 7200 pixels, more than the limit of 7199 .*max_pixels"):
-        decode(icon, 80 * 90 - 1)
+        decode(icon, DecodeOptions(max_pixels=80 * 90 - 1))
     assert loaded == []
 
 

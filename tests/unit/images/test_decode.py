@@ -20,8 +20,8 @@ from fidtool.cli.options import as_flag
 from fidtool.diagnose.findings import property_findings
 from fidtool.errors import spelled_by
 from fidtool.images.batches import PlannedBatch, cut_batches
-from fidtool.images.decode import DecodeError, ImageProperties, decode, decode_content
-from fidtool.images.decoded import DecodedBatch, DecodeOptions, joined
+from fidtool.images.decode import DecodeError, DecodeOptions, ImageProperties, decode
+from fidtool.images.decoded import DecodedBatch, joined
 from fidtool.images.loader import LoadOptions, load
 from fidtool.images.records import ImageRecords, records_of
 from fidtool.sources import contents
@@ -79,7 +79,7 @@ BANDS = {
 @pytest.mark.parametrize("case", BANDS)
 def test_bands_besides_colour_and_transparency_are_counted(case: str) -> None:
     content, bands = BANDS[case]
-    found = decode_content(content)
+    found = decode(content)
     assert (found.properties.bands, found.properties.most_bands) == (bool(bands), bands)
     assert ("+" in found.mode) == bool(bands)
     if case in ("unspecified", "an array", "infrared as alpha"):
@@ -127,9 +127,9 @@ def pillows_limit(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
 @pytest.mark.parametrize("name", FILES)
 def test_the_limit_is_exact_regardless_of_pillows(name: str, pillows_limit: int) -> None:
-    assert decode(FILES[name], 23 * 31).pixels.shape == (23, 31, 3)
+    assert decode(FILES[name], DecodeOptions(max_pixels=23 * 31)).pixels.shape == (23, 31, 3)
     with pytest.raises(DecodeError) as refused:
-        decode(FILES[name], 23 * 31 - 1)
+        decode(FILES[name], DecodeOptions(max_pixels=23 * 31 - 1))
     assert str(refused.value).endswith(
         "713 pixels, more than the limit of 712 that protects against decompression bombs; max_pixels raises it"
     )
@@ -148,7 +148,7 @@ def test_a_webp_is_refused_before_pillow_makes_its_canvas(monkeypatch: pytest.Mo
     monkeypatch.setattr(Image, "open", opened.append)
     for name in ("lossy WebP", "lossless WebP", "RGBA WebP"):
         with pytest.raises(DecodeError, match="it has 31 x 23 = 713 pixels"):
-            decode(FILES[name], 100)
+            decode(FILES[name], DecodeOptions(max_pixels=100))
     assert opened == []
 
 

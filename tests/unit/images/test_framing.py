@@ -22,7 +22,7 @@ from PIL import Image
 from torchvision import transforms
 
 import fidtool
-from fidtool.images.decode import DecodedImage, DecodeError, decode_content, decode_contents
+from fidtool.images.decode import DecodedImage, DecodeError, DecodeOptions, decode, decode_contents
 from fidtool.images.framing import CROPS, Crop
 from fidtool.settings import Settings
 from fidtool.sources.contents import Pixels
@@ -53,7 +53,7 @@ def expected(crop: str) -> list[str]:
 @pytest.mark.parametrize("name", CROPS)
 def test_decoded_images_are_framed_as_by_the_origin(name: str, size: int) -> None:
     crop, files = Crop(name, size), framed_images()
-    found = decode_contents(files.values(), crop=crop)
+    found = decode_contents(files.values(), DecodeOptions(crop=crop))
     pixels = [image.pixels for image in found if isinstance(image, DecodedImage)]
     assert len(pixels) == len(files) == 40
     assert {(each.shape, each.dtype) for each in pixels} == {((size, size, 3), np.dtype(np.uint8))}
@@ -88,10 +88,10 @@ def test_other_contents_are_framed_alike(name: str) -> None:
     """Arrays, Pillow images, images that have been decoded before, and views that are not contiguous."""
     data = framed_images()["RGB 131x257"]
     pixels, crop = np.asarray(rgb(data)), Crop(name, 64)
-    wanted = decode_content(data, crop=crop).pixels
+    wanted = decode(data, DecodeOptions(crop=crop)).pixels
     fortran = np.asfortranarray(pixels)
-    contents = (Pixels(pixels), Image.open(io.BytesIO(data)), decode_content(data), Pixels(fortran))
-    for result in decode_contents(contents, crop=crop):
+    contents = (Pixels(pixels), Image.open(io.BytesIO(data)), decode(data), Pixels(fortran))
+    for result in decode_contents(contents, DecodeOptions(crop=crop)):
         assert isinstance(result, DecodedImage)
         np.testing.assert_array_equal(result.pixels, wanted)
     np.testing.assert_array_equal(crop.apply(pixels[:, ::-1]), crop.apply(pixels[:, ::-1].copy()))
@@ -102,7 +102,8 @@ def test_other_contents_are_framed_alike(name: str) -> None:
 
 def test_max_pixels_is_about_the_image_and_what_is_made_of_it() -> None:
     def result(max_pixels: int, crop: Crop, size: tuple[int, int] = (1, 300)) -> str:
-        (found,) = decode_contents([Pixels(np.zeros((*size, 3), np.uint8))], max_pixels, crop=crop)
+        options = DecodeOptions(max_pixels=max_pixels, crop=crop)
+        (found,) = decode_contents([Pixels(np.zeros((*size, 3), np.uint8))], options)
         assert isinstance(found, (DecodedImage, DecodeError))
         return "" if isinstance(found, DecodedImage) else str(found)
 

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, features
 
-from fidtool.images.decode import DecodeError, decode
+from fidtool.images.decode import DecodeError, DecodeOptions, decode
 from support.encoded import FILES, encoded, noise
 from support.places import CONFORMANCE
 
@@ -124,7 +124,7 @@ def outcome(data: bytes, max_pixels: int) -> str:
     before = Image.MAX_IMAGE_PIXELS
     try:
         with short_of_memory():
-            found = decode(data, max_pixels)
+            found = decode(data, DecodeOptions(max_pixels=max_pixels))
     except DecodeError as error:
         message = str(error)
         assert message.strip()

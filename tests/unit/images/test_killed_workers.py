@@ -20,7 +20,8 @@ import pytest
 from fidtool.errors import FidtoolError, RunError
 from fidtool.images import loader
 from fidtool.images.batches import PlannedBatch, plan_batches
-from fidtool.images.decoded import DecodedBatch, DecodeOptions
+from fidtool.images.decode import DecodeOptions
+from fidtool.images.decoded import DecodedBatch
 from fidtool.images.loader import LoadOptions, load
 from fidtool.images.workers import Workers
 from fidtool.sources.folder import list_folder

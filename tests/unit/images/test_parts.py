@@ -22,8 +22,8 @@ from fidtool.errors import RunError
 from fidtool.images import decode as decoding
 from fidtool.images import decoded, loader
 from fidtool.images.batches import FetchedBatch, PlannedBatch, plan_batches
-from fidtool.images.decode import DecodedImage, ImageProperties, decode
-from fidtool.images.decoded import DecodedBatch, DecodeOptions, whole_batches
+from fidtool.images.decode import DecodedImage, DecodeOptions, ImageProperties, decode
+from fidtool.images.decoded import DecodedBatch, whole_batches
 from fidtool.images.loader import LoadOptions, load, load_stream
 from fidtool.images.workers import Workers
 from fidtool.sources.contents import Pixels

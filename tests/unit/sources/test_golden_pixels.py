@@ -65,7 +65,7 @@ def files() -> dict[str, bytes]:
         "RGB and alpha in TIFF": file("RGBA", clear, "TIFF"),
         "CMYK in TIFF": file("CMYK", inks, "TIFF"),
         "16 bits of gray in TIFF": file("I;16", DEEP, "TIFF"),
-        "32 bits of gray in TIFF": file("I", wholes.astype(np.int32), "TIFF"),
+        "32 bits of gray in TIFF": file("I", wholes.clip(0, 255).astype(np.int32), "TIFF"),
         "floats in TIFF": file("F", wholes.astype(np.float32), "TIFF"),
         "turned, in TIFF": file("RGB", COLOURS, "TIFF", exif=turned()),
         "RGB in BMP": file("RGB", COLOURS, "BMP"),

@@ -78,7 +78,7 @@ def lists(file: Path, text: str) -> Path:
 
 X = torch.from_numpy(IMAGES)
 MADE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "int64": (lambda at: tensors(at / "a.pt", X.long()), "contains long; images must be uint8"),
+    "complex": (lambda at: tensors(at / "a.pt", X.cfloat()), "contains complexfloat; images must be integers in"),
     "two tensors": (lambda at: tensors(at / "a.pt", {"a": X, "b": X}), r"name the tensor of images, .*a\.pt:NAME"),
     "no such tensor": (
         lambda at: f"{tensors(at / 'a.pt', {str(n): X for n in range(10)})}:none",
@@ -158,7 +158,7 @@ def test_forms_that_are_read(tmp_path: Path) -> None:
     [(IMAGES, "contains 2 images"), (object(), "is of type object, not an image"), (iter(IMAGES), "wrap each in")],
 )
 def test_an_item_that_is_not_one_image(item: object, words: str) -> None:
-    (found,) = Images([item], name="set").image_set(None).read([0])
+    (found,) = Images([PNG, item], name="set").image_set(None).read([1])
     assert words in str(found)
 
 

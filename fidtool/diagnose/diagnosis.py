@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.diagnose.differences import LOSSY, pair_findings
+from fidtool.diagnose.differences import LOSSY, NOT_COMPARED, pair_findings
 from fidtool.diagnose.duplicates import (
     FEWEST_COPIES,
     NOTABLE_SHARE,
@@ -247,7 +247,7 @@ class Checkup:
 
     @property
     def _failures(self) -> int:
-        return len(self.images.findings) + len(self.between)
+        return len(self.images.findings) + sum(finding.code != NOT_COMPARED for finding in self.between)
 
     @property
     def exit_reason(self) -> str:

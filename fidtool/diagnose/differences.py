@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.diagnose.findings import Finding, Severity, brightness, contrast, usual_size
-from fidtool.images.records import BRIGHTNESS, FLAGS, NOISE, ImageRecords, RecordArray
+from fidtool.images.records import BANDS, BRIGHTNESS, FLAGS, NOISE, ImageRecords, RecordArray
 
 LOSSY = "lossy"
 """Code of a finding that a run does not warn about twice: `fidtool.diagnose.warnings` has the same warning."""
@@ -17,8 +18,11 @@ _BRIGHTER = 0.75
 REAL's images, which is more than chance explains."""
 _LEAST_SHIFT = 8.0
 """It must also be larger than this many grey levels, so that it is visible."""
-_FEWEST = 50
-"""Images that each set must have for brightness, colours, values and variety to be compared."""
+NOT_COMPARED = "not compared"
+"""Code of a finding that says which comparisons were not possible, and is no fault of the images."""
+_ENOUGH, _CERTAIN = 50, 4.0
+"""Sets of at least 50 images are compared by their medians alone. In smaller ones, the images of one set must also rank
+so much higher than those of the other: in standard deviations of a rank sum."""
 _THROUGHOUT = 0.3
 """A finding about FAKE alone that concerns more than this share of its images explains the differences from REAL that
 follow from it; these are not reported again."""
@@ -46,10 +50,28 @@ _ALIKE = 0.45
 """FAKE's images are alike if their variety is below this share of REAL's. Photos of flowers and of CIFAR-10 have at
 least 0.9 of each other's variety, the same photos with black borders 0.55, and a single image with a little noise 0.1
 to 0.3."""
-_ENLARGED = 299
+_INPUT_SIDE = 299
 """Side of the network's input, in pixels: smaller images are enlarged."""
 _QUALITY = 10
 """Median JPEG qualities are reported if they differ by more than this."""
+_STRETCHED = {False: (1, 0.97), True: (8, 0.9)}
+"""FAKE is stretched if a larger share than this of its images hold both 0 and 255, within so many levels: for lossless
+formats, and for JPEG, which moves the ends."""
+_UNSTRETCHED, _FEW_AT_END, _FEW_UNSTRETCHED = 0.5, 0.0007, 0.75
+"""REAL is not if less than half of its images do; or less than 75 % if FAKE has few values at one end (this share, or
+two of those sampled; median), as stretching leaves them. Of photos of 32 pixels 10 % hold both ends, of 256 pixels 60 %
+or 90 %, depending on the filter that shrank them, and then they have more values there."""
+_SIMILAR_SIDE = 1.25
+"""Detail and range are compared if the median sides differ by at most this factor."""
+_TEXTURED = 10.0
+"""Images with less in the lowest band of detail, in levels squared, are flat: they have no detail to lose."""
+_LOST, _CLIFF, _GONE = 4.5, 3.5, 8.0
+"""Decibels that a set lacks in the upper half of its bands, on average; by which the loss grows within two bands; and
+from which on a band counts as gone. Enlarging by 1.5 costs at least 5.3 on average and 4.3 within two bands, shrinking
+by another filter up to 3.9 and 3.0, and other photos of the same kind 2.5 and 2.4."""
+_REPEATS, _SOME_REPEATS, _FEW_REPEATS = 18, 0.2, 0.05
+"""Images of repeated pixels have at least 18 % uneven columns: 24 % if enlarged by 8, whereas cartoons have about 10 %
+and photos none. They are reported if they are more than 20 % of a set and less than 5 % of the other."""
 
 
 def pair_findings(real: ImageRecords, fake: ImageRecords, own: Sequence[Finding]) -> list[Finding]:
@@ -60,21 +82,56 @@ def pair_findings(real: ImageRecords, fake: ImageRecords, own: Sequence[Finding]
         *_qualities(real.records, fake.records),
         *_values(real.records, fake.records),
         *_variety(real.records, fake.records),
+        *_pixels(*(images.records[_known(images.records)] for images in (real, fake))),
+        *_not_compared(real.records, fake.records),
     ]
     explained = set()
     throughout = {finding.code for finding in own if finding.count > _THROUGHOUT * len(fake)}
     if throughout & {"negative", "pale", "unscaled", "black", "clipped", "noise"}:
-        explained = {"brightness", "clipped", "contrast", "grayscale", "rough", "colourless", "alike"}
+        explained = {"brightness", "clipped", "contrast", "grayscale", "rough", "colourless", "alike", "less detail"}
     codes = {finding.code for finding in found}
     if "clipped" in codes:
         explained |= {"brightness", "alike"}
     if "alike" in codes:  # a few images do not represent the set's values and channels
-        explained |= {"contrast", "swapped channels", "colourless", "grayscale"}
+        explained |= {"contrast", "swapped channels", "colourless", "grayscale", "less detail", "stretched"}
+    if "rough" in codes:
+        explained |= {"less detail"}
     return [finding for finding in found if finding.code not in explained]
 
 
 def _about_all(code: str, message: str, fake: RecordArray, severity: Severity = "medium") -> Finding:
     return Finding(code, severity, len(fake), "", message)
+
+
+def _certain(real: NDArray[np.generic], fake: NDArray[np.generic]) -> bool:
+    """Returns whether the images are so many that a difference in these values, one per image, is not by chance."""
+    if min(len(real), len(fake)) >= _ENOUGH:
+        return True
+    usual = np.sort(real)
+    below, up_to = (np.searchsorted(usual, fake, side).mean() / len(real) for side in ("left", "right"))
+    return bool(abs(below + up_to - 1.0) * _most_certain(len(real), len(fake)) > _CERTAIN)
+
+
+def _most_certain(images: int, others: int) -> float:
+    """Returns how many standard deviations the rank sums of two sets differ by if no values overlap."""
+    return float(np.sqrt(3.0 * images * others / (images + others + 1.0)))
+
+
+def _not_compared(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
+    count, other = len(fake), len(real)
+    if min(count, other) < _ENOUGH and _most_certain(count, other) <= _CERTAIN:
+        reason = f"too few images ({count} in FAKE, {other} in REAL)"
+        yield _about_all(
+            NOT_COMPARED, f"{reason} to compare brightness, colours, values, variety and detail", fake, "low"
+        )
+    elif older := [name for name, records in (("REAL", real), ("FAKE", fake)) if not _known(records).all()]:
+        message = f"the statistics of {' and '.join(older)} are of an earlier version, without the range and detail of "
+        yield _about_all(NOT_COMPARED, f"{message}images: create them again to compare these as well", fake, "low")
+
+
+def _known(records: RecordArray) -> NDArray[np.bool_]:
+    known: NDArray[np.bool_] = records["highest"] >= records["high"]
+    return known
 
 
 def _sizes(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
@@ -88,7 +145,7 @@ def _sizes(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
         )
         return
     sides = [np.median(_side(records)) for records in (real, fake)]
-    if max(sides) > _COARSER * min(sides) and min(sides) < _ENLARGED:
+    if max(sides) > _COARSER * min(sides) and min(sides) < _INPUT_SIDE:
         yield _about_all(
             "other size",
             f"the median side of FAKE's images is {sides[1]:.0f} pixels and that of REAL's {sides[0]:.0f}: "
@@ -109,7 +166,7 @@ def _sizes(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
 
 def _by_size(side: float) -> str:
     """Returns what the protocol does to the images, if the smallest side of both sets has this many pixels."""
-    if side < _ENLARGED:
+    if side < _INPUT_SIDE:
         return "the smaller ones are blurred when they are enlarged, which changes the distance"
     return "they are shrunk by different factors, which changes the distance"
 
@@ -121,21 +178,21 @@ def _side(records: RecordArray) -> NDArray[np.float64]:
 
 
 def _colours(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
-    if min(len(real), len(fake)) < _FEWEST:
-        return
     light = [brightness(records) for records in (real, fake)]
     shift = float(light[1].mean() - light[0].mean())
-    if abs(shift) > max(_BRIGHTER * float(light[0].std()), _LEAST_SHIFT):
+    if abs(shift) > max(_BRIGHTER * float(light[0].std()), _LEAST_SHIFT) and _certain(*light):
         yield _about_all(
             "brightness",
             f"FAKE's images are {'lighter' if shift > 0 else 'darker'} than REAL's by {abs(shift):.0f} of 255 levels "
             "on average: check how values are converted to bytes, and what was sampled",
             fake,
         )
-    (blue, red), (fake_blue, fake_red) = (_chroma(records) for records in (real, fake))
+    chroma = [_chroma(records) for records in (real, fake)]
+    (blue, red), (fake_blue, fake_red) = (each.mean(axis=0) for each in chroma)
     straight = abs(blue - fake_blue) + abs(red - fake_red)
     swapped = abs(blue - fake_red) + abs(red - fake_blue)
-    if straight > 2 * _LEAST_COLOUR and swapped < _SWAPPED * straight:
+    balances = [each @ [1.0, -1.0] for each in chroma]
+    if straight > 2 * _LEAST_COLOUR and swapped < _SWAPPED * straight and _certain(*balances):
         yield _about_all(
             "swapped channels",
             "FAKE's mean colours match REAL's after red and blue are swapped: if both show the same kind of images, "
@@ -144,13 +201,14 @@ def _colours(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
             fake,
         )
     gray = [float((records["gray"] == 1).mean()) for records in (real, fake)]
-    if abs(gray[0] - gray[1]) > _GRAYER:
+    if abs(gray[0] - gray[1]) > _GRAYER and _certain(real["gray"], fake["gray"]):
         yield _about_all(
             "grayscale", f"{gray[0]:.0%} of REAL's images are grayscale, and {gray[1]:.0%} of FAKE's", fake
         )
         return
-    colour, faint = (float(np.median(_colourfulness(records))) for records in (real, fake))
-    if colour >= _LEAST_COLOUR and faint < _FAINTER * colour:
+    colours = [_colourfulness(records) for records in (real, fake)]
+    colour, faint = (float(np.median(each)) for each in colours)
+    if colour >= _LEAST_COLOUR and faint < _FAINTER * colour and _certain(*colours):
         yield _about_all(
             "colourless",
             f"FAKE's images have almost no colour ({faint:.0f} levels against REAL's {colour:.0f}, medians): CHW and "
@@ -168,33 +226,30 @@ def _colourfulness(records: RecordArray) -> NDArray[np.float64]:
 
 
 def _chroma(records: RecordArray) -> NDArray[np.float64]:
-    """Returns the means of B - Y and R - Y over a set: float64 array of shape (2,)."""
+    """Returns the means of B - Y and R - Y over each image: float64 array of shape (images, 2)."""
     colours = records["thumb"][:, BRIGHTNESS:].reshape(len(records), 2, -1)
-    result: NDArray[np.float64] = 2.0 * (colours.mean(axis=(0, 2)) - 128.0)
+    result: NDArray[np.float64] = 2.0 * (colours.mean(axis=2) - 128.0)
     return result
 
 
 def _values(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
-    if min(len(real), len(fake)) < _FEWEST:
-        return
     rough, rougher = (float(np.median(records["roughness"])) for records in (real, fake))
     # Smaller images of the same things are rougher.
     comparable = np.median(_side(fake)) > _AS_FINE * np.median(_side(real))
+    comparable &= _certain(real["roughness"], fake["roughness"])
     if comparable and rough < NOISE and rougher > _ROUGHER * rough + _LEAST_ROUGHER and rougher < NOISE:
         yield _about_all(
             "rough",
             f"neighbouring pixels differ more in FAKE than in REAL ({rougher:.0f}% against {rough:.0f}% of the "
             "difference between unrelated pixels): noise remains, values overflowed when they were converted to "
-            "bytes, or CHW and HWC layouts were confused",
+            "bytes, CHW and HWC layouts were confused, or REAL was enlarged or blurred",
             fake,
             "high",
         )
-    clipped = [
-        float(np.median((one["zeros"] + one["full"].astype(float) - 3.0 * one["black"]) / one["values"]))
-        for one in (real, fake)
-    ]
+    ends = [(one["zeros"] + one["full"].astype(float) - 3.0 * one["black"]) / one["values"] for one in (real, fake)]
+    clipped = [float(np.median(each)) for each in ends]
     # Black borders and backgrounds are not clipping, which sets single channels to 0.
-    if clipped[1] > max(_CLIPPED, _MORE_CLIPPED * clipped[0]):
+    if clipped[1] > max(_CLIPPED, _MORE_CLIPPED * clipped[0]) and _certain(*ends):
         yield _about_all(
             "clipped",
             f"{clipped[1]:.0%} of FAKE's values are 0 or 255 against {clipped[0]:.0%} of REAL's (medians): values of a "
@@ -204,8 +259,9 @@ def _values(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
             "high",
         )
         return
-    usual, other = (float(np.median(contrast(records))) for records in (real, fake))
-    if not _FLATTER * usual <= other <= usual / _FLATTER:
+    contrasts = [contrast(records) for records in (real, fake)]
+    usual, other = (float(np.median(each)) for each in contrasts)
+    if not _FLATTER * usual <= other <= usual / _FLATTER and _certain(*contrasts):
         yield _about_all(
             "contrast",
             f"FAKE's images have {'less' if other < usual else 'more'} contrast than REAL's (a standard deviation of "
@@ -215,14 +271,13 @@ def _values(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
 
 
 def _variety(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
-    if min(len(real), len(fake)) < _FEWEST:
-        return
     varied, other = (_between_images(records) for records in (real, fake))
     # Images of less contrast naturally differ less.
     usual, spread = (
         max(float(np.median(records["thumb"][:, :BRIGHTNESS].std(axis=1))), 1.0) for records in (real, fake)
     )
-    if other / spread < _ALIKE * varied / usual:
+    from_mean = [(thumbs - thumbs.mean(axis=0)).std(axis=1) for thumbs in (real["thumb"], fake["thumb"])]
+    if other / spread < _ALIKE * varied / usual and _certain(*from_mean):
         yield _about_all(
             "alike",
             f"FAKE's images are all alike: they differ from each other by {other:.0f} levels, and REAL's by "
@@ -258,3 +313,73 @@ def _qualities(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
             "which changes the distance; save both sets at the same quality",
             fake,
         )
+
+
+def _pixels(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
+    """Yields the differences in what is not known of all images, and can be compared at one size only."""
+    sides = sorted(float(np.median(_side(records))) for records in (real, fake) if len(records))
+    if len(sides) == 2 and sides[1] <= _SIMILAR_SIDE * sides[0]:
+        yield from _stretching(real, fake)
+        yield from _detail(real, fake)
+
+
+def _stretching(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
+    lossy = bool((fake["flags"] >> FLAGS["lossy"] & 1).mean() > 0.5)
+    slack, most = _STRETCHED[lossy]
+    usual, full = ((one["lowest"] <= slack) & (one["highest"] >= 255 - slack) for one in (real, fake))
+    few = np.minimum(fake["zeros"], fake["full"]) <= np.maximum(2, _FEW_AT_END * fake["values"])
+    least = _FEW_UNSTRETCHED if few.mean() > 0.5 and not lossy else _UNSTRETCHED
+    if full.mean() > most and usual.mean() < least and _certain(usual, full):
+        yield _about_all(
+            "stretched",
+            f"{full.mean():.0%} of FAKE's images use the whole range from 0 to 255, but only {usual.mean():.0%} of "
+            "REAL's: each was stretched to its own smallest and largest value, as by (x - min) / (max - min) or "
+            "save_image(normalize=True), or values were clipped; convert all images with the same fixed range",
+            fake,
+        )
+
+
+def _detail(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
+    """Yields what one of the sets lacks: detail above a part of its resolution, or pixels that differ."""
+    enlarged = "enlarged from a smaller size"
+    sides = (fake, "FAKE", real, "REAL", "the generator leaves it out"), (real, "REAL", fake, "FAKE", "FAKE's is noise")
+    for one, name, other, other_name, reason in sides:
+        repeated = [records["repeats"] >= _REPEATS for records in (one, other)]
+        shares = [float(each.mean()) for each in repeated]
+        if shares[0] > _SOME_REPEATS and shares[1] < _FEW_REPEATS and _certain(*repeated):
+            yield _about_all(
+                "repeated pixels",
+                f"{shares[0]:.0%} of {name}'s images consist of repeated pixels, and {shares[1]:.0%} of "
+                f"{other_name}'s: they were {enlarged}; prepare both sets in the same way",
+                fake,
+            )
+            return
+        for part, whose in ((0.5, f"{name}'s images have"), (0.25, f"at least a quarter of {name}'s images have")):
+            if (kept := _kept_detail(one, other, part)) is not None:
+                yield _about_all(
+                    "less detail",
+                    f"{whose} hardly any detail above about {kept} of their resolution, and {other_name}'s have: they "
+                    f"were {enlarged} or blurred, or {reason}; prepare both sets in the same way",
+                    fake,
+                )
+                return
+
+
+def _kept_detail(one: RecordArray, other: RecordArray, part: float) -> Fraction | None:
+    """Returns up to which part of the resolution a set has the detail of the other; None if it lacks nothing.
+
+    The sets are compared at a quantile of their images, in each band of frequencies: as it is and relative to the
+    lowest band, so that neither contrast nor content count.
+    """
+    levels = [10.0 * np.log10(each["bands"].astype(np.float64) + 1.0) for each in (one, other)]
+    levels = [each[each[:, 0] > 10.0 * np.log10(_TEXTURED)] for each in levels]
+    if not all(map(len, levels)):
+        return None
+    relative = [each - each[:, :1] for each in levels]
+    here, there = (np.quantile(each, part, axis=0) for each in levels)
+    lost = there - here
+    least = np.minimum(lost, np.subtract(*(np.quantile(each, part, axis=0) for each in relative[::-1])))
+    upper = [each[:, BANDS // 2 :].mean(axis=1) for each in relative]
+    if least[BANDS // 2 :].mean() <= _LOST or (least[2:] - least[:-2]).max() <= _CLIFF or not _certain(*upper):
+        return None
+    return Fraction(max(1, int((lost >= min(_GONE, 0.8 * lost.max())).argmax())), BANDS)

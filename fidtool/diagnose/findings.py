@@ -49,7 +49,7 @@ _ODD_ONES = 0.02
 _OTHER_SIZES = 0.2
 """Up to this share of images of a different size is reported as odd; with more, the sizes vary."""
 _FEW = 2
-"""Noise is reported for more images than this and more than 1 % of the set."""
+"""Noise is reported for more images than this or half of the set, and more than 1 % of the set."""
 _MIXED = 0.05
 """Up to this share, images of a different kind (dark, grayscale, lossy) are not reported, nor do white values count
 against clipping at 0."""
@@ -165,7 +165,7 @@ def _values(images: ImageRecords) -> Iterator[Finding]:
     spread = contrast(records)
     strong = (spread >= _NOISE_CONTRAST) | ((spread >= _FAINT) & (brightness(records) >= _DARK))
     noise = (records["roughness"] >= NOISE) & strong & ~two_valued
-    if noise.sum() > max(_FEW, 0.01 * len(noise)):
+    if noise.sum() > max(min(_FEW, len(noise) // 2), 0.01 * len(noise)):
         yield finding(
             "noise",
             "high",

@@ -39,11 +39,25 @@ NOISE = 80
 FLAGS = {field.name: bit for bit, field in enumerate(fields(ImageProperties)) if field.name != "most_bands"}
 """Bits of a record's ``flags`` by the names of `ImageProperties`."""
 
+_TAPS, BANDS = 16, 8
+"""Width in pixels, and number, of the filters that measure detail: each passes a band of frequencies."""
+_ROWS, _WIDEST = 32, 256
+"""Largest number of rows, and of columns in the middle of an image, in which detail is measured."""
+_WINDOWS = 8
+"""Number of places in a row at which detail is measured."""
+_AMPLITUDE = 2047
+"""Largest coefficient of a filter: sums of its products with bytes are below 2 ** 24, so exact in float32."""
+_TIMES = 4
+"""A column differs from its neighbours by so many times more on one side than on the other if pixels are repeated."""
+
 _SEPARATOR = b"\0"
 RECORD_ARRAYS = ("records", "names", "folder")
 """Names of the arrays in a statistics file."""
+DETAILS = "details"
+"""Name of an array that files of earlier versions lack: the fields of `_DETAILS`, which are then 0."""
 
-RECORD = np.dtype(
+_DETAILS = [("lowest", "u1"), ("highest", "u1"), ("repeats", "u1"), ("bands", "<f2", (BANDS,))]
+_STORED = np.dtype(
     [
         ("digest", "<u8"),
         ("height", "<u4"),
@@ -64,6 +78,7 @@ RECORD = np.dtype(
         ("thumb", "u1", (BRIGHTNESS + 2 * _COLOUR_SIDE**2,)),
     ]
 )
+RECORD = np.dtype(_STORED.descr + _DETAILS)
 """The record of one image. `_HEAD` has the first fields, in the same layout.
 
 ``digest``: the first 8 bytes of the SHA-1 of its size and RGB pixels. ``height``, ``width``: its size in pixels.
@@ -76,6 +91,12 @@ percent of the value for independent neighbours: about 100 for white noise, most
 number of values, of which ``zeros`` are 0 and ``full`` are 255. ``black``: number of pixels that are 0 in all channels.
 ``bins``: histogram of the values. ``thumb``: brightness in 8 x 8 cells, then (B - Y) / 2 + 128 and (R - Y) / 2 + 128,
 each in 2 x 2 cells.
+
+The last fields describe all pixels, or neighbouring ones; they are all 0 if not known. ``lowest``, ``highest``: the
+smallest and the largest value of the image. ``bands``: mean squared detail of the green channel along rows, in levels
+squared, at 1/8, 2/8, ..., 8/8 of the highest frequency that the resolution can hold; noise has the same in each.
+``repeats``: percentage of columns that equal one neighbour much more than the other, because pixels are repeated. The
+last two are 0 in images of fewer than 16 columns.
 """
 
 _HEAD = struct.Struct("<8s2I8s6s2B")
@@ -101,7 +122,9 @@ def records_of(images: Sequence[DecodedImage]) -> RecordArray:
         for start in range(0, len(positions), at_once):
             part = positions[start : start + at_once]
             some = records[part]
-            _summarise([images[position].pixels for position in part], down, right, some)
+            pixels = [images[position].pixels for position in part]
+            _summarise(pixels, down, right, some)
+            _measure_detail(pixels, some)
             records[part] = some
     return records
 
@@ -145,6 +168,40 @@ def _summarise(images: Sequence[NDArray[np.uint8]], down: int, right: int, recor
     neighbours = np.stack([pixels[::down, 1::right, 1] for pixels in images])
     records["roughness"] = _roughness(values[:, 1], neighbours)
     records["thumb"] = _thumbs(values)
+
+
+def _measure_detail(images: Sequence[NDArray[np.uint8]], records: RecordArray) -> None:
+    """Sets the fields that describe all pixels, or neighbouring ones."""
+    records["lowest"], records["highest"] = ([end(pixels) for pixels in images] for end in (np.min, np.max))
+    height, width, _ = images[0].shape
+    if width < _TAPS:
+        return
+    down, left = -(-height // _ROWS), max(0, (width - _WIDEST) // 2)
+    rows = np.stack([pixels[::down, left : left + _WIDEST, 1] for pixels in images])
+    starts = (rows.shape[2] - _TAPS) * np.arange(_WINDOWS) // (_WINDOWS - 1)
+    windows = np.concatenate([rows[:, :, start : start + _TAPS] for start in starts], axis=1)
+    found = windows.astype(np.float32) @ _filters()
+    squares = np.einsum("nwf,nwf->nf", found, found, dtype=np.float64)  # sums of integers below 2 ** 53
+    squares /= windows.shape[1] * np.square(_filters(), dtype=np.float64).sum(axis=0)
+    bands = np.append(squares[:, :-1].reshape(len(images), -1, 2).mean(axis=2), squares[:, -1:], axis=1)
+    records["bands"] = np.minimum(bands, np.finfo(np.float16).max)
+    steps = np.abs(np.diff(rows.astype(np.int16), axis=2)).sum(axis=1, dtype=np.int32)
+    less, more = np.minimum(steps[:, 1:], steps[:, :-1]), np.maximum(steps[:, 1:], steps[:, :-1])
+    uneven = (_TIMES * less < more) & (more >= rows.shape[1])
+    records["repeats"] = 100 * np.count_nonzero(uneven, axis=1) // uneven.shape[1]
+
+
+@functools.lru_cache
+def _filters() -> NDArray[np.float32]:
+    """Returns the filters, integers of shape (_TAPS, 2 * BANDS - 1): cosine and sine of each band, one of the last."""
+    place = np.arange(_TAPS) + 0.5 - _TAPS / 2
+    window = np.cos(np.pi * place / _TAPS) ** 2
+    waves = [wave(np.pi * band / BANDS * place) for band in range(1, BANDS + 1) for wave in (np.cos, np.sin)]
+    del waves[-2]  # the cosine of the highest frequency is 0 at all pixels
+    found = np.rint(_AMPLITUDE * window * np.array(waves))
+    middle = [_TAPS // 2 - 1, _TAPS // 2]
+    found[:, middle] -= found.sum(axis=1, keepdims=True) / 2  # flat images have no detail
+    return np.ascontiguousarray(found.T, dtype=np.float32)
 
 
 def _roughness(green: NDArray[np.float32], neighbours: NDArray[np.uint8]) -> NDArray[np.float64]:
@@ -207,6 +264,13 @@ def _rounded(numerator: NDArray[np.int64], denominator: NDArray[np.int64]) -> ND
     return result
 
 
+def columns_of(records: RecordArray) -> dict[str, NDArray[np.uint8]]:
+    """Returns the bytes of records as they are stored, under two names: uint8 arrays of shape (images, bytes)."""
+    rows = np.ascontiguousarray(records).view(np.uint8).reshape(len(records), RECORD.itemsize)
+    parts = np.split(rows, [_STORED.itemsize], axis=1)
+    return dict(zip((RECORD_ARRAYS[0], DETAILS), map(np.ascontiguousarray, parts), strict=True))
+
+
 @dataclass(frozen=True)
 class ImageRecords:
     """The records and names of the images in a set, in canonical order and without skipped images.
@@ -241,10 +305,11 @@ class ImageRecords:
         return replace(self, names=Names(file.removeprefix(prefix) for file in files), prefix=prefix)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Returns the arrays to store in a statistics file by name (`RECORD_ARRAYS`), for `from_arrays`."""
+        """Returns the arrays to store in a statistics file by name, for `from_arrays`."""
         names, folder = _SEPARATOR.join(map(os.fsencode, self.names)), os.fsencode(absolute_prefix(self.prefix))
         texts = (np.frombuffer(text, dtype=np.uint8) for text in (names, folder))
-        return dict(zip(RECORD_ARRAYS, (self.records, *texts), strict=True))
+        records, details = columns_of(self.records).values()
+        return dict(zip((*RECORD_ARRAYS, DETAILS), (records.view(_STORED)[:, 0], *texts, details), strict=True))
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], count: int | None) -> ImageRecords | None:
@@ -252,7 +317,12 @@ class ImageRecords:
         if not arrays.keys() >= set(RECORD_ARRAYS):
             return None
         records, names, folder = (arrays[name] for name in RECORD_ARRAYS)
-        if records.dtype != RECORD or records.shape != (count,) or {names.dtype, folder.dtype} != {np.dtype(np.uint8)}:
+        if records.dtype != _STORED or records.shape != (count,) or {names.dtype, folder.dtype} != {np.dtype(np.uint8)}:
             return None
+        found = np.zeros((len(records), RECORD.itemsize), dtype=np.uint8)
+        found[:, : _STORED.itemsize] = records.view(np.uint8).reshape(len(records), -1)
+        details = arrays.get(DETAILS, found[:, _STORED.itemsize :])
+        if details.dtype == np.uint8 and details.shape == (count, RECORD.itemsize - _STORED.itemsize):
+            found[:, _STORED.itemsize :] = details
         split = [os.fsdecode(name) for name in names.tobytes().split(_SEPARATOR)]
-        return cls(records, split, os.fsdecode(folder.tobytes())) if len(split) == count else None
+        return cls(found.view(RECORD)[:, 0], split, os.fsdecode(folder.tobytes())) if len(split) == count else None

@@ -169,10 +169,10 @@ class Measurer:
         with self._world.together():
             rows = {name: buffer.array() for name, buffer in partial.buffers.items()}
             features = {name: in_canonical_order(images, each, partial.skipped) for name, each in rows.items()}
-            records = features.pop(RECORDS, None)
+            parts = [features.pop(name) for name in RECORDS if name in features]
 
         def finish() -> tuple[Statistics, bool]:
-            pictures = None if records is None else ImageRecords.of(images, records, partial.skipped)
+            pictures = ImageRecords.of(images, np.hstack(parts), partial.skipped) if parts else None
             statistics = self._statistics(images, partial, layers, features, pictures)
             return statistics, self._put_into_cache(images, layers, statistics)
 

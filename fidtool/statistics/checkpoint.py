@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from fidtool.cache_dir import atomic_write
 from fidtool.errors import InputError, option
+from fidtool.images.records import DETAILS, RECORD_ARRAYS
 from fidtool.sources.contents import BadFile
 from fidtool.statistics.feature_buffer import FeatureBuffer
 from fidtool.statistics.partial import OverlapError, PartialStatistics, StaleError, skipped_in
@@ -239,10 +240,14 @@ class Checkpoint:
 
 def _rows_of(part: Path, arrays: dict[str, NDArray[Any]], partial: PartialStatistics) -> dict[str, _BatchRows]:
     """Reads the rows of the batches in ``part``, by layer."""
-    rows = {}
+    rows: dict[str, _BatchRows] = {}
     for layer, empty in partial.buffers.items():
         prefix = f"{_ROWS_PREFIX}{layer}."
         own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+        if layer == DETAILS and not own:  # an earlier version wrote this part
+            counts = {batch: len(each) for batch, each in rows[RECORD_ARRAYS[0]].items()}
+            rows[layer] = {batch: np.zeros((count, empty.dims), empty.dtype) for batch, count in counts.items()}
+            continue
         rows[layer] = _read_rows(_rows_file(part, layer), own, empty)
     return rows
 

@@ -17,7 +17,7 @@ from fidtool.errors import RunError, about
 from fidtool.features.definition import Definition
 from fidtool.features.protocol import layer_prefix
 from fidtool.images.decode import ImageProperties
-from fidtool.images.records import RECORD, RecordArray
+from fidtool.images.records import RecordArray, columns_of, no_records
 from fidtool.sources.contents import BadFile
 from fidtool.statistics.feature_buffer import FeatureBuffer
 from fidtool.statistics.moments import ExactMoments
@@ -25,8 +25,8 @@ from fidtool.statistics.precision import FEWEST_BITS, FeatureSizes
 
 _FIRST_BATCH_BITS = FEWEST_BITS - 3
 """If the features of the first batch have fewer bits than this, the whole set would be refused in the end."""
-RECORDS = "records"
-"""Key of the images' records in `PartialStatistics.buffers`."""
+RECORDS = tuple(columns_of(no_records()))
+"""Keys of the images' records, whose bytes are stored in several parts, in `PartialStatistics.buffers`."""
 
 
 class OverlapError(Exception):
@@ -87,7 +87,8 @@ class PartialStatistics:
             name: FeatureBuffer(sizes, layer.definition.dims) for name, layer in layers.items() if layer.with_features
         }
         if inspected:
-            self.buffers[RECORDS] = FeatureBuffer(sizes, RECORD.itemsize, np.uint8)
+            empty = columns_of(no_records())
+            self.buffers |= {name: FeatureBuffer(sizes, rows.shape[1], np.uint8) for name, rows in empty.items()}
         self.traits = ImageProperties()
         self.skipped: list[BadFile] = []
         self.done = np.zeros(len(marks), dtype=bool)
@@ -111,8 +112,9 @@ class PartialStatistics:
         """Adds one batch."""
         with self._undivided():
             self._add_features(batch, features)
-            if RECORDS in self.buffers:
-                self.buffers[RECORDS].put(batch, records.view(np.uint8).reshape(len(records), RECORD.itemsize))
+            for name, rows in columns_of(records).items():
+                if name in self.buffers:
+                    self.buffers[name].put(batch, rows)
             self.traits += traits
             self.skipped += skipped
             self.done[batch] = True

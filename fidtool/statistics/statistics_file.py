@@ -19,7 +19,7 @@ from fidtool.errors import FidtoolError, InputError
 from fidtool.features.definition import Definition
 from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL
 from fidtool.images.decode import ImageProperties
-from fidtool.images.records import RECORD_ARRAYS, ImageRecords
+from fidtool.images.records import DETAILS, RECORD_ARRAYS, ImageRecords
 from fidtool.redaction import redacted, without_secrets
 from fidtool.sources.contents import BadFile, ContentError, Files, LocalFiles, StoreError, message_of
 from fidtool.sources.opening import split_key
@@ -44,7 +44,8 @@ def write_statistics(path: str | Path, statistics: Statistics) -> None:
 
     The archive contains ``mu`` and ``sigma`` (float64) and, if known, ``count``, ``fingerprint`` and ``run`` (JSON
     strings) and ``features`` (float32); the same for further layers, with a suffix; ``order``, the number in stored
-    order of each row of the features; and ``records``, ``names`` and ``folder`` of the images. Parts of URLs that may
+    order of each row of the features; and ``records``, ``names``, ``folder`` and ``details``
+    of the images. Parts of URLs that may
     be secret are removed.
 
     Raises:
@@ -232,7 +233,7 @@ def _read(path: str, arrays: NamedArrays, features_of: Collection[str] | None) -
         raise InputError(f"the statistics file {path} has no {' and no '.join(missing)}; it contains {has}")
     layers = layers_in(arrays.names)
     names = [f"{name}{array_suffix(layer)}" for layer in layers for name in _WANTED]
-    names += [*RECORD_ARRAYS, "order"]
+    names += [*RECORD_ARRAYS, DETAILS, "order"]
     fields = {name: arrays.array(name) for name in names if name in arrays.names}
     for name in (f"features{array_suffix(layer)}" for layer in layers if features_of is None or layer in features_of):
         if name in arrays.names and "count" in fields:  # without a count, another tool wrote them

@@ -80,6 +80,13 @@ def test_findings_that_only_real_has_do_not_fail_the_gate(here: Run, clean: Path
     assert here("check", tmp_path / "real", "--against", clean, "--strict").status == 3
 
 
+def test_too_few_images_are_said_and_are_no_failure(here: Run, tmp_path: Path) -> None:
+    real, fake = (degenerate.distinct(tmp_path / name, 6, first=first) for name, first in (("real", 0), ("fake", 99)))
+    outcome = here("check", fake, "--against", real, "--strict")
+    assert outcome.status == 0
+    assert f"low: {fake} against {real}: too few images (6 in FAKE, 6 in REAL) to compare" in outcome.stdout
+
+
 def test_a_set_cannot_be_checked_against_itself(here: Run, clean: Path) -> None:
     outcome = here("check", clean, "--against", f"{clean}/")
     assert outcome.status == 2

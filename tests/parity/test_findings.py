@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fidtool.diagnose.differences import pair_findings
+from fidtool.images.decode import DecodedImage, decode_contents
+from fidtool.images.records import ImageRecords, RecordArray, records_of
 from support import degenerate
 from support.command_line import Run
 from support.degenerate import compared
@@ -33,6 +36,12 @@ def photos() -> list[np.ndarray[Any, np.dtype[np.uint8]]]:
     return [np.asarray(Image.open(file).convert("RGB")) for file in files]
 
 
+def enlarged(x: degenerate.Pixels, side: int, by: Image.Resampling) -> degenerate.Pixels:
+    """Shrink an image to this side, and enlarge it again."""
+    small = Image.fromarray(x).resize((side, side), Image.Resampling.LANCZOS)
+    return np.asarray(small.resize(x.shape[1::-1], by))
+
+
 def codes(here: Run, real: Path, fake: Path) -> set[str]:
     return {each["code"] for each in compared(here, real, fake)[0]["diagnosis"]["findings"]}
 
@@ -49,6 +58,9 @@ def codes(here: Run, real: Path, fake: Path) -> set[str]:
         (lambda x: ((x / 255 - 0.45) / 0.23).clip(0, 1) * 255, "clipped"),
         (lambda x: 128 + (x.astype(float) - 128) * 0.3, "contrast"),
         (lambda x: x * 0.5, "brightness"),
+        (lambda x: (x - x.min()) / (x.max() - x.min()) * 255, "stretched"),
+        (lambda x: enlarged(x, 21, Image.Resampling.BICUBIC), "less detail"),
+        (lambda x: enlarged(x, 16, Image.Resampling.NEAREST), "repeated pixels"),
     ],
 )
 def test_wrong_values_and_layouts(
@@ -76,6 +88,30 @@ def test_a_collapsed_generator(here: Run, tmp_path: Path, photos: list[Any], kin
     (alike,) = [each for each in result["diagnosis"]["findings"] if each["code"] == "alike"]
     assert (alike["set"], alike["severity"]) == ("fake", "high")
     assert any("has collapsed" in line for line in result["warnings"])
+
+
+@pytest.mark.parametrize("folders", [("cifar10/train", "cifar10/test"), ("flowers/daisy", "flowers/roses")])
+def test_no_differences_between_photos_of_one_kind(folders: tuple[str, str]) -> None:
+    """Nor between 20 random halves of each set."""
+    sets = [records_in(CONFORMANCE / folder) for folder in folders]
+    pairs = [sets, sets[::-1]]
+    for each in sets:
+        for seed in range(20):
+            order = np.random.default_rng(seed).permutation(len(each))
+            pairs.append([each[part] for part in np.split(order, 2)])
+    assert [pair_findings(*(named(each) for each in pair), []) for pair in pairs] == [[]] * len(pairs)
+
+
+def records_in(folder: Path) -> RecordArray:
+    files = sorted(folder.glob("*.[jp]*g"))
+    if not files:
+        pytest.skip("needs the conformance images")
+    found = [decode_contents([file.read_bytes()])[0] for file in files]
+    return records_of([image for image in found if isinstance(image, DecodedImage)])
+
+
+def named(records: RecordArray) -> ImageRecords:
+    return ImageRecords(records, [str(number) for number in range(len(records))])
 
 
 def on_black(seed: int) -> degenerate.Pixels:

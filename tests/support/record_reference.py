@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -31,7 +33,33 @@ def reference_record(image: DecodedImage) -> RecordArray:
     one["gray"] = all(len(set(pixel)) == 1 for pixel in sample.reshape(-1, 3).tolist())
     one["roughness"] = _roughness(sample[..., 1], image.pixels[::down, 1::right, 1].astype(np.int64))
     one["thumb"] = _thumb(sample)
+    one["lowest"], one["highest"] = image.pixels.min(), image.pixels.max()
+    if width >= 16:
+        left = max(0, (width - 256) // 2)
+        rows = image.pixels[:: -(-height // 32), left : left + 256, 1].astype(int).tolist()
+        one["bands"] = [min(65504.0, _detail(rows, band)) for band in range(1, 9)]
+        one["repeats"] = _repeats(rows)
     return record
+
+
+def _detail(rows: list[list[int]], band: int) -> float:
+    starts = [(len(rows[0]) - 16) * number // 7 for number in range(8)]
+    found = []
+    for wave in (math.cos, math.sin) if band < 8 else (math.sin,):
+        places = [number - 7.5 for number in range(16)]
+        taps = [
+            round(2047 * math.cos(math.pi * place / 16) ** 2 * wave(math.pi * band / 8 * place)) for place in places
+        ]
+        taps[7], taps[8] = (taps[middle] - sum(taps) // 2 for middle in (7, 8))
+        values = [sum(map(int.__mul__, taps, row[start : start + 16])) for row in rows for start in starts]
+        found.append(sum(value**2 for value in values) / (len(values) * sum(tap**2 for tap in taps)))
+    return sum(found) / len(found)
+
+
+def _repeats(rows: list[list[int]]) -> int:
+    steps = [sum(abs(row[x + 1] - row[x]) for row in rows) for x in range(len(rows[0]) - 1)]
+    pairs = [sorted(pair) for pair in itertools.pairwise(steps)]
+    return 100 * sum(4 * less < more and more >= len(rows) for less, more in pairs) // len(pairs)
 
 
 def _roughness(green: NDArray[np.int64], neighbours: NDArray[np.int64]) -> int:

@@ -13,6 +13,8 @@ VALUES = 60_000
 """Number of values per image."""
 LIGHT = 128
 """Mean brightness of a set."""
+DETAIL = (2000, 900, 300, 150, 90, 50, 30, 20)
+"""Detail of photos in each band."""
 
 
 def some(*parts: tuple[int, object]) -> NDArray[Any]:
@@ -60,7 +62,7 @@ def records(count: int = 100, **fields: Any) -> RecordArray:
     usual: dict[str, Any] = {
         **{"digest": np.arange(count), "height": 100, "width": 100, "format": b"PNG", "mode": b"RGB"},
         **{"low": 5, "high": 250, "roughness": 10, "values": VALUES, "bins": histogram(60)},
-        "thumb": thumbnail(by_turns(count)),
+        **{"thumb": thumbnail(by_turns(count)), "lowest": 5, "highest": 250, "bands": DETAIL},
     }
     for name, value in {**usual, **fields}.items():
         made[name] = value

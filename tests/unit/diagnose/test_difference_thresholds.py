@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from fidtool.diagnose.differences import pair_findings
 from fidtool.diagnose.findings import Finding
 from fidtool.images.records import ImageRecords
-from support.records import LIGHT, by_turns, flagged, histogram, pictures, share, some, thumbnail
+from support.records import DETAIL, LIGHT, by_turns, flagged, histogram, pictures, share, some, thumbnail
 
 Pair = tuple[ImageRecords, ImageRecords]
 
@@ -68,6 +69,27 @@ def qualities(fake: int, count: int = 100) -> Pair:
     return pictures(quality=80), pictures(quality=some((count, fake), (100 - count, 0)))
 
 
+def stretched(fake: int, real: int, at_ends: int = 0, low: int = 1, flags: object = 0) -> Pair:
+    """Sets with these numbers of images that hold both ends, or nearly."""
+    ends = [
+        {"lowest": some((count, low), (100 - count, low + 1)), "high": 9, "highest": 255 - low, "flags": flags}
+        for count in (real, fake)
+    ]
+    return pictures(**ends[0]), pictures(zeros=at_ends, full=at_ends, **ends[1])
+
+
+def less_detail(decibels: float, steps: int = 4, count: int = 100, side: int = 100) -> Pair:
+    """Sets of which FAKE, or some of its images, lacks detail: in half of the bands, or the more the finer."""
+    loss = np.repeat([0.0, decibels], 4) if steps == 4 else np.arange(8) * decibels / 5.5
+    weaker = 20 * np.array(DETAIL) * 10 ** (-loss / 10)
+    usual = 20 * np.array(DETAIL)
+    return pictures(bands=usual), pictures(bands=some((count, weaker), (100 - count, usual)), width=side, height=side)
+
+
+def repeated(percent: int, count: int = 100) -> Pair:
+    return pictures(), pictures(repeats=some((count, percent), (100 - count, 0)))
+
+
 BELOW_SIX, ABOVE_SIX = (4, 6, 6, 6), (8, 6, 6, 6)
 THRESHOLDS: dict[str, tuple[str, Callable[[], Pair], Callable[[], Pair]]] = {
     "size: twice as large": ("other size", lambda: sides(100, 200), lambda: sides(100, 202)),
@@ -77,7 +99,7 @@ THRESHOLDS: dict[str, tuple[str, Callable[[], Pair], Callable[[], Pair]]] = {
     "brightness: of varied pictures": ("brightness", lambda: lighter(30), lambda: lighter(31)),
     "brightness: darker": ("brightness", lambda: lighter(-30), lambda: lighter(-31)),
     "brightness: of pictures that vary little": ("brightness", lambda: lighter(8, 4), lambda: lighter(9, 4)),
-    "brightness: of enough pictures": ("brightness", lambda: lighter(40, count=49), lambda: lighter(40, count=50)),
+    "brightness: of enough pictures": ("brightness", lambda: lighter(40, count=43), lambda: lighter(40, count=44)),
     "channels: of colour": (
         "swapped channels",
         lambda: coloured((6, 0), (0, 6)),
@@ -113,6 +135,25 @@ THRESHOLDS: dict[str, tuple[str, Callable[[], Pair], Callable[[], Pair]]] = {
     "quality: better": ("other quality", lambda: qualities(90), lambda: qualities(91)),
     "quality: worse": ("other quality", lambda: qualities(70), lambda: qualities(69)),
     "quality: of half the images": ("other quality", lambda: qualities(50, 49), lambda: qualities(50, 50)),
+    "stretched: all of FAKE's": ("stretched", lambda: stretched(97, 10), lambda: stretched(98, 10)),
+    "stretched: few of REAL's": ("stretched", lambda: stretched(100, 75), lambda: stretched(100, 74)),
+    "stretched: many values at the ends": (
+        "stretched",
+        lambda: stretched(100, 50, share(0.0008)),
+        lambda: stretched(100, 49, share(0.0008)),
+    ),
+    "stretched: JPEGs": (
+        "stretched",
+        lambda: stretched(90, 10, 0, 8, flagged((100, "lossy"))),
+        lambda: stretched(91, 10, 0, 8, flagged((100, "lossy"))),
+    ),
+    "detail: lost": ("less detail", lambda: less_detail(4.4), lambda: less_detail(4.6)),
+    "detail: at once": ("less detail", lambda: less_detail(8, 2), lambda: less_detail(8)),
+    "detail: in a quarter": ("less detail", lambda: less_detail(9, count=24), lambda: less_detail(9, count=26)),
+    "detail: of REAL": ("less detail", lambda: less_detail(4.4)[::-1], lambda: less_detail(4.6)[::-1]),
+    "detail: at one size": ("less detail", lambda: less_detail(9, side=126), lambda: less_detail(9, side=124)),
+    "repeats: in an image": ("repeated pixels", lambda: repeated(17), lambda: repeated(18)),
+    "repeats: in a set": ("repeated pixels", lambda: repeated(18, 20), lambda: repeated(18, 21)),
 }
 """The code of the finding, a pair without it, and a pair with it."""
 
@@ -125,6 +166,22 @@ def test_sets_of_the_same_kind_have_no_differences() -> None:
     assert codes((pictures(), pictures(50))) == []
 
 
+@pytest.mark.parametrize("kept", [1, 2, 4, 5])
+def test_the_message_states_the_part_that_has_detail(kept: int) -> None:
+    bands = np.where(np.arange(8) < kept, np.array(DETAIL), 1)
+    for pair, name in (((pictures(), pictures(bands=bands)), "FAKE"), ((pictures(bands=bands), pictures()), "REAL")):
+        (finding,) = pair_findings(*pair, [])
+        assert f"{name}'s images have hardly any detail above about {Fraction(kept, 8)} of" in finding.message
+
+
+def test_what_records_of_earlier_versions_lack_is_not_compared() -> None:
+    unknown = {"lowest": 0, "highest": 0, "bands": 0, "repeats": 0}
+    for pair in (stretched(100, 0), less_detail(9), repeated(50)):
+        assert len(codes(pair)) == 1
+        pair[0].records[[*unknown]] = np.zeros(1, pair[0].records[[*unknown]].dtype)
+        assert codes(pair) == ["not compared"]
+
+
 @pytest.mark.parametrize("name", THRESHOLDS)
 def test_differences(name: str) -> None:
     code, short, beyond = THRESHOLDS[name]
@@ -132,15 +189,23 @@ def test_differences(name: str) -> None:
     assert code in codes(beyond())
 
 
-@pytest.mark.parametrize("code", ["roughness", "clipping", "variety"])
+@pytest.mark.parametrize("code", ["roughness", "clipping", "variety", "gray", "detail"])
 def test_sets_with_few_images_are_not_compared(code: str) -> None:
+    """7 images are enough if they all differ from 50 others."""
+
     def pair(count: int) -> Pair:
         thumb = thumbnail(np.full(count, LIGHT))
-        other = {"roughness": {"roughness": 70}, "clipping": {"zeros": share(0.9)}, "variety": {"thumb": thumb}}[code]
+        other = {
+            **{"roughness": {"roughness": 70}, "clipping": {"zeros": share(0.9)}, "variety": {"thumb": thumb}},
+            **{"gray": {"gray": 1}, "detail": {"bands": np.minimum(DETAIL, [9999, 9999, 1, 1, 1, 1, 1, 1])}},
+        }[code]
         return pictures(50), pictures(count, **other)
 
-    assert codes(pair(49)) == []
-    assert codes(pair(50)) != []
+    (finding,) = pair_findings(*pair(6), [])
+    assert (finding.code, finding.severity) == ("not compared", "low")
+    assert finding.message.startswith("too few images (6 in FAKE, 50 in REAL)")
+    assert len(codes(pair(7))) == 1
+    assert "not compared" not in codes(pair(7))
 
 
 def test_the_effect_of_the_smaller_side() -> None:

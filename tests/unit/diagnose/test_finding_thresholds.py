@@ -99,6 +99,7 @@ THRESHOLDS: dict[str, tuple[str, Make, Make]] = {
     ),
     "noise: of two values": ("noise", lambda: noise(at_the_ends=0.902), lambda: noise(at_the_ends=0.898)),
     "noise: more than two": ("noise", lambda: noise(2), lambda: noise(3)),
+    "noise: half of a few": ("noise", lambda: noise(1, 2), lambda: noise(2, 2)),
     "noise: of many more than one percent": ("noise", lambda: noise(4, 400), lambda: noise(5, 400)),
     "negative: zeros": ("negative", lambda: of_ends(0.299, 0), lambda: of_ends(0.301, 0)),
     "negative: mostly black": ("negative", lambda: of_ends(0.851, 0), lambda: of_ends(0.849, 0)),

@@ -80,6 +80,14 @@ def test_the_page_of_a_bare_result_has_no_empty_sections() -> None:
     assert "fidtool compute real fake --report report.html" in page.text
 
 
+def test_metrics_without_a_value_have_their_reason() -> None:
+    reasons = {"is": "no <weights> on this machine", "mine": "too few images"}
+    page = Page(html_report(replace(bare("fake"), not_computed=reasons), [None]))
+    assert [attributes["id"] for attributes in page.all("section")] == ["left-out", "fake-metrics", "measured"]
+    for line in ("IS: not computed: no <weights> on this machine", "mine: not computed: too few images"):
+        assert line in page.text
+
+
 def test_the_page_of_a_full_result_has_all_sections(page_of_two: str) -> None:
     page = Page(page_of_two)
     sections = {attributes["id"] for attributes in page.all("section")}

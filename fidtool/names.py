@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import os
 import re
 from collections.abc import Iterable, Sequence
 
@@ -26,6 +29,17 @@ def closest(name: str, known: Iterable[str]) -> list[str]:
     typed = folded(name)
     begun = sorted((each for each in by_fold if typed and each.startswith(typed)), key=len)
     return [by_fold[each] for each in begun[:4] or difflib.get_close_matches(typed, by_fold, n=4, cutoff=0.6)]
+
+
+def existing_like(path: str) -> str:
+    """Return the path that exists and is most like one that does not; empty if none is."""
+    folder, name = os.path.split(path.rstrip("/"))
+    if folder and not os.path.isdir(folder):
+        folder = existing_like(folder) or folder
+    with contextlib.suppress(OSError), os.scandir(folder or ".") as entries:
+        found = [each.name for each in itertools.islice(entries, 10_000) if each.is_dir() >= path.endswith("/")]
+        return "".join(os.path.join(folder, each) + path[len(path.rstrip("/")) :] for each in closest(name, found)[:1])
+    return ""
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

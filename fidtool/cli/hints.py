@@ -1,67 +1,132 @@
-"""Hints for mistyped command lines: unknown commands, flags of other tools, metrics separated by spaces."""
+"""Hints for mistyped command lines: habits of other tools, unknown commands, metrics separated by spaces."""
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Collection, Sequence
+import re
+from collections import defaultdict, deque
+from collections.abc import Sequence
 from difflib import get_close_matches
+from glob import glob
+from importlib import import_module
+from pathlib import Path
+
+import click
 
 from fidtool.metrics.registry import is_name
 from fidtool.report.names import command_line, legible
+from fidtool.sources.references import is_reference
 
-_DEVICE = "--device cuda; on several GPUs start one process per GPU with torchrun"
-_INSTEAD = {
-    "--gpu": _DEVICE,
-    "--gpus": _DEVICE,
-    "--cuda": _DEVICE,
-    "--batch": "--batch-size",
-    "--workers": "--num-workers",
-    "--model": "--extractor",
-    "--mode": "--protocol",
-    "--limit": "--num",
-    "--save-stats": "`fidtool stats IMAGES -o FILE.npz`",
-}
-"""What to use instead of flags of other tools."""
+_HABITS = dict(line.rsplit(": ", 1) for line in Path(__file__).with_name("habits.txt").read_text().splitlines())
+"""Meanings, and the commands and flags of other tools that have them. ``{}`` is a flag's value. `_translated` places
+what is in capitals."""
+_READING = ("compute", "stats", "check")
+"""Commands that read sets."""
+_COMPLETION = 'write `eval "$(_FIDTOOL_COMPLETE=bash_source fidtool)"` in bash, zsh_source in zsh, fish_source in fish'
 
 
-def foreign_flag(flag: str, flags: Collection[str]) -> str:
-    """Return the message about another tool's flag; empty if it is none, or the command's ``flags`` lack its like."""
-    instead = _INSTEAD.get(flag.replace("_", "-"), "--")
-    known = instead.startswith("`") or instead.partition(" ")[0].rstrip(";") in flags
-    return f"no such option {flag}: use {instead}" if known else ""
+def _meanings(word: str) -> list[str]:
+    word = word.removesuffix(".py")
+    if _is_metric(word):
+        return [f"METRICS {word}"]
+    word = re.sub("-(path|dir)$", "", word.replace("_", "-"))
+    return [meaning for meaning, words in _HABITS.items() if word in words.split()]
 
 
-def unknown_command(typed: Sequence[str], commands: Sequence[str]) -> str:
-    """Return the message about a command that does not exist; ``typed`` are all arguments, this command first."""
-    name = typed[0]
-    problem = f"no command '{legible(name)}'"
-    is_path = os.path.exists(name) or any(sign in name for sign in "/\\.*{")
-    sets = [each for each in typed if not each.startswith("-")]
-    if not is_path and (similar := get_close_matches(name, commands, 1)):
-        return f"{problem}: did you mean '{similar[0]}'?"
-    if is_path or len(sets) == 2:
-        meant = [*typed] if len(sets) > 1 else ["REAL", "FAKE"]
-        return f"{problem}: to compare two sets write `{command_line(['fidtool', 'compute', *meant])}`"
-    return f"{problem}; the commands are {', '.join(commands)}"
+def _is_metric(word: str) -> bool:
+    return not word.startswith("-") and not _exists(word) and (is_name(word.strip(",")) or ".py:" in word)
 
 
-def separated_metrics(typed: Sequence[str]) -> str:
-    """Return the message about metrics that are separated by spaces, as in ``--metrics fid kid``; empty if none are."""
-    flags = list(itertools.takewhile(lambda each: each != "--", typed))
-    for position, flag in enumerate(flags):
-        name, equals, value = flag.partition("=")
-        if name != "--metrics":
-            continue
-        rest = flags[position + 1 :] if equals else flags[position + 2 :]
-        first = value if equals else "".join(flags[position + 1 : position + 2])
-        stray = list(itertools.takewhile(_is_stray_metric, rest))
-        if stray:
-            joined = ",".join(each.strip(",") for each in (first, *stray))
-            return f"metrics are separated by commas: write --metrics {joined}"
-    return ""
+def _exists(path: str) -> bool:
+    """Whether a set exists, as far as that can be seen without a request or a download."""
+    patterns = [re.sub(r"\{[^{}]*\}", "*", each) for each in (path, path.rpartition(":")[0])]
+    found = os.path.exists(path) or (".py:" not in path and any(map(glob, patterns)))
+    return found or path == "-" or "://" in path or is_reference(path)
 
 
-def _is_stray_metric(text: str) -> bool:
-    """Whether an argument is a metric rather than a set. ``images.npz:NAME`` is a set."""
-    return (is_name(text.strip(",")) or ".py:" in text) and not os.path.exists(text)
+def _translated(typed: Sequence[str], command: str) -> list[str]:
+    """Return the arguments of ``fidtool`` for some that follow the habits of another tool.
+
+    Args:
+        typed: all arguments but the command.
+        command: the command; empty if none was typed. Then words before the sets that are no paths are another tool's.
+    """
+    left, rest = deque(typed), list[str]()
+    placed: dict[str, list[str]] = defaultdict(list, COMMAND=[command or "compute"])
+    while left:
+        each = left.popleft()
+        name, equals, value = each.partition("=")
+        is_flag, leading = each.startswith("-"), not (rest or command)
+        meanings = [] if _exists(each) else _meanings(name)
+        if not (is_flag or leading):
+            meanings = [meaning for meaning in meanings if meaning.startswith("METRICS")]
+        if not meanings and (is_flag or not leading or _exists(each) or re.search("[/.]", each)):
+            rest.append(name.replace("_", "-") + equals + value if is_flag else each)
+        if not equals and left and any("{}" in meaning for meaning in meanings):
+            value = left.popleft()
+        for place, _, word in (meaning.partition(" ") for meaning in meanings):
+            placed[place].append(word.replace("{}", value))
+    return _assembled(placed, rest)
+
+
+def _assembled(placed: dict[str, list[str]], rest: list[str]) -> list[str]:
+    command = placed["COMMAND"][-1]
+    if metrics := re.findall("[^,]+", ",".join(placed["METRICS"])):
+        placed["--metrics"] = [",".join(re.sub("50k3?(_full)?$", "", each) for each in metrics)]
+    if not glob("/dev/nvidia[0-9]*"):
+        placed.pop("--device", None)
+    if command == "stats" and re.fullmatch(r"[^-]\S* \S+\.npz", " ".join(rest[:2])):
+        rest.insert(1, "--output")
+    typed = {each.partition("=")[0] for each in rest}
+    options = [(place, words[-1]) for place, words in placed.items() if place.startswith("--") and place not in typed]
+    sets = [*placed["FAKE"], *rest] if placed["REAL"] else [*rest, *placed["FAKE"]]
+    return [command, *placed["REAL"], *sets, *itertools.chain(*options)]
+
+
+def _plain(error: click.UsageError) -> str:
+    """Return click's message without suggestions, which may be far from what was meant."""
+    return (error.message if isinstance(error, click.NoSuchOption) else error.format_message()).rstrip(".")
+
+
+def _fault(arguments: Sequence[str]) -> str:
+    """Return what is wrong with the arguments of ``fidtool``, as far as that is seen at once."""
+    command = getattr(import_module(f"fidtool.cli.{arguments[0]}"), arguments[0])
+    context = click.Context(command)
+    try:
+        click.Command.parse_args(command, context, [*arguments[1:]])
+    except click.UsageError as error:
+        return _plain(error)
+    sets = [context.params.get("real") or context.params["images"], *context.params.get("fakes", ())]
+    return next((f"no such file or folder: {legible(each)}" for each in sets if not _exists(each)), "")
+
+
+def advice(error: click.UsageError, typed: Sequence[str], commands: Sequence[str]) -> str:
+    """Return click's message about the arguments of ``fidtool``, with what to write instead."""
+    name, known, message = typed[0], typed[0] in commands, error.format_message().rstrip(".")
+    similar = [] if known else get_close_matches(name, commands, 1)
+    command = next((each for each in (name, *similar) if each in _READING), "")
+    given = [*typed[bool(command) :]]
+    meant = _translated(given, command)
+    fault = _fault(meant)
+    alike = meant == [*typed] or (fault and meant[1:] == given and (known or name.startswith("-")))
+    if alike or (known and not command):
+        return message
+    if not fault:
+        return f"{_plain(error)}: write `{command_line(['fidtool', *meant])}`"
+    if name == "completion":
+        return f"{message}: {_COMPLETION}"
+    if similar and not _meanings(name):
+        return f"{message}: did you mean '{similar[0]}'?"
+    if known or _meanings(name) or re.search("[-/.*{]", name) or any(map(_exists, typed)):
+        return f"{_plain(error)}: {fault}; to compare two sets write `fidtool compute REAL FAKE`"
+    return f"{message}; the commands are {', '.join(commands)}"
+
+
+def separates_metrics(typed: Sequence[str]) -> bool:
+    """Whether metrics are separated by spaces, as in ``--metrics fid kid``."""
+    words = itertools.takewhile(lambda each: each != "--", typed)
+    parts = [part for word in words for part in word.split("=", word.startswith("--metrics="))]
+    return any(
+        flag == "--metrics" and _is_metric(third) for flag, _, third in zip(parts, parts[1:], parts[2:], strict=False)
+    )

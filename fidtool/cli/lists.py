@@ -32,16 +32,6 @@ _OF_PROTOCOLS = (
     ("Compute the FID as clean-fid does", "fidtool compute real/ fake/ --protocol clean"),
     ("Write statistics for this protocol", "fidtool stats real/ -o real-clean.npz --protocol clean"),
 )
-_DIFFERENCES = (
-    "EDM and EDM2 compute the FID as `tensorflow` does. EDM2's FD-DINOv2 resizes with torch's antialiased bicubic "
-    "filter in float by default, and with Pillow, as dinov2 here, for resize_mode='pil'.",
-    "ADM's evaluator (guided-diffusion) computes the FID as `tensorflow` does. Its other metrics differ from other "
-    "tools: sFID uses the first 7 channels of mixed_6/conv (torchvision's Mixed_6d.branch1x1); the Inception Score "
-    "omits the classifier's bias and averages over consecutive chunks of 5,000 images; precision and recall use k = 3, "
-    "count ties as inside (<=), and compare distances that were squared in float16 if they are finite in it.",
-    "A network with its own transform (torchvision, timm, dinov2, clip) takes no protocol; its covariance is divided "
-    "by n - 1.",
-)
 _NAMES = click.argument("names", metavar="[NAME]...", nargs=-1)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 
@@ -132,6 +122,4 @@ def protocols() -> None:
         arithmetic = f"{protocol.resize} to {size}; (x - {protocol.offset:g}) / {protocol.scale:g}; {covariance}"
         for label, text in (("method", arithmetic), ("equals", protocol.equals), ("used by", protocol.used_by)):
             paragraph(text, f"  {label:9}", " " * 11)
-    click.echo()
-    for text in _DIFFERENCES:
-        paragraph(text, "", "  ")
+    click.echo("\nMore: fidtool guide protocols", err=True)

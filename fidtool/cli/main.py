@@ -20,6 +20,7 @@ from fidtool.distributed import signals
 from fidtool.distributed.failure import add_location, stopped_error
 from fidtool.distributed.launch import Launch, discover, launcher_serves_store
 from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, StoppedError, spelled_by
+from fidtool.report.names import legible
 
 _LEAVING_SECONDS = 3.0
 """Maximum time for exit functions and flushing after an error."""
@@ -53,7 +54,7 @@ class _Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in self.commands and not ctx.resilient_parsing:
-            raise click.UsageError(hints.unknown_command(args, list(self.commands)), ctx)
+            raise click.UsageError(f"no command '{legible(args[0])}'", ctx)
         name, listed, rest = super().resolve_command(ctx, args)
         if listed is None:
             return name, None, rest
@@ -146,7 +147,8 @@ def _main(arguments: Sequence[str] | None) -> NoReturn:
         sys.exit(status if isinstance(status, int) else 0)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else " ".join(["fidtool", *typed[:1]])
-        _complain(InputError(f"{error.format_message().rstrip('.')} (see `{command} --help`)"))
+        message = hints.advice(error, typed, [*_COMMANDS])
+        _complain(InputError(f"{message} (see `{command} --help`)"))
     except click.ClickException as error:
         _complain(RunError(error.format_message()))
     except FidtoolError as error:

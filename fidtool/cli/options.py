@@ -57,18 +57,12 @@ class GroupedOption(click.Option):
 
 
 class GroupedCommand(Command):
-    """A command whose ``--help`` lists its options under headings. Flags of other tools get a hint."""
+    """A command whose ``--help`` lists its options under headings."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if problem := hints.separated_metrics(args):
-            raise click.UsageError(problem, ctx)
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            flags = {flag for option in self.get_params(ctx) for flag in option.opts}
-            if problem := hints.foreign_flag(error.option_name, flags):
-                raise click.UsageError(problem, ctx) from None
-            raise
+        if hints.separates_metrics(args):
+            raise click.UsageError("metrics are separated by commas", ctx)
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one section per group, and options without a group last."""

@@ -9,6 +9,7 @@ from importlib import import_module
 from os.path import splitext
 
 from fidtool.errors import InputError, RunError
+from fidtool.names import existing_like
 from fidtool.redaction import redacted
 from fidtool.sources.archives import first_member
 from fidtool.sources.census import FILE_KINDS, IMAGE_SUFFIXES, FileKind
@@ -67,7 +68,8 @@ def local_paths(path: str) -> list[str]:
     if is_pattern(name):
         return expand(name)
     if not os.path.lexists(name):
-        raise InputError(f"no such file or folder: {path}")
+        similar = existing_like(name)
+        raise InputError(f"no such file or folder: {path}", *([f"did you mean {similar}?"] if similar else []))
     return [name]
 
 

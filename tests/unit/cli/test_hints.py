@@ -8,55 +8,109 @@ import pytest
 
 from support.command_line import Run
 
-COMMANDS = {
-    "real/ fake/ --device cuda:0": "`fidtool compute real/ fake/ --device cuda:0`",
-    "real fake": "`fidtool compute real fake`",
-    "computee": "did you mean 'compute'?",
-    "stat real/ -o real.npz": "did you mean 'stats'?",
-    "evaluate real/ fake/": "the commands are ",
+LINES = {
+    "real fake": "compute real fake",
+    "real/ fake/ --device cuda:0": "compute real/ fake/ --device cuda:0",
+    "--dims=64 real fake": "compute --dims=64 real fake",
+    "evaluate real/ fake/": "compute real/ fake/",
+    "computee real fake": "compute real fake",
+    "stat real -o a.npz": "stats real -o a.npz",
+    "calc --images=fake --ref=real --num=5 --batch 64": ("compute real fake --num=5 --protocol edm --batch-size 64"),
+    "fid.py calc --images fake --ref s.npz": "compute s.npz fake --protocol edm --metrics fid",
+    "ref --data=real --dest=a.npz": "stats real --output a.npz",
+    "--fid --kid --input1 fake --input2 real": ("compute real fake --protocol torch-fidelity --metrics fid,kid"),
+    "fidelity --gpu 0 --isc --input1 fake --input2 real --verbose": (
+        "compute real fake --protocol torch-fidelity --metrics is"
+    ),
+    "python -m pytorch_fid real fake --device cpu": "compute real fake --device cpu --protocol pytorch-fid",
+    "--save-stats real a.npz": "stats real --output a.npz",
+    "stats real a.npz": "stats real --output a.npz",
+    "cleanfid --fdir1 fake --fdir2 real --mode legacy_pytorch": "compute real fake --protocol legacy_pytorch",
+    "evaluator.py s.npz fake": "compute s.npz fake --preset adm",
+    "calc_metrics --metrics=fid50k_full,kid50k_full real fake": (
+        "compute real fake --protocol stylegan --metrics fid,kid"
+    ),
+    "fid real fake": "compute real fake --metrics fid",
+    "kid real fake --kid-subset-size 5": "compute real fake --kid-subset-size 5 --metrics kid",
+    "report real fake": "compute real fake --report report.html",
+    "compute --gpu 1 real fake": "compute real fake",
+    "compute --real_path real --fake-dir fake --batch_size 4": "compute real fake --batch-size 4",
+    "compute real fake --workers 2 --fid --seed=3": "compute real fake --seed=3 --num-workers 2 --metrics fid",
+    "compute --images fake --ref real --protocol=clean": "compute real fake --protocol=clean",
+    "compute s.npz:mu --fake fake": "compute s.npz:mu fake",
+    "compute real fake --metrics fid kid": "compute real fake --metrics fid,kid",
+    "compute --metrics fid, kid, is real fake": "compute real fake --metrics fid,kid,is",
+    "compute --metrics=fid Inception-Score real fake": "compute real fake --metrics fid,Inception-Score",
+    "compute real fake --metrics fid mine.py:Shift": "compute real fake --metrics fid,mine.py:Shift",
+    "stats real -o a.npz --metrics fid kid": "stats real -o a.npz --metrics fid,kid",
+}
+"""What was typed, and what the error suggests. ``real``, ``fake``, ``s.npz`` and ``mine.py`` exist."""
+OTHERS = {
+    "real fakke": "no such file or folder: fakke; to compare two sets write `fidtool compute REAL FAKE`",
+    "calc --images=fake --ref=gone.npz": "no such file or folder: gone.npz; to compare two sets",
+    "compute gone fake --batch 4": "no such file or folder: gone; to compare two sets",
+    "--gpu 0 --fid": "Missing argument 'REAL'; to compare two sets",
+    "calc_metrics.py --network=a.pkl --data=real": "No such option",
+    "stat real": "did you mean 'stats'?",
+    "reff": "did you mean 'refs'?",
+    "doctor": "the commands are cache, check",
+    "completion": 'write `eval "$(_FIDTOOL_COMPLETE=bash_source fidtool)"` in bash',
     "--verison": "--version",
-}
-FLAGS = {
-    "compute a b --gpu": "--device cuda; on several GPUs start one process per GPU with torchrun",
-    "compute a b --batch 4": "--batch-size",
-    "compute a b --model x": "--extractor",
-    "compute a b --save-stats": "`fidtool stats IMAGES -o FILE.npz`",
-    "stats a --mode clean": "--protocol",
     "cache --older 30d": "--older-than",
-    "compute a b --timeout x": "not a valid float",
+    "compute real fake --timeout x": "not a valid float",
+    "compute real": "Missing argument 'FAKE...' (see",
+    "compute --metrics fid kid gone": "metrics are separated by commas",
 }
-METRICS = {
-    "compute a b --metrics fid kid": "fid,kid",
-    "compute --metrics fid kid prdc a b": "fid,kid,prdc",
-    "compute a b --metrics fid, kid, is": "fid,kid,is",
-    "stats a -o a.npz --metrics fid kid": "fid,kid",
-    "compute a b --metrics fid Inception-Score": "fid,Inception-Score",
-    "compute a b --metrics fid mine.py:Shift": "fid,mine.py:Shift",
+SIMILAR = {
+    "compute reall/ fake": "reall/; did you mean real/?",
+    "compute REAL fake": "REAL; did you mean real?",
+    "compute subb/real fake": "subb/real; did you mean sub/real?",
+    "check s.np": "s.np; did you mean s.npz?",
+    "stats nothing -o a.npz": "nothing",
 }
 
 
-@pytest.mark.parametrize("typed", COMMANDS)
-def test_an_unknown_command(here: Run, tmp_path: Path, typed: str) -> None:
-    (tmp_path / "real").mkdir()
+@pytest.fixture
+def sets(tmp_path: Path) -> None:
+    for name in ("real", "fake", "sub/real"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("s.npz", "mine.py"):
+        (tmp_path / name).touch()
+
+
+@pytest.mark.parametrize("typed", LINES)
+@pytest.mark.usefixtures("sets")
+def test_the_line_that_does_what_was_meant(here: Run, typed: str) -> None:
     outcome = here(*typed.split())
     assert (outcome.status, outcome.stdout) == (2, "")
-    assert COMMANDS[typed] in outcome.error
-    assert outcome.error.endswith("(see `fidtool --help`)")
+    assert f": write `fidtool {LINES[typed]}` (see `fidtool" in outcome.error
 
 
-@pytest.mark.parametrize("typed", FLAGS)
-def test_a_wrong_command_line(here: Run, typed: str) -> None:
+@pytest.mark.parametrize("typed", OTHERS)
+@pytest.mark.usefixtures("sets")
+def test_no_line_is_suggested_that_would_fail(here: Run, typed: str) -> None:
     outcome = here(*typed.split())
     assert (outcome.status, outcome.stdout) == (2, "")
-    assert FLAGS[typed] in outcome.error
+    assert OTHERS[typed] in outcome.error
+    assert ": write `fidtool" not in outcome.error
     assert outcome.error.endswith(" --help`)")
 
 
-@pytest.mark.parametrize("typed", METRICS)
-def test_metrics_without_commas(here: Run, typed: str) -> None:
-    outcome = here(*typed.split())
-    assert (outcome.status, outcome.stdout) == (2, "")
-    assert f"error: metrics are separated by commas: write --metrics {METRICS[typed]} (see" in outcome.error
+@pytest.mark.parametrize("typed", SIMILAR)
+@pytest.mark.usefixtures("sets")
+def test_a_path_like_an_existing_one(here: Run, typed: str) -> None:
+    assert here(*typed.split()).error == f"error: no such file or folder: {SIMILAR[typed]}"
+
+
+def test_a_suggested_line_is_quoted_for_a_shell(here: Run, tmp_path: Path) -> None:
+    for name in ("real set", "fake;set"):
+        (tmp_path / name).mkdir()
+    assert "write `fidtool compute 'real set' 'fake;set'` (see" in here("real set", "fake;set").error
+
+
+def test_completion_is_that_of_click(here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_FIDTOOL_COMPLETE", "bash_source")
+    assert "_fidtool_completion" in here().stdout
 
 
 def test_a_set_can_have_the_name_of_a_metric(here: Run, tmp_path: Path) -> None:

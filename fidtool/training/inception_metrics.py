@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import nn
@@ -219,7 +219,7 @@ class PrecisionRecallDensityCoverage(ImageMetric):
         self,
         feature: Feature = 2048,
         nearest_k: int = PRDC.nearest_k,
-        ties: str = PRDC.ties,
+        ties: Literal["strict", "inclusive"] = PRDC.ties,
         reset_real_features: bool = True,
         normalize: bool = False,
         **options: Any,

@@ -69,7 +69,7 @@ class ExactMoments:
         device: torch.device | str = "cpu",
         setting: str | None = "feature_step",
     ) -> None:
-        self.count = 0
+        self.count, self.dims = 0, dims
         self.feature_step = feature_step
         self._sum = torch.zeros(dims, dtype=torch.int64, device=device)
         # The value of an entry is high * 2 ** 32 + low: beyond about 4 million images it exceeds 64 bits.

@@ -245,8 +245,15 @@ class FeatureExtractor(nn.Module):
         return self
 
 
-def on_device(images: object, device: torch.device) -> torch.Tensor:
-    """Validates that images are a tensor on the CPU or on the metric's device, to which it moves them."""
+def pixels_of(
+    images: object, normalize: bool, device: torch.device, float_to_byte: str, plain: bool = False
+) -> torch.Tensor:
+    """Validates a batch of images and converts it to uint8. If ``plain``, they are only moved to the device.
+
+    With ``normalize`` they must be floating-point in 0..1, and become the same bytes as by
+    `fidtool.sources.arrays.as_pixels`. For ``floor`` the product is computed in the images' dtype, as in torchmetrics:
+    bytes / 255 in float16 gives the same bytes.
+    """
     if not isinstance(images, torch.Tensor):
         raise InputError(f"images must be a torch.Tensor, not {type(images).__name__}")
     if device.type == "meta":
@@ -254,17 +261,9 @@ def on_device(images: object, device: torch.device) -> torch.Tensor:
     if images.device.type != "cpu" and images.device != device:
         advice = f"call metric.to('{images.device}')"
         raise InputError(f"the images are on {images.device} and the metric is on {device}:", advice)
-    return images.to(device)
-
-
-def pixels_of(images: object, normalize: bool, device: torch.device, float_to_byte: str) -> torch.Tensor:
-    """Validates a batch of images and converts it to uint8.
-
-    With ``normalize`` they must be floating-point in 0..1, and become the same bytes as by
-    `fidtool.sources.arrays.as_pixels`. For ``floor`` the product is computed in the images' dtype, as in torchmetrics:
-    bytes / 255 in float16 gives the same bytes.
-    """
-    images = on_device(images, device)
+    images = images.to(device)
+    if plain:
+        return images
     if images.ndim != 4 or images.shape[1] not in (1, 3) or 0 in images.shape[2:]:
         last = images.ndim == 4 and images.shape[3] in (1, 3)
         hint = "; the channels come first: images.permute(0, 3, 1, 2)" if last else ""

@@ -16,6 +16,8 @@ from fidtool.errors import RunError
 class FeatureRows:
     """Feature vectors in host memory, each with a hash of its image. It has the methods of `ExactMoments`."""
 
+    dims = 0  # need not be known
+
     def __init__(self) -> None:
         self._rows: list[NDArray[np.float32]] = []
         self._hashes: list[NDArray[np.int64]] = []

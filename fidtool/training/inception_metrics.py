@@ -50,7 +50,6 @@ class FrechetInceptionDistance(ImageMetric):
             the images as they are, as in torchmetrics, and returns features of shape (n, D).
         reset_real_features: whether ``reset`` also discards the real images.
         normalize: whether images are floating-point in 0..1 instead of uint8.
-        input_img_size: shape of an image for a plain module without an attribute ``num_features``.
         feature_extractor_weights_path: another name of ``weights``.
         antialias: for Inception, True is ``protocol="torchmetrics"``, torchmetrics' default, and False is
             ``protocol="tensorflow"``, of floats with ``float_to_byte="floor"``.
@@ -68,7 +67,7 @@ class FrechetInceptionDistance(ImageMetric):
         batch_size: images per forward pass; None is the device's default.
         name: identifies the metric on all ranks. Needed if some ranks create more metrics than others; None numbers the
             metrics in the order in which the program creates them.
-        compute_on_cpu, compute_with_cache: without effect, for torchmetrics' sake.
+        input_img_size, compute_on_cpu, compute_with_cache: without effect, for torchmetrics' sake.
         dist_sync_on_step, dist_sync_fn, distributed_available_fn: refused unless False or None.
 
     Attributes:

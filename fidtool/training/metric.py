@@ -24,7 +24,7 @@ from fidtool.features.protocol import protocol_named
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
 from fidtool.statistics.moments import Gaussian
 from fidtool.statistics.set_statistics import Statistics
-from fidtool.training.feature_extractor import PathLike, SharedExtractor, device_here, on_device, pixels_of
+from fidtool.training.feature_extractor import PathLike, SharedExtractor, device_here, pixels_of
 from fidtool.training.group import (
     DEFAULT_TIMEOUT,
     Group,
@@ -148,9 +148,7 @@ class ImageMetric(Base):  # type: ignore[misc]
             raise InputError("weights and feature_extractor_weights_path are the same:", "pass one of them")
         chosen: int | str | Network | PlainModule
         if isinstance(feature, nn.Module):
-            dtype = torch.float32 if normalize else torch.uint8
-            example = None if self._per_image else torch.zeros(input_img_size, dtype=dtype, device="cpu")
-            chosen = PlainModule(feature, 18 if feature_step is None else feature_step, example)
+            chosen = PlainModule(feature, 18 if feature_step is None else feature_step)
         elif feature_step is not None:
             raise InputError("feature_step is for a plain module as feature; other networks have their own")
         else:
@@ -267,12 +265,9 @@ class ImageMetric(Base):  # type: ignore[misc]
             raise InputError(problem, "call update() with generated images only")
         self._refuse_while_synced("update()")
         with outside_autograd():
-            given = images if imgs is None else imgs
-            if self._sums.network.plain:
-                self._sums.add(on_device(given, self.device), real, floats=False)
-            else:
-                pixels = pixels_of(given, self.normalize, self.device, self.float_to_byte)
-                self._sums.add(pixels, real, self.normalize)
+            given, plain = images if imgs is None else imgs, self._sums.network.plain
+            pixels = pixels_of(given, self.normalize, self.device, self.float_to_byte, plain)
+            self._sums.add(pixels, real, self.normalize and not plain)
         self._updates += 1
 
     def compute(self) -> Any:

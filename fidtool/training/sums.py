@@ -61,12 +61,21 @@ class ImageSums:
         self.clear()
 
     def clear(self) -> None:
-        definition = self._features.definition
-        device, setting = device_here(self._device).exact_sums, None if definition.standard else "feature_step"
-        sums = None if self._per_image else ExactMoments(definition.dims, definition.feature_step, device, setting)
-        self._store: ExactMoments | FeatureRows = sums or FeatureRows()
+        self._store = self._empty(self._features.definition.dims)
         self._waiting: list[_Image] = []
         self._hashes: list[torch.Tensor] = []
+
+    def _empty(self, dims: int) -> ExactMoments | FeatureRows:
+        if self._per_image:
+            return FeatureRows()
+        definition = self._features.definition
+        device, setting = device_here(self._device).exact_sums, None if definition.standard else "feature_step"
+        return ExactMoments(dims, definition.feature_step, device, setting)
+
+    def _know(self, dims: int) -> None:
+        """Tells the length of a feature vector, which is unknown before a plain module's first output."""
+        if isinstance(self._store, ExactMoments) and not self._store.dims:
+            self._store = self._empty(dims)
 
     @property
     def count(self) -> int:
@@ -121,6 +130,7 @@ class ImageSums:
 
         with computing_on(extractor.device.torch_device):
             features = self._features.once(self._side, (self._device, batch_size, marks), compute)
+            self._know(features.shape[1])
             if isinstance(self._store, FeatureRows):
                 self._store.add(features, torch.tensor(marks, dtype=torch.int64, device="cpu"))
             else:
@@ -149,8 +159,10 @@ class ImageSums:
     def merged(self, world: World) -> ImageSums:
         """Returns the statistics of all ranks, without changing this object. A collective; call `flush` first."""
         other = copy.copy(self)
+        dims = world.gather(self._store.dims) if self._features.plain else []
         with world.together():  # memory may run out on one rank
             other._store = copy.deepcopy(self._store)
+            other._know(max(dims, default=0))
         other._store.merge(world)
         if self._side == "fake":
             other._hashes = [torch.from_numpy(hashes) for hashes in world.gather(self._joined_hashes().numpy())]
@@ -190,6 +202,7 @@ class ImageSums:
         """Adds the sums that `totals` returned."""
         try:
             arrays = {name: values.cpu().numpy() for name, values in totals.items()}
+            self._know(0 if self._per_image else len(arrays["sum"]))
             self._store.absorb(arrays)
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"the statistics to add are not those of this metric's features: {error}") from None
@@ -304,7 +317,8 @@ class MetricSums:
         self.flush()
         other.flush()
         for side, sums in self._sides.items():
-            sums.absorb(other._sides[side].totals())
+            if other._sides[side].count:
+                sums.absorb(other._sides[side].totals())
         self._floats |= other._floats
 
     # What the metrics are computed from.

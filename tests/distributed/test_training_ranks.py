@@ -30,10 +30,10 @@ def test_the_metric_has_the_same_bits_at_any_world_size(programs: Run) -> None:
     """For any distribution over ranks, batching, saving and restoring of the images; also with Inception."""
     seen: dict[str, set[str]] = {}
     for ranks in (1, 3):
-        run = programs(ranks, "metric_values.py", "dealing", "of_each_image", "inception", "saved", "seeds")
+        run = programs(ranks, "metric_values.py", "dealing", "of_each_image", "plain", "inception", "saved", "seeds")
         assert run.status == 0, run.stderr
         found = lines_of(run.stdout)
-        assert len(found) == (14 if ranks == 1 else 15), run.stdout
+        assert len(found) == (15 if ranks == 1 else 16), run.stdout
         for what, values in found.items():
             assert len(values) == 1 or what in ("one seed", "own seeds"), f"the ranks disagree: {what} {values}"
             seen.setdefault(what, set()).update(value.split(" of ")[0].split(" by ")[0] for value in values)
@@ -51,7 +51,7 @@ def test_the_metric_has_the_same_bits_at_any_world_size(programs: Run) -> None:
     same = ("last rank has nearly all", "shuffled", "real ones kept")
     assert len(set.union(*(exact[what] for what in same))) == 1, exact
     of_each_image = ("KID", "the Inception Score", "MIFID", "PRDC")
-    for what in ("inception", "inference mode", "own", "whole", "unsynced", "own seeds", *of_each_image):
+    for what in ("inception", "inference mode", "own", "whole", "unsynced", "own seeds", "plain", *of_each_image):
         assert len(exact[what]) == 1, (what, exact[what])
     assert len(exact["one seed"]) > 1, "one seed on every rank gives a different value at each world size"
 

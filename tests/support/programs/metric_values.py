@@ -99,6 +99,19 @@ def of_each_image() -> None:
         say(f"{RANK} {metric._title}: {exact(metric)}")
 
 
+def plain() -> None:
+    """Check equal bits of a plain module, the length of whose features is unknown on a rank without images."""
+
+    class Rows(torch.nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return images.float().mean((1, 3)) / 64
+
+    metric = FrechetInceptionDistance(Rows())
+    for images, real in ((REAL[:20], True), (FAKE[30:50], False)):
+        update_in_batches(metric, images if RANK == SIZE - 1 else [], real, 7)
+    say(f"{RANK} plain: {value(metric)}")
+
+
 def exact(metric: Any) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -46,10 +46,6 @@ OTHER_DIMS = fidtool.Statistics.of(np.zeros(3), np.eye(3), 9)
         ({"feature": 100}, "64, 192, 768, 2048"),
         ({"feature": [64]}, "or a fidtool.Network, not list"),
         (
-            {"feature": torch.nn.ReLU()},
-            r"ReLU, gives no \(1, D\) for an image of .*input_img_size",
-        ),
-        (
             {"feature": torch.nn.Flatten(), "input_img_size": (3, 4, 4), "protocol": "clean"},
             "a plain module, which gets",
         ),

@@ -162,10 +162,10 @@ def settings_options(kind: type[CheckSettings]) -> Callable[[Callable[..., Any]]
 
 def _settings(values: dict[str, Any], of_metrics: dict[str, tuple[str, Any]]) -> Settings:
     """Return the settings; see `_further` about ``of_metrics``, which has flags and values."""
-    values |= with_preset({name: value for name, value in values.items() if _was_typed(name)})
+    values |= with_preset({name: value for name, value in values.items() if was_typed(name)})
     settings = Settings(**values)
     owners = {keyword(kind, field): name for name, kind in BUILT_IN.items() for field in declared(kind).values()}
-    typed = [flag for flag in owners if _was_typed(flag)]
+    typed = [flag for flag in owners if was_typed(flag)]
     for flag in typed:
         if settings.metric(owners[flag]) is None:
             problem = f"{as_flag(flag)} is a setting of {owners[flag]}, which is not computed:"
@@ -176,7 +176,7 @@ def _settings(values: dict[str, Any], of_metrics: dict[str, tuple[str, Any]]) ->
     return Settings(**{**values, "metric_options": {**options, **further}}) if further else settings
 
 
-def _was_typed(flag: str) -> bool:
+def was_typed(flag: str) -> bool:
     """Whether an option is on the command line. False if the command does not have the option."""
     return click.get_current_context().get_parameter_source(flag) == click.core.ParameterSource.COMMANDLINE
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
-from fidtool.cli.options import QUIET, GroupedCommand, option, settings_options
+from fidtool.cli.options import QUIET, GroupedCommand, option, settings_options, was_typed
 from fidtool.cli.output import check_suffix, local_file, print_failure
 from fidtool.errors import InputError, RunError
+from fidtool.features.protocol import WRITTEN_LAYOUTS, protocol_named
 from fidtool.settings import OUTPUT, Settings, StatisticsSettings
 
 _EXAMPLES = (
     ("Compute the statistics of the real images once", "fidtool stats real/ -o real.npz"),
     ("Store the features as well, which KID needs", "fidtool stats real/ -o real-kid.npz --metrics fid,kid"),
-    ("Use the statistics", "fidtool compute real.npz fake/"),
+    ("A reference for ADM's evaluator", "fidtool stats real/ -o REF.npz --layout adm --crop adm:256"),
 )
 
 
@@ -23,12 +26,28 @@ _EXAMPLES = (
 @click.argument("images")
 @settings_options(StatisticsSettings)
 @option("--output", "-o", group=OUTPUT, metavar="FILE.npz", required=True, help="Statistics file to write.")
+@option(
+    "--layout",
+    group=OUTPUT,
+    type=click.Choice([*WRITTEN_LAYOUTS], case_sensitive=False),
+    help="Write FILE.npz for another project's evaluator, with its protocol: edm is EDM2's, too. [default: fidtool's]",
+)
+@option(
+    "--images",
+    "stored",
+    group=OUTPUT,
+    metavar="N",
+    type=int,
+    help="With --layout adm, store a random sample of N images. [default: 10000, or all if there are fewer]",
+)
 @QUIET
 @option("--force", group=OUTPUT, is_flag=True, help="Overwrite FILE.npz.")
 def stats(
     images: str,
     settings: Callable[[], Settings],
     output: str,
+    layout: str | None,
+    stored: int | None,
     force: bool,
     quiet: bool,
 ) -> None:
@@ -40,38 +59,60 @@ def stats(
     pytorch-fid can read the file.
     """
     chosen = settings()
+    if layout is not None:
+        chosen = _in_layout(chosen, layout)
+    if stored is not None and layout != "adm":
+        raise InputError("only files with --layout adm have --images")
     from fidtool.distributed.launch import discover
 
     target = local_file("-o", output)
     if discover().world_size == 1:
         from fidtool.pipeline.opened import require_exists
 
-        _check_target(target, force)  # reports a typo before the slow import of torch
+        _check_target(target, layout, force)  # reports a typo before the slow import of torch
         require_exists([images])
     from fidtool.console import Console
-    from fidtool.pipeline.evaluate import compute_statistics
+    from fidtool.pipeline.evaluate import compute_statistics, image_sample
     from fidtool.pipeline.inputs import Inputs
     from fidtool.pipeline.run import open_run
     from fidtool.statistics.statistics_file import write_statistics
 
     console = Console(warnings=True, progress=not quiet, on_failure=print_failure)
     with open_run([images], chosen, console) as run:
-        run.world.on_rank_zero(lambda: _check_target(target, force))
-        statistics = compute_statistics(Inputs(run, [images], real=False))
+        run.world.on_rank_zero(lambda: _check_target(target, layout, force))
+        inputs = Inputs(run, [images], real=False)
+        sampled = layout == "adm" and inputs.any_images
+        sample = run.world.only_on_rank_zero(lambda: image_sample(inputs, stored) if sampled else None)
+        statistics = compute_statistics(inputs)
     if statistics is None:
         return
     try:
-        write_statistics(target, statistics)
+        write_statistics(target, statistics, layout, sample)
     except OSError as error:
         raise RunError(f"the statistics could not be written to {target}: {error.strerror or error}") from None
-    console.say(f"wrote {target}: {statistics.count} images, {statistics.dims} dimensions")
+    form = "" if layout is None else f", layout {layout}, protocol {chosen.protocol}"
+    form += "" if sample is None else f", {len(sample)} of them in arr_0"
+    console.say(f"wrote {target}: {statistics.count} images, {statistics.dims} dimensions{form}")
 
 
-def _check_target(target: Path, force: bool) -> None:
+def _in_layout(settings: Settings, layout: str) -> Settings:
+    """Return the settings with which a layout's project computes statistics."""
+    protocol: Any = protocol_named(layout).name
+    network = settings.network.extractor
+    others = was_typed("metrics") or settings.protocol not in (None, protocol)
+    if others or network != "inception" or settings.dims not in (None, 2048):
+        problem = f"--layout {layout} is for Inception's 2048 dimensions and the protocol {protocol}:"
+        raise InputError(problem, "omit --protocol, --preset, --extractor, --dims and --metrics, which follow from it")
+    return replace(settings, protocol=protocol, metrics=WRITTEN_LAYOUTS[layout])
+
+
+def _check_target(target: Path, layout: str | None, force: bool) -> None:
     """Check that the file can be written and read back, before any work is done."""
     from fidtool.cache_dir import check_target
+    from fidtool.statistics.statistics_file import features_file
 
     check_target(f"-o {target}", target)
     check_suffix("-o", target, ".npz")
-    if target.exists() and not force:
-        raise InputError(f"{target} exists", "pass --force to overwrite it")
+    for file in (target, features_file(target)) if layout == "clean-fid" else (target,):
+        if file.exists() and not force:
+            raise InputError(f"{file} exists", "pass --force to overwrite it")

@@ -150,6 +150,9 @@ _SHOWN = [
 NAMED_PROTOCOLS = f"{', '.join(_SHOWN[:-1])} or {_SHOWN[-1]}"
 """All protocols, for the help."""
 
+WRITTEN_LAYOUTS = {"adm": "fid,sfid", "clean-fid": "fid,kid", "edm": "fid", "pytorch-fid": "fid"}
+"""Metrics that a statistics file for another project's evaluator serves, by its layout, which also names a protocol."""
+
 
 def protocol_named(name: str) -> Protocol:
     """Return the protocol with this name, or with one of its other names; case, hyphens and underscores do not matter.

@@ -66,10 +66,10 @@ class CMMD(Metric):
             downloads = f"{option('metrics', 'cmmd')} downloads them"
             raise InputError(f"the weights of CMMD's network are not on this machine ({downloads})")
 
-    def obtain(self, weights: str | None, images: bool, say: Callable[[str], None]) -> None:
+    def obtain(self, weights: str | None, say: Callable[[str], None]) -> None:
         from importlib.util import find_spec
 
-        if images and self.network() == CMMD().network() and find_spec("open_clip"):
+        if self.network() == CMMD().network() and find_spec("open_clip"):
             from fidtool.features.models.clip import fetch, on_disk
 
             if (network := self.own_network) and not on_disk(network):

@@ -108,7 +108,7 @@ class InceptionScore(Metric):
                 "no weights with Inception's classifier are on this machine (`fidtool weights --download` gets them)"
             )
 
-    def obtain(self, weights: str | None, images: bool, say: Callable[[str], None]) -> None:
+    def obtain(self, weights: str | None, say: Callable[[str], None]) -> None:
         from fidtool.features.models.inception_weights import load_weights
 
         load_weights(weights, say, classifier=True)

@@ -212,14 +212,10 @@ class Metric(Validated):
         Called only for metrics that ``all`` selected: ``all`` downloads nothing for a metric.
         """
 
-    def obtain(self, weights: str | None, images: bool, say: Callable[[str], None]) -> None:
-        """Download weights that this metric alone needs, unless they are on this machine.
+    def obtain(self, weights: str | None, say: Callable[[str], None]) -> None:
+        """Download weights that this metric alone needs; ``weights`` is the value of ``--weights``.
 
-        Called for a metric that was requested by name with others; if a RunError is raised, the others are computed.
-
-        Args:
-            weights: value of ``--weights``.
-            images: whether images go through the metric's own network.
+        Called for a metric that was requested by name with others: if a RunError is raised, the others are computed.
         """
 
     def fitted(self, images: int, has: str) -> tuple[Mapping[str, Any], str]:

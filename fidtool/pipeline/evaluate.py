@@ -6,17 +6,25 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fidtool.comparability import verify
 from fidtool.diagnose.diagnosis import inspect_set
 from fidtool.diagnose.warnings import set_warnings
 from fidtool.distances.parallel import linear_algebra_threads, require_threads
-from fidtool.errors import InputError, on_every_rank
+from fidtool.errors import InputError, on_every_rank, option
+from fidtool.images.batches import PlannedBatch, fetch_batches
+from fidtool.images.decode import DecodeOptions
+from fidtool.images.decoded import decode_parts
+from fidtool.images.framing import EXAMPLE, Crop
 from fidtool.pipeline.compare import Comparer, skipped_files
 from fidtool.pipeline.inputs import Inputs
 from fidtool.pipeline.measure import Measurer
 from fidtool.record import Origin, changed_settings, versions
 from fidtool.results import Comparison, Evaluation, Exhibit, RunRecord
 from fidtool.settings import Settings
+from fidtool.statistics.feature_buffer import RowStorage
 from fidtool.statistics.set_statistics import MeasuredSet, Statistics, spread_features, with_statistics
 from fidtool.validation import declared
 
@@ -84,6 +92,43 @@ def compute_statistics(inputs: Inputs) -> Statistics | None:
         run.console.warn(line)
     known, changed = declared(Settings), changed_settings(inputs.settings)
     return replace(statistics, config={name: value for name, value in changed.items() if known[name].setting.defines})
+
+
+def image_sample(inputs: Inputs, count: int | None) -> NDArray[np.uint8]:
+    """Return a random sample of the only set's images as the network gets them, on rank zero.
+
+    Args:
+        count: number of images; None for ADM's 10,000, or all if there are fewer.
+
+    Returns:
+        uint8 array of shape (n, height, width, 3), memory-mapped from an unnamed file if it is large. It is without
+        images that the run skips.
+    """
+    (path,), settings = inputs.paths, inputs.settings
+    images = inputs.images(path)
+    assert images is not None
+    if count is not None and not 1 <= count <= len(images):
+        raise InputError(f"--images asks for {count} images but {path} has {len(images)}")
+    chosen = sorted(range(min(count or 10_000, len(images))), key=images.order.__getitem__)  # of a random order
+    crop = None if images.framing is None else Crop.parse(images.framing)
+    options = DecodeOptions(settings.on_error == "skip", settings.max_pixels, crop=crop, floats=settings.floats)
+    shape: tuple[int, ...] = (0, 0, 3)
+    storage, used = None, 0
+    for batch in fetch_batches(images, [PlannedBatch(each, [each]) for each in chosen]):
+        (part,) = decode_parts(batch, options)
+        if part.failure is not None:
+            raise part.failure.error("fix or remove the file", f"pass {option('on_error', 'skip')}")
+        for pixels in part.take_images(lambda pixels: pixels):
+            shape = shape if storage else tuple(pixels.shape)
+            storage = storage or RowStorage(len(chosen), pixels.numel(), np.uint8)
+            if pixels.shape != shape:
+                sizes = " and ".join(f"{each[1]}×{each[0]}" for each in (shape, pixels.shape))
+                problem = f"arr_0 has images of one size, but {path} has {sizes} ({images.file(batch.number)}):"
+                raise InputError(problem, f"pass {option('crop', EXAMPLE)}", setting="crop")
+            storage.write(used, pixels.reshape(1, -1).numpy())
+            used += 1
+    rows = np.empty((0, 0), np.uint8) if storage is None else storage.array()
+    return rows[:used].reshape(used, *shape)
 
 
 def _measured(inputs: Inputs, measurer: Measurer | None) -> Iterator[MeasuredSet]:

@@ -52,9 +52,9 @@ def select(settings: Settings, sets: Sets, say: Callable[[str], None], fit: bool
             except InputError as error:
                 left_out[metric.name] = f"{by} omits '{metric.name}'", error.problem
                 continue
-        elif sets.reals and len(settings.chosen) > 1:
+        elif len(settings.chosen) > 1 and sets.reals and _has_work(metric, settings, sets):
             try:
-                metric.obtain(settings.network.weights, _runs_own_network(metric, settings, sets), say)
+                metric.obtain(settings.network.weights, say)
             except RunError as error:
                 if not chosen and metric is in_order(settings.chosen)[-1]:
                     raise
@@ -92,10 +92,11 @@ def _check(metric: Metric, settings: Settings, sets: Sets) -> None:
         stated = (each.definition for each in parts.values() if each.definition is not None)
         metric.check_features(next(stated, None), part.dims, path)
     if sets.reals or metric.network() is not None:
-        metric.check_available(settings.network.weights, _runs_own_network(metric, settings, sets))
+        metric.check_available(settings.network.weights, sets.images and _has_work(metric, settings, sets))
     if sets.reals:
         check_count(metric, sets.counts, sets.fakes)
 
 
-def _runs_own_network(metric: Metric, settings: Settings, sets: Sets) -> bool:
-    return sets.images and (metric.network() is None or settings.layer_of(metric) != FEATURES)
+def _has_work(metric: Metric, settings: Settings, sets: Sets) -> bool:
+    """Whether images go through the metric's own network, if it has one."""
+    return metric.network() is None or (sets.images and settings.layer_of(metric) != FEATURES)

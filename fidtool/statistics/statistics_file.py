@@ -15,14 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.cache_dir import atomic_write
-from fidtool.errors import FidtoolError, InputError
+from fidtool.errors import FidtoolError, InputError, option
 from fidtool.features.definition import Definition
-from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL
+from fidtool.features.protocol import EMBEDDING, FEATURES, INCEPTION_DIMS, SPATIAL, WRITTEN_LAYOUTS, protocol_named
 from fidtool.images.decode import ImageProperties
 from fidtool.images.records import DETAILS, RECORD_ARRAYS, ImageRecords
 from fidtool.redaction import redacted, without_secrets
 from fidtool.sources.contents import BadFile, ContentError, Files, LocalFiles, StoreError, message_of
 from fidtool.sources.opening import split_key
+from fidtool.statistics.feature_buffer import reordered
 from fidtool.statistics.layouts import (
     array_suffix,
     checked_count,
@@ -30,6 +31,7 @@ from fidtool.statistics.layouts import (
     layers_in,
     read_foreign,
     with_origin,
+    with_protocol,
 )
 from fidtool.statistics.named_arrays import NamedArrays, open_arrays
 from fidtool.statistics.set_statistics import LayerStatistics, Statistics
@@ -39,7 +41,9 @@ _LONGEST_TEXT = 4096
 """Largest number of characters that are read of a string in a file: the maximum length of a path."""
 
 
-def write_statistics(path: str | Path, statistics: Statistics) -> None:
+def write_statistics(
+    path: str | Path, statistics: Statistics, layout: str | None = None, images: NDArray[np.uint8] | None = None
+) -> None:
     """Writes a statistics file atomically, replacing an existing one. pytorch-fid can read it.
 
     The archive contains ``mu`` and ``sigma`` (float64) and, if known, ``count``, ``fingerprint`` and ``run`` (JSON
@@ -48,14 +52,52 @@ def write_statistics(path: str | Path, statistics: Statistics) -> None:
     of the images. Parts of URLs that may
     be secret are removed.
 
+    Args:
+        layout: ``adm``, ``clean-fid``, ``edm`` or ``pytorch-fid`` for the evaluator of that project, whose protocol the
+            statistics must have. The file then has ``mu`` and ``sigma``, for ``adm`` also ``mu_s``, ``sigma_s`` and
+            ``arr_0``. Features are written to a second file ``*_kid.npz`` for ``clean-fid``.
+        images: ``arr_0``, a sample of the images, uint8 of shape (n, height, width, 3); ADM's files have 10,000.
+
     Raises:
-        InputError: if a layer other than fidtool's own has no definition.
+        InputError: if a layer other than fidtool's own has no definition, or ``layout`` is not that of the statistics.
         OSError: if the file cannot be written; no partial file is left behind.
     """
+    if layout is not None:
+        return _write_layout(Path(path), statistics, layout, images)
     pictures = None if statistics.pictures is None else statistics.pictures.redacted()
     skipped = tuple(BadFile(redacted(bad.file), redacted(bad.reason)) for bad in statistics.skipped)
     config = None if statistics.config is None else without_secrets(statistics.config)
     write_unredacted(path, replace(statistics, pictures=pictures, skipped=skipped, config=config))
+
+
+def _write_layout(path: Path, statistics: Statistics, layout: str, images: NDArray[np.uint8] | None) -> None:
+    if layout not in WRITTEN_LAYOUTS:
+        raise InputError(f"layout {layout!r} is not one of {', '.join(WRITTEN_LAYOUTS)}")
+    if (images is not None) != (layout == "adm"):
+        raise InputError("statistics for ADM's evaluator need a sample of the images, and others cannot have one")
+    if images is not None and (images.dtype != np.uint8 or images.shape[3:] != (3,)):
+        shape = f"{images.dtype} of shape {images.shape}"
+        raise InputError(f"images must be uint8 of shape (n, height, width, 3), not {shape}")
+    protocol, metrics = protocol_named(layout).name, WRITTEN_LAYOUTS[layout]
+    expected, found = with_protocol(statistics, protocol).layers, statistics.layers
+    arrays: dict[str, Any] = {} if images is None else {"arr_0": images}
+    for name in (FEATURES, SPATIAL) if layout == "adm" else (FEATURES,):
+        layer = found.get(name)
+        if layer is None or layer.definition != expected[name].definition or statistics.dims != max(INCEPTION_DIMS):
+            needed = f"{option('protocol', protocol)} and {option('metrics', metrics)}"
+            raise InputError(f"{layout}'s statistics are others than these:", f"compute them with {needed}")
+        arrays |= _arrays(replace(layer, definition=None, features=None), array_suffix(name))
+    with atomic_write(path) as handle:
+        np.savez(handle, **arrays)
+    if layout == "clean-fid" and statistics.features is not None:
+        order = np.arange(len(statistics.features)) if statistics.order is None else statistics.order
+        with atomic_write(features_file(path)) as handle:
+            np.savez(handle, feats=reordered(statistics.features, np.argsort(order)))
+
+
+def features_file(path: Path) -> Path:
+    """Returns the file with the features that clean-fid reads for KID, beside the one that it reads for FID."""
+    return path.with_name(f"{path.stem}_kid.npz")
 
 
 def write_unredacted(path: str | Path, statistics: Statistics, source: str = "") -> None:

@@ -196,3 +196,16 @@ def test_the_number_of_images_is_not_padded_to_the_ranks(fidtool: Run, tmp_path:
     statistics = package.read_statistics(written)
     np.testing.assert_allclose(statistics.mu, 1 / 7, rtol=1e-15)
     np.testing.assert_allclose(statistics.sigma, 1 / 7, rtol=1e-14)
+
+
+@pytest.mark.skipif(offline_path() is None, reason="needs fidtool[offline]")
+def test_several_ranks_write_a_file_for_another_project(fidtool: Run, here: Run, tmp_path: Path) -> None:
+    """The same statistics and the same sample of the images as one process."""
+    images = make_pictures(tmp_path / "images", 5, sides=(16,))
+    arguments = ("--layout", "adm", "--crop", "adm:16", "--images", 3, "--no-cache")
+    done = fidtool("stats", images, "-o", tmp_path / "two.npz", *arguments, ranks=2)
+    assert done.stderr.count("3 of them in arr_0") == 1, done.stderr
+    assert here("stats", images, "-o", "one.npz", *arguments).status == 0
+    with np.load(tmp_path / "one.npz") as one, np.load(tmp_path / "two.npz") as two:
+        assert one.files == two.files
+        assert all(np.array_equal(one[name], two[name]) for name in one.files)

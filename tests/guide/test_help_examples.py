@@ -37,7 +37,7 @@ def test_examples_run(here: Run, fidtool: Run, tmp_path: Path, monkeypatch: pyte
         if "--download" in words:
             continue
         arguments = words[words.index("fidtool") + 1 :]
-        if arguments[0] in ("compute", "stats") and "--preset" not in arguments:
+        if arguments[0] in ("compute", "stats") and not {"--preset", "--layout"} & {*arguments}:
             arguments += ["--dims", "64"]
         outcome = here(*arguments) if words[0] == "fidtool" else fidtool(*arguments, ranks=RANKS)
         assert outcome.status in ({0, 3} if GATES & set(words) else {0}), (comment, outcome.stderr)

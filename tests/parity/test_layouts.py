@@ -13,6 +13,7 @@ import torch
 import fidtool
 from support.command_line import Run
 from support.feature_sets import Features, normal
+from support.layouts import of_inception
 
 COUNT = 120
 
@@ -59,6 +60,27 @@ def test_custom_statistics_of_clean_fid(here: Run, peer: Any, tmp_path: Path, mo
     )
     read = fidtool.read_statistics(kept[0])
     assert (read.count, read.origin) == (COUNT, "clean-fid (it has feats)")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_written_files_are_read_by_their_projects(peer: Any, tmp_path: Path) -> None:
+    """clean-fid finds them under its name of custom statistics."""
+    statistics = of_inception("clean")
+    stats = tmp_path / "cleanfid" / "stats"
+    stats.mkdir(parents=True)
+    fidtool.write_statistics(stats / "mine_clean_custom_na.npz", statistics, layout="clean-fid")
+    mu, sigma = peer.get_reference_statistics("mine", "na", split="custom")
+    assert np.array_equal(mu, statistics.mu)
+    assert np.array_equal(sigma, statistics.sigma)
+    feats = peer.get_reference_statistics("mine", "na", split="custom", metric="KID")
+    assert np.array_equal(feats, statistics.features)
+
+    pytorch_fid = pytest.importorskip("pytorch_fid.fid_score", reason="pytorch-fid is not installed")
+    statistics = of_inception("pytorch-fid")
+    fidtool.write_statistics(tmp_path / "mine.npz", statistics, layout="pytorch-fid")
+    mu, sigma = pytorch_fid.compute_statistics_of_path(str(tmp_path / "mine.npz"), None, 1, 2048, "cpu")
+    assert np.array_equal(mu, statistics.mu)
+    assert np.array_equal(sigma, statistics.sigma)
 
 
 def test_cached_statistics_of_torch_fidelity(here: Run, tmp_path: Path) -> None:

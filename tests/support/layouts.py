@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fidtool.features.protocol import SPATIAL, SPATIAL_DIMS
+from fidtool.statistics.layouts import with_protocol
+from fidtool.statistics.set_statistics import LayerStatistics, Statistics
 
 Rows = NDArray[np.float32]
 
@@ -22,6 +27,15 @@ def features(count: int = 60, dims: int = 8, seed: int = 0, shift: float = 0.0) 
 def gaussian(rows: Rows, ddof: int = 1) -> dict[str, NDArray[np.float64]]:
     exact = rows.astype(np.float64)
     return {"mu": exact.mean(0), "sigma": np.cov(exact, rowvar=False, ddof=ddof)}
+
+
+def of_inception(protocol: str, spatial: bool = True) -> Statistics:
+    """Returns statistics of random features as if Inception had computed them; the protocol may be empty."""
+    rows = features(9, 2048)
+    sums = gaussian(rows)
+    found = Statistics.of(sums["mu"], sums["sigma"], len(rows), features=rows)
+    further = {SPATIAL: LayerStatistics(np.zeros(SPATIAL_DIMS), np.eye(SPATIAL_DIMS))} if spatial else {}
+    return with_protocol(replace(found, layers={**found.layers, **further}), protocol)
 
 
 def stylegan(rows: Rows, *, sums: bool = True, kept: bool = False) -> dict[str, Any]:

@@ -289,7 +289,7 @@ def download(say: Callable[[str], None], classifier: bool = False) -> Weights:
         return _with_classifier(_parse(fetched(_url()), url), classifier)
     except (DownloadError, FidtoolError) as error:
         reason = error.problem if isinstance(error, FidtoolError) else str(error)
-    problem = f"no Inception weights: the download from {url} failed ({reason})"
+    problem = f"no Inception weights{' with the classifier' * classifier}: the download from {url} failed ({reason})"
     ways = [
         f"download {OFFICIAL_URL} on another machine and pass it with {option('weights', ...)} or FIDTOOL_WEIGHTS=FILE",
         "run `fidtool weights --download` on a machine with internet access and copy the cache folder (FIDTOOL_CACHE)",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import threading
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -54,8 +55,24 @@ if TYPE_CHECKING:
     from fidtool.validation import Setting as Setting
 
 __version__ = "0.1.0"
-importing_process = os.getpid()
-"""The process that imported this package. A fork has another number."""
+may_lack_threads = False
+"""Whether this process is a fork of one that had threads of libraries, which may have been torch's."""
+_forking_with_threads = False
+
+
+def _before_fork() -> None:
+    global _forking_with_threads
+    tasks = "/proc/self/task"
+    _forking_with_threads = not os.path.isdir(tasks) or len(os.listdir(tasks)) > threading.active_count()
+
+
+def _in_fork() -> None:
+    global may_lack_threads
+    may_lack_threads |= _forking_with_threads
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_child=_in_fork)
 
 _HOMES = {
     "CMMD": "fidtool.metrics.cmmd",

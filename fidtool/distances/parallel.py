@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import torch
 
-from fidtool import importing_process
+import fidtool
 from fidtool.cpus import available_threads, machine_cores
 from fidtool.distributed.world import World
 from fidtool.errors import InputError
@@ -33,7 +33,7 @@ def require_threads() -> None:
 
     Whether that is the case is tried in a fork of this process.
     """
-    if os.getpid() == importing_process:
+    if not fidtool.may_lack_threads:
         return
     caller = os.getpid(), threading.get_ident()
     if caller not in _usable:

@@ -15,6 +15,7 @@ from torch import nn
 
 from fidtool.diagnose.warnings import set_warnings
 from fidtool.distances.exact import FeatureSettings
+from fidtool.distances.parallel import require_threads
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError, TooFewImagesError, as_fidtool_error, warn_program
@@ -154,6 +155,7 @@ class ImageMetric(Base):  # type: ignore[misc]
         else:
             chosen, protocol = feature, _protocol_of(feature, antialias, protocol)
         with outside_autograd():
+            require_threads()  # before the network uses some, which the trial in a fork would lack
             network = SharedExtractor.of_metric(chosen, protocol, weights or feature_extractor_weights_path)
             rounding, own = network.rounding(float_to_byte), repr(self._metric) if self._per_image else ""
             sums = MetricSums(network, real_statistics, batch_size, rounding, self._per_image, own)

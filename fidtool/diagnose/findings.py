@@ -95,11 +95,7 @@ def set_findings(images: ImageRecords) -> list[Finding]:
 
 
 def property_warnings(most_bands: int) -> dict[str, str]:
-    """Returns warnings about images with a property, by its name in `ImageProperties`; their number comes first.
-
-    Args:
-        most_bands: see `ImageProperties`.
-    """
+    """Returns warnings about images with a property, by its name in `ImageProperties`; their number comes first."""
     value_range = option("value_range")
     return {
         "alpha": "with transparent pixels: transparency is dropped, and the colours stored in these pixels are "

@@ -24,7 +24,7 @@ from fidtool.errors import option
 from fidtool.images.framing import Crop
 from fidtool.sources.arrays import as_pixels
 from fidtool.sources.contents import Content, Frame, Pixels, Read, ValueRange, message_of, pillow_defaults
-from fidtool.sources.signatures import AVIF, HEIF, JPEG_2000, WEBP, format_of
+from fidtool.sources.signatures import AVIF, HEIF, JPEG_2000, WEBP, foreign_of, format_of
 from fidtool.validation import MAX_PIXELS
 
 DECODER = "pillow"
@@ -37,11 +37,8 @@ _KEYED_MODES = frozenset({"1", "L", "P", "RGB"})
 _LOSSY_FORMATS = frozenset({"JPEG", "MPO", "AVIF"})
 _ONE_IMAGE_FORMATS = frozenset({"MPO", "PSD"})
 """Formats whose further frames are not independent images, but a camera's previews or an editor's layers."""
-_DECLARE_ALPHA = frozenset({"PNG", "WEBP", "GIF", "AVIF", "BMP", "ICO", "TGA", "DDS"})
-"""Formats whose alpha channel is one. A fourth channel of others may be anything, and so may that of an array."""
 _SIXTEEN_BIT_MODES = frozenset({"I;16", "I;16L", "I;16B", "I;16N"})
-_BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLES_PER_PIXEL, _PLANAR = 258, 262, 277, 284
-_EXTRA_SAMPLES, _SAMPLE_FORMAT = 338, 339
+_BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLES_PER_PIXEL, _PLANAR, _SAMPLE_FORMAT = 258, 262, 277, 284, 339
 """TIFF tags."""
 _NATIVE_PREFIX = b"II" if sys.byteorder == "little" else b"MM"
 """First bytes of a TIFF in this machine's byte order."""
@@ -229,16 +226,16 @@ def _from_pixels(image: Pixels, options: DecodeOptions) -> DecodedImage:
 def frame_count(file: BinaryIO, max_pixels: int) -> int:
     """Returns the number of frames or pages in a file, of which none is decoded; 1 for a file that is not an image."""
     with pillow_defaults(max_pixels), contextlib.suppress(Exception), Image.open(file) as image:
+        if image.format in _ONE_IMAGE_FORMATS:
+            return 1
         with contextlib.suppress(Exception):
-            return 1 if image.format in _ONE_IMAGE_FORMATS else int(getattr(image, "n_frames", 1))
+            return int(getattr(image, "n_frames", 1))
         # It is damaged. The first frame that cannot be reached counts, so that reading it reports the damage.
         return 1 + next(number for number in itertools.count(1) if not _has_frame(image, number))
     return 1
 
 
 def _from_file(data: bytes, options: DecodeOptions, frame: int | None = None) -> DecodedImage:
-    if not data:
-        raise DecodeError("the file is empty (0 bytes)")
     if colour := _COLOUR_PFM.match(data):  # Pillow reads PFM in grayscale only: three channels are three times as wide
         gray = b"Pf\n%d" % (3 * int(colour[1])) + data[colour.end() :]
         wide = _from_file(gray, replace(options, max_pixels=3 * options.max_pixels))
@@ -247,8 +244,7 @@ def _from_file(data: bytes, options: DecodeOptions, frame: int | None = None) ->
         if data[8:12] == b"WEBP":  # older versions of Pillow allocate it before they check its size
             _check_size(_webp_size(data), options.max_pixels)
         with Image.open(io.BytesIO(data)) as image:
-            if frame is not None:
-                _check_size(image.size, options.max_pixels)
+            if frame:
                 image.seek(frame)
             _check_format(image)
             _check_size(image.size, options.max_pixels)
@@ -261,7 +257,9 @@ def _from_file(data: bytes, options: DecodeOptions, frame: int | None = None) ->
         raise DecodeError(f"it has {pixels[0] if pixels else 'pixels'}, more than {limit}") from None
     except Exception as error:  # Pillow's plugins raise struct.error, IndexError and many others
         message = message_of(error)
-        if isinstance(error, UnidentifiedImageError):
+        if foreign := foreign_of(data):
+            message = f"it is {foreign}"
+        elif isinstance(error, UnidentifiedImageError):
             name = format_of(data)
             start = f"it begins like {name} but is damaged or truncated" if name else f"it begins with {data[:12]!r}"
             start += ", or has several channels of floats: save them as an array, .npy" if name == "TIFF" else ""
@@ -281,19 +279,13 @@ def _tiff_bands(data: bytes) -> int:
     return 0
 
 
-def is_decoded(file_format: str) -> bool:
-    """Whether this Pillow can decode a format, named as by `fidtool.sources.signatures.format_of`."""
-    if file_format == HEIF:
-        return HEIF in Image.OPEN
-    return file_format not in _OPTIONAL or bool(features.check(_OPTIONAL[file_format]))
-
-
 def _no_decoder(data: bytes) -> str:
+    """Returns a message about an image in a format that this Pillow does not decode; empty for others."""
     name = format_of(data)
-    if is_decoded(name):
-        return ""
-    if name == HEIF:
+    if name == HEIF and HEIF not in Image.OPEN:
         return "it is a HEIF image (HEIC), which Pillow cannot decode: convert it to PNG, for example with pillow-heif"
+    if name not in _OPTIONAL or features.check(_OPTIONAL[name]):
+        return ""
     return (
         f"it is in the format {name}, whose decoder is not included in this Pillow ({pillow_version}): install a "
         "recent Pillow from PyPI (pip install --upgrade --force-reinstall pillow), or convert the image to PNG"
@@ -390,11 +382,11 @@ def _all_bands(image: Image.Image) -> tuple[int, str]:
     used, stored = Image.getmodebands(mode), int(tags.get(_SAMPLES_PER_PIXEL, 0))
     if stored > used:
         return stored, f"{mode}+{stored - used}"
-    premultiplied = tags.get(_EXTRA_SAMPLES) == (1,)  # the colours have been divided by this channel
-    if mode not in _ALPHA_MODES or image.format in _DECLARE_ALPHA or premultiplied:
+    # A last channel in other formats than these is always transparency.
+    may_be_other = mode in _ALPHA_MODES and image.format in ("TIFF", "JPEG2000", None)
+    if not may_be_other or _may_be_alpha(np.asarray(image.getchannel(mode[-1]))):
         return 0, image.mode
-    may_be_alpha = _may_be_alpha(np.asarray(image.getchannel(mode[-1])))
-    return (0, image.mode) if may_be_alpha else (used, f"{mode[:-1]}+1")
+    return used, f"{mode[:-1]}+1"
 
 
 def _may_be_alpha(values: NDArray[np.uint8]) -> bool:

@@ -23,27 +23,23 @@ def with_frames(images: ImageSet, max_pixels: int) -> ImageSet:
     Local files are opened, and images in archives, tables, stores and memory are read. What cannot be read counts once.
     """
     source = images.source
-    counts = np.array(list(_counts(images, max_pixels)) if source.reader.encoded else [1])
-    if counts.max() == 1:
+    counts = list(_counts(images, max_pixels)) if source.reader.encoded else [1]
+    if max(counts) == 1:
         return images
-    firsts = np.cumsum(counts) - counts
-    items = np.repeat(np.arange(len(counts)), counts)
-    numbers = np.where(counts[items] > 1, np.arange(len(items)) - firsts[items], -1)
-    named = zip(items.tolist(), numbers.tolist(), strict=True)
-    names = Names(source.names[item] + (f"[{number}]" if number >= 0 else "") for item, number in named)
+    frames = [(item, number) for item, count in enumerate(counts) for number in range(count)]
+    names = Names(source.names[item] + f"[{number}]" * (counts[item] > 1) for item, number in frames)
+    items, numbers = np.array(frames).T
     files = items if source.file_index is None else source.file_index[items]
-    order = np.concatenate([np.arange(counts[item]) + firsts[item] for item in images.order])
     reader = FrameReader(source.reader, items, numbers)
     source = replace(source, names=names, reader=reader, file_index=files.astype(np.int32))
-    return replace(images, source=source, order=order)
+    return replace(images, source=source, order=np.argsort(np.argsort(images.order)[items], kind="stable"))
 
 
 def _counts(images: ImageSet, max_pixels: int) -> Iterator[int]:
-    """Yields the number of frames of each image of a source, in its order."""
+    """Yields the number of frames of each image in a source."""
     source = images.source
     if source.file_index is not None or source.files.remote:
-        for content in source.reader.stream(np.arange(images.found)):
-            yield _count(content, max_pixels)
+        yield from (_count(content, max_pixels) for content in source.reader.stream(np.arange(images.found)))
         return
     for file in range(images.found):
         count = 1
@@ -56,16 +52,15 @@ def _count(content: Read, max_pixels: int) -> int:
     return frame_count(io.BytesIO(content), max_pixels) if isinstance(content, bytes) else 1
 
 
-def _frame(content: Read, number: int) -> Read:
-    return Frame(content, number) if number >= 0 and isinstance(content, bytes) else content
-
-
 def split_frames(contents: Generator[Read, None, None], max_pixels: int) -> Generator[Read, None, None]:
     """Yields every frame of the images that a program yields."""
     with contextlib.closing(contents):
         for content in contents:
-            count = _count(content, max_pixels)
-            yield from (_frame(content, number) for number in (range(count) if count > 1 else [-1]))
+            yield from (_frame(content, number) for number in range(_count(content, max_pixels)))
+
+
+def _frame(content: Read, number: int) -> Read:
+    return Frame(content, number) if isinstance(content, bytes) else content
 
 
 class FrameReader(Reader):
@@ -73,7 +68,7 @@ class FrameReader(Reader):
 
     Args:
         items: the other reader's number of each frame's image, ascending, int64 array of shape (frames,).
-        numbers: number of each frame in its image, int64 array of the same shape; -1 for an image that is read whole.
+        numbers: number of each frame in its image, int64 array of the same shape.
     """
 
     def __init__(self, reader: Reader, items: NDArray[np.int64], numbers: NDArray[np.int64]) -> None:
@@ -82,8 +77,7 @@ class FrameReader(Reader):
         self.variant = f"{reader.variant}, all frames"
 
     def read(self, items: Sequence[int]) -> list[Read]:
-        contents = self._reader.read(self._items[items].tolist())
-        return list(map(_frame, contents, self._numbers[items].tolist()))
+        return list(map(_frame, self._reader.read(self._items[items].tolist()), self._numbers[items].tolist()))
 
     def stream(self, items: NDArray[np.int64]) -> Iterator[Read]:
         contents = self._reader.stream(np.unique(self._items[items]))

@@ -46,10 +46,7 @@ class Messages(NamedTuple):
 
 def open_set(path: str, in_memory: Images | None, settings: Settings, needs: SetNeeds, messages: Messages) -> Opened:
     """Opens what a path names, or images in memory; see `open_source`."""
-    if in_memory is not None:
-        opened = Opened(in_memory.image_set(settings.floats))
-    else:
-        opened = open_source(path, settings, needs, messages)
+    opened = Opened(in_memory.image_set(settings.floats)) if in_memory else open_source(path, settings, needs, messages)
     if opened.images is None or settings.frames == "first":
         return opened
     return opened._replace(images=with_frames(opened.images, settings.max_pixels))

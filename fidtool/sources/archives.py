@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fidtool.errors import InputError
 from fidtool.sources.census import Census, PassedOver
-from fidtool.sources.contents import MOST_BYTES, ContentError, Extent, Files, Read, readable, too_large
+from fidtool.sources.contents import MOST_BYTES, ContentError, Extent, Files, Read, opened, too_large
 from fidtool.sources.image_set import ImageSet, ImageSource, NamedFiles, Names, split_common_folder
 from fidtool.sources.readers import ExtentReader, Reader
 
@@ -86,7 +86,7 @@ def list_members(
     file_index: list[NDArray[np.int32]] = []
     labels = split_common_folder(files.paths)[1]
     for file, archive in enumerate(files.paths):
-        with readable(archive), files.open(file) as handle:
+        with opened(files, file) as handle:
             found = list(members(archive, handle, census))
             if any("\0" in member.name for member in found):
                 raise ValueError("a member's name contains a null character")

@@ -8,6 +8,7 @@ from os.path import splitext
 
 from fidtool.errors import option
 from fidtool.names import counted
+from fidtool.sources.signatures import NPY, PARQUET, TAR, ZIP
 
 
 @dataclass(frozen=True)
@@ -17,8 +18,7 @@ class FileKind:
     Attributes:
         lister: the function that lists the images of such files, as ``module:function`` in `fidtool.sources`. It takes
             a `fidtool.sources.image_set.NamedFiles` and returns an `ImageSet`.
-        magic: bytes at ``magic_offset`` that identify such a file; empty if there are none.
-        magic_offset: position of ``magic`` in the file.
+        content: what such a file is by its first bytes, see `fidtool.sources.signatures.container_of`.
         keyed: whether a name after a colon selects a part of the file, as in ``samples.npz:images``.
         numbered: whether the images in such a file have numbers instead of names.
         often_other: whether such files usually contain something else, such as a network's weights. One of them in a
@@ -27,40 +27,25 @@ class FileKind:
 
     lister: str
     suffixes: tuple[str, ...]
-    description: str = ""
-    magic: bytes = b""
-    magic_offset: int = 0
+    content: str = ""
     keyed: bool = False
     numbered: bool = False
     often_other: bool = False
 
-    def begins(self, head: bytes) -> bool:
-        """Whether a file with these first bytes is of this kind."""
-        return bool(self.magic) and head.startswith(self.magic, self.magic_offset)
-
 
 _TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 FILE_KINDS = (
-    FileKind("archives:list_zips", (".zip",), "a zip archive", b"PK\3\4", keyed=True),
-    FileKind("tars:list_tars", _TAR_SUFFIXES, "a tar archive", b"ustar", 257, keyed=True),
-    FileKind("numpy_files:list_npz", (".npz",), "a zip archive of arrays", b"PK\3\4", keyed=True, numbered=True),
-    FileKind(
-        "tensors:list_torch",
-        (".pt", ".pth"),
-        "a torch.save file",
-        b"PK\3\4",
-        keyed=True,
-        numbered=True,
-        often_other=True,
-    ),
+    FileKind("archives:list_zips", (".zip",), ZIP, keyed=True),
+    FileKind("tars:list_tars", _TAR_SUFFIXES, TAR, keyed=True),
+    FileKind("numpy_files:list_npz", (".npz",), ZIP, keyed=True, numbered=True),
+    FileKind("tensors:list_torch", (".pt", ".pth"), ZIP, keyed=True, numbered=True, often_other=True),
     FileKind(
         "tensors:list_safetensors", (".safetensors",), "a safetensors file", keyed=True, numbered=True, often_other=True
     ),
-    FileKind("parquet:list_parquet", (".parquet",), "a Parquet table", b"PAR1", keyed=True, numbered=True),
-    FileKind("numpy_files:list_npy", (".npy",), "a NumPy array (.npy)", b"\x93NUMPY", numbered=True),
+    FileKind("parquet:list_parquet", (".parquet",), PARQUET, keyed=True, numbered=True),
+    FileKind("numpy_files:list_npy", (".npy",), NPY, numbered=True),
 )
-"""All kinds. To add one, write a module with a lister and add a line here. If several kinds have the same magic bytes,
-messages use the description of the first."""
+"""All kinds. To add one, write a module with a lister and add a line here."""
 ARCHIVE_SUFFIXES = tuple(suffix for kind in FILE_KINDS if not kind.often_other for suffix in kind.suffixes)
 """Suffixes of files that usually contain images."""
 

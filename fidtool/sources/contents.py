@@ -10,13 +10,14 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO, TypeAlias
+from typing import BinaryIO, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageFile
 
 from fidtool.errors import FidtoolError, InputError
+from fidtool.sources.signatures import HEAD, refuse_foreign
 
 READ_AT_ONCE = 1 << 21
 """Bytes of a compressed stream to decompress at a time. Between two such steps, other threads can run."""
@@ -86,8 +87,7 @@ class ValueRange:
         return f"value range ({self.black}, {self.white}){', floor' * self.floor}"
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(NamedTuple):
     """One frame of an encoded image; the first has the number 0."""
 
     data: bytes
@@ -110,10 +110,8 @@ def bytes_of(content: Read) -> bytes:
     """Returns bytes for comparing contents; for an error, the name of its class."""
     if isinstance(content, Exception):
         return type(content).__name__.encode()
-    if isinstance(content, bytes):
-        return content
-    if isinstance(content, Frame):
-        return b"%d\0%b" % (content.number, content.data)
+    if isinstance(content, (bytes, Frame)):
+        return content.data if isinstance(content, Frame) else content
     try:
         return np.asarray(content.values if isinstance(content, Pixels) else content).tobytes()
     except Exception as error:  # a damaged image that Pillow has opened but not yet decoded
@@ -288,17 +286,32 @@ def _stamp(path: str) -> tuple[int, int, int, int, int]:
     return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino
 
 
-@contextlib.contextmanager
-def readable(archive: str) -> Iterator[None]:
-    """Converts any exception that a library raises while it reads a file to an `InputError` with the file's name."""
+def head_of(files: Files, file: int = 0) -> bytes:
+    """Returns the first bytes of a file; a null byte if it cannot be read, which whoever reads it reports."""
     try:
-        yield
+        with files.open(file) as handle:
+            return handle.read(HEAD)
+    except (OSError, ContentError):
+        return b"\0"
+
+
+@contextlib.contextmanager
+def opened(files: Files, file: int) -> Iterator[BinaryIO]:
+    """Opens a file, and converts any exception that a library raises while it reads it to an `InputError`.
+
+    This has the file's name, and says if the file is something else, such as a web page in its place.
+    """
+    name = files.paths[file]
+    try:
+        with files.open(file) as handle:
+            yield handle
     except (FidtoolError, StoreError, ForeignError, MemoryError):
         raise
-    except (OSError, ContentError) as error:
-        raise InputError(f"{archive} cannot be read: {_reason(error)}") from None
     except Exception as error:  # damaged archives raise many kinds of errors
-        raise InputError(f"{archive} is damaged or truncated: {_reason(error)}", "copy or create it again") from None
+        refuse_foreign(name, head_of(files, file))
+        if isinstance(error, (OSError, ContentError)):
+            raise InputError(f"{name} cannot be read: {_reason(error)}") from None
+        raise InputError(f"{name} is damaged or truncated: {_reason(error)}", "copy or create it again") from None
 
 
 def _reason(error: Exception) -> str:

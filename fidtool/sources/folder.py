@@ -6,6 +6,7 @@ import contextlib
 import csv
 import glob
 import io
+import itertools
 import json
 import os
 import re
@@ -19,9 +20,10 @@ from typing import IO, Any
 from fidtool.errors import InputError
 from fidtool.names import folded
 from fidtool.sources.census import Census
-from fidtool.sources.contents import LocalFiles
+from fidtool.sources.contents import LocalFiles, head_of
 from fidtool.sources.image_set import ImageSet, ImageSource, Names, Prefixed
 from fidtool.sources.readers import FileReader
+from fidtool.sources.signatures import DAMAGED, refuse_foreign
 
 
 def list_folder(path: str, recursive: bool = True) -> ImageSet:
@@ -34,11 +36,19 @@ def list_folder(path: str, recursive: bool = True) -> ImageSet:
     census = Census()
     found = sorted(_images_below(path, recursive, census))
     if not found:
+        _refuse_dataset(path)
         raise InputError(census.nothing_found(path, "folder", recursive))
     names, prefix = Names(found), os.path.join(path, "")
     files = LocalFiles(Prefixed(prefix, names))
     reader, rest = FileReader(files), (census.found(folders=not recursive), census.beside(path))
     return ImageSet.of(ImageSource(path, "folder", names, prefix, files, reader, None, listed, *rest))
+
+
+def _refuse_dataset(folder: str) -> None:
+    """Refuses a folder whose files have images in a form that is not read, such as LMDB's."""
+    files = (os.path.join(place, name) for place, _, names in os.walk(folder) for name in sorted(names))
+    for file in itertools.islice(files, 100):
+        refuse_foreign(f"no images in {folder}: {file}", head_of(LocalFiles([file])), DAMAGED)
 
 
 def _images_below(path: str, recursive: bool, census: Census) -> Iterator[str]:
@@ -173,6 +183,7 @@ def read_entries(handle: IO[bytes], what: str, suffix: str = TEXT, column: str =
 
 def _in_text(handle: IO[bytes], what: str) -> Iterator[Entry]:
     rest, number = handle.read(_LONGEST).removeprefix(_MARK), 0
+    refuse_foreign(what, rest or b"\0")
     end = b"\0" if b"\0" in rest else b"\n"
     while rest:
         *whole, rest = rest.split(end)

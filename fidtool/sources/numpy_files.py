@@ -30,7 +30,7 @@ from fidtool.sources.arrays import (
     set_of_rows,
     with_first,
 )
-from fidtool.sources.contents import READ_AT_ONCE, Files, Read, ValueRange, readable
+from fidtool.sources.contents import READ_AT_ONCE, Files, Read, ValueRange, opened
 from fidtool.sources.image_set import ImageSet, NamedFiles
 from fidtool.sources.readers import SequentialReader
 
@@ -47,7 +47,7 @@ def list_npy(named: NamedFiles) -> ImageSet:
     began = time.time_ns()
     arrays = []
     for file, name in enumerate(named.files.paths):
-        with readable(name), named.files.open(file) as handle:
+        with opened(named.files, file) as handle:
             arrays.append(_array(handle, name))
             require_complete(arrays[-1], handle.seek(0, 2), name)
     return set_of_arrays(named, arrays, began)
@@ -63,7 +63,7 @@ def list_npz(named: NamedFiles) -> ImageSet:
     began = time.time_ns()
     members = []
     for file, name in enumerate(named.files.paths):
-        with readable(name), named.files.open(file) as handle, zipfile.ZipFile(handle) as archive:
+        with opened(named.files, file) as handle, zipfile.ZipFile(handle) as archive:
             members.append(_member(name, handle, archive, named.key))
     if all(member.start is not None for member in members):
         arrays = [replace(each.array, start=each.array.start + (each.start or 0)) for each in members]

@@ -13,11 +13,11 @@ from fidtool.names import existing_like
 from fidtool.redaction import redacted
 from fidtool.sources.archives import first_member
 from fidtool.sources.census import FILE_KINDS, IMAGE_SUFFIXES, FileKind
-from fidtool.sources.contents import ContentError, Files, LocalFiles, RefusedError, StoreError, ValueRange
+from fidtool.sources.contents import Files, LocalFiles, RefusedError, StoreError, ValueRange, head_of
 from fidtool.sources.folder import STDIN, TABLES, TEXT, expand, is_pattern, list_folder, list_paths
 from fidtool.sources.image_set import ImageSet, NamedFiles, split_common_folder
 from fidtool.sources.remote import list_remote_folder, list_remote_paths, remote_files
-from fidtool.sources.signatures import format_of
+from fidtool.sources.signatures import JSON, container_of, format_of, refuse_foreign
 from fidtool.sources.store_requests import is_remote
 
 LISTS = (TEXT, *TABLES)
@@ -75,22 +75,12 @@ def local_paths(path: str) -> list[str]:
 
 def _refuse_misnamed(files: Files, suffix: str) -> None:
     """Refuses a file whose first bytes contradict its suffix. Otherwise it would be reported as damaged."""
-    head = _head(files)
-    kinds = [kind for kind in FILE_KINDS if kind.begins(head)]
-    if not suffix or any(suffix in kind.suffixes for kind in kinds):
-        return
-    actual = kinds[0].description if kinds else "an image" if format_of(head) and suffix not in LISTS else ""
-    if actual:
+    head, is_list = head_of(files), suffix in LISTS
+    if head or not is_list:
+        refuse_foreign(files.paths[0], head, [JSON] if suffix == ".jsonl" else ())
+    actual = container_of(head) or ("an image" if format_of(head) and not is_list else "")
+    if suffix and actual and not any(actual == kind.content and suffix in kind.suffixes for kind in FILE_KINDS):
         raise InputError(f"{files.paths[0]} is named {suffix} but is {actual}:", "rename it")
-
-
-def _head(files: Files) -> bytes:
-    """Returns the first bytes of the first file; empty if it cannot be read, which the lister reports."""
-    try:
-        with files.open(0) as handle:
-            return handle.read(512)
-    except (OSError, ContentError):
-        return b""
 
 
 def _listed(path: str, suffix: str, files: Files, key: str, value_range: ValueRange | None) -> ImageSet:
@@ -99,7 +89,7 @@ def _listed(path: str, suffix: str, files: Files, key: str, value_range: ValueRa
         if files.remote:
             return list_remote_paths(path, files, suffix, key)
         return list_paths(path, single, suffix, key)
-    if not suffix and first_member(_head(files)).endswith(b".npy"):
+    if not suffix and first_member(head_of(files)).endswith(b".npy"):
         suffix = ".npz"
     kind = _kind_of(suffix)
     if kind is None:

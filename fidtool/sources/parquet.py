@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fidtool.errors import InputError
 from fidtool.sources.arrays import set_of_rows
-from fidtool.sources.contents import ContentError, Files, Read, readable
+from fidtool.sources.contents import ContentError, Files, Read, opened
 from fidtool.sources.image_set import ImageSet, NamedFiles
 from fidtool.sources.readers import SequentialReader
 
@@ -42,7 +42,7 @@ def list_parquet(named: NamedFiles) -> ImageSet:
     _pyarrow(named.path)
     tables = []
     for file, name in enumerate(named.files.paths):
-        with readable(name), named.files.open(file) as handle:
+        with opened(named.files, file) as handle:
             tables.append(_table(name, handle, named.key))
     counts = [sum(table.groups) for table in tables]
     if not sum(counts):

@@ -28,7 +28,7 @@ from fidtool.sources.contents import (
     Stamps,
     StoreError,
     message_of,
-    readable,
+    opened,
     too_large,
 )
 from fidtool.sources.folder import URL_WILDCARD, expand_braces, read_entries, refuse_repeated_lines
@@ -338,7 +338,7 @@ def list_remote_paths(path: str, files: Files, suffix: str, column: str) -> Imag
         suffix, column: see `read_entries`.
     """
     began, url = time.time_ns(), files.paths[0]
-    with readable(url), files.open(0) as handle:
+    with opened(files, 0) as handle:
         entries = read_entries(handle, f"the list {url}", suffix, column)
     prefix = f"{url.rpartition('/')[0]}/"
     lines = [line for line, _ in entries]

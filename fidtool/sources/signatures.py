@@ -1,13 +1,16 @@
-"""Detects image formats by the first bytes of a file."""
+"""Recognises what a file is by its first bytes, whatever its name."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Container, Mapping
 
-HEAD = 64
-"""Number of bytes that `format_of` needs."""
+from fidtool.errors import InputError
+
+HEAD = 1024
+"""Number of bytes that these functions need."""
 AVIF, HEIF, JPEG_2000, WEBP = "AVIF", "HEIF", "JPEG 2000", "WebP"
-_SIGNATURES = {
+_IMAGES = {
     "PNG": rb"\x89PNG\r\n\x1a\n",
     "JPEG": rb"\xff\xd8\xff",
     "GIF": rb"GIF8[79]a",
@@ -15,10 +18,43 @@ _SIGNATURES = {
     WEBP: rb"RIFF.{4}WEBP",
     JPEG_2000: rb"\0\0\0\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51",
     # The major brand may be one that AVIF and HEIF share; then the compatible brands decide.
-    AVIF: rb".{4}ftyp(?:avif|avis|(?:mif1|msf1).{4}(?:.{4})*?(?:avif|avis))",
+    AVIF: rb".{4}ftyp(?:avif|avis|(?:mif1|msf1).{4}(?:.{4}){,11}?(?:avif|avis))",
     HEIF: rb".{4}ftyp(?:hei[cxms]|hev[cxms]|mif1|msf1)",
 }
-_PATTERNS = {name: re.compile(pattern, re.DOTALL) for name, pattern in _SIGNATURES.items()}
+ZIP, TAR, PARQUET, NPY = "a zip archive", "a tar archive", "a Parquet table", "a NumPy array (.npy)"
+_CONTAINERS = {ZIP: rb"PK\x03\x04", TAR: rb".{257}ustar", PARQUET: rb"PAR1", NPY: rb"\x93NUMPY"}
+_AGAIN = "download it again, as a server sent this in its place, for example a login or an error"
+JSON = (
+    "JSON text: write a list of paths as .txt or .jsonl, or download the file again if a server sent this as an error"
+)
+DAMAGED = {
+    "empty (0 bytes): copy or download it again": rb"\Z",
+    "a Git LFS pointer, not the file itself: run `git lfs pull` in its repository": rb"version https://(git-lfs|hawser)",
+    "a git-annex pointer, not the file itself: run `git annex get` in its repository": rb"/annex/objects/",
+    f"a web page (HTML): {_AGAIN}": rb"(?i)\W*(<!--.*?-->\s*)?<(!doctype html|html|head|body|script|title)\b",
+    f"XML text: {_AGAIN}": rb"\W*<(\?xml|svg|Error)\b",
+    JSON: rb"(\xef\xbb\xbf)?\s*(\{\s*[\"}]|\[\s*[\[\]{\"\d-])",
+}
+_WRITE = "write its images to a folder or a Parquet table, or in Python pass fidtool.Images(dataset)"
+_CIFAR = rb"(data|(fine_|coarse_)?label(s|_names)|batch_label|filenames|num_cases_per_batch)[q\x94]"
+_VIDEO = rb"\x1aE\xdf\xa3|RIFF.{4}AVI |FLV\x01|\0\0\x01[\xb3\xba]|0&\xb2u\x8ef\xcf\x11|.{4}(ftyp|moov|mdat)"
+_DATASETS = {
+    f"an HDF5 file, which h5py reads: {_WRITE}": rb"(.{512})?\x89HDF\r\n\x1a\n",
+    f"an LMDB database, which lmdb reads: {_WRITE}": rb".{16}\xde\xc0\xef\xbe",
+    f"a TFRecord file, which TensorFlow reads: {_WRITE}": rb".{4}\0{4}.{4}\n",  # its first field is a tf.train.Example
+    f"an Arrow table, which datasets.load_from_disk reads: {_WRITE}": rb"ARROW1\0\0|\xff{4}..[\0-\x0f]\0\x10\0\0\0",
+    f"an IDX file of MNIST, which torchvision reads: {_WRITE}": rb"\0\0\x08[\x01\x03]",
+    f"a MATLAB file, which scipy.io reads: {_WRITE}": rb"MATLAB [45]",
+    # A pickled dict, by its first key, in any protocol from 2 on.
+    f"a pickled batch of CIFAR, which torchvision reads: {_WRITE}": rb"\x80[\x02-\x05](\x95.{8})?\}(q.|\x94)?\("
+    rb"([UC\x8c].|[TXB].{4})" + _CIFAR,
+    "a video: write its frames to a folder, for example with `ffmpeg -i FILE frames/%06d.png`": _VIDEO,
+    "a 7z, RAR or Zstandard archive: extract it and pass the folder": rb"7z\xbc\xaf'\x1c|Rar!\x1a|\x28\xb5\x2f\xfd",
+}
+
+
+def _named(kinds: Mapping[str, bytes], head: bytes) -> str:
+    return next((name for name, pattern in kinds.items() if re.match(pattern, head, re.DOTALL)), "")
 
 
 def format_of(head: bytes) -> str:
@@ -27,4 +63,21 @@ def format_of(head: bytes) -> str:
     Pillow's plugins also detect formats, but they depend on how Pillow was built, and some check only two letters,
     with which a text file may begin as well.
     """
-    return next((name for name, pattern in _PATTERNS.items() if pattern.match(head[:HEAD])), "")
+    return _named(_IMAGES, head[:HEAD])
+
+
+def container_of(head: bytes) -> str:
+    """Returns `ZIP`, `TAR`, `PARQUET` or `NPY`; empty for other files."""
+    return _named(_CONTAINERS, head)
+
+
+def foreign_of(head: bytes) -> str:
+    """Returns what a file is that has neither images nor statistics that fidtool reads, and what to do; else empty."""
+    return "" if format_of(head) else _named({**DAMAGED, **_DATASETS}, head[:HEAD])
+
+
+def refuse_foreign(name: str, head: bytes, but: Container[str] = ()) -> None:
+    """Raises an InputError for a file with these first bytes if it is `foreign_of` any kind ``but`` these."""
+    if (found := foreign_of(head)) and found not in but:
+        kind, _, remedy = found.partition(": ")
+        raise InputError(f"{name} is {kind}:", remedy)

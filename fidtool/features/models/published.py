@@ -20,6 +20,8 @@ from torch import nn
 from fidtool.errors import InputError, RunError, option
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.network import Network
+from fidtool.sources.contents import LocalFiles, head_of
+from fidtool.sources.signatures import refuse_foreign
 
 _SILENCE_SECONDS = 30.0
 
@@ -103,6 +105,7 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
 
 def unreadable(path: Path | str, error: Exception) -> InputError:
     """Return the error for a weights file that a library cannot read."""
+    refuse_foreign(f"the weights file {path}", head_of(LocalFiles([str(path)])))
     # torch's own message recommends reading it unsafely.
     pickled = "it was not written by torch.save, or contains more than tensors"
     reason = pickled if isinstance(error, pickle.UnpicklingError) else in_short(error)

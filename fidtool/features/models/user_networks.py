@@ -21,6 +21,8 @@ from fidtool.features.models.families import EXPORTED, NetworkChoice
 from fidtool.features.models.published import in_short, silent_logging
 from fidtool.features.network import Network
 from fidtool.features.torch_state import repeatable
+from fidtool.sources.contents import LocalFiles, head_of
+from fidtool.sources.signatures import refuse_foreign
 from fidtool.user_code import NoSourceError, load
 
 _EXTRA = "fidtool.json"
@@ -121,6 +123,7 @@ def _torchscript(choice: NetworkChoice) -> tuple[nn.Module, str | bytes]:
                 warnings.simplefilter("ignore", kind)
             script = torch.jit.load(str(path), map_location="cpu", _extra_files=extra)  # type: ignore[no-untyped-call]
     except (RuntimeError, ValueError) as error:
+        refuse_foreign(str(path), head_of(LocalFiles([str(path)])))
         raise InputError(
             f"{path} is not a TorchScript program ({in_short(error)}); a state_dict needs its network:",
             f"pass it with {choice.option('weights')} and name the network with {choice.option('extractor')}",
@@ -163,5 +166,6 @@ def _exported(choice: NetworkChoice) -> tuple[nn.Module, str | bytes]:
         with silent_logging():
             module = torch.export.load(path, extra_files=extra).module()
     except Exception as error:  # of many types
+        refuse_foreign(str(path), head_of(LocalFiles([str(path)])))
         raise InputError(f"{path} is not a program written by torch.export.save ({in_short(error)})") from None
     return _Exported(module), extra[_EXTRA]

@@ -68,7 +68,6 @@ BANDS = {
     "inks": (tiff(photo(5), [0], photometric=5), 5),
     "an array": (Pixels(photo(4)), 4),
     "a Pillow image": (Image.fromarray(photo(4)), 4),
-    "premultiplied alpha": (tiff(photo(4), [1]), 0),
     "alpha in PNG": (encoded(photo(4)), 0),
     "an opaque array": (Pixels(np.dstack([photo(3), np.full((30, 20), 255, np.uint8)])), 0),
     "an array on a mask": (Pixels(np.dstack([photo(3), np.uint8(255) * (photo(1) > 90)])), 0),

@@ -1,0 +1,144 @@
+"""What is something else under the name of an image, statistics, weights, a list or an archive is named as such."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fidtool
+from fidtool.images.decode import DecodeError, decode
+from fidtool.sources.signatures import foreign_of
+from fidtool.sources.tars import _OPENERS
+from support.command_line import Run
+from support.encoded import FILES
+from support.places import TINY
+from support.source_forms import make_forms, make_squares
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"
+PAGE = b'\xef\xbb\xbf\n<!DOCTYPE HTML>\n<html lang="en"><title>Sign in</title></html>'
+DAMAGED = {
+    "pointer": (POINTER, ["is a Git LFS pointer, not the file itself", "git lfs pull"]),
+    "annex": (b"/annex/objects/SHA256E-s9--4d7a.png\n", ["is a git-annex pointer", "git annex get"]),
+    "page": (PAGE, ["is a web page (HTML)", "download it again"]),
+    "error": (b'<?xml version="1.0"?>\n<Error><Code>NoSuchKey</Code></Error>', ["is XML text", "download it again"]),
+    "json": (json.dumps({"error": "no access"}).encode(), ["is JSON text", "download the file again"]),
+    "empty": (b"", ["is empty (0 bytes)", "copy or download it again"]),
+}
+NAMES = ("a.npz", "a.pkl", "a.npy", "a.zip", "a.tar", "a.tar.gz", "a.pt", "a.pth", "a.safetensors", "a.parquet", "a")
+LISTS = ("a.txt", "a.csv", "a.jsonl")
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> Path:
+    return make_squares(tmp_path / "real", 3)
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
+def test_it_is_named_under_any_name(here: Run, tmp_path: Path, real: Path, kind: str) -> None:
+    data, words = DAMAGED[kind]
+    for name in (*NAMES, *(LISTS if kind not in ("empty", "json") else LISTS[: 2 * (kind == "json")])):
+        (tmp_path / name).write_bytes(data)
+        for pair in ((real, name), (name, real)):
+            run = here("compute", *pair, "--extractor", TINY)
+            assert run.status == 2
+            assert [word for word in [f"{name} ", *words] if word not in run.error] == [], run.error
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images/a.png").write_bytes(data)
+    run = here("compute", real, "images", "--extractor", TINY, "--no-cache")
+    assert [word for word in [words[0].removeprefix("is "), words[1]] if word not in run.error] == [], run.error
+    for extractor in ("inception", "torchvision:resnet18"):
+        run = here("compute", real, real, "--extractor", extractor, "--weights", "a.pth")
+        assert [word for word in ["the weights file a.pth", *words] if word not in run.error] == [], run.error
+    for extractor in ("a.pt", "a.pt2"):
+        (tmp_path / extractor).write_bytes(data)
+        run = here("compute", real, real, "--extractor", extractor)
+        assert [word for word in [f"{extractor} ", *words] if word not in run.error] == [], run.error
+
+
+def test_one_of_several_archives_is_named(here: Run, tmp_path: Path, real: Path) -> None:
+    forms = make_forms(real)
+    (tmp_path / "shard-001.tar").write_bytes(POINTER)
+    run = here("compute", real, forms["shards"], "--extractor", TINY)
+    assert "shard-001.tar is a Git LFS pointer" in run.error
+
+
+def stream(table: object, schema: object) -> bytes:
+    """Return a table as Hugging Face's ``save_to_disk`` writes it."""
+    import pyarrow
+
+    file = io.BytesIO()
+    with pyarrow.ipc.new_stream(file, schema) as writer:
+        writer.write_table(table)
+    return file.getvalue()
+
+
+def arrow() -> bytes:
+    pyarrow = pytest.importorskip("pyarrow", reason="needs pyarrow, from the extra 'parquet'")
+    table = pyarrow.table({"image": [b"a" * 99] * 3, "label": [1, 2, 3]})
+    return stream(table, table.schema)
+
+
+def batch(protocol: int, first: str | bytes) -> bytes:
+    return pickle.dumps({first: [1, 2], "filenames": ["a", "b"], "data": np.zeros((2, 3072), np.uint8)}, protocol)
+
+
+EXAMPLE = b"\n\x10\n\x0e\n\x05image\x12\x05\n\x03\n\x01a"
+PARQUET = ["folder or a Parquet table", "fidtool.Images(dataset)"]
+DATASETS: dict[str, tuple[str, Callable[[], bytes], list[str]]] = {
+    "HDF5": ("train.h5", lambda: b"\x89HDF\r\n\x1a\n" + bytes(99), ["HDF5", *PARQUET]),
+    "MATLAB's HDF5": ("a.mat", lambda: b" " * 512 + b"\x89HDF\r\n\x1a\n" + bytes(99), ["HDF5", *PARQUET]),
+    "LMDB": ("data.mdb", lambda: bytes(16) + struct.pack("<2I", 0xBEEFC0DE, 1) + bytes(99), ["LMDB", *PARQUET]),
+    "TFRecord": (
+        "train.tfrecord-00000-of-00002",
+        lambda: struct.pack("<QI", len(EXAMPLE), 0x1234) + EXAMPLE + bytes(4),
+        ["TFRecord", *PARQUET],
+    ),
+    "Arrow": ("train/data-00000-of-00001.arrow", arrow, ["Arrow", "load_from_disk", *PARQUET]),
+    "Arrow file": ("a.feather", lambda: b"ARROW1\0\0" + bytes(99), ["Arrow", *PARQUET]),
+    "CIFAR-10": ("data_batch_1", lambda: batch(2, "batch_label"), ["CIFAR", "torchvision", *PARQUET]),
+    "CIFAR-100": ("train", lambda: batch(5, b"fine_labels"), ["CIFAR", *PARQUET]),
+    "CIFAR of Python 2": (
+        "test_batch",
+        lambda: b"\x80\x02}q\x01(U\x0bbatch_labelq\x02U\x15training batch 1 of 5q\x03" + bytes(9),
+        ["CIFAR", *PARQUET],
+    ),
+    "MNIST": ("train-images-idx3-ubyte", lambda: struct.pack(">4I", 0x803, 9, 28, 28) + bytes(999), ["IDX", *PARQUET]),
+    "MP4": ("a.mp4", lambda: struct.pack(">I", 32) + b"ftypisom\0\0\2\0" + bytes(99), ["video", "ffmpeg"]),
+    "MOV": ("a.mov", lambda: struct.pack(">I", 32) + b"ftypqt  \0\0\2\0" + bytes(99), ["video", "ffmpeg"]),
+    "WebM": ("a.webm", lambda: b"\x1aE\xdf\xa3" + bytes(99), ["video", "ffmpeg"]),
+    "AVI": ("a.avi", lambda: b"RIFF\0\1\0\0AVI LIST" + bytes(99), ["video", "ffmpeg"]),
+    "7z": ("a.7z", lambda: b"7z\xbc\xaf'\x1c" + bytes(99), ["7z", "extract it"]),
+}
+
+
+@pytest.mark.parametrize("kind", DATASETS)
+def test_a_dataset_is_named_with_a_way(here: Run, tmp_path: Path, real: Path, kind: str) -> None:
+    name, make, words = DATASETS[kind]
+    file = tmp_path / "data" / name
+    file.parent.mkdir(parents=True)
+    file.write_bytes(make())
+    (tmp_path / "data/dataset_dict.json").write_text("{}")
+    for path in (file, tmp_path / "data", tmp_path / "data" / name.partition("/")[0]):
+        for command in (("compute", real, path), ("check", path)):
+            run = here(*command)
+            assert run.status == 2
+            assert [word for word in [str(file), *words] if word not in run.error] == [], run.error
+    with pytest.raises(DecodeError, match=words[0]):
+        decode(make())
+    with pytest.raises(fidtool.InputError, match=words[0]):
+        fidtool.compute(real, file)
+
+
+def test_what_is_read_is_not_foreign(tmp_path: Path) -> None:
+    forms = make_forms(make_squares(tmp_path / "images", 5))
+    heads = {**FILES, **{form: Path(path).read_bytes()[:1024] for form, path in forms.items() if Path(path).is_file()}}
+    heads |= {str(magic): magic + bytes(99) for magic in _OPENERS}
+    heads["statistics"] = pickle.dumps({"mu": np.zeros(3), "sigma": np.eye(3)})
+    assert [name for name, head in heads.items() if foreign_of(head)] == []

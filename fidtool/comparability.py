@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from fidtool.errors import InputError
 from fidtool.features.protocol import INCEPTION, INCEPTION_DIMS
+from fidtool.metrics.inception_score import SORTED
 from fidtool.presets import PRESETS, Preset, preset_named
 from fidtool.sources.references import Reference, named_reference
 
@@ -222,6 +223,11 @@ def _definition(stated: _Stated) -> Iterator[Item]:
         values = {name: computed[_SETTINGS[name][0]].get(_SETTINGS[name][1]) for name in names}
         wanted = {name: preset.settings[name] for name in names}
         yield _equal("settings of metrics", _listed(values), _listed(wanted), preset.source)
+    if (computed.get("is") or {}).get("part_size") is not None:
+        order = (stated.result.get("metrics") or {}).get("is_order")
+        verdict = NOT_KNOWN if order is None else YES if order >= SORTED else NO
+        shown = _shown(None) if order is None else f"parts with {order:.2f} times the score of random parts"
+        yield Item("order of FAKE", verdict, shown, "random", preset.source)
 
 
 def _listed(values: Mapping[str, Any]) -> str:

@@ -205,10 +205,10 @@ class Comparison:
     Attributes:
         real, fake: the two sets.
         metrics: the requested metric values, by name: ``fid`` (the squared Fréchet distance, finite and at least 0),
-            ``kid`` and ``kid_std``, ``is`` and ``is_std``, ``precision``, ``recall``, ``density``, ``coverage``,
-            ``sfid``, ``fid_infinity`` and ``fid_infinity_error`` (one standard error), ``cmmd``. Values of features
-            that are not Inception's 2048 have other names: ``fid_64``, ``kid_64``, ``fd_dinov2``, ``kid_dinov2``; see
-            ``labels``. ``kid_std`` is missing if every subset is the whole of both sets, since there is no spread.
+            ``kid`` and ``kid_std``, ``is``, ``is_std`` and ``is_order``, ``precision``, ``recall``, ``density``,
+            ``coverage``, ``sfid``, ``fid_infinity`` and ``fid_infinity_error`` (one standard error), ``cmmd``. Values
+            of features that are not Inception's 2048 have other names: ``fid_64``, ``fd_dinov2``; see ``labels``.
+            ``kid_std`` is missing if every subset is the whole of both sets, since there is no spread.
         warnings: warnings about these values, one sentence each.
         skipped: files of both sets that were skipped, REAL's first.
         diagnosis: findings about the images; None if not requested.

@@ -18,6 +18,10 @@ from fidtool.errors import InputError, option
 
 _FINEST_STEP = 40
 """Finer than exact products allow, so that features and weights are rounded to the finest steps with exact products."""
+_RANDOM_ROWS = 5000
+"""Number of images in random parts, if these are not larger."""
+_FEWEST = 100
+"""Images in a part from which on chance hardly changes its score."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +31,13 @@ class InceptionScore:
     Attributes:
         mean: mean over the splits, from 1 to the number of classes.
         std: population standard deviation (ddof 0) over the splits; 0 for one split.
+        order: ratio of the mean over whole parts in stored order to the score of random parts of that size: about 1 if
+            that order is random, far below 1 if it sorts the classes. None if it is not known.
     """
 
     mean: float
     std: float
+    order: float | None = None
 
 
 def inception_score(
@@ -81,13 +88,21 @@ def inception_score(
     classifier = _Classifier(classes.block(slice(None)), bias, 2.0 ** -(rows.step + classes.step))
     ends = [*range(part_size, count, part_size), count] if part_size else _ends(count, splits)
     places = np.arange(count) if order is None else np.argsort(order, kind="stable")
-    scores = []
+
+    def score_of(split: NDArray[np.int64]) -> float:
+        parts = [split[part] for part in parts_of(len(split), BLOCK_ROWS)]
+        return _score([classifier.summed(rows.block(part)) for part in parts], len(split))
+
+    ratio = None
     with using_threads(1):
-        for split in np.split(places, ends[:-1]):
-            parts = [split[part] for part in parts_of(len(split), BLOCK_ROWS)]
-            scores.append(_score([classifier.summed(rows.block(part)) for part in parts], len(split)))
+        scores = [score_of(split) for split in np.split(places, ends[:-1])]
+        if order is not None and part_size is not None and _FEWEST <= part_size < count:
+            whole = count // part_size
+            some = min(whole, max(1, _RANDOM_ROWS // part_size))  # the first rows are a random sample
+            by_chance = [score_of(each) for each in np.arange(some * part_size).reshape(some, part_size)]
+            ratio = math.fsum(scores[:whole]) / whole / (math.fsum(by_chance) / some)
     mean = math.fsum(scores) / len(scores)
-    return InceptionScore(mean, math.sqrt(math.fsum((score - mean) ** 2 for score in scores) / len(scores)))
+    return InceptionScore(mean, math.sqrt(math.fsum((score - mean) ** 2 for score in scores) / len(scores)), ratio)
 
 
 def _ends(count: int, splits: int) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
@@ -42,12 +42,14 @@ class PRDC:
         density: number of real balls that a fake is in, divided by k, as a mean over the fakes; at least 0. Its
             expectation is 1 for fakes distributed like the reals; it may exceed 1.
         coverage: share of the reals whose ball contains at least one fake, 0 to 1.
+        zero_radii: number of reals and of fakes whose ball has the radius 0, because of k duplicates.
     """
 
     precision: float
     recall: float
     density: float
     coverage: float
+    zero_radii: tuple[int, int] = field(default=(0, 0), compare=False)
 
 
 def prdc(
@@ -93,7 +95,8 @@ def prdc(
         numbers, flags = (world.sum_(counts) for counts in _count(reals, fakes, balls, world))
     precise, hits = numbers.tolist()
     covered, recalled = flags.count_nonzero(1).tolist()
-    return PRDC(precise / len(fake), recalled / len(real), hits / (k * len(fake)), covered / len(real))
+    zeros = (len(reals) - int(balls.real.count_nonzero()), len(fakes) - int(balls.fake.count_nonzero()))
+    return PRDC(precise / len(fake), recalled / len(real), hits / (k * len(fake)), covered / len(real), zeros)
 
 
 def _parts(count: int, world: World) -> list[slice]:

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from fidtool.features.definition import Definition
 
 
+SORTED = 0.8
+"""Parts whose score is below this share of that of random parts do not have random images."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class InceptionScore(Metric):
     """Inception Score (Salimans et al. 2016) of each FAKE, from its features and Inception's classifier."""
@@ -57,6 +61,7 @@ class InceptionScore(Metric):
         ),
     )
     fake_features = True
+    further = ("is_order",)
 
     @property
     def stored_order(self) -> bool:
@@ -127,6 +132,15 @@ class InceptionScore(Metric):
                 part_size=self.part_size,
                 order=fake.order if self.stored_order else None,
             )
-            return {"is": found.mean, "is_std": found.std}
+            if found.order is None:
+                return {"is": found.mean, "is_std": found.std}
+            if found.order < SORTED:
+                context.warnings.append(
+                    f"{fake.path}: parts of {self.part_size} images in stored order have {found.order:.2f} times the "
+                    "Inception Score of random parts of that size: the images seem to be stored by class, and the "
+                    f"score is too low; store them in random order, or pass {option(self.named('splits'))}, which "
+                    f"divides them at random, instead of {option(self.named('part_size'))}"
+                )
+            return {"is": found.mean, "is_std": found.std, "is_order": found.order}
 
         return context.world.on_rank_zero(on_rank_zero)

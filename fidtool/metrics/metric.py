@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fidtool.errors import InputError
@@ -98,11 +98,13 @@ class MetricContext:
         features: how features are rounded and summed, and the device (with float64) on which their products are
             computed.
         classifier: returns Inception's weights with the classifier. To be called on rank zero only.
+        warnings: to which a metric adds its warnings about the values; those of rank zero are used.
     """
 
     world: World
     features: FeatureSettings
     classifier: Callable[[], Weights]
+    warnings: list[str] = field(default_factory=list)
 
     def share_out(self, jobs: Sequence[Callable[[], float]]) -> list[float]:
         """Distribute jobs over the ranks. A collective.
@@ -131,6 +133,7 @@ class Metric(Validated):
         name: value of ``--metrics``.
         other_names: further values of ``--metrics``; the names of its values are accepted as well.
         numbers: the values that `compute` returns, without spreads, and how they are shown.
+        further: names of values for the JSON only, which may be missing.
         real_features, fake_features: whether the metric needs per-image features of REAL or of a FAKE. Mean and
             covariance are always available.
         frechet: the metric is a Fréchet distance, so ``fail_above`` can be a gate on it.
@@ -144,6 +147,7 @@ class Metric(Validated):
     name: ClassVar[str] = ""
     other_names: ClassVar[tuple[str, ...]] = ()
     numbers: ClassVar[tuple[Number, ...]] = ()
+    further: ClassVar[tuple[str, ...]] = ()
     real_features: ClassVar[bool] = False
     fake_features: ClassVar[bool] = False
     frechet: ClassVar[bool] = False
@@ -234,7 +238,8 @@ class Metric(Validated):
         """Compute the metric. Called on every rank; the values of rank zero are used.
 
         Returns:
-            The values of `numbers` by name, and their spreads. A spread may be missing if there is none.
+            The values of `numbers` by name, their spreads and ``further`` ones. A spread may be missing if there is
+            none.
 
         Raises:
             FidtoolError: if a value cannot be computed.

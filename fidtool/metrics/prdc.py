@@ -70,4 +70,14 @@ class PRDC(Metric):
             feature_step=context.features.feature_step,
             device=context.features.device,
         )
-        return asdict(found)
+        values = asdict(found)
+        sets = (real, "Precision, density and coverage"), (fake, "Recall")
+        for zeros, (one, numbers) in zip(values.pop("zero_radii"), sets, strict=True):
+            if zeros:
+                rule = "only images with the same features" if self.ties == "inclusive" else "no image"
+                context.warnings.append(
+                    f"{numbers}: the radius of {zeros} of {len(one.rows)} images of {one.path} is 0, because they have "
+                    f"{self.nearest_k} or more duplicates by their features: {rule} can be within it; remove "
+                    f"duplicates, or pass a larger {option(self.named('nearest_k'))}"
+                )
+        return values

@@ -71,13 +71,13 @@ class Comparer:
 
     def compare(self, real: MeasuredSet, fake: MeasuredSet) -> tuple[Comparison, Exhibit | None]:
         """Returns the comparison on every rank, and additional data for a report on rank zero. A collective."""
-        numbers = self._numbers(real, fake)
+        numbers, warnings = self._numbers(real, fake)
         diagnosis, seen = self._diagnosis(real, fake)
         uncertainty = self._explanations.uncertainty(real, fake, diagnosis)
         influence = self._explanations.influence(real, fake, numbers.get("fid"))
         exhibit = self._explanations.exhibit(real, fake, seen)
         comparison = self._world.on_rank_zero(
-            lambda: self._comparison(real, fake, numbers, diagnosis, uncertainty, influence)
+            lambda: self._comparison(real, fake, numbers, warnings, diagnosis, uncertainty, influence)
         )
         return comparison, exhibit
 
@@ -86,11 +86,12 @@ class Comparer:
         real: MeasuredSet,
         fake: MeasuredSet,
         numbers: Mapping[str, float],
+        of_metrics: list[str],
         diagnosis: Diagnosis | None,
         uncertainty: Uncertainty | None,
         influence: Influence | None,
     ) -> Comparison:
-        warnings = self._comparison_warnings(real, fake)
+        warnings = self._comparison_warnings(real, fake) + of_metrics
         warnings += () if diagnosis is None else diagnosis.lines
         if uncertainty is not None:
             warnings += _uncertainty_warnings(fake.path, uncertainty, self.labels.title("fid"))
@@ -134,15 +135,18 @@ class Comparer:
 
     # --- metrics -----------------------------------------------------------------------------------------------------
 
-    def _numbers(self, real: MeasuredSet, fake: MeasuredSet) -> dict[str, float]:
+    def _numbers(self, real: MeasuredSet, fake: MeasuredSet) -> tuple[dict[str, float], list[str]]:
+        """The values, and the warnings about them. A collective."""
         numbers: dict[str, float] = {}
+        warnings: list[str] = []
         for metric, layer in self._metrics:
             context = MetricContext(self._world, self._features[layer], self._classifier)
             one = _feature_set(real, layer, metric.real_features)
             other = _feature_set(fake, layer, metric.fake_features)
             with self._run.clock(metric.phase or metric.name):
                 numbers |= self._computed(metric, one, other, context)
-        return numbers
+            warnings += context.warnings
+        return numbers, warnings
 
     def _computed(self, metric: Metric, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> dict[str, float]:
         try:
@@ -202,7 +206,7 @@ def _feature_set(measured: MeasuredSet, layer: str, with_features: bool) -> Feat
 
 def _checked(metric: Metric, found: Mapping[str, float]) -> dict[str, float]:
     required = {number.name for number in metric.numbers}
-    names = required | {number.spread for number in metric.numbers if number.spread}
+    names = required | {number.spread for number in metric.numbers if number.spread} | {*metric.further}
     returned = ", ".join(map(str, found)) if isinstance(found, Mapping) else f"{found!r}, which is not a dictionary"
     if not isinstance(found, Mapping) or not required <= set(found) <= names:
         raise RunError(f"the metric {metric.name} returned {returned}; it declares {', '.join(sorted(names))}")

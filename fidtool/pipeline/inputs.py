@@ -31,12 +31,13 @@ class Inputs:
 
     def __init__(self, run: RunContext, paths: Sequence[str], real: bool = True) -> None:
         self.run, self._real = run, real
-        self.paths = run.world.on_rank_zero(lambda: _spelled_once(paths, run.in_memory))
+        self.paths, self._warnings = run.world.on_rank_zero(
+            lambda: (_spelled_once(paths, run.in_memory), _spellings(paths, run.in_memory))
+        )
         self.needs = self._needs()
         self.taken: list[str] = []
         self.left_out: dict[str, str] = {}
         """The requested metrics that cannot be computed, with the reasons. On rank zero."""
-        self._warnings: list[str] = []
         self.adapted: tuple[str, ...] = ()
         self._counts: dict[str, ImageCount] = {}
         self._opened: dict[str, Opened] = {}
@@ -278,9 +279,18 @@ def _spelled_once(paths: Sequence[str], in_memory: Collection[str]) -> list[str]
     return [real if not {real, path} & {*in_memory} and _identity(path) == _identity(real) else path for path in paths]
 
 
+def _spellings(paths: Sequence[str], in_memory: Collection[str]) -> list[str]:
+    """Returns a warning about each set that was passed under several spellings."""
+    sets: dict[str, dict[str, None]] = {}
+    for path in paths:
+        sets.setdefault(path if path in in_memory else _identity(path), {})[path] = None
+    several = [[*each] for each in sets.values() if len(each) > 1]
+    return [f"{', '.join(each[:-1])} and {each[-1]} are the same set" for each in several]
+
+
 def _identity(path: str) -> str:
     if not is_reference(path):
-        return real_path(path)
+        return real_path(path).rstrip("/")
     reference, array = named_reference(path)
     return f"{reference.name}:{array}"
 

@@ -205,8 +205,9 @@ class ImageMetric(Base):  # type: ignore[misc]
             identity = {"fc.weight": torch.eye(dims, device="cpu"), "fc.bias": torch.zeros(dims, device="cpu")}
             return self._classifier or Weights(identity, "", "")
 
-        values = self._metric.compute(real, fake, MetricContext(world, settings, classifier))
-        warnings = tuple(set_warnings({names[side]: each for side, each in found.items()}))
+        context = MetricContext(world, settings, classifier)
+        values = self._metric.compute(real, fake, context)
+        warnings = (*set_warnings({names[side]: each for side, each in found.items()}), *context.warnings)
         values, warnings = world.broadcast((values, warnings))
         every = [name for number in self._metric.numbers for name in (number.name, number.spread) if name]
         counts = (sums.count("real") if "real" in sets else None, sums.count("fake") or 0)

@@ -112,6 +112,18 @@ def test_a_set_against_itself_is_no_leak(here: Run, tmp_path: Path) -> None:
         result, _, _ = compared(here, real, spelled)
         assert result["fake"] == str(real)
     assert result["diagnosis"]["shared"] is None
-    assert [line for line in result["warnings"] if "as REAL" in line or "pixel-identical" in line] == [
-        f"{real} is the same set as REAL: the values say nothing about a generator"
+    assert [line for line in result["warnings"] if " same set" in line or "pixel-identical" in line] == [
+        f"{real} and {tmp_path / 'link'} are the same set",
+        f"{real} is the same set as REAL: the values say nothing about a generator",
     ]
+
+
+def test_fakes_under_several_spellings_are_named(here: Run, tmp_path: Path) -> None:
+    make_pictures(tmp_path / "real", 40)
+    fake = make_pictures(tmp_path / "fake", 40, 1)
+    (tmp_path / "link").symlink_to(fake)
+    other = make_pictures(tmp_path / "other", 40, 2)
+    outcome = here("compute", "real", "fake", "./fake", other, "link", fake, "--extractor", TINY, "--json")
+    assert outcome.status == 0
+    lines = [line for line in outcome.json["results"][0]["warnings"] if "same set" in line]
+    assert lines == [f"fake, ./fake, link and {fake} are the same set"]

@@ -43,6 +43,19 @@ def test_all_metrics_are_computed_in_one_pass(here: Run, sets: tuple[Path, Path]
     assert alone.metrics == {KEYS[0]: outcome.metrics[KEYS[0]]}
 
 
+def test_duplicates_that_leave_no_room_for_precision_are_reported(here: Run, sets: tuple[Path, Path]) -> None:
+    real, fake = sets
+    for name in ("00003", "00007"):
+        (real / f"{name}-again.png").write_bytes((real / f"{name}.png").read_bytes())
+    command = ("compute", real, fake, "--extractor", TINY, "--metrics", "prdc", "--no-diagnosis", "--json")
+    (line,) = here(*command, "--nearest-k", 1).json["results"][0]["warnings"]
+    assert line.startswith(f"Precision, density and coverage: the radius of 4 of {COUNT + 2} images of {real} is 0")
+    assert line.endswith("no image can be within it; remove duplicates, or pass a larger --nearest-k")
+    (line,) = here(*command, "--nearest-k", 1, "--ties", "inclusive").json["results"][0]["warnings"]
+    assert "only images with the same features can be within it" in line
+    assert here(*command, "--nearest-k", 2).json["results"][0]["warnings"] == []
+
+
 def test_inception_score_needs_inception_features(here: Run, sets: tuple[Path, Path]) -> None:
     for folder in sets:
         assert here("stats", folder, "-o", f"{folder.name}.npz", "--extractor", TINY, "--metrics", "kid").status == 0

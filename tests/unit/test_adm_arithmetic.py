@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fidtool.distances.exact import FeatureSettings
+from fidtool.metrics.inception_score import SORTED
 from fidtool.metrics.metric import FeatureSet, MetricContext
 from fidtool.presets import with_preset
 from fidtool.settings import Settings
@@ -17,22 +18,25 @@ from fidtool.statistics.moments import Gaussian
 from support import adm_evaluator
 from support.feature_sets import Features, alone, mixture, normal
 
-SETTINGS = Settings(**with_preset({"preset": "adm", "is_part_size": 70}))
+SETTINGS = Settings(**with_preset({"preset": "adm", "is_part_size": 100}))
 """With smaller parts, of which the last is shorter."""
-COUNT, DIMS, SPATIAL_DIMS, CLASSES = 300, 24, 17, 10
+COUNT, DIMS, SPATIAL_DIMS, CLASSES = 330, 24, 17, 10
 WEIGHT = normal(CLASSES, DIMS, 9)
 TRAINING, REAL, FAKE = (mixture(count, DIMS, seed) for seed, count in enumerate((900, 200, COUNT)))
 SPATIAL_TRAINING, SPATIAL_FAKE = mixture(900, SPATIAL_DIMS, 3), mixture(COUNT, SPATIAL_DIMS, 4)
 
 
-def computed(name: str, real: FeatureSet, fake: FeatureSet) -> dict[str, float]:
-    """Return the values of one metric of the preset."""
+def computed(name: str, real: FeatureSet, fake: FeatureSet, warnings: list[str] | None = None) -> dict[str, float]:
+    """Return the values of one metric of the preset. Its warnings are added to ``warnings``."""
     state = {"fc.weight": torch.from_numpy(WEIGHT), "fc.bias": torch.ones(CLASSES)}
     classifier: Any = SimpleNamespace(state=state)
     context = MetricContext(alone(), FeatureSettings(feature_step=18), lambda: classifier)
     metric = SETTINGS.metric(name)
     assert metric is not None
-    return dict(metric.compute(real, fake, context))
+    found = dict(metric.compute(real, fake, context))
+    if warnings is not None:
+        warnings += context.warnings
+    return found
 
 
 def as_set(features: Features, statistics: Features, order: Any = None) -> FeatureSet:
@@ -61,5 +65,16 @@ def test_precision_and_recall_are_of_the_images_and_not_of_the_statistics() -> N
 def test_inception_score_in_stored_order() -> None:
     order = np.random.RandomState(5).permutation(COUNT)
     found = computed("is", as_set(REAL, TRAINING), as_set(FAKE[order], FAKE, order))
-    assert found["is"] == pytest.approx(adm_evaluator.inception_score(FAKE, WEIGHT, 70), rel=1e-6)
-    assert found["is"] != pytest.approx(adm_evaluator.inception_score(FAKE[order], WEIGHT, 70), rel=1e-4)
+    assert found["is"] == pytest.approx(adm_evaluator.inception_score(FAKE, WEIGHT, 100), rel=1e-6)
+    assert found["is"] != pytest.approx(adm_evaluator.inception_score(FAKE[order], WEIGHT, 100), rel=1e-4)
+
+
+def test_inception_score_of_images_stored_by_class_has_a_warning() -> None:
+    by_class = np.argsort((FAKE @ WEIGHT.T).argmax(axis=1), kind="stable")
+    order = np.random.RandomState(5).permutation(COUNT)
+    warnings: list[str] = []
+    found = computed("is", as_set(REAL, TRAINING), as_set(FAKE[by_class][order], FAKE, order), warnings)
+    (line,) = warnings
+    assert line.startswith(f"set: parts of 100 images in stored order have {found['is_order']:.2f} times the Inception")
+    assert line.endswith("or pass is_splits, which divides them at random, instead of is_part_size")
+    assert computed("is", as_set(REAL, TRAINING), as_set(FAKE[order], FAKE, order))["is_order"] > SORTED

@@ -15,6 +15,7 @@ from fidtool.presets import PRESETS
 from fidtool.sources.references import REFERENCES
 
 ADM, ALL, DINOV2 = "adm:imagenet256", 1_281_167, "dinov2:vitl14"
+ADM_PARTS = {"part_size": 5000, "bias": False}
 YES = dict.fromkeys(
     (
         *("images of FAKE", "images of REAL", "images of REAL for precision and recall"),
@@ -32,13 +33,16 @@ def facts(**changes: Any) -> dict[str, Any]:
     return {**found, "sizes": {"256x256": 50_000}, **changes}
 
 
-def result(real: str = ADM, count: Any = None, fakes: Any = 50_000, **changes: Any) -> dict[str, Any]:
+def result(
+    real: str = ADM, count: Any = None, fakes: Any = 50_000, order: float | None = None, **changes: Any
+) -> dict[str, Any]:
     """Return a result of the preset adm, as far as verify reads it.
 
     Args:
         real: path of REAL.
         count: its number of images.
         fakes: number of generated images.
+        order: what the parts of the Inception Score in stored order have of that of random parts.
         changes: ``protocol``, ``network`` (further keys of it), ``precision``, ``settings``, ``framing`` (of REAL),
             facts about ``of_real`` and ``of_fake``, and ``config``.
     """
@@ -54,6 +58,7 @@ def result(real: str = ADM, count: Any = None, fakes: Any = 50_000, **changes: A
                 "real": real,
                 "fake": "fake/",
                 "count": {"real": count, "fake": fakes},
+                "metrics": {} if order is None else {"is_order": order},
                 "sets": {
                     "real": facts(**of_real),
                     "fake": facts(**changes.get("of_fake", {})),
@@ -77,6 +82,13 @@ NOT_PUBLISHED = {
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "as published": (result(), {}),
+    **{
+        f"parts with {order} times the score of random parts": (
+            result(settings={"prdc": {"nearest_k": 3, "ties": "inclusive"}, "is": ADM_PARTS}, order=order),
+            {"order of FAKE": verdict},
+        )
+        for order, verdict in ((None, "not known"), (0.81, "yes"), (0.79, "no"))
+    },
     "a fifth of the samples, as JPEG": (
         result(fakes=10_000, of_fake={"formats": {"JPEG": 10_000}}),
         {"images of FAKE": "no", "format of FAKE": "no"},

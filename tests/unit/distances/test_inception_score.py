@@ -45,6 +45,20 @@ def test_parts_of_a_size_follow_the_stored_order() -> None:
     assert inception_score(features, weight, part_size=100) == inception_score(features, weight, splits=1)
 
 
+def test_parts_of_images_stored_by_class_are_compared_with_random_parts() -> None:
+    """Seven classes in seven whole parts and a shorter one; their rows are in random order."""
+    order = np.random.default_rng(0).permutation(750)
+    features, weight = certain((order // 107).tolist())
+    sorted_ = inception_score(features, weight, part_size=100, order=order)
+    assert sorted_.order == pytest.approx(sorted_.mean / 7, rel=0.1)
+    assert sorted_.order is not None
+    assert sorted_.order < 0.4
+    shuffled = np.random.default_rng(1).permutation(750)
+    assert inception_score(features, weight, part_size=100, order=shuffled).order == pytest.approx(1, abs=0.03)
+    for part_size in (99, 750):
+        assert inception_score(features, weight, part_size=part_size, order=order).order is None
+
+
 def test_probabilities_that_underflow_do_not_give_nan() -> None:
     features, weight = certain([0, 1], sure=30.0)
     assert inception_score(features, weight, splits=1).mean == pytest.approx(2, rel=1e-12)

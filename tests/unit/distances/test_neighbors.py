@@ -77,3 +77,5 @@ def test_duplicates_are_neighbours_at_distance_zero() -> None:
     x = normal(20, 3, 8).repeat(3, axis=0)
     assert measured(x, x, 2, "strict") == PRDC(0, 0, 0, 0)
     assert measured(x, x, 2, "inclusive") == PRDC(1, 1, 1.5, 1)
+    assert measured(x, x[::3], 2).zero_radii == (60, 0)
+    assert measured(x[3:].repeat(2, axis=0), x[2:], 3).zero_radii == (114, 0)

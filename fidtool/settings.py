@@ -423,6 +423,9 @@ class Settings(StatisticsSettings):
     allow_mismatch: bool = setting(False, MEASURE, "Compare statistics files of different protocols, with a warning.")
     num_real: int | None = setting(None, IMAGES, "Sample size of REAL, instead of that of every set.", "N", least=1)
     num_fake: int | None = setting(None, IMAGES, "The same of every FAKE.", "N", least=1)
+    features: bool = setting(
+        False, IMAGES, "Sets can be features of images, floats of shape (N, D): FILE.npy, or an array FILE.npz:NAME."
+    )
     crop_fake: str | None = setting(
         None, IMAGES, "The same for the images of every FAKE.", "NAME:SIZE", shown_default="images as they are"
     )

@@ -108,12 +108,7 @@ class DecodedImage:
 
 @dataclass(frozen=True)
 class DecodeOptions:
-    """Options for decoding batches: ``skip``, ``records`` and ``pixels`` say what is done with the results.
-
-    Attributes:
-        crop: how images are framed; None if they are not.
-        floats: how images of floats become bytes; None if it is unknown, which is an error if there are any.
-    """
+    """Options for decoding batches. Without ``floats``, images of floats are an error."""
 
     skip: bool = False
     max_pixels: int = MAX_PIXELS

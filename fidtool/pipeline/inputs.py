@@ -195,6 +195,8 @@ class Inputs:
         found += [each.source.warning for each in images if each.source.warning]
         if not settings.recursive and (others := [each.path for each in images if "folder" not in each.source.kind]):
             found.append(f"{option('recursive', False)} has no effect on {', '.join(others)}: it only affects folders")
+        if settings.features and not self._files:
+            found.append(f"{option('features', True)} has no effect: no set is an array of two dimensions")
         scaled = self.streams or (settings.floats and any(each.scaled for each in images))
         if settings.value_range is not None and not scaled:
             found.append(f"{option('value_range')} has no effect: it only affects images of floats")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from fidtool.errors import InputError, RunError, option
+from fidtool.features.protocol import FEATURES
 from fidtool.images.frames import with_frames
 from fidtool.pipeline.needs import SetNeeds
 from fidtool.settings import Settings
@@ -15,6 +16,7 @@ from fidtool.sources.contents import Files, LocalFiles, StoreError
 from fidtool.sources.folder import STDIN, is_pattern
 from fidtool.sources.image_set import ImageSet
 from fidtool.sources.memory import Images
+from fidtool.sources.numpy_files import array_shapes
 from fidtool.sources.opening import STATISTICS_SUFFIXES, local_paths, open_images, split_key, suffix_of
 from fidtool.sources.reference_files import fetch
 from fidtool.sources.references import FEATURES as PUBLISHED_FEATURES
@@ -25,7 +27,7 @@ from fidtool.sources.store_requests import is_remote
 from fidtool.statistics.layouts import layout_of, with_protocol
 from fidtool.statistics.named_arrays import PICKLE
 from fidtool.statistics.set_statistics import Statistics, with_features
-from fidtool.statistics.statistics_file import read_statistics
+from fidtool.statistics.statistics_file import read_features_alone, read_statistics
 
 
 class Opened(NamedTuple):
@@ -46,6 +48,8 @@ class Messages(NamedTuple):
 
 def open_set(path: str, in_memory: Images | None, settings: Settings, needs: SetNeeds, messages: Messages) -> Opened:
     """Opens what a path names, or images in memory; see `open_source`."""
+    if in_memory is not None and settings.features and (rows := in_memory.features()) is not None:
+        return Opened(file=read_features_alone(path, rows, path, FEATURES in needs.collected))
     opened = Opened(in_memory.image_set(settings.floats)) if in_memory else open_source(path, settings, needs, messages)
     if opened.images is None or settings.frames == "first":
         return opened
@@ -116,6 +120,10 @@ def _open_statistics(path: str, files: Files, settings: Settings, needs: SetNeed
     """The statistics in a file; None if it has images instead, by its content or, if that says nothing, its name."""
     name, key = split_key(path)
     layout = layout_of(files)
+    if settings.features and (key or not layout.statistics):
+        tables = [each for each, shape in array_shapes(files).items() if len(shape) == 2 and key in ("", each)]
+        if len(tables) == 1:
+            return Opened(file=read_features_alone(path, files, tables[0], FEATURES in needs.collected))
     expected = names_statistics(name) or (layout.kind and not suffix_of(name))
     if not (layout.statistics or (expected and not layout.images)) or (key and layout.kind != PICKLE):
         return None

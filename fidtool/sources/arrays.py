@@ -69,31 +69,23 @@ def layout_of(shape: Sequence[int], what: str) -> Layout:
         if len(shape) == 5 and kept == 2 and shape[1] in _CHANNELS:
             frames, kept = "x.swapaxes(1, 2)", 3  # from NCTHW
         hint = f"; of videos, pass {frames}.reshape(-1, *{frames}.shape[{len(shape) - kept}:])"
+    if len(shape) == 2:
+        hint = f"; features of images, NxD in .npy or .npz, need {option('features', True)}"
     raise InputError(
         f"{what} has the shape {text}; images must have the shape NHWC or NCHW with 1, 3 or 4 channels, or NHW{hint}"
     )
 
 
-def refuse_objects(dtype: np.dtype[Any], what: str) -> None:
-    """Refuses an array that would have to be unpickled."""
+def check_dtype(dtype: np.dtype[Any], what: str, name: str = "") -> None:
+    """Checks that an array can be of images, see `as_pixels`. ``name`` is that of the dtype in the file's format."""
     if dtype.hasobject:
         raise InputError(
             f"{what} contains pickled Python objects, which are not loaded because loading them can run code:",
             "save one uint8 array of all images, which must have the same size",
             "save the images as files",
         )
-
-
-def check_values(dtype: np.dtype[Any], layout: Layout, what: str) -> None:
-    """Checks that an array can contain image values. Whether it does is checked as they are read, see `as_pixels`."""
-    if has_floats(dtype) and layout.channels >= 0 and layout.shape[layout.channels] == 4:
-        raise InputError(
-            f"{what} contains floats with four channels, which look like latents:",
-            "decode latents to images",
-            "pass images with transparency as uint8",
-        )
     if not has_floats(dtype) and dtype.kind not in "biu":
-        raise not_image_values(what, dtype.name)
+        raise InputError(f"{what} contains {name or dtype.name}; images must be integers, floats or bool")
 
 
 def has_floats(dtype: np.dtype[Any]) -> bool:
@@ -105,14 +97,7 @@ def _name(dtype: np.dtype[Any]) -> str:
     return dtype.names[0] if dtype.names else dtype.name
 
 
-def not_image_values(what: str, dtype: str) -> InputError:
-    """Returns the error for an array or tensor whose ``dtype`` cannot be that of images."""
-    return InputError(f"{what} contains {dtype}; images must be integers in 0..255, 16 bits (uint16), floats or bool")
-
-
-def as_pixels(
-    values: NDArray[Any], value_range: ValueRange | None, what: str = "it"
-) -> Pixels | ContentError | InputError:
+def as_pixels(values: NDArray[Any], value_range: ValueRange | None, what: str = "it") -> Pixels | Exception:
     """Converts one image to uint8.
 
     Integers must be in 0..255, except uint16, whose high byte is used, as that of 16-bit PNGs. True is white. Floats
@@ -125,13 +110,15 @@ def as_pixels(
         what: name of the image, for messages.
 
     Returns:
-        The pixels; or an error for NaN or infinite values; or an InputError if the values of black and white are
-        unknown.
+        The pixels, or a `ContentError` for NaN, or an `InputError` if the values of black and white are unknown.
     """
     if values.dtype == np.uint8:
         return Pixels(np.ascontiguousarray(values))
     if values.dtype.kind in "biu":
         return _of_integers(values, what)
+    if values.shape[2] == 4:
+        latents = f"{what} contains floats with four channels, which look like latents:"
+        return InputError(latents, "decode latents to images", "pass images with transparency as uint8")
     # Python scalars would adopt the array's dtype, so half precision would lose digits below.
     if values.dtype == BFLOAT16:
         exact: NDArray[Any] = (values["bfloat16"].astype("<u4") << 16).view("<f4")
@@ -283,25 +270,19 @@ def set_of_rows(named: NamedFiles, kind: str, counts: Sequence[int], reader: Rea
     return ImageSet.of(ImageSource(named.path, kind, names, named.prefix, named.files, reader, file_index, began))
 
 
-def set_of_arrays(named: NamedFiles, arrays: Sequence[StoredArray], began: int) -> ImageSet:
-    """Returns the images of arrays whose rows can be read in any order; see `set_of_rows`."""
+def set_of_arrays(
+    named: NamedFiles, arrays: Sequence[StoredArray], began: int, packed: Reader | None = None
+) -> ImageSet:
+    """Returns the images of arrays, see `set_of_rows`. ``packed`` is the reader of compressed arrays."""
     layouts = ", ".join(dict.fromkeys(f"{_name(array.dtype)} {array.layout.axes}" for array in arrays))
     counts = [array.count for array in arrays]
-    reader = ArrayReader(named.files, arrays, named.value_range)
-    images = set_of_rows(named, f"array ({layouts})", counts, reader, began)
-    return with_first(images, counts, [array.dtype for array in arrays])
-
-
-def with_first(images: ImageSet, counts: Sequence[int], dtypes: Sequence[np.dtype[Any]]) -> ImageSet:
-    """Returns the images of files after checking that the values of the first image of each can become bytes.
-
-    Otherwise a run would notice only when it has processed the sets before.
-    """
-    if any(dtype != np.uint8 for dtype in dtypes):
-        for read in images.source.reader.stream(np.cumsum([0, *counts[:-1]])):
-            if isinstance(read, InputError):
-                raise read
-    return images
+    reader = packed or ArrayReader(named.files, arrays, named.value_range)
+    if any(array.dtype != np.uint8 for array in arrays):
+        # Refused here, a run would otherwise process the sets before.
+        for first in reader.stream(np.cumsum([0, *counts[:-1]])):
+            if isinstance(first, InputError):
+                raise first
+    return set_of_rows(named, "compressed array" if packed else f"array ({layouts})", counts, reader, began)
 
 
 def scattered_error(what: str) -> InputError:

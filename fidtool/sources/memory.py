@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fidtool.errors import FidtoolError, InputError, ProgramError, option
-from fidtool.sources.arrays import BFLOAT16, as_pixels, check_values, layout_of, refuse_objects
+from fidtool.sources.arrays import BFLOAT16, as_pixels, check_dtype, layout_of
 from fidtool.sources.contents import (
     ContentError,
     Extent,
@@ -106,6 +106,10 @@ class Images:
         return ImageSet.of(
             ImageSource(self.name, kind, Numbered(count), self.name, files, reader, file_index, time.time_ns())
         )
+
+    def features(self) -> NDArray[Any] | None:
+        """Returns the array if it has two dimensions, as features of images have."""
+        return _as_array(self._images, self.name) if getattr(self._images, "ndim", 0) == 2 else None
 
     def stream(self, value_range: ValueRange | None) -> Generator[Read, None, None]:
         """Yields the images of an iterable, one at a time even if it yields batches."""
@@ -318,8 +322,7 @@ def _of_array(values: NDArray[Any], value_range: ValueRange | None, what: str) -
     if batch.ndim == 4 and not len(batch):
         return []
     layout = layout_of(batch.shape, what)
-    refuse_objects(values.dtype, what)
-    check_values(values.dtype, layout, what)
+    check_dtype(values.dtype, what)
     # Copy, because the program may overwrite the memory.
     return [as_pixels(layout.image(image).copy(), value_range, what) for image in batch]
 

@@ -19,16 +19,13 @@ from fidtool.sources.archives import body_start, check_member
 from fidtool.sources.arrays import (
     StoredArray,
     as_pixels,
-    check_values,
+    check_dtype,
     contiguous,
     has_floats,
     layout_of,
-    refuse_objects,
     require_complete,
     scattered_error,
     set_of_arrays,
-    set_of_rows,
-    with_first,
 )
 from fidtool.sources.contents import READ_AT_ONCE, Files, Read, ValueRange, opened
 from fidtool.sources.image_set import ImageSet, NamedFiles
@@ -65,22 +62,23 @@ def list_npz(named: NamedFiles) -> ImageSet:
     for file, name in enumerate(named.files.paths):
         with opened(named.files, file) as handle, zipfile.ZipFile(handle) as archive:
             members.append(_member(name, handle, archive, named.key))
-    if all(member.start is not None for member in members):
-        arrays = [replace(each.array, start=each.array.start + (each.start or 0)) for each in members]
-        return set_of_arrays(named, arrays, began)
-    counts = [member.array.count for member in members]
-    reader = CompressedNpzReader(named.files, members, named.value_range)
-    images = set_of_rows(named, "compressed array", counts, reader, began)
-    return with_first(images, counts, [member.array.dtype for member in members])
+    arrays = [replace(each.array, start=each.array.start + (each.start or 0)) for each in members]
+    compressed = any(member.start is None for member in members)
+    reader = CompressedNpzReader(named.files, members, named.value_range) if compressed else None
+    return set_of_arrays(named, arrays, began, reader)
 
 
 def array_shapes(files: Files) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of the arrays in an ``.npz`` file by name; arrays that cannot be read are omitted."""
+    """Returns the shapes of the arrays in a file by name, which is empty in ``.npy``; unreadable ones are omitted."""
     found = {}
-    with contextlib.suppress(Exception), files.open(0) as handle, zipfile.ZipFile(handle) as archive:
-        for name in archive.namelist():
-            with contextlib.suppress(Exception), archive.open(name) as member:
-                found[name.removesuffix(".npy")] = _read_header(member)[0]
+    with contextlib.suppress(Exception), files.open(0) as handle:
+        if not zipfile.is_zipfile(handle):
+            handle.seek(0)
+            return {"": read_header(handle)[0]}
+        with zipfile.ZipFile(handle) as archive:
+            for name in archive.namelist():
+                with contextlib.suppress(Exception), archive.open(name) as member:
+                    found[name.removesuffix(".npy")] = read_header(member)[0]
     return found
 
 
@@ -122,7 +120,7 @@ def _chosen(name: str, archive: zipfile.ZipFile) -> str:
     several = []
     for each in names:
         with archive.open(f"{each}.npy") as member:
-            shape, _, dtype = _read_header(member)
+            shape, _, dtype = read_header(member)
         several.append((each, shape, dtype))
     images = [each for each, shape, dtype in several if len(shape) in (3, 4) and not dtype.hasobject]
     if len(images) == 1:
@@ -133,16 +131,15 @@ def _chosen(name: str, archive: zipfile.ZipFile) -> str:
 
 def _array(member: IO[bytes], what: str) -> StoredArray:
     """Returns the position of an array in a file or a member of an archive that begins with its header."""
-    shape, by_column, dtype = _read_header(member)
-    refuse_objects(dtype, what)
+    shape, by_column, dtype = read_header(member)
+    check_dtype(dtype, what)
     layout = layout_of(shape, what)
-    check_values(dtype, layout, what)
     if by_column:
         raise scattered_error(what)
     return contiguous(shape, dtype, layout, member.tell())
 
 
-def _read_header(member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def read_header(member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     version = npy.read_magic(member)
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"version {version} of the format is not supported")

@@ -20,10 +20,9 @@ from fidtool.sources.archives import body_start
 from fidtool.sources.arrays import (
     BFLOAT16,
     StoredArray,
-    check_values,
+    check_dtype,
     contiguous,
     layout_of,
-    not_image_values,
     require_compact,
     require_complete,
     set_of_arrays,
@@ -69,10 +68,8 @@ def _list_tensors(named: NamedFiles, tensors_of: Callable[[BinaryIO, str], dict[
     for file, name in enumerate(named.files.paths):
         with opened(named.files, file) as handle:
             tensor, what = _chosen(name, tensors_of(handle, name), named.key)
-            if tensor.dtype == _UNKNOWN:
-                raise not_image_values(what, tensor.kind)
+            check_dtype(tensor.dtype, what, tensor.kind)
             array = _stored_array(tensor, what)
-            check_values(tensor.dtype, array.layout, what)
             require_compact(array, what)
             require_complete(array, handle.seek(0, 2), name)
             arrays.append(array)

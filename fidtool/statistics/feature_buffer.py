@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.lib import format as npy
 from numpy.lib.npyio import NpzFile
 from numpy.typing import DTypeLike, NDArray
 
@@ -18,6 +17,7 @@ from fidtool.errors import RunError
 from fidtool.images.batches import stored_order
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet
+from fidtool.sources.numpy_files import read_header
 
 if TYPE_CHECKING:
     import torch
@@ -287,9 +287,7 @@ def store_features(name: str, count: int, dims: int, chunks: Iterable[NDArray[np
 
 
 def _header(member: IO[bytes], name: str) -> tuple[tuple[int, int], np.dtype[Any]]:
-    version = npy.read_magic(member)
-    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    shape, fortran_order, dtype = read(member)
+    shape, fortran_order, dtype = read_header(member)
     if len(shape) != 2 or 0 in shape or fortran_order or dtype.kind != "f":
         raise ValueError(f"{name} has shape {shape} and dtype {dtype}; it should contain floats, one row per image")
     return (shape[0], shape[1]), dtype

@@ -156,7 +156,7 @@ def read_foreign(path: str, arrays: NamedArrays, features_of: Collection[str] | 
         return replace(Statistics.of(mu, sigma), origin=_WRITERS["ref_mu"])
     if len(layout) == 1:
         (name,) = layout
-        return replace(_of_features(arrays.rows(name), wanted, ddof=1), origin=_WRITERS[name])
+        return replace(of_features(arrays.rows(name), wanted, ddof=1), origin=_WRITERS[name])
     return _of_stylegan(path, arrays, wanted) if layout and layout[0] == "num_items" else None
 
 
@@ -167,7 +167,7 @@ def _of_stylegan(path: str, arrays: NamedArrays, wanted: bool) -> Statistics:
     has_sums = "capture_mean_cov" not in arrays.names or bool(arrays.array("capture_mean_cov"))
     found: Statistics | None = None
     if has_features and (wanted or not has_sums):
-        found = _of_features(arrays.rows(_ALL_FEATURES), wanted, ddof=0)
+        found = of_features(arrays.rows(_ALL_FEATURES), wanted, ddof=0)
         if found.count != count:
             raise InputError(f"the statistics file {path} has features of {found.count} images, but {count} images")
     if has_sums:
@@ -188,7 +188,7 @@ def _of_stylegan(path: str, arrays: NamedArrays, wanted: bool) -> Statistics:
     return replace(found, origin=_STYLEGAN)
 
 
-def _of_features(rows: Features, wanted: bool, ddof: int) -> Statistics:
+def of_features(rows: Features, wanted: bool, ddof: int) -> Statistics:
     """Returns the statistics of the features of each image.
 
     Args:

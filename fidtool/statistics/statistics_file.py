@@ -12,6 +12,7 @@ from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from fidtool.cache_dir import atomic_write
@@ -29,6 +30,7 @@ from fidtool.statistics.layouts import (
     checked_count,
     checked_gaussian,
     layers_in,
+    of_features,
     read_foreign,
     with_origin,
     with_protocol,
@@ -248,6 +250,16 @@ def read_statistics(
         return statistics if stated else with_origin(statistics, arrays.writer)
 
 
+def read_features_alone(path: str, source: Files | NDArray[Any], name: str, wanted: bool) -> Statistics:
+    """Returns the statistics of an array of features, (N, D), or of one in a file; with these, if ``wanted``."""
+    with _explained(path), contextlib.ExitStack() as stack:
+        loaded: Any = source
+        if isinstance(source, Files):
+            loaded = np.load(stack.enter_context(source.open(0)), allow_pickle=False)
+        arrays = NamedArrays(loaded if isinstance(loaded, NpzFile) else {name: loaded})
+        return of_features(arrays.rows(name), wanted, ddof=1)
+
+
 @contextlib.contextmanager
 def _explained(path: str) -> Iterator[None]:
     """Converts any exception that a library raises for a damaged file to an `InputError`."""
@@ -271,8 +283,9 @@ def _read(path: str, arrays: NamedArrays, features_of: Collection[str] | None) -
     """Reads statistics in our own layout, of which other tools' ``mu`` and ``sigma`` are a part."""
     missing = [name for name in ("mu", "sigma") if name not in arrays.names]
     if missing:
-        has = ", ".join([*arrays.names][:8]) or "nothing"
-        raise InputError(f"the statistics file {path} has no {' and no '.join(missing)}; it contains {has}")
+        has, named = ", ".join([*arrays.names][:8]) or "nothing", f"{path}:NAME and {option('features', True)}"
+        problem = f"the statistics file {path} has no {' and no '.join(missing)}; it contains {has}:"
+        raise InputError(problem, f"if an array has features of images, pass {named}")
     layers = layers_in(arrays.names)
     names = [f"{name}{array_suffix(layer)}" for layer in layers for name in _WANTED]
     names += [*RECORD_ARRAYS, DETAILS, "order"]

@@ -106,7 +106,6 @@ class FIDCallback(Base):
         self.fid: float | None = None
         self._measured, self._measured_epoch = False, -1
         self._fingerprint: str | None = None
-        self._rounding: str | None = None  # of the last value; None if its images were bytes
         self._metrics: list[ImageMetric] = []
 
     # Lightning's hooks.
@@ -142,15 +141,13 @@ class FIDCallback(Base):
         self._measure(trainer, pl_module)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the last value, its epoch, a fingerprint of the reference, and how floats became bytes."""
-        found = {"fid": self.fid, "epoch": self._measured_epoch, "reference": self._fingerprint}
-        return {**found, "float_to_byte": self._rounding}
+        """Returns the last value, its epoch and a fingerprint of the reference."""
+        return {"fid": self.fid, "epoch": self._measured_epoch, "reference": self._fingerprint}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restores what `state_dict` returned."""
         self.fid, self._measured_epoch = state_dict["fid"], state_dict["epoch"]
         self._fingerprint = state_dict["reference"]
-        self._rounding = state_dict.get("float_to_byte", "floor")  # earlier versions truncated
 
     # Measuring.
 
@@ -175,15 +172,12 @@ class FIDCallback(Base):
                     raise InputError(needs, f"raise num_samples, which is {self.num_samples}", setting="num_samples")
             fingerprint = made[0].reference_digest
             if self._fingerprint not in (None, fingerprint):
-                self._warn_of_change("reference, protocol or network")
+                warn_program(
+                    f"the {self.name} in the checkpoint was computed with a different reference, protocol, network or "
+                    "float_to_byte: values from before and after the checkpoint are not comparable"
+                )
             self._metrics, self._fingerprint = made, fingerprint
         return self._metrics
-
-    def _warn_of_change(self, what: str) -> None:
-        warn_program(
-            f"the {self.name} in the checkpoint was computed with a different {what}: values from before and after the "
-            "checkpoint are not comparable"
-        )
 
     def _statistics(self, pl_module: Any) -> PathLike | Statistics:
         if isinstance(self.reference, Statistics) or not os.path.isdir(self.reference):
@@ -227,9 +221,6 @@ class FIDCallback(Base):
         for metric in metrics:
             metric.compute()
             metric.reset()
-            if metric.normalize and self._rounding not in (None, metric.float_to_byte):
-                self._warn_of_change(f"float_to_byte, {self._rounding}")
-            self._rounding = metric.float_to_byte if metric.normalize else None
             assert metric.result is not None
             for key, value in metric.result.values.items():
                 self.fid = value if key == "fid" else self.fid

@@ -216,9 +216,7 @@ class ImageMetric(Base):  # type: ignore[misc]
     @property
     def reference_digest(self) -> str:
         """Fingerprint of the protocol and the fixed real statistics. Values with equal fingerprints are comparable."""
-        settings = self._sums.settings()
-        del settings["float_to_byte"]  # it only matters for floats
-        return hashlib.sha256(repr(sorted(settings.items())).encode()).hexdigest()
+        return hashlib.sha256(repr(sorted(self._sums.settings().items())).encode()).hexdigest()
 
     @property
     def float_to_byte(self) -> str:
@@ -269,8 +267,7 @@ class ImageMetric(Base):  # type: ignore[misc]
         self._refuse_while_synced("update()")
         with outside_autograd():
             given, plain = images if imgs is None else imgs, self._sums.network.plain
-            pixels = pixels_of(given, self.normalize, self.device, self.float_to_byte, plain)
-            self._sums.add(pixels, real, self.normalize and not plain)
+            self._sums.add(pixels_of(given, self.normalize, self.device, self.float_to_byte, plain), real)
         self._updates += 1
 
     def compute(self) -> Any:

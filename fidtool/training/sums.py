@@ -250,7 +250,7 @@ class MetricSums:
         own_settings: str = "",
     ) -> None:
         self.network, self.float_to_byte, self._own_settings = features, float_to_byte, own_settings
-        self._floats = False  # whether some images were floats
+        self._rounding = "" if float_to_byte == features.rounding(None) else float_to_byte
         self._sides = {side: ImageSums(features, side, batch_size, per_image) for side in SIDES}
         self.lost: set[str] = set()  # the sides whose images were lost when a checkpoint was loaded
         self._fixed: Statistics | None = None
@@ -271,9 +271,8 @@ class MetricSums:
         if theirs is not None:
             _check_same_protocol(theirs, mine, name, "the statistics")
 
-    def add(self, pixels: torch.Tensor, real: bool, floats: bool) -> None:
+    def add(self, pixels: torch.Tensor, real: bool) -> None:
         self._sides["real" if real else "fake"].add(pixels)
-        self._floats |= floats
 
     def flush(self) -> None:
         for sums in self._sides.values():
@@ -284,7 +283,6 @@ class MetricSums:
         for side in SIDES if real else ("fake",):
             self._sides[side].clear()
             self.lost.discard(side)
-        self._floats = self._floats and not real
 
     def to(self, device: torch.device) -> None:
         for sums in self._sides.values():
@@ -298,14 +296,14 @@ class MetricSums:
         if self._fixed is not None:
             digest = hashlib.sha256(self._fixed.mu.tobytes() + self._fixed.sigma.tobytes()).hexdigest()
             real = f"statistics with SHA-256 {digest[:12]}"
-        found = {"definition": self.network.definition.to_json(), "real": real, "float_to_byte": self.float_to_byte}
-        return {**found, "own": self._own_settings} if self._own_settings else found
+        found = {"definition": self.network.definition.to_json(), "real": real}
+        further = {"float_to_byte": self._rounding, "own": self._own_settings}  # those that are not the usual ones
+        return found | {name: value for name, value in further.items() if value}
 
     def merged(self, world: World) -> MetricSums:
         """Returns the statistics of all ranks, without changing this object. A collective; call `flush` first."""
         other = copy.copy(self)
         other._sides = {side: sums.merged(world) for side, sums in self._sides.items()}
-        other._floats = any(world.gather(self._floats))
         return other
 
     def shared_images_warning(self, ranks: Sequence[int]) -> str:
@@ -319,7 +317,6 @@ class MetricSums:
         for side, sums in self._sides.items():
             if other._sides[side].count:
                 sums.absorb(other._sides[side].totals())
-        self._floats |= other._floats
 
     # What the metrics are computed from.
 
@@ -349,8 +346,8 @@ class MetricSums:
             return {}
         definition = bytearray(self.network.definition.to_json().encode())
         state[_DEFINITION] = torch.frombuffer(definition, dtype=torch.uint8)
-        if self._floats:
-            state[_FLOOR] = torch.tensor(self.float_to_byte == "floor", device="cpu")
+        if self._rounding:
+            state[_FLOOR] = torch.tensor(self._rounding == "floor", device="cpu")
         return {**state, _SHARE: torch.tensor([group_rank, size], device="cpu")}
 
     def restore(self, state: State, group_rank: int, size: int) -> str:
@@ -359,12 +356,11 @@ class MetricSums:
         Each image is restored on one rank only. Returns a warning if this rank's images are not restored.
         """
         was, of = self._owner(state)
-        theirs = ("floor" if state[_FLOOR] else "round") if _FLOOR in state else ""
-        if theirs and theirs != self.float_to_byte:
-            problem = f"the checkpoint is of floats that became bytes by {option('float_to_byte', theirs)}:"
-            raise InputError(problem, "create the metric with it", setting="float_to_byte")
+        if (_FLOOR in state) != bool(self._rounding):
+            theirs = "that of its protocol" if _FLOOR not in state else "floor" if state[_FLOOR] else "round"
+            problem = f"{option('float_to_byte')} of the metric in the checkpoint is {theirs}:"
+            raise InputError(problem, "create this metric in the same way", setting="float_to_byte")
         self.forget(real=True)
-        self._floats = bool(theirs)
         if was == ALL or of == 1:
             if group_rank:
                 return ""  # the first rank restores them

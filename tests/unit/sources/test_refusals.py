@@ -78,7 +78,7 @@ def lists(file: Path, text: str) -> Path:
 
 X = torch.from_numpy(IMAGES)
 MADE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "complex": (lambda at: tensors(at / "a.pt", X.cfloat()), "contains complexfloat; images must be integers in"),
+    "complex": (lambda at: tensors(at / "a.pt", X.cfloat()), "contains complexfloat; images must be integers, floats"),
     "two tensors": (lambda at: tensors(at / "a.pt", {"a": X, "b": X}), r"name the tensor of images, .*a\.pt:NAME"),
     "no such tensor": (
         lambda at: f"{tensors(at / 'a.pt', {str(n): X for n in range(10)})}:none",

@@ -1,0 +1,71 @@
+"""Features of images as sets: arrays of two dimensions, if --features says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fidtool
+from support.command_line import Run
+from support.pictures import make_pictures
+
+COUNT, DIMS = 60, 24
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    rng = np.random.RandomState(0)
+    real, fake = (rng.gamma(2.0, 0.5, (COUNT, DIMS)).astype(np.float32) for _ in range(2))
+    np.save(tmp_path / "real.npy", real)
+    np.savez(tmp_path / "fake.npz", acts=fake, labels=np.arange(COUNT))
+    np.savez(tmp_path / "several.npz", real=real, acts=fake)
+    np.savez(tmp_path / "known.npz", feats=fake)
+    return tmp_path
+
+
+def test_features_of_files_and_memory(here: Run, place: Path, environment: dict[str, str]) -> None:
+    metrics = ("--metrics", "fid,kid,prdc", "--kid-subset-size", 30, "--json")
+    found = here("compute", "real.npy", "fake.npz", "several.npz:acts", "known.npz", "--features", *metrics)
+    assert found.status == 0, found.stderr
+    first, *others = (each["metrics"] for each in found.json["results"])
+    assert {"fid_24", "precision_24"} <= first.keys() or len(first) > 4
+    assert all(each == first for each in others)
+    assert found.json["run"]["config"]["features"] is True
+    assert "fake.npz does not state its protocol" in found.stderr
+    real, fake = np.load(place / "real.npy"), np.load(place / "fake.npz")["acts"]
+    settings: dict[str, Any] = {"metrics": "fid,kid,prdc", "kid_subset_size": 30, "features": True}
+    for given in ((real, fake), (torch.from_numpy(real), torch.from_numpy(fake))):
+        assert fidtool.compute(*given, **settings).to_dict()["results"][0]["metrics"] == first
+    mean, covariance = ([each.mean(0), np.cov(each.T)] for each in (real.astype(float), fake.astype(float)))
+    np.savez(place / "gaussian.npz", mu=mean[0], sigma=mean[1])
+    np.savez(place / "other.npz", mu=covariance[0], sigma=covariance[1])
+    plain = here("compute", "gaussian.npz", "other.npz", "--json").fid
+    assert found.json["results"][0]["metrics"][next(iter(first))] == pytest.approx(plain, rel=1e-5)
+    mixed = here("compute", "gaussian.npz", "fake.npz", "--features", "--json")
+    assert mixed.fid == pytest.approx(plain, rel=1e-5)
+
+
+def test_refusals_name_the_option(here: Run, place: Path) -> None:
+    make_pictures(place / "images", 4)
+    for name in ("real.npy", "several.npz:acts"):
+        error = here("compute", "images", name).error
+        assert "has the shape 60x24; images must have" in error
+        assert error.endswith("; features of images, NxD in .npy or .npz, need --features")
+    for more in ((), ("--features",)):
+        error = here("compute", "images", "several.npz", *more).error
+        assert error.endswith("real, acts: if an array has features of images, pass several.npz:NAME and --features")
+    with pytest.raises(fidtool.InputError, match=r"real has the shape 60x24; .* need features=True"):
+        fidtool.compute(np.zeros((60, 24), np.float32), place / "images")
+    for values, words in (
+        (np.arange(48).reshape(2, 24), "has dtype int64; it should contain floats"),
+        (np.full((4, 24), np.nan), "contains NaN or infinite values"),
+    ):
+        np.save(place / "bad.npy", values)
+        found = here("compute", "real.npy", "bad.npy", "--features")
+        assert (found.status, "bad.npy cannot be read: " in found.error, words in found.error) == (2, True, True)
+    idle = here("compute", "images", "images", "--features", "--dims", 64, "--no-cache")
+    assert "--features has no effect: no set is an array of two dimensions" in idle.stderr

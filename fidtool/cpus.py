@@ -14,11 +14,10 @@ def available_cores(ranks: int = 1) -> int:
 
     The scheduler's affinity (taskset, SLURM, cpusets) and the CPU quota of the container or service bound it.
     """
-    if hasattr(os, "process_cpu_count"):  # from Python 3.13; it follows PYTHON_CPU_COUNT as well
-        cores = os.process_cpu_count() or 1
-    else:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores, machine_cores()) // ranks)
+    cores = machine_cores()
+    if hasattr(os, "sched_getaffinity"):
+        cores = min(cores, len(os.sched_getaffinity(0)))
+    return max(1, cores // ranks)
 
 
 def available_threads(ranks: int = 1, environ: Mapping[str, str] = os.environ) -> int:
@@ -60,13 +59,7 @@ def _quotas(group: str, mounted: Path) -> Iterator[int]:
         for length in range(len(names) + 1):
             folder = mounted.joinpath(base, *names[:length])
             files = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
-            limit_and_period = " ".join(_read(folder / file) for file in files)
-            if found := re.fullmatch(r"([1-9]\d*) ([1-9]\d*)", limit_and_period):
-                yield -(-int(found[1]) // int(found[2]))
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text().strip()
-    except OSError:
-        return ""
+            with contextlib.suppress(OSError):
+                limit_and_period = " ".join((folder / file).read_text().strip() for file in files)
+                if found := re.fullmatch(r"([1-9]\d*) ([1-9]\d*)", limit_and_period):
+                    yield -(-int(found[1]) // int(found[2]))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from fidtool.errors import InputError, RunError
 from fidtool.features.protocol import FEATURES
 from fidtool.metrics.metric import Metric
-from fidtool.metrics.registry import in_order, with_settings
+from fidtool.metrics.registry import by_place, in_order, with_settings
 from fidtool.pipeline.agreement import require_layer
 from fidtool.pipeline.needs import ImageCount, SetNeeds, check_count, smallest_set
 from fidtool.settings import Settings
@@ -64,8 +64,11 @@ def select(settings: Settings, sets: Sets, say: Callable[[str], None], fit: bool
         adapted += [warning] if warning else []
     order = [metric.name for metric in settings.chosen]
     chosen.sort(key=lambda metric: order.index(metric.name))
-    unchanged = tuple(chosen) == settings.chosen
-    return Selection(settings if unchanged else replace(settings, metrics=tuple(chosen)), left_out, tuple(adapted))
+    if tuple(chosen) != settings.chosen:
+        options = by_place(settings.metric_options)
+        kept = {place: value for place, value in options.items() if place.partition(".")[0] not in left_out}
+        settings = replace(settings, metrics=tuple(chosen), metric_options=kept or None)
+    return Selection(settings, left_out, tuple(adapted))
 
 
 def _fitted(metric: Metric, sets: Sets) -> tuple[Metric, str]:

@@ -45,7 +45,6 @@ SYSTEMS: dict[str, tuple[str, dict[str, str], int]] = {
 def cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with 64 cores."""
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
-    monkeypatch.setattr(os, "process_cpu_count", lambda: 64, raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {*range(64)}, raising=False)
 
 
@@ -100,5 +99,4 @@ def test_the_threads_of_the_distance_do_not_depend_on_ranks_or_launcher(monkeypa
     for name, value in {"OMP_NUM_THREADS": "1", **TORCHRUN}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0}, raising=False)
-    monkeypatch.setattr(os, "process_cpu_count", lambda: 1, raising=False)
     assert linear_algebra_threads() == expected

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import glob
 import itertools
 import os
 import re
@@ -31,15 +31,14 @@ def closest(name: str, known: Iterable[str]) -> list[str]:
     return [by_fold[each] for each in begun[:4] or difflib.get_close_matches(typed, by_fold, n=4, cutoff=0.6)]
 
 
-def existing_like(path: str) -> str:
-    """Return the path that exists and is most like one that does not; empty if none is."""
+def existing_like(path: str) -> list[str]:
+    """Return the path that exists and is most like one that does not, if any is."""
     folder, name = os.path.split(path.rstrip("/"))
     if folder and not os.path.isdir(folder):
-        folder = existing_like(folder) or folder
-    with contextlib.suppress(OSError), os.scandir(folder or ".") as entries:
-        found = [each.name for each in itertools.islice(entries, 10_000) if each.is_dir() >= path.endswith("/")]
-        return "".join(os.path.join(folder, each) + path[len(path.rstrip("/")) :] for each in closest(name, found)[:1])
-    return ""
+        folder = "".join(existing_like(folder)) or folder
+    slash = path[len(path.rstrip("/")) :][:1]
+    found = itertools.islice(glob.iglob(f"*{slash}", root_dir=folder or None), 10_000)
+    return [os.path.join(folder, each) for each in closest(name + slash, found)[:1]]
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

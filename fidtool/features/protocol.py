@@ -100,7 +100,7 @@ PROTOCOLS = {
             "TTUR and TensorFlow papers since; ADM (guided-diffusion) and users of its evaluator, such as DiT and "
             "SiT; EDM, EDM2; torch-fidelity",
             ("adm", "edm"),
-            ("tf", "ttur", "edm2", "guided-diffusion", "torch-fidelity"),
+            ("tf", "ttur", "edm2", "guided-diffusion", "torch-fidelity", "legacy_tensorflow"),
         ),
         Protocol(
             "clean",

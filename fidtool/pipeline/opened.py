@@ -21,7 +21,7 @@ from fidtool.sources.opening import STATISTICS_SUFFIXES, local_paths, open_image
 from fidtool.sources.reference_files import fetch
 from fidtool.sources.references import FEATURES as PUBLISHED_FEATURES
 from fidtool.sources.references import IMAGES as PUBLISHED_IMAGES
-from fidtool.sources.references import hides_reference, is_reference, named_reference, suggested_references
+from fidtool.sources.references import is_reference, named_reference, suggested_references
 from fidtool.sources.remote import remote_files
 from fidtool.sources.store_requests import is_remote
 from fidtool.statistics.layouts import layout_of, with_protocol
@@ -61,8 +61,6 @@ def open_source(path: str, settings: Settings, needs: SetNeeds, messages: Messag
     require_exists([path])
     if is_reference(path):
         return _open_reference(path, settings, needs, messages)
-    if hides_reference(path):
-        messages.warn(f"{path} is a file or folder on this machine, and not the published reference of that name")
     try:
         files = _single_file(path)
         if files is not None and (found := _open_statistics(path, files, settings, needs, messages)) is not None:

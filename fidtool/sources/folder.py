@@ -128,8 +128,7 @@ _MARK = b"\xef\xbb\xbf"
 """The byte order mark that some editors write at the start of UTF-8 files."""
 _LONGEST, _LONGEST_ROW = 1 << 16, 1 << 24
 """Maximum number of bytes in a line. No system has longer paths, but tables have further columns."""
-Entry = tuple[str, int]
-"""A path in a list, and the number of its line."""
+Entry = tuple[str, int]  # a path and its line
 
 
 def list_paths(path: str, file: str, suffix: str = TEXT, column: str = "") -> ImageSet:
@@ -202,14 +201,20 @@ def _in_text(handle: IO[bytes], what: str) -> Iterator[Entry]:
 
 def _in_column(handle: IO[bytes], what: str, suffix: str, column: str) -> Iterator[Entry]:
     for line, row in _rows(handle, what, suffix):
+        place = f"{what}, line {line}"
         if not isinstance(row, dict) or None in row:
-            raise InputError(f"{what}, line {line} is not a row with one value per column")
-        column = column if column in row else _column_of_paths(row, what, line, column)
+            raise InputError(f"{place} is not a row with one value per column")
+        found = [column] if column else _columns_of_paths(row)
+        if len(found) != 1 or found[0] not in row:
+            lacks = f"no column {column!r}" if column else f"{len(found) or 'no'} columns of paths"
+            named = f"name one, as in {what.removeprefix('the list ')}:COLUMN"
+            raise InputError(f"{place} has {lacks}; it has {', '.join(map(repr, row))}:", named)
+        column, path = found[0], row[found[0]]
         with contextlib.suppress(TypeError, ValueError):  # not a string, or one that cannot be the name of a file
-            if row[column] and b"\0" not in os.fsencode(row[column]):
-                yield row[column], line
+            if path and b"\0" not in os.fsencode(path):
+                yield path, line
                 continue
-        raise InputError(f"{what}, line {line}, column {column}: {row[column]!r:.60} is not a path")
+        raise InputError(f"{place}, column {column}: {path!r:.60} is not a path")
 
 
 def _rows(handle: IO[bytes], what: str, suffix: str) -> Iterator[tuple[int, Any]]:
@@ -227,17 +232,12 @@ def _rows(handle: IO[bytes], what: str, suffix: str) -> Iterator[tuple[int, Any]
         raise InputError(f"{what}, line {number or table.reader.line_num}: {getattr(error, 'msg', error)}") from None
 
 
-def _column_of_paths(row: Mapping[str, Any], what: str, line: int, name: str) -> str:
-    """Returns the name of the column of paths in this row. Raises an InputError if it is not clear, or not ``name``."""
+def _columns_of_paths(row: Mapping[str, Any]) -> list[str]:
+    """Returns the names of the columns that may be those of paths in a table with this first row."""
     is_image = Census().is_image
     likely = [each for each in row if is_image(f"{row[each]}") and not is_image(each)]  # a header is no image
     known = [each for each in row if folded(each) in _COLUMNS]
-    found = [] if name else [each for each in known if each in likely] or known or likely
-    if len(found) == 1:
-        return found[0]
-    lacks = f"no column {name!r}" if name else "several columns of paths" if found else "no column of paths"
-    file, columns = what.removeprefix("the list "), ", ".join(f"{each!r}" for each in row)
-    raise InputError(f"{what}, line {line} has {lacks}; it has {columns}:", f"name one, as in {file}:COLUMN")
+    return [each for each in known if each in likely] or known or likely
 
 
 def refuse_repeated_lines(meant: list[str], entries: list[Entry], what: str) -> None:

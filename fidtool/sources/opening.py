@@ -68,8 +68,7 @@ def local_paths(path: str) -> list[str]:
     if is_pattern(name):
         return expand(name)
     if not os.path.lexists(name):
-        similar = existing_like(name)
-        raise InputError(f"no such file or folder: {path}", *([f"did you mean {similar}?"] if similar else []))
+        raise InputError(f"no such file or folder: {path}", *(f"did you mean {each}?" for each in existing_like(name)))
     return [name]
 
 

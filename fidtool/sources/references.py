@@ -225,11 +225,6 @@ def is_reference(path: str) -> bool:
     return bool(known) and not os.path.lexists(path)
 
 
-def hides_reference(path: str) -> bool:
-    """Whether a local file or folder has the name of a reference."""
-    return folded(path) in _by_fold() and os.path.lexists(path)
-
-
 def suggested_references(path: str) -> list[str]:
     """Return the names of references that may be meant by a path that does not exist."""
     _, _, name = path.rpartition(":")

@@ -229,7 +229,8 @@ def smaller(command: str) -> str:
         command = command.replace(" --dims 64", "")
     if not (found := re.search(r"\bcompute .*--metrics \S*(kid|prdc|all)", command)):
         return command
-    return f"{command} --nearest-k 3{f' {KID}' if re.search('kid|all', found[0]) else ''}"
+    settings = {"prdc|all": " --nearest-k 3", "kid|all": f" {KID}"}
+    return command + "".join(flags for names, flags in settings.items() if re.search(names, found[0]))
 
 
 def text_of(command: str) -> str:

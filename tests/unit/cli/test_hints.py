@@ -25,7 +25,7 @@ LINES = {
     "python -m pytorch_fid real fake --device cpu": "compute real fake --device cpu --protocol pytorch-fid",
     "--save-stats real a.npz": "stats real --output a.npz",
     "stats real a.npz": "stats real --output a.npz",
-    "cleanfid --fdir1 fake --fdir2 real --mode legacy_pytorch": "compute real fake --protocol legacy_pytorch",
+    "cleanfid --fdir1 fake --fdir2 real --mode legacy_tensorflow": "compute real fake --protocol legacy_tensorflow",
     "evaluator.py s.npz fake": "compute s.npz fake --preset adm",
     "calc_metrics --metrics=fid50k_full,kid50k_full real fake": (
         "compute real fake --protocol stylegan --metrics fid,kid"

@@ -87,6 +87,20 @@ class FrechetInceptionDistance(ImageMetric):
         return fid
 
 
+class _PerImage(ImageMetric):
+    """Base class of the metrics that keep the features of each image, which can be read."""
+
+    @property
+    def real_features(self) -> list[torch.Tensor]:
+        """Features of the real images: one float32 tensor of shape (n, D), or none, as in torchmetrics."""
+        return self._sums.listed("real")
+
+    @property
+    def fake_features(self) -> list[torch.Tensor]:
+        """Features of the generated images; see `real_features`."""
+        return self._sums.listed("fake")
+
+
 @dataclass(frozen=True, kw_only=True)
 class _KID(KID):
     degree: Annotated[int, Setting(help="degree", least=1)] = 3
@@ -98,7 +112,7 @@ class _KID(KID):
         return self.degree, self.gamma, self.coef
 
 
-class KernelInceptionDistance(ImageMetric):
+class KernelInceptionDistance(_PerImage):
     """KID, with the interface of torchmetrics' ``KernelInceptionDistance``.
 
     ``compute`` returns its mean and population standard deviation over the subsets: two float64 scalar tensors.
@@ -149,7 +163,7 @@ class _MIFID(Metric):
         return {"mifid": fid / (penalty + 10e-15) if fid > 1e-8 else 0.0}  # as in torchmetrics
 
 
-class MemorizationInformedFrechetInceptionDistance(ImageMetric):
+class MemorizationInformedFrechetInceptionDistance(_PerImage):
     """MIFID (Bai et al. 2021), with the interface of torchmetrics' metric of this name.
 
     The FID, divided by the mean cosine distance of the real images to the nearest generated image if that is below
@@ -171,7 +185,7 @@ class MemorizationInformedFrechetInceptionDistance(ImageMetric):
         super().__init__(feature, reset_real_features, normalize, **options)
 
 
-class InceptionScore(ImageMetric):
+class InceptionScore(_PerImage):
     """The Inception Score of the generated images, with the interface of torchmetrics' ``InceptionScore``.
 
     ``compute`` returns its mean and population standard deviation over the splits: two float64 scalar tensors.
@@ -202,7 +216,7 @@ class InceptionScore(ImageMetric):
             super().update(imgs, False, images=images)
 
 
-class PrecisionRecallDensityCoverage(ImageMetric):
+class PrecisionRecallDensityCoverage(_PerImage):
     """Precision, recall, density and coverage; ``compute`` returns a dictionary of four float64 scalar tensors.
 
     Args:

@@ -335,6 +335,12 @@ class MetricSums:
             return self._fixed.features
         return self._sides[side].rows()
 
+    def listed(self, side: str) -> list[torch.Tensor]:
+        """`rows` in a list, which is empty if there are none."""
+        self.flush()
+        rows = self.rows(side)
+        return [torch.from_numpy(rows)] if len(rows) else []
+
     # Checkpoints.
 
     def state(self, group_rank: int, size: int) -> State:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +17,7 @@ import fidtool
 from fidtool import training
 from fidtool.training import FrechetInceptionDistance
 from support.pictures import pictures
+from support.places import ROOT
 from support.tiny_network import network
 
 pytest.importorskip("torchmetrics")
@@ -116,3 +121,49 @@ def test_antialias_selects_the_protocol() -> None:
     for antialias, protocol in ((True, "torchmetrics"), (False, "tensorflow"), (None, "pytorch-fid")):
         metric = FrechetInceptionDistance(64, antialias=antialias)
         assert metric._sums.network.definition.protocol_name == protocol
+
+
+TYPED = """
+from functools import partial
+
+import lightning.pytorch
+import pytorch_lightning
+import torch
+import torchmetrics
+
+from fidtool.training import FIDCallback, FrechetInceptionDistance, InceptionScore, KernelInceptionDistance
+
+fid = FrechetInceptionDistance(antialias=True)
+metric: torchmetrics.Metric = fid
+metrics = torchmetrics.MetricCollection({"fid": fid, "kid": KernelInceptionDistance(subset_size=50)})
+metrics = torchmetrics.MetricCollection([fid, InceptionScore()])
+value: torch.Tensor = fid.compute()
+fid.update(imgs=torch.zeros(1, 3, 8, 8), real=True)
+
+
+class Model(lightning.pytorch.LightningModule):
+    def validation_step(self, batch: torch.Tensor) -> None:
+        self.log("fid", fid)
+
+
+callback = FIDCallback("generate", "real/", metrics=[FrechetInceptionDistance, partial(KernelInceptionDistance)])
+lightning.pytorch.Trainer(callbacks=[callback])
+pytorch_lightning.Trainer(callbacks=[callback])
+wrong: int = fid  # E
+wrong = callback  # E
+"""
+
+
+@pytest.mark.slow
+def test_type_checkers_accept_the_metrics_and_the_callback(tmp_path: Path) -> None:
+    for package in ("mypy", "lightning", "pytorch_lightning"):
+        pytest.importorskip(package)
+    (tmp_path / "typed.py").write_text(TYPED)
+    options = ["--strict", "--follow-imports=silent", "--config-file=", "--cache-dir", tmp_path / "cache"]
+    command = [sys.executable, "-m", "mypy", *options, "typed.py"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, "MYPYPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    errors = [line.split(":")[1] for line in done.stdout.splitlines() if ": error:" in line]
+    wrong = [str(number) for number, line in enumerate(TYPED.splitlines(), 1) if line.endswith("# E")]
+    assert errors == wrong, done.stdout

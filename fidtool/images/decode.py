@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, TiffImagePlugin, UnidentifiedImageError, features
+from PIL import ExifTags, Image, UnidentifiedImageError, features
 from PIL import __version__ as pillow_version
 
 from fidtool.errors import option
@@ -257,21 +257,13 @@ def _from_file(data: bytes, options: DecodeOptions, frame: int | None = None) ->
         elif isinstance(error, UnidentifiedImageError):
             name = format_of(data)
             start = f"it begins like {name} but is damaged or truncated" if name else f"it begins with {data[:12]!r}"
-            start += ", or has several channels of floats: save them as an array, .npy" if name == "TIFF" else ""
+            if name == "TIFF":
+                start += (
+                    ", has more bands than Pillow reads (save 3 as RGB), or has several channels of floats: save them "
+                )
+                start += "as an array, .npy"
             message = f"not an image that Pillow can read ({start})"
-        if isinstance(error, (UnidentifiedImageError, ValueError)) and (bands := _tiff_bands(data)) > 3:
-            message = f"it is a TIFF of {bands} bands in a form that Pillow cannot read: save 3 of them as RGB"
         raise DecodeError(_no_decoder(data) or message) from None
-
-
-def _tiff_bands(data: bytes) -> int:
-    """Returns the number of bands in a TIFF; 0 if it is none or damaged."""
-    with contextlib.suppress(Exception), io.BytesIO(data) as stream:
-        tags = TiffImagePlugin.ImageFileDirectory_v2(stream.read(8))
-        stream.seek(tags.next)
-        tags.load(stream)
-        return int(tags.get(_SAMPLES_PER_PIXEL, 0))
-    return 0
 
 
 def _no_decoder(data: bytes) -> str:

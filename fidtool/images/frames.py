@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
@@ -39,7 +39,7 @@ def _counts(images: ImageSet, max_pixels: int) -> Iterator[int]:
     """Yields the number of frames of each image in a source."""
     source = images.source
     if source.file_index is not None or source.files.remote:
-        yield from (_count(content, max_pixels) for content in source.reader.stream(np.arange(images.found)))
+        yield from (len(split(content, max_pixels)) for content in source.reader.stream(np.arange(images.found)))
         return
     for file in range(images.found):
         count = 1
@@ -48,15 +48,10 @@ def _counts(images: ImageSet, max_pixels: int) -> Iterator[int]:
         yield count
 
 
-def _count(content: Read, max_pixels: int) -> int:
-    return frame_count(io.BytesIO(content), max_pixels) if isinstance(content, bytes) else 1
-
-
-def split_frames(contents: Generator[Read, None, None], max_pixels: int) -> Generator[Read, None, None]:
-    """Yields every frame of the images that a program yields."""
-    with contextlib.closing(contents):
-        for content in contents:
-            yield from (_frame(content, number) for number in range(_count(content, max_pixels)))
+def split(content: Read, max_pixels: int) -> Sequence[Read]:
+    """Returns every frame of an encoded image; of anything else, the content itself."""
+    count = frame_count(io.BytesIO(content), max_pixels) if isinstance(content, bytes) else 1
+    return [_frame(content, number) for number in range(count)]
 
 
 def _frame(content: Read, number: int) -> Read:

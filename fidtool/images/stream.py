@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import zlib
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
 
@@ -14,7 +14,7 @@ import numpy as np
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, on_every_rank, option
 from fidtool.images.batches import FetchedBatch, cut_batches
-from fidtool.images.frames import split_frames
+from fidtool.images.frames import split
 from fidtool.sources.contents import Read, ValueRange, bytes_of
 from fidtool.sources.image_set import ImageSet, ImageSource, Names, Numbered, Sampling, canonical_order
 from fidtool.sources.memory import Images, MemoryReader, NoFiles
@@ -67,13 +67,14 @@ class Stream:
 
     def __iter__(self) -> Generator[FetchedBatch, None, None]:
         contents = self._images.stream(self._value_range)
+        frames: Iterator[Read] = contents
         if self._max_pixels is not None:
-            contents = split_frames(contents, self._max_pixels)
+            frames = itertools.chain.from_iterable(split(content, self._max_pixels) for content in contents)
         size, limit = self._batch_size, self._limit
         try:
             for number in itertools.count():
                 with self._outside():
-                    batch = list(islice(contents, size if limit is None else min(size, limit - self._count)))
+                    batch = list(islice(frames, size if limit is None else min(size, limit - self._count)))
                 if not batch:
                     return
                 self._count += len(batch)

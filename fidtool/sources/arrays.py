@@ -17,8 +17,6 @@ from fidtool.sources.image_set import ImageSet, ImageSource, NamedFiles, Names, 
 from fidtool.sources.readers import ExtentReader, Reader
 
 _CHANNELS = frozenset({1, 3, 4})
-_MOST_BANDS = 16
-"""A longer last axis is the width of an image."""
 _SLACK = 0.1
 """How far floats may exceed a range that is suggested: networks overshoot."""
 BFLOAT16 = np.dtype([("bfloat16", "<u2")])
@@ -64,7 +62,7 @@ def layout_of(shape: Sequence[int], what: str) -> Layout:
         if first or last:
             return Layout(tuple(shape[1:]), 2 if last else 0)
     hint = "; for a single image, use array[None]" if len(shape) == 3 else ""
-    if len(shape) > 4 or (len(shape) == 4 and shape[3] > _MOST_BANDS):
+    if len(shape) > 4 or (len(shape) == 4 and shape[3] > 16):  # videos, and not images of up to 16 bands
         frames, kept = "x", 3 if shape[-1] in _CHANNELS or shape[-3] in _CHANNELS else 2
         if len(shape) == 5 and kept == 2 and shape[1] in _CHANNELS:
             frames, kept = "x.swapaxes(1, 2)", 3  # from NCTHW

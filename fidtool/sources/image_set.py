@@ -8,7 +8,7 @@ import itertools
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, overload
+from typing import NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -341,9 +341,7 @@ class Names(_LazyNames):
     """
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._text = _SEPARATOR.join(_pieces(names))
-        separators = np.flatnonzero(np.frombuffer(self._text, dtype=np.uint8) == 0)
-        self._ends = np.append(separators, len(self._text)) if self._text else np.zeros(0, dtype=np.int64)
+        self.__setstate__((_SEPARATOR.join(_pieces(names)),))
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -355,15 +353,13 @@ class Names(_LazyNames):
     def __iter__(self) -> Iterator[str]:
         return map(os.fsdecode, self._text.split(_SEPARATOR)) if self._text else iter(())
 
-    def __getstate__(self) -> tuple[bytes, NDArray[Any]]:
-        # Pickled for other ranks. Lengths are small numbers, so they take one byte each in place of eight.
-        lengths = np.diff(self._ends, prepend=-1) - 1
-        kind = np.uint8 if lengths.max(initial=0) < 256 else np.uint32
-        return self._text, lengths.astype(kind)
+    def __getstate__(self) -> tuple[bytes]:
+        return (self._text,)  # for other ranks, which find the ends again
 
-    def __setstate__(self, state: tuple[bytes, NDArray[Any]]) -> None:
-        self._text, lengths = state
-        self._ends = np.cumsum(lengths.astype(np.int64) + 1) - 1
+    def __setstate__(self, state: tuple[bytes]) -> None:
+        (self._text,) = state
+        separators = np.flatnonzero(np.frombuffer(self._text, dtype=np.uint8) == 0)
+        self._ends = np.append(separators, len(self._text)) if self._text else np.zeros(0, dtype=np.int64)
 
 
 def _pieces(names: Iterable[str]) -> Iterator[bytes]:

@@ -24,9 +24,7 @@ _IMAGES = {
 ZIP, TAR, PARQUET, NPY = "a zip archive", "a tar archive", "a Parquet table", "a NumPy array (.npy)"
 _CONTAINERS = {ZIP: rb"PK\x03\x04", TAR: rb".{257}ustar", PARQUET: rb"PAR1", NPY: rb"\x93NUMPY"}
 _AGAIN = "download it again, as a server sent this in its place, for example a login or an error"
-JSON = (
-    "JSON text: write a list of paths as .txt or .jsonl, or download the file again if a server sent this as an error"
-)
+JSON = "JSON text: write a list of paths as .txt or .jsonl; if a server sent it as an error, download the file again"
 DAMAGED = {
     "empty (0 bytes): copy or download it again": rb"\Z",
     "a Git LFS pointer, not the file itself: run `git lfs pull` in its repository": rb"version https://(git-lfs|hawser)",
@@ -44,7 +42,6 @@ _DATASETS = {
     f"a TFRecord file, which TensorFlow reads: {_WRITE}": rb".{4}\0{4}.{4}\n",  # its first field is a tf.train.Example
     f"an Arrow table, which datasets.load_from_disk reads: {_WRITE}": rb"ARROW1\0\0|\xff{4}..[\0-\x0f]\0\x10\0\0\0",
     f"an IDX file of MNIST, which torchvision reads: {_WRITE}": rb"\0\0\x08[\x01\x03]",
-    f"a MATLAB file, which scipy.io reads: {_WRITE}": rb"MATLAB [45]",
     # A pickled dict, by its first key, in any protocol from 2 on.
     f"a pickled batch of CIFAR, which torchvision reads: {_WRITE}": rb"\x80[\x02-\x05](\x95.{8})?\}(q.|\x94)?\("
     rb"([UC\x8c].|[TXB].{4})" + _CIFAR,

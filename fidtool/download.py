@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import http.client
 import io
+import math
 import random
 import re
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -21,7 +21,7 @@ MAX_TRIES = 5
 RETRIED_STATUSES = frozenset({408, 425, 429})
 """HTTP statuses below 500 with which a retry may help."""
 _FIRST_DELAY = 0.5
-"""Seconds before the second attempt. The delay doubles with each attempt; a random part of up to half is added."""
+"""Seconds before the second attempt. The delay doubles with each attempt, and up to half of it is added."""
 _SILENCE_SECONDS = 30.0
 """Seconds without data after which a connection is considered broken."""
 _DOWNLOAD_SECONDS = 1800.0
@@ -33,12 +33,21 @@ _FIRST_BYTES = 1 << 16
 
 
 class DownloadError(Exception):
-    """A download failed. The message is the reason, and how much had arrived."""
+    """A download failed. The message is the reason, and the position in the file."""
 
 
-def back_off(attempt: int) -> None:
-    """Sleep before the next attempt, for a random time so that processes do not all retry at once."""
-    time.sleep(_FIRST_DELAY * 2.0 ** (attempt - 1) * (1.0 + 0.5 * random.random()))
+def attempts(seconds: float = math.inf) -> Iterator[int]:
+    """Yield the numbers of the attempts at a request: no more than `MAX_TRIES`, and none after this time.
+
+    Before each but the first, it sleeps for a random time, so that processes do not all retry at once.
+    """
+    end = time.monotonic() + seconds
+    yield 1
+    for attempt in range(2, MAX_TRIES + 1):
+        if time.monotonic() > end:
+            return
+        time.sleep(_FIRST_DELAY * 2.0 ** (attempt - 2) * (1.0 + 0.5 * random.random()))
+        yield attempt
 
 
 def megabytes(number: int) -> str:
@@ -78,14 +87,13 @@ class RemoteFile(io.RawIOBase):
         self.size: int | None = None
         self.ranges = False
         self.stop = _FIRST_BYTES
-        self._url = url
+        self._url, self._position = url, 0
         self._response: Any = None
-        self._position = self._reached = 0  # of this file, and of the open response
-        self._end: int | None = None  # of the open response; None if the server does not state it
+        self._end: int | None = None  # of the response; None if the server does not state it
         self._answered = False
-        self._failures = self._received = 0
         self._deadline = time.monotonic() + _DOWNLOAD_SECONDS
         self._repeated(self._open)
+        self._deadline += (self.size or 0) / _SLOWEST
 
     def readable(self) -> bool:
         """Return True."""
@@ -101,16 +109,17 @@ class RemoteFile(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Set the position; nothing is requested before the next read."""
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size or 0}[whence]
-        if start + offset < 0:
-            raise ValueError(f"position {start + offset}")
-        self._position = start + offset
-        return self._position
+        position = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size or 0}[whence] + offset
+        if position != self._position:
+            self._hang_up()
+        self._position = position
+        return position
 
     def readinto(self, buffer: Any) -> int:
         """Read at least one byte into ``buffer``, unless the file ends here; return the number of bytes."""
         data = self._repeated(lambda: self._some(len(buffer)))
         buffer[: len(data)] = data
+        self._position += len(data)
         return len(data)
 
     def close(self) -> None:
@@ -120,77 +129,54 @@ class RemoteFile(io.RawIOBase):
 
     def _some(self, most: int) -> bytes:
         """Return up to ``most`` bytes of what has arrived; empty at the end of the file."""
-        while self.size is None or self._position < self.size:
-            if self._response is None or self._reached != self._position:
-                self._open()
-            data: bytes = self._response.read1(most)
-            if data:
-                self._position += len(data)
-                self._reached = self._position
-                self._received += len(data)
-                self._failures = 0
-                return data
-            self._hang_up()
-            if self._end is None:  # no length was promised
-                self.size = self._position
-            elif self._position < self._end:
-                raise OSError("the connection was closed")
-        return b""
+        if self.size is not None and self._position >= self.size:
+            return b""
+        if self._response is None or self._position == self._end:
+            self._open()
+        data: bytes = self._response.read1(most)
+        if not data and self.size is not None:
+            raise OSError("the connection was closed")
+        return data
 
     def _repeated(self, work: Callable[[], T]) -> T:
         """Return the result of ``work``, which is repeated if it fails for a reason that may be temporary."""
-        while time.monotonic() <= self._deadline:
+        problem = ""
+        for _ in attempts():
+            total = "" if self.size is None else f" of {self.size}"
+            place = f" at byte {self._position}{total}" if self._position else ""
+            if time.monotonic() > self._deadline:
+                raise DownloadError(f"it is incomplete after the deadline{place}")
             try:
                 return work()
             except (OSError, ValueError, http.client.HTTPException) as error:
                 self._hang_up()
-                self._failures += 1
+                problem = f"{_reason(error)}{place}"
                 status = error.code if isinstance(error, urllib.error.HTTPError) else 500 if self._answered else 0
                 if isinstance(error, ValueError) or (status < 500 and status not in RETRIED_STATUSES):
-                    raise DownloadError(f"{_reason(error)}{self._arrived()}") from None
-                if self._position and not self.ranges:
-                    problem = f"{_reason(error)}{self._arrived()}, and the server cannot send the rest alone"
                     raise DownloadError(problem) from None
-                if self._failures == MAX_TRIES:
-                    raise DownloadError(f"{_reason(error)}{self._arrived()}, in {MAX_TRIES} attempts") from None
-            back_off(self._failures)
-        raise DownloadError(f"it is incomplete after the deadline{self._arrived()}")
-
-    def _arrived(self) -> str:
-        if not self._received:
-            return ""
-        return f" after {self._received}{'' if self.size is None else f' of {self.size}'} bytes"
+                if self._position and not self.ranges:
+                    raise DownloadError(f"{problem}, and the server cannot send the rest alone") from None
+        raise DownloadError(f"{problem}, in {MAX_TRIES} attempts")
 
     def _open(self) -> None:
-        """Request the part of the file from the position on."""
+        """Request the file from the position on. The response must begin there and be of the same file as before."""
         self._hang_up()
         first = self._position
         last = (self.stop if self.stop > first else self.size or first + _FIRST_BYTES) - 1
         asked = request(self._url, {"Range": f"bytes={first}-{last}"})
-        response = urllib.request.urlopen(asked, timeout=_SILENCE_SECONDS)
-        with contextlib.ExitStack() as undone:
-            undone.callback(response.close)
-            self._end = self._described(response, first)
-            undone.pop_all()
-        self._response, self._reached, self._answered = response, first, True
-
-    def _described(self, response: Any, first: int) -> int | None:
-        """Check that a response begins at ``first`` and is of the same file as before; return its end."""
+        self._response = response = urllib.request.urlopen(asked, timeout=_SILENCE_SECONDS)
         length = response.headers.get("Content-Length")
-        size = end = int(length) if length else None
+        size = self._end = int(length) if length else None
         partial = getattr(response, "status", None) == http.client.PARTIAL_CONTENT
         if partial or first:
             content_range = response.headers.get("Content-Range") or ""
             part = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", content_range)
             if part is None or int(part[1]) != first:
                 raise ValueError(f"the server returned {content_range!r} for the bytes from {first} on")
-            size, end = int(part[3]), int(part[2]) + 1
-        if not self._answered:
-            self.size, self.ranges = size, partial
-            self._deadline += (size or 0) / _SLOWEST
-        elif size != self.size:
+            size, self._end = int(part[3]), int(part[2]) + 1
+        if self._answered and size != self.size:
             raise ValueError("the file changes while it is downloaded")
-        return end
+        self.size, self.ranges, self._answered = size, partial, True
 
     def _hang_up(self) -> None:
         if self._response is not None:

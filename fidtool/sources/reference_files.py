@@ -128,6 +128,8 @@ def _read_cached(file: _Hosted, wanted: Collection[str]) -> dict[str, str]:
     try:
         with open(file.path, "rb") as handle:
             return _hashes(file, handle, wanted)
+    except InputError:  # a ValueError
+        raise
     except (OSError, *_UNREADABLE) as error:
         raise InputError(f"{file.path} cannot be read ({error}):", "delete it to download it again") from None
 
@@ -184,6 +186,8 @@ def _download(file: _Hosted, wanted: Collection[str], say: Say) -> dict[str, str
             with RemoteFile(url) as remote:
                 _copy(file, remote, target, wanted, say)
             return _hashes(file, target, wanted)
+    except InputError:  # a ValueError
+        raise
     except DownloadError as error:
         raise RunError(
             f"{file.name} could not be downloaded from {url} ({error}):",

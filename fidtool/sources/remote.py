@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.download import MAX_TRIES, back_off
+from fidtool.download import MAX_TRIES, attempts
 from fidtool.errors import InputError
 from fidtool.sources.census import Census
 from fidtool.sources.contents import (
@@ -103,18 +103,15 @@ class RemoteFiles(Files):
         # Empty extents are not requested: the store would return the whole object.
         found: list[bytes | Exception] = [self._too_large(extent) or b"" for extent in extents]
         left = [position for position, (_, _, length) in enumerate(extents) if length and not found[position]]
-        for attempt in range(1, MAX_TRIES + 1):
-            if not left:
-                break
-            answers = self._request([extents[position] for position in left])
+        for _ in attempts():
+            answers = self._request([extents[position] for position in left]) if left else []
             retried = []
             for position, answer in zip(left, answers, strict=True):
                 found[position] = self._checked(answer, extents[position])
                 if isinstance(found[position], StoreError) and not isinstance(found[position], RefusedError):
                     retried.append(position)
-            left = retried
-            if left and attempt < MAX_TRIES:
-                back_off(attempt)
+            if not (left := retried):
+                break
         return found
 
     def _too_large(self, extent: Extent) -> ContentError | None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, TypeVar
 
-from fidtool.download import MAX_TRIES, RETRIED_STATUSES, back_off
+from fidtool.download import RETRIED_STATUSES, attempts
 from fidtool.errors import InputError
 from fidtool.redaction import redacted
 from fidtool.sources.contents import StoreError, message_of
@@ -103,8 +102,8 @@ def with_retries(work: Callable[[], T], url: str, timeout: float | None = None) 
     Args:
         timeout: deadline of each attempt in seconds; by default, that of a query about one object.
     """
-    began, shown = time.monotonic(), redacted(url)
-    for attempt in range(1, MAX_TRIES + 1):
+    shown = redacted(url)
+    for attempt in attempts(_RETRY_PERIOD):
         try:
             return with_deadline(_INFO_TIMEOUT if timeout is None else timeout, work)
         except Exception as error:
@@ -117,12 +116,8 @@ def with_retries(work: Callable[[], T], url: str, timeout: float | None = None) 
             except Exception as final:
                 reason = getattr(final, "strerror", None) or message_of(final)
                 raise InputError(f"{shown} cannot be read: {reason}") from None
-            if attempt == MAX_TRIES or time.monotonic() - began > _RETRY_PERIOD:
-                tries = "1 attempt" if attempt == 1 else f"{attempt} attempts"
-                reason = message_of(underlying_error(error))
-                raise StoreError(f"{shown} could not be read after {tries}: {reason}") from None
-            back_off(attempt)
-    raise AssertionError
+            failure = message_of(underlying_error(error))
+    raise StoreError(f"{shown} could not be read after {attempt} attempt{'s' * (attempt > 1)}: {failure}")
 
 
 def underlying_error(error: Exception) -> Exception:

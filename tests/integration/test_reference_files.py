@@ -172,7 +172,7 @@ def test_a_broken_download_continues(mirror: HttpStore) -> None:
     [
         (503, r"HTTP status 503: .*, in 5 attempts\)", 5),
         (404, r"HTTP status 404: Not Found\)", 1),
-        ("whole cut", r"the connection was closed after \d+ of \d+ bytes, and the server cannot send", 1),
+        ("whole cut", r"the connection was closed at byte \d+ of \d+, and the server cannot send", 1),
     ],
 )
 def test_a_failed_download_says_what_to_do(mirror: HttpStore, fault: int | str, reason: str, attempts: int) -> None:

@@ -23,7 +23,7 @@ def test_a_silent_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(download, "_SILENCE_SECONDS", 0.05)
     ended = threading.Event()
     with server(bytes(100_000), halfway=ended.wait) as (url, requests):
-        with pytest.raises(DownloadError, match=r"no data for 0\.05 s after 50000 of 100000 bytes, and the server"):
+        with pytest.raises(DownloadError, match=r"no data for 0\.05 s at byte 50000 of 100000, and the server"):
             fetched(url)
         ended.set()
     assert len(requests) == 1
@@ -52,10 +52,10 @@ def test_a_download_that_breaks_often(tmp_path: Path) -> None:
 def test_a_file_that_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "file"
     file.write_bytes(bytes(100_000))
-    monkeypatch.setattr(download, "back_off", lambda attempt: file.write_bytes(bytes(200_000)))
+    monkeypatch.setattr("fidtool.download.time.sleep", lambda seconds: file.write_bytes(bytes(200_000)))
     with http_store(tmp_path) as store:
         store.faults["file"] = ["cut"]
-        with pytest.raises(DownloadError, match="the file changes while it is downloaded after 32768 of 100000 bytes"):
+        with pytest.raises(DownloadError, match="the file changes while it is downloaded at byte 32768 of 100000"):
             fetched(f"{store.url}file")
 
 

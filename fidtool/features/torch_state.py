@@ -128,13 +128,13 @@ def _strict(switches: list[_Switch]) -> Iterator[None]:
 @contextlib.contextmanager
 def _without_modes() -> Iterator[None]:
     """Switch off inference mode and the default device, and restore the random state."""
-    random_state = torch.get_rng_state()
     plain = torch.empty(0).device.type == "cpu"
-    try:
-        with torch.inference_mode(False), contextlib.nullcontext() if plain else torch.device("cpu"):
-            yield
-    finally:
-        torch.set_rng_state(random_state)
+    with (
+        torch.random.fork_rng(devices=[]),
+        torch.inference_mode(False),
+        contextlib.nullcontext() if plain else torch.device("cpu"),
+    ):
+        yield
 
 
 def _attribute(place: Any, name: str, strict: object) -> _Switch:

@@ -146,18 +146,11 @@ def _of_safetensors(handle: BinaryIO, _: str) -> dict[str, _Tensor]:
 
 
 @dataclass(frozen=True)
-class _Storage:
-    """A tensor's storage: the archive's record that contains it, and the name of its class."""
+class _View:
+    """A tensor as torch.save describes it: in a record of the archive. Offset and strides are numbers of elements."""
 
     record: str
     kind: str
-
-
-@dataclass(frozen=True)
-class _View:
-    """A tensor as torch.save describes it; offset and strides are numbers of elements."""
-
-    storage: _Storage
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -177,20 +170,18 @@ def _of_torch(handle: BinaryIO, name: str) -> dict[str, _Tensor]:
 
 
 def _located(view: _View, records: Mapping[str, zipfile.ZipInfo], handle: BinaryIO, order: str) -> _Tensor:
-    info = records[f"data/{view.storage.record}"]
+    info = records[f"data/{view.record}"]
     first = _start(info, handle)
-    if view.storage.kind == "BFloat16Storage" and order == "<":
+    known = _STORAGES.get(view.kind)
+    dtype = np.dtype(f"{order}{known}") if known else _UNKNOWN
+    if view.kind == "BFloat16" and order == "<":
         dtype = BFLOAT16
-    else:
-        known = _STORAGES.get(view.storage.kind.removesuffix("Storage"))
-        dtype = np.dtype(f"{order}{known}") if known else _UNKNOWN
-    kind = view.storage.kind.removesuffix("Storage").lower()
     if min([view.offset, *view.shape, *view.strides]) < 0:
         raise ValueError("a tensor has a negative offset, size or stride")
     last = view.offset + 1 + sum((side - 1) * step for side, step in zip(view.shape, view.strides, strict=True))
     if 0 not in view.shape and last * dtype.itemsize > info.file_size:
         raise ValueError("a tensor extends beyond its storage")
-    return _Tensor(view.shape, dtype, first + view.offset * dtype.itemsize, view.strides, kind)
+    return _Tensor(view.shape, dtype, first + view.offset * dtype.itemsize, view.strides, view.kind.lower())
 
 
 def _start(info: zipfile.ZipInfo, handle: BinaryIO) -> int:
@@ -236,28 +227,22 @@ class _Unpickler(SafeUnpickler):
             return name
         return super().find_class(module, name)
 
-    def persistent_load(self, reference: Any) -> _Storage:
-        """Returns a storage from its description in the pickle."""
+    def persistent_load(self, reference: Any) -> Any:
+        """Returns the record of a storage and the name of its class."""
         _, kind, record, *_ = reference
-        if not isinstance(kind, str) or not isinstance(record, str):
-            raise ValueError("a storage has an invalid description")
-        return _Storage(record, kind)
+        return record, kind
 
 
-def _tensor(storage: _Storage, offset: int, shape: Sequence[int], strides: Sequence[int], *rest: object) -> _View:
-    if dtype := next((each for each in rest if isinstance(each, str)), ""):  # of newer dtypes, in untyped storages
-        storage = _Storage(storage.record, dtype)
-    return _View(storage, int(offset), tuple(map(int, shape)), tuple(map(int, strides)))
-
-
-def _parameter(view: _View, *_: object) -> _View:
-    return view
+def _tensor(storage: Any, offset: int, shape: Sequence[int], strides: Sequence[int], *rest: object) -> _View:
+    record, kind = storage
+    kind = next((each for each in rest if isinstance(each, str)), kind)  # of newer dtypes, in untyped storages
+    return _View(record, kind.removesuffix("Storage"), int(offset), tuple(map(int, shape)), tuple(map(int, strides)))
 
 
 _KNOWN = {
     ("torch._utils", "_rebuild_tensor_v2"): _tensor,
     ("torch._utils", "_rebuild_tensor_v3"): _tensor,
-    ("torch._utils", "_rebuild_parameter"): _parameter,
+    ("torch._utils", "_rebuild_parameter"): lambda view, *_: view,
     ("collections", "OrderedDict"): lambda *_: {},
     ("torch", "Size"): tuple,
 }

@@ -16,7 +16,7 @@ from fidtool.errors import InputError, RunError
 from fidtool.names import counted
 
 if TYPE_CHECKING:
-    from fidtool.statistics.cache import Entry, StatisticsCache
+    from fidtool.statistics.cache import Entry
     from fidtool.statistics.statistics_file import Summary
 
 SCHEMA = 1
@@ -56,24 +56,25 @@ def cache(as_json: bool, remove: str | None, older_than: str | None, clear: bool
         raise InputError(f"{' and '.join(flags)} cannot be combined:", "pass one of them")
     statistics = StatisticsCache(lambda line: click.echo(line, err=True))
     if clear:
-        _remove(statistics, statistics.entries())
+        _remove(statistics.entries())
         statistics.sweep()
     elif remove is not None:
-        _remove(statistics, statistics.matching(remove))
+        _remove(statistics.matching(remove))
     elif older_than is not None:
         before = _moment(older_than)
-        _remove(statistics, [entry for entry in statistics.entries() if entry.used < before])
+        _remove([entry for entry in statistics.entries() if entry.used < before])
     elif as_json:
         _print_json(statistics.entries())
     else:
         _print_table(statistics.entries())
 
 
-def _remove(statistics: StatisticsCache, entries: Sequence[Entry]) -> None:
+def _remove(entries: Sequence[Entry]) -> None:
     from fidtool.cache_dir import cache_dir
 
     try:
-        statistics.remove(entries)
+        for entry in entries:
+            entry.path.unlink(missing_ok=True)
     except OSError as error:
         raise RunError(f"the cache {cache_dir()} could not be changed: {error}") from None
     click.echo(f"deleted {_entries(len(entries))} from {cache_dir()}")

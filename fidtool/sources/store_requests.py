@@ -116,8 +116,8 @@ def with_retries(work: Callable[[], T], url: str, timeout: float | None = None) 
             except Exception as final:
                 reason = getattr(final, "strerror", None) or message_of(final)
                 raise InputError(f"{shown} cannot be read: {reason}") from None
-            failure = message_of(underlying_error(error))
-    raise StoreError(f"{shown} could not be read after {attempt} attempt{'s' * (attempt > 1)}: {failure}")
+            failure = f"after {attempt} attempt{'s' * (attempt > 1)}: {message_of(underlying_error(error))}"
+    raise StoreError(f"{shown} could not be read {failure}")
 
 
 def underlying_error(error: Exception) -> Exception:

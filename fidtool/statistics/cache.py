@@ -6,9 +6,8 @@ import contextlib
 import hashlib
 import json
 import os
-import stat
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,26 +88,21 @@ class StatisticsCache:
         """Returns the set's statistics with all these ``layers``, or None. Entries that store more are used as well."""
         exact = self.key(images, layers, arithmetic, inspected)
         features_of = frozenset(name for name, layer in layers.items() if layer.with_features)
-        definitions = {name: layer.definition for name, layer in layers.items()}
         needed = Summary(
-            definitions=definitions, with_features=features_of, has_records=inspected, arithmetic=arithmetic
+            definitions={name: layer.definition for name, layer in layers.items()},
+            with_features=features_of,
+            has_records=inspected,
+            arithmetic=arithmetic,
         )
-        for key in self._candidates(exact, needed):
-            found = self.get(key, features_of)
-            if found is None or found.arithmetic is None:
+        for path in [self._path(exact), *self._same_images(exact)]:
+            if path.stem != exact and not read_summary(path).contains(needed):
                 continue
-            found = replace(found, arithmetic=arithmetic)  # equal as far as the key depends on it
-            if Summary.of(found).contains(needed):
+            found = self.get(path.stem, features_of)
+            if found is not None and Summary.of(found).contains(needed):
                 requested = {name: found.layers[name] for name in layers}
-                return replace(found, layers=requested, pictures=found.pictures if inspected else None)
+                pictures = found.pictures if inspected else None
+                return replace(found, layers=requested, pictures=pictures, arithmetic=arithmetic)
         return None
-
-    def _candidates(self, exact: str, needed: Summary) -> Iterator[str]:
-        """Yields the key ``exact``, then those of other entries of the same images that contain what is needed."""
-        yield exact
-        for path in self._same_images(exact):
-            if read_summary(path).contains(needed):
-                yield path.stem
 
     def _same_images(self, key: str) -> list[Path]:
         """The other entries of the images of ``key``, regardless of their content."""
@@ -161,11 +155,9 @@ class StatisticsCache:
         """Returns all entries, the most recently used first."""
         entries = []
         for path in self._folder.glob("*.npz"):
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # another process deleted it
                 status = path.stat()
-                if not stat.S_ISREG(status.st_mode):
-                    continue
-                entries.append(Entry(path, status.st_size, status.st_mtime))
+                entries += [Entry(path, status.st_size, status.st_mtime)] if path.is_file() else []
         return sorted(entries, key=lambda entry: entry.used, reverse=True)
 
     def matching(self, name: str) -> list[Entry]:
@@ -184,11 +176,6 @@ class StatisticsCache:
         if len(found) > 1 and not of_path:
             raise InputError(f"{len(found)} entries of the cache have IDs that begin with {name}:", "pass more digits")
         return found
-
-    def remove(self, entries: Sequence[Entry]) -> None:
-        """Deletes these entries."""
-        for entry in entries:
-            entry.path.unlink(missing_ok=True)
 
     def sweep(self, age: float = 0.0) -> None:
         """Deletes temporary files last written this many seconds ago or earlier."""

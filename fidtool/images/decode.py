@@ -258,10 +258,8 @@ def _from_file(data: bytes, options: DecodeOptions, frame: int | None = None) ->
             name = format_of(data)
             start = f"it begins like {name} but is damaged or truncated" if name else f"it begins with {data[:12]!r}"
             if name == "TIFF":
-                start += (
-                    ", has more bands than Pillow reads (save 3 as RGB), or has several channels of floats: save them "
-                )
-                start += "as an array, .npy"
+                start += ", has more bands than Pillow reads (save 3 as RGB), or floats of a kind that it lacks: save "
+                start += "an array, .npy"
             message = f"not an image that Pillow can read ({start})"
         raise DecodeError(_no_decoder(data) or message) from None
 

@@ -17,8 +17,8 @@ from fidtool.sources.image_set import ImageSet, ImageSource, NamedFiles, Names, 
 from fidtool.sources.readers import ExtentReader, Reader
 
 _CHANNELS = frozenset({1, 3, 4})
-_SLACK = 0.1
-"""How far floats may exceed a range that is suggested: networks overshoot."""
+_RANGES, _SLACK = ((0, 1), (-1, 1), (0, 255)), 0.1
+"""The value ranges that are suggested, and how far floats may exceed them: networks overshoot."""
 BFLOAT16 = np.dtype([("bfloat16", "<u2")])
 """Placeholder dtype for bfloat16, which NumPy lacks: the upper half of a float32."""
 
@@ -159,8 +159,7 @@ def _of_integers(values: NDArray[Any], what: str) -> Pixels | InputError:
 def _unknown_range(dtype: str, values: NDArray[Any], what: str) -> InputError:
     """Returns the error for floats without a value range, which suggests the usual one that contains them."""
     low, high = float(values.min()), float(values.max())
-    usual = ((0, 1), (-1, 1), (0, 255))
-    fit: Any = next((each for each in usual if each[0] - _SLACK <= low and high <= each[1] + _SLACK), ...)
+    fit: Any = next((each for each in _RANGES if each[0] - _SLACK <= low and high <= each[1] + _SLACK), ...)
     problem = f"{what} contains {dtype} from {low:.4g} to {high:.4g}, and the values of black and white are unknown:"
     remedies = ["undo their normalisation"] if fit is ... else []
     return InputError(problem, *remedies, f"pass {option('value_range', fit)}", setting="value_range")
@@ -221,12 +220,7 @@ class ArrayReader(ExtentReader):
 
     encoded = False
 
-    def __init__(
-        self,
-        files: Files,
-        arrays: Sequence[StoredArray],
-        value_range: ValueRange | None,
-    ) -> None:
+    def __init__(self, files: Files, arrays: Sequence[StoredArray], value_range: ValueRange | None) -> None:
         super().__init__(files)
         self._arrays, self._value_range = arrays, value_range
         self._ends = np.cumsum([array.count for array in arrays])
@@ -268,19 +262,17 @@ def set_of_rows(named: NamedFiles, kind: str, counts: Sequence[int], reader: Rea
     return ImageSet.of(ImageSource(named.path, kind, names, named.prefix, named.files, reader, file_index, began))
 
 
-def set_of_arrays(
-    named: NamedFiles, arrays: Sequence[StoredArray], began: int, packed: Reader | None = None
-) -> ImageSet:
-    """Returns the images of arrays, see `set_of_rows`. ``packed`` is the reader of compressed arrays."""
+def set_of_arrays(named: NamedFiles, arrays: Sequence[StoredArray], began: int, zipped: Reader | None) -> ImageSet:
+    """Returns the images of arrays, see `set_of_rows`. ``zipped`` is the reader of compressed arrays."""
     layouts = ", ".join(dict.fromkeys(f"{_name(array.dtype)} {array.layout.axes}" for array in arrays))
     counts = [array.count for array in arrays]
-    reader = packed or ArrayReader(named.files, arrays, named.value_range)
+    reader = zipped or ArrayReader(named.files, arrays, named.value_range)
     if any(array.dtype != np.uint8 for array in arrays):
         # Refused here, a run would otherwise process the sets before.
         for first in reader.stream(np.cumsum([0, *counts[:-1]])):
             if isinstance(first, InputError):
                 raise first
-    return set_of_rows(named, "compressed array" if packed else f"array ({layouts})", counts, reader, began)
+    return set_of_rows(named, "compressed array" if zipped else f"array ({layouts})", counts, reader, began)
 
 
 def scattered_error(what: str) -> InputError:

@@ -47,7 +47,7 @@ def list_npy(named: NamedFiles) -> ImageSet:
         with opened(named.files, file) as handle:
             arrays.append(_array(handle, name))
             require_complete(arrays[-1], handle.seek(0, 2), name)
-    return set_of_arrays(named, arrays, began)
+    return set_of_arrays(named, arrays, began, None)
 
 
 def list_npz(named: NamedFiles) -> ImageSet:

@@ -73,7 +73,7 @@ def _list_tensors(named: NamedFiles, tensors_of: Callable[[BinaryIO, str], dict[
             require_compact(array, what)
             require_complete(array, handle.seek(0, 2), name)
             arrays.append(array)
-    return set_of_arrays(named, arrays, began)
+    return set_of_arrays(named, arrays, began, None)
 
 
 @dataclass(frozen=True)

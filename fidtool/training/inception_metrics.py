@@ -52,7 +52,7 @@ class FrechetInceptionDistance(ImageMetric):
         normalize: whether images are floating-point in 0..1 instead of uint8.
         feature_extractor_weights_path: another name of ``weights``.
         antialias: for Inception, True is ``protocol="torchmetrics"``, torchmetrics' default, and False is
-            ``protocol="tensorflow"``, of floats with ``float_to_byte="floor"``.
+            ``protocol="tensorflow"``; both truncate floats, as torchmetrics does.
         protocol: name of a protocol; None is ``pytorch-fid``, as in ``fidtool compute``.
         float_to_byte: how floats become bytes: ``round``, or ``floor`` to truncate; None is what the protocol's tool
             does, ``floor`` for ``torchmetrics`` and ``round`` for all others, as in ``fidtool compute``.

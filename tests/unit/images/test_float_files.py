@@ -78,10 +78,12 @@ def test_integers_of_32_bits_must_be_bytes(order: str) -> None:
                     decode(data, options)
 
 
-def test_several_channels_of_floats_in_a_tiff() -> None:
+def test_floats_that_pillow_cannot_read() -> None:
     data = raw_tiff([COLOURS.tobytes()], bits=[32] * 3, photometric=2, channels=3, format=[3] * 3)
-    with pytest.raises(DecodeError, match=r"or has several channels of floats: save them as an array, \.npy"):
-        decode(data, DecodeOptions(floats=ValueRange(0.0, 1.0)))
+    double = raw_tiff([FLOATS.astype("f8").tobytes()], bits=64, format=3)
+    for each in (data, double):
+        with pytest.raises(DecodeError, match=r"or floats of a kind that it lacks: save an array, .npy"):
+            decode(each, DecodeOptions(floats=ValueRange(0.0, 1.0)))
 
 
 def test_pillow_images_in_memory() -> None:

@@ -22,6 +22,7 @@ from fidtool.pipeline.check import refuse_same
 from fidtool.pipeline.evaluate import compute_statistics as statistics_of
 from fidtool.pipeline.evaluate import evaluate
 from fidtool.pipeline.inputs import Inputs
+from fidtool.pipeline.opened import GivenStatistics
 from fidtool.pipeline.run import RunContext, open_run
 from fidtool.presets import with_preset
 from fidtool.record import Origin
@@ -33,8 +34,8 @@ from fidtool.statistics.set_statistics import Statistics
 from fidtool.validation import declared
 
 PathOrURL = str | os.PathLike[str]
-Source: TypeAlias = "PathOrURL | Images | Sequence[Any] | Iterable[Any]"
-"""A path or URL, or images in memory: see `fidtool.Images`."""
+Source: TypeAlias = "PathOrURL | Images | Sequence[Any] | Iterable[Any] | Callable[..., Any] | Statistics"
+"""A path or URL; images in memory, or a function that generates them, see `fidtool.Images`; or statistics."""
 
 P = ParamSpec("P")
 _DEFAULTS = Settings()
@@ -42,7 +43,11 @@ _DEFAULTS = Settings()
 
 class _Compute(Protocol[P]):
     def __call__(
-        self, real: Source, fake: Source | Sequence[PathOrURL | Images], *args: P.args, **settings: P.kwargs
+        self,
+        real: Source,
+        fake: Source | Sequence[PathOrURL | Images | Statistics],
+        *args: P.args,
+        **settings: P.kwargs,
     ) -> Evaluation: ...
 
 
@@ -68,7 +73,7 @@ class _with_keywords_of(Generic[P]):  # noqa: N801 (a decorator)
 
     @overload
     def __call__(
-        self, function: Callable[[Source, Source | Sequence[PathOrURL | Images], Settings], Evaluation]
+        self, function: Callable[[Source, Source | Sequence[PathOrURL | Images | Statistics], Settings], Evaluation]
     ) -> _Compute[P]: ...
     @overload
     def __call__(self, function: Callable[[Source, Settings], Statistics | None]) -> _ComputeStatistics[P]: ...
@@ -102,6 +107,10 @@ class _with_keywords_of(Generic[P]):  # noqa: N801 (a decorator)
         return called
 
 
+def _given(source: object) -> Images:
+    return GivenStatistics(source) if source is None or isinstance(source, Statistics) else Images(source)
+
+
 def _meant(keywords: Iterable[str], signature: inspect.Signature) -> str:
     """Suggests the intended keyword for a misspelt one, for a message."""
     from difflib import get_close_matches
@@ -112,7 +121,7 @@ def _meant(keywords: Iterable[str], signature: inspect.Signature) -> str:
 
 
 @_with_keywords_of(Settings)
-def compute(real: Source, fake: Source | Sequence[PathOrURL | Images], settings: Settings) -> Evaluation:
+def compute(real: Source, fake: Source | Sequence[PathOrURL | Images | Statistics], settings: Settings) -> Evaluation:
     """Computes FID, or the metrics in ``metrics``, of one or several sets of generated images against real images.
 
     Under torchrun or SLURM, or with RANK and WORLD_SIZE set, this is a collective: all ranks call it with the same
@@ -120,9 +129,9 @@ def compute(real: Source, fake: Source | Sequence[PathOrURL | Images], settings:
 
     Args:
         real: path or URL of images (a folder, archive, array, table or list) or of a statistics file (.npz); or images
-            in memory (a list, array, ``Dataset`` or iterable), see `fidtool.Images`.
+            in memory (a list, array, ``Dataset`` or iterable), see `fidtool.Images`; or `fidtool.Statistics`.
         fake: the same, or a list of paths and `fidtool.Images` to evaluate against the same ``real``, which is then
-            processed once.
+            processed once. Or a function that generates ``num_fake`` images, see `fidtool.Images`.
 
     Returns:
         The evaluation: ``.fid`` for one FAKE, ``.results`` for several, ``.to_dict()`` for the content of the JSON. A
@@ -135,13 +144,10 @@ def compute(real: Source, fake: Source | Sequence[PathOrURL | Images], settings:
         fidtool.RunError: if the run failed.
         fidtool.StoppedError: if another rank received a signal to stop.
     """
-    fakes = several(fake)
+    fakes = several(fake, Statistics)
     if not fakes:
         raise InputError("there is no FAKE to compare with REAL")
-    if any(isinstance(each, Statistics) for each in (real, *fakes)):
-        problem = "compute() takes images or paths, not objects of type Statistics:"
-        raise InputError(problem, "write them to a file with fidtool.write_statistics and pass its path")
-    named = Named(real, *fakes)
+    named = Named(real, *fakes, images=_given)
     paths = [named.of(real, "real"), *(named.of(each, "fake") for each in fakes)]
     files = {"report": settings.report, "plot": settings.plot}
     shown = {setting: Path(file) for setting, file in files.items() if file is not None}
@@ -170,7 +176,7 @@ def compute_statistics(images: Source, settings: Settings) -> Statistics | None:
     Raises:
         fidtool.InputError, fidtool.RunError: see `compute`.
     """
-    named = Named(images)
+    named = Named(images, images=_given)
     path = named.of(images, "images")
     with _open_run([path], settings, named.in_memory) as run:
         return statistics_of(Inputs(run, [path], real=False))
@@ -194,7 +200,7 @@ def check(images: Source, against: Source | None = None, settings: Settings = _D
     Raises:
         fidtool.InputError, fidtool.RunError: see `compute`.
     """
-    named = Named(images, against)
+    named = Named(images, against, images=_given)
     path, other = named.of(images, "images"), None if against is None else named.of(against, "real")
     refuse_same(path, other, in_memory=bool(named.in_memory))
     with _open_run([path] if other is None else [path, other], settings, named.in_memory) as run:

@@ -15,6 +15,7 @@ from fidtool.distributed.world import World
 from fidtool.errors import InputError, on_every_rank, option
 from fidtool.images.batches import FetchedBatch, cut_batches
 from fidtool.images.frames import split
+from fidtool.seeds import sample_seed
 from fidtool.sources.contents import Read, ValueRange, bytes_of
 from fidtool.sources.image_set import ImageSet, ImageSource, Names, Numbered, Sampling, canonical_order
 from fidtool.sources.memory import Images, MemoryReader, NoFiles
@@ -48,7 +49,7 @@ class Stream:
         outside: Callable[[], contextlib.AbstractContextManager[None]],
         max_pixels: int | None = None,
     ) -> None:
-        if world.size > 1 and images.sharded is None:
+        if world.size > 1 and images.sharded is None and not images.generates:
             raise on_every_rank(
                 InputError(
                     f"{images.name} is an iterable, and there are {world.size} ranks:",
@@ -66,6 +67,18 @@ class Stream:
         self._count = self._digest = 0
 
     def __iter__(self) -> Generator[FetchedBatch, None, None]:
+        return self._generated() if self._images.generates else self._read()
+
+    def _generated(self) -> Generator[FetchedBatch, None, None]:
+        self._count = self._sampling.num or 0
+        for number, positions in enumerate(cut_batches(self._count, self._batch_size)):
+            if number % self._world.size == self._world.rank:
+                seed = sample_seed(self._sampling.seed, positions.start)
+                with self._outside():
+                    contents = self._images.generated(len(positions), seed, self._value_range)
+                yield FetchedBatch(number, [f"{self._images.name}{self._name(each)}" for each in positions], contents)
+
+    def _read(self) -> Generator[FetchedBatch, None, None]:
         contents = self._images.stream(self._value_range)
         frames: Iterator[Read] = contents
         if self._max_pixels is not None:

@@ -46,6 +46,11 @@ class Inputs:
             name = next(iter(self.streams))
             problem = f"{option('checkpoint')} cannot resume in the middle of {name}, an iterable:"
             raise on_every_rank(InputError(problem, f"omit {option('checkpoint')}", setting="checkpoint"))
+        for path, images in self.streams.items():
+            if images.generates and self.sampling(path).num is None:
+                setting = "num_fake" if path in self.paths[1:] else "num"
+                problem = f"{path} is a function, which can generate any number of images:"
+                raise on_every_rank(InputError(problem, f"pass {option(setting, ...)}", setting=setting))
         with run.clock("list"):
             self.has_images, self.has_both, settings = run.world.on_rank_zero(self._open)
         self._use(settings)

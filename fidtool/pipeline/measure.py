@@ -143,7 +143,7 @@ class Measurer:
         framing = self._inputs.framing(path)
         extraction = self._extraction(layers, framing, None)
         sampling = self._inputs.sampling(path)
-        if sampling.num is not None and not sampling.first and self._world.rank == 0:
+        if sampling.num is not None and not (sampling.first or images.generates) and self._world.rank == 0:
             taken = f"{option(sampling.setting)} takes its first {sampling.num} images instead of a random subset"
             self._warn(f"{images.name} is an iterable: {taken}")
         outside = self._run.outside

@@ -39,6 +39,22 @@ class Opened(NamedTuple):
     sha256: Mapping[str, str] = {}
 
 
+class GivenStatistics(Images):
+    """A set of which a program passes the statistics. On ranks other than zero they may be None."""
+
+    def __init__(self, statistics: Statistics | None) -> None:
+        self.name, self.is_stream, self.generates, self._statistics = "", False, False, statistics
+
+    @property
+    def kind(self) -> str:
+        return "statistics"
+
+    def opened(self) -> Opened:
+        if self._statistics is None:
+            raise InputError(f"{self.name} is None, which only ranks above zero may pass, in place of statistics")
+        return Opened(file=self._statistics)
+
+
 class Messages(NamedTuple):
     """Where messages go: ``say`` prints progress, ``warn`` takes warnings about the result."""
 
@@ -48,6 +64,8 @@ class Messages(NamedTuple):
 
 def open_set(path: str, in_memory: Images | None, settings: Settings, needs: SetNeeds, messages: Messages) -> Opened:
     """Opens what a path names, or images in memory; see `open_source`."""
+    if isinstance(in_memory, GivenStatistics):
+        return in_memory.opened()
     if in_memory is not None and settings.features and (rows := in_memory.features()) is not None:
         return Opened(file=read_features_alone(path, rows, path, FEATURES in needs.collected))
     opened = Opened(in_memory.image_set(settings.floats)) if in_memory else open_source(path, settings, needs, messages)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import time
 import traceback
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from multiprocessing import parent_process
 from typing import Any
 
@@ -26,6 +27,7 @@ from fidtool.sources.contents import (
     message_of,
     pillow_defaults,
 )
+from fidtool.sources.generated import generator_of
 from fidtool.sources.image_set import ImageSet, ImageSource, Numbered
 from fidtool.sources.readers import Reader
 from fidtool.validation import MAX_PIXELS
@@ -49,19 +51,36 @@ class Images:
     Args:
         images: a sequence (an object with a length that can be indexed), such as a list, an array of images or a
             map-style ``Dataset``; or an iterable, which is iterated over once. An iterable may also yield batches:
-            lists of images, or arrays or tensors of four dimensions.
+            lists of images, or arrays or tensors of four dimensions. Or a function ``generate(n)`` or
+            ``generate(n, seed)`` that returns n images, as a list, array or tensor; it is called for batches until
+            there are ``num`` images, each rank generates its share, and torch's generators are seeded before each
+            call, so that the images depend on the run's ``seed`` and ``batch_size``, but not on the number of ranks.
         name: name of the set in results and messages; by default, its role, such as the argument's name.
         sharded: for an iterable with several ranks: True if each rank's iterable yields different images, False if all
             yield the same images in the same order. A sequence must be the same on every rank.
+        latent: for a network that generates ``images`` from standard normal noise, the noise's shape without its first
+            dimension, such as 512. The network is called in evaluation mode.
 
     Raises:
         InputError: if ``images`` is neither a sequence nor an iterable, or a sequence is passed with ``sharded=True``.
     """
 
-    def __init__(self, images: object, *, name: str = "", sharded: bool | None = None) -> None:
+    def __init__(
+        self,
+        images: object,
+        *,
+        name: str = "",
+        sharded: bool | None = None,
+        latent: int | tuple[int, ...] | None = None,
+    ) -> None:
         self.name, self.sharded = name, sharded
         name = name or "the argument"
         self._images: Any = images
+        self._generate = generator_of(images, latent, name)
+        self.generates = self._generate is not None
+        if self.generates:
+            self.is_stream = True
+            return
         self.is_stream = not (hasattr(images, "__len__") and hasattr(images, "__getitem__")) or _only_iterable(images)
         if self.is_stream and not isinstance(images, Iterable):
             raise InputError(
@@ -77,6 +96,8 @@ class Images:
     @property
     def kind(self) -> str:
         """Description of the properties that must be equal on all ranks."""
+        if self.generates:
+            return "a function"
         if not self.is_stream:
             return f"a sequence of {len(self._images)}"
         return "an iterable" if self.sharded is None else f"an iterable (sharded={self.sharded})"
@@ -113,9 +134,23 @@ class Images:
 
     def stream(self, value_range: ValueRange | None) -> Generator[Read, None, None]:
         """Yields the images of an iterable, one at a time even if it yields batches."""
-        try:
+        with self._named():
             for number, item in enumerate(self._images):
                 yield from contents_of(item, value_range, f"{self.name}[{number}]")
+
+    def generated(self, count: int, seed: int, value_range: ValueRange | None) -> list[Read]:
+        """Returns images from a function."""
+        assert self._generate is not None
+        with self._named():
+            contents = contents_of(self._generate(count, seed), value_range, f"the result of {self.name}({count})")
+        if len(contents) != count:
+            raise InputError(f"{self.name}({count}) must return {count} images, not {len(contents)}")
+        return contents
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
         except FidtoolError:
             raise
         except Exception as error:
@@ -153,7 +188,8 @@ def _only_iterable(images: object) -> bool:
 class Named:
     """Assigns unique names to sources that are Python objects. The name of a path is the path itself."""
 
-    def __init__(self, *sources: object) -> None:
+    def __init__(self, *sources: object, images: Callable[[object], Images] = Images) -> None:
+        self._images = images
         self.in_memory: dict[str, Images] = {}
         self._paths = {os.fspath(each) for each in sources if isinstance(each, (str, os.PathLike))}
         self._seen: list[tuple[object, str]] = []
@@ -163,9 +199,9 @@ class Named:
         if isinstance(source, (str, os.PathLike)):
             return os.fspath(source)
         for other, name in self._seen:
-            if other is source:
+            if other is source and source is not None:
                 return name
-        images = source if isinstance(source, Images) else Images(source)
+        images = source if isinstance(source, Images) else self._images(source)
         wanted = name = images.name or default
         number = 1
         while name in self.in_memory or name in self._paths:
@@ -176,9 +212,9 @@ class Named:
         return name
 
 
-def several(fake: Any) -> list[Any]:
+def several(fake: Any, given: type) -> list[Any]:
     """Returns the FAKEs in an argument: a list or tuple of paths and `Images` is several, everything else is one."""
-    if isinstance(fake, (list, tuple)) and all(isinstance(each, (str, os.PathLike, Images)) for each in fake):
+    if isinstance(fake, (list, tuple)) and all(isinstance(each, (str, os.PathLike, Images, given)) for each in fake):
         return list(fake)
     return [fake]
 

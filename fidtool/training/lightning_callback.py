@@ -6,7 +6,7 @@ import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +16,7 @@ from fidtool.errors import InputError, warn_program
 from fidtool.features.network import Network
 from fidtool.features.protocol import ProtocolName
 from fidtool.seeds import sample_seed
+from fidtool.sources.generated import evaluating
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.training.feature_extractor import PathLike
 from fidtool.training.group import ranks_of
@@ -212,7 +213,7 @@ class FIDCallback(Base):
         for metric in metrics:
             metric.to(pl_module.device).reset()
         try:
-            with _evaluating(pl_module):
+            with evaluating(pl_module):
                 self._fill(metrics, pl_module, samples)
         except Exception as error:
             metrics[0].abandon(f"{type(error).__name__}: {error}")  # whose value the other ranks compute first
@@ -248,17 +249,3 @@ class FIDCallback(Base):
             for metric in metrics:
                 metric.normalize = images.is_floating_point()
                 metric.update(images, real=False)
-
-
-@contextlib.contextmanager
-def _evaluating(module: torch.nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients. Restores the modules' modes and the random state afterwards."""
-    modes = {child: child.training for child in module.modules()}
-    device = next(iter(module.parameters()), torch.zeros(0)).device
-    module.eval()
-    try:
-        with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
-            yield
-    finally:
-        for child, mode in modes.items():
-            child.training = mode

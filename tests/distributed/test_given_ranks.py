@@ -56,7 +56,16 @@ for case, given in cases.items():
         said[case] = [result.value("fid"), result.value("kid"), result.fake.count]
     except fidtool.FidtoolError as error:
         said[case] = f"{type(error).__name__} {error}"
+
+def drawn(n, seed):
+    return np.random.default_rng(seed).integers(0, 255, (n, 24, 24, 3), np.uint8)
+
+together = fidtool.compute(real, drawn, num_fake=22, **settings).results[0].metrics
+statistics = fidtool.compute_statistics(real, extractor=extractor)  # on rank zero
+said["statistics"] = fidtool.compute(statistics, pixels, extractor=extractor).results[0].value("fid")
 if rank == 0:
+    alone = fidtool.compute(real, drawn, num_fake=22, alone=True, **settings).results[0].metrics
+    said["a function"] = alone == together
     print(json.dumps(said))
 """
 """A program that continues after errors."""
@@ -92,6 +101,14 @@ def said(rank_server: RankServer, place: Path) -> dict[str, object]:
 @pytest.mark.parametrize("case", ["a sequence", "the same", "frames of a sequence", "frames of an iterable"])
 def test_the_same_on_every_rank(said: dict[str, object], expected: list[float], case: str) -> None:
     assert said[case] == [*expected, COUNT]
+
+
+def test_ranks_share_what_a_function_generates(said: dict[str, object]) -> None:
+    assert said["a function"] is True
+
+
+def test_rank_zero_passes_statistics(said: dict[str, object], expected: list[float]) -> None:
+    assert said["statistics"] == pytest.approx(expected[0], rel=1e-12)
 
 
 @pytest.mark.parametrize("case", ["shares", "an empty share", "afterwards"])

@@ -185,10 +185,12 @@ class Unsized(Samples):
 
 
 REFUSED: dict[str, tuple[Given, type[Exception], str]] = {
-    "statistics": (
-        lambda f, p: fidtool.Statistics.of(np.zeros(2), np.eye(2)),
+    "None": (lambda f, p: None, InputError, "fake is None, which only ranks above zero may pass"),
+    "a function without a number": (lambda f, p: lambda n: p[:n], InputError, r"any number.*: pass num_fake=\.\.\."),
+    "a network": (
+        lambda f, p: torch.nn.Sequential(torch.nn.Linear(3, 3)),
         InputError,
-        "not objects of type Statistics: write them to a file with fidtool.write_statistics",
+        r"is a network \(Sequential\).*: pass fidtool.Images\(network, latent=512\) .* lambda n: network",
     ),
     "nothing": (lambda f, p: iter(()), InputError, "no images in fake"),
     "a dict without an image": (lambda f, p: iter([{"x": 1}]), InputError, "dict with the keys x"),
@@ -221,6 +223,59 @@ def test_invalid_images_are_refused(
     with pytest.raises(error, match=words) as refused:
         fidtool.compute(place / "real", make(place / "images", pixels_in(place / "images")), **settings)
     assert type(refused.value) is error
+
+
+@pytest.mark.parametrize("way", ["n", "n and seed", "seed by name", "n and a default", "network"])
+def test_a_function_generates_the_images(place: Path, environment: dict[str, str], way: str) -> None:
+    """Its batches are seeded, whatever it does with the seed, and the program's random state is restored."""
+    calls: list[tuple[int, ...]] = []
+    network = torch.nn.Sequential(torch.nn.Linear(7, 192), torch.nn.Dropout(), torch.nn.Unflatten(1, (3, 8, 8)))
+
+    def drawn(n: int, *seed: int) -> torch.Tensor:
+        calls.append((n, *seed))
+        return torch.randint(0, 255, (n, 3, 24, 24), dtype=torch.uint8)
+
+    given = {
+        "n": lambda n: drawn(n),
+        "n and seed": lambda count, s: list(drawn(count, s)),
+        "seed by name": lambda n, steps=5, *, seed=None: drawn(n, steps),
+        "n and a default": lambda n, seed=None: drawn(n, seed).numpy(),
+        "network": fidtool.Images(network, latent=7),
+    }[way]
+    state = torch.get_rng_state()
+    settings = {**SETTINGS, "metrics": "fid", "value_range": (-9, 9), "batch_size": 8, "seed": 3}
+    first, second = (fidtool.compute(place / "real", given, num_fake=22, **settings).results[0] for _ in range(2))
+    assert first.metrics == second.metrics
+    assert (first.fake.count, first.real.count) == (22, COUNT)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert network.training
+    seeds = [fidtool.sample_seed(3, start) for start in (0, 8, 16)]
+    further = {"n": [()] * 3, "seed by name": [(5,)] * 3, "network": []}.get(way, [(seed,) for seed in seeds])
+    assert calls == [(n, *rest) for n, rest in zip((8, 8, 6), further, strict=False)] * 2
+
+
+def test_a_function_must_return_what_it_is_asked_for(place: Path, environment: dict[str, str]) -> None:
+    with pytest.raises(InputError, match=r"^fake\(\d\) must return . images, not"):
+        fidtool.compute(place / "real", lambda n: np.zeros((n + 1, 8, 8, 3), np.uint8), num=9, **SETTINGS)
+
+
+def test_statistics_in_memory_are_those_of_a_file(place: Path, environment: dict[str, str], tmp_path: Path) -> None:
+    real, fake = (fidtool.compute_statistics(place / name, extractor=TINY) for name in ("real", "images"))
+    assert real is not None
+    assert fake is not None
+    fidtool.write_statistics(tmp_path / "real.npz", real)
+    stored = fidtool.compute(tmp_path / "real.npz", place / "images", cache=False, extractor=TINY).results[0]
+    one, two = (
+        each.results[0]
+        for each in (fidtool.compute(real, x, cache=False, extractor=TINY) for x in (place / "images", fake))
+    )
+    assert one.metrics == two.metrics == stored.metrics
+    assert (one.real.name, two.fake.name, two.fake.count) == ("real", "fake", COUNT)
+    several = fidtool.compute(real, [fake, place / "images", real], cache=False, extractor=TINY).results
+    assert [each.value("fid") for each in several[:2]] == [one.value("fid")] * 2
+    assert any("the same set as REAL" in line for line in several[2].warnings)
+    with pytest.raises(InputError, match="needs the features of each image"):
+        fidtool.compute(real, place / "images", metrics="kid", extractor=TINY)
 
 
 FAULTS: dict[str, tuple[Given, type[Exception], str]] = {

@@ -24,27 +24,32 @@ T = TypeVar("T")
 _MAX_THREADS = 8
 """Largest number of threads for linear algebra."""
 _TRIAL_SECONDS = 5.0
-_usable: dict[tuple[int, int], bool] = {}
-"""Whether torch's threads can be used, by process and thread."""
+_used: set[tuple[int, int]] = set()
+"""Processes and their threads in which torch's threads were used."""
 
 
 def require_threads() -> None:
     """Refuses a forked process whose parent had used torch's threads: they do not exist here, and are waited for.
 
-    Whether that is the case is tried in a fork of this process.
+    Whether that is the case is tried in a fork of this process, unless this process seems to have threads of its own.
     """
-    if not fidtool.may_lack_threads:
-        return
     caller = os.getpid(), threading.get_ident()
-    if caller not in _usable:
-        _usable[caller] = _can_use_threads()
-    if not _usable[caller]:
-        raise InputError(
-            "this process was forked after its parent had used torch's threads, which a fork does not have, so that "
-            "computations would wait for them forever:",
-            "start it with multiprocessing.get_context('spawn')",
-            "pass multiprocessing_context='spawn' to a DataLoader",
-        )
+    if fidtool.may_lack_threads and caller not in _used:
+        inherited = any(other == caller[1] for _, other in _used)
+        if (inherited or not _has_own_threads()) and not _can_use_threads():
+            raise InputError(
+                "this process was forked after its parent had used torch's threads, which a fork does not have, so "
+                "that computations would wait for them forever:",
+                "start it with multiprocessing.get_context('spawn')",
+                "pass multiprocessing_context='spawn' to a DataLoader",
+            )
+    _used.add(caller)
+
+
+def _has_own_threads() -> bool:
+    with contextlib.suppress(OSError):  # only Linux has /proc
+        return len(os.listdir("/proc/self/task")) > threading.active_count()
+    return False
 
 
 def _can_use_threads() -> bool:

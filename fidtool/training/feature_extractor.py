@@ -32,7 +32,7 @@ from fidtool.features.extractor import Extractor
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.models.inception_weights import Weights, load_weights
 from fidtool.features.network import Network
-from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, INCEPTION_DIMS, protocol_named
+from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, INCEPTION_DIMS, ProtocolName, protocol_named
 from fidtool.features.torch_state import computing_on, full_fp32, repeatable
 from fidtool.settings import CheckSettings
 from fidtool.training.plain_module import PlainModule
@@ -207,7 +207,11 @@ class FeatureExtractor(nn.Module):
     """
 
     def __init__(
-        self, feature: int | str | Network = 2048, *, protocol: str | None = None, weights: PathLike | None = None
+        self,
+        feature: int | str | Network = 2048,
+        *,
+        protocol: ProtocolName | None = None,
+        weights: PathLike | None = None,
     ) -> None:
         super().__init__()
         self._features = SharedExtractor(feature, protocol, weights)

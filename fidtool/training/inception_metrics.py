@@ -17,7 +17,7 @@ from fidtool.metrics.fid import FID, frechet
 from fidtool.metrics.inception_score import InceptionScore as Scores
 from fidtool.metrics.kid import KID, SUBSET_SIZE
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Number
-from fidtool.metrics.prdc import PRDC
+from fidtool.metrics.prdc import PRDC, Ties
 from fidtool.training.feature_extractor import classifier
 from fidtool.training.metric import ImageMetric
 from fidtool.validation import Setting
@@ -232,7 +232,7 @@ class PrecisionRecallDensityCoverage(_PerImage):
         self,
         feature: Feature = 2048,
         nearest_k: int = PRDC.nearest_k,
-        ties: Literal["strict", "inclusive"] = PRDC.ties,
+        ties: Ties = PRDC.ties,
         reset_real_features: bool = True,
         normalize: bool = False,
         **options: Any,

@@ -21,7 +21,7 @@ from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError, TooFewImagesError, as_fidtool_error, warn_program
 from fidtool.features.models.inception_weights import Weights
 from fidtool.features.network import Network
-from fidtool.features.protocol import protocol_named
+from fidtool.features.protocol import ProtocolName, protocol_named
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
 from fidtool.statistics.moments import Gaussian
 from fidtool.statistics.set_statistics import Statistics
@@ -119,7 +119,7 @@ class ImageMetric(Base):  # type: ignore[misc]
         feature_extractor_weights_path: PathLike | None = None,
         antialias: bool | None = None,
         *,
-        protocol: str | None = None,
+        protocol: ProtocolName | None = None,
         float_to_byte: str | None = None,
         weights: PathLike | None = None,
         feature_step: int | None = None,
@@ -490,11 +490,11 @@ class ImageMetric(Base):  # type: ignore[misc]
             self._warn(self._sums.restore(state, *group_rank_and_size(self.process_group)))
 
 
-def _protocol_of(feature: object, antialias: bool | None, protocol: str | None) -> str | None:
+def _protocol_of(feature: object, antialias: bool | None, protocol: ProtocolName | None) -> ProtocolName | None:
     """The name of the protocol that ``antialias`` selects, as torchmetrics, for Inception only."""
     if antialias is None or not isinstance(feature, int):
         return protocol
-    meant = "torchmetrics" if antialias else "tensorflow"
+    meant: ProtocolName = "torchmetrics" if antialias else "tensorflow"
     if protocol is not None and protocol_named(protocol).name != meant:
         problem = f"antialias={antialias} selects the protocol {meant!r}, and protocol={protocol!r} another one:"
         raise InputError(problem, "pass one of the two", setting="protocol")

@@ -82,7 +82,7 @@ class FrechetInceptionDistance(ImageMetric):
     higher_is_better = False
 
     def compute(self) -> torch.Tensor:
-        """Returns the FID: float64 scalar tensor (float32 on MPS), the same on every rank. See `ImageMetric`."""
+        """Returns the FID: float64 scalar tensor (float32 on MPS), the same on every rank. A collective."""
         fid: torch.Tensor = super().compute()
         return fid
 

@@ -220,20 +220,14 @@ class FIDCallback(Base):
             raise
         self.fid, self._measured, self._measured_epoch = None, True, trainer.current_epoch
         for metric in metrics:
-            metric.compute()
+            values = metric._compute_by_name()
             metric.reset()
-            assert metric.result is not None
-            for key, value in metric.result.values.items():
-                self.fid = value if key == "fid" else self.fid
+            for key, value in values.items():
+                self.fid = float(value) if key == "fid" else self.fid
                 name = self.name.replace("fid", key) if "fid" in self.name else f"{self.name}_{key}"
-                self._log(pl_module, self.name if key == "fid" else name, value)
-
-    @staticmethod
-    def _log(pl_module: Any, name: str, value: float) -> None:
-        kind = torch.float32 if pl_module.device.type == "mps" else torch.float64
-        tensor = torch.tensor(value, dtype=kind, device=pl_module.device)
-        # The value is the same on every rank, and so is its maximum over the ranks.
-        pl_module.log(name, tensor, on_step=False, on_epoch=True, sync_dist=True, reduce_fx="max", prog_bar=True)
+                # The value is the same on every rank, and so is its maximum over the ranks.
+                settings = {"on_step": False, "on_epoch": True, "sync_dist": True, "reduce_fx": "max", "prog_bar": True}
+                pl_module.log(self.name if key == "fid" else name, value, **settings)
 
     def _fill(self, metrics: list[ImageMetric], pl_module: Any, samples: int) -> None:
         ranks = ranks_of()

@@ -273,22 +273,27 @@ class ImageMetric(Base):  # type: ignore[misc]
         self._updates += 1
 
     def compute(self) -> Any:
-        """Returns the value, see the class. A collective, unless ``sync_on_compute`` is False.
+        """Returns one value, two, or a dictionary, see the class. A collective, unless ``sync_on_compute`` is False.
+
+        Returns:
+            float64 scalar tensors on the metric's device (float32 on MPS), the same on every rank.
 
         Raises:
             fidtool.training.AbsentRanksError: if some ranks did not call it within ``sync_timeout``; it names them.
             fidtool.InputError: if there are too few real or generated images, or the ranks' settings differ.
             fidtool.RunError: if a rank was lost or failed.
         """
+        values = self._compute_by_name()
+        return values if len(values) > 2 else tuple(values.values()) if len(values) == 2 else values.popitem()[1]
+
+    def _compute_by_name(self) -> dict[str, torch.Tensor]:
         ranks = ranks_of(self.process_group)
         with outside_autograd():
             together = self.sync_on_compute and self._own is None and ranks.size > 1
             self.result = self._compute_together(ranks) if together else self._compute_alone(ranks)
-            dtype = torch.float32 if self.device.type == "mps" else torch.float64
-            values = [torch.tensor(value, dtype=dtype, device=self.device) for value in self.result.values.values()]
-        if len(values) > 2:
-            return dict(zip(self.result.values, values, strict=True))
-        return tuple(values) if len(values) == 2 else values[0]
+            kind = torch.float32 if self.device.type == "mps" else torch.float64
+            values = self.result.values.items()
+            return {name: torch.tensor(value, dtype=kind, device=self.device) for name, value in values}
 
     def abandon(self, reason: str) -> None:
         """Call this instead of ``compute`` on a rank that failed: the other ranks immediately raise with ``reason``.

@@ -173,6 +173,8 @@ def disagreement() -> None:
         "the metric of rank 0 and the metric of rank 1",
         "normalization",
     )
+    kid = KernelInceptionDistance(network(), subset_size=2 + RANK % 2)
+    refused(fidtool.InputError, kid.compute, "the metric of rank 0 and the metric of rank 1", "subset_size=3")
     fixed = statistics_of(pictures(30, 1)) if RANK == 1 else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -7,6 +7,7 @@ import itertools
 import os
 import re
 from collections.abc import Iterable, Sequence
+from os.path import splitext
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
@@ -38,7 +39,8 @@ def existing_like(path: str) -> list[str]:
         folder = "".join(existing_like(folder)) or folder
     slash = path[len(path.rstrip("/")) :][:1]
     found = itertools.islice(glob.iglob(f"*{slash}", root_dir=folder or None), 10_000)
-    return [os.path.join(folder, each) for each in closest(name + slash, found)[:1]]
+    close = [each for each in closest(name + slash, found) if closest(splitext(name)[0], [splitext(each)[0]])]
+    return [os.path.join(folder, each) for each in close[:1]]
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 import click
 
 from fidtool.metrics.registry import is_name
+from fidtool.names import existing_like
 from fidtool.report.names import command_line, legible
 from fidtool.sources.references import is_reference
 
@@ -35,7 +36,11 @@ def _meanings(word: str) -> list[str]:
 
 
 def _is_metric(word: str) -> bool:
-    return not word.startswith("-") and not _exists(word) and (is_name(word.strip(",")) or ".py:" in word)
+    return not word.startswith("-") and not _exists(word) and _computes(word.strip(","))
+
+
+def _computes(metric: str) -> bool:
+    return is_name(metric) or ".py:" in metric
 
 
 def _exists(path: str) -> bool:
@@ -73,15 +78,16 @@ def _translated(typed: Sequence[str], command: str) -> list[str]:
 def _assembled(placed: dict[str, list[str]], rest: list[str]) -> list[str]:
     command = placed["COMMAND"][-1]
     if metrics := re.findall("[^,]+", ",".join(placed["METRICS"])):
-        placed["--metrics"] = [",".join(re.sub("50k3?(_full)?$", "", each) for each in metrics)]
-    if not glob("/dev/nvidia[0-9]*"):
-        placed.pop("--device", None)
+        names = [re.sub("50k3?(_full)?$", "", each) for each in metrics]
+        placed["--metrics"] = [",".join("prdc" if each == "pr" else each for each in names)]
+    if "cuda" in "".join(placed.get("--device", ())) and not glob("/dev/nvidia[0-9]*"):
+        del placed["--device"]  # a GPU is the default if there is one
     if command == "stats" and re.fullmatch(r"[^-]\S* \S+\.npz", " ".join(rest[:2])):
         rest.insert(1, "--output")
     typed = {each.partition("=")[0] for each in rest}
     options = [(place, words[-1]) for place, words in placed.items() if place.startswith("--") and place not in typed]
     sets = [*placed["FAKE"], *rest] if placed["REAL"] else [*rest, *placed["FAKE"]]
-    return [command, *placed["REAL"], *sets, *itertools.chain(*options)]
+    return [command, *placed["REAL"], *sets, *filter(None, itertools.chain(*options))]
 
 
 def _plain(error: click.UsageError) -> str:
@@ -97,8 +103,14 @@ def _fault(arguments: Sequence[str]) -> str:
         click.Command.parse_args(command, context, [*arguments[1:]])
     except click.UsageError as error:
         return _plain(error)
-    sets = [context.params.get("real") or context.params["images"], *context.params.get("fakes", ())]
-    return next((f"no such file or folder: {legible(each)}" for each in sets if not _exists(each)), "")
+    for metric in context.params.get("metrics", "").split(","):
+        if not _computes(metric):
+            return f"unknown metric {metric!r}"
+    for path in (context.params.get("real") or context.params["images"], *context.params.get("fakes", ())):
+        if not _exists(path):
+            similar = "".join(f" (did you mean {legible(each)}?)" for each in existing_like(path))
+            return f"no such file or folder: {legible(path)}{similar}"
+    return ""
 
 
 def advice(error: click.UsageError, typed: Sequence[str], commands: Sequence[str]) -> str:
@@ -113,7 +125,9 @@ def advice(error: click.UsageError, typed: Sequence[str], commands: Sequence[str
     if alike or (known and not command):
         return message
     if not fault:
-        return f"{_plain(error)}: write `{command_line(['fidtool', *meant])}`"
+        cpu = "--device" not in meant and any(each.startswith(("--gpu", "--cuda")) for each in typed)
+        note = "; this machine has no GPU" if cpu else ""
+        return f"{_plain(error)}: write `{command_line(['fidtool', *meant])}`{note}"
     if name == "completion":
         return f"{message}: {_COMPLETION}"
     if similar and not _meanings(name):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from glob import glob
 from pathlib import Path
 
 import pytest
 
+from fidtool.cli import hints
 from support.command_line import Run
 
 LINES = {
@@ -19,7 +22,7 @@ LINES = {
     "fid.py calc --images fake --ref s.npz": "compute s.npz fake --protocol edm --metrics fid",
     "ref --data=real --dest=a.npz": "stats real --output a.npz",
     "--fid --kid --input1 fake --input2 real": ("compute real fake --protocol torch-fidelity --metrics fid,kid"),
-    "fidelity --gpu 0 --isc --input1 fake --input2 real --verbose": (
+    "fidelity --isc --input1 fake --input2 real --verbose": (
         "compute real fake --protocol torch-fidelity --metrics is"
     ),
     "python -m pytorch_fid real fake --device cpu": "compute real fake --device cpu --protocol pytorch-fid",
@@ -30,10 +33,13 @@ LINES = {
     "calc_metrics --metrics=fid50k_full,kid50k_full real fake": (
         "compute real fake --protocol stylegan --metrics fid,kid"
     ),
+    "calc_metrics.py --metrics=pr50k3_full --data=real fake": "compute real fake --protocol stylegan --metrics prdc",
+    "fidelity real fake --cpu --isc-splits=5 --silent": (
+        "compute real fake --protocol torch-fidelity --device cpu --is-splits 5 --quiet"
+    ),
     "fid real fake": "compute real fake --metrics fid",
     "kid real fake --kid-subset-size 5": "compute real fake --kid-subset-size 5 --metrics kid",
     "report real fake": "compute real fake --report report.html",
-    "compute --gpu 1 real fake": "compute real fake",
     "compute --real_path real --fake-dir fake --batch_size 4": "compute real fake --batch-size 4",
     "compute real fake --workers 2 --fid --seed=3": "compute real fake --seed=3 --num-workers 2 --metrics fid",
     "compute --images fake --ref real --protocol=clean": "compute real fake --protocol=clean",
@@ -46,11 +52,12 @@ LINES = {
 }
 """What was typed, and what the error suggests. ``real``, ``fake``, ``s.npz`` and ``mine.py`` exist."""
 OTHERS = {
-    "real fakke": "no such file or folder: fakke; to compare two sets write `fidtool compute REAL FAKE`",
+    "real fakke": "no such file or folder: fakke (did you mean fake?); to compare two sets write `fidtool",
     "calc --images=fake --ref=gone.npz": "no such file or folder: gone.npz; to compare two sets",
     "compute gone fake --batch 4": "no such file or folder: gone; to compare two sets",
     "--gpu 0 --fid": "Missing argument 'REAL'; to compare two sets",
     "calc_metrics.py --network=a.pkl --data=real": "No such option",
+    "calc_metrics --metrics=ppl2_wend,fid50k real fake": "unknown metric 'ppl2_wend'; to compare two sets",
     "stat real": "did you mean 'stats'?",
     "reff": "did you mean 'refs'?",
     "doctor": "the commands are cache, check",
@@ -83,7 +90,7 @@ def sets(tmp_path: Path) -> None:
 def test_the_line_that_does_what_was_meant(here: Run, typed: str) -> None:
     outcome = here(*typed.split())
     assert (outcome.status, outcome.stdout) == (2, "")
-    assert f": write `fidtool {LINES[typed]}` (see `fidtool" in outcome.error
+    assert re.search(rf": write `fidtool {re.escape(LINES[typed])}`(; this machine has no GPU)? \(see `", outcome.error)
 
 
 @pytest.mark.parametrize("typed", OTHERS)
@@ -106,6 +113,21 @@ def test_a_suggested_line_is_quoted_for_a_shell(here: Run, tmp_path: Path) -> No
     for name in ("real set", "fake;set"):
         (tmp_path / name).mkdir()
     assert "write `fidtool compute 'real set' 'fake;set'` (see" in here("real set", "fake;set").error
+
+
+@pytest.mark.parametrize(
+    ("gpus", "said"),
+    [
+        ([], "compute real fake`; this machine has no GPU"),
+        (["/dev/nvidia0"], "compute real fake --device cuda:1` (see"),
+    ],
+)
+@pytest.mark.usefixtures("sets")
+def test_a_gpu_is_named_where_there_is_one(
+    here: Run, monkeypatch: pytest.MonkeyPatch, gpus: list[str], said: str
+) -> None:
+    monkeypatch.setattr(hints, "glob", lambda pattern: gpus if pattern.startswith("/dev") else glob(pattern))
+    assert said in here("compute", "--gpu", "1", "real", "fake").error
 
 
 def test_completion_is_that_of_click(here: Run, monkeypatch: pytest.MonkeyPatch) -> None:

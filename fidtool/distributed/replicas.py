@@ -95,32 +95,20 @@ def _deltas(tensor: torch.Tensor | None, ranks: Sequence[int], world: World) -> 
 
     No rank may miss a collective, so exceptions are caught and become part of the result.
     """
-    mine = reference = None
-    with contextlib.suppress(Exception):
-        mine = None if tensor is None else _comparable(tensor)
-    reference = world.broadcast(mine)
-    answer = ""
-    if world.rank in ranks:
-        answer = "an amount that cannot be computed"
-        with contextlib.suppress(Exception):
-            if mine is not None and reference is not None:
-                answer = _largest(mine, reference)
-    every = world.gather(answer)
-    return [every[rank] for rank in ranks]
-
-
-def _comparable(tensor: torch.Tensor) -> torch.Tensor:
-    """``tensor`` as int64, float64 or complex128, which can be sent and subtracted without loss."""
     import torch
 
-    values = _plain(tensor)
-    if values.is_complex():
-        return values.to(torch.complex128)
-    return values.to(torch.float64 if values.is_floating_point() else torch.int64)
-
-
-def _largest(mine: torch.Tensor, reference: torch.Tensor) -> str:
-    """The largest absolute difference; equal infinities differ by 0."""
-    delta = (mine - reference).abs().double().masked_fill(mine == reference, 0.0)
-    largest = delta.max().item()
-    return f"{largest:.3g}" if largest else "the sign of a zero"
+    mine: torch.Tensor | None = None
+    answer = "an amount that cannot be computed"
+    with contextlib.suppress(Exception):
+        assert tensor is not None
+        values = _plain(tensor)
+        exact = torch.float64 if values.is_floating_point() else torch.int64
+        mine = values.to(torch.complex128 if values.is_complex() else exact)
+    reference = world.broadcast(mine)
+    with contextlib.suppress(Exception):
+        assert mine is not None
+        # Equal infinities differ by 0.
+        largest = (mine - reference).abs().double().masked_fill(mine == reference, 0.0).max().item()
+        answer = f"{largest:.3g}" if largest else "the sign of a zero"
+    every = world.gather(answer)
+    return [every[rank] for rank in ranks]

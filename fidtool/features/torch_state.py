@@ -10,16 +10,14 @@ from typing import Any
 
 import torch
 
-_AS_IT_IS = object()
-
 
 @dataclass(frozen=True)
 class _Switch:
-    """A setting of torch: how to read and write it, and its value during a run."""
+    """A setting of torch: how to read and write it, and its value during a run; with None, it is restored only."""
 
     read: Callable[[], Any]
     write: Callable[[Any], None]
-    strict: Any = _AS_IT_IS
+    strict: Any = None
 
 
 class TorchSettings:
@@ -83,7 +81,7 @@ def _modes_come_back() -> Iterator[None]:
     """Restore modes that an unfinished generator may hold for longer than a run: inference mode and autocast."""
     grad = torch.is_grad_enabled()
     with (
-        _strict([replace(switch, strict=_AS_IT_IS) for switch in _autocast_switches()]),
+        _strict([replace(switch, strict=None) for switch in _autocast_switches()]),
         torch.inference_mode(torch.is_inference_mode_enabled()),
         torch.set_grad_enabled(grad),
     ):
@@ -116,7 +114,7 @@ def _strict(switches: list[_Switch]) -> Iterator[None]:
     before = [switch.read() for switch in switches]
     try:
         for switch in switches:
-            if switch.strict is not _AS_IT_IS:
+            if switch.strict is not None:
                 switch.write(switch.strict)
         yield
     finally:

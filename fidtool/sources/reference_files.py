@@ -56,26 +56,18 @@ class Holding:
 
 @dataclass(frozen=True)
 class _Hosted:
-    """One of a reference's published files: its address, and its place in the cache."""
+    """One of a reference's published files: its address, its place in the cache, and a pickle's published name."""
 
     name: str
     url: str
     path: Path
-
-    @property
-    def is_pickle(self) -> bool:
-        return self.path.suffix == ".pkl"
-
-    @property
-    def whole(self) -> str:
-        """The file's published name, under which a pickle's SHA-256 is returned."""
-        return self.url.rpartition("/")[2]
+    pickle: str = ""
 
     def held(self) -> tuple[str, ...]:
         """Return the arrays that are in the cache; none if the file is not readable."""
         with contextlib.suppress(OSError, *_UNREADABLE):
-            if self.is_pickle:
-                return (self.whole,) if self.path.exists() else ()
+            if self.pickle:
+                return (self.pickle,) if self.path.exists() else ()
             with zipfile.ZipFile(self.path) as archive:
                 return tuple(map(_array, archive.infolist()))
         return ()
@@ -92,7 +84,9 @@ def folder() -> Path:
 
 def _files(reference: Reference) -> list[_Hosted]:
     stem = folder() / reference.name.replace(":", "-")
-    files = [_Hosted(reference.name, reference.url, stem.with_name(f"{stem.name}{Path(reference.url).suffix}"))]
+    published = Path(reference.url)
+    pickle = published.name if reference.is_pickle else ""
+    files = [_Hosted(reference.name, reference.url, stem.with_name(f"{stem.name}{published.suffix}"), pickle)]
     if reference.features_url:
         files.append(_Hosted(reference.name, reference.features_url, stem.with_name(f"{stem.name}-kid.npz")))
     return files
@@ -117,8 +111,8 @@ def fetch(reference: Reference, arrays: Collection[str], say: Say) -> Fetched:
     if with_features and (len(wanted) > 1 or not reference.features_url):
         raise InputError(f"{reference.name} has no file with {', '.join(sorted(wanted))}")
     file = _files(reference)[with_features]
-    if file.is_pickle:
-        wanted = frozenset({file.whole})
+    if file.pickle:
+        wanted = frozenset({file.pickle})
     held = {*file.held()} & {*reference.arrays, *wanted}
     sha256 = _read_cached(file, wanted) if wanted <= held else _download(file, wanted | held, say)
     return Fetched(file.path, {array: sha256[array] for array in sorted(wanted)})
@@ -137,11 +131,11 @@ def _read_cached(file: _Hosted, wanted: Collection[str]) -> dict[str, str]:
 def _hashes(file: _Hosted, handle: IO[bytes], wanted: Collection[str]) -> dict[str, str]:
     """Return the SHA-256 of each wanted array in an open file."""
     handle.seek(0)
-    if file.is_pickle:
+    if file.pickle:
         if handle.read(1) != b"\x80":
             raise ValueError("it is not a pickle")
         handle.seek(0)
-        return {file.whole: _sha256(handle)}
+        return {file.pickle: _sha256(handle)}
     with zipfile.ZipFile(handle) as archive:
         found = {}
         for info in _members(file, archive, wanted):
@@ -196,7 +190,7 @@ def _download(file: _Hosted, wanted: Collection[str], say: Say) -> dict[str, str
             f"set https_proxy, or {MIRROR} to a mirror",
         ) from None
     except _UNREADABLE as error:
-        kind = "pickle" if file.is_pickle else ".npz file"
+        kind = "pickle" if file.pickle else ".npz file"
         raise RunError(
             f"{file.name}: the download from {url} is not a readable {kind} ({error}):",
             "check what the network or the mirror returns for this address",
@@ -208,14 +202,14 @@ def _download(file: _Hosted, wanted: Collection[str], say: Say) -> dict[str, str
 
 def _copy(file: _Hosted, remote: RemoteFile, target: IO[bytes], wanted: Collection[str], say: Say) -> None:
     """Write the file, or an ``.npz`` with its wanted arrays."""
-    large = remote.size is not None and remote.size > _WHOLE_BYTES
-    if remote.ranges and large and not file.is_pickle:
+    large = remote.size is not None and remote.size > _WHOLE_BYTES and not file.pickle
+    if remote.ranges and large:
         _copy_members(file, remote, target, wanted, say)
         return
     size = "unknown size" if remote.size is None else megabytes(remote.size)
-    partless = ", all of it because the server returns no parts of files" if large and not file.is_pickle else ""
+    partless = ", all of it because the server returns no parts of files" if large else ""
     say(f"downloading {file.name} from {mirrored(file.url)} ({size}{partless})")
-    _copy_blocks(remote, target, _Progress(file.name, remote.size, say))
+    _copy_blocks(remote, target, file.name, remote.size, say)
 
 
 def _copy_members(file: _Hosted, remote: RemoteFile, target: IO[bytes], wanted: Collection[str], say: Say) -> None:
@@ -226,29 +220,21 @@ def _copy_members(file: _Hosted, remote: RemoteFile, target: IO[bytes], wanted: 
         names = ", ".join(_array(info) for info in members)
         size = f"{megabytes(sum(info.compress_size for info in members))} of {megabytes(remote.size or 0)}"
         say(f"downloading {names} of {file.name} from {mirrored(file.url)} ({size})")
-        progress = _Progress(file.name, sum(info.file_size for info in members), say)
         for info in members:
+            named = f"{_array(info)} of {file.name}"
             remote.stop = next((start for start in starts if start > info.header_offset), archive.start_dir)
             with archive.open(info) as member, kept.open(zipfile.ZipInfo(info.filename), "w", force_zip64=True) as out:
-                _copy_blocks(member, out, progress)
+                _copy_blocks(member, out, named, info.file_size, say)
     buffered.detach()  # the caller closes the remote file
 
 
-def _copy_blocks(source: Any, target: IO[bytes], progress: _Progress) -> None:
+def _copy_blocks(source: Any, target: IO[bytes], name: str, size: int | None, say: Say) -> None:
+    """Copy all that is left of ``source``, and say every ten seconds how much has arrived."""
+    total = "" if size is None else f" of {megabytes(size)}"
+    done, reported = 0, time.monotonic()
     while block := source.read(_BLOCK_BYTES):
         target.write(block)
-        progress.advance(len(block))
-
-
-class _Progress:
-    """Prints how much of a download has arrived, every ten seconds."""
-
-    def __init__(self, name: str, size: int | None, say: Say) -> None:
-        self._name, self._total, self._say = name, "" if size is None else f" of {megabytes(size)}", say
-        self._done, self._reported = 0, time.monotonic()
-
-    def advance(self, size: int) -> None:
-        self._done += size
-        if time.monotonic() - self._reported >= _REPORT_SECONDS:
-            self._reported = time.monotonic()
-            self._say(f"{self._name}: {megabytes(self._done)}{self._total}")
+        done += len(block)
+        if time.monotonic() - reported >= _REPORT_SECONDS:
+            reported = time.monotonic()
+            say(f"{name}: {megabytes(done)}{total}")

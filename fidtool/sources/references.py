@@ -17,7 +17,6 @@ IMAGES = "arr_0"
 """Name of an array of images in a published file."""
 FEATURES = "feats"
 """Name of an array of features, one row per image. clean-fid publishes it in a separate file, for KID."""
-_NO_STATISTICS = (IMAGES, FEATURES)
 _LISTED = "those of `fidtool refs`"
 
 
@@ -43,10 +42,10 @@ class Reference:
 
     name: str
     url: str
-    arrays: tuple[str, ...]
-    protocol: str
+    arrays: tuple[str, ...] = ("mu", "sigma")
+    protocol: str = "tensorflow"
     real_images: int | None
-    fakes: int
+    fakes: int = 50_000
     shape: tuple[int, int] | None
     framing: str = ""
     source: str
@@ -57,7 +56,7 @@ class Reference:
     @property
     def statistics(self) -> tuple[str, ...]:
         """The arrays that are statistics, not images or features."""
-        return tuple(array for array in self.arrays if array not in _NO_STATISTICS)
+        return tuple(array for array in self.arrays if array not in (IMAGES, FEATURES))
 
     @property
     def is_pickle(self) -> bool:
@@ -79,9 +78,7 @@ def _adm(name: str, file: str, size: int, real_images: int | None = None, framin
         name=f"adm:{name}",
         url=f"{_ADM}/{file}",
         arrays=("mu", "sigma", "mu_s", "sigma_s", IMAGES),
-        protocol="tensorflow",
         real_images=real_images,
-        fakes=50_000,
         shape=(size, size),
         framing=framing,
         source="openai/guided-diffusion, evaluations/README.md",
@@ -94,10 +91,7 @@ def _edm(name: str, file: str, size: int, real_images: int | None, framing: str 
     return Reference(
         name=f"edm:{name}",
         url=f"{_EDM}/{file}.npz",
-        arrays=("mu", "sigma"),
-        protocol="tensorflow",
         real_images=real_images,
-        fakes=50_000,
         shape=(size, size),
         framing=framing,
         source="NVlabs/edm, README.md",
@@ -111,9 +105,7 @@ def _edm2(name: str, size: int) -> Reference:
         name=f"edm2:{name}",
         url=f"{_EDM2}/{name}.pkl",
         arrays=("fid", "fd_dinov2"),
-        protocol="tensorflow",
         real_images=_IMAGENET,
-        fakes=50_000,
         shape=(size, size),
         framing="adm",
         source="NVlabs/edm2, README.md and calculate_metrics.py",
@@ -191,7 +183,6 @@ _ALL = (
     Reference(
         name="t2ibenchmark:coco-30k",
         url=_COCO,
-        arrays=("mu", "sigma"),
         protocol="",
         real_images=None,
         fakes=30_000,

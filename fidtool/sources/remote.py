@@ -86,18 +86,21 @@ class RemoteFiles(Files):
         return self._stamps
 
     def changed(self, stamps: Stamps) -> list[int]:
-        if not self.versioned:
-            return []
+        now = self._stamps_now() if self.versioned else {}
+        return [file for file, stamp in now.items() if stamp != tuple(stamps[file].tolist())]
+
+    def _stamps_now(self) -> dict[int, tuple[int, ...]]:
+        """Returns the present stamps of some objects, an empty one if an object was deleted."""
+
+        def stamp_now(file: int) -> tuple[int, ...]:
+            try:
+                return stamp_of(object_info(self.paths[file]))
+            except InputError:
+                return ()
+
         sampled = np.unique(np.linspace(0, len(self.paths) - 1, _MOST_CHECKED).astype(np.int64)).tolist()
         with ThreadPoolExecutor(AT_ONCE, "fidtool-request") as pool:
-            now = list(pool.map(self._stamp_now, sampled))
-        return [file for file, stamp in zip(sampled, now, strict=True) if stamp != tuple(stamps[file].tolist())]
-
-    def _stamp_now(self, file: int) -> tuple[int, ...]:
-        try:
-            return stamp_of(object_info(self.paths[file]))
-        except InputError:  # the object was deleted
-            return ()
+            return dict(zip(sampled, pool.map(stamp_now, sampled), strict=True))
 
     def fetch(self, extents: Sequence[Extent]) -> list[bytes | Exception]:
         # Empty extents are not requested: the store would return the whole object.
@@ -263,16 +266,10 @@ class RemoteFolder(RemoteFiles):
         super().__init__(Prefixed(prefix, names), stamps)
         self._url, self._recursive, self._names = url, recursive, names
 
-    def changed(self, stamps: Stamps) -> list[int]:
-        if not self.versioned:
-            return []
+    def _stamps_now(self) -> dict[int, tuple[int, ...]]:
         # Listing the folder again needs fewer requests than asking for each object, and covers all of them.
         now = _objects_below(self._url, self._recursive)
-        return [
-            file
-            for file, name in enumerate(self._names)
-            if name not in now or stamp_of(now[name]) != tuple(stamps[file].tolist())
-        ]
+        return {file: stamp_of(now[name]) if name in now else () for file, name in enumerate(self._names)}
 
 
 def _objects_below(url: str, recursive: bool) -> dict[str, Mapping[str, Any]]:
@@ -326,13 +323,9 @@ def _matching(url: str) -> list[str]:
 
 
 def list_remote_paths(path: str, files: Files, suffix: str, column: str) -> ImageSet:
-    """Lists the images named in a list in a remote store, by absolute URLs or relative to the list's own URL.
+    """Lists the images named in a list, the only one of ``files``, by URLs or relative to the list's own URL.
 
     The store is not queried for each image, so missing and changed images are not detected here.
-
-    Args:
-        path: the list as named by the caller, whose file is the only one of ``files``.
-        suffix, column: see `read_entries`.
     """
     began, url = time.time_ns(), files.paths[0]
     with opened(files, 0) as handle:

@@ -40,6 +40,7 @@ def file_system(url: str) -> Any:
     """Returns fsspec's file system for a URL. Each process has its own, because forks cannot share connections."""
     shown = redacted(url)
     try:
+        from fsspec.config import conf
         from fsspec.core import url_to_fs
     except ImportError:
         raise InputError(f"reading {shown} needs the package fsspec:", "pip install 'fidtool[remote]'") from None
@@ -47,8 +48,12 @@ def file_system(url: str) -> Any:
         raise InputError(f"{shown} must begin with {_scheme(url)}:// in lower case")
     if _scheme(url) == "s3" and "@" in url.split("/")[2]:  # s3fs would treat it as part of the bucket's name
         raise InputError(f"{shown}: an S3 URL cannot contain a user name or password:", _ADVICE["s3"])
+    settings: dict[str, Any] = {}
+    if _scheme(url) in ("http", "https"):
+        # If the server compressed the file for transfer, byte ranges would not be those of the file.
+        settings["headers"] = {**conf.get(_scheme(url), {}).get("headers", {}), "Accept-Encoding": "identity"}
     try:
-        return url_to_fs(url, **_settings(url))[0]
+        return url_to_fs(url, **settings)[0]
     except ImportError as error:
         raise InputError(
             f"{shown}: {' '.join(str(error).split())} (pip install 'fidtool[remote]' installs those for s3 and http)"
@@ -59,15 +64,6 @@ def file_system(url: str) -> Any:
 
 def _scheme(url: str) -> str:
     return url.partition("://")[0].lower()
-
-
-def _settings(url: str) -> dict[str, Any]:
-    from fsspec.config import conf
-
-    if _scheme(url) not in ("http", "https"):
-        return {}
-    # If the server compressed the file for transfer, byte ranges would not be those of the file.
-    return {"headers": {**conf.get(_scheme(url), {}).get("headers", {}), "Accept-Encoding": "identity"}}
 
 
 def in_background(work: Callable[[], T]) -> Future[T]:
@@ -84,28 +80,16 @@ def in_background(work: Callable[[], T]) -> Future[T]:
     return future
 
 
-def with_deadline(seconds: float, work: Callable[[], T]) -> T:
-    """Returns the result of ``work``.
-
-    Raises:
-        TimeoutError: if it takes longer than ``seconds``. It then continues in the background.
-    """
-    try:
-        return in_background(work).result(seconds)
-    except FutureTimeoutError as error:  # not a TimeoutError before Python 3.11
-        raise TimeoutError(str(error) or f"no response within {seconds:g} s") from error
-
-
 def with_retries(work: Callable[[], T], url: str, timeout: float | None = None) -> T:
     """Returns the result of ``work``, which is retried if it fails for a reason that may be temporary.
 
     Args:
         timeout: deadline of each attempt in seconds; by default, that of a query about one object.
     """
-    shown = redacted(url)
+    shown, seconds = redacted(url), _INFO_TIMEOUT if timeout is None else timeout
     for attempt in attempts(_RETRY_PERIOD):
         try:
-            return with_deadline(_INFO_TIMEOUT if timeout is None else timeout, work)
+            return in_background(work).result(seconds)  # after a timeout, it continues in the background
         except Exception as error:
             try:
                 raise_if_permanent(error)
@@ -116,7 +100,9 @@ def with_retries(work: Callable[[], T], url: str, timeout: float | None = None) 
             except Exception as final:
                 reason = getattr(final, "strerror", None) or message_of(final)
                 raise InputError(f"{shown} cannot be read: {reason}") from None
-            failure = f"after {attempt} attempt{'s' * (attempt > 1)}: {message_of(underlying_error(error))}"
+            late = isinstance(error, FutureTimeoutError) and not str(error)
+            reason = f"no response within {seconds:g} s" if late else message_of(underlying_error(error))
+            failure = f"after {attempt} attempt{'s' * (attempt > 1)}: {reason}"
     raise StoreError(f"{shown} could not be read {failure}")
 
 

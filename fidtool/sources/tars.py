@@ -35,6 +35,7 @@ _MOST_METADATA = 1 << 20
 _METADATA_TYPES = frozenset({tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE})
 _METADATA_TYPES |= {tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK}
 _MOST_LINKS = 16
+_key = posixpath.normpath
 
 
 class DamagedError(Exception):
@@ -107,17 +108,19 @@ def _members(key: str, path: str, handle: BinaryIO, census: Census) -> Iterator[
         else:
             links[_key(info.name)] = _target(info)
             linked.append(info.name)
-    targets = _locations_of(handle, set(links.values())) if links else {}
+    targets = {}
+    if links:  # the names of targets need not be those of images
+        handle.seek(0)
+        wanted = set(links.values())
+        targets = {
+            _key(each.name): _location(each) for each in _walk(handle) if each.isreg() and _key(each.name) in wanted
+        }
     for member in linked:
         name, hops = _key(member), 0
         while name in links and hops < _MOST_LINKS:
             name, hops = links[name], hops + 1
         location = targets.get(name, _Location(0, 0, f"it is a link to {name}, which is not in the archive"))
         yield Member(member.removeprefix("./"), location)
-
-
-def _key(name: str) -> str:
-    return posixpath.normpath(name)
 
 
 def _location(info: tarfile.TarInfo) -> _Location:
@@ -131,12 +134,6 @@ def _location(info: tarfile.TarInfo) -> _Location:
 def _target(info: tarfile.TarInfo) -> str:
     """Returns the name of the member to which a link points."""
     return _key(info.linkname if info.islnk() else posixpath.join(posixpath.dirname(info.name), info.linkname))
-
-
-def _locations_of(handle: BinaryIO, names: set[str]) -> dict[str, _Location]:
-    """Returns the locations of the members with these names, which need not be image names."""
-    handle.seek(0)
-    return {_key(info.name): _location(info) for info in _walk(handle) if info.isreg() and _key(info.name) in names}
 
 
 def _images(stream: IO[bytes], census: Census, key: str) -> Iterator[tarfile.TarInfo]:
@@ -193,19 +190,18 @@ class CompressedTarReader(SequentialReader):
         left = deque(items.tolist())
         for number, info in enumerate(_images(stream, Census(), self._key)):
             if number == left[0]:
-                yield self._content(first + left.popleft(), stream, info)
+                item = first + left.popleft()
+                if item in self._problems:
+                    yield ContentError(self._problems[item])
+                else:
+                    stream.seek(info.offset_data)
+                    yield stream.read(info.size)
                 if not left:
                     return
         yield from [ContentError("the archive has fewer members than when it was listed")] * len(left)
 
     def damaged(self, file: int, reason: str) -> ContentError:
         return ContentError(f"the archive is damaged: {reason}")
-
-    def _content(self, item: int, stream: IO[bytes], info: tarfile.TarInfo) -> Read:
-        if item in self._problems:
-            return ContentError(self._problems[item])
-        stream.seek(info.offset_data)
-        return stream.read(info.size)
 
     def expecting(self, sizes: NDArray[np.int64]) -> CompressedTarReader:
         return CompressedTarReader(self._files.expecting(sizes), self._file_index, self._problems, self._key)

@@ -116,8 +116,8 @@ def load_weights(explicit: str | None, say: Callable[[str], None], classifier: b
     if places(explicit)[0].path is None and weights.origin != str(converted_path()):
         try:
             _keep(weights)
-        except OSError as error:
-            say(f"the weights are not cached: {cache_dir()} cannot be written ({error.strerror or error})")
+        except RunError as error:
+            say(error.problem)
     return weights
 
 
@@ -191,11 +191,15 @@ def _read(path: Path) -> Weights:
 
 def _keep(weights: Weights) -> None:
     path = converted_path()
-    path.parent.mkdir(parents=True, exist_ok=True)
     packed = io.BytesIO()  # when the disk is full, torch.save raises errors that do not name the cause
     torch.save({"state": weights.state, "sha256": weights.sha256, "origin": weights.origin}, packed)
-    with atomic_write(path) as handle:
-        handle.write(packed.getbuffer())
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as handle:
+            handle.write(packed.getbuffer())
+    except OSError as error:
+        problem = f"the weights cannot be stored in {cache_dir()}: {error.strerror or error}"
+        raise RunError(problem, "set FIDTOOL_CACHE") from None
 
 
 def _parse(data: bytes, origin: str) -> Weights:
@@ -286,9 +290,5 @@ def download(say: Callable[[str], None], classifier: bool = False) -> Weights:
 def fetch(say: Callable[[str], None]) -> Weights:
     """Download the weights into the cache, replacing any that are there (``fidtool weights --download``)."""
     weights = download(say)
-    try:
-        _keep(weights)
-    except OSError as error:
-        problem = f"the weights cannot be stored in {cache_dir()}: {error.strerror or error}"
-        raise RunError(problem, "set FIDTOOL_CACHE") from None
+    _keep(weights)
     return weights

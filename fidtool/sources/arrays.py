@@ -151,9 +151,9 @@ def _of_integers(values: NDArray[Any], what: str) -> Pixels | InputError:
         return Pixels((values >> 8).astype(np.uint8), deep=True)
     if low >= 0 and high < 256:
         return Pixels(values.astype(np.uint8))
-    black = min(low, 0)
-    line = f"((numpy.asarray(images, float) + {-black}) / {high - black} * 255).round().clip(0, 255).astype('uint8')"
-    return InputError(f"{has}; images must be 0 to 255:", f"if {black} is black and {high} is white, use {line}")
+    black, white = min(low, 0), max(high, 1)
+    line = f"((numpy.asarray(images, float) + {-black}) / {white - black} * 255).round().clip(0, 255).astype('uint8')"
+    return InputError(f"{has}; images must be 0 to 255:", f"if {black} is black and {white} is white, use {line}")
 
 
 def _unknown_range(dtype: str, values: NDArray[Any], what: str) -> InputError:

@@ -35,7 +35,10 @@ NOT_ROTATED = {"g4_orientation_6.tif": "Pillow rotates TIFFs itself"}
 
 DECODE_ALL = r"""
 import faulthandler, json, pathlib, re, sys
-from fidtool.images.decode import DecodeError, decode
+from fidtool.images.decode import DecodeError, DecodeOptions, decode
+from fidtool.sources.contents import ValueRange
+
+OPTIONS = DecodeOptions(floats=ValueRange(0.0, 255.0))
 
 def peak():
     # Not getrusage, whose peak includes that of the process before exec.
@@ -47,7 +50,7 @@ for name in json.load(sys.stdin):
     data = pathlib.Path(sys.argv[1], name).read_bytes()
     faulthandler.dump_traceback_later(30, exit=True)
     try:
-        image = decode(data)
+        image = decode(data, OPTIONS)
         height, width, _ = image.pixels.shape
         seen = image.properties
         found[name] = {"size": f"{width}x{height}", "animated": seen.animated, "rotated": seen.rotated}

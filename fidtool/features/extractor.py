@@ -234,7 +234,8 @@ def _vectors_of(output: Any, count: int, definition: Definition) -> torch.Tensor
     expected = (count, definition.dims or getattr(output, "shape", (0,))[-1])
     if not isinstance(output, torch.Tensor) or output.shape != expected:
         shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
-        raise RunError(f"{definition.extractor} returned {shape} for {count} images, not {expected}")
+        wanted = f"({count}, {definition.dims or 'D'})"
+        raise RunError(f"{definition.extractor} returned {shape} for {count} images, not {wanted}")
     # A custom network may write the next result into the same memory, while this one is still being copied.
     return output.float() if definition.standard else output.to(torch.float32, copy=True)
 

@@ -100,6 +100,11 @@ class FIDCallback(Base):
         for what, value, least in limits:
             if value < least:
                 raise InputError(f"{what} must be at least {least}, not {value}")
+        for metric in metrics:
+            if isinstance(metric, (str, ImageMetric)) or not callable(metric):
+                raise InputError(
+                    f"metrics takes classes such as fidtool.training.KernelInceptionDistance, not {metric!r}"
+                )
         self.generate, self.reference, self.name, self.metrics = generate, reference, name, tuple(metrics)
         self.num_samples, self.every_n_epochs = num_samples, every_n_epochs
         self.seed, self.batch_size, self.sync_timeout = seed, batch_size, sync_timeout

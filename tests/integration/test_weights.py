@@ -132,6 +132,8 @@ def test_the_official_file_has_the_same_network(
     assert (found.origin, found.classifier, found.sha256) == (str(hub), True, converted_weights[1])
     assert kept(empty_cache) == [CONVERTED]
     assert weights.classifier_on_disk(None)
+    theirs = hub.rename(hub.with_name(hub.name.replace("pt_", "weights-")))  # as torch-fidelity names it
+    assert weights.hub_path() == theirs
     loaded = weights.load_weights(str(file), refuse)
     assert loaded.sha256 == converted_weights[1]
     assert torch.equal(loaded.state["fc.weight"], state["fc.weight"])

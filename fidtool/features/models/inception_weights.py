@@ -83,8 +83,10 @@ def offline_path() -> Path | None:
 
 
 def hub_path() -> Path:
-    """Return where torch hub, and thus pytorch-fid, keeps the official file."""
-    return Path(torch.hub.get_dir(), "checkpoints", OFFICIAL_URL.rpartition("/")[2])
+    """Return where torch hub, and thus pytorch-fid or torch-fidelity (torchmetrics), keeps the official file."""
+    own = Path(torch.hub.get_dir(), "checkpoints", OFFICIAL_URL.rpartition("/")[2])
+    of_torch_fidelity = own.with_name(own.name.replace("pt_", "weights-"))
+    return of_torch_fidelity if of_torch_fidelity.is_file() and not own.is_file() else own
 
 
 def places(explicit: str | None) -> list[Place]:

@@ -130,6 +130,9 @@ def test_several_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     model.logged.clear()
     epoch_of(callback, Trainer(current_epoch=1, fast_dev_run=1), model, True)
     assert len(model.logged) == 7
+    for wrong in ("kid", KernelInceptionDistance(network())):
+        with pytest.raises(fidtool.InputError, match=r"takes classes such as fidtool.training.KernelInception.*, not"):
+            FIDCallback("generate", tmp_path / "real", metrics=[wrong])  # type: ignore[list-item]
     few = FIDCallback("generate", tmp_path / "real", num_samples=5, metrics=metrics, feature=NETWORK)
     with pytest.raises(fidtool.InputError, match="KID needs at least 8 images for subset_size=8: raise num_samples"):
         few.on_fit_start(Trainer(callbacks=[few]), model)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import math
 import os
 import pickle
 import queue
@@ -12,6 +13,7 @@ import random
 import signal
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -37,6 +39,8 @@ _AHEAD = 2
 _CONTINUE = b"+"
 """Sent to a worker when one of several results of a task has been received."""
 _PR_SET_PDEATHSIG = 1
+_CHECK_SECONDS = 0.5
+"""Interval at which the duration of a wait is checked."""
 _DYING_SECONDS = 5.0
 """Seconds to wait for the end of a process whose pipe broke. Errors with other causes are delayed by this time."""
 _BROKEN = (RuntimeError, EOFError, OSError, pickle.UnpicklingError)
@@ -79,11 +83,14 @@ class Workers(Iterator[Result], Generic[Task, Result]):
         self._turns: deque[_Worker] = deque()  # one for each task that was sent, in the order of the tasks
         self._started = self._frozen = False
         self._failure: Exception | None = None
+        self._limit = math.inf  # when the present wait for a pipe is too long
+        self._ending = threading.Event()
         get_temp_dir()  # otherwise each worker creates one, and leaves it when it is killed
         atexit.register(self.end)  # multiprocessing would wait for workers that ignore SIGTERM
         try:
             for number in range(count):
                 self._workers.append(_start(work, number))
+            threading.Thread(target=self._watch, daemon=True, name="fidtool-workers").start()
         except BaseException:
             self.end()
             raise
@@ -156,14 +163,17 @@ class Workers(Iterator[Result], Generic[Task, Result]):
 
     @contextlib.contextmanager
     def _limited(self) -> Iterator[None]:
-        """Gives up if the ``with`` block, which waits for a pipe, takes too long."""
-        timer = threading.Timer(self._patience, self._give_up)
-        timer.daemon = True
-        timer.start()
+        self._limit = time.monotonic() + self._patience  # one thread looks: a timer per message costs half the time
         try:
             yield
         finally:
-            timer.cancel()
+            self._limit = math.inf
+
+    def _watch(self) -> None:
+        while not self._ending.wait(min(self._patience, _CHECK_SECONDS)):
+            if time.monotonic() > self._limit:
+                self._give_up()
+                return
 
     def _give_up(self) -> None:
         self._frozen = True
@@ -185,6 +195,7 @@ class Workers(Iterator[Result], Generic[Task, Result]):
     def end(self) -> None:
         """Kills the workers that still exist. They may ignore SIGTERM."""
         atexit.unregister(self.end)
+        self._ending.set()
         for worker in self._workers:
             worker.process.kill()
         for worker in self._workers:

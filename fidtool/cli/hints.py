@@ -36,11 +36,7 @@ def _meanings(word: str) -> list[str]:
 
 
 def _is_metric(word: str) -> bool:
-    return not word.startswith("-") and not _exists(word) and _computes(word.strip(","))
-
-
-def _computes(metric: str) -> bool:
-    return is_name(metric) or ".py:" in metric
+    return not word.startswith("-") and not _exists(word) and (is_name(word.strip(",")) or ".py:" in word)
 
 
 def _exists(path: str) -> bool:
@@ -51,11 +47,9 @@ def _exists(path: str) -> bool:
 
 
 def _translated(typed: Sequence[str], command: str) -> list[str]:
-    """Return the arguments of ``fidtool`` for some that follow the habits of another tool.
+    """Return the arguments of ``fidtool`` for those after ``command`` that follow the habits of another tool.
 
-    Args:
-        typed: all arguments but the command.
-        command: the command; empty if none was typed. Then words before the sets that are no paths are another tool's.
+    If no command of ``fidtool`` was typed, words before the sets that are no paths are commands of the other tool.
     """
     left, rest = deque(typed), list[str]()
     placed: dict[str, list[str]] = defaultdict(list, COMMAND=[command or "compute"])
@@ -90,11 +84,6 @@ def _assembled(placed: dict[str, list[str]], rest: list[str]) -> list[str]:
     return [command, *placed["REAL"], *sets, *filter(None, itertools.chain(*options))]
 
 
-def _plain(error: click.UsageError) -> str:
-    """Return click's message without suggestions, which may be far from what was meant."""
-    return (error.message if isinstance(error, click.NoSuchOption) else error.format_message()).rstrip(".")
-
-
 def _fault(arguments: Sequence[str]) -> str:
     """Return what is wrong with the arguments of ``fidtool``, as far as that is seen at once."""
     command = getattr(import_module(f"fidtool.cli.{arguments[0]}"), arguments[0])
@@ -102,9 +91,9 @@ def _fault(arguments: Sequence[str]) -> str:
     try:
         click.Command.parse_args(command, context, [*arguments[1:]])
     except click.UsageError as error:
-        return _plain(error)
+        return (error.message or error.format_message()).rstrip(".")
     for metric in context.params.get("metrics", "").split(","):
-        if not _computes(metric):
+        if not (is_name(metric) or ".py:" in metric):
             return f"unknown metric {metric!r}"
     for path in (context.params.get("real") or context.params["images"], *context.params.get("fakes", ())):
         if not _exists(path):
@@ -116,6 +105,7 @@ def _fault(arguments: Sequence[str]) -> str:
 def advice(error: click.UsageError, typed: Sequence[str], commands: Sequence[str]) -> str:
     """Return click's message about the arguments of ``fidtool``, with what to write instead."""
     name, known, message = typed[0], typed[0] in commands, error.format_message().rstrip(".")
+    plain = (error.message or message).rstrip(".")  # without click's guesses, which may be far from what was meant
     similar = [] if known else get_close_matches(name, commands, 1)
     command = next((each for each in (name, *similar) if each in _READING), "")
     given = [*typed[bool(command) :]]
@@ -127,13 +117,13 @@ def advice(error: click.UsageError, typed: Sequence[str], commands: Sequence[str
     if not fault:
         cpu = "--device" not in meant and any(each.startswith(("--gpu", "--cuda")) for each in typed)
         note = "; this machine has no GPU" if cpu else ""
-        return f"{_plain(error)}: write `{command_line(['fidtool', *meant])}`{note}"
+        return f"{plain}: write `{command_line(['fidtool', *meant])}`{note}"
     if name == "completion":
         return f"{message}: {_COMPLETION}"
     if similar and not _meanings(name):
         return f"{message}: did you mean '{similar[0]}'?"
     if known or _meanings(name) or re.search("[-/.*{]", name) or any(map(_exists, typed)):
-        return f"{_plain(error)}: {fault}; to compare two sets write `fidtool compute REAL FAKE`"
+        return f"{plain}: {fault}; to compare two sets write `fidtool compute REAL FAKE`"
     return f"{message}; the commands are {', '.join(commands)}"
 
 

@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from glob import glob
 from importlib import import_module
 from pathlib import Path
+from typing import cast
 
 import click
 
@@ -46,18 +47,23 @@ def _exists(path: str) -> bool:
     return found or path == "-" or "://" in path or is_reference(path)
 
 
+def _command(name: str) -> click.Command:
+    return cast(click.Command, getattr(import_module(f"fidtool.cli.{name}"), name))
+
+
 def _translated(typed: Sequence[str], command: str) -> list[str]:
     """Return the arguments of ``fidtool`` for those after ``command`` that follow the habits of another tool.
 
     If no command of ``fidtool`` was typed, words before the sets that are no paths are commands of the other tool.
     """
     left, rest = deque(typed), list[str]()
+    own = {flag for each in _command(command).params for flag in each.opts} - {"--metrics"} if command else set()
     placed: dict[str, list[str]] = defaultdict(list, COMMAND=[command or "compute"])
     while left:
         each = left.popleft()
         name, equals, value = each.partition("=")
         is_flag, leading = each.startswith("-"), not (rest or command)
-        meanings = [] if _exists(each) else _meanings(name)
+        meanings = [] if _exists(each) or name in own else _meanings(name)
         if not (is_flag or leading):
             meanings = [meaning for meaning in meanings if meaning.startswith("METRICS")]
         if not meanings and (is_flag or not leading or _exists(each) or re.search("[/.]", each)):
@@ -86,7 +92,7 @@ def _assembled(placed: dict[str, list[str]], rest: list[str]) -> list[str]:
 
 def _fault(arguments: Sequence[str]) -> str:
     """Return what is wrong with the arguments of ``fidtool``, as far as that is seen at once."""
-    command = getattr(import_module(f"fidtool.cli.{arguments[0]}"), arguments[0])
+    command = _command(arguments[0])
     context = click.Context(command)
     try:
         click.Command.parse_args(command, context, [*arguments[1:]])

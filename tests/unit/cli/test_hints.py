@@ -27,6 +27,7 @@ LINES = {
     ),
     "python -m pytorch_fid real fake --device cpu": "compute real fake --device cpu --protocol pytorch-fid",
     "--save-stats real a.npz": "stats real --output a.npz",
+    "stats real a.npz --layout adm --images 10": "stats real --output a.npz --layout adm --images 10",
     "stats real a.npz": "stats real --output a.npz",
     "cleanfid --fdir1 fake --fdir2 real --mode legacy_tensorflow": "compute real fake --protocol legacy_tensorflow",
     "evaluator.py s.npz fake": "compute s.npz fake --preset adm",

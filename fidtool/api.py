@@ -210,7 +210,7 @@ def check(images: Source, against: Source | None = None, settings: Settings = _D
 @contextlib.contextmanager
 def _open_run(paths: Sequence[str], settings: Settings, in_memory: Mapping[str, Images]) -> Iterator[RunContext]:
     """Context manager of a run that issues its warnings at its end, when no rank waits for one that raises them."""
-    console = Console()
+    console = Console(report=settings.progress)
     with open_run(paths, settings, console, in_memory) as run:
         yield run
     for line in console.warned:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Callable
@@ -13,6 +14,9 @@ from fidtool.errors import FidtoolError
 from fidtool.redaction import redacted
 
 _LOG_SECONDS = 10.0
+_LOGGER = logging.getLogger("fidtool")
+Report = Callable[[str, int, int | None], None]
+"""Called with the name of a set, the number of its images that were processed, and how many will be, if known."""
 
 
 class Console:
@@ -23,6 +27,7 @@ class Console:
         progress: whether to print information and progress.
         on_failure: called with the error that ends the run. The second argument is whether to print the error; it is
             False if another rank prints it.
+        report: shows progress in a program; True shows bars, as a notebook does if it is one.
     """
 
     def __init__(
@@ -30,7 +35,9 @@ class Console:
         warnings: bool = False,
         progress: bool = False,
         on_failure: Callable[[FidtoolError, bool], None] | None = None,
+        report: Report | bool | None = None,
     ) -> None:
+        self._report = report
         self._warnings = warnings
         self._progress = progress
         self.fail = on_failure
@@ -47,25 +54,37 @@ class Console:
 
     def tell(self, line: str) -> None:
         """Print a part of the result, such as a verdict."""
+        self.log(line)
         if self._warnings:
             tqdm.write(redacted(line), file=sys.stderr)
 
+    def log(self, line: str) -> None:
+        """Write to the log ``fidtool``, at the level INFO."""
+        _LOGGER.info("%s", redacted(line))
+
     def say(self, line: str) -> None:
+        """Print and log information."""
+        self.log(line)
         if self._progress:
             tqdm.write(redacted(line), file=sys.stderr)
 
     def progress(self, label: str, total: int | None) -> Progress:
         """Return a context manager that shows progress over ``total`` images; None if their number is unknown."""
-        return Progress(redacted(label), total, self._progress)
+        self.log(f"{label}: processing {'its' if total is None else total} images")
+        return Progress(redacted(label), total, self._progress, self._report)
 
 
 class Progress:
     """A tqdm bar on a terminal; in a log file, one line every ten seconds."""
 
-    def __init__(self, label: str, total: int | None, enabled: bool) -> None:
+    def __init__(self, label: str, total: int | None, enabled: bool, report: Report | bool | None = None) -> None:
         self._label, self._total, self._done = label, total, 0
-        terminal = enabled and sys.stderr.isatty()
-        self._bar = tqdm(total=total, desc=label, unit=" images", file=sys.stderr, leave=False) if terminal else None
+        self._report = report if callable(report) else None
+        terminal, kind = enabled and sys.stderr.isatty(), tqdm
+        if report is True:
+            from tqdm.auto import tqdm as kind  # imports IPython, if it is there
+        shown = terminal or report is True
+        self._bar = kind(total=total, desc=label, unit=" images", file=sys.stderr, leave=False) if shown else None
         self._log = enabled and not terminal
         self._started = self._logged = time.monotonic()
 
@@ -73,6 +92,8 @@ class Progress:
         self._done += images
         if self._bar is not None:
             self._bar.update(images)
+        if self._report is not None:
+            self._report(self._label, self._done, self._total)
         now = time.monotonic()
         if self._log and now - self._logged >= _LOG_SECONDS:
             self._logged = now
@@ -84,6 +105,7 @@ class Progress:
             print(line, file=sys.stderr, flush=True)
 
     def __enter__(self) -> Progress:
+        self.advance(0)
         return self
 
     def __exit__(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from html import escape
 from typing import Any
 
 from fidtool.diagnose.diagnosis import Diagnosis, Health
@@ -12,7 +13,8 @@ from fidtool.distances.jackknife import Interval
 from fidtool.features.definition import Definition
 from fidtool.features.protocol import FEATURES
 from fidtool.labels import Labels
-from fidtool.redaction import without_secrets
+from fidtool.names import counted
+from fidtool.redaction import redacted, without_secrets
 from fidtool.sources.census import PassedOver
 from fidtool.statistics.set_facts import SetFacts
 
@@ -246,6 +248,11 @@ class Comparison:
         """The bias-corrected Fréchet distance with its interval; None if unknown."""
         return None if self.uncertainty is None else self.uncertainty.corrected
 
+    def __repr__(self) -> str:
+        values = ", ".join(f"{title} {self.value(name):.6g}" for name, title in self.titles.items())
+        sets = " against ".join(f"{each.count or '?'} images of {each.name}" for each in (self.fake, self.real))
+        return f"<{values}: {sets}; {counted(len(self.warnings), 'warning')}>"
+
     @property
     def titles(self) -> dict[str, str]:
         """Titles of the values in text, by their plain names, in the order in which they are listed."""
@@ -358,6 +365,20 @@ class Evaluation:
     differences: tuple[Difference, ...] = ()
     gated: str = "fid"
     not_computed: Mapping[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return "\n".join(map(repr, self.results))
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks, one row per FAKE."""
+        titles = {name: title for each in self.results for name, title in each.titles.items()}
+        rows = [["", *titles.values(), "images", "warnings"]]
+        for each in self.results:
+            values = (each.value(name) for name in titles)
+            shown = ["" if value is None else f"{value:.6g}" for value in values]
+            rows.append([each.fake.name, *shown, f"{each.fake.count or ''}", f"{len(each.warnings)}"])
+        cells = ("".join(f"<td>{escape(redacted(cell))}</td>" for cell in row) for row in rows)
+        return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
 
     @property
     def definition(self) -> Definition | None:

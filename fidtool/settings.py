@@ -1,6 +1,6 @@
 """Declarations of all settings: the keywords of `fidtool.compute` and the options of the command line."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, inf
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -137,6 +137,12 @@ class CheckSettings(Validated):
         defines=False,
     )
 
+    progress: bool | Callable[[str, int, int | None], None] | None = setting(
+        None,
+        PYTHON,
+        "True shows progress bars, in a notebook as widgets. Or a function of the name of a set, the number of its "
+        "images that rank zero has processed, and how many it will process, or None.",
+    )
     alone: bool = setting(
         False,
         PYTHON,
@@ -147,6 +153,9 @@ class CheckSettings(Validated):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "value_range", _two_numbers(self.value_range))
+        if not (self.progress is None or isinstance(self.progress, bool) or callable(self.progress)):
+            problem = f"{option('progress')} must be True or a function, not {self.progress!r}"
+            raise InputError(problem, setting="progress")
 
     @staticmethod
     def _called(name: str) -> str:

@@ -230,6 +230,10 @@ class Checkup:
     between: tuple[Finding, ...]
     strict: bool
 
+    def __repr__(self) -> str:
+        found = "; ".join(f"{where}: {finding.message}" for where, finding in self.findings)
+        return f"<{self.images.summary()}: {found or 'no findings'}>"
+
     @property
     def findings(self) -> list[tuple[str, Finding]]:
         """All findings, each with the path of the set it is about. Those about REAL alone come last."""

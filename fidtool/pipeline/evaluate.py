@@ -43,6 +43,7 @@ def evaluate(inputs: Inputs, origin: Origin) -> tuple[Evaluation, list[Exhibit |
     sets = _measured(inputs, measurer)
     real = next(sets)
     for fake in sets:
+        run.console.log(f"comparing {fake.path} with {real.path}")
         comparison, exhibit = comparer.compare(real, fake)
         results.append(comparison)
         exhibits.append(exhibit)

@@ -30,8 +30,8 @@ class LayerStatistics:
         features: per-image features, float32 array of shape (count, dims); None if only their sums were needed.
     """
 
-    mu: NDArray[np.float64]
-    sigma: NDArray[np.float64]
+    mu: NDArray[np.float64] = field(repr=False)
+    sigma: NDArray[np.float64] = field(repr=False)
     definition: Definition | None = None
     features: Features | None = field(default=None, repr=False, compare=False)
 
@@ -84,6 +84,10 @@ class Statistics:
                 f"Statistics takes a dictionary of layers, not {type(self.layers).__name__}:",
                 "use Statistics.of(mu, sigma, count) for a mean and a covariance",
             )
+
+    def __repr__(self) -> str:
+        layers = ", ".join(f"{layer}: {each.dims} dimensions" for layer, each in self.layers.items())
+        return f"<Statistics of {self.count or 'an unknown number of'} images; {layers}>"
 
     @classmethod
     def of(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import logging
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -276,6 +278,42 @@ def test_statistics_in_memory_are_those_of_a_file(place: Path, environment: dict
     assert any("the same set as REAL" in line for line in several[2].warnings)
     with pytest.raises(InputError, match="needs the features of each image"):
         fidtool.compute(real, place / "images", metrics="kid", extractor=TINY)
+
+
+def test_what_a_program_is_shown(
+    place: Path,
+    environment: dict[str, str],
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Short representations, the progress, and the steps in the log."""
+    pixels, seen = pixels_in(place / "images"), []
+    fakes = [fidtool.Images(pixels, name="a<b"), fidtool.Images(iter(pixels[:9]), name="c")]
+    settings = {"extractor": TINY, "cache": False, "metrics": "fid,kid", "kid_subset_size": 5, "batch_size": 8}
+    with caplog.at_level(logging.INFO, "fidtool"):
+        evaluation = fidtool.compute(pixels, fakes, progress=lambda *step: seen.append(step), **settings)
+    first, second = repr(evaluation).splitlines()
+    assert re.fullmatch(
+        r"<FD \S* 0, KID \S* \S+: 22 images of a<b against 22 images of real; \d warnings?>",
+        re.sub(r"\(.*?\)", "(x)", first),
+    )
+    assert "9 images of c" in second
+    table = evaluation._repr_html_()
+    assert (table.count("<tr>"), table.count("<td>a&lt;b</td>"), table.count("<td>9</td>")) == (3, 1, 1)
+    assert [seen[0], seen[3], seen[-1]] == [("real", 0, 22), ("real", 22, 22), ("c", 9, None)]
+    lines = [record.getMessage() for record in caplog.records]
+    assert [lines[0], lines[2]] == ["real: processing 22 images", "comparing a<b with real"]
+    assert capsys.readouterr().err == ""
+    checkup = fidtool.check(pixels, progress=True)
+    assert "images: " in capsys.readouterr().err
+    for shown in (
+        checkup,
+        fidtool.compute_statistics(pixels, extractor=TINY),
+        fidtool.Statistics.of(np.ones(2), np.eye(2)),
+    ):
+        assert len(repr(shown)) < 600
+    with pytest.raises(InputError, match="progress must be True or a function, not 3"):
+        fidtool.check(pixels, progress=3)
 
 
 FAULTS: dict[str, tuple[Given, type[Exception], str]] = {

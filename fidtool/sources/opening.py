@@ -76,7 +76,7 @@ def _refuse_misnamed(files: Files, suffix: str) -> None:
     """Refuses a file whose first bytes contradict its suffix. Otherwise it would be reported as damaged."""
     head, is_list = head_of(files), suffix in LISTS
     if head or not is_list:
-        refuse_foreign(files.paths[0], head, [JSON] if suffix == ".jsonl" else ())
+        refuse_foreign(files.paths[0], head, [JSON] * (suffix == ".jsonl"))
     actual = container_of(head) or ("an image" if format_of(head) and not is_list else "")
     if suffix and actual and not any(actual == kind.content and suffix in kind.suffixes for kind in FILE_KINDS):
         raise InputError(f"{files.paths[0]} is named {suffix} but is {actual}:", "rename it")

@@ -29,6 +29,7 @@ from fidtool.sources.arrays import (
 )
 from fidtool.sources.contents import opened
 from fidtool.sources.image_set import ImageSet, NamedFiles
+from fidtool.sources.signatures import HEAD, refuse_foreign
 
 _UNKNOWN = np.dtype("V1")
 """Placeholder for dtypes that images cannot have."""
@@ -159,6 +160,8 @@ class _View:
 def _of_torch(handle: BinaryIO, name: str) -> dict[str, _Tensor]:
     # torch.save writes a zip archive of a pickle and the storages, none of them compressed.
     if not zipfile.is_zipfile(handle):
+        handle.seek(0)
+        refuse_foreign(name, handle.read(HEAD))
         raise InputError(f"{name} was not written by torch.save of torch 1.6 or later:", "save the tensor again")
     with zipfile.ZipFile(handle) as archive:
         records = {info.filename.partition("/")[2]: info for info in archive.infolist()}

@@ -270,7 +270,9 @@ def pixels_of(
         return images
     if images.ndim != 4 or images.shape[1] not in (1, 3) or 0 in images.shape[2:]:
         last = images.ndim == 4 and images.shape[3] in (1, 3)
-        hint = "; the channels come first: images.permute(0, 3, 1, 2)" if last else ""
+        by_time = ".transpose(1, 2)" * (images.shape[1:2] in ((1,), (3,)))
+        frames = f"; of videos, pass images{by_time}.flatten(0, 1)" * (images.ndim == 5)
+        hint = "; the channels come first: images.permute(0, 3, 1, 2)" if last else frames
         shape = f"(n, 3, height, width), or (n, 1, height, width) for grayscale, not {tuple(images.shape)}"
         raise InputError(f"images must have the shape {shape}{hint}")
     images = images.expand(-1, 3, -1, -1)

@@ -45,7 +45,8 @@ def test_it_is_named_under_any_name(here: Run, tmp_path: Path, real: Path, kind:
     data, words = DAMAGED[kind]
     for name in (*NAMES, *(LISTS if kind not in ("empty", "json") else LISTS[: 2 * (kind == "json")])):
         (tmp_path / name).write_bytes(data)
-        for pair in ((real, name), (name, real)):
+        remote = f"file://{tmp_path / name}"
+        for pair in ((real, name), (name, real), *([(real, remote)] if "." in name else [])):
             run = here("compute", *pair, "--extractor", TINY)
             assert run.status == 2
             assert [word for word in [f"{name} ", *words] if word not in run.error] == [], run.error

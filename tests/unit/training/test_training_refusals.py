@@ -25,6 +25,8 @@ from support.tiny_network import network
         (torch.zeros(2, 3, 8, 8) - 0.5, True, r"in -0\.5\.\.-0\.5: \(images \+ 1\) / 2"),
         (torch.zeros(2, 3, 8, 8) + 1.5, True, r"images.clamp\(0, 1\)"),
         (torch.zeros(2, 8, 8, 3, dtype=torch.uint8), False, r"channels come first: images.permute\(0, 3, 1, 2\)"),
+        (torch.zeros(2, 5, 3, 8, 8, dtype=torch.uint8), False, r"of videos, pass images.flatten\(0, 1\)"),
+        (torch.zeros(2, 3, 5, 8, 8, dtype=torch.uint8), False, r"images.transpose\(1, 2\).flatten\(0, 1\)"),
         (torch.zeros(2, 4, 8, 8, dtype=torch.uint8), False, r"or \(n, 1, height, width\) for grayscale, not"),
         (np.zeros((2, 3, 8, 8), np.uint8), False, "must be a torch.Tensor, not ndarray"),
         (torch.zeros(2, 3, 8, 8, dtype=torch.uint8, device="meta"), False, "are on meta and the metric is on cpu"),

@@ -47,6 +47,10 @@ _NAMES = {"extractor": "feature", "input_size": "", "feature_step": ""}
 _used: weakref.WeakSet[SharedExtractor] = weakref.WeakSet()
 
 
+class _FeatureTypeError(InputError, TypeError):
+    """As in torchmetrics, it is also a TypeError."""
+
+
 class SharedExtractor:
     """One network with one protocol, see `FeatureExtractor`. Copies share the network; unpickling loads it again.
 
@@ -136,7 +140,7 @@ class SharedExtractor:
                 self._feature, f"{kind.__module__}.{kind.__qualname__}", self._protocol, cpu, setting="feature"
             )
         if isinstance(self._feature, bool) or not isinstance(self._feature, int):
-            raise InputError(
+            raise _FeatureTypeError(
                 f"feature must be one of {', '.join(map(str, INCEPTION_DIMS))} or a fidtool.Network, not "
                 f"{type(self._feature).__name__}: wrap a custom network in fidtool.Network(module, input_size=…)",
                 setting="feature",

@@ -221,7 +221,8 @@ class FIDCallback(Base):
             with evaluating(pl_module):
                 self._fill(metrics, pl_module, samples)
         except Exception as error:
-            metrics[0].abandon(f"{type(error).__name__}: {error}")  # whose value the other ranks compute first
+            for metric in metrics[:1]:  # whose value the other ranks compute first
+                metric.abandon(f"{type(error).__name__}: {error}")
             raise
         self.fid, self._measured, self._measured_epoch = None, True, trainer.current_epoch
         for metric in metrics:

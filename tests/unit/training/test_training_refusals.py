@@ -72,6 +72,11 @@ def test_invalid_settings(settings: dict[str, Any], text: str, environment: obje
         FrechetInceptionDistance(**settings)
 
 
+def test_a_feature_of_another_type_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match=r"or a fidtool\.Network, not list"):
+        FrechetInceptionDistance([1, 2])  # type: ignore[arg-type]
+
+
 def test_merging_and_checkpoints_of_other_metrics(metric: FrechetInceptionDistance) -> None:
     whole, other = FrechetInceptionDistance(network()), FrechetInceptionDistance(network())
     for each in (metric, whole):

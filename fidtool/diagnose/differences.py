@@ -354,12 +354,13 @@ def _detail(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
                 fake,
             )
             return
-        for part, whose in ((0.5, f"{name}'s images have"), (0.25, f"at least a quarter of {name}'s images have")):
+        for part, share in ((0.75, ""), (0.5, "at least half of "), (0.25, "at least a quarter of ")):
             if (kept := _kept_detail(one, other, part)) is not None:
                 yield _about_all(
                     "less detail",
-                    f"{whose} hardly any detail above about {kept} of their resolution, and {other_name}'s have: they "
-                    f"were {enlarged} or blurred, or {reason}; prepare both sets in the same way",
+                    f"{share}{name}'s images have hardly any detail above about {kept} of their resolution, and "
+                    f"{other_name}'s have: they were {enlarged} or blurred, or {reason}; prepare both sets in the same "
+                    "way",
                     fake,
                 )
                 return

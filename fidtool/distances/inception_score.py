@@ -18,10 +18,8 @@ from fidtool.errors import InputError, option
 
 _FINEST_STEP = 40
 """Finer than exact products allow, so that features and weights are rounded to the finest steps with exact products."""
-_RANDOM_ROWS = 5000
-"""Number of images in random parts, if these are not larger."""
-_FEWEST = 100
-"""Images in a part from which on chance hardly changes its score."""
+_FEWEST, _RANDOM_ROWS = 100, 5000
+"""Fewest images of a set whose parts are compared with random parts, and most in the latter if these are small."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,7 @@ def inception_score(
     ratio = None
     with using_threads(1):
         scores = [score_of(split) for split in np.split(places, ends[:-1])]
-        if order is not None and part_size is not None and _FEWEST <= part_size < count:
+        if order is not None and part_size is not None and part_size < count >= _FEWEST:
             whole = count // part_size
             some = min(whole, max(1, _RANDOM_ROWS // part_size))  # the first rows are a random sample
             by_chance = [score_of(each) for each in np.arange(some * part_size).reshape(some, part_size)]

@@ -238,8 +238,7 @@ class Metric(Validated):
         """Compute the metric. Called on every rank; the values of rank zero are used.
 
         Returns:
-            The values of `numbers` by name, their spreads and ``further`` ones. A spread may be missing if there is
-            none.
+            The values of `numbers` by name, and spreads and ``further`` values, which may be missing.
 
         Raises:
             FidtoolError: if a value cannot be computed.

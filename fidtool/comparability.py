@@ -6,13 +6,16 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fidtool.errors import InputError
 from fidtool.features.protocol import INCEPTION, INCEPTION_DIMS
 from fidtool.metrics.inception_score import SORTED
 from fidtool.presets import PRESETS, Preset, preset_named
 from fidtool.sources.references import Reference, named_reference
+
+if TYPE_CHECKING:
+    from fidtool.results import Evaluation
 
 YES, NO, NOT_KNOWN = "yes", "no", "not known"
 _LOSSLESS = frozenset({"PNG", "BMP", "PPM", "array"})
@@ -76,14 +79,7 @@ class Verdict:
         }
 
 
-class Result(Protocol):
-    """An evaluation, as `fidtool.compute` returns it."""
-
-    def to_dict(self) -> Mapping[str, Any]:
-        """Return the content of the result JSON."""
-
-
-def verify(result: Result | Mapping[str, Any] | str | Path, preset: str | None = None) -> list[Verdict]:
+def verify(result: Evaluation | Mapping[str, Any] | str | Path, preset: str | None = None) -> list[Verdict]:
     """Check whether the values of a result are comparable with those that a preset's program gives.
 
     Args:
@@ -109,7 +105,7 @@ def verify(result: Result | Mapping[str, Any] | str | Path, preset: str | None =
         raise InputError(f"the result is incomplete or was changed ({type(error).__name__}: {error})") from None
 
 
-def _content(result: Result | Mapping[str, Any] | str | Path) -> Mapping[str, Any]:
+def _content(result: Evaluation | Mapping[str, Any] | str | Path) -> Mapping[str, Any]:
     if isinstance(result, Mapping):
         return result
     if not isinstance(result, (str, Path)):
@@ -162,9 +158,13 @@ def _verdict(content: Mapping[str, Any], result: Mapping[str, Any], preset: Pres
     return Verdict(str(result.get("fake")), preset.name, (*items, _precision(stated)))
 
 
+def _item(name: str, met: bool | None, found: Any, expected: Any, source: str) -> Item:
+    """Return an item; ``met`` is None if it is not known."""
+    return Item(name, {True: YES, False: NO, None: NOT_KNOWN}[met], _shown(found), _shown(expected), source)
+
+
 def _equal(name: str, found: Any, expected: Any, source: str) -> Item:
-    verdict = NOT_KNOWN if found is None else YES if found == expected else NO
-    return Item(name, verdict, _shown(found), _shown(expected), source)
+    return _item(name, None if found is None else found == expected, found, expected, source)
 
 
 def _shown(value: Any) -> str:
@@ -176,28 +176,26 @@ def _numbers(stated: _Stated) -> Iterator[Item]:
     preset, published, counts = stated.preset, stated.published, stated.result["count"]
     asked = published or preset
     if reference := stated.fake.get("reference"):
-        yield Item("images of FAKE", NO, f"the reference {reference}", "generated images", asked.source)
+        yield _item("images of FAKE", False, f"the reference {reference}", "generated images", asked.source)
     elif asked.fakes is None:
-        yield Item("images of FAKE", NOT_KNOWN, _shown(counts["fake"]), "the number in the paper", asked.source)
+        yield _item("images of FAKE", None, counts["fake"], "the number in the paper", asked.source)
     else:
         # A file with statistics and images does not state of how many its statistics are.
         found = stated.fake.get("with_features") if counts["fake"] is None else counts["fake"]
         yield _equal("images of FAKE", found, asked.fakes, asked.source)
     if published is not None and published.real_images is not None:
-        number = published.real_images
-        found = number if counts["real"] is None else counts["real"]
-        yield _equal("images of REAL", found, number, published.source)
+        found = published.real_images if counts["real"] is None else counts["real"]
+        yield _equal("images of REAL", found, published.real_images, published.source)
     else:
         expected = "those of the published reference" if preset.prefix else "all images of the data set"
         available = (stated.result.get("found") or {}).get("real")
         unreadable = [each for each in stated.result.get("skipped") or () if each["set"] == stated.result["real"]]
-        if None not in (available, counts["real"]) and counts["real"] + len(unreadable) < available:
-            yield Item("images of REAL", NO, f"{counts['real']:,} of {available:,}", expected, preset.source)
-        else:
-            yield Item("images of REAL", NOT_KNOWN, _shown(counts["real"]), expected, preset.source)
+        some = None not in (available, counts["real"]) and counts["real"] + len(unreadable) < available
+        found = f"{counts['real']:,} of {available:,}" if some else counts["real"]
+        yield _item("images of REAL", False if some else None, found, expected, preset.source)
     if preset.images_with_features is not None and "prdc" in (stated.content.get("settings") or {}):
-        found = stated.real.get("with_features")
-        yield _equal("images of REAL for precision and recall", found, preset.images_with_features, preset.source)
+        name, found = "images of REAL for precision and recall", stated.real.get("with_features")
+        yield _equal(name, found, preset.images_with_features, preset.source)
 
 
 def _definition(stated: _Stated) -> Iterator[Item]:
@@ -209,7 +207,7 @@ def _definition(stated: _Stated) -> Iterator[Item]:
     expected = f"{INCEPTION} ({max(INCEPTION_DIMS)} dimensions)"
     if extractor in preset.further_networks or (found == expected and unstated):
         known = f"{found}; not stated for {unstated}" if unstated else f"{found}"
-        yield Item("network", NOT_KNOWN, known, expected, preset.source)
+        yield _item("network", None, known, expected, preset.source)
     else:
         yield _equal("network", found, expected, "the definition of the FID")
 
@@ -225,9 +223,8 @@ def _definition(stated: _Stated) -> Iterator[Item]:
         yield _equal("settings of metrics", _listed(values), _listed(wanted), preset.source)
     if (computed.get("is") or {}).get("part_size") is not None:
         order = (stated.result.get("metrics") or {}).get("is_order")
-        verdict = NOT_KNOWN if order is None else YES if order >= SORTED else NO
-        shown = _shown(None) if order is None else f"parts with {order:.2f} times the score of random parts"
-        yield Item("order of FAKE", verdict, shown, "random", preset.source)
+        shown = None if order is None else f"parts with {order:.2f} times the score of random parts"
+        yield _item("order of FAKE", None if order is None else order >= SORTED, shown, "random", preset.source)
 
 
 def _listed(values: Mapping[str, Any]) -> str:
@@ -235,16 +232,10 @@ def _listed(values: Mapping[str, Any]) -> str:
 
 
 def _reference(stated: _Stated) -> Iterator[Item]:
-    preset, published = stated.preset, stated.published
-    verdict = NOT_KNOWN
-    if published is None:
-        origin = stated.real.get("origin")
-        found = f"{stated.result.get('real')}" + (f", a file of {origin}" if origin else "")
-    else:
-        found = published.name
-        if preset.prefix:
-            verdict = YES if found.partition(":")[0] == preset.prefix else NO
-    yield Item("reference", verdict, found, preset.reference, preset.source)
+    preset, published, origin = stated.preset, stated.published, stated.real.get("origin")
+    met = published.name.partition(":")[0] == preset.prefix if published and preset.prefix else None
+    given = f"{stated.result.get('real')}, a file of {origin}" if origin else f"{stated.result.get('real')}"
+    yield _item("reference", met, published.name if published else given, preset.reference, preset.source)
 
 
 def _crop(stated: _Stated) -> Iterator[Item]:
@@ -255,17 +246,17 @@ def _crop(stated: _Stated) -> Iterator[Item]:
     expected = f"{preset.crop}:{size or 'SIZE'}" if preset.crop else "that of the paper"
     if published is not None:
         found = "as published" if framing is None else f"{framing}, of cropped images"
-        yield Item("crop of REAL", YES if framing is None else NO, found, "as published", published.source)
+        yield _item("crop of REAL", framing is None, found, "as published", published.source)
     elif framing is not None:
         name, _, side = framing.partition(":")
         fits = size is None or int(side) == size
         known = preset.crop and name not in preset.further_crops
-        verdict = NO if not fits else NOT_KNOWN if not known else YES if name == preset.crop else NO
-        yield Item("crop of REAL", verdict, framing, expected, preset.source)
-    elif preset.crop and sizes is not None and len(sizes) > 1:
-        yield Item("crop of REAL", NO, "none, and its images have several sizes", expected, preset.source)
+        met = False if not fits else name == preset.crop if known else None
+        yield _item("crop of REAL", met, framing, expected, preset.source)
     elif preset.crop:
-        yield Item("crop of REAL", NOT_KNOWN, "none by fidtool", expected, preset.source)
+        several = sizes is not None and len(sizes) > 1
+        found = "none, and its images have several sizes" if several else "none by fidtool"
+        yield _item("crop of REAL", False if several else None, found, expected, preset.source)
 
 
 def _common_size(fake: Mapping[str, Any]) -> int | None:
@@ -285,8 +276,8 @@ def _of_fake(stated: _Stated) -> Iterator[Item]:
     formats: Mapping[str, int] = stated.fake.get("formats") or {}
     shown = ", ".join(f"{name} ({_shown(number)})" for name, number in formats.items()) or "unknown"
     unknown = not formats or not formats.keys() <= _LOSSLESS
-    verdict = NO if _LOSSY & formats.keys() else NOT_KNOWN if unknown else YES
-    yield Item("format of FAKE", verdict, shown, "a lossless format", "samples are stored as PNG files or arrays")
+    met = False if _LOSSY & formats.keys() else None if unknown else True
+    yield _item("format of FAKE", met, shown, "a lossless format", "samples are stored as PNG files or arrays")
 
 
 def _precision(stated: _Stated) -> Item:
@@ -295,6 +286,6 @@ def _precision(stated: _Stated) -> Item:
     sets = {"FAKE": stated.fake} if stated.published else {"REAL": stated.real, "FAKE": stated.fake}
     found = {name: facts.get("precision", of_run) for name, facts in sets.items()}
     other = [precision for precision in found.values() if precision not in (None, "fp32")]
-    verdict = NO if other else NOT_KNOWN if None in found.values() else YES
+    met = False if other else None if None in found.values() else True
     shown = ", ".join(f"{name} {_shown(precision)}" for name, precision in found.items())
-    return Item("precision", verdict, shown, "fp32", "the reference implementations compute in float32")
+    return _item("precision", met, shown, "fp32", "the reference implementations compute in float32")

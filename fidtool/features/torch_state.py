@@ -139,6 +139,10 @@ def _attribute(place: Any, name: str, strict: object) -> _Switch:
     return _Switch(partial(getattr, place, name), partial(setattr, place, name), strict)
 
 
+def _if_changed(read: Callable[[], Any], write: Callable[[Any], None], strict: object = None) -> _Switch:
+    return _Switch(read, lambda value: None if value == read() else write(value), strict)
+
+
 def _kernel_switches() -> list[_Switch]:
     """The settings that select kernels, except those of precision."""
     backends: Any = torch.backends
@@ -147,7 +151,8 @@ def _kernel_switches() -> list[_Switch]:
     return [
         _Switch(torch.get_num_threads, torch.set_num_threads, 1),
         _Switch(torch.get_default_dtype, torch.set_default_dtype, torch.float32),
-        _Switch(_deterministic, _set_deterministic, (False, False)),
+        # Written only if it changes, because torch imports its compiler here, which takes seconds.
+        _if_changed(_deterministic, _set_deterministic, (False, False)),
         _attribute(backends.cudnn, "enabled", True),
         _attribute(backends.cudnn, "benchmark", False),
         _attribute(backends.cudnn, "deterministic", True),
@@ -158,7 +163,7 @@ def _kernel_switches() -> list[_Switch]:
             _Switch(getattr(backends.cuda, f"{name}_sdp_enabled"), getattr(backends.cuda, f"enable_{name}_sdp"), used)
             for name, used in attention.items()
         ),
-        _Switch(_blas_library, _set_blas_library, "cublas"),
+        _if_changed(_blas_library, backends.cuda.preferred_blas_library, "cublas"),  # writing it emits a warning
     ]
 
 
@@ -174,18 +179,12 @@ def _blas_library() -> str:
     return str(torch.backends.cuda.preferred_blas_library()).rpartition(".")[2].lower()
 
 
-def _set_blas_library(name: str) -> None:
-    if name != _blas_library():  # setting it emits a warning
-        torch.backends.cuda.preferred_blas_library(name)
+def _set_deterministic(value: tuple[bool, bool]) -> None:
+    torch.use_deterministic_algorithms(value[0], warn_only=value[1])
 
 
 def _deterministic() -> tuple[bool, bool]:
     return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-
-
-def _set_deterministic(value: tuple[bool, bool]) -> None:
-    if value != _deterministic():  # torch imports its compiler here, which takes seconds
-        torch.use_deterministic_algorithms(value[0], warn_only=value[1])
 
 
 def _precision_switches(tf32: bool = False) -> list[_Switch]:
@@ -232,12 +231,5 @@ def _newer_precisions() -> list[_Switch]:
     backends: Any = torch.backends
     parents = [backends, backends.cuda.matmul, backends.cudnn, backends.mkldnn]
     places = [*parents, *(getattr(parent, name, None) for parent in parents[2:] for name in ("conv", "rnn", "matmul"))]
-    return [_remembered(place) for place in places if hasattr(place, "fp32_precision")]
-
-
-def _remembered(place: Any) -> _Switch:
-    def write(value: str) -> None:
-        if place.fp32_precision != value:
-            place.fp32_precision = value
-
-    return _Switch(partial(getattr, place, "fp32_precision"), write)
+    switches = [_attribute(place, "fp32_precision", None) for place in places if hasattr(place, "fp32_precision")]
+    return [_if_changed(switch.read, switch.write) for switch in switches]

@@ -217,9 +217,6 @@ class ZipReader(ExtentReader):
     def unpack(self, item: int, data: bytes) -> Read:
         return _unpacked(data, self._locations[item])
 
-    def expecting(self, sizes: NDArray[np.int64]) -> ZipReader:
-        return ZipReader(self._files.expecting(sizes), self._file_index, self._locations)
-
 
 def _unpacked(data: bytes, location: np.void) -> Read:
     packed, size = int(location["packed"]), int(location["size"])

@@ -176,9 +176,6 @@ class CompressedNpzReader(SequentialReader):
     def damaged(self, file: int, reason: str) -> InputError:
         return InputError(f"{self._files.paths[file]} is damaged: {reason}", "copy or create it again")
 
-    def expecting(self, sizes: NDArray[np.int64]) -> CompressedNpzReader:
-        return CompressedNpzReader(self._files.expecting(sizes), self._members, self._value_range)
-
 
 def _exactly(data: IO[bytes], length: int) -> bytes:
     content = data.read(length)

@@ -129,6 +129,3 @@ class ParquetReader(SequentialReader):
                     return
             start += len(values)
         raise EOFError("it has fewer rows than when it was listed")
-
-    def expecting(self, sizes: NDArray[np.int64]) -> ParquetReader:
-        return ParquetReader(self._files.expecting(sizes), self._tables)

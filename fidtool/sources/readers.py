@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import BinaryIO
 
@@ -38,6 +39,7 @@ class Reader(abc.ABC):
     variant = ""
     scaled = False
     encoded = True
+    _files: Files
 
     def read(self, items: Sequence[int]) -> list[Read]:
         """Returns the contents of these images. A subclass overrides this or `stream`."""
@@ -50,9 +52,11 @@ class Reader(abc.ABC):
         for start in range(0, len(items), self.at_once):
             yield from self.read(items[start : start + self.at_once].tolist())
 
-    @abc.abstractmethod
     def expecting(self, sizes: NDArray[np.int64]) -> Reader:
         """Returns the same reader for another rank, which checks that the files have these sizes."""
+        other = copy.copy(self)
+        other._files = self._files.expecting(sizes)
+        return other
 
     def around(self, reader: Reader) -> Reader:
         """Returns another rank's own reader of images in memory, with what was decided on rank zero."""
@@ -68,9 +72,6 @@ class FileReader(Reader):
 
     def read(self, items: Sequence[int]) -> list[Read]:
         return list(self._files.fetch([(int(item), 0, -1) for item in items]))
-
-    def expecting(self, sizes: NDArray[np.int64]) -> FileReader:
-        return FileReader(self._files.expecting(sizes))
 
 
 class ExtentReader(Reader):
@@ -129,9 +130,6 @@ class MemberReader(ExtentReader):
 
     def unpack(self, item: int, data: bytes) -> Read:
         return ContentError(self._problems[item]) if item in self._problems else data
-
-    def expecting(self, sizes: NDArray[np.int64]) -> MemberReader:
-        return MemberReader(self._files.expecting(sizes), self._file_index, self._extents, self._problems)
 
 
 class SequentialReader(Reader):

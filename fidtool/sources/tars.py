@@ -202,6 +202,3 @@ class CompressedTarReader(SequentialReader):
 
     def damaged(self, file: int, reason: str) -> ContentError:
         return ContentError(f"the archive is damaged: {reason}")
-
-    def expecting(self, sizes: NDArray[np.int64]) -> CompressedTarReader:
-        return CompressedTarReader(self._files.expecting(sizes), self._file_index, self._problems, self._key)

@@ -107,6 +107,7 @@ def _deltas(tensor: torch.Tensor | None, ranks: Sequence[int], world: World) -> 
     reference = world.broadcast(mine)
     with contextlib.suppress(Exception):
         assert mine is not None
+        assert reference is not None
         # Equal infinities differ by 0.
         largest = (mine - reference).abs().double().masked_fill(mine == reference, 0.0).max().item()
         answer = f"{largest:.3g}" if largest else "the sign of a zero"

@@ -98,10 +98,12 @@ class StatisticsCache:
             if path.stem != exact and not read_summary(path).contains(needed):
                 continue
             found = self.get(path.stem, features_of)
-            if found is not None and Summary.of(found).contains(needed):
+            if found is None or found.arithmetic is None:
+                continue
+            found = replace(found, arithmetic=arithmetic)  # equal as far as the key depends on it
+            if Summary.of(found).contains(needed):
                 requested = {name: found.layers[name] for name in layers}
-                pictures = found.pictures if inspected else None
-                return replace(found, layers=requested, pictures=pictures, arithmetic=arithmetic)
+                return replace(found, layers=requested, pictures=found.pictures if inspected else None)
         return None
 
     def _same_images(self, key: str) -> list[Path]:

@@ -27,7 +27,6 @@ from fidtool.sources.contents import (
     message_of,
     pillow_defaults,
 )
-from fidtool.sources.generated import generator_of
 from fidtool.sources.image_set import ImageSet, ImageSource, Numbered
 from fidtool.sources.readers import Reader
 from fidtool.validation import MAX_PIXELS
@@ -73,6 +72,8 @@ class Images:
         sharded: bool | None = None,
         latent: int | tuple[int, ...] | None = None,
     ) -> None:
+        from fidtool.sources.generated import generator_of  # it imports torch, which the command line defers
+
         self.name, self.sharded = name, sharded
         name = name or "the argument"
         self._images: Any = images

@@ -84,17 +84,16 @@ class Declared(NamedTuple):
     @property
     def described(self) -> str:
         """The help text, followed by the choices or limits, and by what None means."""
-        allowed = _one_of(self.setting.choices) if self.setting.choices else self.limits
-        default = (
-            f"default: {self.setting.shown_default}" if self.default is None and self.setting.shown_default else ""
-        )
-        notes = "; ".join(filter(None, (allowed, default)))
+        shown = self.setting.shown_default if self.default is None else ""
+        notes = "; ".join(filter(None, (self.allowed, shown and f"default: {shown}")))
         return f"{self.setting.help} [{notes}]" if notes else self.setting.help
 
     @property
-    def limits(self) -> str:
-        """The limits as text: ``at least 1``, ``from 0 to 1``; empty without limits."""
-        least, most = self.setting.least, self.setting.most
+    def allowed(self) -> str:
+        """The choices or limits as text: ``fail or skip``, ``at least 1``, ``from 0 to 1``; empty without any."""
+        choices, least, most = self.setting.choices, self.setting.least, self.setting.most
+        if choices:
+            return " or ".join(choices) if len(choices) < 3 else f"one of {', '.join(choices)}"
         if most < inf:
             return f"from {least:.10g} to {most:.10g}"
         return f"at least {least:.10g}" if least > -inf else ""
@@ -103,12 +102,15 @@ class Declared(NamedTuple):
         """Return the value as a plain Python type that JSON can hold."""
         if value is None and self.optional:
             return None
-        value = self._converted(value, called)
+        try:
+            value = _plain(value, self.kind)
+        except TypeError:
+            raise self._refused(called, _WANTED[self.kind], value) from None
         limits = self.setting
         if limits.choices and str(value) not in limits.choices:
-            raise self._refused(called, _one_of(limits.choices), value)
+            raise self._refused(called, self.allowed, value)
         if self.kind in (int, float) and not limits.least <= value <= limits.most:
-            raise self._refused(called, self.limits, value)
+            raise self._refused(called, self.allowed, value)
         return value
 
     def parsed(self, value: Any, called: Callable[[str], str] = str) -> Any:
@@ -118,39 +120,30 @@ class Declared(NamedTuple):
         try:
             return _SWITCHES[value.lower()] if self.kind is bool else self.kind(value)
         except (ValueError, KeyError):
-            named = {int: "an integer", float: "a number", bool: "true or false"}[self.kind]
-            raise self._refused(called, named, value) from None
-
-    def _converted(self, value: Any, called: Callable[[str], str]) -> Any:
-        if self.kind is int:
-            try:
-                if not isinstance(value, bool):
-                    return index(value)
-            except TypeError:
-                pass
-            raise self._refused(called, "an integer", value)
-        if self.kind is float:
-            from numbers import Real  # lazily, so that --help is fast
-
-            if isinstance(value, bool) or not isinstance(value, Real):
-                raise self._refused(called, "a number", value)
-            return float(value)
-        if self.kind is bool:
-            if isinstance(value, str) or value not in (True, False):
-                raise self._refused(called, "True or False", value)
-            return bool(value)
-        if self.kind is os.PathLike and isinstance(value, os.PathLike):
-            return os.fspath(value)
-        if self.kind in (str, os.PathLike) and not isinstance(value, str):
-            raise self._refused(called, "a string", value)
-        return value
+            raise self._refused(called, _WANTED[self.kind].lower(), value) from None
 
     def _refused(self, called: Callable[[str], str], wanted: str, value: object) -> InputError:
         return InputError(f"{called(self.name)} must be {wanted}, not {value!r}", setting=self.name)
 
 
-def _one_of(choices: tuple[str, ...]) -> str:
-    return " or ".join(choices) if len(choices) < 3 else f"one of {', '.join(choices)}"
+_WANTED = {int: "an integer", float: "a number", bool: "True or False", str: "a string", os.PathLike: "a string"}
+
+
+def _plain(value: Any, kind: type) -> Any:
+    """Return a value as a plain Python type; a TypeError if it is not of this kind, see `Declared`."""
+    from numbers import Real  # lazily, so that --help is fast
+
+    if kind is bool and not isinstance(value, str) and value in (True, False):
+        return bool(value)
+    if kind is int and not isinstance(value, bool):
+        return index(value)
+    if kind is float and isinstance(value, Real) and not isinstance(value, bool):
+        return float(value)
+    if (kind is str and isinstance(value, str)) or (kind is os.PathLike and isinstance(value, (str, os.PathLike))):
+        return os.fspath(value)
+    if kind is object:
+        return value
+    raise TypeError
 
 
 def setting(default: Any, group: str, help: str, metavar: str | None = None, **further: Any) -> Any:
@@ -171,27 +164,28 @@ def declared(kind: type) -> Mapping[str, Declared]:
     hints = get_type_hints(kind, include_extras=True)
     found = {}
     for each in fields(kind) if is_dataclass(kind) else ():
-        accepted, annotation = hints[each.name], each.metadata.get("setting")
+        accepted, setting = hints[each.name], each.metadata.get("setting")
         if get_origin(accepted) is Annotated:
-            accepted, annotation = get_args(accepted)[:2]
-        if annotation is None:
+            accepted, setting = get_args(accepted)[:2]
+        if not isinstance(setting, Setting):
             continue
         types = get_args(accepted) if get_origin(accepted) in (Union, UnionType) else (accepted,)
-        for literal in (each for each in types if get_origin(each) is Literal):
-            types = tuple(str if each is literal else each for each in types)
-            if annotation.choices is None:
-                annotation = replace(annotation, choices=get_args(literal))
+        if setting.choices is None:
+            choices = [choice for each in types if get_origin(each) is Literal for choice in get_args(each)]
+            setting = replace(setting, choices=tuple(choices) or None)
         default = each.default if each.default_factory is MISSING else each.default_factory()
-        found[each.name] = Declared(each.name, _plain(types), NoneType in types, default, annotation)
+        found[each.name] = Declared(each.name, _kind_of(types), NoneType in types, default, setting)
     _known[kind] = found
     return found
 
 
-def _plain(types: tuple[Any, ...]) -> type:
-    if any(get_origin(each) is os.PathLike for each in types):
+def _kind_of(types: tuple[Any, ...]) -> type:
+    """Return the kind of a field, see `Declared`."""
+    kinds = {str if get_origin(each) is Literal else get_origin(each) or each for each in types}
+    kinds.discard(NoneType)
+    if os.PathLike in kinds:
         return os.PathLike
-    (first, *others) = [each for each in types if each is not NoneType]
-    return first if not others and first in (int, float, bool, str) else object
+    return kinds.pop() if kinds in ({int}, {float}, {bool}, {str}) else object
 
 
 class Validated:

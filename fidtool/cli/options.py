@@ -11,8 +11,7 @@ import click
 
 from fidtool.cli import hints
 from fidtool.errors import InputError, LaunchError, as_argument
-from fidtool.metrics.metric import keyword
-from fidtool.metrics.registry import BUILT_IN, refuse_given_twice
+from fidtool.metrics.registry import refuse_given_twice, settings_of_metrics
 from fidtool.presets import with_preset
 from fidtool.settings import GROUPS, OUTPUT, CheckSettings, Settings
 from fidtool.validation import Declared, declared
@@ -120,22 +119,10 @@ def _flags(field: Declared) -> list[str]:
 
 
 def _flagged(kind: type[CheckSettings]) -> dict[str, Declared]:
-    """Return all settings that have a flag, by its name: those of ``kind``, and other settings of metrics."""
-    return {**_options(kind), **{name: field for name, (_, field) in _further(kind).items()}}
-
-
-def _options(kind: type[CheckSettings]) -> dict[str, Declared]:
-    return {name: field for name, field in declared(kind).items() if field.setting.group}
-
-
-def _further(kind: type[CheckSettings]) -> dict[str, tuple[str, Declared]]:
-    """Return settings of metrics that are not keywords of `fidtool.compute`: paths and fields by the names of flags."""
-    return {
-        flag: (f"{name}.{field.name}", field._replace(name=flag))
-        for name, metric in BUILT_IN.items()
-        for field in declared(metric).values()
-        if kind is Settings and (flag := keyword(metric, field)) not in declared(kind)
-    }
+    """Return all settings that have a flag, by its name: those of ``kind``, and with `Settings` all of metrics."""
+    fields = {name: field for name, field in declared(kind).items() if field.setting.group}
+    further = settings_of_metrics() if kind is Settings else {}
+    return fields | {flag: field._replace(name=flag) for flag, (_, field) in further.items() if flag not in fields}
 
 
 def settings_options(kind: type[CheckSettings]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -144,35 +131,33 @@ def settings_options(kind: type[CheckSettings]) -> Callable[[Callable[..., Any]]
     The command gets them as the argument ``settings``: a function without arguments that returns the `Settings`, and
     raises `InputError` if they are invalid.
     """
-    fields, further = _options(kind), _further(kind)
+    fields = _flagged(kind)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def command(**values: Any) -> Any:
-            shared: dict[str, Any] = {name: values.pop(name) for name in fields}
-            of_metrics = {place: (flag, values.pop(flag)) for flag, (place, _) in further.items()}
-            return function(settings=functools.partial(_settings, shared, of_metrics), **values)
+            given = {name: values.pop(name) for name in fields}
+            return function(settings=functools.partial(_settings, given), **values)
 
-        for field in reversed(_flagged(kind).values()):
+        for field in reversed(fields.values()):
             command = _option_of(field)(command)
         return command
 
     return decorate
 
 
-def _settings(values: dict[str, Any], of_metrics: dict[str, tuple[str, Any]]) -> Settings:
-    """Return the settings; see `_further` about ``of_metrics``, which has flags and values."""
+def _settings(given: dict[str, Any]) -> Settings:
+    values = {name: value for name, value in given.items() if name in declared(Settings)}
     values |= with_preset({name: value for name, value in values.items() if was_typed(name)})
     settings = Settings(**values)
-    owners = {keyword(kind, field): name for name, kind in BUILT_IN.items() for field in declared(kind).values()}
-    typed = [flag for flag in owners if was_typed(flag)]
-    for flag in typed:
-        if settings.metric(owners[flag]) is None:
-            problem = f"{as_flag(flag)} is a setting of {owners[flag]}, which is not computed:"
-            raise InputError(problem, f"add {owners[flag]} to --metrics", setting=flag)
+    typed = {flag: each for flag, each in settings_of_metrics().items() if was_typed(flag)}
+    for flag, (owner, _) in typed.items():
+        if settings.metric(owner) is None:
+            problem = f"{as_flag(flag)} is a setting of {owner}, which is not computed:"
+            raise InputError(problem, f"add {owner} to --metrics", setting=flag)
     options = values.get("metric_options") or {}
     refuse_given_twice({"metric_options": options, **dict.fromkeys(typed)})
-    further = {place: value for place, (flag, value) in of_metrics.items() if flag in typed}
+    further = {f"{owner}.{field.name}": given[flag] for flag, (owner, field) in typed.items() if flag not in values}
     return Settings(**{**values, "metric_options": {**options, **further}}) if further else settings
 
 

@@ -23,7 +23,7 @@ from fidtool.metrics.prdc import PRDC
 from fidtool.metrics.sfid import SpatialFID
 from fidtool.names import closest, folded, unknown
 from fidtool.user_code import NoSourceError, is_code_spec, is_python_file, load
-from fidtool.validation import declared
+from fidtool.validation import Declared, declared
 
 BUILT_IN: dict[str, type[Metric]] = {
     kind.name: kind for kind in (FID, KID, InceptionScore, PRDC, SpatialFID, FIDInfinity, CMMD)
@@ -193,6 +193,12 @@ def _fault_of(metric: Metric) -> tuple[str, ...]:
     return ()
 
 
+def settings_of_metrics() -> dict[str, tuple[str, Declared]]:
+    """Return the settings of the built-in metrics by the names of their flags, with the metrics' names."""
+    kinds = BUILT_IN.items()
+    return {keyword(kind, field): (name, field) for name, kind in kinds for field in declared(kind).values()}
+
+
 def by_place(options: object) -> Mapping[str, Any]:
     """Return the values of ``metric_options`` by metric and setting, such as ``mind.directions``."""
     if options is None:
@@ -218,11 +224,10 @@ def refuse_given_twice(arguments: Mapping[str, Any]) -> None:
                 if each in arguments or each in options:
                     problem = f"{option(each)} is set in addition to {kind.__name__}(...) in {option('metrics')}:"
                     raise InputError(problem, "set it there", setting=each)
-    for kind in BUILT_IN.values():
-        for name, field in declared(kind).items():
-            if (place := f"{kind.name}.{name}") in options and (flag := keyword(kind, field)) in arguments:
-                problem = f"{option(flag)} and {option(place)} are the same setting:"
-                raise InputError(problem, "set one of them", setting=place)
+    for flag, (owner, field) in settings_of_metrics().items():
+        if flag in arguments and (place := f"{owner}.{field.name}") in options:
+            problem = f"{option(flag)} and {option(place)} are the same setting:"
+            raise InputError(problem, "set one of them", setting=place)
 
 
 def with_options(metric: Metric, options: Mapping[str, Any]) -> Metric:

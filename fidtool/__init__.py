@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import threading
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -55,67 +54,34 @@ if TYPE_CHECKING:
     from fidtool.validation import Setting as Setting
 
 __version__ = "0.1.0"
-may_lack_threads = False
-"""Whether this process is a fork of one that had threads of libraries, which may have been torch's."""
-_forking_with_threads = False
-
-
-def _before_fork() -> None:
-    global _forking_with_threads
-    tasks = "/proc/self/task"
-    _forking_with_threads = not os.path.isdir(tasks) or len(os.listdir(tasks)) > threading.active_count()
-
-
-def _in_fork() -> None:
-    global may_lack_threads
-    may_lack_threads |= _forking_with_threads
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_child=_in_fork)
-
-_HOMES = {
-    "CMMD": "fidtool.metrics.cmmd",
-    "FID": "fidtool.metrics.fid",
-    "KID": "fidtool.metrics.kid",
-    "PRDC": "fidtool.metrics.prdc",
-    "Checkup": "fidtool.diagnose.diagnosis",
-    "Comparison": "fidtool.results",
-    "Evaluation": "fidtool.results",
-    "FIDInfinity": "fidtool.metrics.fid_infinity",
-    "FeatureSet": "fidtool.metrics.metric",
-    "FidtoolError": "fidtool.errors",
-    "FidtoolWarning": "fidtool.errors",
-    "Images": "fidtool.sources.memory",
-    "InceptionScore": "fidtool.metrics.inception_score",
-    "InputError": "fidtool.errors",
-    "LayerStatistics": "fidtool.statistics.statistics_file",
-    "Metric": "fidtool.metrics.metric",
-    "MetricContext": "fidtool.metrics.metric",
-    "Network": "fidtool.features.network",
-    "NetworkChoice": "fidtool.features.models.families",
-    "Number": "fidtool.metrics.metric",
-    "Preparation": "fidtool.features.preparation",
-    "RunError": "fidtool.errors",
-    "RunRecord": "fidtool.results",
-    "SetResult": "fidtool.results",
-    "Setting": "fidtool.validation",
-    "SkippedFile": "fidtool.results",
-    "SpatialFID": "fidtool.metrics.sfid",
-    "Statistics": "fidtool.statistics.statistics_file",
-    "StoppedError": "fidtool.errors",
-    "check": "fidtool.api",
-    "compute": "fidtool.api",
-    "compute_statistics": "fidtool.api",
-    "frechet_distance": "fidtool.distances.frechet",
-    "rank_seed": "fidtool.seeds",
-    "read_statistics": "fidtool.statistics.statistics_file",
-    "sample_seed": "fidtool.seeds",
-    "verify": "fidtool.comparability",
-    "write_statistics": "fidtool.statistics.statistics_file",
+importing_process = os.getpid()
+"""The process that imported this package. A fork has another number."""
+_NAMES = {
+    "api": "check compute compute_statistics",
+    "comparability": "verify",
+    "diagnose.diagnosis": "Checkup",
+    "distances.frechet": "frechet_distance",
+    "errors": "FidtoolError FidtoolWarning InputError RunError StoppedError",
+    "features.models.families": "NetworkChoice",
+    "features.network": "Network",
+    "features.preparation": "Preparation",
+    "metrics.cmmd": "CMMD",
+    "metrics.fid": "FID",
+    "metrics.fid_infinity": "FIDInfinity",
+    "metrics.inception_score": "InceptionScore",
+    "metrics.kid": "KID",
+    "metrics.metric": "FeatureSet Metric MetricContext Number",
+    "metrics.prdc": "PRDC",
+    "metrics.sfid": "SpatialFID",
+    "results": "Comparison Evaluation RunRecord SetResult SkippedFile",
+    "seeds": "rank_seed sample_seed",
+    "sources.memory": "Images",
+    "statistics.statistics_file": "LayerStatistics Statistics read_statistics write_statistics",
+    "validation": "Setting",
 }
-"""Module of each public name."""
-__all__ = [*_HOMES]
+"""Public names by module."""
+_HOMES = {name: f"fidtool.{module}" for module, names in _NAMES.items() for name in names.split()}
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

@@ -151,18 +151,12 @@ def own_exceptions() -> Iterator[None]:
     """Context manager that raises the cause of a `ProgramError` instead, unchanged but for a note on its origin."""
     try:
         yield
-        return
     except ProgramError as error:
-        if not isinstance(error.__cause__, Exception):
+        if not isinstance(own := error.__cause__, Exception):
             raise
-        own, note = error.__cause__, f"fidtool: {error}"
-    if sys.version_info >= (3, 11):
-        own.add_note(note)
-    known = own.__context__, own.__suppress_context__
-    try:
-        raise own
-    finally:  # `raise` has replaced its context by the ProgramError
-        own.__context__, own.__suppress_context__ = known
+        if sys.version_info >= (3, 11):
+            own.add_note(f"fidtool: {error}")
+        raise own from own.__cause__ or own.__context__
 
 
 class StoppedError(FidtoolError):

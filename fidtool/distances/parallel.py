@@ -34,7 +34,7 @@ def require_threads() -> None:
     Whether that is the case is tried in a fork of this process, unless this process seems to have threads of its own.
     """
     caller = os.getpid(), threading.get_ident()
-    if fidtool.may_lack_threads and caller not in _used:
+    if caller[0] != fidtool.importing_process and caller not in _used:
         inherited = any(other == caller[1] for _, other in _used)
         if (inherited or not _has_own_threads()) and not _can_use_threads():
             raise InputError(

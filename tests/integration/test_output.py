@@ -9,11 +9,13 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import fidtool as package
 from fidtool.cli.main import main
+from fidtool.pipeline.opened import open_set
 from support.command_line import Run, frechet
 from support.documents import checked, read_document
 from support.pictures import make_pictures
@@ -64,9 +66,14 @@ def test_python_issues_each_warning(
     with pytest.warns(package.FidtoolWarning, match=f"skipped {real}/text.png: ") as caught:
         package.compute_statistics(real, **settings)
     assert {each.filename for each in caught} == {__file__}
-    monkeypatch.chdir(real.parent)
-    with pytest.warns(package.FidtoolWarning, match="not the published reference of that name") as caught:
-        package.check(real.rename("edm:cifar10").name)
+
+    def open_oddly(path: str, *arguments: Any) -> Any:
+        arguments[-1].warn(f"{path} is odd")
+        return open_set(path, *arguments)
+
+    monkeypatch.setattr("fidtool.pipeline.check.open_set", open_oddly)
+    with pytest.warns(package.FidtoolWarning, match=" is odd") as caught:
+        package.check(fake)
     assert {each.filename for each in caught} == {__file__}
     with warnings.catch_warnings():
         warnings.simplefilter("error", package.FidtoolWarning)

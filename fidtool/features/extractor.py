@@ -12,7 +12,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, Generic, TypeVar
 
@@ -29,8 +28,6 @@ from fidtool.features.runner import Run, Runner
 from fidtool.names import counted
 
 Item = TypeVar("Item")
-Prepared = TypeVar("Prepared")
-Result = TypeVar("Result")
 
 _STOP_SECONDS = 0.1
 """Interval at which an early stop is checked."""
@@ -211,14 +208,22 @@ class Networks:
             with timed():
                 return [network.inputs(pixels) for network in self._extractors] if pixels else None
 
-        def features(prepared: list[list[torch.Tensor]]) -> dict[str, torch.Tensor]:
+        def process(job: tuple[Item, list[Future[Any]]]) -> Any:
+            part, earlier = job
+            prepared = prepare(part)
+            if not ends(part):
+                return prepared
+            # The earlier parts were submitted before, so they are done, or other threads are working on them.
+            several = [each for each in (*(future.result() for future in earlier), prepared) if each is not None]
+            if not several:
+                return None
             with timed():
                 found: dict[str, torch.Tensor] = {}
-                for network, inputs in zip(self._extractors, zip(*prepared, strict=True), strict=True):
+                for network, inputs in zip(self._extractors, zip(*several, strict=True), strict=True):
                     found |= network.vectors(inputs)
                 return found
 
-        return side_by_side(parts, Stages(prepare, features, ends), self.device.own_threads, stop, in_turns)
+        return side_by_side(parts, process, ends, self.device.own_threads, stop, in_turns)
 
     def probe(self, batch_size: int) -> str:
         """See `Extractor.probe`; for several networks, the SHA-256 of their probes."""
@@ -240,44 +245,27 @@ def _vectors_of(output: Any, count: int, definition: Definition) -> torch.Tensor
     return output.float() if definition.standard else output.to(torch.float32, copy=True)
 
 
-@dataclass(frozen=True)
-class Stages(Generic[Item, Prepared, Result]):
-    """How the features of a batch are computed from its parts."""
-
-    prepare: Callable[[Item], Prepared | None]
-    features: Callable[[list[Prepared]], Result]
-    ends: Callable[[Item], bool]
-
-    def process(self, job: tuple[Item, list[Future[Any]]]) -> Any:
-        """Return the features of a batch if a part is its last, otherwise the input for the part."""
-        part, earlier = job
-        prepared = self.prepare(part)
-        if not self.ends(part):
-            return prepared
-        # The earlier parts were submitted before, so they are done, or other threads are working on them.
-        inputs = [each for each in (*(future.result() for future in earlier), prepared) if each is not None]
-        return self.features(inputs) if inputs else None
-
-
 def side_by_side(
     parts: Iterator[Item],
-    stages: Stages[Item, Prepared, Result],
+    process: Callable[[tuple[Item, list[Future[Any]]]], Any],
+    ends: Callable[[Item], bool],
     threads: int,
     stop: Callable[[], bool],
     in_turns: bool = False,
-) -> Iterator[tuple[list[Item], Result | None]]:
+) -> Iterator[tuple[list[Item], Any]]:
     """Compute the features of a stream of batches in several threads.
 
     Args:
         parts: the parts of the batches. They are read in the calling thread, at most one ahead of the threads.
-        stages: the work, which is done in a thread with one intra-op torch thread, see
-            `fidtool.features.torch_state.repeatable`.
+        process: the work on a part, for which the results of the batch's earlier parts are given as well. It is done in
+            a thread with one intra-op torch thread, see `fidtool.features.torch_state.repeatable`.
+        ends: whether a part is the last of its batch, whose result is that of the batch.
         threads: number of threads; with 0, the calling thread does the work.
         stop: whether to stop early, without waiting for running work.
         in_turns: read the stream only while no thread works, because it runs the calling program's code under that
             program's torch settings.
     """
-    pool, here = ForwardThreads(threads, stages.process), ForwardThreads(0, stages.process)
+    pool, here = ForwardThreads(threads, process), ForwardThreads(0, process)
     alone = in_turns and threads > 0
     waiting: deque[tuple[Item, Future[Any]]] = deque()
     wanted = takewhile(lambda _: not stop(), parts)
@@ -287,7 +275,7 @@ def side_by_side(
         while True:
             some: list[tuple[Item, list[Any], Future[Any] | None]] = []
             for part in wanted:
-                last = stages.ends(part)
+                last = ends(part)
                 # If no thread may work now, this one prepares the parts before the last, to free their images.
                 future = None if alone and last else (here if alone else pool).submit((part, earlier))
                 some.append((part, earlier, future))
@@ -301,7 +289,7 @@ def side_by_side(
                 part, done = waiting.popleft()
                 batch.append(part)
                 result = done.result()
-                if stages.ends(part):
+                if ends(part):
                     yield batch, result
                     batch = []
             if not some:
@@ -320,16 +308,16 @@ def _stopped_before(future: Future[Any], stop: Callable[[], bool]) -> bool:
     return True
 
 
-class ForwardThreads(Generic[Item, Result]):
+class ForwardThreads(Generic[Item]):
     """A pool of ``count`` threads, each with one intra-op torch thread, that apply ``work`` to submitted items.
 
     Unlike the threads of ``concurrent.futures`` they are daemons: a pass that never ends does not keep the process
     alive. With a ``count`` of 0, the calling thread does the work at once.
     """
 
-    def __init__(self, count: int, work: Callable[[Item], Result]) -> None:
+    def __init__(self, count: int, work: Callable[[Item], Any]) -> None:
         self._work = work
-        self._jobs: queue.SimpleQueue[tuple[Future[Result], Item] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[tuple[Future[Any], Item] | None] = queue.SimpleQueue()
         self._threads = [
             threading.Thread(target=self._run, name=f"fidtool-forward-{n}", daemon=True) for n in range(count)
         ]
@@ -337,9 +325,9 @@ class ForwardThreads(Generic[Item, Result]):
             thread.start()
             _all.add(thread)
 
-    def submit(self, item: Item) -> Future[Result]:
+    def submit(self, item: Item) -> Future[Any]:
         """Return the future result of ``item``. The first free thread processes it."""
-        future: Future[Result] = Future()
+        future: Future[Any] = Future()
         if self._threads:
             self._jobs.put((future, item))
         else:
@@ -361,7 +349,7 @@ class ForwardThreads(Generic[Item, Result]):
             self._process(*job)
             del job  # frees the pixels while the thread waits
 
-    def _process(self, future: Future[Result], item: Item) -> None:
+    def _process(self, future: Future[Any], item: Item) -> None:
         if not future.set_running_or_notify_cancel():
             return
         try:

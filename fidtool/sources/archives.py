@@ -247,6 +247,15 @@ def first_member(head: bytes) -> bytes:
     return head[_HEADER.size : _HEADER.size + length] if signature == _SIGNATURE else b""
 
 
+def stored_at(info: zipfile.ZipInfo, handle: BinaryIO) -> int:
+    """Returns the position in the archive of the first byte of a member that is stored as it is."""
+    handle.seek(info.header_offset)
+    start = body_start(handle.read(_HEADER.size))
+    if start is None or info.compress_type != zipfile.ZIP_STORED or info.flag_bits & _ENCRYPTED:
+        raise ValueError(f"its record {info.filename} is not where the archive's directory says")
+    return info.header_offset + start
+
+
 def body_start(data: bytes) -> int | None:
     """Returns the offset of a member's content in ``data``; None if ``data`` does not begin with a local header."""
     if len(data) < _HEADER.size:

@@ -15,7 +15,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError
-from fidtool.sources.archives import body_start, check_member
+from fidtool.sources.archives import check_member, stored_at
 from fidtool.sources.arrays import (
     StoredArray,
     as_pixels,
@@ -33,8 +33,6 @@ from fidtool.sources.readers import SequentialReader
 
 SAMPLES = "arr_0"
 """Name that numpy.savez gives the first array, as in the files of guided-diffusion."""
-_HEADER_BYTES = 30
-"""Size of a zip member's local header without its name and extra field."""
 _MOST_HEADER = 10_000
 """Largest size of an array's header in bytes."""
 
@@ -106,11 +104,7 @@ def _member(name: str, handle: BinaryIO, archive: zipfile.ZipFile, key: str) -> 
     require_complete(array, info.file_size, what)
     if info.compress_type != zipfile.ZIP_STORED:
         return _Member(info.filename, array)
-    handle.seek(info.header_offset)
-    start = body_start(handle.read(_HEADER_BYTES))
-    if start is None:
-        raise InputError(f"{name} is damaged: {chosen} is not where the archive's directory says")
-    return _Member(info.filename, array, info.header_offset + start)
+    return _Member(info.filename, array, stored_at(info, handle))
 
 
 def _chosen(name: str, archive: zipfile.ZipFile) -> str:

@@ -127,13 +127,15 @@ class RemoteFiles(Files):
     def stream(self, extents: Sequence[Extent]) -> Iterator[bytes | Exception]:
         """Yields the bytes of each extent. Neighbouring extents share a request, and several requests run at a time."""
         blocks = _merged(extents)
-        pending: deque[tuple[Extent, list[Extent], Future[list[bytes | Exception]]]] = deque()
+        pending: deque[tuple[list[Extent], Future[list[bytes | Exception]]]] = deque()
         while True:
-            for block, parts in itertools.islice(blocks, _CONCURRENT_BLOCKS - len(pending)):
-                pending.append((block, parts, in_background(partial(self.fetch, [block]))))
+            for parts in itertools.islice(blocks, _CONCURRENT_BLOCKS - len(pending)):
+                (file, first, _), (_, last, length) = parts[0], parts[-1]
+                pending.append((parts, in_background(partial(self.fetch, [(file, first, last + length - first)]))))
             if not pending:
                 return
-            (_, first, _), parts, future = pending.popleft()
+            parts, future = pending.popleft()
+            first = parts[0][1]
             (data,) = future.result()
             for _, start, length in parts:
                 yield data if isinstance(data, Exception) else data[start - first : start - first + length]
@@ -208,25 +210,18 @@ class RemoteFiles(Files):
         return self
 
 
-def _merged(extents: Sequence[Extent]) -> Iterator[tuple[Extent, list[Extent]]]:
-    """Merges extents into larger ones, and yields each of these with its parts.
-
-    An extent must not contain another, unless they are equal.
-    """
-    from fsspec.utils import merge_offset_ranges
-
-    files, starts, ends = [], [], []
+def _merged(extents: Sequence[Extent]) -> Iterator[list[Extent]]:
+    """Yields the extents of each request. They ascend, and none contains another, unless they are equal."""
+    together: list[Extent] = []
     for file, start, length in extents:
-        files.append(file)
-        starts.append(start)
-        ends.append(start + length)
-    left = deque(extents)
-    blocks = merge_offset_ranges(files, starts, ends, max_gap=_MAX_GAP, max_block=_BLOCK_BYTES, sort=False)
-    for file, first, end in zip(*blocks, strict=True):
-        parts = []
-        while left and left[0][0] == file and left[0][1] + left[0][2] <= end:
-            parts.append(left.popleft())
-        yield (file, first, end - first), parts
+        if together:
+            (_, first, _), (same, last, size) = together[0], together[-1]
+            if file != same or start - (last + size) > _MAX_GAP or start + length - first > _BLOCK_BYTES:
+                yield together
+                together = []
+        together.append((file, start, length))
+    if together:
+        yield together
 
 
 def object_info(url: str) -> Mapping[str, Any]:
@@ -290,7 +285,12 @@ def remote_files(url: str) -> RemoteFiles:
     """Returns the object that a URL names, or those that match a pattern such as ``shards-{000..127}.tar``."""
     urls: list[str] = []
     for each in expand_braces(url):
-        matches = _matching(each) if URL_WILDCARD.search(each) and not _exists(each) else [each]
+        matches = [each]
+        if URL_WILDCARD.search(each) and not _exists(each):
+            store = file_system(each)
+            store.invalidate_cache()
+            found = with_retries(partial(store.glob, each), each, LISTING_TIMEOUT)
+            matches = sorted(map(store.unstrip_protocol, found))
         if not matches:
             raise InputError(
                 f"no object matches {each}, or its location cannot be listed; braces ({{000..127}}) need no listing"
@@ -315,13 +315,6 @@ def _exists(url: str) -> bool:
         return bool(object_info(url))
     except InputError:
         return False
-
-
-def _matching(url: str) -> list[str]:
-    store = file_system(url)
-    store.invalidate_cache()
-    found = with_retries(lambda: store.glob(url), url, LISTING_TIMEOUT)
-    return sorted(store.unstrip_protocol(path) for path in found)
 
 
 def list_remote_paths(path: str, files: Files, suffix: str, column: str) -> ImageSet:

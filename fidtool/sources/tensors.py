@@ -16,7 +16,7 @@ import numpy as np
 
 from fidtool.errors import InputError
 from fidtool.safe_pickle import CheckedReader, NotDataError, SafeUnpickler
-from fidtool.sources.archives import body_start
+from fidtool.sources.archives import stored_at
 from fidtool.sources.arrays import (
     BFLOAT16,
     StoredArray,
@@ -174,7 +174,7 @@ def _of_torch(handle: BinaryIO, name: str) -> dict[str, _Tensor]:
 
 def _located(view: _View, records: Mapping[str, zipfile.ZipInfo], handle: BinaryIO, order: str) -> _Tensor:
     info = records[f"data/{view.record}"]
-    first = _start(info, handle)
+    first = stored_at(info, handle)
     known = _STORAGES.get(view.kind)
     dtype = np.dtype(f"{order}{known}") if known else _UNKNOWN
     if view.kind == "BFloat16" and order == "<":
@@ -187,20 +187,11 @@ def _located(view: _View, records: Mapping[str, zipfile.ZipInfo], handle: Binary
     return _Tensor(view.shape, dtype, first + view.offset * dtype.itemsize, view.strides, view.kind.lower())
 
 
-def _start(info: zipfile.ZipInfo, handle: BinaryIO) -> int:
-    """Returns the position of a record's first byte."""
-    handle.seek(info.header_offset)
-    start = body_start(handle.read(30))
-    if start is None or info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
-        raise ValueError(f"its record {info.filename} is not where the archive's directory says")
-    return info.header_offset + start
-
-
 def _record(info: zipfile.ZipInfo, handle: BinaryIO) -> bytes:
     # Not read with zipfile, which would refuse records without a checksum.
     if info.file_size > _MOST_RECORD:
         raise ValueError(f"its record {info.filename} is too large ({info.file_size} bytes)")
-    handle.seek(_start(info, handle))
+    handle.seek(stored_at(info, handle))
     data = handle.read(info.file_size)
     if info.CRC and zlib.crc32(data) != info.CRC:
         raise ValueError(f"the checksum of its record {info.filename} does not match")

@@ -99,6 +99,7 @@ FLAG = re.compile(r"(?<![\w-])--[a-z]")
 COMMAND = re.compile(r"`[^`]*`|\(pip install [^)]*\)")
 OTHERS_FLAGS = {
     "demo.py": "of `fidtool demo`, the only caller",
+    "pipeline/evaluate.py": "of `fidtool stats --layout`, the only caller",
     "sources/tars.py": "of tar",
     "report/charts.py": "variables of CSS",
 }
@@ -138,7 +139,7 @@ def test_only_the_command_line_names_flags() -> None:
 
 
 def test_settings_named_in_messages_exist() -> None:
-    known = {*declared(Settings), "feature", "real", "fake"}
+    known = {*declared(Settings), "feature", "num_samples", "real", "fake"}
     named = [
         (name, each.value)
         for name, tree in sources(re.compile(r"\boption\(|\bsetting="))

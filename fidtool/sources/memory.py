@@ -91,7 +91,7 @@ class Images:
             raise InputError(
                 f"{name} is a sequence, which must be the same on all ranks:", "pass iter(…) of each rank's shard"
             )
-        if isinstance(images, (str, bytes, Mapping)):
+        if isinstance(images, (str, bytes, Mapping, type)):
             raise InputError(f"{name} is of type {type(images).__name__}, which is not a sequence of images")
 
     @property

@@ -26,7 +26,7 @@ from fidtool.pipeline.opened import GivenStatistics
 from fidtool.pipeline.run import RunContext, open_run
 from fidtool.presets import with_preset
 from fidtool.record import Origin
-from fidtool.report.files import check_shown, write_plot, write_report
+from fidtool.report.files import check_shown, write_shown
 from fidtool.results import Evaluation, Exhibit
 from fidtool.settings import CheckSettings, Settings, StatisticsSettings
 from fidtool.sources.memory import Images, Named, several
@@ -149,14 +149,13 @@ def compute(real: Source, fake: Source | Sequence[PathOrURL | Images | Statistic
         raise InputError("there is no FAKE to compare with REAL")
     named = Named(real, *fakes, images=_given)
     paths = [named.of(real, "real"), *(named.of(each, "fake") for each in fakes)]
-    files = {"report": settings.report, "plot": settings.plot}
-    shown = {setting: Path(file) for setting, file in files.items() if file is not None}
+    files = {each: Path(file) for each in ("report", "plot") if (file := getattr(settings, each)) is not None}
     origin = Origin.here(sys.argv[0])
     with _open_run(paths, settings, named.in_memory) as run:
-        run.world.on_rank_zero(lambda: _check_shown(shown))
+        run.world.on_rank_zero(lambda: check_shown(files))
         inputs = Inputs(run, paths)
         evaluation, exhibits = evaluate(inputs, origin)
-        run.world.on_rank_zero(lambda: _show(shown, evaluation, exhibits, inputs.lookup()))
+        run.world.on_rank_zero(lambda: _show(files, evaluation, exhibits, inputs.lookup()))
         return evaluation
 
 
@@ -217,22 +216,13 @@ def _open_run(paths: Sequence[str], settings: Settings, in_memory: Mapping[str, 
         warn_program(line)
 
 
-def _check_shown(files: Mapping[str, Path]) -> None:
-    for setting, file in files.items():
-        check_shown(setting, file)
-
-
 def _show(
-    files: Mapping[str, Path], evaluation: Evaluation, exhibits: Sequence[Exhibit | None], lookup: ImageLookup
+    files: Mapping[str, Path], evaluation: Evaluation, exhibits: Sequence[Exhibit | None], gallery: ImageLookup
 ) -> None:
     """Writes the requested files, on rank zero. A failure is a warning, so that the evaluation is not lost."""
-    writers: dict[str, Callable[[Path], None]] = {
-        "report": lambda file: write_report(evaluation, exhibits, lookup, file),
-        "plot": lambda file: write_plot(evaluation, file),
-    }
     for setting, file in files.items():
         try:
-            writers[setting](file)
+            write_shown(evaluation, exhibits, gallery, setting, file)
         except Exception as error:
             reason = (isinstance(error, OSError) and error.strerror) or repr(error)
             warnings.warn(f"{file} could not be written: {reason}", RuntimeWarning, stacklevel=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -98,7 +99,7 @@ def _run(
     from fidtool.pipeline.evaluate import evaluate
     from fidtool.pipeline.inputs import Inputs
     from fidtool.pipeline.run import open_run
-    from fidtool.report.files import write_plot, write_report
+    from fidtool.report.files import write_shown
     from fidtool.report.text import framing_lines, influence_lines, timing_line
 
     paths = [real, *fakes]
@@ -115,12 +116,8 @@ def _run(
     as_table = _as_table(evaluation, form)
     for line in [*([] if as_table else framing_lines(evaluation)), *influence_lines(evaluation)]:
         click.echo(line, err=True)
-    lookup = inputs.lookup()
-    writers = {
-        "report": lambda file: write_report(evaluation, exhibits, lookup, file),
-        "plot": lambda file: write_plot(evaluation, file),
-    }
-    outlet.publish(evaluation.to_dict(), _lines(evaluation, as_table), writers)
+    write = functools.partial(write_shown, evaluation, exhibits, inputs.lookup())
+    outlet.publish(evaluation.to_dict(), _lines(evaluation, as_table), write)
     if evaluation.exit_code:
         click.echo(evaluation.exit_reason, err=True)
     return evaluation.exit_code
@@ -137,6 +134,4 @@ def _lines(evaluation: Evaluation, as_table: bool) -> list[str]:
     from fidtool.report.table import table_lines
     from fidtool.report.text import result_lines
 
-    if not as_table:
-        return result_lines(evaluation)
-    return table_lines(evaluation)
+    return table_lines(evaluation) if as_table else result_lines(evaluation)

@@ -7,7 +7,7 @@ import errno
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -163,20 +163,19 @@ class Outlet:
 
         if self._output is not None:
             check_target(f"--output {self._output}", self._output)
-        for setting, file in self._shown.items():
-            check_shown(setting, file)
+        check_shown(self._shown)
 
     def publish(
         self,
         result: dict[str, Any],
         lines: list[str],
-        writers: Mapping[str, Callable[[Path], None]] | None = None,
+        write_shown: Callable[[str, Path], None] | None = None,
         on_stdout: bool = True,
     ) -> None:
         """Print the result and write the files. If one of these fails, the others are still written.
 
         Args:
-            writers: functions that write the report and the plot, by setting; None if there are no results.
+            write_shown: writes the report or the plot, given its setting; None if there are no results.
         """
         from fidtool.report.text import dumps
 
@@ -189,12 +188,13 @@ class Outlet:
         except OSError as error:
             problems.append(f"stdout ({error.strerror or error})")
             _close_stdout()
-        files = [(file, writers[setting]) for setting, file in self._shown.items()] if writers else []
-        if self._output is not None:
-            files.insert(0, (self._output, lambda file: _write(file, json_text.encode() + b"\n")))
-        for file, write in files:
+        files = [] if self._output is None else [("output", self._output)]
+        for setting, file in [*files, *(self._shown.items() if write_shown else ())]:
             try:
-                write(file)
+                if setting != "output" and write_shown:
+                    write_shown(setting, file)
+                else:
+                    _write(file, json_text.encode() + b"\n")
             except OSError as error:
                 problems.append(f"{file} ({error.strerror or error})")
         if problems:

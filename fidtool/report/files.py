@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 _SUFFIXES = {"report": (".html", ".htm"), "plot": (".png",)}
 
 
-def check_shown(setting: str, file: Path) -> None:
-    """Check that a page or plot can be written, before any work is done."""
-    require_report_extra(setting)
-    if file.suffix.lower() not in _SUFFIXES[setting]:
-        problem = f"{option(setting, str(file))}: the name must end in {_SUFFIXES[setting][0]}"
-        raise InputError(problem, setting=setting)
-    check_target(option(setting, str(file)), file)
+def check_shown(files: Mapping[str, Path]) -> None:
+    """Check that the page and the plot, by setting, can be written, before any work is done."""
+    for setting, file in files.items():
+        require_report_extra(setting)
+        if file.suffix.lower() not in _SUFFIXES[setting]:
+            problem = f"{option(setting, str(file))}: the name must end in {_SUFFIXES[setting][0]}"
+            raise InputError(problem, setting=setting)
+        check_target(option(setting, str(file)), file)
 
 
 def require_report_extra(setting: str) -> None:
@@ -33,23 +34,18 @@ def require_report_extra(setting: str) -> None:
         raise InputError(problem, "pip install 'fidtool[report]'", setting=setting)
 
 
-def write_report(evaluation: Evaluation, exhibits: Sequence[Exhibit | None], gallery: ImageLookup, file: Path) -> None:
-    """Write the page atomically; see `fidtool.report.html.html_report`."""
-    from fidtool.report.html import html_report
+def write_shown(
+    evaluation: Evaluation, exhibits: Sequence[Exhibit | None], gallery: ImageLookup, setting: str, file: Path
+) -> None:
+    """Write the page or the plot atomically; see `html_report` and `sweep_plot`. The plot's suffix is its format."""
+    if setting == "plot":
+        from fidtool.report.charts import sweep_plot
 
-    # A path may contain bytes that are not UTF-8.
-    page = html_report(evaluation, exhibits, gallery).encode("utf-8", "replace")
+        content = sweep_plot(evaluation, file.suffix[1:].lower())
+    else:
+        from fidtool.report.html import html_report
+
+        # A path may contain bytes that are not UTF-8.
+        content = html_report(evaluation, exhibits, gallery).encode("utf-8", "replace")
     with atomic_write(file) as handle:
-        handle.write(page)
-
-
-def write_plot(evaluation: Evaluation, file: Path) -> None:
-    """Write the plot atomically; see `fidtool.report.charts.sweep_plot`.
-
-    The suffix selects the format, ``.png`` or another one that matplotlib supports.
-    """
-    from fidtool.report.charts import sweep_plot
-
-    image = sweep_plot(evaluation, file.suffix[1:].lower() or "png")
-    with atomic_write(file) as handle:
-        handle.write(image)
+        handle.write(content)

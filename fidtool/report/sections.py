@@ -96,13 +96,28 @@ class Section:
 
     @property
     def sets(self) -> list[tuple[str, str, str]]:
-        """Rows of a label, REAL's value, and FAKE's value."""
-        return [] if self.exhibit is None else _set_rows(self.exhibit.real, self.exhibit.fake)
+        """Rows of a label, REAL's value, and FAKE's value; none if nothing is known about either set."""
+        known = () if self.exhibit is None else (self.exhibit.real, self.exhibit.fake)
+        real, fake = [{} if health is None else _facts(health) for health in known] or ({}, {})
+        return [(label, real.get(label, "unknown"), fake.get(label, "unknown")) for label in real or fake]
 
     @property
     def findings(self) -> list[tuple[str, str, Finding]]:
         """Findings in FAKE, in REAL, and between the two, without repetitions: severity, set or sets, finding."""
-        return _finding_rows(self.result, self.exhibit)
+        result, exhibit = self.result, self.exhibit
+        own = None if exhibit is None else exhibit.fake
+        sets = [] if exhibit is None else [("FAKE", exhibit.fake), ("REAL", exhibit.real)]
+        known: list[tuple[str, Iterable[Finding]]] = [(name, each.findings) for name, each in sets if each is not None]
+        if result.diagnosis is not None:
+            # Without the properties of FAKE, its own findings are not distinguished from differences between the sets.
+            known.append(("FAKE against REAL" if own is not None else "", result.diagnosis.findings))
+            known.append(("REAL", result.diagnosis.real_findings))
+        where: dict[Finding, str] = {}
+        for name, findings in known:
+            for each in findings:
+                where.setdefault(each, name)
+        rows = [(each.severity, name, each) for each, name in where.items()]
+        return sorted(rows, key=lambda row: SEVERITIES.index(row[0]))
 
     @property
     def copies(self) -> list[str]:
@@ -132,7 +147,17 @@ class Section:
     @property
     def tiles(self) -> list[tuple[str, str, str]]:
         """Key figures next to the score: label, value, remark."""
-        return _tiles(self.result, self.distance)
+        tiles = []
+        if (uncertainty := self.result.uncertainty) is not None:
+            value, remark = "–", f"withheld: {uncertainty.withheld}"
+            if (corrected := uncertainty.corrected) is not None:
+                value, remark = f"{corrected.value:.4f}", f"95 %: {corrected.low:.4f} to {corrected.high:.4f}"
+            tiles.append((f"Bias-corrected {self.distance}", value, remark))
+        if (duplicates := self.result.duplicates) is not None and duplicates.copies:
+            remark = f"{duplicates.copies:,} of {duplicates.images:,} images"
+            tiles.append(("Duplicates", _percent(duplicates.share), remark))
+        real, fake = (_share(each.count, each.found) for each in (self.result.real, self.result.fake))
+        return [*tiles, ("Images", fake, f"against {real} real ones")]
 
 
 def missing_parts(result: Comparison, exhibit: Exhibit | None, cached: Collection[str]) -> dict[str, str]:
@@ -156,31 +181,11 @@ def _no_features(paths: Sequence[str], cached: Collection[str]) -> str:
     return " ".join(filter(None, sentences))
 
 
-def _tiles(result: Comparison, distance: str) -> list[tuple[str, str, str]]:
-    tiles = _uncertainty_tiles(result.uncertainty, distance)
-    duplicates = result.duplicates
-    if duplicates is not None and duplicates.copies:
-        remark = f"{duplicates.copies:,} of {duplicates.images:,} images"
-        tiles.append(("Duplicates", _percent(duplicates.share), remark))
-    real, fake = _share(result.real.count, result.real.found), _share(result.fake.count, result.fake.found)
-    return [*tiles, ("Images", fake, f"against {real} real ones")]
-
-
 def _share(count: int | None, found: int | None) -> str:
     """Number of images used, and the number available if that is larger."""
     if count is None:
         return "?"
     return f"{count:,}" if found in (None, count) else f"{count:,} of {found:,}"
-
-
-def _uncertainty_tiles(uncertainty: Uncertainty | None, distance: str) -> list[tuple[str, str, str]]:
-    if uncertainty is None:
-        return []
-    corrected = uncertainty.corrected
-    if corrected is None:
-        return [(f"Bias-corrected {distance}", "–", f"withheld: {uncertainty.withheld}")]
-    interval = f"95 %: {corrected.low:.4f} to {corrected.high:.4f}"
-    return [(f"Bias-corrected {distance}", f"{corrected.value:.4f}", interval)]
 
 
 def _percent(share: float) -> str:
@@ -208,16 +213,6 @@ def _duplicates_sentence(name: str, copies: Duplicates) -> str:
     return f"{text}; {', '.join(often[:_MOST_TIMES])}{more}{searched}."
 
 
-def _set_rows(real: Health | None, fake: Health | None) -> list[tuple[str, str, str]]:
-    """Rows of label, REAL's value, FAKE's value; none if nothing is known about either set."""
-    if real is None and fake is None:
-        return []
-    facts = [None if health is None else _facts(health) for health in (real, fake)]
-    labels = next(each for each in facts if each is not None)
-    one, other = ({} if each is None else each for each in facts)
-    return [(label, one.get(label, "unknown"), other.get(label, "unknown")) for label in labels]
-
-
 def _facts(health: Health) -> dict[str, str]:
     least, median, most = health.aspect_ratios
     quality = health.jpeg_quality
@@ -243,19 +238,3 @@ def _shares(counts: Mapping[str, int], images: int) -> str:
         return next(iter(counts))
     named = [f"{name} {_percent(count / images)}" for name, count in list(counts.items())[:_MOST_KINDS]]
     return ", ".join(named) + (", and others" if sum(list(counts.values())[:_MOST_KINDS]) < images else "")
-
-
-def _finding_rows(result: Comparison, exhibit: Exhibit | None) -> list[tuple[str, str, Finding]]:
-    own = None if exhibit is None else exhibit.fake
-    sets = [] if exhibit is None else [("FAKE", exhibit.fake), ("REAL", exhibit.real)]
-    known: list[tuple[str, Iterable[Finding]]] = [(name, each.findings) for name, each in sets if each is not None]
-    if result.diagnosis is not None:
-        # Without the properties of FAKE, its own findings are not distinguished from differences between the sets.
-        known.append(("FAKE against REAL" if own is not None else "", result.diagnosis.findings))
-        known.append(("REAL", result.diagnosis.real_findings))
-    where: dict[Finding, str] = {}
-    for name, findings in known:
-        for each in findings:
-            where.setdefault(each, name)
-    rows = [(each.severity, name, each) for each, name in where.items()]
-    return sorted(rows, key=lambda row: SEVERITIES.index(row[0]))

@@ -16,7 +16,7 @@ from PIL import Image
 from fidtool.diagnose.duplicates import Duplicates
 from fidtool.errors import InputError
 from fidtool.images.lookup import ImageLookup
-from fidtool.report.files import check_shown, require_report_extra, write_plot
+from fidtool.report.files import check_shown, require_report_extra, write_shown
 from fidtool.report.html import html_report
 from fidtool.report.names import numbers_of
 from fidtool.report.sheets import LONGEST_SIDE, Thumbnail, sheets_of, thumbnail_of
@@ -130,7 +130,7 @@ def test_equal_input_gives_the_same_page(files: list[str], full_page: str, tmp_p
     evaluation, exhibits = rich(bare("fake"), files)
     assert html_report(evaluation, exhibits) == full_page
     for name in ("one.png", "two.png"):
-        write_plot(evaluation, tmp_path / name)
+        write_shown(evaluation, [], ImageLookup(), "plot", tmp_path / name)
     assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
 
 
@@ -167,7 +167,7 @@ def test_of_many_pairs_only_those_with_the_best_set_are_shown() -> None:
 
 def marker_positions(evaluation: Evaluation, folder: Path) -> tuple[set[float], set[float]]:
     """Return the horizontal positions of the distances and of the bias-corrected distances, without the legend."""
-    write_plot(evaluation, folder / "plot.svg")
+    write_shown(evaluation, [], ImageLookup(), "plot", folder / "plot.svg")
     plot = (folder / "plot.svg").read_text().partition('<g id="legend')[0]
     uses = re.findall(r'<use xlink:href="#\w+" x="([\d.]+)" y="[\d.]+" style="fill: (#\w+); stroke: #', plot)
     first, second = ({float(x) for x, colour in uses if colour == wanted} for wanted in ("#1f5fbf", "#b3530a"))
@@ -229,7 +229,7 @@ def test_the_title_of_the_charts_describes_them(tmp_path: Path) -> None:
     assert title_of(unknown).text.endswith("data/real (unknown number of images)")
     assert title_of(unknown).details.endswith("; unknown number of images per set")
     assert title_of(bare("runs/fake")).text == "FID of runs/fake (100 images) against real (100 images)"
-    write_plot(evaluation, tmp_path / "plot.svg")
+    write_shown(evaluation, [], ImageLookup(), "plot", tmp_path / "plot.svg")
     plot, html = (tmp_path / "plot.svg").read_text(), html_report(evaluation, [None, None])
     for line in (found.text, found.details):
         assert f">{line}</text>" in plot
@@ -430,13 +430,13 @@ def test_a_sweep_is_ordered_by_the_numbers_in_its_names() -> None:
 def test_suffixes_of_output_files(tmp_path: Path, flag: str, name: str) -> None:
     """Other suffixes are refused before any work is done."""
     for taken in {"report": ("a.htm", "a.HTML"), "plot": ("A.PNG", "a.htm.png")}[flag]:
-        check_shown(flag, tmp_path / taken)
+        check_shown({flag: tmp_path / taken})
     with pytest.raises(InputError, match=r"the name must end in \.(html|png)$"):
-        check_shown(flag, tmp_path / name)
+        check_shown({flag: tmp_path / name})
 
 
 def test_the_plot_is_an_image(files: list[str], tmp_path: Path) -> None:
-    write_plot(rich(bare("$a_b^c$ 猫", "<b>", "x" * 300), files)[0], tmp_path / "plot.png")
+    write_shown(rich(bare("$a_b^c$ 猫", "<b>", "x" * 300), files)[0], [], ImageLookup(), "plot", tmp_path / "plot.png")
     with Image.open(io.BytesIO((tmp_path / "plot.png").read_bytes())) as image:
         image.load()
         assert image.format == "PNG"
@@ -449,7 +449,7 @@ def test_plot_needs_an_fid(tmp_path: Path) -> None:
     result = replace(evaluation.results[0], metrics={"kid": 0.1, "kid_std": 0.01})
     evaluation = replace(evaluation, results=(result,))
     with pytest.raises(InputError, match="not among metrics"):
-        write_plot(evaluation, tmp_path / "plot.png")
+        write_shown(evaluation, [], ImageLookup(), "plot", tmp_path / "plot.png")
     assert list(tmp_path.iterdir()) == []
     page = Page(html_report(evaluation, [None]))
     assert "KID 0.100000 ± 0.010000" in " ".join(page.text.split())

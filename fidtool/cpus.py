@@ -32,10 +32,7 @@ def available_threads(ranks: int = 1, environ: Mapping[str, str] = os.environ) -
 def machine_cores(root: Path = Path("/")) -> int:
     """Return the number of cores of the machine or container, whatever the launcher and its options.
 
-    A quota of 1.5 CPUs counts as 2 cores.
-
-    Args:
-        root: folder with ``proc`` and ``sys``.
+    A quota of 1.5 CPUs counts as 2 cores. ``root`` is the folder with ``proc`` and ``sys``.
     """
     groups = ["0::/"]
     with contextlib.suppress(OSError):  # other systems than Linux
@@ -47,8 +44,7 @@ def machine_cores(root: Path = Path("/")) -> int:
 def _quotas(group: str, mounted: Path) -> Iterator[int]:
     """Yield the quotas of a control group and of those that contain it, in CPUs, rounded up.
 
-    Args:
-        group: line of /proc/self/cgroup: number, controllers (empty for version 2) and path.
+    ``group`` is a line of /proc/self/cgroup: number, controllers (empty for version 2) and path.
     """
     controllers, _, path = group.partition(":")[2].partition(":")
     if controllers and "cpu" not in controllers.split(","):

@@ -56,11 +56,7 @@ def megabytes(number: int) -> str:
 
 
 def fetched(url: str) -> bytes:
-    """Return the file at ``url``.
-
-    Raises:
-        DownloadError: if the download fails.
-    """
+    """Return the file at ``url``. Raises a DownloadError if the download fails."""
     with RemoteFile(url) as file:
         return file.readall()
 
@@ -68,8 +64,7 @@ def fetched(url: str) -> bytes:
 class RemoteFile(io.RawIOBase):
     """A file on a web server, opened for reading. Sequential reads share one request.
 
-    Args:
-        url: the address, which may contain ``user:password@``.
+    Raises a DownloadError if there is no such file, or the server cannot be reached; also on reading.
 
     Attributes:
         size: size of the file in bytes; None if the server does not state it.
@@ -77,9 +72,6 @@ class RemoteFile(io.RawIOBase):
             beginning to its end.
         stop: position at which the next requests end, if it is after their beginning; otherwise they end with the file.
             It keeps a server from sending more than will be read.
-
-    Raises:
-        DownloadError: if there is no such file, or the server cannot be reached; also on reading.
     """
 
     def __init__(self, url: str) -> None:

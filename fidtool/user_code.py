@@ -32,12 +32,9 @@ def is_python_file(spec: str) -> bool:
 def load(spec: str) -> tuple[Any, str]:
     """Load the object that ``spec`` names. This runs the file's code with the caller's rights.
 
-    Args:
-        spec: ``FILE.py:NAME``, or ``package.module:NAME`` for a module that can be imported, also from the
-            current folder.
-
-    Returns:
-        The object, and a name that changes with the code: file or module, object, and the start of the file's SHA-256.
+    The spec is ``FILE.py:NAME``, or ``package.module:NAME`` for a module that can be imported, also from the current
+    folder. Returned with the object is a name that changes with the code: file or module, object, and the start of the
+    file's SHA-256.
     """
     path, _, name = spec.rpartition(":")
     file = Path(path)

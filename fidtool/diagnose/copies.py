@@ -47,10 +47,10 @@ index if there is none."""
 
 
 def find_copies(records: RecordArray) -> tuple[Groups, Groups | None]:
-    """Finds the duplicates in a set. Among images that look like noise, only exact duplicates are found.
+    """Returns the groups of exact duplicates in a set, and those of exact and near ones.
 
-    Returns:
-        Groups of exact duplicates; and of exact and near ones, None if there are too many images to search for them.
+    The latter are None if there are too many images to search for them. Images that look like noise have only exact
+    ones.
     """
     exact = _firsts(records["digest"])
     # The thumbnails of noise are all alike, so that every pair of them would be a near duplicate.

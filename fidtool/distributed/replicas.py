@@ -59,11 +59,8 @@ def find_differences(
 ) -> list[str]:
     """Compares the tensors of all ranks with those of the first rank. A collective.
 
-    Args:
-        ranks: rank numbers for the messages; None numbers them from 0.
-
-    Returns:
-        One phrase per difference, the same on every rank.
+    Returns one phrase per difference, the same on every rank. ``ranks`` are the rank numbers in these; None numbers
+    from 0.
     """
     every = world.gather(dict(hashes))
     numbers = range(len(every)) if ranks is None else ranks

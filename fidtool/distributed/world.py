@@ -143,9 +143,7 @@ class World:
     def _run_collective(self, begin: Callable[[Any], Any], *tensors: torch.Tensor) -> None:
         """Starts a collective on the process group and waits until it ends or must be abandoned.
 
-        Args:
-            begin: starts the collective on a process group and returns torch's handle.
-            tensors: the tensors that it reads and writes, all on the CPU.
+        ``begin`` starts it and returns torch's handle; ``tensors`` are those that it reads and writes, all on the CPU.
         """
         import torch.distributed as dist
 

@@ -88,25 +88,15 @@ class Extractor:
     def inputs(self, images: list[torch.Tensor]) -> torch.Tensor:
         """Return the network's input for images: cropped, resized and normalised.
 
-        Args:
-            images: uint8 tensors of shape (height, width, 3) on this extractor's device.
-
-        Returns:
-            float32 tensor of shape (len(images), 3, input size, input size), channels-last in memory.
+        The images are uint8 tensors of shape (height, width, 3) on this extractor's device. The result is a float32
+        tensor of shape (len(images), 3, input size, input size), channels-last in memory.
         """
         with torch.inference_mode(), self._explained(len(images)):
             size = self.definition.input_size
             return network_input(images, size, self._preparation, self._offset, self._scale)
 
     def vectors(self, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the feature vectors of one batch by layer.
-
-        Args:
-            inputs: the results of `inputs` for the parts of the batch.
-
-        Returns:
-            float32 tensors of shape (images, dims of the layer) on the device.
-        """
+        """Return the feature vectors of the `inputs` of a batch's parts, by layer: float32, shape (images, dims)."""
         with torch.inference_mode():
             return self._vectors(inputs[0] if len(inputs) == 1 else torch.cat(list(inputs)), self._runner)
 
@@ -152,9 +142,7 @@ class Extractor:
     def probe(self, batch_size: int) -> str:
         """Return the SHA-256 of the features of a fixed batch. It is equal on two ranks that compute the same bits.
 
-        Args:
-            batch_size: number of images in the batch. Kernels depend on the shape, so on a GPU it should be that of the
-                run.
+        Kernels depend on the shape, so on a GPU ``batch_size`` should be that of the run.
         """
         # Like the batches of the run, because torch's modes are per thread and select kernels.
         thread = ForwardThreads(min(1, self.device.own_threads), self.layers)
@@ -169,11 +157,7 @@ class Extractor:
 
 
 class Networks:
-    """All networks of a run. Each image is decoded once for all of them.
-
-    Args:
-        extractors: the networks by the layer of their features; at least one, all on the same device.
-    """
+    """All networks of a run, by the layer of their features. Each image is decoded once for all of them."""
 
     def __init__(self, extractors: Mapping[str, Extractor]) -> None:
         self._extractors = tuple(extractors.values())

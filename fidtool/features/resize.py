@@ -47,10 +47,7 @@ class _Cached(Generic[_Tables]):
     """A cached function of image sizes and, as its last argument, the device that its tables are on.
 
     Folders of photos have hundreds of distinct widths and heights. The least recently used tables are dropped when all
-    together exceed `_CACHED_BYTES`.
-
-    Args:
-        compute: the function. It returns a tuple; the tensors in it count towards the size of the cache.
+    together exceed `_CACHED_BYTES`: the tensors in the tuples that ``compute`` returns.
     """
 
     def __init__(self, compute: Callable[..., _Tables]) -> None:

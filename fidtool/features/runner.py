@@ -37,11 +37,7 @@ class Runner:
             self._run = _to_half(self._run, half) if standard else _autocast(self._run, device.type, half)
 
     def __call__(self, x: torch.Tensor) -> Any:
-        """Return the module's output for a batch, without gradients.
-
-        Args:
-            x: float32 tensor of shape (n, 3, height, width), channels-last, on the device.
-        """
+        """Return the module's output without gradients for a batch on the device: float32, channels-last."""
         with torch.inference_mode(), computing_on(self._device):
             return self._run(x)
 

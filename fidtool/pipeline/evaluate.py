@@ -96,14 +96,10 @@ def compute_statistics(inputs: Inputs) -> Statistics | None:
 
 
 def image_sample(inputs: Inputs, count: int | None) -> NDArray[np.uint8]:
-    """Return a random sample of the only set's images as the network gets them, on rank zero.
+    """Return a random sample of the only set's images as the network gets them, on rank zero, without skipped ones.
 
-    Args:
-        count: number of images; None for ADM's 10,000, or all if there are fewer.
-
-    Returns:
-        uint8 array of shape (n, height, width, 3), memory-mapped from an unnamed file if it is large. It is without
-        images that the run skips.
+    ``count`` is their number; None is ADM's 10,000, or all if there are fewer. The result is a uint8 array of shape
+    (n, height, width, 3), memory-mapped from an unnamed file if it is large.
     """
     (path,), settings = inputs.paths, inputs.settings
     images = inputs.images(path)

@@ -73,8 +73,7 @@ class Inputs:
     def _open(self) -> tuple[dict[str, bool], frozenset[str], Settings]:
         """Opens every path; statistics files first, so that a bad one is refused before a slow listing.
 
-        Returns:
-            Whether each path has images, the paths that have statistics as well, and the settings.
+        Returns whether each path has images, the paths that have statistics as well, and the settings.
         """
         settings = self.settings
         for line in overrides(settings):

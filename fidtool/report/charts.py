@@ -232,11 +232,7 @@ def curve_chart(uncertainty: Uncertainty, distance: str, name: str) -> Chart:
 
 
 def histogram_chart(real: Sequence[float] | None, fake: Sequence[float] | None, name: str) -> Chart | None:
-    """The shares of pixel values of REAL and of FAKE; None if both are unknown.
-
-    Args:
-        real, fake: shares of 16 ranges of values, see `fidtool.diagnose.diagnosis.Health`; None if unknown.
-    """
+    """The shares of pixel values of both sets, see `fidtool.diagnose.diagnosis.Health`; None if both are unknown."""
     if real is None and fake is None:
         return None
     return _chart((400, 280), f"Pixel values of {name} and of REAL", lambda axes: _draw_histogram(axes, real, fake))

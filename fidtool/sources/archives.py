@@ -155,11 +155,7 @@ _LOCATION = np.dtype(
 
 
 def list_zips(named: NamedFiles) -> ImageSet:
-    """Lists the images in zip archives.
-
-    Args:
-        named: the archives. For the key see `fidtool.sources.tars.list_tars`.
-    """
+    """Lists the images in zip archives. For the key see `fidtool.sources.tars.list_tars`."""
     listing = list_members(
         named.path, "zip archive", named.files, partial(_members, named.key), stored=lambda location: location[0]
     )

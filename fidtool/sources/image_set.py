@@ -116,11 +116,7 @@ class ImageSet:
 
     @classmethod
     def of(cls, source: ImageSource, by_name: Sequence[int] | None = None) -> ImageSet:
-        """Returns all images of a source.
-
-        Args:
-            by_name: numbers of its images, sorted by name; None if they are stored in this order.
-        """
+        """Returns all images of a source, in the order ``by_name`` of their numbers; None if they are stored sorted."""
         count = len(source.names)
         order = np.arange(count) if by_name is None else np.array(by_name, dtype=np.int64)
         return cls(source, source.files.stamps(), order.astype(np.uint32) if count < 2**32 else order)
@@ -191,11 +187,7 @@ class ImageSet:
         return self.source.reader.stream(self.order[indices].astype(np.int64))
 
     def draw(self, sampling: Sampling) -> ImageSet:
-        """Returns the images in canonical order: all of them, or a sample.
-
-        Raises:
-            InputError: if there are fewer images than the sample should have.
-        """
+        """Returns the images in canonical order: all of them, or a sample. An InputError if there are too few."""
         num, seed, first, setting = sampling
         if num is not None and num > len(self):
             problem = f"{option(setting)} asks for {num} images but {self.path} has {len(self)}"

@@ -51,9 +51,7 @@ def list_npy(named: NamedFiles) -> ImageSet:
 def list_npz(named: NamedFiles) -> ImageSet:
     """Lists the images in one array of each ``.npz`` file. Compressed arrays are read sequentially.
 
-    Args:
-        named: the files. The key is the array's name. The default is `SAMPLES`, or the only array that has the shape of
-            images.
+    The key is the array's name. The default is `SAMPLES`, or the only array that has the shape of images.
     """
     began = time.time_ns()
     members = []

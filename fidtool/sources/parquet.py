@@ -35,8 +35,7 @@ class _Table:
 def list_parquet(named: NamedFiles) -> ImageSet:
     """Lists the images in Parquet files, one per row.
 
-    Args:
-        named: the files. The key is the column's name; the default is the only column that has image bytes.
+    The key is the column's name; the default is the only column that has image bytes.
     """
     began = time.time_ns()
     _pyarrow(named.path)

@@ -101,10 +101,8 @@ def holdings(reference: Reference) -> list[Holding]:
 def fetch(reference: Reference, arrays: Collection[str], say: Say) -> Fetched:
     """Return a file with these arrays of a reference, which is downloaded if the cache has none.
 
-    Of a large file, only the arrays are downloaded if the server returns parts of files.
-
-    Args:
-        arrays: names in ``reference.arrays``; empty for all statistics. Features are in a file of their own.
+    Of a large file, only the arrays are downloaded if the server returns parts of files. Empty ``arrays``
+    mean all statistics. Features are in a file of their own.
     """
     wanted = frozenset(arrays or reference.statistics)
     with_features = FEATURES in wanted

@@ -226,9 +226,8 @@ def suggested_references(path: str) -> list[str]:
 def named_reference(text: str) -> tuple[Reference, str]:
     """Return the reference of this name, and the array in it that the text names; empty if it names none.
 
-    Args:
-        text: a name such as ``adm:imagenet256``, or with an array, ``adm:imagenet256:arr_0``. Case, hyphens and
-            underscores do not matter. The name of the published file is accepted as well.
+    A name is ``adm:imagenet256`` or, with an array, ``adm:imagenet256:arr_0``. Case, hyphens and underscores do not
+    matter. The name of the published file is accepted as well.
     """
     project, _, rest = text.partition(":")
     name, _, key = rest.partition(":")

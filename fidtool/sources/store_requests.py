@@ -83,8 +83,7 @@ def in_background(work: Callable[[], T]) -> Future[T]:
 def with_retries(work: Callable[[], T], url: str, timeout: float | None = None) -> T:
     """Returns the result of ``work``, which is retried if it fails for a reason that may be temporary.
 
-    Args:
-        timeout: deadline of each attempt in seconds; by default, that of a query about one object.
+    ``timeout`` is the deadline of each attempt in seconds; by default, that of a query about one object.
     """
     shown, seconds = redacted(url), _INFO_TIMEOUT if timeout is None else timeout
     for attempt in attempts(_RETRY_PERIOD):
@@ -116,8 +115,7 @@ def underlying_error(error: Exception) -> Exception:
 def raise_if_permanent(error: Exception) -> None:
     """Raises an error if retrying a request that failed with ``error`` would not help; otherwise returns.
 
-    Raises:
-        Exception: ``error`` itself, or an OSError of the class that describes it.
+    It is ``error`` itself, or an OSError of the class that describes it.
     """
     error = underlying_error(error)
     status = _status(error)

@@ -66,9 +66,8 @@ class _Location:
 def list_tars(named: NamedFiles) -> ImageSet:
     """Lists the images in tar archives, compressed or not.
 
-    Args:
-        named: the archives. If samples consist of several images (WebDataset's ``input.png`` and ``output.png``), the
-            key selects those whose names end in it after the first dot; without a key all images count.
+    If samples consist of several images (WebDataset's ``input.png`` and ``output.png``), the key selects those whose
+    names end in it after the first dot; without a key all images count.
     """
     files, key = named.files, named.key
     packed = any(head_of(files, file).startswith(tuple(_OPENERS)) for file in range(len(files.paths)))
@@ -173,10 +172,8 @@ def _walk(stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:
 class CompressedTarReader(SequentialReader):
     """Reads members of tar archives sequentially; used if any of the archives is compressed.
 
-    Args:
-        file_index: index of each member's archive, int32 array of shape (members,).
-        problems: why a member cannot be read, by member number.
-        key: see `list_tars`.
+    ``file_index`` is the index of each member's archive, int32 array of shape (members,); ``problems`` says why a
+    member cannot be read, by its number.
     """
 
     def __init__(self, files: Files, file_index: NDArray[np.int32], problems: dict[int, str], key: str) -> None:

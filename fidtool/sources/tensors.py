@@ -52,8 +52,7 @@ _STORAGES = {
 def list_torch(named: NamedFiles) -> ImageSet:
     """Lists the images in one tensor of each file, as written by ``torch.save``.
 
-    Args:
-        named: the files. The key is the tensor's name; the default is the only tensor that has the shape of images.
+    The key is the tensor's name; the default is the only tensor that has the shape of images.
     """
     return _list_tensors(named, _of_torch)
 

@@ -66,14 +66,11 @@ class StatisticsCache:
     def key(self, images: ImageSet, layers: Mapping[str, Layer], arithmetic: dict[str, Any], inspected: bool) -> str:
         """Returns the key of a set's statistics, a hexadecimal string.
 
-        It depends on the definition of the extractor's features, the source's real path, the names of its images in
-        canonical order, and each file's size, mtime, ctime and inode. Different or changed files, ``--num`` or
-        ``--seed`` therefore change it. Its first digits depend on what is stored as well: the other layers, the layers
-        whose per-image features are stored, and whether the images' records are.
-
-        Args:
-            arithmetic: settings that determine the bits of the features, such as device and precision.
-            inspected: whether the images' records are stored, too.
+        It depends on the definition of the extractor's features, the settings that determine their bits
+        (``arithmetic``), the source's real path, the names of its images in canonical order, and each file's size,
+        mtime, ctime and inode. Different or changed files, ``--num`` or ``--seed`` therefore change it. Its first
+        digits depend on what is stored as well: the other layers, the layers whose per-image features are stored, and
+        whether the images' records are (``inspected``).
         """
         shared = {name: value for name, value in arithmetic.items() if not name.endswith(_OTHER_PROBE)}
         source = [layers[FEATURES].definition.to_json(), json.dumps(shared, sort_keys=True)]
@@ -165,9 +162,8 @@ class StatisticsCache:
     def matching(self, name: str) -> list[Entry]:
         """Returns the entries of a set of images, or the entry whose hexadecimal name begins with ``name``.
 
-        Args:
-            name: path of the set, as in `Summary.source` or relative to the current folder; or at least the first
-                `SHOWN_DIGITS` digits of an entry's name, because fewer may be meant as a path.
+        This is the path of the set, as in `Summary.source` or relative to the current folder; or at least the first
+        `SHOWN_DIGITS` digits of an entry's name, because fewer may be meant as a path.
         """
         entries = self.entries()
         of_path = [entry for entry in entries if name and entry.summary().source in (name, _listed_path(name))]

@@ -51,11 +51,9 @@ _BatchRows = Mapping[int, NDArray[Any]]
 
 
 class Checkpoint:
-    """One rank's access to a checkpoint folder.
+    """One rank's access to a checkpoint folder, with ``every`` seconds between two calls of `save`.
 
-    Args:
-        every: seconds between two calls of `save`.
-        warn: called with a warning, for example if the folder cannot be written; the run then continues without it.
+    ``warn`` is called, for example, if the folder cannot be written; the run then continues without it.
     """
 
     def __init__(self, folder: str, every: float, max_pixels: int, warn: Callable[[str], None]) -> None:
@@ -81,8 +79,7 @@ class Checkpoint:
     def claim(self, identity: Identity) -> str:
         """Assigns an empty folder to this run, or checks that it belongs to this run. Called on rank zero only.
 
-        Returns:
-            Name of the run, to be passed to `join` on all ranks.
+        Returns the name of the run, to be passed to `join` on all ranks.
         """
         identity = json.loads(json.dumps(identity))
         if difference := _difference(self._manifest(identity), identity):
@@ -129,9 +126,8 @@ class Checkpoint:
     def load(self, number: int, partial: PartialStatistics, now_readable: Callable[[Sequence[BadFile]], str]) -> None:
         """Adds all parts of a set to empty statistics. Called on rank zero only, before anything is written.
 
-        Args:
-            now_readable: returns the name of one of these skipped files that can be read now, or an empty string. Parts
-                that skipped such a file are not used.
+        Parts that skipped a file that can be read now are not used: ``now_readable`` returns the name of one, or an
+        empty string.
         """
         self._sweep()
         files = self._files(f"{number:03}-{self._run}-*{_PART_SUFFIX}")
@@ -300,11 +296,7 @@ class _RowsWriter:
         self._written = np.zeros(batches, dtype=bool)
 
     def update(self, buffer: FeatureBuffer) -> dict[str, NDArray[Any]]:
-        """Writes new batches, each at its position in the plan.
-
-        Returns:
-            Arrays that the part must contain for `_read_rows`.
-        """
+        """Writes new batches, each at its position in the plan; returns the arrays that `_read_rows` needs."""
         if not self._file.exists():
             self._written[:] = False
         new = np.flatnonzero((buffer.counts >= 0) & ~self._written)
@@ -321,13 +313,7 @@ class _RowsWriter:
 
 
 def _read_rows(file: Path, arrays: Mapping[str, NDArray[Any]], empty: FeatureBuffer) -> _BatchRows:
-    """Reads the rows that `_RowsWriter.update` wrote, by batch, as memory-mapped arrays.
-
-    Args:
-        file: see `_rows_file`.
-        arrays: the arrays that `_RowsWriter.update` returned.
-        empty: the buffer that the rows are for.
-    """
+    """Reads the rows that `_RowsWriter.update` wrote, by batch, memory-mapped; it returned these ``arrays``."""
     counts, checksums = arrays["counts"], arrays["checksums"]
     if counts.shape != empty.counts.shape or checksums.shape != empty.counts.shape:
         raise ValueError(f"it has {counts.size} batches instead of {empty.counts.size}")

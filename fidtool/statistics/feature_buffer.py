@@ -89,11 +89,8 @@ class RowStorage:
 class FeatureBuffer:
     """One row per image of a set, batch by batch in the order of the plan.
 
-    Args:
-        sizes: number of images in each batch of the plan; a batch has fewer rows if files were skipped.
-
-    Attributes:
-        counts: number of rows of each batch, -1 for batches not added yet: int64 array of shape (batches,).
+    ``sizes`` has the number of images in each batch; it has fewer rows if files were skipped. ``counts`` has the number
+    of rows of each batch, -1 for batches not added yet: int64 array of shape (batches,).
     """
 
     def __init__(self, sizes: Sequence[int], dims: int, dtype: DTypeLike = np.float32) -> None:
@@ -196,11 +193,7 @@ def _portions(counts: NDArray[np.int64], row_bytes: int, limit: int) -> Iterator
 
 
 def broadcast_features(features: Features | None, world: World) -> Features | None:
-    """Returns rank zero's feature vectors on all ranks; None if it has none. A collective.
-
-    Args:
-        features: float32 array of shape (n, dims) on rank zero; None on the other ranks.
-    """
+    """Returns rank zero's features, float32 of shape (n, dims), on all ranks; None if it has none. A collective."""
     shape = world.broadcast(None if features is None else features.shape)
     if shape is None or world.size == 1:
         return features
@@ -219,11 +212,8 @@ def broadcast_features(features: Features | None, world: World) -> Features | No
 def in_canonical_order(images: ImageSet, rows: NDArray[Any], skipped: Sequence[BadFile]) -> NDArray[Any]:
     """Returns the rows of a set's images in the canonical order of the set, by which subsets are drawn.
 
-    Args:
-        rows: one row per image in the order of the plan, without ``skipped`` images: array of shape (images, dims).
-
-    Returns:
-        The rows themselves if the plan has the canonical order; else a copy, memory-mapped if it is large.
+    The ``rows``, without those of ``skipped`` images, have the order of the plan. They are returned themselves if that
+    is the canonical order; otherwise the result is a copy, memory-mapped if it is large.
     """
     if not images.in_order:
         return rows
@@ -244,11 +234,7 @@ def reordered(rows: NDArray[Any], order: NDArray[np.int64]) -> NDArray[Any]:
 
 
 def read_features(archive: NpzFile, name: str) -> Features:
-    """Reads feature vectors from a statistics file in chunks, so that they need not fit into memory.
-
-    Returns:
-        float32 array of shape (n, dims), memory-mapped from an unnamed file if it is large.
-    """
+    """Reads feature vectors from a statistics file, see `store_features`."""
     assert archive.zip is not None
     with archive.zip.open(f"{name}.npy") as member:
         (count, dims), dtype = _header(member, name)
@@ -268,13 +254,9 @@ def _chunks(
 
 
 def store_features(name: str, count: int, dims: int, chunks: Iterable[NDArray[np.floating[Any]]]) -> Features:
-    """Stores feature vectors that are read in chunks, so that they need not fit into memory.
+    """Stores feature vectors that are read in chunks of shape (n, dims), so that they need not fit into memory.
 
-    Args:
-        chunks: arrays of shape (n, dims), in order.
-
-    Returns:
-        float32 array of shape (count, dims), memory-mapped from an unnamed file if it is large.
+    Returns a float32 array of shape (count, dims), memory-mapped from an unnamed file if it is large.
     """
     storage, start = RowStorage(count, dims), 0
     for chunk in chunks:

@@ -189,12 +189,7 @@ def _of_stylegan(path: str, arrays: NamedArrays, wanted: bool) -> Statistics:
 
 
 def of_features(rows: Features, wanted: bool, ddof: int) -> Statistics:
-    """Returns the statistics of the features of each image.
-
-    Args:
-        rows: the features in the order of the file.
-        wanted: whether to keep them, in canonical order.
-    """
+    """Returns the statistics of features, which are kept in canonical order if they are ``wanted``."""
     mu, sigma = _moments(rows, ddof)
     order = canonical_order(len(rows)) if wanted else None
     features = None if order is None else reordered(rows, order)

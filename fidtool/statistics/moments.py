@@ -222,11 +222,7 @@ class ExactMoments:
         self._sizes.absorb(other._sizes.array(), other._sizes.largest)
 
     def check_precision(self) -> None:
-        """Checks that the step does not round the features too coarsely. For steps that were chosen for the features.
-
-        Raises:
-            RunError: if they have fewer than 11 bits on average.
-        """
+        """Checks that the step, chosen for these features, leaves them at least 11 bits on average, else a RunError."""
         self.flush()
         self._sizes.check_bits(self.feature_step)
 
@@ -274,14 +270,11 @@ class ExactMoments:
 
 
 def check_exact_products(device: torch.device) -> None:
-    """Checks that float64 matrix products on a device are exact where IEEE arithmetic is exact.
+    """Checks that float64 matrix products on a device are exact where IEEE arithmetic is exact, else a RunError.
 
     A library may replace a float64 product by several products of lower precision, as cuBLAS does on request and only
     for large matrices. On an accelerator, the matrices therefore have the shapes of a run, which takes a few
     milliseconds. On the CPU, they are small and take less than one.
-
-    Raises:
-        RunError: if the products differ from those of the integers.
     """
     copies = 1 if device.type == "cpu" else _CHECKED_DIMS // _CHECKED_COLUMNS
     random = torch.Generator().manual_seed(0)

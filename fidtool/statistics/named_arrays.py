@@ -42,11 +42,7 @@ EDM2_INCEPTION = _EDM2.format(_OF_INCEPTION)
 
 
 def kind_of(head: bytes) -> str:
-    """Returns what a file is by its first `HEAD` bytes.
-
-    Returns:
-        `NPZ`, `TORCH` for a file of ``torch.save``, `ZIP` for another archive, `NPY`, `PICKLE`, or an empty string.
-    """
+    """Returns what a file is by its first `HEAD` bytes: `NPZ`, `ZIP`, `NPY`, `PICKLE`, `TORCH` or an empty string."""
     if head.startswith(b"\x93NUMPY"):
         return NPY
     if head.startswith(b"PK"):
@@ -132,11 +128,9 @@ def entries_of(value: Any) -> dict[str, Mapping[Any, Any]]:
 
 @contextlib.contextmanager
 def open_arrays(path: str, files: Files, extractor: str, entry: str) -> Iterator[NamedArrays]:
-    """Opens a file.
+    """Opens a file. If a pickle has several statistics, ``entry`` names those that are read.
 
-    Args:
-        extractor: the network whose statistics are read if a pickle has those of several, as EDM2's do.
-        entry: name of the statistics in a pickle that has several; empty if there is one.
+    Of EDM2's without an ``entry``, those of the network ``extractor`` are read.
     """
     with files.open(0) as handle:
         head = handle.read(HEAD)

@@ -93,8 +93,7 @@ class FeatureSizes:
     def check_bits(self, feature_step: int, fewest: int = FEWEST_BITS) -> None:
         """Checks that the step does not round the features too coarsely.
 
-        Raises:
-            RunError: if they have fewer than ``fewest`` bits on average; the message states a suitable step.
+        Otherwise they have fewer than ``fewest`` bits on average, and a RunError states a suitable step.
         """
         if not self._nonzero:
             return

@@ -159,9 +159,7 @@ def with_features(statistics: Statistics, other: Statistics) -> Statistics:
 def with_statistics(images: MeasuredSet, path: str, file: Statistics | None, apart: bool) -> MeasuredSet:
     """Returns images with the statistics of the file that they are in, such as ADM's references, which are of more.
 
-    Returns:
-        The means, covariances and number of images of the file, and the rest of the images; ``images`` if ``file`` is
-        None.
+    These are its means, covariances and number of images; without a file, ``images`` are returned.
     """
     measured = images.statistics
     if file is None or measured is None:
@@ -174,11 +172,7 @@ def with_statistics(images: MeasuredSet, path: str, file: Statistics | None, apa
 
 
 def spread_features(path: str, statistics: Statistics | None, layers: Iterable[str], world: World) -> MeasuredSet:
-    """Returns a set with the features that rank zero has, on all ranks. A collective.
-
-    Args:
-        statistics: statistics of the set on rank zero; None on the other ranks.
-    """
+    """Returns a set with the features that rank zero has, on all ranks; others pass None. A collective."""
     features: dict[str, Features] = {}
     for name in layers:
         own = None if statistics is None else statistics.layers[name].features

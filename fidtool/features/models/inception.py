@@ -230,13 +230,9 @@ class Inception(nn.Module):
         self.eval()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the features of a batch.
+        """Return the features of a batch: the global averages of the chosen layer, float32 tensor of shape (n, dims).
 
-        Args:
-            x: float32 tensor of shape (n, 3, 299, 299), values about -1..1.
-
-        Returns:
-            float32 tensor of shape (n, dims): the global average of the chosen layer.
+        ``x`` is a float32 tensor of shape (n, 3, 299, 299) with values of about -1..1.
         """
         x = self._stem(x)
         for block in self.blocks.values():

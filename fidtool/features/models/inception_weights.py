@@ -106,9 +106,8 @@ def places(explicit: str | None) -> list[Place]:
 def load_weights(explicit: str | None, say: Callable[[str], None], classifier: bool = False) -> Weights:
     """Load the weights from the first location that has them; download them as a last resort.
 
-    Args:
-        explicit: value of ``--weights``; if set, no other file is used.
-        classifier: whether the last layer is needed. Files without it are skipped.
+    A file that the user names in ``explicit`` or the environment is the only one used. If the ``classifier``, the last
+    layer, is needed, files without it are skipped.
 
     Raises:
         InputError: if a named file is missing or has the wrong hash.
@@ -265,11 +264,8 @@ def _url() -> str:
 def download(say: Callable[[str], None], classifier: bool = False) -> Weights:
     """Download the weights from ``FIDTOOL_WEIGHTS_URL`` or else the official release, and verify their hash.
 
-    A mirror may serve the official file or that of the ``offline`` package.
-
-    Raises:
-        RunError: if the download fails or has the wrong hash. It lists the ways to get weights, or those with the
-            classifier.
+    A mirror may serve the official file or that of the ``offline`` package. The RunError of a failed download lists the
+    ways to get weights, or those with the classifier.
     """
     url = redacted(_url())
     say(f"downloading the Inception weights from {url}")

@@ -46,11 +46,7 @@ class PublishedModels(Protocol):
         """Read or download a model's weights. Called on rank zero."""
 
     def build(self, choice: NetworkChoice, state: State) -> tuple[Network, str]:
-        """Build the network with these weights. Called on every rank.
-
-        Returns:
-            The network and its name for the fingerprint, see `fidtool.features.models.families.is_published`.
-        """
+        """Build the network with these weights, called on every rank; return its name for the fingerprint as well."""
 
 
 def require(package: str, extra: str, choice: NetworkChoice) -> None:
@@ -131,9 +127,7 @@ def load_strictly(module: nn.Module, tensors: dict[str, torch.Tensor], spec: str
 def downloading(choice: NetworkChoice, spec: str, source: str, mirror: str) -> Iterator[None]:
     """Run a library's own download in a ``with`` block, with a timeout of 30 s without data.
 
-    Raises:
-        RunError: if the download fails. The message lists ways to get the weights, with ``mirror``, how to set a
-            mirror or a folder with the file.
+    The RunError of a failed download lists ways to get the weights, with ``mirror``, how to set a mirror or a folder.
     """
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(_SILENCE_SECONDS)  # torch.hub sets no timeout

@@ -32,9 +32,7 @@ _KEYS = ("input_size", "mean", "std", "feature_step")
 def from_factory(choice: NetworkChoice) -> tuple[Network, str]:
     """Run a factory, see `fidtool.user_code.load`. This runs the file's code with the caller's rights.
 
-    Returns:
-        The network, in evaluation mode, and its name for the fingerprint: file or module, factory, and the start of
-        the source file's SHA-256.
+    Returns the network in evaluation mode, and its name for the fingerprint, which `load` returns.
     """
     spec, setting = choice.extractor, choice.named("extractor")
     named = choice.option("extractor", spec)
@@ -57,8 +55,7 @@ def from_factory(choice: NetworkChoice) -> tuple[Network, str]:
 def from_program(choice: NetworkChoice) -> tuple[Network, str]:
     """Load a program. TorchScript and exported programs contain only computations.
 
-    Returns:
-        The network and its name for the fingerprint: the file's name with the start of its SHA-256.
+    Its name for the fingerprint is the file's name with the start of its SHA-256.
     """
     spec, input_size = choice.extractor, choice.input_size
     path = Path(spec)

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from itertools import takewhile
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -292,16 +292,16 @@ def _stopped_before(future: Future[Any], stop: Callable[[], bool]) -> bool:
     return True
 
 
-class ForwardThreads(Generic[Item]):
+class ForwardThreads:
     """A pool of ``count`` threads, each with one intra-op torch thread, that apply ``work`` to submitted items.
 
     Unlike the threads of ``concurrent.futures`` they are daemons: a pass that never ends does not keep the process
     alive. With a ``count`` of 0, the calling thread does the work at once.
     """
 
-    def __init__(self, count: int, work: Callable[[Item], Any]) -> None:
+    def __init__(self, count: int, work: Callable[[Any], Any]) -> None:
         self._work = work
-        self._jobs: queue.SimpleQueue[tuple[Future[Any], Item] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[tuple[Future[Any], Any] | None] = queue.SimpleQueue()
         self._threads = [
             threading.Thread(target=self._run, name=f"fidtool-forward-{n}", daemon=True) for n in range(count)
         ]
@@ -309,7 +309,7 @@ class ForwardThreads(Generic[Item]):
             thread.start()
             _all.add(thread)
 
-    def submit(self, item: Item) -> Future[Any]:
+    def submit(self, item: Any) -> Future[Any]:
         """Return the future result of ``item``. The first free thread processes it."""
         future: Future[Any] = Future()
         if self._threads:
@@ -333,7 +333,7 @@ class ForwardThreads(Generic[Item]):
             self._process(*job)
             del job  # frees the pixels while the thread waits
 
-    def _process(self, future: Future[Any], item: Item) -> None:
+    def _process(self, future: Future[Any], item: Any) -> None:
         if not future.set_running_or_notify_cancel():
             return
         try:

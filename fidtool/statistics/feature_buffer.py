@@ -131,6 +131,8 @@ class FeatureBuffer:
         """Gives all ranks the batches of all ranks, a limited number of bytes at a time. A collective."""
         if world.size == 1:
             return
+        import torch  # deferred: reading statistics files does not need it
+
         everyone = world.gather(self.counts)
         limit = max(1, _CHUNK_BYTES // world.size)
         queues = [_portions(counts, self.row_bytes, limit) for counts in everyone]
@@ -139,7 +141,8 @@ class FeatureBuffer:
             sizes = [int(counts[part].sum()) for counts, part in zip(everyone, portions, strict=True)]
             mine = [self.rows(batch) for batch in portions[world.rank]]
             packed = np.concatenate(mine) if mine else np.empty((0, self.dims), dtype=self.dtype)
-            received = world.gather_bytes(_as_bytes(packed), [self.row_bytes * size for size in sizes])
+            flat = torch.from_numpy(np.ascontiguousarray(packed).reshape(-1).view(np.uint8))
+            received = world.gather_bytes(flat, [self.row_bytes * size for size in sizes])
             for rank, (part, data) in enumerate(zip(portions, received, strict=True)):
                 if rank != world.rank and failure is None:
                     try:
@@ -169,12 +172,6 @@ class FeatureBuffer:
                 packed.write(start, self.rows(batch))
                 start += int(count)
         return packed.array()
-
-
-def _as_bytes(rows: NDArray[Any]) -> torch.Tensor:
-    import torch  # deferred: reading statistics files does not need it
-
-    return torch.from_numpy(np.ascontiguousarray(rows).reshape(-1).view(np.uint8))
 
 
 def _portions(counts: NDArray[np.int64], row_bytes: int, limit: int) -> Iterator[list[int]]:
@@ -237,8 +234,10 @@ def read_features(archive: NpzFile, name: str) -> Features:
     """Reads feature vectors from a statistics file, see `store_features`."""
     assert archive.zip is not None
     with archive.zip.open(f"{name}.npy") as member:
-        (count, dims), dtype = _header(member, name)
-        return store_features(name, count, dims, _chunks(member, name, count, dims, dtype))
+        shape, by_column, dtype = read_header(member)
+        if len(shape) != 2 or 0 in shape or by_column or dtype.kind != "f":
+            raise ValueError(f"{name} has shape {shape} and dtype {dtype}; it should contain floats, one row per image")
+        return store_features(name, *shape, _chunks(member, name, *shape, dtype))
 
 
 def _chunks(
@@ -266,10 +265,3 @@ def store_features(name: str, count: int, dims: int, chunks: Iterable[NDArray[np
         storage.write(start, values)
         start += len(values)
     return storage.array()
-
-
-def _header(member: IO[bytes], name: str) -> tuple[tuple[int, int], np.dtype[Any]]:
-    shape, fortran_order, dtype = read_header(member)
-    if len(shape) != 2 or 0 in shape or fortran_order or dtype.kind != "f":
-        raise ValueError(f"{name} has shape {shape} and dtype {dtype}; it should contain floats, one row per image")
-    return (shape[0], shape[1]), dtype

@@ -37,18 +37,13 @@ PathOrURL = str | os.PathLike[str]
 Source: TypeAlias = "PathOrURL | Images | Sequence[Any] | Iterable[Any] | Callable[..., Any] | Statistics"
 """A path or URL; images in memory, or a function that generates them, see `fidtool.Images`; or statistics."""
 
+_Fakes: TypeAlias = "Source | Sequence[PathOrURL | Images | Statistics]"
 P = ParamSpec("P")
 _DEFAULTS = Settings()
 
 
 class _Compute(Protocol[P]):
-    def __call__(
-        self,
-        real: Source,
-        fake: Source | Sequence[PathOrURL | Images | Statistics],
-        *args: P.args,
-        **settings: P.kwargs,
-    ) -> Evaluation: ...
+    def __call__(self, real: Source, fake: _Fakes, *args: P.args, **settings: P.kwargs) -> Evaluation: ...
 
 
 class _ComputeStatistics(Protocol[P]):
@@ -72,9 +67,7 @@ class _with_keywords_of(Generic[P]):  # noqa: N801 (a decorator)
         self._kind: Any = kind
 
     @overload
-    def __call__(
-        self, function: Callable[[Source, Source | Sequence[PathOrURL | Images | Statistics], Settings], Evaluation]
-    ) -> _Compute[P]: ...
+    def __call__(self, function: Callable[[Source, _Fakes, Settings], Evaluation]) -> _Compute[P]: ...
     @overload
     def __call__(self, function: Callable[[Source, Settings], Statistics | None]) -> _ComputeStatistics[P]: ...
     @overload

@@ -36,11 +36,7 @@ _EXAMPLES = (
     metavar="DATE|DAYS",
     help="Delete entries last used before a date such as 2026-11-01, or more than 30d ago.",
 )
-@click.option(
-    "--clear",
-    is_flag=True,
-    help="Delete all cached statistics, but neither weights nor references.",
-)
+@click.option("--clear", is_flag=True, help="Delete all cached statistics, but neither weights nor references.")
 def cache(as_json: bool, remove: str | None, older_than: str | None, clear: bool) -> None:
     """List the cached statistics, the last used first, or delete some of them.
 

@@ -80,13 +80,7 @@ def compute(
 
 
 def _run(
-    real: str,
-    fakes: tuple[str, ...],
-    settings: Settings,
-    form: str | None,
-    quiet: bool,
-    outlet: Outlet,
-    origin: Origin,
+    real: str, fakes: tuple[str, ...], settings: Settings, form: str | None, quiet: bool, outlet: Outlet, origin: Origin
 ) -> int:
     from fidtool.console import Console
     from fidtool.distributed.launch import discover

@@ -22,8 +22,7 @@ class CMMD(Metric):
 
     extractor: Annotated[str, Setting(help="CMMD: its network.", group=METRICS, metavar="NAME")] = "clip"
     weights: Annotated[
-        File,
-        Setting(help="CMMD: weights of its network, if they cannot be downloaded.", group=METRICS, metavar="FILE"),
+        File, Setting(help="CMMD: weights of its network, if they cannot be downloaded.", group=METRICS, metavar="FILE")
     ] = None
     input_size: Annotated[
         int | None,

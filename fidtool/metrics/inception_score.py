@@ -43,8 +43,7 @@ class InceptionScore(Metric):
         ),
     ] = None
     bias: Annotated[
-        bool,
-        Setting(help="Inception Score: add the classifier's bias, which other tools omit.", group=METRICS),
+        bool, Setting(help="Inception Score: add the classifier's bias, which other tools omit.", group=METRICS)
     ] = False
 
     name = "is"
@@ -123,15 +122,9 @@ class InceptionScore(Metric):
 
         def on_rank_zero() -> dict[str, float]:
             state = context.classifier().state
-            weight, bias = (state[name].numpy() for name in ("fc.weight", "fc.bias"))
-            found = inception_score(
-                fake.rows,
-                weight,
-                bias if self.bias else None,
-                splits=self.splits,
-                part_size=self.part_size,
-                order=fake.order if self.stored_order else None,
-            )
+            weight, bias = state["fc.weight"].numpy(), state["fc.bias"].numpy() if self.bias else None
+            order = fake.order if self.stored_order else None
+            found = inception_score(fake.rows, weight, bias, splits=self.splits, part_size=self.part_size, order=order)
             if found.order is None:
                 return {"is": found.mean, "is_std": found.std}
             if found.order < SORTED:

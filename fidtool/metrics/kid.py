@@ -21,12 +21,7 @@ class KID(Metric):
 
     subsets: Annotated[
         int,
-        Setting(
-            help="KID: number of pairs of random subsets to average over.",
-            group=METRICS,
-            metavar="N",
-            least=1,
-        ),
+        Setting(help="KID: number of pairs of random subsets to average over.", group=METRICS, metavar="N", least=1),
     ] = 100
     subset_size: Annotated[
         int | None,

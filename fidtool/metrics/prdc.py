@@ -61,14 +61,9 @@ class PRDC(Metric):
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
         from fidtool.distances.neighbors import prdc
 
+        step, device = context.features.feature_step, context.features.device
         found = prdc(
-            real.rows,
-            fake.rows,
-            context.world,
-            k=self.nearest_k,
-            ties="strict" if self.ties == "strict" else "inclusive",
-            feature_step=context.features.feature_step,
-            device=context.features.device,
+            real.rows, fake.rows, context.world, k=self.nearest_k, ties=self.ties, feature_step=step, device=device
         )
         values = asdict(found)
         sets = (real, "Precision, density and coverage"), (fake, "Recall")

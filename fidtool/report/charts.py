@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from fidtool.distances.jackknife import Interval
 from fidtool.errors import InputError, option
 from fidtool.report.names import legible, shortened, split_title
@@ -84,24 +86,13 @@ def _name_axis(axes: Axes, names: Sequence[str]) -> None:
 
 
 def _draw_corrected(axes: Axes, known: Sequence[tuple[float, Interval]], joined: bool) -> None:
-    x = [place for place, _ in known]
-    values = [interval.value for _, interval in known]
-    reach = [
-        [interval.value - interval.low for _, interval in known],
-        [interval.high - interval.value for _, interval in known],
-    ]
+    x, intervals = zip(*known, strict=True)
+    values, low, high = ([getattr(each, part) for each in intervals] for part in ("value", "low", "high"))
+    reach = [np.subtract(values, low), np.subtract(high, values)]
     axes.errorbar(
-        x,
-        values,
-        yerr=reach,
-        label=_CORRECTED,
-        color=_SECOND,
-        marker="o",
-        linestyle=_style(joined, "--"),
-        capsize=4,
+        x, values, yerr=reach, label=_CORRECTED, color=_SECOND, marker="o", linestyle=_style(joined, "--"), capsize=4
     )
     if joined and len(known) > 1:
-        low, high = ([getattr(interval, end) for _, interval in known] for end in ("low", "high"))
         axes.fill_between(x, low, high, color=_SECOND, alpha=_BAND, linewidth=0)
 
 

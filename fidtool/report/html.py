@@ -14,14 +14,14 @@ from fidtool.features.protocol import FEATURES
 from fidtool.images.lookup import ImageLookup
 from fidtool.labels import Labels
 from fidtool.metrics.registry import BUILT_IN
-from fidtool.report.charts import Chart, sweep_chart
+from fidtool.report.charts import sweep_chart
 from fidtool.report.names import command_line, legible, short_names, short_title, shortened, split_title
 from fidtool.report.sections import Section, missing_parts
 from fidtool.report.sheets import Sheets, Thumbnail, sheets_of, shown, thumbnail_of
 from fidtool.report.sweep import sweep_of, title_of
 from fidtool.report.table import about_marks, columns_of, common_features
 from fidtool.report.text import differences_shown, not_computed_lines, number
-from fidtool.results import Comparison, Evaluation, Exhibit, RunRecord
+from fidtool.results import Evaluation, Exhibit, RunRecord
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -38,11 +38,7 @@ _LABELS = {
 }
 
 
-def html_report(
-    evaluation: Evaluation,
-    exhibits: Sequence[Exhibit | None],
-    gallery: ImageLookup | None = None,
-) -> str:
+def html_report(evaluation: Evaluation, exhibits: Sequence[Exhibit | None], gallery: ImageLookup | None = None) -> str:
     """The page as text that can be encoded as UTF-8. Equal arguments and image files give equal pages.
 
     The images that it shows are read again. For an image that cannot be read, the page gives the reason.
@@ -53,7 +49,7 @@ def html_report(
     """
     names, run = short_names([result.fake.name for result in evaluation.results]), evaluation.run
     sheets = _sheets(evaluation, exhibits, gallery or ImageLookup())
-    sections = _sections(evaluation, exhibits, names, sheets)
+    sections, sweep = _sections(evaluation, exhibits, names, sheets), sweep_of(evaluation.results)
     page: str = (
         _environment(python=isinstance(run.command, str))
         .get_template("report.html.j2")
@@ -67,7 +63,7 @@ def html_report(
             gate=evaluation.exit_reason.removeprefix("gate missed: ") if evaluation.exit_code else "",
             alerts=_warnings(evaluation, names),
             left_out=not_computed_lines(evaluation),
-            chart=_sweep_chart(evaluation) if len(sections) > 1 else None,
+            chart=sweep_chart(sweep, title_of(evaluation).text) if sweep and len(sections) > 1 else None,
             chart_title=title_of(evaluation),
             columns=columns_of(evaluation),
             features=common_features(evaluation),
@@ -161,11 +157,6 @@ def _warnings(evaluation: Evaluation, names: Sequence[str]) -> list[tuple[str, l
     return [(text, of if len(of) < len(names) else []) for text, of in about.items()]
 
 
-def _sweep_chart(evaluation: Evaluation) -> Chart | None:
-    sweep = sweep_of(evaluation.results)
-    return None if sweep is None else sweep_chart(sweep, title_of(evaluation).text)
-
-
 def _hints(evaluation: Evaluation, exhibits: Sequence[Exhibit | None]) -> Iterator[str]:
     """What else the page could show, and how to request it."""
     results, distance = evaluation.results, short_title(evaluation.labels.title("fid"))
@@ -190,7 +181,8 @@ def _protocol_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
         rows += _definition_rows("" if layer == FEATURES else f"{layer}: ", definition)
     for name, settings in evaluation.settings.items():
         rows.append((f"Settings of {_metric_title(name, evaluation.labels)}", _settings_text(settings)))
-    made = {path: config for each in evaluation.results for path, config in _made_with(each) if config}
+    sets = [each for result in evaluation.results for each in (result.real, result.fake)]
+    made = {each.name: each.made_with for each in sets if each.made_with}
     return rows + [(f"Settings of {shortened(path)}", _settings_text(config)) for path, config in made.items()]
 
 
@@ -198,10 +190,6 @@ def _metric_title(name: str, labels: Labels) -> str:
     """Titles of a metric's values, without the features that they are computed from."""
     values = [number.name for number in BUILT_IN[name].numbers] if name in BUILT_IN else []
     return ", ".join(split_title(labels.title(value))[0] for value in values) or name
-
-
-def _made_with(result: Comparison) -> list[tuple[str, Mapping[str, Any] | None]]:
-    return [(result.real.name, result.real.made_with), (result.fake.name, result.fake.made_with)]
 
 
 def _definition_rows(prefix: str, definition: Definition | None) -> list[tuple[str, str]]:

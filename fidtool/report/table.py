@@ -103,10 +103,7 @@ def is_real(result: Comparison) -> bool:
 
 
 def best_of(
-    results: Sequence[Comparison],
-    values: Sequence[float | None],
-    better: str,
-    differences: Sequence[Difference] = (),
+    results: Sequence[Comparison], values: Sequence[float | None], better: str, differences: Sequence[Difference] = ()
 ) -> frozenset[int]:
     """Return the indices of the best of ``values``, one per FAKE; several in a tie.
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, inf
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from fidtool.errors import InputError, option
 from fidtool.features.models.families import (
@@ -35,11 +35,11 @@ from fidtool.validation import (
     LONGEST_SECONDS,
     MAX_PIXELS,
     File,
-    Setting,
     TorchDevice,
     Validated,
     declared,
     setting,
+    setting_of,
     text_of,
 )
 
@@ -55,99 +55,54 @@ PYTHON = ""
 """In place of a heading: the setting is a keyword in Python, has no option and is not recorded."""
 
 
-def _of(metric: type[Metric], name: str) -> Setting:
-    """Return the declaration of a metric's setting that is also a keyword of `fidtool.compute`."""
-    return declared(metric)[name].setting
-
-
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class CheckSettings(Validated):
     """Keywords of `fidtool.check`: which images of a set are read, and how."""
 
     # torchrun rejects --num anywhere on its command line as an ambiguous abbreviation of its option --numa-binding.
-    num: int | None = setting(
-        None,
-        IMAGES,
-        "Use a sample of N images of every set.",
-        "N",
-        flag="--num --num-images",
-        least=1,
+    num: int | None = setting(None, IMAGES, "N", flag="--num --num-images", least=1).help(
+        "Use a sample of N images of every set."
     )
-    sample: Literal["random", "first"] = setting(
-        "random",
-        IMAGES,
-        "Images of a sample: a reproducible random choice, or the first by name, in an array or a table as stored.",
+    sample: Literal["random", "first"] = setting("random", IMAGES).help(
+        "Images of a sample: a reproducible random choice, or the first by name, in an array or a table as stored."
     )
-    seed: int = setting(0, IMAGES, "Seed of the random sample and of the order of the images.")
-    recursive: bool = setting(
-        True,
-        IMAGES,
-        "Search folders with their subfolders.",
-        flag="--recursive/--no-recursive",
-        shown_default="recursive",
+    seed: int = setting(0, IMAGES).help("Seed of the random sample and of the order of the images.")
+    recursive: bool = setting(True, IMAGES, flag="--recursive/--no-recursive").help(
+        "Search folders with their subfolders.", default="recursive"
     )
-    value_range: tuple[float, float] | None = setting(
-        None,
-        IMAGES,
-        "Values of black and white in arrays and files of floats, such as 0,1 or -1,1. Not needed for integers.",
-        "LOW,HIGH",
+    value_range: tuple[float, float] | None = setting(None, IMAGES, "LOW,HIGH").help(
+        "Values of black and white in arrays and files of floats, such as 0,1 or -1,1. Not needed for integers."
     )
-    float_to_byte: Literal["round", "floor"] | None = setting(
-        None,
-        IMAGES,
+    float_to_byte: Literal["round", "floor"] | None = setting(None, IMAGES).help(
         "How floats become bytes: rounded, as torchvision's save_image does, or truncated, as "
         "(x * 255).to(uint8) does.",
-        shown_default="as the protocol's tool does: floor for torchmetrics, round for all others",
+        default="as the protocol's tool does: floor for torchmetrics, round for all others",
     )
-    frames: str = setting(
-        "first",
-        IMAGES,
-        "Of a file with several frames or pages (GIF, APNG, WebP, TIFF), use the first, or all as images of their own.",
-        choices=("first", "all"),
+    frames: str = setting("first", IMAGES, choices=("first", "all")).help(
+        "Of a file with several frames or pages (GIF, APNG, WebP, TIFF), use the first, or all as images of their own."
     )
-    max_pixels: int = setting(
-        MAX_PIXELS, IMAGES, "Do not read images with more pixels, which may be decompression bombs.", "N", least=1
+    max_pixels: int = setting(MAX_PIXELS, IMAGES, "N", least=1).help(
+        "Do not read images with more pixels, which may be decompression bombs."
     )
-    num_workers: int | None = setting(
-        None,
-        MACHINE,
+    num_workers: int | None = setting(None, MACHINE, "N", least=0, defines=False).help(
         "Decoding workers per rank; 0 decodes in the main process.",
-        "N",
-        least=0,
-        shown_default="one less than the rank's cores, at most 16; on the CPU, one per 16 cores",
-        defines=False,
+        default="one less than the rank's cores, at most 16; on the CPU, one per 16 cores",
     )
-    peer_timeout: float = setting(
-        20.0,
-        RANKS,
-        "End the run if a rank sends no heartbeat for this long.",
-        "SECONDS",
-        least=3,
-        most=LONGEST_SECONDS,
-        defines=False,
+    peer_timeout: float = setting(20.0, RANKS, "SECONDS", least=3, most=LONGEST_SECONDS, defines=False).help(
+        "End the run if a rank sends no heartbeat for this long."
     )
-    timeout: float = setting(
-        1800.0,
-        RANKS,
+    timeout: float = setting(1800.0, RANKS, "SECONDS", least=1, most=LONGEST_SECONDS, defines=False).help(
         "End the run if a rank waits this long for the slowest rank or for its decoding workers. All ranks "
-        "must start within the same time, or within 120 s if that is shorter.",
-        "SECONDS",
-        least=1,
-        most=LONGEST_SECONDS,
-        defines=False,
+        "must start within the same time, or within 120 s if that is shorter."
     )
 
-    progress: bool | Callable[[str, int, int | None], None] | None = setting(
-        None,
-        PYTHON,
+    progress: bool | Callable[[str, int, int | None], None] | None = setting(None, PYTHON).help(
         "True shows progress bars, in a notebook as widgets. Or a function of the name of a set, the number of its "
-        "images that rank zero has processed, and how many it will process, or None.",
+        "images that rank zero has processed, and how many it will process, or None."
     )
-    alone: bool = setting(
-        False,
-        PYTHON,
+    alone: bool = setting(False, PYTHON).help(
         "In a program of several ranks, do everything on this one, for example under `if rank == 0`. By default all "
-        "ranks must make the call, and share the work.",
+        "ranks must make the call, and share the work."
     )
 
     def __post_init__(self) -> None:
@@ -169,139 +124,78 @@ class StatisticsSettings(CheckSettings):
     The settings of a preset must be passed as well, see `fidtool.presets.with_preset`.
     """
 
-    preset: str | None = setting(
-        None,
-        MEASURE,
+    preset: str | None = setting(None, MEASURE, "NAME", defines=False).help(
         f"Settings with which published values were computed: {', '.join(PRESETS)}; see `fidtool presets`. "
-        "Other options override them.",
-        "NAME",
-        defines=False,
+        "Other options override them."
     )
-    protocol: ProtocolName | None = setting(
-        None,
-        MEASURE,
+    # No choices: names of protocols are accepted in any spelling.
+    protocol: ProtocolName | None = setting(None, MEASURE, "NAME", choices=()).help(
         f"How images are resized and normalised: {NAMED_PROTOCOLS}; see `fidtool protocols`.",
-        "NAME",
-        choices=(),  # in any spelling
-        shown_default="pytorch-fid; with a statistics file, the file's",
+        default="pytorch-fid; with a statistics file, the file's",
     )
-    extractor: str | None = setting(
-        None,
-        MEASURE,
+    extractor: str | None = setting(None, MEASURE, "SPEC").help(
         f"Network: {NAMED_EXTRACTORS}, an exported program FILE.pt2, a TorchScript FILE.pt, or a function "
         "that returns a custom network, FILE.py:NAME or package.module:NAME, whose code is executed.",
-        "SPEC",
-        shown_default="inception; with a statistics file, the file's",
+        default="inception; with a statistics file, the file's",
     )
-    dims: int | None = setting(
-        None,
-        MEASURE,
-        "Feature dimensions, which select a layer of Inception.",
-        choices=("64", "192", "768", "2048"),
-        shown_default="2048; with a statistics file, the file's",
+    dims: int | None = setting(None, MEASURE, choices=("64", "192", "768", "2048")).help(
+        "Feature dimensions, which select a layer of Inception.", default="2048; with a statistics file, the file's"
     )
-    weights: File = setting(
-        None,
-        MEASURE,
+    weights: File = setting(None, MEASURE, "FILE").help(
         "Weights of the network: a file, or a name of weights in torchvision or open_clip.",
-        "FILE",
-        shown_default="the published weights; of Inception, see `fidtool weights`",
+        default="the published weights; of Inception, see `fidtool weights`",
     )
-    input_size: int | None = setting(
-        None,
-        MEASURE,
-        "Input height and width in pixels of a FILE.pt2 or FILE.pt that does not declare it.",
-        "N",
-        least=1,
+    input_size: int | None = setting(None, MEASURE, "N", least=1).help(
+        "Input height and width in pixels of a FILE.pt2 or FILE.pt that does not declare it."
     )
-    feature_step: int | None = setting(
-        None,
-        MEASURE,
+    feature_step: int | None = setting(None, MEASURE, "S", least=FEATURE_STEPS[0], most=FEATURE_STEPS[1]).help(
         "Round the features to multiples of 2^-S; they must be below 2^(23-S). Not for Inception.",
-        "S",
-        least=FEATURE_STEPS[0],
-        most=FEATURE_STEPS[1],
-        shown_default="declared by the network",
+        default="declared by the network",
     )
-    metrics: str | Sequence[str | Metric] = setting(
-        "fid",
-        METRICS,
+    metrics: str | Sequence[str | Metric] = setting("fid", METRICS, "NAME,NAME").help(
         f"Metrics to compute in one pass over the images: {', '.join(BUILT_IN)}, all (each of these that can "
-        "be computed), or FILE.py:NAME for a custom metric, whose code is executed. See `fidtool metrics`.",
-        "NAME,NAME",
+        "be computed), or FILE.py:NAME for a custom metric, whose code is executed. See `fidtool metrics`."
     )
     metric_options: Mapping[str, Any] | None = setting(
-        None,
-        METRICS,
-        "Setting of a metric; `fidtool metrics NAME` lists them.",
-        "NAME.SETTING=VALUE",
-        flag="--metric-option",
+        None, METRICS, "NAME.SETTING=VALUE", flag="--metric-option"
+    ).help("Setting of a metric; `fidtool metrics NAME` lists them.")
+    cmmd_extractor: str = setting_of(CMMD, "extractor")
+    cmmd_weights: File = setting_of(CMMD, "weights")
+    cmmd_input_size: int | None = setting_of(CMMD, "input_size")
+    cmmd_feature_step: int | None = setting_of(CMMD, "feature_step")
+    on_error: Literal["fail", "skip"] = setting("fail", IMAGES).help(
+        "If a file cannot be read: fail, or skip it with a warning."
     )
-    cmmd_extractor: Annotated[str, _of(CMMD, "extractor")] = CMMD.extractor
-    cmmd_weights: Annotated[File, _of(CMMD, "weights")] = CMMD.weights
-    cmmd_input_size: Annotated[int | None, _of(CMMD, "input_size")] = CMMD.input_size
-    cmmd_feature_step: Annotated[int | None, _of(CMMD, "feature_step")] = CMMD.feature_step
-    on_error: Literal["fail", "skip"] = setting(
-        "fail", IMAGES, "If a file cannot be read: fail, or skip it with a warning."
+    max_skip: float = setting(0.01, IMAGES, "FRACTION", least=0, most=1).help(
+        "Maximum fraction of a set's files that may be skipped as unreadable."
     )
-    max_skip: float = setting(
-        0.01,
-        IMAGES,
-        "Maximum fraction of a set's files that may be skipped as unreadable.",
-        "FRACTION",
-        least=0,
-        most=1,
-    )
-    crop: str | None = setting(
-        None,
-        IMAGES,
+    crop: str | None = setting(None, IMAGES, "NAME:SIZE").help(
         f"Crop and resize the images of REAL, or those of `stats`, as published code does: a name "
         f"({', '.join(CROPS)}) and the side of the square in pixels, such as {EXAMPLE}.",
-        "NAME:SIZE",
-        shown_default="images as they are",
+        default="images as they are",
     )
-    device: str | TorchDevice | None = setting(
-        None, MACHINE, "cpu, cuda, cuda:0 or mps.", "NAME", shown_default="cuda if available"
+    device: str | TorchDevice | None = setting(None, MACHINE, "NAME").help(
+        "cpu, cuda, cuda:0 or mps.", default="cuda if available"
     )
-    batch_size: int | None = setting(
-        None, MACHINE, "Images per forward pass.", "N", least=1, shown_default="8 on the CPU, 64 on a GPU"
+    batch_size: int | None = setting(None, MACHINE, "N", least=1).help(
+        "Images per forward pass.", default="8 on the CPU, 64 on a GPU"
     )
-    precision: Literal["fp32", "tf32", "bf16", "fp16"] = setting(
-        "fp32",
-        MACHINE,
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = setting("fp32", MACHINE).help(
         "Precision of the network: fp32 as the reference implementations; the others are faster on some GPUs "
-        "and change the values.",
+        "and change the values."
     )
-    cache: bool = setting(
-        True,
-        MACHINE,
-        "Use the cache of statistics and add to it.",
-        flag="--cache/--no-cache",
-        shown_default="cache",
-        defines=False,
+    cache: bool = setting(True, MACHINE, flag="--cache/--no-cache", defines=False).help(
+        "Use the cache of statistics and add to it.", default="cache"
     )
-    diagnose: bool = setting(
-        True,
-        DIAGNOSIS,
+    diagnose: bool = setting(True, DIAGNOSIS, flag="--diagnosis/--no-diagnosis").help(
         "Look for duplicates and faulty images, and store records of the images with the statistics.",
-        flag="--diagnosis/--no-diagnosis",
-        shown_default="diagnosis",
+        default="diagnosis",
     )
-    checkpoint: File = setting(
-        None,
-        RESUME,
-        "Folder to save finished work in. After a kill the same command resumes from it, with any number of ranks.",
-        "DIR",
-        defines=False,
+    checkpoint: File = setting(None, RESUME, "DIR", defines=False).help(
+        "Folder to save finished work in. After a kill the same command resumes from it, with any number of ranks."
     )
-    checkpoint_every: float = setting(
-        15.0,
-        RESUME,
-        "How often to save finished work. A kill loses at most this much.",
-        "SECONDS",
-        least=0,
-        most=LONGEST_SECONDS,
-        defines=False,
+    checkpoint_every: float = setting(15.0, RESUME, "SECONDS", least=0, most=LONGEST_SECONDS, defines=False).help(
+        "How often to save finished work. A kill loses at most this much."
     )
 
     def __post_init__(self) -> None:
@@ -429,54 +323,47 @@ class StatisticsSettings(CheckSettings):
 class Settings(StatisticsSettings):
     """Keywords of `fidtool.compute`. All commands use this class, with defaults for settings they do not have."""
 
-    allow_mismatch: bool = setting(False, MEASURE, "Compare statistics files of different protocols, with a warning.")
-    num_real: int | None = setting(None, IMAGES, "Sample size of REAL, instead of that of every set.", "N", least=1)
-    num_fake: int | None = setting(None, IMAGES, "The same of every FAKE.", "N", least=1)
-    features: bool = setting(
-        False, IMAGES, "Sets can be features of images, floats of shape (N, D): FILE.npy, or an array FILE.npz:NAME."
+    allow_mismatch: bool = setting(False, MEASURE).help(
+        "Compare statistics files of different protocols, with a warning."
     )
-    crop_fake: str | None = setting(
-        None, IMAGES, "The same for the images of every FAKE.", "NAME:SIZE", shown_default="images as they are"
+    num_real: int | None = setting(None, IMAGES, "N", least=1).help(
+        "Sample size of REAL, instead of that of every set."
     )
-    expect: int | None = setting(
-        None, IMAGES, "Fail if a FAKE does not have exactly N images, before sampling.", "N", least=1
+    num_fake: int | None = setting(None, IMAGES, "N", least=1).help("The same of every FAKE.")
+    features: bool = setting(False, IMAGES).help(
+        "Sets can be features of images, floats of shape (N, D): FILE.npy, or an array FILE.npz:NAME."
     )
-    kid_subset_size: Annotated[int | None, _of(KID, "subset_size")] = KID.subset_size
-    kid_subsets: Annotated[int, _of(KID, "subsets")] = KID.subsets
-    kid_seed: Annotated[int, _of(KID, "seed")] = KID.seed
-    is_splits: Annotated[int, _of(InceptionScore, "splits")] = InceptionScore.splits
-    is_part_size: Annotated[int | None, _of(InceptionScore, "part_size")] = InceptionScore.part_size
-    is_bias: Annotated[bool, _of(InceptionScore, "bias")] = InceptionScore.bias
-    nearest_k: Annotated[int, _of(PRDC, "nearest_k")] = PRDC.nearest_k
-    ties: Annotated[Ties, _of(PRDC, "ties")] = PRDC.ties
-    uncertainty: bool = setting(
-        False,
-        DIAGNOSIS,
+    crop_fake: str | None = setting(None, IMAGES, "NAME:SIZE").help(
+        "The same for the images of every FAKE.", default="images as they are"
+    )
+    expect: int | None = setting(None, IMAGES, "N", least=1).help(
+        "Fail if a FAKE does not have exactly N images, before sampling."
+    )
+    kid_subset_size: int | None = setting_of(KID, "subset_size")
+    kid_subsets: int = setting_of(KID, "subsets")
+    kid_seed: int = setting_of(KID, "seed")
+    is_splits: int = setting_of(InceptionScore, "splits")
+    is_part_size: int | None = setting_of(InceptionScore, "part_size")
+    is_bias: bool = setting_of(InceptionScore, "bias")
+    nearest_k: int = setting_of(PRDC, "nearest_k")
+    ties: Ties = setting_of(PRDC, "ties")
+    uncertainty: bool = setting(False, DIAGNOSIS).help(
         "Compute error bars of the metric fid: its bias, the bias-corrected value with a 95 % interval, and "
-        "which FAKE is better.",
+        "which FAKE is better."
     )
-    influence: bool = setting(False, DIAGNOSIS, "List the images that raise the metric fid most.")
-    report: File = setting(
-        None, OUTPUT, "Write an HTML page with the values, charts and images (needs fidtool[report]).", "FILE.html"
+    influence: bool = setting(False, DIAGNOSIS).help("List the images that raise the metric fid most.")
+    report: File = setting(None, OUTPUT, "FILE.html").help(
+        "Write an HTML page with the values, charts and images (needs fidtool[report])."
     )
-    plot: File = setting(
-        None, OUTPUT, "Write a plot of the metric fid of the FAKEs (needs fidtool[report]).", "FILE.png"
+    plot: File = setting(None, OUTPUT, "FILE.png").help(
+        "Write a plot of the metric fid of the FAKEs (needs fidtool[report])."
     )
-    fail_above: float | None = setting(
-        None,
-        GATES,
+    fail_above: float | None = setting(None, GATES, "X", least=0).help(
         "Exit code 3 if the first requested Fréchet distance "
-        f"({', '.join(name for name, kind in BUILT_IN.items() if kind.frechet)}) is above X.",
-        "X",
-        least=0,
+        f"({', '.join(name for name, kind in BUILT_IN.items() if kind.frechet)}) is above X."
     )
-    max_duplicates: float | None = setting(
-        None,
-        GATES,
-        "Exit code 3 if more than this fraction of a FAKE are duplicates of other images in it.",
-        "FRACTION",
-        least=0,
-        most=1,
+    max_duplicates: float | None = setting(None, GATES, "FRACTION", least=0, most=1).help(
+        "Exit code 3 if more than this fraction of a FAKE are duplicates of other images in it."
     )
 
     def __post_init__(self) -> None:

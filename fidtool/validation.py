@@ -146,9 +146,27 @@ def _plain(value: Any, kind: type) -> Any:
     raise TypeError
 
 
-def setting(default: Any, group: str, help: str, metavar: str | None = None, **further: Any) -> Any:
-    """Return a dataclass field with a `Setting`: the short form of an annotation, for many settings in one class."""
-    return field(default=default, metadata={"setting": Setting(help=help, group=group, metavar=metavar, **further)})
+class _Undescribed(NamedTuple):
+    """A setting that is a field of a dataclass once its help text is known."""
+
+    default: Any
+    given: Mapping[str, Any]
+
+    def help(self, text: str, default: str = "") -> Any:
+        """Return the field. ``default`` describes the default if ``--help`` cannot show the value itself."""
+        setting = Setting(help=text, shown_default=default, **self.given)
+        return field(default=self.default, metadata={"setting": setting})
+
+
+def setting(default: Any, group: str, metavar: str | None = None, **further: Any) -> _Undescribed:
+    """Declare a field of a dataclass, ``setting(...).help(text)``: the short form of an annotation with `Setting`."""
+    return _Undescribed(default, {"group": group, "metavar": metavar, **further})
+
+
+def setting_of(kind: type, name: str) -> Any:
+    """Return a field with the default, limits, help text and flag of a setting of another class."""
+    each = declared(kind)[name]
+    return field(default=each.default, metadata={"setting": each.setting})
 
 
 _known: dict[type, Mapping[str, Declared]] = {}

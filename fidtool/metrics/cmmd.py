@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from fidtool.errors import InputError, option
 from fidtool.features.models.families import CMMD_EXTRACTOR, FEATURE_STEPS, NetworkChoice
 from fidtool.features.protocol import EMBEDDING
 from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, Number
-from fidtool.validation import File, Setting, text_of
+from fidtool.validation import File, setting, text_of
 
 if TYPE_CHECKING:
     from fidtool.features.definition import Definition
@@ -20,29 +20,14 @@ if TYPE_CHECKING:
 class CMMD(Metric):
     """CMMD (Jayasumana et al. 2024): the squared MMD with a Gaussian kernel of CLIP ViT-L/14 embeddings (336 px)."""
 
-    extractor: Annotated[str, Setting(help="CMMD: its network.", group=METRICS, metavar="NAME")] = "clip"
-    weights: Annotated[
-        File, Setting(help="CMMD: weights of its network, if they cannot be downloaded.", group=METRICS, metavar="FILE")
-    ] = None
-    input_size: Annotated[
-        int | None,
-        Setting(
-            help="CMMD: input height and width in pixels of its network, if that does not declare it.",
-            group=METRICS,
-            metavar="N",
-            least=1,
-        ),
-    ] = None
-    feature_step: Annotated[
-        int | None,
-        Setting(
-            help="CMMD: round the features of its network to multiples of 2^-S.",
-            group=METRICS,
-            metavar="S",
-            least=FEATURE_STEPS[0],
-            most=FEATURE_STEPS[1],
-        ),
-    ] = None
+    extractor: str = setting("clip", METRICS, "NAME").help("CMMD: its network.")
+    weights: File = setting(None, METRICS, "FILE").help("CMMD: weights of its network, if they cannot be downloaded.")
+    input_size: int | None = setting(None, METRICS, "N", least=1).help(
+        "CMMD: input height and width in pixels of its network, if that does not declare it."
+    )
+    feature_step: int | None = setting(None, METRICS, "S", least=FEATURE_STEPS[0], most=FEATURE_STEPS[1]).help(
+        "CMMD: round the features of its network to multiples of 2^-S."
+    )
 
     name = "cmmd"
     numbers = (Number("cmmd", "CMMD", "lower", "1000 × the squared MMD of the embeddings", layer=EMBEDDING),)

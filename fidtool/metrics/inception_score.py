@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from fidtool.errors import InputError, option
 from fidtool.features.protocol import INCEPTION, INCEPTION_DIMS
 from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, Number
-from fidtool.validation import Setting
+from fidtool.validation import setting
 
 if TYPE_CHECKING:
     from fidtool.features.definition import Definition
@@ -23,28 +23,14 @@ SORTED = 0.8
 class InceptionScore(Metric):
     """Inception Score (Salimans et al. 2016) of each FAKE, from its features and Inception's classifier."""
 
-    splits: Annotated[
-        int,
-        Setting(
-            help="Inception Score: number of consecutive parts of a FAKE to average over.",
-            group=METRICS,
-            metavar="N",
-            least=1,
-        ),
-    ] = 10
-    part_size: Annotated[
-        int | None,
-        Setting(
-            help="Inception Score: average over consecutive parts of N images in stored order instead, of which the "
-            "last may have fewer; ADM's evaluator uses 5000.",
-            group=METRICS,
-            metavar="N",
-            least=1,
-        ),
-    ] = None
-    bias: Annotated[
-        bool, Setting(help="Inception Score: add the classifier's bias, which other tools omit.", group=METRICS)
-    ] = False
+    splits: int = setting(10, METRICS, "N", least=1).help(
+        "Inception Score: number of consecutive parts of a FAKE to average over."
+    )
+    part_size: int | None = setting(None, METRICS, "N", least=1).help(
+        "Inception Score: average over consecutive parts of N images in stored order instead, of which the "
+        "last may have fewer; ADM's evaluator uses 5000."
+    )
+    bias: bool = setting(False, METRICS).help("Inception Score: add the classifier's bias, which other tools omit.")
 
     name = "is"
     other_names = ("inception-score",)

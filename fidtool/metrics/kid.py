@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fidtool.errors import InputError, TooFewImagesError, option
 from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, Number
-from fidtool.validation import Setting
+from fidtool.validation import setting
 
 if TYPE_CHECKING:
     from fidtool.features.definition import Definition
@@ -19,21 +19,11 @@ SUBSET_SIZE = 1000
 class KID(Metric):
     """Kernel Inception Distance (Bińkowski et al. 2018): the squared MMD with a cubic kernel, over random subsets."""
 
-    subsets: Annotated[
-        int,
-        Setting(help="KID: number of pairs of random subsets to average over.", group=METRICS, metavar="N", least=1),
-    ] = 100
-    subset_size: Annotated[
-        int | None,
-        Setting(
-            help="KID: images per subset.",
-            group=METRICS,
-            metavar="N",
-            least=2,
-            shown_default=f"{SUBSET_SIZE}, or the number of images in the smallest set if that is less",
-        ),
-    ] = None
-    seed: Annotated[int, Setting(help="KID: seed of the random subsets.", group=METRICS)] = 0
+    subsets: int = setting(100, METRICS, "N", least=1).help("KID: number of pairs of random subsets to average over.")
+    subset_size: int | None = setting(None, METRICS, "N", least=2).help(
+        "KID: images per subset.", default=f"{SUBSET_SIZE}, or the number of images in the smallest set if that is less"
+    )
+    seed: int = setting(0, METRICS).help("KID: seed of the random subsets.")
 
     name = "kid"
     other_names = ("kernel-inception-distance",)

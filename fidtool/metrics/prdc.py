@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 from fidtool.errors import InputError, option
 from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, Number
-from fidtool.validation import Setting
+from fidtool.validation import setting
 
 Ties = Literal["strict", "inclusive"]
 
@@ -15,25 +15,13 @@ Ties = Literal["strict", "inclusive"]
 class PRDC(Metric):
     """Precision and recall (Kynkäänniemi et al. 2019), density and coverage (Naeem et al. 2020)."""
 
-    nearest_k: Annotated[
-        int,
-        Setting(
-            help="Precision, recall, density, coverage: a ball's radius is the distance to the K-th nearest neighbour.",
-            group=METRICS,
-            flag="--nearest-k",
-            metavar="K",
-            least=1,
-        ),
-    ] = 5
-    ties: Annotated[
-        Ties,
-        Setting(
-            help="Precision, recall, density, coverage: whether an image on the surface of a ball is outside (strict, "
-            "as in prdc) or inside (inclusive, as in StyleGAN and ADM).",
-            group=METRICS,
-            flag="--ties",
-        ),
-    ] = "strict"
+    nearest_k: int = setting(5, METRICS, "K", flag="--nearest-k", least=1).help(
+        "Precision, recall, density, coverage: a ball's radius is the distance to the K-th nearest neighbour."
+    )
+    ties: Ties = setting("strict", METRICS, flag="--ties").help(
+        "Precision, recall, density, coverage: whether an image on the surface of a ball is outside (strict, "
+        "as in prdc) or inside (inclusive, as in StyleGAN and ADM)."
+    )
 
     name = "prdc"
     other_names = ("precision-recall",)

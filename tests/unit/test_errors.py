@@ -120,7 +120,8 @@ def strings(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr):
             left_out.add(id(node.value))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("Setting", "setting"):
+        name = ast.unparse(node.func).partition("(")[0] if isinstance(node, ast.Call) else ""
+        if name in ("Setting", "setting"):  # or setting(...).help(...)
             left_out |= {id(each) for each in ast.walk(node)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in left_out:

@@ -18,7 +18,7 @@ from fidtool.images.framing import CROPS, EXAMPLE, normalised
 from fidtool.metrics.cmmd import CMMD
 from fidtool.metrics.inception_score import InceptionScore
 from fidtool.metrics.kid import KID
-from fidtool.metrics.metric import ALL, METRICS, Metric, keyword
+from fidtool.metrics.metric import ALL, METRICS, Metric
 from fidtool.metrics.prdc import PRDC, Ties
 from fidtool.metrics.registry import (
     BUILT_IN,
@@ -27,21 +27,12 @@ from fidtool.metrics.registry import (
     check_together,
     in_order,
     metrics_named,
+    settings_of_metrics,
     with_options,
     with_settings,
 )
 from fidtool.presets import PRESETS, preset_named
-from fidtool.validation import (
-    LONGEST_SECONDS,
-    MAX_PIXELS,
-    File,
-    TorchDevice,
-    Validated,
-    declared,
-    setting,
-    setting_of,
-    text_of,
-)
+from fidtool.validation import LONGEST_SECONDS, MAX_PIXELS, File, TorchDevice, Validated, setting, setting_of, text_of
 
 if TYPE_CHECKING:
     from fidtool.sources.contents import ValueRange
@@ -313,9 +304,8 @@ class StatisticsSettings(CheckSettings):
             if isinstance(each, type):
                 raise InputError(f"{option('metrics')} has a class:", f"write {each.__name__}()", setting="metrics")
             for metric in metrics_named(str(each).strip()):
-                fields = declared(type(metric)) if type(metric) in BUILT_IN.values() else {}
-                keywords = {name: keyword(type(metric), field) for name, field in fields.items()}
-                values = {name: getattr(self, each, fields[name].default) for name, each in keywords.items()}
+                own = {flag: field for flag, (owner, field) in settings_of_metrics().items() if owner == metric.name}
+                values = {field.name: getattr(self, flag) for flag, field in own.items() if hasattr(self, flag)}
                 yield with_settings(metric, values) if values else metric
 
 
@@ -401,11 +391,6 @@ class Settings(StatisticsSettings):
     def gated(self) -> Metric | None:
         """The metric that ``fail_above`` limits, the first requested Fréchet distance; None if there is none."""
         return next((metric for metric in self.chosen if metric.frechet), None)
-
-    @property
-    def exhibits(self) -> bool:
-        """Whether a report with images is requested."""
-        return self.report is not None
 
 
 def _two_numbers(value: object) -> tuple[float, float] | None:

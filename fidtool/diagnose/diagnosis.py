@@ -21,13 +21,7 @@ from fidtool.diagnose.duplicates import (
     shared_copies_of,
     shared_warning,
 )
-from fidtool.diagnose.findings import (
-    Finding,
-    brightness,
-    property_findings,
-    set_findings,
-    unusual_findings,
-)
+from fidtool.diagnose.findings import Finding, brightness, property_findings, set_findings, unusual_findings
 from fidtool.images.records import ImageRecords
 from fidtool.names import counted
 from fidtool.redaction import without_secrets

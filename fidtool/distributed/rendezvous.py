@@ -14,13 +14,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from fidtool.distributed import signals
-from fidtool.distributed.failure import (
-    Failure,
-    add_location,
-    post_failure,
-    printing_claimed,
-    read_failure,
-)
+from fidtool.distributed.failure import Failure, add_location, post_failure, printing_claimed, read_failure
 from fidtool.distributed.launch import Launch, discover, launcher_serves_store, restart_count
 from fidtool.distributed.signals import call_with_timeout, raise_if_received
 from fidtool.distributed.watchdog import Process

@@ -324,11 +324,7 @@ def _join(launch: Launch, deadlines: Deadlines, watchdog: Watchdog, has_group: b
     group_store.set_timeout(timedelta(seconds=deadlines.start))
     try:
         dist.init_process_group(
-            "gloo",
-            store=group_store,
-            rank=launch.rank,
-            world_size=launch.world_size,
-            timeout=collective,
+            "gloo", store=group_store, rank=launch.rank, world_size=launch.world_size, timeout=collective
         )
     except RuntimeError as error:
         raise _lost_contact(launch.rank, error) from error

@@ -109,11 +109,7 @@ def spatial_definition(inception: Definition) -> Definition:
 
 
 def inception_extractor(
-    protocol: Protocol,
-    definitions: Mapping[str, Definition],
-    weights: Weights,
-    device: Device,
-    precision: str = "fp32",
+    protocol: Protocol, definitions: Mapping[str, Definition], weights: Weights, device: Device, precision: str = "fp32"
 ) -> Extractor:
     """Return Inception's extractor under ``protocol``, for the layers in ``definitions``: `FEATURES` and `SPATIAL`."""
     kind = SpatialInception if SPATIAL in definitions else Inception

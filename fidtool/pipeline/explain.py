@@ -138,7 +138,7 @@ class Explanations:
         self, real: MeasuredSet, fake: MeasuredSet, seen: tuple[SetInspection | None, SetInspection | None]
     ) -> Exhibit | None:
         """What a report shows of ``fake``, on rank zero. A collective."""
-        if not self._settings.exhibits:
+        if self._settings.report is None:
             return None
         with self._run.clock("exhibits"):
             shown = self._world.only_on_rank_zero(lambda: _exhibit(real, fake, seen, self._features.device))

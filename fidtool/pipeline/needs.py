@@ -52,7 +52,7 @@ def set_needs(settings: Settings, real: bool, fake: bool) -> SetNeeds:
     }
     if fake and (settings.uncertainty or settings.influence):
         features.add(FEATURES)
-    optional = frozenset({FEATURES} if settings.exhibits else ())
+    optional = frozenset({FEATURES} if settings.report is not None else ())
     order = fake and any(metric.stored_order for metric, _ in metrics)
     return SetNeeds(tuple(layers), frozenset(features), optional, order)
 

@@ -185,7 +185,7 @@ def _check_same_start(world: World, paths: Sequence[str], settings: Settings, in
     """
     kinds = {f"the set {name}": images.kind for name, images in in_memory.items()}
     # The device may differ between ranks.
-    free = {"device": None, "report": settings.exhibits}
+    free = {"device": None, "report": settings.report is not None}
     mine = {**recorded(settings), **versions(), "paths": list(paths), **kinds, **free}
     first, *others = world.gather(mine)
     for rank, other in enumerate(others, 1):

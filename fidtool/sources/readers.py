@@ -10,15 +10,7 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.sources.contents import (
-    ContentError,
-    Extent,
-    Files,
-    ForeignError,
-    Read,
-    StoreError,
-    message_of,
-)
+from fidtool.sources.contents import ContentError, Extent, Files, ForeignError, Read, StoreError, message_of
 
 
 class Reader(abc.ABC):

@@ -63,11 +63,7 @@ class ExactMoments:
     """
 
     def __init__(
-        self,
-        dims: int,
-        feature_step: int,
-        device: torch.device | str = "cpu",
-        setting: str | None = "feature_step",
+        self, dims: int, feature_step: int, device: torch.device | str = "cpu", setting: str | None = "feature_step"
     ) -> None:
         self.count, self.dims = 0, dims
         self.feature_step = feature_step

@@ -11,14 +11,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from fidtool.errors import InputError, RunError, on_every_rank
-from fidtool.training.group import (
-    DEFAULT_TIMEOUT,
-    Group,
-    Ranks,
-    ranks_of,
-    refuse_failed,
-    warn_without_group,
-)
+from fidtool.training.group import DEFAULT_TIMEOUT, Group, Ranks, ranks_of, refuse_failed, warn_without_group
 
 Grad = Literal["sum", "mean", "local"]
 _MODES = ("sum", "mean", "local")

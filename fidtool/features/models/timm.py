@@ -12,14 +12,7 @@ from torch import nn
 
 from fidtool.errors import InputError
 from fidtool.features.models.families import NetworkChoice
-from fidtool.features.models.published import (
-    State,
-    downloading,
-    load_strictly,
-    require,
-    unreadable,
-    weights_file,
-)
+from fidtool.features.models.published import State, downloading, load_strictly, require, unreadable, weights_file
 from fidtool.features.network import Network
 from fidtool.features.preparation import Framing, Preparation, Resize
 from fidtool.names import suggestion

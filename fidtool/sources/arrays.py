@@ -19,6 +19,8 @@ from fidtool.sources.readers import ExtentReader, Reader
 _CHANNELS = frozenset({1, 3, 4})
 _RANGES, _SLACK = ((0, 1), (-1, 1), (0, 255)), 0.1
 """The value ranges that are suggested, and how far floats may exceed them: networks overshoot."""
+_SAMPLED, _DECISIVE = 16, 4
+"""Numbers of images that are read for that, and of which one at least has negative values if gray is 0."""
 BFLOAT16 = np.dtype([("bfloat16", "<u2")])
 """Placeholder dtype for bfloat16, which NumPy lacks: the upper half of a float32."""
 
@@ -125,7 +127,7 @@ def as_pixels(values: NDArray[Any], value_range: ValueRange | None, what: str = 
     if not np.isfinite(exact).all():
         return ContentError("it contains NaN or infinite values")
     if value_range is None:
-        return _unknown_range(_name(values.dtype), exact, what)
+        return UnknownRangeError.of(what, _name(values.dtype), float(exact.min()), float(exact.max()))
     black, white = value_range.black, value_range.white
     scaled = (exact - black) * (255.0 / (white - black))
     # Up to half a step beyond the range does not count as clipped: rounding gives 0 or 255.
@@ -151,18 +153,45 @@ def _of_integers(values: NDArray[Any], what: str) -> Pixels | InputError:
         return Pixels((values >> 8).astype(np.uint8), deep=True)
     if low >= 0 and high < 256:
         return Pixels(values.astype(np.uint8))
-    black, white = min(low, 0), max(high, 1)
-    line = f"((numpy.asarray(images, float) + {-black}) / {white - black} * 255).round().clip(0, 255).astype('uint8')"
-    return InputError(f"{has}; images must be 0 to 255:", f"if {black} is black and {white} is white, use {line}")
+    problem = f"{has}; images must be 0 to 255:"
+    if values.dtype == np.int8:
+        line = "use (numpy.asarray(images, 'int16') + 128).astype('uint8')"
+        return InputError(problem, f"if -128 is black and 127 is white, {line}")
+    line = "((numpy.asarray(images, float) - BLACK) / (WHITE - BLACK) * 255).round().clip(0, 255).astype('uint8')"
+    return InputError(problem, f"with the values of black and white as BLACK and WHITE, use {line}")
 
 
-def _unknown_range(dtype: str, values: NDArray[Any], what: str) -> InputError:
-    """Returns the error for floats without a value range, which suggests the usual one that contains them."""
-    low, high = float(values.min()), float(values.max())
-    fit: Any = next((each for each in _RANGES if each[0] - _SLACK <= low and high <= each[1] + _SLACK), ...)
-    problem = f"{what} contains {dtype} from {low:.4g} to {high:.4g}, and the values of black and white are unknown:"
-    remedies = ["undo their normalisation"] if fit is ... else []
-    return InputError(problem, *remedies, f"pass {option('value_range', fit)}", setting="value_range")
+class UnknownRangeError(InputError):
+    """An image contains floats, and the values of black and white are unknown. ``found`` is what and their extremes."""
+
+    found: tuple[str, str, float, float]
+
+    @classmethod
+    def of(cls, what: str, dtype: str, low: float, high: float, images: int = 1) -> UnknownRangeError:
+        """Returns the error, which suggests the usual ranges that fit the values in so many images."""
+        has = f"{what} contains {dtype} from {low:.4g} to {high:.4g}"
+        fit: Any = next((each for each in _RANGES if each[0] - _SLACK <= low and high <= each[1] + _SLACK), ...)
+        remedies = [f"pass {option('value_range', fit)}"]
+        if fit is ...:
+            remedies.insert(0, "undo their normalisation")
+        elif fit == (0, 1) and (images < _DECISIVE or high - low < 0.5):
+            remedies = [f"{remedies[0]} if 0 is black", f"{option('value_range', (-1, 1))} if 0 is gray"]
+        error = cls(f"{has}, and the values of black and white are unknown:", *remedies, setting="value_range")
+        error.found = what, dtype, low, high
+        return error
+
+
+def refused(error: InputError, reader: Reader, count: int, spread: bool = True) -> InputError:
+    """Returns the error of an image, for floats that of the widest of a few of ``count`` images, which has a hint."""
+    if not isinstance(error, UnknownRangeError):
+        return error
+    number = min(count, _SAMPLED)
+    items = np.linspace(0, count - 1, number).astype(np.int64) if spread else np.arange(number)
+    found = [each.found for each in (error, *reader.stream(items)) if isinstance(each, UnknownRangeError)]
+    low, high = min(each[2] for each in found), max(each[3] for each in found)
+    what, dtype, *own = found[0]
+    more = "" if own == [low, high] else f" with {number - 1} others"
+    return UnknownRangeError.of(f"{what}{more}", dtype, low, high, number)
 
 
 _MOST_IMAGES = 200_000_000
@@ -271,7 +300,7 @@ def set_of_arrays(named: NamedFiles, arrays: Sequence[StoredArray], began: int, 
         # Refused here, a run would otherwise process the sets before.
         for first in reader.stream(np.cumsum([0, *counts[:-1]])):
             if isinstance(first, InputError):
-                raise first
+                raise refused(first, reader, sum(counts), spread=zipped is None)
     return set_of_rows(named, "compressed array" if zipped else f"array ({layouts})", counts, reader, began)
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fidtool.errors import FidtoolError, InputError, ProgramError, option
-from fidtool.sources.arrays import BFLOAT16, as_pixels, check_dtype, layout_of
+from fidtool.sources.arrays import BFLOAT16, as_pixels, check_dtype, layout_of, refused
 from fidtool.sources.contents import ContentError, Extent, Files, Read, Stamps, ValueRange, message_of, pillow_defaults
 from fidtool.sources.image_set import ImageSet, ImageSource, Numbered
 from fidtool.sources.readers import Reader
@@ -114,7 +114,7 @@ class Images:
         if isinstance(images, (list, tuple)) or hasattr(images, "ndim"):  # to read others may take long
             (first,) = reader.read([0])
             if isinstance(first, InputError):
-                raise first
+                raise refused(first, reader, count)
         kind = f"Python {type(self._images).__name__}"
         return ImageSet.of(
             ImageSource(self.name, kind, Numbered(count), self.name, files, reader, file_index, time.time_ns())

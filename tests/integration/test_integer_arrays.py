@@ -108,9 +108,10 @@ def test_others_are_refused_with_the_line_that_converts(
         assert found is not None, str(refused.value)
         assert int(found[1]) in (0, 5)
         images = values
-        converted = eval(found[4], {"numpy": numpy, "images": images})
+        given = {"BLACK": int(values.min()), "WHITE": int(values.max())} if kind != "int8" else {}
+        converted = eval(found[4], {"numpy": numpy, "images": images, **given})
         assert (converted.dtype, converted.shape) == (np.uint8, values.shape)
-        assert converted.max() == 255
+        assert np.abs(converted - BYTES).max() == 0
         fidtool.compute(real, converted, **SETTINGS)
 
 
@@ -147,11 +148,32 @@ def test_the_hint_for_floats_follows_the_data(
     values = (BYTES / 255 * (high - low) + low).astype(np.float32)
     np.save(tmp_path / "floats.npy", values)
     for line in (("compute", real, "floats.npy", "--extractor", TINY), ("check", "floats.npy")):
-        assert re.search(rf"floats.npy\[0\] contains float32 from .* unknown: {re.escape(remedy)}$", here(*line).error)
+        assert re.search(
+            rf"floats.npy\[0\].* contains float32 from .* unknown: {re.escape(remedy)}$", here(*line).error
+        )
     python = remedy.replace("--value-range LOW,HIGH", "value_range=...")
     python = re.sub(r"--value-range (\S+),(\S+)", r"value_range=(\1, \2)", python)
     for images in (values, [*values], iter(values)):
         with pytest.raises(fidtool.InputError, match=re.escape(f"unknown: {python}")):
+            fidtool.compute(real, images, **SETTINGS)
+
+
+def test_the_hint_for_floats_regards_several_images(
+    here: Run, real: Path, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    """The first one may have no negative values; a single one cannot decide."""
+    values = (BYTES / 127.5 - 1).astype(np.float32)
+    values[0] = abs(values[0])
+    np.save(tmp_path / "floats.npy", values)
+    error = here("check", "floats.npy").error
+    assert re.search(
+        r"floats.npy\[0\] with 11 others contains float32 from -1 to 1, .*: pass --value-range -1,1$", error
+    )
+    with pytest.raises(fidtool.InputError, match=r"pass value_range=\(-1, 1\)$"):
+        fidtool.compute(real, [*values], **SETTINGS)
+    for images in (values[:1], iter(values)):
+        both = r"pass value_range=\(0, 1\) if 0 is black, or value_range=\(-1, 1\) if 0 is gray$"
+        with pytest.raises(fidtool.InputError, match=both):
             fidtool.compute(real, images, **SETTINGS)
 
 

@@ -148,7 +148,7 @@ def decode(content: Read, options: DecodeOptions = _USUAL) -> DecodedImage:
     Grayscale is repeated over the channels, palettes are looked up, CMYK is converted without a colour profile, and
     alpha is dropped, so that the colours stored in transparent pixels become visible. EXIF orientation is not applied,
     as in the reference implementations, except in TIFFs, where Pillow applies it. 16-bit grayscale, which ``convert``
-    would clip to white, keeps its high byte. Floats and 32-bit integers become bytes as those of arrays, see
+    would clip to white, keeps its high byte. Floats, signed and 32-bit integers become bytes as those of arrays, see
     `fidtool.sources.arrays.as_pixels`. Only one thread of a process can decode at a time.
 
     Raises:
@@ -320,10 +320,11 @@ def _to_rgb(image: Image.Image, data: bytes, options: DecodeOptions, single_fram
     bands, mode = _all_bands(image)
     alpha, lossy = mode.startswith(image.mode) and _is_transparent(image), _is_lossy(image, data)
     file_format, quality = image.format or "", jpeg_quality(getattr(image, "quantization", None))
-    gray = _scaled_gray(image) if image.mode == "I" or image.mode in _SIXTEEN_BIT_MODES else None
+    values = _as_in_arrays(image)
+    gray = _scaled_gray(image) if values is None and image.mode in ("I", *_SIXTEEN_BIT_MODES) else None
     deep, clipped = gray is not None, False
-    if gray is None and image.mode in ("I", "F"):
-        read = as_pixels(np.asarray(image)[..., None], options.floats)
+    if values is not None:
+        read = as_pixels(values[..., None], options.floats)
         if isinstance(read, Exception):
             raise DecodeError(str(read))
         gray, clipped = read.values[..., 0], read.clipped
@@ -343,18 +344,25 @@ _properties = functools.lru_cache(ImageProperties)
 """Most images have the same properties."""
 
 
-def _scaled_gray(image: Image.Image) -> NDArray[np.uint8] | None:
-    """Returns the high byte of grayscale integers of 9 to 16 bits, which Pillow would clip; None for other images."""
+def _as_in_arrays(image: Image.Image) -> NDArray[Any] | None:
+    """Returns the values of an image whose kind does not say which of them is white; None for other images."""
+    tags: Any = getattr(image, "tag_v2", {})
+    bits, signed = tags.get(_BITS_PER_SAMPLE, (0,))[0], tags.get(_SAMPLE_FORMAT, (1,))[0] == 2
+    if image.mode == "L" and signed:
+        return np.asarray(image).view(np.int8)
+    if image.mode == "F" or (image.mode == "I" and image.format not in ("PNG", "PPM")):
+        return np.asarray(image).astype(np.int16) if image.mode == "I" and bits == 16 else np.asarray(image)
+    if image.mode in _SIXTEEN_BIT_MODES and image.format in ("TIFF", None) and bits in (0, 16):
+        return values if 0 < (values := np.asarray(image)).max() < 256 else None  # may be bytes
+    return None
+
+
+def _scaled_gray(image: Image.Image) -> NDArray[np.uint8]:
+    """Returns the high byte of grayscale integers of 9 to 16 bits, which Pillow would clip."""
     tags: Any = getattr(image, "tag_v2", {})
     # Pillow scales JPEG 2000, PNG and PPM to 16 bits, but leaves 12-bit TIFFs in the range 0..4095.
     bits = int(tags.get(_BITS_PER_SAMPLE, (16,))[0])
-    signed = image.mode == "I" and bits == 16 and tags.get(_SAMPLE_FORMAT, (1,))[0] == 2
-    wide = image.mode == "I" and image.format in ("PNG", "PPM")
-    if image.mode not in _SIXTEEN_BIT_MODES and not signed and not wide:
-        return None
     values: NDArray[Any] = np.asarray(image)
-    if signed:
-        values = values + 2**15  # maps the dtype's range to 0..65535, as Pillow does for JPEG 2000
     if tags.get(_PHOTOMETRIC) == 0:
         values = 2**bits - 1 - values  # zero is white: Pillow inverts only images of up to 8 bits
     return (values >> (bits - 8)).clip(0, 255).astype(np.uint8)

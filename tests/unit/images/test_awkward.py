@@ -39,8 +39,6 @@ GRAY = {
     "plain 12-bit TIFF": twelve_bits(zipped=False),
     "zipped 12-bit TIFF": twelve_bits(zipped=True),
     "white-is-zero TIFF": gray_tiff("<", False, 65535 - DEEP, photometric=0),
-    "signed TIFF": gray_tiff("<", False, DEEP.astype(np.int32) - 32768, "i2", format=2),
-    "signed big-endian TIFF": gray_tiff(">", False, DEEP.astype(np.int32) - 32768, "i2", format=2),
     "JPEG 2000": encoded(Image.fromarray(DEEP), "JPEG2000") if features.check("jpg_2000") else b"",
     "PGM": b"P5 50 40 65535\n" + DEEP.astype(">u2").tobytes(),
     "PGM up to 1023": b"P5 50 40 1023\n" + (DEEP >> 6).astype(">u2").tobytes(),

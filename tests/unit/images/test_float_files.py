@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -76,6 +77,31 @@ def test_integers_of_32_bits_must_be_bytes(order: str) -> None:
             else:
                 with pytest.raises(DecodeError, match="contains int32 from 0 to 65535; images must be 0 to 255"):
                     decode(data, options)
+
+
+@pytest.mark.parametrize("order", "<>")
+def test_signed_integers_must_be_bytes(order: str) -> None:
+    for bits in (8, 16):
+        values = (DEEP >> 8).astype(np.int16) >> (bits == 8)
+        tags: Any = {"order": order, "bits": bits, "format": 2}
+        found = decode(raw_tiff([values.astype(f"{order}i{bits // 8}").tobytes()], **tags))
+        np.testing.assert_array_equal(found.pixels, values[..., None].repeat(3, 2))
+        refused = values - (100 if bits == 8 else 20000)
+        problem = f"contains int{bits} from {refused.min()} to {refused.max()}; images must be 0 to 255: .* use "
+        with pytest.raises(DecodeError, match=problem):
+            decode(raw_tiff([refused.astype(f"{order}i{bits // 8}").tobytes()], **tags))
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_small_values_of_16_bits_may_be_bytes(zipped: bool) -> None:
+    """Not those of a PNG, which defines white."""
+    dark = Image.fromarray(DEEP >> 8)
+    in_tiff = raw_tiff([(DEEP >> 8).tobytes()], zipped=zipped, bits=16)
+    for content in (in_tiff, dark):
+        with pytest.raises(DecodeError, match="contains uint16 from 0 to 255, which may be bytes, or nearly black"):
+            decode(content)
+    for black in (encoded(dark), raw_tiff([bytes(4000)], bits=16)):
+        assert (decode(black).pixels.max(), decode(black).properties.deep) == (0, True)
 
 
 def test_floats_that_pillow_cannot_read() -> None:

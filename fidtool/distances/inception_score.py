@@ -18,8 +18,9 @@ from fidtool.errors import InputError, option
 
 _FINEST_STEP = 40
 """Finer than exact products allow, so that features and weights are rounded to the finest steps with exact products."""
-_FEWEST, _RANDOM_ROWS = 100, 5000
-"""Fewest images of a set whose parts are compared with random parts, and most in the latter if these are small."""
+_RANDOM_PARTS, _RANDOM_ROWS, _FEWEST_RANDOM = 20, 5000, 5
+"""Random parts, or more if there are more in stored order, that the latter are compared with; most images in them; and
+fewest of them that show how much scores vary by chance."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,13 @@ class InceptionScore:
         std: population standard deviation (ddof 0) over the splits; 0 for one split.
         order: ratio of the mean over whole parts in stored order to the score of random parts of that size: about 1 if
             that order is random, far below 1 if it sorts the classes. None if it is not known.
+        order_error: standard error of ``order`` if that order is random; 0 if there are too few random parts to tell.
     """
 
     mean: float
     std: float
     order: float | None = None
+    order_error: float = 0.0
 
 
 def inception_score(
@@ -91,16 +94,26 @@ def inception_score(
         parts = [split[part] for part in parts_of(len(split), BLOCK_ROWS)]
         return _score([classifier.summed(rows.block(part)) for part in parts], len(split))
 
-    ratio = None
+    ratio, error = None, 0.0
     with using_threads(1):
         scores = [score_of(split) for split in np.split(places, ends[:-1])]
-        if order is not None and part_size is not None and part_size < count >= _FEWEST:
+        if order is not None and part_size is not None and part_size < count:
             whole = count // part_size
-            some = min(whole, max(1, _RANDOM_ROWS // part_size))  # the first rows are a random sample
-            by_chance = [score_of(each) for each in np.arange(some * part_size).reshape(some, part_size)]
-            ratio = math.fsum(scores[:whole]) / whole / (math.fsum(by_chance) / some)
+            some = max(1, min(max(whole, _RANDOM_PARTS), _RANDOM_ROWS // part_size))
+            # The rows are in random order already.
+            drawn = [
+                np.arange(count),
+                *(np.random.RandomState(i).permutation(count) for i in range(1, -(-some // whole))),
+            ]
+            parts = np.concatenate([rows[: whole * part_size].reshape(whole, part_size) for rows in drawn])[:some]
+            by_chance = [score_of(part) for part in parts]
+            usual = math.fsum(by_chance) / some
+            ratio = math.fsum(scores[:whole]) / whole / usual
+            if some >= _FEWEST_RANDOM:
+                error = float(np.std(by_chance, ddof=1)) / usual * math.sqrt(1 / whole + 1 / some)
     mean = math.fsum(scores) / len(scores)
-    return InceptionScore(mean, math.sqrt(math.fsum((score - mean) ** 2 for score in scores) / len(scores)), ratio)
+    std = math.sqrt(math.fsum((score - mean) ** 2 for score in scores) / len(scores))
+    return InceptionScore(mean, std, ratio, error)
 
 
 def _ends(count: int, splits: int) -> list[int]:

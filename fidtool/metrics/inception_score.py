@@ -14,9 +14,9 @@ from fidtool.validation import setting
 if TYPE_CHECKING:
     from fidtool.features.definition import Definition
 
-
-SORTED = 0.8
-"""Parts whose score is below this share of that of random parts do not have random images."""
+SORTED, _CERTAIN = 0.9, 4.0
+"""Parts whose score is below this share of that of random parts do not have random images, if the difference is also
+more than so many standard errors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +111,15 @@ class InceptionScore(Metric):
             weight, bias = state["fc.weight"].numpy(), state["fc.bias"].numpy() if self.bias else None
             order = fake.order if self.stored_order else None
             found = inception_score(fake.rows, weight, bias, splits=self.splits, part_size=self.part_size, order=order)
-            if found.order is None:
+            count, size = len(fake.rows), self.part_size or len(fake.rows)
+            if 0 < 2 * (count % size) < size < count:
+                context.warnings.append(
+                    f"{fake.path}: the last part of the Inception Score has {count % size} of the {count} images and "
+                    f"the others {size} each: its score is lower, and counts as much; pass a divisor of {count} as "
+                    f"{option(self.named('part_size'))}"
+                )
+            chance = _CERTAIN * found.order_error
+            if found.order is None or (found.order < SORTED and 1 - found.order < chance):
                 return {"is": found.mean, "is_std": found.std}
             if found.order < SORTED:
                 context.warnings.append(

@@ -26,12 +26,14 @@ TRAINING, REAL, FAKE = (mixture(count, DIMS, seed) for seed, count in enumerate(
 SPATIAL_TRAINING, SPATIAL_FAKE = mixture(900, SPATIAL_DIMS, 3), mixture(COUNT, SPATIAL_DIMS, 4)
 
 
-def computed(name: str, real: FeatureSet, fake: FeatureSet, warnings: list[str] | None = None) -> dict[str, float]:
+def computed(
+    name: str, real: FeatureSet, fake: FeatureSet, warnings: list[str] | None = None, settings: Settings = SETTINGS
+) -> dict[str, float]:
     """Return the values of one metric of the preset. Its warnings are added to ``warnings``."""
     state = {"fc.weight": torch.from_numpy(WEIGHT), "fc.bias": torch.ones(CLASSES)}
     classifier: Any = SimpleNamespace(state=state)
     context = MetricContext(alone(), FeatureSettings(feature_step=18), lambda: classifier)
-    metric = SETTINGS.metric(name)
+    metric = settings.metric(name)
     assert metric is not None
     found = dict(metric.compute(real, fake, context))
     if warnings is not None:
@@ -74,7 +76,26 @@ def test_inception_score_of_images_stored_by_class_has_a_warning() -> None:
     order = np.random.RandomState(5).permutation(COUNT)
     warnings: list[str] = []
     found = computed("is", as_set(REAL, TRAINING), as_set(FAKE[by_class][order], FAKE, order), warnings)
-    (line,) = warnings
+    short, line = warnings
+    assert short.startswith(
+        "set: the last part of the Inception Score has 30 of the 330 images and the others 100 each"
+    )
     assert line.startswith(f"set: parts of 100 images in stored order have {found['is_order']:.2f} times the Inception")
     assert line.endswith("or pass is_splits, which divides them at random, instead of is_part_size")
     assert computed("is", as_set(REAL, TRAINING), as_set(FAKE[order], FAKE, order))["is_order"] > SORTED
+
+
+@pytest.mark.parametrize(("count", "ranks", "part"), [(99, 1, 25), (400, 4, 50), (99, 0, 25), (400, 0, 40)])
+def test_few_images_stored_by_class_have_a_warning_and_shuffled_ones_none(count: int, ranks: int, part: int) -> None:
+    """Each rank wrote its images by class; with 0 ranks they are shuffled."""
+    random = np.random.RandomState(3)
+    share = count // max(ranks, 1)
+    classes = np.tile(np.arange(share) * CLASSES // share, max(ranks, 1))
+    stored = classes if ranks else random.permutation(classes)
+    order = random.permutation(count)
+    features = (30 * np.linalg.pinv(WEIGHT).T[stored[order]] + normal(count, DIMS, 4) / 10).astype(np.float32)
+    warnings: list[str] = []
+    settings = Settings(**with_preset({"preset": "adm", "is_part_size": part}))
+    computed("is", as_set(REAL, TRAINING), as_set(features, FAKE, order), warnings, settings)
+    found = [line.startswith(f"set: parts of {part} images in stored order have 0.") for line in warnings]
+    assert found == [True] * bool(ranks)

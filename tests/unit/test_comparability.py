@@ -87,7 +87,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             result(settings={"prdc": {"nearest_k": 3, "ties": "inclusive"}, "is": ADM_PARTS}, order=order),
             {"order of FAKE": verdict},
         )
-        for order, verdict in ((None, "not known"), (0.81, "yes"), (0.79, "no"))
+        for order, verdict in ((None, "not known"), (0.91, "yes"), (0.89, "no"))
     },
     "a fifth of the samples, as JPEG": (
         result(fakes=10_000, of_fake={"formats": {"JPEG": 10_000}}),

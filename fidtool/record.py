@@ -58,8 +58,8 @@ def recorded(settings: Settings) -> dict[str, Any]:
 
 
 def changed_settings(settings: Settings) -> dict[str, Any]:
-    """Returns the `recorded` settings that differ from their defaults."""
-    defaults = recorded(Settings())
+    """Returns the `recorded` settings that differ from their defaults; with a value range, how floats become bytes."""
+    defaults = recorded(Settings()) | ({} if settings.floats is None else {"float_to_byte": None})
     return {name: value for name, value in recorded(settings).items() if value != defaults[name]}
 
 

@@ -37,6 +37,10 @@ def complete_settings(files: Mapping[str, Statistics], settings: Settings) -> tu
     taken = _of_inception(files, settings)
     if not taken and (definitions := _definitions(files)):
         taken = _network_of(definitions, settings)
+    usual = replace(settings, protocol=taken.get("protocol", settings.protocol)).rounding
+    match [*{*roundings(files).values()}]:
+        case [how] if how != usual and settings.float_to_byte is None and settings.floats is not None:
+            taken |= {"float_to_byte": how}
     if not taken:
         return settings, ""
     line = _taken_from(files, taken)
@@ -44,6 +48,12 @@ def complete_settings(files: Mapping[str, Statistics], settings: Settings) -> tu
         return replace(settings, **taken), line
     except InputError as error:
         raise error.noted(f" ({line})") from None
+
+
+def roundings(files: Mapping[str, Statistics]) -> dict[str, str]:
+    """How floats became bytes, by the paths of the files that say so."""
+    configs = {path: file.config or {} for path, file in files.items()}
+    return {path: str(config["float_to_byte"]) for path, config in configs.items() if "float_to_byte" in config}
 
 
 def settings_of_files(files: Mapping[str, Statistics], settings: Settings) -> str:

@@ -12,7 +12,7 @@ from fidtool.features.models.families import NETWORK_SETTINGS, NetworkChoice
 from fidtool.features.protocol import FEATURES
 from fidtool.images.lookup import ImageLookup
 from fidtool.labels import Labels, labels_of
-from fidtool.pipeline.agreement import Definitions, agree, complete_settings, settings_of_files
+from fidtool.pipeline.agreement import Definitions, agree, complete_settings, roundings, settings_of_files
 from fidtool.pipeline.needs import ImageCount, SetNeeds, check_counts, set_needs
 from fidtool.pipeline.opened import Messages, Opened, names_statistics, open_set, require_exists, require_order
 from fidtool.pipeline.selection import Sets, select
@@ -206,6 +206,10 @@ class Inputs:
             found.append(f"{option('value_range')} has no effect: it only affects images of floats")
         if settings.float_to_byte is not None and not (scaled and settings.floats):
             found.append(f"{option('float_to_byte')} has no effect: it only affects images of floats")
+        how = roundings(self._files) | ({} if settings.floats is None else {"this run": settings.rounding})
+        if len({*how.values()}) > 1:
+            each = ", ".join(f"{value} in {where}" for where, value in how.items())
+            found.append(f"floats became bytes in different ways ({option('float_to_byte')}): {each}")
         for name, paths in (("crop", self.paths[:1]), ("crop_fake", self.paths[1:])):
             files = [path for path in dict.fromkeys(paths) if path in self._files and getattr(settings, name)]
             found += [f"{path} is a statistics file: {option(name)} does not apply to it" for path in files]

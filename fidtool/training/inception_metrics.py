@@ -54,8 +54,8 @@ class FrechetInceptionDistance(ImageMetric):
         antialias: for Inception, True is ``protocol="torchmetrics"``, torchmetrics' default, and False is
             ``protocol="tensorflow"``; both truncate floats, as torchmetrics does.
         protocol: name of a protocol; None is ``pytorch-fid``, as in ``fidtool compute``.
-        float_to_byte: how floats become bytes: ``round``, or ``floor`` to truncate; None is what the protocol's tool
-            does, ``floor`` for ``torchmetrics`` and ``round`` for all others, as in ``fidtool compute``.
+        float_to_byte: how floats become bytes: ``round``, or ``floor`` to truncate; None is as ``real_statistics``
+            were made, or as the protocol's tool does: ``floor`` for ``torchmetrics``, ``round`` for all others.
         weights: file with the weights of Inception or of a named network; None finds or downloads the published ones.
         feature_step: the features of a plain module are rounded to multiples of 2 ** -feature_step and must stay below
             2 ** (23 - feature_step); None is 18.

@@ -159,8 +159,8 @@ class ImageMetric(Base):  # type: ignore[misc]
             network = SharedExtractor.of_metric(chosen, protocol, weights or feature_extractor_weights_path)
             # antialias is an argument of torchmetrics, which truncates with either protocol.
             asked = float_to_byte if antialias is None else float_to_byte or "floor"
-            rounding, own = network.rounding(asked), repr(self._metric) if self._per_image else ""
-            sums = MetricSums(network, real_statistics, batch_size, rounding, self._per_image, own)
+            own = repr(self._metric) if self._per_image else ""
+            sums = MetricSums(network, real_statistics, batch_size, asked, self._per_image, own)
         super().__init__(sync_on_compute=sync_on_compute, process_group=process_group, compute_with_cache=False)
         self._to_sync = False  # torchmetrics must not synchronise in compute()
         self.sync_timeout = sync_timeout

@@ -18,7 +18,7 @@ from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.parallel import require_threads
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
-from fidtool.errors import InputError, RunError, on_every_rank, option, own_exceptions
+from fidtool.errors import InputError, RunError, on_every_rank, option, own_exceptions, warn_program
 from fidtool.features.definition import Definition
 from fidtool.features.extractor import Extractor, Networks
 from fidtool.features.protocol import FEATURES
@@ -236,8 +236,8 @@ class MetricSums:
     """The state of one metric, on one rank or merged over all ranks.
 
     ``fixed`` are statistics or a statistics file, instead of real images; with ``per_image`` they have the features of
-    each image. ``float_to_byte`` is how floats became the bytes that are added. ``own_settings`` are further settings
-    that must be the same on every rank.
+    each image. ``float_to_byte`` is how floats become the bytes that are added; None is as for ``fixed``, or as the
+    protocol's tool does. ``own_settings`` are further settings that must be the same on every rank.
     """
 
     def __init__(
@@ -245,12 +245,11 @@ class MetricSums:
         features: SharedExtractor,
         fixed: PathLike | Statistics | None,
         batch_size: int | None,
-        float_to_byte: str,
+        float_to_byte: str | None,
         per_image: bool = False,
         own_settings: str = "",
     ) -> None:
-        self.network, self.float_to_byte, self._own_settings = features, float_to_byte, own_settings
-        self._rounding = "" if float_to_byte == features.rounding(None) else float_to_byte
+        self.network, self._own_settings, self.float_to_byte = features, own_settings, features.rounding(float_to_byte)
         self._sides = {side: ImageSums(features, side, batch_size, per_image) for side in SIDES}
         self.lost: set[str] = set()  # the sides whose images were lost when a checkpoint was loaded
         self._fixed: Statistics | None = None
@@ -260,9 +259,15 @@ class MetricSums:
             wanted = (FEATURES,) if per_image else ()
             self._fixed = fixed if isinstance(fixed, Statistics) else read_statistics(self.fixed_name, wanted)
             self._check_fixed(self._fixed)
+            stated = (self._fixed.config or {}).get("float_to_byte", self.float_to_byte)
+            if float_to_byte is None:
+                self.float_to_byte = features.rounding(stated)
+            elif stated != self.float_to_byte:
+                warn_program(f"{self.fixed_name} was made with float_to_byte={stated!r}, and this metric has another")
             if per_image and self._fixed.features is None:
                 problem = f"{self.fixed_name} has no features of each image, which this metric needs:"
                 raise InputError(problem, "write the file with `fidtool stats REAL --metrics kid -o FILE`")
+        self._rounding = "" if self.float_to_byte == features.rounding(None) else self.float_to_byte
 
     def _check_fixed(self, statistics: Statistics) -> None:
         mine, theirs, name = self.network.definition, statistics.definition, self.fixed_name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -94,7 +95,7 @@ def test_one_rule_in_training(environment: dict[str, str], protocol: str | None,
     for images in (fake, [*fake.numpy()]):
         found = fidtool.compute(real, images, extractor=TINY, value_range=(0, 1), **settings)
         assert found.frechet_distance == pytest.approx(float(value), rel=1e-12)
-        rounding = found.run.config.get("float_to_byte", "round")
+        rounding = found.run.config["float_to_byte"]
     assert rounding == (asked or ("floor" if protocol == "torchmetrics" else "round"))
     found = fidtool.compute_statistics(real, extractor=TINY, value_range=(0, 1), **settings)
     assert found is not None
@@ -130,6 +131,31 @@ def test_the_protocol_of_a_statistics_file_decides(here: Run, place: Path, envir
     unsaid = here("compute", "real64.npz", place / "floats.npy", *ranged)
     assert (unsaid.fid, unsaid.json["run"]["config"]["float_to_byte"]) == (said.fid, "floor")
     assert here("compute", "real64.npz", place / "floats.npy", *ranged, "--float-to-byte", "round").fid != said.fid
+
+
+def test_statistics_of_floats_decide(place: Path, tmp_path: Path, environment: dict[str, str]) -> None:
+    """Whatever holds them; otherwise a warning says that the sets differ."""
+    floats = np.load(place / "floats.npy")
+    images = torch.from_numpy((floats + 1) / 2).permute(0, 3, 1, 2)
+    for how, protocol in (("floor", None), ("round", "torchmetrics"), ("round", None)):
+        made = fidtool.compute_statistics(place / "floats.npy", float_to_byte=how, protocol=protocol, **SETTINGS)
+        assert made is not None
+        assert made.config is not None
+        assert made.config["float_to_byte"] == how
+        fidtool.write_statistics(tmp_path / f"{how}.npz", made)
+        for real in (made, tmp_path / f"{how}.npz"):
+            found = fidtool.compute(real, floats, protocol=protocol, **SETTINGS)
+            assert (found.frechet_distance, found.run.config["float_to_byte"]) == (pytest.approx(0, abs=1e-9), how)
+            metric = FrechetInceptionDistance(TINY, normalize=True, real_statistics=real, protocol=protocol)
+            metric.update(images, real=False)
+            assert float(metric.compute()) == pytest.approx(0, abs=1e-6)
+    ways = "floats became bytes in different ways .float_to_byte.: round in .*round.npz, floor in"
+    found = fidtool.compute(tmp_path / "round.npz", floats, float_to_byte="floor", **SETTINGS)
+    assert re.search(ways, " ".join([*found.results[0].warnings, *found.run.warnings]))
+    found = fidtool.compute(tmp_path / "round.npz", tmp_path / "floor.npz", extractor=TINY)
+    assert re.search(ways, " ".join([*found.results[0].warnings, *found.run.warnings]))
+    with pytest.warns(fidtool.FidtoolWarning, match="round.npz was made with float_to_byte='round'"):
+        FrechetInceptionDistance(TINY, real_statistics=tmp_path / "round.npz", float_to_byte="floor")
 
 
 def test_checkpoints_of_the_metric_have_the_rounding() -> None:

@@ -22,10 +22,9 @@ from fidtool.sources.references import is_reference
 
 _HABITS = dict(line.rsplit(": ", 1) for line in Path(__file__).with_name("habits.txt").read_text().splitlines())
 """Meanings, and the commands and flags of other tools that have them. ``{}`` is a flag's value. `_translated` places
-what is in capitals."""
+what is in capitals; an ``ANSWER`` is for a line that has no other translation."""
 _READING = ("compute", "stats", "check")
 """Commands that read sets."""
-_COMPLETION = 'write `eval "$(_FIDTOOL_COMPLETE=bash_source fidtool)"` in bash, zsh_source in zsh, fish_source in fish'
 
 
 def _meanings(word: str) -> list[str]:
@@ -44,7 +43,7 @@ def _exists(path: str) -> bool:
     """Whether a set exists, as far as that can be seen without a request or a download."""
     patterns = [re.sub(r"\{[^{}]*\}", "*", each) for each in (path, path.rpartition(":")[0])]
     found = os.path.exists(path) or (".py:" not in path and any(map(glob, patterns)))
-    return found or path == "-" or "://" in path or is_reference(path)
+    return found or path == "-" or ("://" in path and not path.startswith("-")) or is_reference(path)
 
 
 def _command(name: str) -> click.Command:
@@ -117,6 +116,8 @@ def advice(error: click.UsageError, typed: Sequence[str], commands: Sequence[str
     given = [*typed[bool(command) :]]
     meant = _translated(given, command)
     fault = _fault(meant)
+    if fault and (answers := [each for each in _meanings(name) if each.startswith("ANSWER")]):
+        return f"{message}: {answers[0].removeprefix('ANSWER ')}"
     alike = meant == [*typed] or (fault and meant[1:] == given and (known or name.startswith("-")))
     if alike or (known and not command):
         return message
@@ -124,8 +125,6 @@ def advice(error: click.UsageError, typed: Sequence[str], commands: Sequence[str
         cpu = "--device" not in meant and any(each.startswith(("--gpu", "--cuda")) for each in typed)
         note = "; this machine has no GPU" if cpu else ""
         return f"{plain}: write `{command_line(['fidtool', *meant])}`{note}"
-    if name == "completion":
-        return f"{message}: {_COMPLETION}"
     if similar and not _meanings(name):
         return f"{message}: did you mean '{similar[0]}'?"
     if known or _meanings(name) or re.search("[-/.*{]", name) or any(map(_exists, typed)):

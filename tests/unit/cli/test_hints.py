@@ -20,7 +20,12 @@ LINES = {
     "stat real -o a.npz": "stats real -o a.npz",
     "calc --images=fake --ref=real --num=5 --batch 64": ("compute real fake --num=5 --protocol edm --batch-size 64"),
     "fid.py calc --images fake --ref s.npz": "compute s.npz fake --protocol edm --metrics fid",
-    "ref --data=real --dest=a.npz": "stats real --output a.npz",
+    "ref --data=real --dest=a.npz": "stats real --protocol edm --output a.npz",
+    "python fid.py ref --data real --dest a.npz": "stats real --protocol edm --output a.npz --metrics fid",
+    "calc --images=fake --num=5 --ref=https://host/a.npz": "compute https://host/a.npz fake --num=5 --protocol edm",
+    "torchrun --standalone --nproc_per_node=8 fid.py calc --images=fake --ref=https://host/a.npz": (
+        "compute https://host/a.npz fake --protocol edm --metrics fid"
+    ),
     "--fid --kid --input1 fake --input2 real": ("compute real fake --protocol torch-fidelity --metrics fid,kid"),
     "fidelity --isc --input1 fake --input2 real --verbose": (
         "compute real fake --protocol torch-fidelity --metrics is"
@@ -62,6 +67,9 @@ OTHERS = {
     "stat real": "did you mean 'stats'?",
     "reff": "did you mean 'refs'?",
     "doctor": "the commands are cache, check",
+    "report a.json": "no command 'report': a report is written with the result, `fidtool compute REAL FAKE --report",
+    "version": "no command 'version': `fidtool --version` shows the version",
+    "--install-completion": 'write `eval "$(_FIDTOOL_COMPLETE=bash_source fidtool)"` in bash',
     "completion": 'write `eval "$(_FIDTOOL_COMPLETE=bash_source fidtool)"` in bash',
     "--verison": "--version",
     "cache --older 30d": "--older-than",

@@ -68,10 +68,10 @@ _TEXTURED = 10.0
 _LOST, _CLIFF, _GONE = 4.5, 3.5, 8.0
 """Decibels that a set lacks in the upper half of its bands, on average; by which the loss grows within two bands; and
 from which on a band counts as gone. Enlarging by 1.5 costs at least 5.3 on average and 4.3 within two bands, shrinking
-by another filter up to 3.9 and 3.0, and other photos of the same kind 2.5 and 2.4."""
+by another filter up to 4.0 and 3.0, and other photos of the same kind 2.5 and 2.4."""
 _REPEATS, _SOME_REPEATS, _FEW_REPEATS = 18, 0.2, 0.05
-"""Images of repeated pixels have at least 18 % uneven columns: 24 % if enlarged by 8, whereas cartoons have about 10 %
-and photos none. They are reported if they are more than 20 % of a set and less than 5 % of the other."""
+"""Images of repeated pixels have at least 18 % uneven columns or rows: 24 % if enlarged by 8, whereas cartoons have
+about 10 % and photos none. They are reported if they are more than 20 % of a set and less than 5 % of the other."""
 
 
 def pair_findings(real: ImageRecords, fake: ImageRecords, own: Sequence[Finding]) -> list[Finding]:

@@ -42,7 +42,8 @@ FLAGS = {field.name: bit for bit, field in enumerate(fields(ImageProperties)) if
 _TAPS, BANDS = 16, 8
 """Width in pixels, and number, of the filters that measure detail: each passes a band of frequencies."""
 _ROWS, _WIDEST = 32, 256
-"""Largest number of rows, and of columns in the middle of an image, in which detail is measured."""
+"""Largest number of rows, and of columns in the middle of an image, in which detail along rows is measured; and the
+reverse for that along columns."""
 _WINDOWS = 8
 """Number of places in a row at which detail is measured."""
 _AMPLITUDE = 2047
@@ -93,10 +94,10 @@ number of values, of which ``zeros`` are 0 and ``full`` are 255. ``black``: numb
 each in 2 x 2 cells.
 
 The last fields describe all pixels, or neighbouring ones; they are all 0 if not known. ``lowest``, ``highest``: the
-smallest and the largest value of the image. ``bands``: mean squared detail of the green channel along rows, in levels
-squared, at 1/8, 2/8, ..., 8/8 of the highest frequency that the resolution can hold; noise has the same in each.
-``repeats``: percentage of columns that equal one neighbour much more than the other, because pixels are repeated. The
-last two are 0 in images of fewer than 16 columns.
+smallest and the largest value of the image. ``bands``: mean squared detail of the green channel, in levels squared, at
+1/8, 2/8, ..., 8/8 of the highest frequency that the resolution can hold, along rows or columns, whichever have less;
+noise has the same in each. ``repeats``: percentage of columns or rows, whichever are more, that equal one neighbour
+much more than the other, because pixels are repeated. The last two are 0 in images of fewer than 16 columns or rows.
 """
 
 _HEAD = struct.Struct("<8s2I8s6s2B")
@@ -173,22 +174,29 @@ def _summarise(images: Sequence[NDArray[np.uint8]], down: int, right: int, recor
 def _measure_detail(images: Sequence[NDArray[np.uint8]], records: RecordArray) -> None:
     """Sets the fields that describe all pixels, or neighbouring ones."""
     records["lowest"], records["highest"] = ([end(pixels) for pixels in images] for end in (np.min, np.max))
-    height, width, _ = images[0].shape
-    if width < _TAPS:
+    if min(images[0].shape[:2]) < _TAPS:
         return
+    green = [pixels[..., 1] for pixels in images]
+    along_rows, along_columns = _detail_along_rows(green), _detail_along_rows([values.T for values in green])
+    records["bands"] = np.minimum(np.minimum(along_rows[0], along_columns[0]), np.finfo(np.float16).max)
+    records["repeats"] = np.maximum(along_rows[1], along_columns[1])
+
+
+def _detail_along_rows(images: Sequence[NDArray[np.uint8]]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Returns the ``bands``, shape (n, BANDS), and ``repeats``, shape (n,), of n images of shape (height, width)."""
+    height, width = images[0].shape
     down, left = -(-height // _ROWS), max(0, (width - _WIDEST) // 2)
-    rows = np.stack([pixels[::down, left : left + _WIDEST, 1] for pixels in images])
+    rows = np.stack([pixels[::down, left : left + _WIDEST] for pixels in images])
     starts = (rows.shape[2] - _TAPS) * np.arange(_WINDOWS) // (_WINDOWS - 1)
     windows = np.concatenate([rows[:, :, start : start + _TAPS] for start in starts], axis=1)
     found = windows.astype(np.float32) @ _filters()
     squares = np.einsum("nwf,nwf->nf", found, found, dtype=np.float64)  # sums of integers below 2 ** 53
     squares /= windows.shape[1] * np.square(_filters(), dtype=np.float64).sum(axis=0)
     bands = np.append(squares[:, :-1].reshape(len(images), -1, 2).mean(axis=2), squares[:, -1:], axis=1)
-    records["bands"] = np.minimum(bands, np.finfo(np.float16).max)
     steps = np.abs(np.diff(rows.astype(np.int16), axis=2)).sum(axis=1, dtype=np.int32)
     less, more = np.minimum(steps[:, 1:], steps[:, :-1]), np.maximum(steps[:, 1:], steps[:, :-1])
     uneven = (_TIMES * less < more) & (more >= rows.shape[1])
-    records["repeats"] = 100 * np.count_nonzero(uneven, axis=1) // uneven.shape[1]
+    return bands, 100 * np.count_nonzero(uneven, axis=1) // uneven.shape[1]
 
 
 @functools.lru_cache

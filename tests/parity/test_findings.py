@@ -36,9 +36,9 @@ def photos() -> list[np.ndarray[Any, np.dtype[np.uint8]]]:
     return [np.asarray(Image.open(file).convert("RGB")) for file in files]
 
 
-def enlarged(x: degenerate.Pixels, side: int, by: Image.Resampling) -> degenerate.Pixels:
-    """Shrink an image to this side, and enlarge it again."""
-    small = Image.fromarray(x).resize((side, side), Image.Resampling.LANCZOS)
+def enlarged(x: degenerate.Pixels, side: int, by: Image.Resampling, width: int | None = None) -> degenerate.Pixels:
+    """Shrink an image to this side, or this width and height, and enlarge it again."""
+    small = Image.fromarray(x).resize((width or side, side), Image.Resampling.LANCZOS)
     return np.asarray(small.resize(x.shape[1::-1], by))
 
 
@@ -61,6 +61,9 @@ def codes(here: Run, real: Path, fake: Path) -> set[str]:
         (lambda x: (x - x.min()) / (x.max() - x.min()) * 255, "stretched"),
         (lambda x: enlarged(x, 21, Image.Resampling.BICUBIC), "less detail"),
         (lambda x: enlarged(x, 16, Image.Resampling.NEAREST), "repeated pixels"),
+        (lambda x: enlarged(x, 16, Image.Resampling.BICUBIC, width=32), "less detail"),
+        (lambda x: np.repeat(x[::2], 2, axis=0), "repeated pixels"),
+        (lambda x: np.mean([np.roll(x, step, axis=0) for step in range(4)], axis=0), "less detail"),
     ],
 )
 def test_wrong_values_and_layouts(

@@ -34,11 +34,14 @@ def reference_record(image: DecodedImage) -> RecordArray:
     one["roughness"] = _roughness(sample[..., 1], image.pixels[::down, 1::right, 1].astype(np.int64))
     one["thumb"] = _thumb(sample)
     one["lowest"], one["highest"] = image.pixels.min(), image.pixels.max()
-    if width >= 16:
-        left = max(0, (width - 256) // 2)
-        rows = image.pixels[:: -(-height // 32), left : left + 256, 1].astype(int).tolist()
-        one["bands"] = [min(65504.0, _detail(rows, band)) for band in range(1, 9)]
-        one["repeats"] = _repeats(rows)
+    if min(width, height) >= 16:
+        left, top = max(0, (width - 256) // 2), max(0, (height - 256) // 2)
+        both = [
+            image.pixels[:: -(-height // 32), left : left + 256, 1].astype(int).tolist(),
+            image.pixels[top : top + 256, :: -(-width // 32), 1].T.astype(int).tolist(),
+        ]
+        one["bands"] = [min(65504.0, *(_detail(rows, band) for rows in both)) for band in range(1, 9)]
+        one["repeats"] = max(map(_repeats, both))
     return record
 
 

@@ -22,7 +22,7 @@ from PIL import __version__ as pillow_version
 
 from fidtool.errors import option
 from fidtool.images.framing import Crop
-from fidtool.sources.arrays import as_pixels
+from fidtool.sources.arrays import UnknownRangeError, as_pixels
 from fidtool.sources.contents import Content, Frame, Pixels, Read, ValueRange, message_of, pillow_defaults
 from fidtool.sources.signatures import AVIF, HEIF, JPEG_2000, WEBP, foreign_of, format_of
 from fidtool.validation import MAX_PIXELS
@@ -35,7 +35,7 @@ memory."""
 _ALPHA_MODES = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
 _KEYED_MODES = frozenset({"1", "L", "P", "RGB"})
 _LOSSY_FORMATS = frozenset({"JPEG", "MPO", "AVIF"})
-_ONE_IMAGE_FORMATS = frozenset({"MPO", "PSD"})
+ONE_IMAGE_FORMATS = frozenset({"MPO", "PSD"})
 """Formats whose further frames are not independent images, but a camera's previews or an editor's layers."""
 _SIXTEEN_BIT_MODES = frozenset({"I;16", "I;16L", "I;16B", "I;16N"})
 _BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLES_PER_PIXEL, _PLANAR, _SAMPLE_FORMAT = 258, 262, 277, 284, 339
@@ -51,7 +51,15 @@ _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
 class DecodeError(Exception):
-    """The bytes are not an image that Pillow can decode; the message says why."""
+    """The bytes are not an image that Pillow can decode; the message says why. ``fault`` is that of `DecodeFailure`."""
+
+    fault = "image"
+
+
+class NeedsRangeError(DecodeError):
+    """The image contains floats, and the run has no value range: an option is missing, so it is not skipped."""
+
+    fault = "contents"
 
 
 @dataclass(frozen=True)
@@ -171,7 +179,7 @@ def _result(content: Read | DecodedImage, options: DecodeOptions) -> DecodedImag
         image = content if isinstance(content, DecodedImage) else _decoded(content, options)
         return image if options.crop is None else _framed(image, options.crop, options.max_pixels)
     except DecodeError as error:
-        return DecodeError(*error.args)  # without a traceback, which would keep the image in memory
+        return type(error)(*error.args)  # without a traceback, which would keep the image in memory
     except Exception as error:
         return error
 
@@ -221,7 +229,7 @@ def _from_pixels(image: Pixels, options: DecodeOptions) -> DecodedImage:
 def frame_count(file: BinaryIO, max_pixels: int) -> int:
     """Returns the number of frames or pages in a file, of which none is decoded; 1 for a file that is not an image."""
     with pillow_defaults(max_pixels), contextlib.suppress(Exception), Image.open(file) as image:
-        if image.format in _ONE_IMAGE_FORMATS:
+        if image.format in ONE_IMAGE_FORMATS:
             return 1
         with contextlib.suppress(Exception):
             return int(getattr(image, "n_frames", 1))
@@ -326,7 +334,7 @@ def _to_rgb(image: Image.Image, data: bytes, options: DecodeOptions, single_fram
     if values is not None:
         read = as_pixels(values[..., None], options.floats)
         if isinstance(read, Exception):
-            raise DecodeError(str(read))
+            raise (NeedsRangeError if isinstance(read, UnknownRangeError) else DecodeError)(str(read))
         gray, clipped = read.values[..., 0], read.clipped
         if getattr(image, "tag_v2", {}).get(_PHOTOMETRIC) == 0:
             gray = 255 - gray  # zero is white
@@ -442,7 +450,7 @@ def _is_rotated(image: Image.Image) -> bool:
 
 def _has_frame(image: Image.Image, number: int) -> bool:
     """Whether there is a frame with this number. Seeks to it without decoding it, so call this last."""
-    if image.format in _ONE_IMAGE_FORMATS or type(image).seek is Image.Image.seek:
+    if image.format in ONE_IMAGE_FORMATS or type(image).seek is Image.Image.seek:
         return False
     try:
         image.seek(number)

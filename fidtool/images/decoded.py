@@ -187,7 +187,8 @@ def _failure_of(file: str, error: Exception) -> DecodeFailure:
             return DecodeFailure(str(error), fault, error.__cause__ if fault == "program" else None)
     exhausted = isinstance(error, MemoryError) or getattr(error, "errno", None) in _EXHAUSTED
     verb, reason = _problem(error)
-    return DecodeFailure(f"cannot {verb} {file}: {reason}", "machine" if exhausted else "image")
+    fault = "machine" if exhausted else getattr(error, "fault", "image")
+    return DecodeFailure(f"cannot {verb} {file}: {reason}", fault)
 
 
 def _sendable(error: BaseException | None) -> Any:

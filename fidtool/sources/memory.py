@@ -338,7 +338,10 @@ def _as_array(item: Any, what: str) -> NDArray[Any]:
             import torch
 
             return np.asarray(item.view(torch.int16)).view(BFLOAT16)
-        return np.asarray(item)
+        try:
+            return np.asarray(item)
+        except TypeError as error:
+            raise InputError(f"{what} is no array ({item.dtype}, {error}):", "pass tensor.float()") from None
     if isinstance(item, np.ndarray) or hasattr(item, "__array__"):
         return np.asarray(item)
     remedy = _SEVERAL_SETS if isinstance(item, Iterator) else "fidtool.Images documents what is accepted"

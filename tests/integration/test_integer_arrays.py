@@ -186,3 +186,10 @@ def test_a_refusal_comes_before_the_first_image(
         for form in FORMS.keys() - {"iterable", "iterable of batches"}:
             with pytest.raises(fidtool.InputError, match=r"\[0\] contains "):
                 fidtool.compute(real, FORMS[form](tmp_path, values), **SETTINGS)
+
+
+def test_tensors_that_numpy_lacks(real: Path, environment: dict[str, str]) -> None:
+    values = torch.rand(4, 3, 12, 12).to(torch.float8_e4m3fn)
+    for images in (values, [*values]):
+        with pytest.raises(fidtool.InputError, match=r"fake\[0\] is no array .torch.float8_e4m3fn.*: pass "):
+            fidtool.compute(real, images, value_range=(0, 1), **SETTINGS)

@@ -159,3 +159,14 @@ def test_files_without_floats_keep_their_cached_statistics(here: Run, tmp_path: 
     (tmp_path / "real/00000.png").rename(tmp_path / "real/00000.tif")
     images = open_images(str(tmp_path / "real"))
     assert replace(images, floats=floats).identity() != images.identity()
+
+
+def test_floats_without_a_range_are_not_skipped(here: Run, tmp_path: Path) -> None:
+    """Skipping cannot help where an option is missing."""
+    make_pictures(tmp_path / "real", 12)
+    Image.fromarray(FLOATS).save(tmp_path / "real/0.tif")
+    for more in ((), ("--on-error", "skip")):
+        found = here("compute", "real", "real", "--extractor", TINY, *more)
+        assert (found.status, "skip" in found.error) == (2, False)
+        assert "0.tif: it contains float32 from -0.01 to 1.01" in found.error
+        assert "pass --value-range 0,1" in found.error

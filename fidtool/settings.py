@@ -55,7 +55,7 @@ class CheckSettings(Validated):
         "Use a sample of N images of every set."
     )
     sample: Literal["random", "first"] = setting("random", IMAGES).help(
-        "Images of a sample: a reproducible random choice, or the first by name, in an array or a table as stored."
+        "Images of a sample: a reproducible random choice, or the first by name, in an array or a list as stored."
     )
     seed: int = setting(0, IMAGES).help("Seed of the random sample and of the order of the images.")
     recursive: bool = setting(True, IMAGES, flag="--recursive/--no-recursive").help(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from fidtool.pipeline.opened import Messages, Opened, names_statistics, open_set
 from fidtool.pipeline.selection import Sets, select
 from fidtool.record import overrides
 from fidtool.settings import Settings
+from fidtool.sources.census import IMAGE_SUFFIXES
 from fidtool.sources.image_set import ImageSet, Sampling, real_path
 from fidtool.sources.references import is_reference, named_reference
 from fidtool.statistics.set_statistics import Statistics
@@ -142,8 +144,11 @@ class Inputs:
             return
         if missing := source.missing():
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            suffix = re.search(r"(\.\w+)[\s,;|]+[^./]+$", missing[0])
+            labelled = suffix is not None and suffix[1].lower() in IMAGE_SUFFIXES
+            seems = ", and the line seems to have a label after the path" if labelled else ""
             raise InputError(
-                f"{source.path} lists files that do not exist ({missing[0]}{more}):",
+                f"{source.path} lists files that do not exist ({missing[0]}{more}){seems}:",
                 "fix the list",
                 f"pass {option('on_error', 'skip')}",
             )

@@ -206,10 +206,13 @@ def _in_column(handle: IO[bytes], what: str, suffix: str, column: str) -> Iterat
             raise InputError(f"{place} is not a row with one value per column")
         found = [column] if column else _columns_of_paths(row)
         if len(found) != 1 or found[0] not in row:
+            if suffix != _JSON_LINES and any(map(Census().is_image, row)):
+                problem = f"{what} has no header: its first line is {', '.join(map(repr, row))}, not names of columns:"
+                raise InputError(problem, "add a first line such as path,label")
             lacks = f"no column {column!r}" if column else f"{len(found) or 'no'} columns of paths"
             named = f"name one, as in {what.removeprefix('the list ')}:COLUMN"
             raise InputError(f"{place} has {lacks}; it has {', '.join(map(repr, row))}:", named)
-        column, path = found[0], row[found[0]]
+        column, path = found[0], _path_of(row[found[0]])
         with contextlib.suppress(TypeError, ValueError):  # not a string, or one that cannot be the name of a file
             if path and b"\0" not in os.fsencode(path):
                 yield path, line
@@ -221,7 +224,9 @@ def _rows(handle: IO[bytes], what: str, suffix: str) -> Iterator[tuple[int, Any]
     """Yields the numbers and values of the lines of a table; if they are valid, the values are by column."""
     text = io.TextIOWrapper(handle, "utf-8-sig", "surrogateescape", newline="")
     lines, number = iter(partial(text.readline, _LONGEST_ROW), ""), 0
-    table = csv.DictReader(lines, delimiter="\t" if suffix == ".tsv" else ",", strict=True)
+    header = "" if suffix == _JSON_LINES else next(lines, "")
+    separator = "\t" if suffix == ".tsv" else next((each for each in ",;\t" if each in header), ",")
+    table = csv.DictReader(itertools.chain([header], lines), delimiter=separator, strict=True)
     try:
         if suffix == _JSON_LINES:
             for number, line in enumerate(lines, 1):
@@ -232,10 +237,15 @@ def _rows(handle: IO[bytes], what: str, suffix: str) -> Iterator[tuple[int, Any]
         raise InputError(f"{what}, line {number or table.reader.line_num}: {getattr(error, 'msg', error)}") from None
 
 
+def _path_of(value: Any) -> Any:
+    """Returns the path in a column's value, which can be an image as Hugging Face writes it, without its bytes."""
+    return value.get("path") if isinstance(value, dict) and not value.get("bytes") else value
+
+
 def _columns_of_paths(row: Mapping[str, Any]) -> list[str]:
     """Returns the names of the columns that may be those of paths in a table with this first row."""
     is_image = Census().is_image
-    likely = [each for each in row if is_image(f"{row[each]}") and not is_image(each)]  # a header is no image
+    likely = [each for each in row if is_image(f"{_path_of(row[each])}") and not is_image(each)]  # a header is no image
     known = [each for each in row if folded(each) in _COLUMNS]
     return [each for each in known if each in likely] or known or likely
 

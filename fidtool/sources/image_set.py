@@ -41,7 +41,7 @@ class ImageSource:
         file_index: index of each image's file, int32 array of shape (images,); None if every image is a file.
         listed: time at which listing began, in nanoseconds since 1970.
         warning: a warning about the source, as a sentence; empty if there is none.
-        lines: line of each image in a list of paths; empty on all ranks but rank zero.
+        lines: line of each image in a list of paths, which is sorted; empty on all ranks but rank zero.
     """
 
     path: str
@@ -79,7 +79,7 @@ class Sampling(NamedTuple):
     Attributes:
         num: their number; None for all.
         seed: seed of a random sample, and of the order of the images.
-        first: whether the first images are used, and not a random sample.
+        first: whether the first images are used, in a list the first lines, and not a random sample.
         setting: name of the setting that ``num`` is from.
     """
 
@@ -192,7 +192,9 @@ class ImageSet:
         if num is not None and num > len(self):
             problem = f"{option(setting)} asks for {num} images but {self.path} has {len(self)}"
             raise InputError(problem, setting=setting)
-        order = self.order[:num] if first else self.order
+        order = self.order
+        if first:  # a list is the user's own order
+            order = order[np.sort(np.argsort(self.source.lines)[:num])] if self.source.lines else order[:num]
         return replace(self, order=order[canonical_order(len(order), seed)[:num]])
 
     def numbers(self, without: Collection[BadFile] = ()) -> NDArray[np.int64]:

@@ -335,10 +335,11 @@ def list_remote_paths(path: str, files: Files, suffix: str, column: str) -> Imag
     refuse_repeated_lines([posixpath.normpath(each) for each in whole], entries, f"the list {url}")
     if any("://" in line for line in lines):
         lines, prefix = whole, ""
-    names = Names(sorted(lines))
-    stamps = np.zeros((len(names), 5), dtype=np.int64)
-    objects = RemoteFiles(Prefixed(prefix, names), stamps)
-    return ImageSet.of(ImageSource(path, "list of files", names, prefix, objects, FileReader(objects), None, began))
+    ordered = sorted((line, number) for line, (_, number) in zip(lines, entries, strict=True))
+    names, numbers = Names(line for line, _ in ordered), [number for _, number in ordered]
+    objects = RemoteFiles(Prefixed(prefix, names), np.zeros((len(names), 5), dtype=np.int64))
+    reader = FileReader(objects)
+    return ImageSet.of(ImageSource(path, "list of files", names, prefix, objects, reader, None, began, lines=numbers))
 
 
 def _kind(url: str) -> str:

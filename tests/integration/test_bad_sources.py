@@ -136,7 +136,14 @@ def test_missing_files_of_a_list_are_reported_before_any_work(here: Run, place: 
     (place / "bad.txt").write_bytes(b"\xef\xbb\xbf" + "\r\n".join([*lines, "images/x.png", "images/y.png"]).encode())
     run = here("compute", "images", "bad.txt", *SMALL)
     assert run.status == 2
-    assert "bad.txt lists files that do not exist (line 21: images/x.png and 1 more)" in run.error
+    assert "bad.txt lists files that do not exist (line 21: images/x.png and 1 more): fix" in run.error
+
+
+@pytest.mark.parametrize("label", [" 3", ",3", "\tn01440764"])
+def test_labels_in_a_list_without_columns(here: Run, place: Path, label: str) -> None:
+    (place / "bad.txt").write_text("".join(f"images/{name}{label}\n" for name in names_in(place / "images")))
+    run = here("compute", "images", "bad.txt", *SMALL)
+    assert " more), and the line seems to have a label after the path: fix the list" in run.error
 
 
 def test_probable_mistakes_are_reported(here: Run, place: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fidtool.errors import InputError
+from fidtool.sources.image_set import Sampling
 from fidtool.sources.opening import open_images
 
 READ = {
@@ -21,6 +22,10 @@ READ = {
     "two.csv": (b"image,path\ncat,0.png\n", ["0.png"]),
     "two.csv:Image": (b"Image,path\n1.png,0.png\n", ["1.png"]),
     "a.jsonl": ('{"text": "x", "file_name": "é.png"}\n\n{"file_name": "\\u00e8.png"}'.encode(), ["è.png", "é.png"]),
+    "semicolons.csv": (b"id;path;text\n1;0.png;a, b\n2;1.png;c\n", ["0.png", "1.png"]),
+    "tabs.csv": (b"path\ttext\n0.png\ta, b\n", ["0.png"]),
+    "image.jsonl": (b'{"image": {"path": "0.png"}, "label": 1}', ["0.png"]),
+    "photo.jsonl": (b'{"photo": {"bytes": null, "path": "0.png"}, "label": {"path": 1}}', ["0.png"]),
 }
 REFUSED = {
     "null.txt": (b"0.png\0\0" + b"1.png", "line 2 is too long or contains null bytes: write one path per line"),
@@ -30,7 +35,15 @@ REFUSED = {
     "several.csv": (b"path,image\n0.png,1.png\n", "line 2 has 2 columns of paths; it has 'path', 'image': name"),
     "none.csv": (b"a,b\n1,2\n", "line 2 has no columns of paths; it has 'a', 'b': name one, as in .*none.csv:COLUMN"),
     "none.csv:c": (b"a,b\n1,2\n", "line 2 has no column 'c'; it has 'a', 'b'"),
-    "headless.csv": (b"0.png,1\n1.png,2\n", "line 2 has no columns of paths; it has '0.png', '1'"),
+    "headless.csv": (
+        b"0.png,1\n1.png,2\n",
+        "no header: its first line is '0.png', '1', not names of columns: add a first",
+    ),
+    "headless.csv:path": (b"0.png\n1.png\n", "no header: its first line is '0.png', not names of columns: add a first"),
+    "bytes.jsonl": (
+        b'{"image": {"path": "0.png", "bytes": "iVBO"}}',
+        "line 1, column image: {'path': .* is not a path",
+    ),
     "empty.csv": (b"path\n", "empty.csv is empty"),
     "hole.csv": (b"path,label\n0.png,1\n,2\n", "line 3, column path: '' is not a path"),
     "comma.csv": (b"path\n0.png\na, b.png\n", "line 3 is not a row with one value per column"),
@@ -74,3 +87,17 @@ def test_missing_files_are_found_by_their_lines(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("path,label\n2.png,0\n0.png,1\n1.png,1\n")
     listed = open_images(str(tmp_path / "a.csv"))
     assert listed.missing() == [f"line 4: {tmp_path}/1.png", f"line 2: {tmp_path}/2.png"]
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.jsonl"])
+@pytest.mark.parametrize("scheme", ["", "memory:/"])
+def test_the_first_of_a_list_are_its_first_lines(tmp_path: Path, name: str, scheme: str) -> None:
+    """The whole list has the order that it has without ``first``."""
+    rows = ["9.png", "10.png", "2.png", "sub/1.png", "a.png"]
+    forms = {"a.txt": rows, "a.csv": ["path", *rows], "a.jsonl": [f'{{"path": "{each}"}}' for each in rows]}
+    with pytest.importorskip("fsspec").open(f"{scheme}{tmp_path}/{name}", "wt") as handle:
+        handle.write("\n".join(forms[name]))
+    listed = open_images(f"{scheme}{tmp_path}/{name}")
+    first = listed.draw(Sampling(3, 0, first=True))
+    assert {first.file(index) for index in range(3)} == {f"{scheme}{tmp_path}/{each}" for each in rows[:3]}
+    assert list(listed.draw(Sampling(5, 0, first=True)).names) == list(listed.draw(Sampling(None, 0)).names)

@@ -15,7 +15,7 @@ from fidtool.features.models.families import MODEL_FAMILIES, NetworkChoice, chec
 from fidtool.features.models.inception import Inception, SpatialInception
 from fidtool.features.models.inception_weights import Weights
 from fidtool.features.models.published import PublishedModels, State
-from fidtool.features.models.user_networks import from_factory, from_program
+from fidtool.features.models.user_networks import from_factory, from_program, frozen
 from fidtool.features.network import Network, check_repeatable, module_digest, output_dims
 from fidtool.features.preparation import Preparation
 from fidtool.features.protocol import (
@@ -162,7 +162,7 @@ def network_extractor(
         )
     standard = protocol or protocol_named(DEFAULT_PROTOCOL)
     preparation = network.preparation or Preparation(standard.resize)
-    network.module.eval().requires_grad_(False)
+    network = replace(network, module=frozen(network.module))
     offset = tuple(255.0 * value for value in network.mean)
     scale = tuple(255.0 * value for value in network.std)
     definition = Definition(

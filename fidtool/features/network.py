@@ -100,8 +100,12 @@ def module_digest(module: nn.Module) -> str:
         if not isinstance(tensor, torch.Tensor):
             continue
         sha.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        sha.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        sha.update(content_of(tensor))
     return sha.hexdigest()
+
+
+def content_of(tensor: torch.Tensor) -> bytes:
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
 
 
 def fixed_batch(count: int, device: torch.device) -> list[torch.Tensor]:

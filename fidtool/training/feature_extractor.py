@@ -35,7 +35,7 @@ from fidtool.features.network import Network
 from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, INCEPTION_DIMS, ProtocolName, protocol_named
 from fidtool.features.torch_state import computing_on, full_fp32, repeatable
 from fidtool.settings import CheckSettings
-from fidtool.training.plain_module import PlainModule
+from fidtool.training.plain_module import PlainModule, module_content
 from fidtool.validation import declared
 
 PathLike = str | os.PathLike[str]
@@ -60,10 +60,10 @@ class SharedExtractor:
     def __init__(
         self, feature: int | str | Network | PlainModule, protocol: str | None, weights: PathLike | None
     ) -> None:
-        self._origin: weakref.ref[nn.Module] | None = None
+        self._module: object = None
         if isinstance(feature, (Network, PlainModule)):
-            self._origin = weakref.ref(feature.module)
             feature = replace(feature, module=_copied(feature.module))
+            self._module = module_content(feature.module)
         self.plain = isinstance(feature, PlainModule)
         self._several, self._latest = False, dict[str, tuple[object, torch.Tensor]]()
         self._feature, self._weights = feature, None if weights is None else os.fspath(weights)
@@ -78,7 +78,7 @@ class SharedExtractor:
         """The network for a metric: that of another metric if it is the same."""
         new = cls(feature, protocol, weights)
         for other in _used:
-            if other.definition == new.definition and other._origin == new._origin:
+            if other.definition == new.definition and other._module == new._module:
                 other._several = True
                 return other
         _used.add(new)
@@ -158,7 +158,7 @@ class SharedExtractor:
 
     def __getstate__(self) -> dict[str, Any]:
         # Not pickled: it belongs to a device, and can be loaded again.
-        return {**self.__dict__, "_extractor": None, "_latest": {}, "_origin": None}
+        return {**self.__dict__, "_extractor": None, "_latest": {}}
 
 
 def classifier(weights: PathLike | None) -> Weights:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import pickle
 from dataclasses import dataclass, replace
+from types import FunctionType, MethodType
 
 import torch
 from torch import nn
@@ -10,7 +14,8 @@ from torch import nn
 from fidtool.features.definition import Definition
 from fidtool.features.device import Device
 from fidtool.features.extractor import Extractor
-from fidtool.features.network import module_digest
+from fidtool.features.models.user_networks import frozen
+from fidtool.features.network import content_of, module_digest
 from fidtool.features.preparation import Preparation
 from fidtool.features.protocol import FEATURES
 from fidtool.features.runner import Runner
@@ -29,11 +34,11 @@ class PlainModule:
 
     def extractor(self, device: Device) -> Extractor:
         """Returns the extractor, whose ``dims`` are 0, because D is unknown. Puts the module into evaluation mode."""
-        self.module.eval().requires_grad_(False)
+        module = frozen(self.module)
         name = f"{type(self.module).__module__}.{type(self.module).__qualname__}"
-        digest = module_digest(self.module)
+        digest = module_digest(module)
         definition = Definition(name, digest, 0, self.feature_step, 0, "none", "none", DECODER, ddof=1)
-        runner, as_it_is = Runner(self.module, device.torch_device), Preparation("bilinear")
+        runner, as_it_is = Runner(module, device.torch_device), Preparation("bilinear")
         return _PlainExtractor(runner, {FEATURES: definition}, as_it_is, (0.0,), (1.0,), _one_thread(device))
 
 
@@ -43,6 +48,31 @@ class _PlainExtractor(Extractor):
 
     def inputs(self, images: list[torch.Tensor]) -> torch.Tensor:
         return torch.stack(images)
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles what `copy.deepcopy` shares between copies, functions and classes, by its identity."""
+
+    def persistent_id(self, each: object) -> object:
+        if isinstance(each, torch.Tensor):
+            kind = type(each).__name__, str(each.dtype), str(each.device), tuple(each.shape), each.stride()
+            return kind, hashlib.sha256(content_of(each)).digest()
+        if isinstance(each, MethodType):
+            return id(each.__func__), each.__self__
+        return id(each) if isinstance(each, (FunctionType, type)) else None
+
+
+def module_content(module: nn.Module) -> object:
+    """Returns an object that equals that of another copy if the modules do: weights, attributes and hooks.
+
+    If that cannot be told, it equals no other. It is valid as long as the module lives.
+    """
+    written = io.BytesIO()
+    try:
+        _Pickler(written).dump(module)
+    except Exception:  # a custom module may raise anything
+        return object()
+    return hashlib.sha256(written.getvalue()).hexdigest()
 
 
 def _one_thread(device: Device) -> Device:

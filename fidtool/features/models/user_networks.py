@@ -111,6 +111,13 @@ class _TorchScript(nn.Module):
         return output
 
 
+def frozen(module: nn.Module) -> nn.Module:
+    """Puts a module into evaluation mode without gradients, and returns what is to be run."""
+    for parameter in module.eval().parameters():  # a ScriptModule has no requires_grad_
+        parameter.requires_grad_(False)
+    return _TorchScript(module) if isinstance(module, torch.jit.ScriptModule) else module
+
+
 def _torchscript(choice: NetworkChoice) -> tuple[nn.Module, str | bytes]:
     path = Path(choice.extractor)
     extra: dict[str, Any] = {_EXTRA: ""}

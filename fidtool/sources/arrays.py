@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from math import isqrt, prod
 from typing import Any
 
 import numpy as np
@@ -54,7 +54,7 @@ def layout_of(shape: Sequence[int], what: str) -> Layout:
         raise InputError(f"no images in {what}: its shape is {text}")
     if len(shape) == 3 and shape[0] not in (3, 4) and shape[1] > 4 and shape[2] > 4:
         return Layout(tuple(shape[1:]), -1)
-    if len(shape) == 4:
+    if len(shape) == 4 and tuple(shape[2:]) != (1, 1):
         first, last = shape[1] in _CHANNELS, shape[3] in _CHANNELS
         if first and last:
             raise InputError(
@@ -63,17 +63,26 @@ def layout_of(shape: Sequence[int], what: str) -> Layout:
             )
         if first or last:
             return Layout(tuple(shape[1:]), 2 if last else 0)
-    hint = "; for a single image, use array[None]" if len(shape) == 3 else ""
+    hint = "; for a single image, use array[None]" if len(shape) == 3 else _hint_of_rows(shape)
     if len(shape) > 4 or (len(shape) == 4 and shape[3] > 16):  # videos, and not images of up to 16 bands
         frames, kept = "x", 3 if shape[-1] in _CHANNELS or shape[-3] in _CHANNELS else 2
         if len(shape) == 5 and kept == 2 and shape[1] in _CHANNELS:
             frames, kept = "x.swapaxes(1, 2)", 3  # from NCTHW
         hint = f"; of videos, pass {frames}.reshape(-1, *{frames}.shape[{len(shape) - kept}:])"
-    if len(shape) == 2:
-        hint = f"; features of images, NxD in .npy or .npz, need {option('features', True)}"
     raise InputError(
         f"{what} has the shape {text}; images must have the shape NHWC or NCHW with 1, 3 or 4 channels, or NHW{hint}"
     )
+
+
+def _hint_of_rows(shape: Sequence[int]) -> str:
+    """Returns a hint for features, of shape NxD or NxDx1x1, which may be flattened images; empty for other shapes."""
+    if len(shape) not in (2, 4) or prod(shape[2:]) != 1:
+        return ""
+    rows = "" if len(shape) == 2 else ", as x.reshape(len(x), -1)"
+    takes = f"; `compute` takes features of images, NxD in memory, .npy or .npz, with {option('features', True)}{rows}"
+    sides = {channels: isqrt(shape[1] // channels) for channels in (1, 3)}
+    flat = [f"{each}, {side}, {side}" for each, side in sides.items() if each * side * side == shape[1] and side > 4]
+    return f"; pass flattened images as x.reshape(-1, {flat[0]}){takes}" if flat else takes
 
 
 def check_dtype(dtype: np.dtype[Any], what: str, name: str = "") -> None:
@@ -95,6 +104,11 @@ def has_floats(dtype: np.dtype[Any]) -> bool:
 
 def _name(dtype: np.dtype[Any]) -> str:
     return dtype.names[0] if dtype.names else dtype.name
+
+
+def widened(values: NDArray[Any]) -> NDArray[Any]:
+    """Returns floats of up to 32 bits, also `BFLOAT16`, as float32."""
+    return (values["bfloat16"].astype("<u4") << 16).view("<f4") if values.dtype == BFLOAT16 else values.astype("f4")
 
 
 def as_pixels(values: NDArray[Any], value_range: ValueRange | None, what: str = "it") -> Pixels | Exception:
@@ -120,10 +134,7 @@ def as_pixels(values: NDArray[Any], value_range: ValueRange | None, what: str = 
         latents = f"{what} contains floats with four channels, which look like latents:"
         return InputError(latents, "decode latents to images", "pass images with transparency as uint8")
     # Python scalars would adopt the array's dtype, so half precision would lose digits below.
-    if values.dtype == BFLOAT16:
-        exact: NDArray[Any] = (values["bfloat16"].astype("<u4") << 16).view("<f4")
-    else:
-        exact = values.astype(np.float64 if values.dtype.itemsize > 4 else np.float32)
+    exact = widened(values) if values.dtype.itemsize < 8 else values.astype(np.float64)
     if not np.isfinite(exact).all():
         return ContentError("it contains NaN or infinite values")
     if value_range is None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fidtool.errors import FidtoolError, InputError, ProgramError, option
-from fidtool.sources.arrays import BFLOAT16, as_pixels, check_dtype, layout_of, refused
+from fidtool.sources.arrays import BFLOAT16, as_pixels, check_dtype, layout_of, refused, widened
 from fidtool.sources.contents import ContentError, Extent, Files, Read, Stamps, ValueRange, message_of, pillow_defaults
 from fidtool.sources.image_set import ImageSet, ImageSource, Numbered
 from fidtool.sources.readers import Reader
@@ -121,8 +121,12 @@ class Images:
         )
 
     def features(self) -> NDArray[Any] | None:
-        """Returns the array if it has two dimensions, as features of images have."""
-        return _as_array(self._images, self.name) if getattr(self._images, "ndim", 0) == 2 else None
+        """Returns the array if it has two dimensions, as features of images have; of a list of them, all rows."""
+        parts = self._images if isinstance(self._images, (list, tuple)) else [self._images]
+        if not parts or any(getattr(part, "ndim", 0) != 2 for part in parts):
+            return None
+        arrays = [_as_array(part, self.name) for part in parts]
+        return np.concatenate([widened(each) if each.dtype == BFLOAT16 else each for each in arrays])
 
     def stream(self, value_range: ValueRange | None) -> Generator[Read, None, None]:
         """Yields the images of an iterable, one at a time even if it yields batches."""

@@ -285,7 +285,7 @@ def _read(path: str, arrays: NamedArrays, features_of: Collection[str] | None) -
     if missing:
         has, named = ", ".join([*arrays.names][:8]) or "nothing", f"{path}:NAME and {option('features', True)}"
         problem = f"the statistics file {path} has no {' and no '.join(missing)}; it contains {has}:"
-        raise InputError(problem, f"if an array has features of images, pass {named}")
+        raise InputError(problem, f"if an array has features of images, pass {named} to `compute`")
     layers = layers_in(arrays.names)
     names = [f"{name}{array_suffix(layer)}" for layer in layers for name in _WANTED]
     names += [*RECORD_ARRAYS, DETAILS, "order"]

@@ -38,8 +38,12 @@ def test_features_of_files_and_memory(here: Run, place: Path, environment: dict[
     assert "fake.npz does not state its protocol" in found.stderr
     real, fake = np.load(place / "real.npy"), np.load(place / "fake.npz")["acts"]
     settings: dict[str, Any] = {"metrics": "fid,kid,prdc", "kid_subset_size": 30, "features": True}
-    for given in ((real, fake), (torch.from_numpy(real), torch.from_numpy(fake))):
+    batches = [*torch.from_numpy(fake).split(7)]
+    for given in ((real, fake), (torch.from_numpy(real), torch.from_numpy(fake)), (real, fidtool.Images(batches))):
         assert fidtool.compute(*given, **settings).to_dict()["results"][0]["metrics"] == first
+    halves = torch.from_numpy(real).bfloat16()
+    in_bfloat16 = fidtool.compute(halves.float(), halves, features=True)
+    assert in_bfloat16.frechet_distance == pytest.approx(0, abs=1e-9)
     mean, covariance = ([each.mean(0), np.cov(each.T)] for each in (real.astype(float), fake.astype(float)))
     np.savez(place / "gaussian.npz", mu=mean[0], sigma=mean[1])
     np.savez(place / "other.npz", mu=covariance[0], sigma=covariance[1])
@@ -54,11 +58,22 @@ def test_refusals_name_the_option(here: Run, place: Path) -> None:
     for name in ("real.npy", "several.npz:acts"):
         error = here("compute", "images", name).error
         assert "has the shape 60x24; images must have" in error
-        assert error.endswith("; features of images, NxD in .npy or .npz, need --features")
+        takes = "; `compute` takes features of images, NxD in memory, .npy or .npz, with --features"
+        assert error.endswith(takes)
+    assert here("check", "real.npy").error.endswith(takes)
     for more in ((), ("--features",)):
         error = here("compute", "images", "several.npz", *more).error
-        assert error.endswith("real, acts: if an array has features of images, pass several.npz:NAME and --features")
-    with pytest.raises(fidtool.InputError, match=r"real has the shape 60x24; .* need features=True"):
+        assert error.endswith(
+            "real, acts: if an array has features of images, pass several.npz:NAME and --features to `compute`"
+        )
+    for shape, said in (
+        ((4, 3072), r"; pass flattened images as x.reshape\(-1, 3, 32, 32\); `compute` takes features of images"),
+        ((4, 784), r"; pass flattened images as x.reshape\(-1, 1, 28, 28\)"),
+        ((4, 60, 1, 1), r"; `compute` takes features .* with features=True, as x.reshape\(len\(x\), -1\)"),
+    ):
+        with pytest.raises(fidtool.InputError, match=said):
+            fidtool.compute(place / "images", np.zeros(shape, np.uint8), features=len(shape) == 4)
+    with pytest.raises(fidtool.InputError, match=r"real has the shape 60x24; .* with features=True"):
         fidtool.compute(np.zeros((60, 24), np.float32), place / "images")
     for values, words in (
         (np.arange(48).reshape(2, 24), "has dtype int64; it should contain floats"),

@@ -52,11 +52,13 @@ class Console:
             tqdm.write(f"warning: {line}", file=sys.stderr)
         self.warned[line] = None
 
-    def tell(self, line: str) -> None:
-        """Print a part of the result, such as a verdict."""
+    def tell(self, line: str, warns: bool = False) -> None:
+        """Print a part of the result, such as a verdict. To a program, it is a warning if it ``warns``."""
         self.log(line)
         if self._warnings:
             tqdm.write(redacted(line), file=sys.stderr)
+        elif warns:
+            self.warned[redacted(line)] = None
 
     def log(self, line: str) -> None:
         """Write to the log ``fidtool``, at the level INFO."""

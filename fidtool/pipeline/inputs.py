@@ -113,15 +113,18 @@ class Inputs:
         self._use(found.settings)
         for name, (said, reason) in found.left_out.items():
             self.left_out[name] = reason
-            self._note(said)
+            self._note(said, is_result=not self._real)  # an evaluation has them, a statistics file does not
         self.adapted = found.adapted if fit else self.adapted
         if self._real:
             check_counts(found.settings, self._counts, fakes)
 
-    def _note(self, line: str) -> None:
+    def _note(self, line: str, is_result: bool = False) -> None:
         if line not in self.taken:
             self.taken.append(line)
-            self.run.console.say(line)
+            if is_result:
+                self.run.console.tell(line, warns=True)
+            else:
+                self.run.console.say(line)
 
     def _complete_settings(self, has_images: bool) -> None:
         files, floats = self._files, self.settings.floats

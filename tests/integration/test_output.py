@@ -82,6 +82,21 @@ def test_python_issues_each_warning(
         assert package.compute(fake, other, extractor=TINY).frechet_distance > 0
 
 
+def test_python_says_what_is_not_comparable_and_what_was_left_out(
+    sets: tuple[Path, Path, Path], environment: dict[str, str]
+) -> None:
+    real, fake, _ = sets
+    with pytest.warns(package.FidtoolWarning) as caught:
+        evaluation = package.compute(real, fake, extractor=TINY, preset="stylegan", metrics="all")
+    judged = [each for each in caught if "not comparable with published values of stylegan" in str(each.message)]
+    assert [each.filename for each in judged] == [__file__]
+    assert str(judged[0].message) in evaluation.run.notes
+    _, *lines = repr(evaluation).splitlines()
+    assert len(lines) == len(evaluation.not_computed) > 0
+    assert lines[-1].endswith(f": not computed: {[*evaluation.not_computed.values()][-1]}")
+    assert evaluation._repr_html_().count(": not computed: ") == len(lines)
+
+
 def test_python_api_gives_the_same_evaluation(here: Run, sets: tuple[Path, Path, Path]) -> None:
     real, fake, other = sets
     ours = package.compute(real, [fake, other], extractor=TINY, num=30, seed=5)

@@ -35,7 +35,7 @@ memory."""
 _ALPHA_MODES = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
 _KEYED_MODES = frozenset({"1", "L", "P", "RGB"})
 _LOSSY_FORMATS = frozenset({"JPEG", "MPO", "AVIF"})
-ONE_IMAGE_FORMATS = frozenset({"MPO", "PSD"})
+_ONE_IMAGE_FORMATS = frozenset({"MPO", "PSD"})
 """Formats whose further frames are not independent images, but a camera's previews or an editor's layers."""
 _SIXTEEN_BIT_MODES = frozenset({"I;16", "I;16L", "I;16B", "I;16N"})
 _BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLES_PER_PIXEL, _PLANAR, _SAMPLE_FORMAT = 258, 262, 277, 284, 339
@@ -202,11 +202,11 @@ def _framed(image: DecodedImage, crop: Crop, max_pixels: int) -> DecodedImage:
 
 
 def _from_pillow(image: Image.Image, options: DecodeOptions) -> DecodedImage:
-    """Converts a Pillow image that was passed by a program, as `decode` does. Further frames are not detected."""
+    """Converts a Pillow image that was passed by a program, as `decode` does."""
     try:
         _check_size(image.size, options.max_pixels)
         image.load()
-        return _to_rgb(image, b"", options, single_frame=True)
+        return _to_rgb(image, b"", options)
     except (DecodeError, MemoryError):
         raise
     except Exception as error:
@@ -229,12 +229,12 @@ def _from_pixels(image: Pixels, options: DecodeOptions) -> DecodedImage:
 def frame_count(file: BinaryIO, max_pixels: int) -> int:
     """Returns the number of frames or pages in a file, of which none is decoded; 1 for a file that is not an image."""
     with pillow_defaults(max_pixels), contextlib.suppress(Exception), Image.open(file) as image:
-        if image.format in ONE_IMAGE_FORMATS:
+        if image.format in _ONE_IMAGE_FORMATS:
             return 1
         with contextlib.suppress(Exception):
             return int(getattr(image, "n_frames", 1))
         # It is damaged. The first frame that cannot be reached counts, so that reading it reports the damage.
-        return 1 + next(number for number in itertools.count(1) if not _has_frame(image, number))
+        return 1 + next(number for number in itertools.count(1) if not has_frame(image, number))
     return 1
 
 
@@ -343,7 +343,7 @@ def _to_rgb(image: Image.Image, data: bytes, options: DecodeOptions, single_fram
     else:
         pixels = np.repeat(gray[:, :, None], 3, axis=2)
     rotated = _is_rotated(image)
-    animated = not single_frame and _has_frame(image, 1)  # last, because it seeks to the second frame
+    animated = not single_frame and has_frame(image, 1)  # last, because it seeks to the second frame
     properties = _properties(lossy, alpha, deep, animated, rotated, clipped, bool(bands), bands)
     return DecodedImage(pixels, properties, file_format, mode, quality)
 
@@ -448,10 +448,10 @@ def _is_rotated(image: Image.Image) -> bool:
         return False
 
 
-def _has_frame(image: Image.Image, number: int) -> bool:
+def has_frame(image: Image.Image, number: int) -> bool:
     """Whether there is a frame with this number. Seeks to it without decoding it, so call this last."""
-    if image.format in ONE_IMAGE_FORMATS or type(image).seek is Image.Image.seek:
-        return False
+    if image.format in _ONE_IMAGE_FORMATS or type(image).seek is Image.Image.seek:  # a copy, see `copy_image`
+        return image.format not in _ONE_IMAGE_FORMATS and getattr(image, "is_animated", False)
     try:
         image.seek(number)
     except Exception:  # EOFError if there is none; any other exception if it is damaged

@@ -10,8 +10,10 @@ from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
-from fidtool.images.decode import frame_count
+from fidtool.errors import InputError, option
+from fidtool.images.decode import frame_count, has_frame
 from fidtool.sources.contents import Frame, Read
 from fidtool.sources.image_set import ImageSet, Names
 from fidtool.sources.readers import Reader
@@ -50,6 +52,9 @@ def _counts(images: ImageSet, max_pixels: int) -> Iterator[int]:
 
 def split(content: Read, max_pixels: int) -> Sequence[Read]:
     """Returns every frame of an encoded image; of anything else, the content itself."""
+    if isinstance(content, Image.Image) and has_frame(content, 1):
+        problem = f"{option('frames', 'all')} needs files, but a Pillow object with several frames was passed:"
+        raise InputError(problem, "pass its path or bytes", "a copy() of each frame", setting="frames")
     count = frame_count(io.BytesIO(content), max_pixels) if isinstance(content, bytes) else 1
     return [_frame(content, number) for number in range(count)]
 

@@ -383,4 +383,6 @@ def copy_image(image: Any) -> Read:
     for name in _FILE_ATTRIBUTES:
         if (known := getattr(image, name, None)) is not None:
             setattr(copy, name, known)
+    with contextlib.suppress(Exception):  # damaged files; at another frame than the first, the program chose it
+        copy.is_animated = image.is_animated and image.tell() == 0  # type: ignore[attr-defined]
     return copy

@@ -176,3 +176,21 @@ def test_the_warning_about_first_frames_names_the_option(here: Run, folder: Path
     listed = here("check", folder, "--frames", "all", "--list")
     assert f"{folder}/a.gif[3]" in listed.stdout.splitlines()
     assert io.StringIO(listed.stdout).readlines()[-1] == f"{folder}/named wrongly.jpg[1]\n"
+
+
+@pytest.mark.parametrize("given", [list, iter], ids=["sequence", "iterable"])
+def test_pillow_objects_with_frames(tmp_path: Path, given: Callable[[Any], Any]) -> None:
+    """They are refused where all frames are asked for, and counted where the first is used."""
+    settings: dict[str, Any] = {"extractor": TINY, "cache": False}
+    real = [noise(seed=number) for number in range(3)]
+    for kind, said in (("GIF", True), ("TIFF", True), ("MPO", False)):
+        images = [Image.open(io.BytesIO(animation(kind))) for _ in range(3)]
+        found = fidtool.compute(real, fidtool.Images(given(images)), **settings)
+        assert any("3 images with several frames" in line for line in found.results[0].warnings) == said
+        if said:
+            problem = "frames='all' needs files, .*: pass its path or bytes, or a copy"
+            with pytest.raises(fidtool.InputError, match=problem):
+                fidtool.compute(real, fidtool.Images(given(images)), frames="all", **settings)
+        frames = [frame.copy() for frame in ImageSequence.Iterator(images[0])]
+        all_frames = fidtool.compute(real, fidtool.Images(given(frames)), frames="all", **settings)
+        assert all_frames.results[0].fake.count == len(frames)

@@ -107,9 +107,12 @@ def _certain(real: NDArray[np.generic], fake: NDArray[np.generic]) -> bool:
     """Returns whether the images are so many that a difference in these values, one per image, is not by chance."""
     if min(len(real), len(fake)) >= _ENOUGH:
         return True
-    usual = np.sort(real)
+    usual, most = np.sort(real), _most_certain(len(real), len(fake))
     below, up_to = (np.searchsorted(usual, fake, side).mean() / len(real) for side in ("left", "right"))
-    return bool(abs(below + up_to - 1.0) * _most_certain(len(real), len(fake)) > _CERTAIN)
+    equal = np.unique(np.concatenate([real, fake]), return_counts=True)[1].astype(float)
+    count = equal.sum()
+    spread = 1 - (equal**3 - equal).sum() / (count**3 - count)  # of rank sums, in which equal values vary less
+    return bool(most > _CERTAIN and abs(below + up_to - 1.0) * most > _CERTAIN * np.sqrt(spread))
 
 
 def _most_certain(images: int, others: int) -> float:
@@ -119,12 +122,13 @@ def _most_certain(images: int, others: int) -> float:
 
 def _not_compared(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
     count, other = len(fake), len(real)
-    if min(count, other) < _ENOUGH and _most_certain(count, other) <= _CERTAIN:
+    if min(count, other) < _ENOUGH:
         reason = f"too few images ({count} in FAKE, {other} in REAL)"
+        but = ", except where nearly all differ" * (_most_certain(count, other) > _CERTAIN)
         yield _about_all(
-            NOT_COMPARED, f"{reason} to compare brightness, colours, values, variety and detail", fake, "low"
+            NOT_COMPARED, f"{reason} to compare brightness, colours, values, variety and detail{but}", fake, "low"
         )
-    elif older := [name for name, records in (("REAL", real), ("FAKE", fake)) if not _known(records).all()]:
+    if older := [name for name, records in (("REAL", real), ("FAKE", fake)) if not _known(records).all()]:
         message = f"the statistics of {' and '.join(older)} are of an earlier version, without the range and detail of "
         yield _about_all(NOT_COMPARED, f"{message}images: create them again to compare these as well", fake, "low")
 

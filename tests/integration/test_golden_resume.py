@@ -80,7 +80,7 @@ def test_an_old_checkpoint_is_resumed(here: Run, place: Path) -> None:
     assert resumed.json["run"]["images_resumed"] == images
     assert resumed.json["run"]["images_computed"] == REAL + FAKE - images
     (result,) = resumed.json["results"]
-    (unknown,) = (each for each in result["diagnosis"]["findings"] if each["code"] == "not compared")
+    _, unknown = (each for each in result["diagnosis"]["findings"] if each["code"] == "not compared")
     assert "an earlier version" in unknown["message"]
     result["diagnosis"]["findings"].remove(unknown)
     assert [result] == fresh.json["results"]

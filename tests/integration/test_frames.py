@@ -191,6 +191,6 @@ def test_pillow_objects_with_frames(tmp_path: Path, given: Callable[[Any], Any])
             problem = "frames='all' needs files, .*: pass its path or bytes, or a copy"
             with pytest.raises(fidtool.InputError, match=problem):
                 fidtool.compute(real, fidtool.Images(given(images)), frames="all", **settings)
-        frames = [frame.copy() for frame in ImageSequence.Iterator(images[0])]
-        all_frames = fidtool.compute(real, fidtool.Images(given(frames)), frames="all", **settings)
-        assert all_frames.results[0].fake.count == len(frames)
+            frames = [frame.copy() for frame in ImageSequence.Iterator(images[0])]
+            all_frames = fidtool.compute(real, fidtool.Images(given(frames)), frames="all", **settings)
+            assert all_frames.results[0].fake.count == len(frames)

@@ -52,23 +52,20 @@ class Console:
             tqdm.write(f"warning: {line}", file=sys.stderr)
         self.warned[line] = None
 
-    def tell(self, line: str, warns: bool = False) -> None:
-        """Print a part of the result, such as a verdict. To a program, it is a warning if it ``warns``."""
-        self.log(line)
-        if self._warnings:
-            tqdm.write(redacted(line), file=sys.stderr)
-        elif warns:
-            self.warned[redacted(line)] = None
-
     def log(self, line: str) -> None:
         """Write to the log ``fidtool``, at the level INFO."""
         _LOGGER.info("%s", redacted(line))
 
-    def say(self, line: str) -> None:
-        """Print and log information."""
+    def say(self, line: str, is_result: bool = False, warns: bool = False) -> None:
+        """Print and log information; a part of the result, such as a verdict, also where only warnings are printed.
+
+        To a program, which prints neither, the line is a warning if it ``warns``.
+        """
         self.log(line)
-        if self._progress:
+        if self._progress or (is_result and self._warnings):
             tqdm.write(redacted(line), file=sys.stderr)
+        elif warns:
+            self.warned[redacted(line)] = None
 
     def progress(self, label: str, total: int | None) -> Progress:
         """Return a context manager that shows progress over ``total`` images; None if their number is unknown."""

@@ -367,16 +367,14 @@ class Evaluation:
     not_computed: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        return "\n".join([*map(repr, self.results), *self._left_out])
-
-    @property
-    def _left_out(self) -> list[str]:
         from fidtool.report.text import not_computed_lines  # it imports this module
 
-        return not_computed_lines(self)
+        return "\n".join([*map(repr, self.results), *not_computed_lines(self)])
 
     def _repr_html_(self) -> str:
         """Return a table for notebooks, one row per FAKE and per metric that could not be computed."""
+        from fidtool.report.text import not_computed_lines
+
         titles = {name: title for each in self.results for name, title in each.titles.items()}
         rows = [["", *titles.values(), "images", "warnings"]]
         for each in self.results:
@@ -384,7 +382,7 @@ class Evaluation:
             shown = ["" if value is None else f"{value:.6g}" for value in values]
             rows.append([each.fake.name, *shown, f"{each.fake.count or ''}", f"{len(each.warnings)}"])
         cells = ["".join(f"<td>{escape(redacted(cell))}</td>" for cell in row) for row in rows]
-        cells += [f'<td colspan="{len(rows[0])}">{escape(line)}</td>' for line in self._left_out]
+        cells += [f'<td colspan="{len(rows[0])}">{escape(line)}</td>' for line in not_computed_lines(self)]
         return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
 
     @property

@@ -65,7 +65,7 @@ def evaluate(inputs: Inputs, origin: Origin) -> tuple[Evaluation, list[Exhibit |
         verdicts = {f"{verdict.fake}: {verdict.line}": verdict for verdict in verify(evaluation)}
         evaluation = replace(evaluation, run=replace(record, notes=(*record.notes, *verdicts)))
         for line, verdict in verdicts.items():
-            run.console.tell(line, warns=verdict.comparable is False)
+            run.console.say(line, is_result=True, warns=verdict.comparable is False)
     for skipped in dict.fromkeys(skipped for result in results for skipped in result.skipped):
         run.console.warn(f"skipped {skipped.file}: {skipped.reason}")
     for line in dict.fromkeys([*record.warnings, *(line for result in results for line in result.warnings)]):

@@ -121,10 +121,7 @@ class Inputs:
     def _note(self, line: str, is_result: bool = False) -> None:
         if line not in self.taken:
             self.taken.append(line)
-            if is_result:
-                self.run.console.tell(line, warns=True)
-            else:
-                self.run.console.say(line)
+            self.run.console.say(line, is_result, warns=is_result)
 
     def _complete_settings(self, has_images: bool) -> None:
         files, floats = self._files, self.settings.floats
@@ -147,11 +144,10 @@ class Inputs:
             return
         if missing := source.missing():
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-            suffix = re.search(r"(\.\w+)[\s,;|]+[^./]+$", missing[0])
-            labelled = suffix is not None and suffix[1].lower() in IMAGE_SUFFIXES
-            seems = ", and the line seems to have a label after the path" if labelled else ""
+            odd = re.search(r"(\.\w+)[\s,;|]+[^./]+$", missing[0])
+            seems = odd and odd[1].lower() in IMAGE_SUFFIXES and ", and the line seems to have a label after the path"
             raise InputError(
-                f"{source.path} lists files that do not exist ({missing[0]}{more}){seems}:",
+                f"{source.path} lists files that do not exist ({missing[0]}{more}){seems or ''}:",
                 "fix the list",
                 f"pass {option('on_error', 'skip')}",
             )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import torch
 
 from fidtool.errors import InputError
+
+Items = Generator[Any, None, None]
+_BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
 
 
 @contextlib.contextmanager
@@ -28,8 +31,11 @@ def evaluating(module: torch.nn.Module) -> Iterator[None]:
             child.training = mode
 
 
-def generator_of(images: Any, latent: int | tuple[int, ...] | None, name: str) -> Callable[[int, int], Any] | None:
-    """Returns a function that generates a number of images with a seed; None if ``images`` are no generator."""
+def generator_of(images: Any, latent: int | tuple[int, ...] | None, name: str) -> Callable[[int, int], Items] | None:
+    """Returns a function that generates a number of images with a seed; None if ``images`` are no generator.
+
+    Its iterator must be closed; until then, torch is in the generator's state.
+    """
     function: Any
     if isinstance(images, torch.nn.Module):
         if latent is None:
@@ -44,16 +50,19 @@ def generator_of(images: Any, latent: int | tuple[int, ...] | None, name: str) -
     else:
         function, module = images, torch.nn.Module()
 
-    def generate(count: int, seed: int) -> Any:
+    def called(count: int, seed: int) -> Any:
+        parameters = inspect.signature(function).parameters
+        asked = [each for each in parameters.values() if each.name != "seed" and each.kind not in _BY_NAME]
+        numbers = (count,) if asked else ()
+        if "seed" in parameters:
+            return function(*numbers, seed=seed)
+        wanted = [each for each in asked[1:2] if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD]
+        return function(count, seed) if wanted else function(*numbers)
+
+    def generate(count: int, seed: int) -> Items:
         with evaluating(module):
             torch.manual_seed(seed)
-            parameters = inspect.signature(function).parameters
-            if "seed" in parameters:
-                return function(count, seed=seed)
-            further = [*parameters.values()][1:2]
-            wanted = [
-                each for each in further if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD
-            ]
-            return function(count, seed) if wanted else function(count)
+            result = called(count, seed)
+            yield from result if isinstance(result, Iterator) else (result,)
 
     return generate

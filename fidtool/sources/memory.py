@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 import os
 import time
 import traceback
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fidtool.errors import FidtoolError, InputError, ProgramError, option
+from fidtool.seeds import sample_seed
 from fidtool.sources.arrays import BFLOAT16, as_pixels, check_dtype, layout_of, refused, widened
 from fidtool.sources.contents import ContentError, Extent, Files, Read, Stamps, ValueRange, message_of, pillow_defaults
 from fidtool.sources.image_set import ImageSet, ImageSource, Numbered
@@ -23,6 +25,7 @@ from fidtool.sources.readers import Reader
 from fidtool.validation import MAX_PIXELS
 
 _SEVERAL_SETS = "to compare several sets, wrap each in fidtool.Images"
+_CALLS_IN_VAIN = 20
 _KEYS = ("image", "img")
 """Keys of a dict under which its image is found."""
 
@@ -41,10 +44,11 @@ class Images:
     Args:
         images: a sequence (an object with a length that can be indexed), such as a list, an array of images or a
             map-style ``Dataset``; or an iterable, which is iterated over once. An iterable may also yield batches:
-            lists of images, or arrays or tensors of four dimensions. Or a function ``generate(n)`` or
-            ``generate(n, seed)`` that returns n images, as a list, array or tensor; it is called for batches until
-            there are ``num`` images, each rank generates its share, and torch's generators are seeded before each
-            call, so that the images depend on the run's ``seed`` and ``batch_size``, but not on the number of ranks.
+            lists of images, or arrays or tensors of four dimensions. Or a function ``generate()``, ``generate(n)`` or
+            ``generate(n, seed)`` that returns or yields n images, as a list, array or tensor; if it returns fewer, it
+            is called again, and more are cut off. It is called for batches until there are ``num`` images, each rank
+            generates its share, and torch's generators are seeded before each call, so that the images depend on the
+            run's ``seed`` and ``batch_size``, but not on the number of ranks.
         name: name of the set in results and messages; by default, its role, such as the argument's name.
         sharded: for an iterable with several ranks: True if each rank's iterable yields different images, False if all
             yield the same images in the same order. A sequence must be the same on every rank.
@@ -67,6 +71,8 @@ class Images:
 
         self.name, self.sharded = name, sharded
         name = name or "the argument"
+        if inspect.isgeneratorfunction(images) and not inspect.signature(images).parameters:
+            images = images()
         self._images: Any = images
         self._generate = generator_of(images, latent, name)
         self.generates = self._generate is not None
@@ -135,13 +141,22 @@ class Images:
                 yield from contents_of(item, value_range, f"{self.name}[{number}]")
 
     def generated(self, count: int, seed: int, value_range: ValueRange | None) -> list[Read]:
-        """Returns images from a function."""
+        """Returns images from a function, which is called again with a derived seed until there are enough."""
         assert self._generate is not None
-        with self._named():
-            contents = contents_of(self._generate(count, seed), value_range, f"the result of {self.name}({count})")
-        if len(contents) != count:
-            raise InputError(f"{self.name}({count}) must return {count} images, not {len(contents)}")
-        return contents
+        contents: list[Read] = []
+        calls = in_vain = 0
+        while len(contents) < count:
+            before, left = len(contents), count - len(contents)
+            items = self._generate(left, sample_seed(seed, calls) if calls else seed)
+            with self._named(), contextlib.closing(items):
+                for item in items:
+                    contents += contents_of(item, value_range, f"the result of {self.name}({left})")
+                    if len(contents) >= count:
+                        break
+            calls, in_vain = calls + 1, in_vain + 1 if len(contents) == before else 0
+            if in_vain == _CALLS_IN_VAIN:
+                raise InputError(f"{self.name}({left}) returned no images {in_vain} times, but must return {left}")
+        return contents[:count]
 
     @contextlib.contextmanager
     def _named(self) -> Iterator[None]:
@@ -285,6 +300,8 @@ def exception_summary(error: Exception) -> str:
 
 def contents_of(item: Any, value_range: ValueRange | None, what: str) -> list[Read]:
     """Returns the image that an object is, or the images of a batch."""
+    if hasattr(item, "images"):  # as in diffusers
+        raise InputError(f"{what} is of type {type(item).__name__}, not an image:", "return its .images")
     if isinstance(item, Mapping):
         key = next((key for key in _KEYS if key in item), None)
         if key is None:

@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from PIL import Image, ImageFile
 
 import fidtool
 from fidtool.errors import InputError, ProgramError
+from fidtool.sources.contents import bytes_of
 from support.given_forms import (
     Refilled,
     Rows,
@@ -256,9 +258,51 @@ def test_a_function_generates_the_images(place: Path, environment: dict[str, str
     assert calls == [(n, *rest) for n, rest in zip((8, 8, 6), further, strict=False)] * 2
 
 
-def test_a_function_must_return_what_it_is_asked_for(place: Path, environment: dict[str, str]) -> None:
-    with pytest.raises(InputError, match=r"^fake\(\d\) must return . images, not"):
-        fidtool.compute(place / "real", lambda n: np.zeros((n + 1, 8, 8, 3), np.uint8), num=9, **SETTINGS)
+def drawn(n: int) -> torch.Tensor:
+    return torch.randint(0, 255, (n, 3, 24, 24), dtype=torch.uint8)
+
+
+def yielding(n: int) -> Iterator[torch.Tensor]:
+    for _ in range(n):
+        yield drawn(1)[0]
+
+
+def endless() -> Iterator[torch.Tensor]:
+    while True:
+        yield drawn(1)[0]
+
+
+RETURNED: dict[str, Callable[..., Any]] = {
+    "no argument": lambda: drawn(3),
+    "one image": lambda seed: drawn(1)[0],
+    "too many": lambda n: drawn(n + 1),
+    "too few": lambda n: drawn(n)[torch.rand(n) < 0.5],
+    "a generator": yielding,
+    "an endless generator": endless,
+}
+
+
+@pytest.mark.parametrize("way", RETURNED)
+def test_a_function_is_called_until_there_are_enough(place: Path, environment: dict[str, str], way: str) -> None:
+    images = fidtool.Images(RETURNED[way])
+    if images.generates:
+        first, second = ([bytes_of(read) for read in images.generated(8, 5, None)] for _ in range(2))
+        assert len(set(first)) == 8
+        assert first == second
+    result = fidtool.compute(place / "real", RETURNED[way], num_fake=9, **SETTINGS).results[0]
+    assert result.fake.count == 9
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (lambda n: drawn(0), r"^fake\(\d\) returned no images 20 times, but must return \d"),
+        (lambda n: SimpleNamespace(images=drawn(n)), r"is of type SimpleNamespace, not an image: return its \.images"),
+    ],
+)
+def test_what_a_function_must_return(place: Path, environment: dict[str, str], given: Given, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        fidtool.compute(place / "real", given, num=9, **SETTINGS)
 
 
 def test_statistics_in_memory_are_those_of_a_file(place: Path, environment: dict[str, str], tmp_path: Path) -> None:

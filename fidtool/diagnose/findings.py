@@ -102,8 +102,8 @@ def property_warnings(most_bands: int) -> dict[str, str]:
         "used; composite the images onto a background first if you do not want that",
         "deep": "with 9 to 16 bits per channel, which were scaled to 8 bits; other tools clip them to white",
         "animated": f"with several frames, of which only the first is used; to use all, pass {option('frames', 'all')}",
-        "bands": f"with up to {most_bands} bands, not all of them colour or transparency: only the first 3 (1 of gray) "
-        "are used; to use others, save them as RGB",
+        "bands": f"with bands besides colour and transparency (up to {most_bands} in all): the first 3 are used as RGB"
+        ", or the first as gray; to use others, save them as RGB",
         "rotated": "with an EXIF orientation, which is not applied, as in the tools that the protocols are "
         "named after: the pixels are used as stored; rotate the images first if you do not want that",
         "clipped": f"with values outside {value_range}, which were clipped to it: check that the range is right",

@@ -69,6 +69,8 @@ def layout_of(shape: Sequence[int], what: str) -> Layout:
         if len(shape) == 5 and kept == 2 and shape[1] in _CHANNELS:
             frames, kept = "x.swapaxes(1, 2)", 3  # from NCTHW
         hint = f"; of videos, pass {frames}.reshape(-1, *{frames}.shape[{len(shape) - kept}:])"
+    elif len(shape) == 4 and not hint and shape[3] < shape[1]:
+        hint = f"; to use only the first of its channels, pass x[..., :{3 if shape[3] > 3 else 1}]"
     raise InputError(
         f"{what} has the shape {text}; images must have the shape NHWC or NCHW with 1, 3 or 4 channels, or NHW{hint}"
     )

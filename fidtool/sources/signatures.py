@@ -30,6 +30,7 @@ DAMAGED = {
     "a Git LFS pointer, not the file itself: run `git lfs pull` in its repository": rb"version https://(git-lfs|hawser)",
     "a git-annex pointer, not the file itself: run `git annex get` in its repository": rb"/annex/objects/",
     f"a web page (HTML): {_AGAIN}": rb"(?i)\W*(<!--.*?-->\s*)?<(!doctype html|html|head|body|script|title)\b",
+    f"a web page or XML in UTF-16: {_AGAIN}": rb"(\xff\xfe)?<\0[!?A-Za-z]\0|(\xfe\xff)?\0<\0[!?A-Za-z]",
     f"XML text: {_AGAIN}": rb"\W*<(\?xml|svg|Error)\b",
     JSON: rb"(\xef\xbb\xbf)?\s*(\{\s*[\"}]|\[\s*[\[\]{\"\d-])",
 }
@@ -38,6 +39,7 @@ _CIFAR = rb"(data|(fine_|coarse_)?label(s|_names)|batch_label|filenames|num_case
 _VIDEO = rb"\x1aE\xdf\xa3|RIFF.{4}AVI |FLV\x01|\0\0\x01[\xb3\xba]|0&\xb2u\x8ef\xcf\x11|.{4}(ftyp|moov|mdat)"
 _DATASETS = {
     f"an HDF5 file, which h5py reads: {_WRITE}": rb"(.{512})?\x89HDF\r\n\x1a\n",
+    f"a MATLAB file, which scipy.io.loadmat reads: {_WRITE}": rb"MATLAB 5\.0 MAT-file",
     f"an LMDB database, which lmdb reads: {_WRITE}": rb".{16}\xde\xc0\xef\xbe",
     f"a TFRecord file, which TensorFlow reads: {_WRITE}": rb".{4}\0{4}.{4}\n",  # its first field is a tf.train.Example
     f"an Arrow table, which datasets.load_from_disk reads: {_WRITE}": rb"ARROW1\0\0|\xff{4}..[\0-\x0f]\0\x10\0\0\0",

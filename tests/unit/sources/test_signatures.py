@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fidtool.sources.signatures import format_of
+from fidtool.sources.signatures import foreign_of, format_of
 from support.encoded import encoded, noise
 
 
@@ -33,3 +33,15 @@ def test_formats_are_detected_by_their_first_bytes(file_format: str, settings: d
 )
 def test_texts_and_videos_are_not_images(head: bytes) -> None:
     assert format_of(head) == ""
+
+
+@pytest.mark.parametrize(
+    ("head", "kind"),
+    [
+        ("<!DOCTYPE html>".encode("utf-16"), "a web page or XML in UTF-16"),
+        ("<html>".encode("utf-16-be"), "a web page or XML in UTF-16"),
+        (b"MATLAB 5.0 MAT-file, Platform: GLNXA64", "a MATLAB file"),
+    ],
+)
+def test_foreign_contents(head: bytes, kind: str) -> None:
+    assert foreign_of(head).startswith(kind)

@@ -13,6 +13,7 @@ from fidtool.distances.jackknife import Interval
 from fidtool.features.definition import Definition
 from fidtool.features.protocol import FEATURES
 from fidtool.labels import Labels
+from fidtool.metrics.registry import BUILT_IN
 from fidtool.names import counted
 from fidtool.redaction import redacted, without_secrets
 from fidtool.sources.census import PassedOver
@@ -367,14 +368,10 @@ class Evaluation:
     not_computed: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        from fidtool.report.text import not_computed_lines  # it imports this module
-
-        return "\n".join([*map(repr, self.results), *not_computed_lines(self)])
+        return "\n".join([*map(repr, self.results), *self.not_computed_lines])
 
     def _repr_html_(self) -> str:
         """Return a table for notebooks, one row per FAKE and per metric that could not be computed."""
-        from fidtool.report.text import not_computed_lines
-
         titles = {name: title for each in self.results for name, title in each.titles.items()}
         rows = [["", *titles.values(), "images", "warnings"]]
         for each in self.results:
@@ -382,8 +379,14 @@ class Evaluation:
             shown = ["" if value is None else f"{value:.6g}" for value in values]
             rows.append([each.fake.name, *shown, f"{each.fake.count or ''}", f"{len(each.warnings)}"])
         cells = ["".join(f"<td>{escape(redacted(cell))}</td>" for cell in row) for row in rows]
-        cells += [f'<td colspan="{len(rows[0])}">{escape(line)}</td>' for line in not_computed_lines(self)]
+        cells += [f'<td colspan="{len(rows[0])}">{escape(line)}</td>' for line in self.not_computed_lines]
         return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
+
+    @property
+    def not_computed_lines(self) -> list[str]:
+        """One line per metric that could not be computed: its values and the reason."""
+        titles = {name: ", ".join(number.title for number in kind.numbers) for name, kind in BUILT_IN.items()}
+        return [f"{titles.get(name, name)}: not computed: {reason}" for name, reason in self.not_computed.items()]
 
     @property
     def definition(self) -> Definition | None:

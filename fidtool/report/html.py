@@ -20,7 +20,7 @@ from fidtool.report.sections import Section, missing_parts
 from fidtool.report.sheets import Sheets, Thumbnail, sheets_of, shown, thumbnail_of
 from fidtool.report.sweep import sweep_of, title_of
 from fidtool.report.table import about_marks, columns_of, common_features
-from fidtool.report.text import differences_shown, not_computed_lines, number
+from fidtool.report.text import differences_shown, number
 from fidtool.results import Evaluation, Exhibit, RunRecord
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def html_report(evaluation: Evaluation, exhibits: Sequence[Exhibit | None], gall
             several=len(sections) > 1,
             gate=evaluation.exit_reason.removeprefix("gate missed: ") if evaluation.exit_code else "",
             alerts=_warnings(evaluation, names),
-            left_out=not_computed_lines(evaluation),
+            left_out=[*map(legible, evaluation.not_computed_lines)],
             chart=sweep_chart(sweep, title_of(evaluation).text) if sweep and len(sections) > 1 else None,
             chart_title=title_of(evaluation),
             columns=columns_of(evaluation),

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from fidtool.diagnose.duplicates import NOTABLE_SHARE
 from fidtool.report.names import legible, short_names, short_title, shortened, split_title
-from fidtool.report.text import framing_lines, not_computed_lines, number, verdict_lines
+from fidtool.report.text import framing_lines, number, verdict_lines
 from fidtool.results import Comparison, Difference, Evaluation
 
 _GAP = "  "
@@ -61,7 +61,8 @@ def table_lines(evaluation: Evaluation) -> list[str]:
         aligned = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
         lines.append(_GAP.join([first.ljust(widths[0]), *aligned]).rstrip())
     legend = ["* best of its column"] if any(column.best for column in columns) else []
-    lines += [*not_computed_lines(evaluation), *legend, *about_marks(evaluation), *framing_lines(evaluation)]
+    lines += [*map(legible, evaluation.not_computed_lines), *legend, *about_marks(evaluation)]
+    lines += framing_lines(evaluation)
     return lines + verdict_lines(evaluation, names)
 
 

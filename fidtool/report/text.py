@@ -9,7 +9,6 @@ from typing import Any
 
 from fidtool.diagnose.diagnosis import Checkup
 from fidtool.errors import FidtoolError
-from fidtool.metrics.registry import BUILT_IN
 from fidtool.names import counted
 from fidtool.record import Origin, changed_settings
 from fidtool.redaction import without_secrets
@@ -30,14 +29,7 @@ def result_lines(evaluation: Evaluation) -> list[str]:
         path = "" if len(evaluation.results) == 1 else f"  {legible(result.fake.name)}"
         lines += [f"{legible(title)}: {number(name, result)}{path}" for name, title in result.titles.items()]
         lines += [f"{line}{path}" for line in _error_bars(result)]
-    return lines + not_computed_lines(evaluation) + verdict_lines(evaluation)
-
-
-def not_computed_lines(evaluation: Evaluation) -> list[str]:
-    """Return one line per metric that could not be computed: its values and the reason."""
-    titles = {name: ", ".join(number.title for number in kind.numbers) for name, kind in BUILT_IN.items()}
-    left_out = evaluation.not_computed.items()
-    return [legible(f"{titles.get(name, name)}: not computed: {reason}") for name, reason in left_out]
+    return [*lines, *map(legible, evaluation.not_computed_lines), *verdict_lines(evaluation)]
 
 
 def verdict_lines(evaluation: Evaluation, names: Sequence[str] | None = None) -> list[str]:

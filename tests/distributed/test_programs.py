@@ -121,8 +121,8 @@ import signal, sys, fidtool
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
 try:
     fidtool.compute("real", "real", extractor=sys.argv[1], batch_size=1, cache=False)
-except fidtool.FidtoolError as error:
-    print("caught", type(error).__name__)
+except fidtool.RunError:
+    print("caught RunError")
 """
     ranks = started(rank_server, folder, script, FAULT_PACE="1")
     wait_for_work(folder, 2)

@@ -193,7 +193,9 @@ def disagreement() -> None:
     assert float(absent.compute()) > 0, "the call after a refusal succeeds"
     for metric in [filled(network()), filled(network())][:: 1 if RANK else -1]:
         refused(fidtool.RunError, metric.compute, "different calls", "every rank must make the same calls")
-    bad = filled(network(), name="bad")
+    other = network()
+    other.module.convolution.weight.data.mul_(0.5)  # type: ignore[union-attr, operator]  # otherwise it is shared
+    bad = filled(other, name="bad")
     if RANK == 1:
         bad._sums.network._extractor._runner.module.convolution.weight.data.fill_(float("nan"))  # type: ignore[union-attr]
     expected = "NaN" if RANK == 1 else "rank 1 failed"

@@ -319,12 +319,15 @@ class Settings(StatisticsSettings):
     num_real: int | None = setting(None, IMAGES, "N", least=1).help(
         "Sample size of REAL, instead of that of every set."
     )
-    num_fake: int | None = setting(None, IMAGES, "N", least=1).help("The same of every FAKE.")
+    num_fake: int | None = setting(None, IMAGES, "N", least=1).help(
+        "Sample size of every FAKE, instead of that of every set."
+    )
     features: bool = setting(False, IMAGES).help(
         "Sets can be features of images, floats of shape (N, D): FILE.npy, or an array FILE.npz:NAME."
     )
     crop_fake: str | None = setting(None, IMAGES, "NAME:SIZE").help(
-        "The same for the images of every FAKE.", default="images as they are"
+        f"Crop and resize the images of every FAKE by a name and a side as for REAL, such as {EXAMPLE}.",
+        default="images as they are",
     )
     expect: int | None = setting(None, IMAGES, "N", least=1).help(
         "Fail if a FAKE does not have exactly N images, before sampling."

@@ -20,7 +20,7 @@ from fidtool.images.integrity import broadcast_images
 from fidtool.images.loader import LoadOptions, load
 from fidtool.images.records import RECORD, ImageRecords
 from fidtool.pipeline.needs import IMAGES
-from fidtool.pipeline.opened import Messages, open_set
+from fidtool.pipeline.opened import Messages, missing_error, open_set
 from fidtool.pipeline.run import RunContext
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet, Indices, real_path
@@ -88,6 +88,8 @@ class _CheckedSet:
         messages = Messages(self._run.console.say, self._run.console.warn)
         opened = open_set(self._path, in_memory, settings, IMAGES, messages)
         if opened.images is not None:
+            if len(missing := opened.images.missing()) == len(opened.images):
+                raise missing_error(self._path, missing)
             self._images = opened.images.draw(settings.sampling())
             return True
         assert opened.file is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -15,11 +14,18 @@ from fidtool.images.lookup import ImageLookup
 from fidtool.labels import Labels, labels_of
 from fidtool.pipeline.agreement import Definitions, agree, complete_settings, roundings, settings_of_files
 from fidtool.pipeline.needs import ImageCount, SetNeeds, check_counts, set_needs
-from fidtool.pipeline.opened import Messages, Opened, names_statistics, open_set, require_exists, require_order
+from fidtool.pipeline.opened import (
+    Messages,
+    Opened,
+    missing_error,
+    names_statistics,
+    open_set,
+    require_exists,
+    require_order,
+)
 from fidtool.pipeline.selection import Sets, select
 from fidtool.record import overrides
 from fidtool.settings import Settings
-from fidtool.sources.census import IMAGE_SUFFIXES
 from fidtool.sources.image_set import ImageSet, Sampling, real_path
 from fidtool.sources.references import is_reference, named_reference
 from fidtool.statistics.set_statistics import Statistics
@@ -140,17 +146,8 @@ class Inputs:
                 self._opened[path] = self._open_one(path)
 
     def _check_missing(self, source: ImageSet) -> None:
-        if source.source.kind != "list of files" or self.settings.on_error != "fail":
-            return
-        if missing := source.missing():
-            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-            odd = re.search(r"(\.\w+)[\s,;|]+[^./]+$", missing[0])
-            seems = odd and odd[1].lower() in IMAGE_SUFFIXES and ", and the line seems to have a label after the path"
-            raise InputError(
-                f"{source.path} lists files that do not exist ({missing[0]}{more}){seems or ''}:",
-                "fix the list",
-                f"pass {option('on_error', 'skip')}",
-            )
+        if self.settings.on_error == "fail" and (missing := source.missing()):
+            raise missing_error(source.path, missing).also(f"pass {option('on_error', 'skip')}")
 
     def _urgency(self, path: str) -> tuple[bool, int]:
         return not names_statistics(path), self.paths.index(path)

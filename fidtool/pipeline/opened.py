@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from fidtool.features.protocol import FEATURES
 from fidtool.images.frames import with_frames
 from fidtool.pipeline.needs import SetNeeds
 from fidtool.settings import Settings
+from fidtool.sources.census import IMAGE_SUFFIXES
 from fidtool.sources.contents import Files, LocalFiles, StoreError
 from fidtool.sources.folder import STDIN, is_pattern
 from fidtool.sources.image_set import ImageSet
@@ -162,11 +164,24 @@ def names_statistics(path: str) -> bool:
 
 
 def require_order(real: str, fakes: Sequence[str]) -> None:
-    """Raises an InputError if a FAKE is a published reference and REAL is none: references are of real images."""
-    published = [] if is_reference(real) else [path for path in fakes if is_reference(path)]
+    """Raises an InputError if a FAKE is a published reference, which is of real images, and not REAL's own."""
+    own = named_reference(real)[0] if is_reference(real) else None
+    published = [path for path in fakes if is_reference(path) and named_reference(path)[0] is not own]
     if published:
         problem = f"{published[0]} is a published reference, of real images, and cannot be {option('fake')}:"
-        raise InputError(problem, f"pass it as {option('real')}, which comes first", setting="fake")
+        remedy = "pass generated images" if own else f"pass it as {option('real')}, which comes first"
+        raise InputError(problem, remedy, setting="fake")
+
+
+def missing_error(path: str, missing: Sequence[str]) -> InputError:
+    """Returns the error for a list of which these lines name files that do not exist, see `ImageSet.missing`."""
+    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+    odd = re.search(r"(\.\w+)[\s,;|]+[^./]+$", missing[0])
+    remedies, seems = ["fix the list"], ""
+    if odd and odd[1].lower() in IMAGE_SUFFIXES:
+        seems = ", and the line seems to have a label after the path"
+        remedies = ["remove the labels", "write a .csv file whose first line is path,label"]
+    return InputError(f"{path} lists files that do not exist ({missing[0]}{more}){seems}:", *remedies)
 
 
 def require_exists(paths: Sequence[str]) -> None:

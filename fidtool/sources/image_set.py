@@ -244,7 +244,8 @@ class ImageSet:
     def missing(self) -> list[str]:
         """Returns the lines of a list, with their paths, whose files did not exist when the source was listed."""
         paths, lines = self.source.files.paths, self.source.lines
-        return [f"line {lines[int(file)]}: {paths[int(file)]}" for file in np.flatnonzero(self.stamps[:, 0] == GONE)]
+        gone = np.flatnonzero(self.stamps[:, 0] == GONE) if lines else ()
+        return [f"line {lines[int(file)]}: {paths[int(file)]}" for file in gone]
 
     def changed(self) -> list[str]:
         """Returns the paths of files that have changed since the source was listed."""

@@ -49,7 +49,9 @@ def test_a_reference_is_not_generated(here: Run, mirror: Path, tmp_path: Path, r
     assert refused.error == f"error: {fakes[-1]} {reason} FAKE: pass it as REAL, which comes first"
     with pytest.raises(fidtool.InputError, match=f"{reason} fake: pass it as real, which comes first"):
         fidtool.compute([np.zeros((8, 8, 3), np.uint8)] * 2, fakes[-1])
-    assert here("compute", "edm:cifar10", "edm:cifar10").status == 0, "a reference against a reference"
+    two = here("compute", "edm:cifar10", "adm:imagenet256")
+    assert two.error == f"error: adm:imagenet256 {reason} FAKE: pass generated images"
+    assert here("compute", "edm:cifar10", "edm:cifar10").status == 0, "a reference against itself"
 
 
 def test_statistics(here: Run, mirror: Path, tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ Modules that import torch are loaded on first use, so that ``import fidtool`` an
 from __future__ import annotations
 
 import importlib
-import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -54,8 +53,6 @@ if TYPE_CHECKING:
     from fidtool.validation import Setting as Setting
 
 __version__ = "0.1.0"
-importing_process = os.getpid()
-"""The process that imported this package. A fork has another number."""
 _NAMES = {
     "api": "check compute compute_statistics",
     "comparability": "verify",

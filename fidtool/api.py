@@ -14,6 +14,7 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, get_type_hints,
 
 from fidtool.console import Console
 from fidtool.diagnose.diagnosis import Checkup
+from fidtool.distances.parallel import fork_safe
 from fidtool.errors import InputError, warn_program
 from fidtool.images.lookup import ImageLookup
 from fidtool.metrics.registry import refuse_given_twice
@@ -73,6 +74,7 @@ class _with_keywords_of(Generic[P]):  # noqa: N801 (a decorator)
     @overload
     def __call__(self, function: Callable[[Source, Source | None, Settings], Checkup]) -> _Check[P]: ...
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        function = fork_safe(function)
         original, types = inspect.signature(function), get_type_hints(self._kind)
         *sets, _ = original.parameters.values()
         keywords = [

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from fidtool.distances.exact import BLOCK_ROWS, parts_of
-from fidtool.distances.parallel import linear_algebra_threads, using_threads
+from fidtool.distances.parallel import fork_safe, linear_algebra_threads, using_threads
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError
 from fidtool.statistics.moments import Gaussian
@@ -25,6 +25,7 @@ _BLOCK = 256
 """Columns of a triangular factor whose zeros are skipped together."""
 
 
+@fork_safe
 def frechet_distance(
     mu1: ArrayLike,
     sigma1: ArrayLike,

@@ -3,83 +3,67 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-import select
-import signal
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import torch
 
-import fidtool
 from fidtool.cpus import available_threads, machine_cores
+from fidtool.distributed.signals import call_with_timeout
 from fidtool.distributed.world import World
-from fidtool.errors import InputError
 from fidtool.images.batches import deal
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _MAX_THREADS = 8
 """Largest number of threads for linear algebra."""
-_TRIAL_SECONDS = 5.0
-_used: set[tuple[int, int]] = set()
-"""Processes and their threads in which torch's threads were used."""
+_FORKED = 0x40
+"""Flag of a Linux process that has executed no program since it was forked, see ``proc_pid_stat(5)``."""
+_importing_process = os.getpid()
+_own = threading.local()
+"""Has an attribute in threads that were started by `fork_safe`."""
 
 
-def require_threads() -> None:
-    """Refuses a forked process whose parent had used torch's threads: they do not exist here, and are waited for.
-
-    Whether that is the case is tried in a fork of this process, unless this process seems to have threads of its own.
-    """
-    caller = os.getpid(), threading.get_ident()
-    if caller[0] != fidtool.importing_process and caller not in _used:
-        inherited = any(other == caller[1] for _, other in _used)
-        if (inherited or not _has_own_threads()) and not _can_use_threads():
-            raise InputError(
-                "this process was forked after its parent had used torch's threads, which a fork does not have, so "
-                "that computations would wait for them forever:",
-                "start it with multiprocessing.get_context('spawn')",
-                "pass multiprocessing_context='spawn' to a DataLoader",
-            )
-    _used.add(caller)
-
-
-def _has_own_threads() -> bool:
+@functools.lru_cache
+def _is_fork(process: int) -> bool:
     with contextlib.suppress(OSError):  # only Linux has /proc
-        return len(os.listdir("/proc/self/task")) > threading.active_count()
-    return False
+        flags = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[6]
+        return process != _importing_process or bool(int(flags) & _FORKED)
+    return process != _importing_process
 
 
-def _can_use_threads() -> bool:
-    heard, told = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of exactly this
-        child = os.fork()
-    if child == 0:
-        with contextlib.suppress(BaseException):
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(2 * round(_TRIAL_SECONDS))  # ends it if this process is killed before it can end it
-            torch.set_num_threads(2)
-            torch.ones(1 << 18, device="cpu").add_(1.0)
-            os.write(told, b"+")
-        os._exit(0)
-    os.close(told)  # so that the end of the child is noticed
-    try:
-        return bool(select.select([heard], [], [], _TRIAL_SECONDS)[0] and os.read(heard, 1))
-    finally:
-        os.close(heard)
-        os.kill(child, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(child, 0)
+def fork_safe(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorator that calls the function in a new thread if the process is a fork.
+
+    OpenMP gives a new thread workers of its own. Those of the forking thread do not exist in a fork, where torch's next
+    large operation in that thread would wait for them forever.
+    """
+
+    @functools.wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> T:
+        if not _is_fork(os.getpid()) or hasattr(_own, "thread"):
+            return function(*args, **kwargs)
+        # Each thread has its own current device and stream.
+        stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
+
+        def call() -> T:
+            _own.thread = True
+            with torch.cuda.stream(stream) if stream else contextlib.nullcontext():
+                return function(*args, **kwargs)
+
+        return call_with_timeout(call, threading.TIMEOUT_MAX)
+
+    return called
 
 
 @contextlib.contextmanager
 def using_threads(count: int) -> Iterator[None]:
     """Sets the number of torch's intra-op threads within a ``with`` block."""
-    if count > 1:
-        require_threads()
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fidtool.comparability import verify
 from fidtool.diagnose.diagnosis import inspect_set
 from fidtool.diagnose.warnings import set_warnings
-from fidtool.distances.parallel import linear_algebra_threads, require_threads
+from fidtool.distances.parallel import linear_algebra_threads
 from fidtool.errors import InputError, on_every_rank, option
 from fidtool.images.batches import PlannedBatch, fetch_batches
 from fidtool.images.decode import DecodeOptions
@@ -32,8 +32,6 @@ from fidtool.validation import declared
 def evaluate(inputs: Inputs, origin: Origin) -> tuple[Evaluation, list[Exhibit | None]]:
     """Compute the metrics of each FAKE against REAL. A collective."""
     run, settings = inputs.run, inputs.settings
-    with run.world.together():
-        require_threads()  # here, before the work that needs none
     measurer = Measurer(inputs) if inputs.any_images else None
     measured = None if measurer is None else measurer.networks.definitions
     definitions, warnings = run.world.on_rank_zero(lambda: inputs.agree(measured))

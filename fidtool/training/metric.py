@@ -15,7 +15,7 @@ from torch import nn
 
 from fidtool.diagnose.warnings import set_warnings
 from fidtool.distances.exact import FeatureSettings
-from fidtool.distances.parallel import require_threads
+from fidtool.distances.parallel import fork_safe
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError, TooFewImagesError, as_fidtool_error, warn_program
@@ -110,6 +110,7 @@ class ImageMetric(Base):  # type: ignore[misc]
     full_state_update = False
     plot_lower_bound = 0.0
 
+    @fork_safe
     def __init__(
         self,
         feature: int | str | Network | nn.Module = 2048,
@@ -155,7 +156,6 @@ class ImageMetric(Base):  # type: ignore[misc]
         else:
             chosen, protocol = feature, _protocol_of(feature, antialias, protocol)
         with outside_autograd():
-            require_threads()  # before the network uses some, which the trial in a fork would lack
             network = SharedExtractor.of_metric(chosen, protocol, weights or feature_extractor_weights_path)
             # antialias is an argument of torchmetrics, which truncates with either protocol.
             asked = float_to_byte if antialias is None else float_to_byte or "floor"
@@ -246,6 +246,7 @@ class ImageMetric(Base):  # type: ignore[misc]
         """Number of generated images: int64 scalar tensor."""
         return torch.tensor(self._sums.count("fake"), device=self.device)
 
+    @fork_safe
     def update(
         self, imgs: torch.Tensor | None = None, real: bool | None = None, *, images: torch.Tensor | None = None
     ) -> None:
@@ -286,6 +287,7 @@ class ImageMetric(Base):  # type: ignore[misc]
         values = self._compute_by_name()
         return values if len(values) > 2 else tuple(values.values()) if len(values) == 2 else values.popitem()[1]
 
+    @fork_safe
     def _compute_by_name(self) -> dict[str, torch.Tensor]:
         ranks = ranks_of(self.process_group)
         with outside_autograd():

@@ -15,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool.distances.exact import FeatureSettings
-from fidtool.distances.parallel import require_threads
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError, on_every_rank, option, own_exceptions, warn_program
@@ -83,7 +82,6 @@ class ImageSums:
 
     def add(self, images: torch.Tensor) -> None:
         """Adds images and runs the network on full batches. If the network fails, none of the images are added."""
-        require_threads()
         hashes = image_hashes(images)
         laid_out = images if self._features.plain else images.permute(0, 2, 3, 1)
         new = laid_out.clone(memory_format=torch.contiguous_format)

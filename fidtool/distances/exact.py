@@ -24,6 +24,7 @@ from fidtool.features.definition import Definition
 from fidtool.features.protocol import INCEPTION_FEATURE_STEP
 from fidtool.images.batches import cut_batches, deal
 from fidtool.statistics.moments import ExactMoments, Gaussian
+from fidtool.statistics.precision import better_step, step_remedy
 
 _LARGEST_SQUARE = 2.0**51
 _FEWEST_BITS = 14
@@ -139,14 +140,12 @@ def quantize_features(
             break
         # At most down to a square of 2 ** 52, so that the finest suitable step is not skipped.
         step -= max(1, (math.frexp(largest)[1] - 53) // 2)
-    if 0.0 < largest < 4.0**_FEWEST_BITS:
-        raise on_every_rank(
-            RunError(
-                f"the longest feature vector has length {largest**0.5 / 2.0**step:g}, which leaves fewer than "
-                f"{_FEWEST_BITS} bits at feature_step {step}:",
-                "let the extractor's factory return a larger feature_step",
-            )
-        )
+    if largest < 4.0**_FEWEST_BITS and any(features.any() for features in sets):
+        blocks = (features[rows] for features in sets for rows in parts_of(len(features), BLOCK_ROWS))
+        length = max(float(np.linalg.norm(np.float64(block), axis=1).max()) for block in blocks)  # not rounded to 0
+        problem = f"the longest feature vector has length {length:g}, which leaves fewer than {_FEWEST_BITS} bits at"
+        remedy = step_remedy("feature_step", better_step(0, length))
+        raise on_every_rank(RunError(f"{problem} feature_step {step}:", remedy, setting="feature_step"))
     for own in squares:
         world.sum_(torch.from_numpy(own))
     return [QuantizedFeatures(features, step, own, device) for features, own in zip(sets, squares, strict=True)]

@@ -16,7 +16,7 @@ from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, option
 
-_FINEST_STEP = 40
+_FINEST_STEP = 100
 """Finer than exact products allow, so that features and weights are rounded to the finest steps with exact products."""
 _RANDOM_PARTS, _RANDOM_ROWS, _FEWEST_RANDOM = 20, 5000, 5
 """Random parts, or more if there are more in stored order, that the latter are compared with; most images in them; and

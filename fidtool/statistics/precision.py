@@ -25,6 +25,17 @@ def better_step(feature_step: int, largest: float) -> int:
     return feature_step + INTEGER_BITS - 2 - room
 
 
+def step_remedy(setting: str | None, better: int) -> str:
+    """Returns what to do about features that a step does not suit; ``setting`` is that of `FeatureSizes`."""
+    if abs(better) > LARGEST_STEP:
+        return "scale the features in the network"
+    if setting is None:
+        return "check the weights, because Inception's step is fixed"
+    if not setting:
+        return f"set feature_step={better} where the network is specified"
+    return f"pass {option(setting, better)}"
+
+
 class FeatureSizes:
     """Largest absolute value and mean bit length of features, in units of their step; features that are 0 are omitted.
 
@@ -54,21 +65,13 @@ class FeatureSizes:
             return None
         if not math.isfinite(largest):
             return RunError("the network returned a feature that is NaN or infinite:", "check its weights and input")
-        better = better_step(feature_step, largest)
-        remedy = self._step_remedy(better) if abs(better) <= LARGEST_STEP else "scale it in the network"
+        remedy = step_remedy(self._setting, better_step(feature_step, largest))
         return RunError(
             f"a feature of size {largest / 2.0**feature_step:g} is outside the range of the exact sums, which is "
             f"{2.0 ** (INTEGER_BITS - feature_step):g} at feature_step {feature_step}:",
             remedy,
             setting=self._setting,
         )
-
-    def _step_remedy(self, better: int) -> str:
-        if self._setting is None:
-            return "check the weights, because Inception's step is fixed"
-        if not self._setting:
-            return f"set feature_step={better} where the network is specified"
-        return f"pass {option(self._setting, better)}"
 
     def merge(self, world: World) -> None:
         """Combines the ranks' values, in place. A collective."""
@@ -108,4 +111,4 @@ class FeatureSizes:
         if bits + better - feature_step < FEWEST_BITS or abs(better) > LARGEST_STEP:
             problem += " no step suits both the small and the large ones:"
             raise RunError(problem, "scale them in the network", setting=self._setting)
-        raise RunError(problem, self._step_remedy(better), setting=self._setting)
+        raise RunError(problem, step_remedy(self._setting, better), setting=self._setting)

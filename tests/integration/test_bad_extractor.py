@@ -63,7 +63,7 @@ CHANNELS_LAST = "x[:, :1, :5, :5].repeat(1, 9, 1, 1).permute(0, 2, 3, 1)"
         (BATCH_NORM, ["own.py:network@", " returns different features for the same image", "model.eval()"]),
         (CHANNELS_LAST, ["(1, 5, 5, 9)", "channels last", "(1, D, h, w)"]),
         ("(x.mean((2, 3)) + 2.0) * 1e-30", ["scale them in the network"]),
-        ("(x.mean((2, 3)) + 2.0) * 5e37", ["scale it in the network"]),
+        ("(x.mean((2, 3)) + 2.0) * 5e37", ["scale the features in the network"]),
     ],
 )
 def test_a_network_that_fails(here: Run, place: Path, features: str, texts: list[str]) -> None:

@@ -236,6 +236,31 @@ def test_plain_modules_get_the_images_as_they_are() -> None:
         large.compute()
 
 
+@pytest.mark.parametrize("scale", [2.0**-40, 2.0**40])
+def test_features_of_any_size(scale: float) -> None:
+    """Small ones need another step, which the error names, and with it the values are those of usual ones."""
+
+    class Scaled(Plain):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return super().forward(images) * scale
+
+    usual = PrecisionRecallDensityCoverage(Plain())
+    fill(usual)
+    for kind, settings in ((PrecisionRecallDensityCoverage, {}), (KernelInceptionDistance, {"subset_size": 20})):
+        scaled = kind(Scaled(), **settings)
+        fill(scaled)
+        if scale < 1:
+            with pytest.raises(fidtool.RunError, match=r"fewer than 14 bits .* pass feature_step=\d+$") as raised:
+                scaled.compute()
+            scaled = kind(Scaled(), feature_step=int(str(raised.value).rpartition("=")[2]), **settings)
+            fill(scaled)
+        found = values(scaled)
+        assert "kid" in found or found == values(usual)
+    score = InceptionScore(Scaled(), splits=3)
+    score.update(pictures(20, 1))
+    assert values(score)["is"] > 0.999
+
+
 def _tripled(module: torch.nn.Module, images: torch.Tensor) -> torch.Tensor:
     return 3 * Plain.forward(module, images)  # type: ignore[arg-type]
 

@@ -99,9 +99,10 @@ class CheckSettings(Validated):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "value_range", _two_numbers(self.value_range))
-        if not (self.progress is None or isinstance(self.progress, bool) or callable(self.progress)):
-            problem = f"{option('progress')} must be True or a function, not {self.progress!r}"
-            raise InputError(problem, setting="progress")
+        function = callable(self.progress) and not isinstance(self.progress, type)  # tqdm is a class
+        if not (self.progress is None or isinstance(self.progress, bool) or function):
+            problem = f"{option('progress')} must be True or a function, not {self.progress!r}:"
+            raise InputError(problem, f"pass {option('progress', True)} for progress bars", setting="progress")
 
     @staticmethod
     def _called(name: str) -> str:

@@ -19,7 +19,7 @@ from fidtool.metrics.kid import KID, SUBSET_SIZE
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Number
 from fidtool.metrics.prdc import PRDC, Ties
 from fidtool.training.feature_extractor import classifier
-from fidtool.training.metric import ImageMetric
+from fidtool.training.metric import ImageMetric, flag
 from fidtool.validation import Setting
 
 Feature = int | str | Network | nn.Module
@@ -212,7 +212,7 @@ class InceptionScore(_PerImage):
         self, imgs: torch.Tensor | None = None, real: bool | None = False, *, images: torch.Tensor | None = None
     ) -> None:
         """Adds generated images. Real ones, which other metrics of a ``MetricCollection`` need, are not added."""
-        if not real:
+        if real is None or not flag("real", real):
             super().update(imgs, False, images=images)
 
 

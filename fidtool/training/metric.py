@@ -141,6 +141,9 @@ class ImageMetric(Base):  # type: ignore[misc]
         if not (isinstance(sync_timeout, (int, float)) and 0 < sync_timeout <= LONGEST_SECONDS):
             limits = f"above 0 and at most {LONGEST_SECONDS:.10g}"
             raise InputError(f"sync_timeout must be a number of seconds {limits}, not {sync_timeout!r}")
+        reset_real_features = flag("reset_real_features", reset_real_features)
+        normalize = flag("normalize", normalize)
+        antialias = None if antialias is None else flag("antialias", antialias)
         if dist_sync_on_step or dist_sync_fn or distributed_available_fn:
             which = "dist_sync_fn" if dist_sync_fn else "dist_sync_on_step" if dist_sync_on_step else ""
             problem = "cannot be used: the metric synchronises the ranks itself, and in compute() only:"
@@ -264,6 +267,7 @@ class ImageMetric(Base):  # type: ignore[misc]
         """
         if (imgs is None) == (images is None) or real is None:
             raise InputError("update() takes a tensor of images and whether they are real: update(images, real=False)")
+        real = flag("real", real)
         if real and self._sums.fixed_name:
             problem = f"the metric already has real statistics ({self._sums.fixed_name}):"
             raise InputError(problem, "call update() with generated images only")
@@ -495,6 +499,14 @@ class ImageMetric(Base):  # type: ignore[misc]
         self.unsync()
         with outside_autograd():
             self._warn(self._sums.restore(state, *group_rank_and_size(self.process_group)))
+
+
+def flag(name: str, value: Any) -> bool:
+    """Returns a bool, which may also be passed as 0 or 1 and as a scalar of NumPy or torch; a string is a mistake."""
+    plain = value.tolist() if hasattr(value, "tolist") else value
+    if not isinstance(plain, int) or plain not in (0, 1):
+        raise InputError(f"{name} must be True or False, not {value!r}")
+    return bool(plain)
 
 
 def _protocol_of(feature: object, antialias: bool | None, protocol: ProtocolName | None) -> ProtocolName | None:

@@ -356,6 +356,8 @@ def test_what_a_program_is_shown(
         fidtool.Statistics.of(np.ones(2), np.eye(2)),
     ):
         assert len(repr(shown)) < 600
+    with pytest.raises(InputError, match="progress must be True or a function, not <class 'list'>: pass progress=True"):
+        fidtool.compute("a", "b", progress=list)
     with pytest.raises(InputError, match="progress must be True or a function, not 3"):
         fidtool.check(pixels, progress=3)
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import fidtool
-from fidtool.training import FrechetInceptionDistance, KernelInceptionDistance
+from fidtool.training import FrechetInceptionDistance, InceptionScore, KernelInceptionDistance
 from support.pictures import fill, pictures
 from support.places import TINY
 from support.tiny_network import network
@@ -51,6 +51,8 @@ OTHER_DIMS = fidtool.Statistics.of(np.zeros(3), np.eye(3), 9)
             {"feature": torch.nn.Flatten(), "input_img_size": (3, 4, 4), "protocol": "clean"},
             "a plain module, which gets",
         ),
+        ({"normalize": "yes"}, "normalize must be True or False, not 'yes'"),
+        ({"antialias": "x"}, "antialias must be True or False, not 'x'"),
         ({"feature": 64, "feature_step": 12}, "feature_step is for a plain module"),
         (
             {"feature": 64, "antialias": False, "protocol": "torchmetrics"},
@@ -70,6 +72,17 @@ OTHER_DIMS = fidtool.Statistics.of(np.zeros(3), np.eye(3), 9)
 def test_invalid_settings(settings: dict[str, Any], text: str, environment: object) -> None:
     with pytest.raises(fidtool.InputError, match=text):
         FrechetInceptionDistance(**settings)
+
+
+def test_flags_are_bools_or_as_good_as_these(metric: FrechetInceptionDistance) -> None:
+    for real in ("fake", 2, torch.tensor([True, False]), 1.0):
+        for each in (metric, InceptionScore(network())):
+            with pytest.raises(fidtool.InputError, match="real must be True or False, not "):
+                each.update(pictures(2, 1), real=real)  # type: ignore[arg-type]
+    for real in (True, 1, np.bool_(True), torch.tensor(True), np.array(1)):
+        metric.update(pictures(2, 1), real=real)  # type: ignore[arg-type]
+    assert int(metric.real_features_num_samples) == 10
+    assert FrechetInceptionDistance(network(), normalize=np.bool_(False)).normalize is False  # type: ignore[arg-type]
 
 
 def test_a_feature_of_another_type_is_a_type_error() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import struct
+import tarfile
 import time
 import zipfile
 import zlib
@@ -22,6 +23,7 @@ from fidtool.sources.census import Census, PassedOver
 from fidtool.sources.contents import MOST_BYTES, ContentError, Extent, Files, Read, opened, too_large
 from fidtool.sources.image_set import ImageSet, ImageSource, NamedFiles, Names, split_common_folder
 from fidtool.sources.readers import ExtentReader, Reader
+from fidtool.sources.signatures import HEAD, refuse_dataset
 
 Location = TypeVar("Location")
 
@@ -97,8 +99,26 @@ def list_members(
         locations += [member.location for member in found]
         file_index.append(np.full(len(found), file, dtype=np.int32))
     if not names:
+        if census.passed_over:
+            with opened(files, 0) as handle:
+                refuse_dataset(path, _heads(handle))
         raise InputError(census.nothing_found(path, kind))
     return Listing(Names(names), locations, np.concatenate(file_index), census.found(), began)
+
+
+def _heads(handle: BinaryIO) -> Iterator[tuple[str, bytes]]:
+    """Yields the names and the first bytes of the files in an archive."""
+    if zipfile.is_zipfile(handle):
+        with zipfile.ZipFile(handle) as zipped:
+            for member in zipped.infolist():
+                with zipped.open(member) as file:
+                    yield member.filename, file.read(HEAD)
+        return
+    handle.seek(0)
+    with tarfile.open(fileobj=handle) as tarred:
+        for info in tarred:
+            if info.isreg() and (data := tarred.extractfile(info)):
+                yield info.name, data.read(HEAD)
 
 
 def refuse_several(path: str, names: Sequence[str]) -> None:

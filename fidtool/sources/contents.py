@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import errno
 import os
 import stat
 import threading
@@ -248,9 +249,10 @@ class LocalFiles(Files):
         expected = None if self._sizes is None else int(self._sizes[file])
         try:
             handle = open(path, "rb", buffering, opener=_open_at_once)  # noqa: SIM115 - the caller closes it
-        except FileNotFoundError:
+        except FileNotFoundError as error:
             if expected is None or expected == GONE:
-                raise
+                why = broken_link(path)
+                raise FileNotFoundError(errno.ENOENT, f"it is {why}") if why else error from None
             raise ForeignError(f"{path} exists on rank 0 but not on this rank: {SAME_FILES}") from None
         status = os.fstat(handle.fileno())
         if not stat.S_ISREG(status.st_mode):
@@ -271,6 +273,15 @@ class LocalFiles(Files):
 
     def expecting(self, sizes: NDArray[np.int64]) -> LocalFiles:
         return LocalFiles(self.paths, sizes)
+
+
+def broken_link(path: str) -> str:
+    """Returns what a link is whose target does not exist; empty for other files."""
+    if not os.path.islink(path) or os.path.exists(path):
+        return ""
+    if "annex/objects/" in (target := os.readlink(path)):
+        return "a link of git-annex to a file that is not here: run `git annex get` in its repository"
+    return f"a link to {target}, which does not exist"
 
 
 def _open_at_once(path: str, flags: int) -> int:

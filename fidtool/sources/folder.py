@@ -23,7 +23,7 @@ from fidtool.sources.census import Census
 from fidtool.sources.contents import LocalFiles, head_of
 from fidtool.sources.image_set import ImageSet, ImageSource, Names, Prefixed
 from fidtool.sources.readers import FileReader
-from fidtool.sources.signatures import DAMAGED, refuse_foreign
+from fidtool.sources.signatures import PLAIN, refuse_dataset, refuse_foreign
 
 
 def list_folder(path: str, recursive: bool = True) -> ImageSet:
@@ -36,19 +36,13 @@ def list_folder(path: str, recursive: bool = True) -> ImageSet:
     census = Census()
     found = sorted(_images_below(path, recursive, census))
     if not found:
-        _refuse_dataset(path)
+        below = (os.path.join(place, name) for place, _, names in os.walk(path) for name in sorted(names))
+        refuse_dataset(path, ((file, head_of(LocalFiles([file]))) for file in below))
         raise InputError(census.nothing_found(path, "folder", recursive))
     names, prefix = Names(found), os.path.join(path, "")
     files = LocalFiles(Prefixed(prefix, names))
     reader, rest = FileReader(files), (census.found(folders=not recursive), census.beside(path))
     return ImageSet.of(ImageSource(path, "folder", names, prefix, files, reader, None, listed, *rest))
-
-
-def _refuse_dataset(folder: str) -> None:
-    """Refuses a folder whose files have images in a form that is not read, such as LMDB's."""
-    files = (os.path.join(place, name) for place, _, names in os.walk(folder) for name in sorted(names))
-    for file in itertools.islice(files, 100):
-        refuse_foreign(f"no images in {folder}: {file}", head_of(LocalFiles([file])), DAMAGED)
 
 
 def _images_below(path: str, recursive: bool, census: Census) -> Iterator[str]:
@@ -124,6 +118,10 @@ TABLES = (".csv", ".tsv", _JSON_LINES)
 """Suffixes of lists that are tables. Their column of paths can be selected, as in ``list.csv:NAME``."""
 _COLUMNS = ("path", "file", "filename", "filepath", "image", "imagepath", "imagefile", "img", "imgpath")
 """Usual names of a column of paths, as `folded`."""
+_OBJECTS = (
+    'write one object per line, such as {"path": "a.png"}',
+    "download it again if a server sent an error in its place",
+)
 _MARK = b"\xef\xbb\xbf"
 """The byte order mark that some editors write at the start of UTF-8 files."""
 _LONGEST, _LONGEST_ROW = 1 << 16, 1 << 24
@@ -176,13 +174,13 @@ def read_entries(handle: IO[bytes], what: str, suffix: str = TEXT, column: str =
     """
     entries = list(_in_column(handle, what, suffix, column) if suffix in TABLES else _in_text(handle, what))
     if not entries:
-        raise InputError(f"{what} is empty")
+        raise InputError(f"{what} is empty:", "list one image per line")
     return entries
 
 
 def _in_text(handle: IO[bytes], what: str) -> Iterator[Entry]:
     rest, number = handle.read(_LONGEST).removeprefix(_MARK), 0
-    refuse_foreign(what, rest or b"\0")
+    refuse_foreign(what, rest or b"\0", [PLAIN])
     end = b"\0" if b"\0" in rest else b"\n"
     while rest:
         *whole, rest = rest.split(end)
@@ -203,6 +201,8 @@ def _in_column(handle: IO[bytes], what: str, suffix: str, column: str) -> Iterat
     for line, row in _rows(handle, what, suffix):
         place = f"{what}, line {line}"
         if not isinstance(row, dict) or None in row:
+            if suffix == _JSON_LINES:
+                raise InputError(f"{place} is not a JSON object:", *_OBJECTS)
             raise InputError(f"{place} is not a row with one value per column")
         found = [column] if column else _columns_of_paths(row)
         if len(found) != 1 or found[0] not in row:
@@ -211,7 +211,8 @@ def _in_column(handle: IO[bytes], what: str, suffix: str, column: str) -> Iterat
                 raise InputError(problem, "add a first line such as path,label")
             lacks = f"no column {column!r}" if column else f"{len(found) or 'no'} columns of paths"
             named = f"name one, as in {what.removeprefix('the list ')}:COLUMN"
-            raise InputError(f"{place} has {lacks}; it has {', '.join(map(repr, row))}:", named)
+            server = _OBJECTS[1:] if suffix == _JSON_LINES and not found else ()
+            raise InputError(f"{place} has {lacks}; it has {', '.join(map(repr, row)) or 'none'}:", named, *server)
         column, path = found[0], _path_of(row[found[0]])
         with contextlib.suppress(TypeError, ValueError):  # not a string, or one that cannot be the name of a file
             if path and b"\0" not in os.fsencode(path):
@@ -234,7 +235,8 @@ def _rows(handle: IO[bytes], what: str, suffix: str) -> Iterator[tuple[int, Any]
                     yield number, json.loads(line)
         yield from ((table.line_num, row) for row in table)
     except (csv.Error, json.JSONDecodeError, RecursionError) as error:
-        raise InputError(f"{what}, line {number or table.reader.line_num}: {getattr(error, 'msg', error)}") from None
+        problem = f"{what}, line {number or table.reader.line_num}: {getattr(error, 'msg', error)}"
+        raise InputError(problem, *(_OBJECTS if number else ())) from None
 
 
 def _path_of(value: Any) -> Any:

@@ -13,11 +13,11 @@ from fidtool.names import existing_like
 from fidtool.redaction import redacted
 from fidtool.sources.archives import first_member
 from fidtool.sources.census import FILE_KINDS, IMAGE_SUFFIXES, FileKind
-from fidtool.sources.contents import Files, LocalFiles, RefusedError, StoreError, ValueRange, head_of
+from fidtool.sources.contents import Files, LocalFiles, RefusedError, StoreError, ValueRange, broken_link, head_of
 from fidtool.sources.folder import STDIN, TABLES, TEXT, expand, is_pattern, list_folder, list_paths
 from fidtool.sources.image_set import ImageSet, NamedFiles, split_common_folder
 from fidtool.sources.remote import list_remote_folder, list_remote_paths, remote_files
-from fidtool.sources.signatures import JSON, container_of, format_of, refuse_foreign
+from fidtool.sources.signatures import JSON, PLAIN, container_of, format_of, refuse_foreign
 from fidtool.sources.store_requests import is_remote
 
 LISTS = (TEXT, *TABLES)
@@ -69,6 +69,8 @@ def local_paths(path: str) -> list[str]:
         return expand(name)
     if not os.path.lexists(name):
         raise InputError(f"no such file or folder: {path}", *(f"did you mean {each}?" for each in existing_like(name)))
+    if why := broken_link(name):
+        raise InputError(f"{name} is {why}")
     return [name]
 
 
@@ -76,7 +78,7 @@ def _refuse_misnamed(files: Files, suffix: str) -> None:
     """Refuses a file whose first bytes contradict its suffix. Otherwise it would be reported as damaged."""
     head, is_list = head_of(files), suffix in LISTS
     if head or not is_list:
-        refuse_foreign(files.paths[0], head, [JSON] * (suffix == ".jsonl"))
+        refuse_foreign(files.paths[0], head, [*[JSON] * (suffix == ".jsonl"), *[PLAIN] * is_list])
     actual = container_of(head) or ("an image" if format_of(head) and not is_list else "")
     if suffix and actual and not any(actual == kind.content and suffix in kind.suffixes for kind in FILE_KINDS):
         raise InputError(f"{files.paths[0]} is named {suffix} but is {actual}:", "rename it")

@@ -35,7 +35,7 @@ from fidtool.sources.contents import (
 from fidtool.sources.folder import URL_WILDCARD, expand_braces, read_entries, refuse_repeated_lines
 from fidtool.sources.image_set import ImageSet, ImageSource, Names, Prefixed
 from fidtool.sources.readers import FileReader
-from fidtool.sources.signatures import JSON, refuse_foreign
+from fidtool.sources.signatures import JSON, PLAIN, refuse_foreign
 from fidtool.sources.store_requests import (
     LISTING_TIMEOUT,
     file_system,
@@ -323,7 +323,7 @@ def list_remote_paths(path: str, files: Files, suffix: str, column: str) -> Imag
     The store is not queried for each image, so missing and changed images are not detected here.
     """
     began, url = time.time_ns(), files.paths[0]
-    refuse_foreign(f"the list {url}", head_of(files) or b"\0", [JSON] * (suffix == ".jsonl"))
+    refuse_foreign(f"the list {url}", head_of(files) or b"\0", [PLAIN, *[JSON] * (suffix == ".jsonl")])
     with opened(files, 0) as handle:
         entries = read_entries(handle, f"the list {url}", suffix, column)
     prefix = f"{url.rpartition('/')[0]}/"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import re
-from collections.abc import Container, Mapping
+import zlib
+from collections.abc import Container, Iterable, Mapping
 
 from fidtool.errors import InputError
 
@@ -25,6 +28,7 @@ ZIP, TAR, PARQUET, NPY = "a zip archive", "a tar archive", "a Parquet table", "a
 _CONTAINERS = {ZIP: rb"PK\x03\x04", TAR: rb".{257}ustar", PARQUET: rb"PAR1", NPY: rb"\x93NUMPY"}
 _AGAIN = "download it again, as a server sent this in its place, for example a login or an error"
 JSON = "JSON text: write a list of paths as .txt or .jsonl; if a server sent it as an error, download the file again"
+PLAIN = "plain text: download or create the file again, or name it .txt if it is a list of paths"
 DAMAGED = {
     "empty (0 bytes): copy or download it again": rb"\Z",
     "a Git LFS pointer, not the file itself: run `git lfs pull` in its repository": rb"version https://(git-lfs|hawser)",
@@ -46,10 +50,13 @@ _DATASETS = {
     f"an IDX file of MNIST, which torchvision reads: {_WRITE}": rb"\0\0\x08[\x01\x03]",
     # A pickled dict, by its first key, in any protocol from 2 on.
     f"a pickled batch of CIFAR, which torchvision reads: {_WRITE}": rb"\x80[\x02-\x05](\x95.{8})?\}(q.|\x94)?\("
-    rb"([UC\x8c].|[TXB].{4})" + _CIFAR,
+    rb"(c_codecs\nencode\nq.)?([UC\x8c].|[TXB].{4})" + _CIFAR,
     "a video: write its frames to a folder, for example with `ffmpeg -i FILE frames/%06d.png`": _VIDEO,
     "a 7z, RAR or Zstandard archive: extract it and pass the folder": rb"7z\xbc\xaf'\x1c|Rar!\x1a|\x28\xb5\x2f\xfd",
 }
+
+_BINARY = re.compile(r"\b((data|test)_batch(_\d)?|(train|test|unlabeled)(_X)?)\.bin$")
+"""Names of files of pixels without a signature."""
 
 
 def _named(kinds: Mapping[str, bytes], head: bytes) -> str:
@@ -72,11 +79,31 @@ def container_of(head: bytes) -> str:
 
 def foreign_of(head: bytes) -> str:
     """Returns what a file is that has neither images nor statistics that fidtool reads, and what to do; else empty."""
-    return "" if format_of(head) else _named({**DAMAGED, **_DATASETS}, head[:HEAD])
+    head = _decompressed(head[:HEAD])
+    if format_of(head) or container_of(head):
+        return ""
+    return _named({**DAMAGED, **_DATASETS, PLAIN: rb"[\t\n\f\r -~\x80-\xff]+\Z"}, head)
+
+
+def _decompressed(head: bytes) -> bytes:
+    """Returns the first bytes of what is compressed by gzip, as servers send pages; other bytes as they are."""
+    with contextlib.suppress(zlib.error):
+        return zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(head, HEAD) or head
+    return head
 
 
 def refuse_foreign(name: str, head: bytes, but: Container[str] = ()) -> None:
     """Raises an InputError for a file with these first bytes if it is `foreign_of` any kind ``but`` these."""
-    if (found := foreign_of(head)) and found not in but:
+    found = foreign_of(head)
+    if not found and _BINARY.search(name) and not container_of(head):
+        found = f"a binary file of CIFAR or STL-10, which torchvision downloads in a form that it reads: {_WRITE}"
+    if found and found not in but:
         kind, _, remedy = found.partition(": ")
-        raise InputError(f"{name} is {kind}:", remedy)
+        packed = "" if _decompressed(head) == head else ", compressed by gzip"
+        raise InputError(f"{name} is {kind}{packed}:", remedy)
+
+
+def refuse_dataset(place: str, heads: Iterable[tuple[str, bytes]]) -> None:
+    """Refuses a set without images of whose files, by name and first bytes, one has them in a form that is not read."""
+    for name, head in itertools.islice(heads, 100):
+        refuse_foreign(f"no images in {place}: {name}", head, [*DAMAGED, PLAIN])

@@ -16,12 +16,13 @@ from fidtool.errors import InputError, option
 from fidtool.safe_pickle import NotDataError, begins_like_pickle, load_data
 from fidtool.sources.archives import first_member
 from fidtool.sources.contents import Files, StoreError, message_of
-from fidtool.sources.signatures import HEAD, refuse_foreign
+from fidtool.sources.signatures import HEAD, PLAIN, refuse_foreign
 from fidtool.statistics.feature_buffer import Features, read_features, store_features
 
 NPZ, ZIP, NPY, PICKLE, TORCH = "npz", "zip", "npy", "pickle", "torch"
 _MOST_PICKLED = 1 << 30
 """Largest size in bytes of the pickle in a file of ``torch.save``. Statistics of 2048 dimensions take 50 MB."""
+_AS_ARRAY = "write images or features as one array with numpy.save, as .npy"
 _NAMED = 12
 """Maximum number of entries that a message names."""
 LAYOUTS = (
@@ -96,6 +97,7 @@ def read_pickle(path: str, handle: BinaryIO) -> Any:
         raise InputError(
             f"{path} is a pickle and {error}: objects in pickles are never loaded, because loading them can run code",
             "write mu and sigma as float64 arrays with numpy.savez",
+            _AS_ARRAY,
         ) from None
     except (StoreError, OSError, MemoryError):
         raise
@@ -135,8 +137,8 @@ def open_arrays(path: str, files: Files, extractor: str, entry: str) -> Iterator
     with files.open(0) as handle:
         head = handle.read(HEAD)
         handle.seek(0)
-        refuse_foreign(path, head)
         kind = kind_of(head)
+        refuse_foreign(path, head, [PLAIN] * bool(kind))  # a pickle of protocol 0 is text
         if kind == NPY:
             raise InputError(f"{path} is a single array (.npy); a statistics file is an .npz archive with mu and sigma")
         if kind in (PICKLE, TORCH):
@@ -165,7 +167,8 @@ def pickle_in(handle: BinaryIO) -> BinaryIO:
 def _pickled(path: str, handle: BinaryIO, extractor: str, entry: str) -> NamedArrays:
     value = read_pickle(path, handle)
     if not isinstance(value, dict):
-        raise InputError(f"{path} is a pickle of a {type(value).__name__}; a statistics file has a dict of arrays")
+        problem = f"{path} is a pickled {type(value).__name__}; statistics are a dict of arrays:"
+        raise InputError(problem, _AS_ARRAY)
     entries = entries_of(value)
     if not entries and not entry:
         return NamedArrays(arrays_of(value))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import pickle
+import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +16,8 @@ import pytest
 
 import fidtool
 from fidtool.images.decode import DecodeError, decode
-from fidtool.sources.signatures import foreign_of
+from fidtool.sources.opening import open_images
+from fidtool.sources.signatures import PLAIN, foreign_of
 from fidtool.sources.tars import _OPENERS
 from support.command_line import Run
 from support.encoded import FILES
@@ -30,6 +33,9 @@ DAMAGED = {
     "error": (b'<?xml version="1.0"?>\n<Error><Code>NoSuchKey</Code></Error>', ["is XML text", "download it again"]),
     "json": (json.dumps({"error": "no access"}).encode(), ["is JSON text", "download the file again"]),
     "empty": (b"", ["is empty (0 bytes)", "copy or download it again"]),
+    "text": (b"404: Not Found\n", ["is plain text", "download or create the file again"]),
+    "compressed page": (gzip.compress(PAGE), ["is a web page (HTML)", "download it again"]),
+    "compressed json": (gzip.compress(b'{"error": "no access"}'), ["is JSON text", "download the file again"]),
 }
 NAMES = ("a.npz", "a.pkl", "a.npy", "a.zip", "a.tar", "a.tar.gz", "a.pt", "a.pth", "a.safetensors", "a.parquet", "a")
 LISTS = ("a.txt", "a.csv", "a.jsonl")
@@ -43,7 +49,7 @@ def real(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("kind", DAMAGED)
 def test_it_is_named_under_any_name(here: Run, tmp_path: Path, real: Path, kind: str) -> None:
     data, words = DAMAGED[kind]
-    for name in (*NAMES, *(LISTS if kind not in ("empty", "json") else LISTS[: 2 * (kind == "json")])):
+    for name in (*NAMES, *LISTS[: {"empty": 0, "text": 0, "json": 2, "compressed json": 2}.get(kind, 3)]):
         (tmp_path / name).write_bytes(data)
         remote = f"file://{tmp_path / name}"
         for pair in ((real, name), (name, real), *([(real, remote)] if "." in name else [])):
@@ -111,6 +117,11 @@ DATASETS: dict[str, tuple[str, Callable[[], bytes], list[str]]] = {
         ["CIFAR", *PARQUET],
     ),
     "MNIST": ("train-images-idx3-ubyte", lambda: struct.pack(">4I", 0x803, 9, 28, 28) + bytes(999), ["IDX", *PARQUET]),
+    "MNIST, compressed": (
+        "t10k-images.idx3-ubyte.gz",
+        lambda: gzip.compress(struct.pack(">4I", 0x803, 9, 28, 28) + bytes(999)),
+        ["IDX", *PARQUET],
+    ),
     "MP4": ("a.mp4", lambda: struct.pack(">I", 32) + b"ftypisom\0\0\2\0" + bytes(99), ["video", "ffmpeg"]),
     "MOV": ("a.mov", lambda: struct.pack(">I", 32) + b"ftypqt  \0\0\2\0" + bytes(99), ["video", "ffmpeg"]),
     "WebM": ("a.webm", lambda: b"\x1aE\xdf\xa3" + bytes(99), ["video", "ffmpeg"]),
@@ -137,9 +148,39 @@ def test_a_dataset_is_named_with_a_way(here: Run, tmp_path: Path, real: Path, ki
         fidtool.compute(real, file)
 
 
+@pytest.mark.parametrize("kind", ["CIFAR-10", "CIFAR of Python 2", "MNIST, compressed", "LMDB", "binary CIFAR-10"])
+@pytest.mark.parametrize("archive", ["a.tar.gz", "a.tar", "a.zip"])
+def test_a_dataset_in_an_archive_is_named(tmp_path: Path, kind: str, archive: str) -> None:
+    binary = ("cifar-10-batches-bin/data_batch_1.bin", lambda: bytes(3073), ["CIFAR", *PARQUET])
+    name, make, words = {**DATASETS, "binary CIFAR-10": binary}[kind]
+    (tmp_path / "data" / name).parent.mkdir(parents=True)
+    (tmp_path / "data" / name).write_bytes(make())
+    (tmp_path / "data/0.html").write_text("<html></html>")
+    kinds = {"a.tar.gz": "gztar", "a.tar": "tar", "a.zip": "zip"}
+    shutil.make_archive(str(tmp_path / "a"), kinds[archive], tmp_path / "data")
+    for path in [archive, *(["data", f"data/{name}"] if kind == "binary CIFAR-10" else [])]:
+        with pytest.raises(fidtool.InputError) as refused:
+            open_images(str(tmp_path / path))
+        assert [word for word in [name, *words] if word not in str(refused.value)] == [], refused.value
+
+
+def test_links_without_a_target_are_named(here: Run, tmp_path: Path, real: Path) -> None:
+    (tmp_path / "images").mkdir()
+    names = ["a.npz", "a.npy", "a.txt", "a.tar", "a.pkl", "images/a.png", "folder"]
+    for name in names:
+        (tmp_path / name).symlink_to(f".git/annex/objects/x/SHA256E-s9--4d7a.{name[-3:]}")
+    for name in [*names[:5], "images", "folder"]:
+        run = here("compute", real, name, "--extractor", TINY)
+        assert f"{name}" in run.error
+        assert "is a link of git-annex to a file that is not here: run `git annex get`" in run.error
+    (tmp_path / "b.npz").symlink_to("nowhere.npz")
+    assert "b.npz is a link to nowhere.npz, which does not exist" in here("check", "b.npz").error
+
+
 def test_what_is_read_is_not_foreign(tmp_path: Path) -> None:
     forms = make_forms(make_squares(tmp_path / "images", 5))
     heads = {**FILES, **{form: Path(path).read_bytes()[:1024] for form, path in forms.items() if Path(path).is_file()}}
     heads |= {str(magic): magic + bytes(99) for magic in _OPENERS}
     heads["statistics"] = pickle.dumps({"mu": np.zeros(3), "sigma": np.eye(3)})
-    assert [name for name, head in heads.items() if foreign_of(head)] == []
+    assert [name for name, head in heads.items() if foreign_of(head) not in ("", PLAIN)] == []
+    assert [name for name, head in heads.items() if foreign_of(head)] == ["images.txt", "images.csv"]

@@ -23,7 +23,7 @@ def make_place(tmp_path: Path) -> Path:
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "texts" / "a.txt").write_text("no image")
     for name in ("notes.txt", "archive.zip", "wrong.pth"):
-        (tmp_path / name).write_bytes(b"something else")
+        (tmp_path / name).write_bytes(b"something else\0")
     for name in ("a.npz", "b.npz"):
         np.savez(tmp_path / name, mu=np.zeros(16), sigma=np.eye(16))
     return tmp_path

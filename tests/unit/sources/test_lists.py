@@ -44,15 +44,20 @@ REFUSED = {
         b'{"image": {"path": "0.png", "bytes": "iVBO"}}',
         "line 1, column image: {'path': .* is not a path",
     ),
-    "empty.csv": (b"path\n", "empty.csv is empty"),
+    "empty.csv": (b"path\n", "empty.csv is empty: list one image per line"),
     "hole.csv": (b"path,label\n0.png,1\n,2\n", "line 3, column path: '' is not a path"),
     "comma.csv": (b"path\n0.png\na, b.png\n", "line 3 is not a row with one value per column"),
     "quote.csv": (b'path\n"0.png\n', "line 2: unexpected end of data"),
     "number.jsonl": (b'{"path": "0.png"}\n{"path": 7}\n', "line 2, column path: 7 is not a path"),
     "other.jsonl": (b'{"path": "0.png"}\n{"file": "1.png"}\n', "line 2 has no column 'path'; it has 'file'"),
     "surrogate.jsonl": (b'{"path": "\\ud800.png"}', "line 1, column path: '.ud800.png' is not a path"),
-    "text.jsonl": (b'"0.png"\n', "line 1 is not a row with one value per column"),
-    "broken.jsonl": (b'{"path": "0.png"}\n\n{"path"\n', "line 3: Expecting ':' delimiter"),
+    "text.jsonl": (b'"0.png"\n', "line 1 is not a JSON object: write one object per line, such as"),
+    "array.jsonl": (b'[{"path": "0.png"}]\n', "line 1 is not a JSON object: .*, or download it again if a server sent"),
+    "error.jsonl": (
+        b'{"error": "x"}',
+        "line 1 has no columns of paths; it has 'error': .*, or download it again if a server",
+    ),
+    "broken.jsonl": (b'{"path": "0.png"}\n\n{"path"\n', "line 3: Expecting ':' delimiter; write one object per line"),
     "deep.jsonl": (b"[" * 100_000, "line 1: "),
 }
 

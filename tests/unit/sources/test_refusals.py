@@ -97,7 +97,7 @@ MADE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda at: tensors(at / "a.pt", torch.zeros(8, 8, 3, 512, dtype=torch.uint8).permute(3, 0, 1, 2)),
         "each image is scattered over the whole file",
     ),
-    "no header": (lambda at: lists(at / "a.safetensors", "x" * 100), "its header is not that of a safetensors file"),
+    "no header": (lambda at: lists(at / "a.safetensors", "\1" * 100), "its header is not that of a safetensors file"),
     "contradictory header": (lambda at: contradictory(at / "a.safetensors"), "has 7 bytes, which does not match"),
     "empty table": (lambda at: parquet(at / "a.parquet", image=[]), "it contains no rows"),
     "labels only": (lambda at: parquet(at / "a.parquet", label=[1, 2]), "has the columns label"),

@@ -270,8 +270,17 @@ MALFORMED: dict[str, tuple[Callable[[Path], object], str]] = {
     "features with NaN": (archived(reps=spoiled(ROWS, np.nan)), "reps contains NaN or infinite values"),
     "integers for features": (archived(feats=ROWS.astype(int)), "it should contain floats"),
     "half of MeanFlow's": (archived(ref_mu=np.zeros(2)), "has no mu and no sigma; it contains ref_mu"),
-    "a pickled list": (pickled([1, 2]), "is a pickle of a list"),
-    "a text": (lambda file: file.write_text("mu, sigma"), "neither an .npz archive nor a pickle of arrays"),
+    "a pickled list": (pickled([1, 2]), "is a pickled list; .*: write images or features as one"),
+    "a pickled array": (
+        pickled(ROWS),
+        "is a pickled ndarray; .*: write images or features as one array with numpy.save",
+    ),
+    "a pickled object": (
+        pickled(Path("x")),
+        "write mu and sigma .*, or write images or features as one array with nump",
+    ),
+    "a text": (lambda file: file.write_text("mu, sigma"), "is plain text: download or create the file again"),
+    "other bytes": (lambda file: file.write_bytes(b"mu\0sigma"), "neither an .npz archive nor a pickle of arrays"),
 }
 
 

@@ -125,8 +125,9 @@ def compute(real: Source, fake: Source | Sequence[PathOrURL | Images | Statistic
     Args:
         real: path or URL of images (a folder, archive, array, table or list) or of a statistics file (.npz); or images
             in memory (a list, array, ``Dataset`` or iterable), see `fidtool.Images`; or `fidtool.Statistics`.
-        fake: the same, or a list of paths and `fidtool.Images` to evaluate against the same ``real``, which is then
-            processed once. Or a function that generates ``num_fake`` images, see `fidtool.Images`.
+        fake: the same, or a list of sets to evaluate against the same ``real``, which is then processed once: paths, or
+            any sets with `fidtool.Images`, `fidtool.Statistics` or a function among them. A list of arrays is one set.
+            Or a function that generates ``num_fake`` images, see `fidtool.Images`.
 
     Returns:
         The evaluation: ``.fid`` for one FAKE, ``.results`` for several, ``.to_dict()`` for the content of the JSON. A

@@ -75,7 +75,7 @@ def compute_statistics(inputs: Inputs) -> Statistics | None:
     """Compute the statistics of a set of images. A collective."""
     run, (path,) = inputs.run, inputs.paths
     if run.world.on_rank_zero(lambda: inputs.statistics(path) is not None):
-        raise on_every_rank(InputError(f"{path} is already a statistics file:", "pass the images instead"))
+        raise on_every_rank(InputError(f"{path} is already {inputs.kind_of(path)}:", "pass the images instead"))
     measurer = Measurer(inputs)
     statistics = measurer.measure(path).statistics
     if statistics is None:

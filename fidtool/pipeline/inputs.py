@@ -15,6 +15,7 @@ from fidtool.labels import Labels, labels_of
 from fidtool.pipeline.agreement import Definitions, agree, complete_settings, roundings, settings_of_files
 from fidtool.pipeline.needs import ImageCount, SetNeeds, check_counts, set_needs
 from fidtool.pipeline.opened import (
+    GivenStatistics,
     Messages,
     Opened,
     missing_error,
@@ -187,7 +188,7 @@ class Inputs:
         real, *fakes = dict.fromkeys(self.paths)
         pass_it = f"if it is of the real images, pass it as {option('real')}, which comes first"
         return [
-            f"{path} is a statistics file, compared as {option('fake')} with the images of {real}: {pass_it}"
+            f"{path} is {self.kind_of(path)}, compared as {option('fake')} with the images of {real}: {pass_it}"
             for path in fakes
             if path in self._files and real not in self._files
         ]
@@ -196,7 +197,7 @@ class Inputs:
         settings, images, found = self.settings, self._image_sets, []
         if not self.any_images and (idle := _idle_with_files(settings)):
             have = "has" if len(idle) == 1 else "have"
-            found.append(f"{' and '.join(idle)} {have} no effect on the values: only statistics files are compared")
+            found.append(f"{' and '.join(idle)} {have} no effect on the values: only statistics are compared")
         found += [each.source.warning for each in images if each.source.warning]
         if not settings.recursive and (others := [each.path for each in images if "folder" not in each.source.kind]):
             found.append(f"{option('recursive', False)} has no effect on {', '.join(others)}: it only affects folders")
@@ -213,10 +214,10 @@ class Inputs:
             found.append(f"floats became bytes in different ways ({option('float_to_byte')}): {each}")
         for name, paths in (("crop", self.paths[:1]), ("crop_fake", self.paths[1:])):
             files = [path for path in dict.fromkeys(paths) if path in self._files and getattr(settings, name)]
-            found += [f"{path} is a statistics file: {option(name)} does not apply to it" for path in files]
+            found += [f"{path} is {self.kind_of(path)}: {option(name)} does not apply to it" for path in files]
         for path, sampling in ((path, self.sampling(path)) for path in self._files):
             if sampling.num is not None:
-                found.append(f"{path} is a statistics file: {option(sampling.setting)} does not apply to it")
+                found.append(f"{path} is {self.kind_of(path)}: {option(sampling.setting)} does not apply to it")
         return found
 
     def labels(self, definitions: Definitions) -> Labels:
@@ -231,6 +232,12 @@ class Inputs:
     def statistics(self, path: str) -> Statistics | None:
         """The content of a statistics file; None for images alone, and on the other ranks."""
         return self._opened.get(path, Opened()).file
+
+    def kind_of(self, path: str) -> str:
+        """What a set that has statistics is, for messages."""
+        given = self.run.in_memory.get(path)
+        kind = "a fidtool.Statistics" if isinstance(given, GivenStatistics) else "an array of features"
+        return "a statistics file" if given is None else kind
 
     def published(self, path: str) -> tuple[str, Mapping[str, str]]:
         """The name of the published reference that a path names, and the SHA-256s of its arrays. On rank zero."""

@@ -71,6 +71,7 @@ class Images:
 
         self.name, self.sharded = name, sharded
         name = name or "the argument"
+        _refuse_moments(images)
         if inspect.isgeneratorfunction(images) and not inspect.signature(images).parameters:
             images = images()
         self._images: Any = images
@@ -168,6 +169,13 @@ class Images:
             raise ProgramError(f"{self.name} raised {exception_summary(error)}") from error
 
 
+def _refuse_moments(images: object) -> None:
+    """Refuses a mean and a covariance, as other projects return or store them."""
+    parts = [images.get(name) for name in ("mu", "sigma")] if isinstance(images, Mapping) else images
+    if isinstance(parts, (list, tuple)) and [getattr(part, "ndim", 0) for part in parts[:3]] == [1, 2]:
+        raise InputError("a mean and a covariance are not images:", "pass fidtool.Statistics.of(mu, sigma)")
+
+
 def _uses_accelerator(images: Any) -> bool:
     """Whether a tensor, or an image in a list or tuple, is on an accelerator."""
     if isinstance(images, (list, tuple)):
@@ -224,9 +232,12 @@ class Named:
 
 
 def several(fake: Any, given: type) -> list[Any]:
-    """Returns the FAKEs in an argument: a list or tuple of paths and `Images` is several, everything else is one."""
-    if isinstance(fake, (list, tuple)) and all(isinstance(each, (str, os.PathLike, Images, given)) for each in fake):
-        return list(fake)
+    """Returns the FAKEs in an argument: a list or tuple of paths, or with sets in it (`Images`, objects of the type
+    ``given`` or None in their place, functions), is several; everything else is one."""
+    if isinstance(fake, (list, tuple)):
+        sets = [each is None or isinstance(each, (Images, given)) or callable(each) for each in fake]
+        if any(sets) or all(isinstance(each, (str, os.PathLike)) for each in fake):
+            return list(fake)
     return [fake]
 
 

@@ -320,6 +320,18 @@ def test_statistics_in_memory_are_those_of_a_file(place: Path, environment: dict
     several = fidtool.compute(real, [fake, place / "images", real], cache=False, extractor=TINY).results
     assert [each.value("fid") for each in several[:2]] == [one.value("fid")] * 2
     assert any("the same set as REAL" in line for line in several[2].warnings)
+    pixels = pixels_in(place / "images")
+    mixed: list[Any] = [fake, pixels, lambda n: pixels[:n], place / "images"]
+    found = fidtool.compute(real, mixed, num_fake=COUNT, cache=False, extractor=TINY)
+    assert [each.fake.name for each in found.results[:3]] == ["fake", "fake 2", "fake 3"]
+    assert "fake is a fidtool.Statistics: num_fake does not apply to it" in found.results[0].warnings
+    swapped = fidtool.compute(pixels, fidtool.Statistics.of(np.zeros(16), np.eye(16), 99), extractor=TINY)
+    assert any("fake is a fidtool.Statistics, compared as fake" in line for line in swapped.results[0].warnings)
+    with pytest.raises(InputError, match=r"images is already a fidtool\.Statistics: pass the images"):
+        fidtool.compute_statistics(real)
+    for given in ((real.mu, real.sigma), [torch.ones(2), torch.eye(2)], {"mu": real.mu, "sigma": real.sigma}):
+        with pytest.raises(InputError, match=r"pass fidtool\.Statistics\.of\(mu, sigma\)"):
+            fidtool.compute(given, place / "images")
     with pytest.raises(InputError, match="needs the features of each image"):
         fidtool.compute(real, place / "images", metrics="kid", extractor=TINY)
 

@@ -16,7 +16,6 @@ from fidtool.distances.frechet import frechet_distance
 from fidtool.distances.jackknife import BLOCKS, Interval, interval, interval_between, members
 from fidtool.distances.parallel import linear_algebra_threads, using_threads
 from fidtool.distributed.world import World
-from fidtool.errors import InputError
 from fidtool.statistics.moments import Gaussian
 
 IMAGES_PER_DIMENSION = 5
@@ -61,8 +60,6 @@ def error_bars(real: Gaussian, fake: NDArray[np.float32], settings: FeatureSetti
         fake: features of shape (n, D), the same on all ranks, in random order; one block at a time is read.
         world: the ranks. Rank zero does the work; the results have the same bits for any number of ranks.
     """
-    _check_shape(real, fake)
-    check_enough(len(fake), len(real.mu))
 
     def measured() -> tuple[NDArray[np.float64], Curve]:
         blocks = _blocks(fake, BLOCKS, settings, world)
@@ -87,36 +84,14 @@ def difference(one: ErrorBars, other: ErrorBars) -> Interval:
 def fid_curve(real: Gaussian, fake: NDArray[np.float32], settings: FeatureSettings, world: World) -> Curve:
     """Computes the FID of parts of the images, as in `ErrorBars.curve`, for any number of images. A collective.
 
-    Parts without images are omitted. For arguments and errors see `error_bars`.
+    Parts without images are omitted. For the arguments see `error_bars`.
     """
-    _check_shape(real, fake)
     return world.on_rank_zero(lambda: _curve(real, _blocks(fake, _POINTS, settings, world), settings.ddof, world))
 
 
 def fewest_images(dims: int) -> int:
     """Returns the number of generated images that error bars need."""
     return max(IMAGES_PER_DIMENSION * dims, FEWEST)
-
-
-def check_enough(count: int, dims: int) -> None:
-    """Raises an `InputError` if there are too few generated images for error bars."""
-    fewest = fewest_images(dims)
-    if count < fewest:
-        raise InputError(
-            f"error bars for features of {dims} dimensions need at least {fewest} generated images, but there are "
-            f"{count}:",
-            "generate more images",
-            "use features of fewer dimensions",
-            setting="uncertainty",
-            joiner=", ",
-        ).also("omit the error bars")
-
-
-def _check_shape(real: Gaussian, fake: NDArray[np.float32]) -> None:
-    if fake.shape[1:] != real.mu.shape:
-        raise InputError(
-            f"the features have shape {fake.shape}, but the real statistics have {len(real.mu)} dimensions"
-        )
 
 
 def _blocks(fake: NDArray[np.float32], number: int, settings: FeatureSettings, world: World) -> list[Gaussian]:

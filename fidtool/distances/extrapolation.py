@@ -13,7 +13,6 @@ from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.frechet import frechet_distance, influence
 from fidtool.distances.parallel import share_out
 from fidtool.distributed.world import World
-from fidtool.errors import InputError
 from fidtool.seeds import sample_seed
 from fidtool.sources.image_set import canonical_order
 from fidtool.statistics.moments import Gaussian
@@ -38,7 +37,6 @@ class Extrapolation:
 
     value: float
     error: float
-    slope: float
     bend: float
     counts: tuple[int, ...]
     distances: tuple[float, ...]
@@ -76,8 +74,6 @@ def fid_infinity(
         points: number of subsets, at least 3.
         fewest: N of the smallest subset, more than D, because the law does not hold for singular covariances.
     """
-    dims = len(real.mu)
-    _check(len(fake), fake.shape[1:], dims, points, fewest)
     counts = np.linspace(fewest, len(fake), points).astype(np.int64).tolist()
 
     def distance(number: int) -> float:
@@ -99,32 +95,12 @@ def fid_infinity(
 
     variance = world.on_rank_zero(lambda: float(np.var(influences(), ddof=1)))
     weights = _weights(counts)
-    value, slope, bend = (float(w @ np.array(distances)) for w in (weights.value, weights.slope, weights.bend))
+    value, bend = (float(w @ np.array(distances)) for w in (weights.value, weights.bend))
     noise = variance * (1.0 / np.array(counts) - 1.0 / len(fake))
     sampling = variance / len(fake) + float(weights.value**2 @ noise)
     bend_noise = float(weights.bend**2 @ noise)
     bent = bend**2 - bend_noise if bend**2 > _SIGNIFICANT**2 * bend_noise else 0.0
-    return Extrapolation(value, math.sqrt(sampling + bent), slope, bend, tuple(counts), tuple(distances))
-
-
-def _check(count: int, shape: tuple[int, ...], dims: int, points: int, fewest: int) -> None:
-    if shape != (dims,):
-        raise InputError(f"the features have shape {(count, *shape)}, but the real statistics have {dims} dimensions")
-    if points < 3:
-        raise InputError(f"fid-infinity needs at least 3 points to fit a line, not {points}")
-    if fewest <= dims:
-        raise InputError(
-            f"fid-infinity is extrapolated from subsets of {fewest} images and more, which is too few for features of "
-            f"{dims} dimensions: each subset needs more images than dimensions",
-            "use features of fewer dimensions",
-        )
-    if count < fewest + points - 1:
-        raise InputError(
-            f"fid-infinity is extrapolated from {points} subsets of {fewest} to all images, so it needs at least "
-            f"{fewest + points - 1} generated images, but there are {count}:",
-            "generate more images (50000 are usual)",
-            "omit fid-infinity",
-        )
+    return Extrapolation(value, math.sqrt(sampling + bent), bend, tuple(counts), tuple(distances))
 
 
 @dataclass(frozen=True)
@@ -133,12 +109,10 @@ class _Weights:
 
     Attributes:
         value: weights for the value of the least-squares line at 1/N = 0; they sum to 1.
-        slope: weights for its slope in 1/N; they sum to 0.
         bend: weights for the value of the least-squares parabola at 1/N = 0 minus that of the line; they sum to 0.
     """
 
     value: NDArray[np.float64]
-    slope: NDArray[np.float64]
     bend: NDArray[np.float64]
 
 
@@ -151,4 +125,4 @@ def _weights(counts: list[int]) -> _Weights:
     squares = first * first
     second = squares - squares.mean() - (squares @ slope) * first
     at_zero = middle * middle - squares.mean() + (squares @ slope) * middle
-    return _Weights(1.0 / len(x) - middle * slope, slope, at_zero * second / (second @ second))
+    return _Weights(1.0 / len(x) - middle * slope, at_zero * second / (second @ second))

@@ -14,7 +14,6 @@ from fidtool.distances.exact import BLOCK_ROWS, FeatureBlock, inner_products, pa
 from fidtool.distances.parallel import using_threads
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
-from fidtool.errors import InputError, option
 
 _FINEST_STEP = 100
 """Finer than exact products allow, so that features and weights are rounded to the finest steps with exact products."""
@@ -73,19 +72,9 @@ def inception_score(
         use one thread.
     """
     count = len(features)
-    if part_size is None and not 1 <= splits <= count:
-        raise InputError(
-            f"{option('is_splits', splits)} needs at least {max(splits, 1)} images, but there are {count}:",
-            f"set {option('is_splits')} to a number from 1 to {max(count, 1)}, or use more images",
-            setting="is_splits",
-        )
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise InputError(f"the classifier has a bias of shape {bias.shape} for weights of shape {weight.shape}")
     alone, cpu = World(Launch()), torch.device("cpu")
     (rows,) = quantize_features([features], _FINEST_STEP, alone, cpu)
     (classes,) = quantize_features([weight], _FINEST_STEP, alone, cpu)
-    if rows.dims != classes.dims:
-        raise InputError(f"the features have {rows.dims} dimensions, but the classifier takes {classes.dims}")
     classifier = _Classifier(classes.block(slice(None)), bias, 2.0 ** -(rows.step + classes.step))
     ends = [*range(part_size, count, part_size), count] if part_size else _ends(count, splits)
     places = np.arange(count) if order is None else np.argsort(order, kind="stable")

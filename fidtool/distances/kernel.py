@@ -28,7 +28,6 @@ from fidtool.distances.exact import (
 )
 from fidtool.distances.parallel import fair_threads, share_out, using_threads
 from fidtool.distributed.world import World
-from fidtool.errors import InputError, option
 from fidtool.seeds import sample_seed
 from fidtool.sources.image_set import canonical_order
 
@@ -84,41 +83,22 @@ def kid(
         seed: seed of the subsets, which are the same in all versions.
         feature_step: features are rounded to multiples of 2 ** -feature_step.
         device: the device on which products are computed; it must support float64.
-        draws: the subsets, which replace `subset_size`, `subsets` and `seed`.
+        draws: the subsets, as another tool drew them.
         kernel: degree, gamma and coef of another kernel, (gamma <x, y> + coef) ** degree; a gamma of None is 1 / D.
     """
-    if draws is None:
-        _check_subsets(len(real), len(fake), subset_size, subsets)
-    elif not draws or any(len(of_real) != len(of_fake) or len(of_real) < 2 for of_real, of_fake in draws):
-        raise InputError("each subset of KID needs equally many real and generated images, at least 2 of each")
     reals, fakes = quantize_features([real, fake], feature_step, world, device)
     degree, gamma, coef = kernel
     divisor = 4.0**reals.step * reals.dims if gamma is None else 4.0**reals.step / gamma
     sums = _Sums(partial(_polynomial, threads=fair_threads(world), divisor=divisor, coef=coef, degree=degree), world)
-    if draws is None:
-        pick: Callable[[int], Draw] = partial(_draw, len(real), len(fake), subset_size, seed)
-    else:
-        subsets, pick = len(draws), draws.__getitem__
+
+    def of_subset(number: int) -> float:
+        rows = draws[number] if draws else _draw(len(real), len(fake), subset_size, seed, number)
+        return _subset_mmd(reals, fakes, rows, sums)
+
     with using_threads(1):
-        values = share_out([partial(_subset_mmd, reals, fakes, pick, number, sums) for number in range(subsets)], world)
+        values = share_out([partial(of_subset, number) for number in range(len(draws or range(subsets)))], world)
     mean = math.fsum(values) / len(values)
     return KID(mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values)))
-
-
-def _check_subsets(reals: int, fakes: int, subset_size: int, subsets: int) -> None:
-    if subset_size < 2:
-        raise InputError(
-            f"{option('kid_subset_size')} must be at least 2, not {subset_size}", setting="kid_subset_size"
-        )
-    if subsets < 1:
-        raise InputError(f"{option('kid_subsets')} must be at least 1, not {subsets}", setting="kid_subsets")
-    for name, count in (("real", reals), ("fake", fakes)):
-        if count < subset_size:
-            raise InputError(
-                f"{option('kid_subset_size', subset_size)} is more than the {count} images of the {name} set:",
-                f"pass {option('kid_subset_size', min(reals, fakes))} or less, or more images",
-                setting="kid_subset_size",
-            )
 
 
 def _draw(reals: int, fakes: int, size: int, seed: int, number: int) -> Draw:
@@ -154,13 +134,10 @@ def _added(sums: Sequence[torch.Tensor]) -> float:
     return math.fsum(torch.cat(list(sums)).tolist()) if sums else 0.0  # empty if the run must stop
 
 
-def _subset_mmd(
-    reals: QuantizedFeatures, fakes: QuantizedFeatures, pick: Callable[[int], Draw], number: int, sums: _Sums
-) -> float:
-    """Returns the unbiased estimate on subset ``number``."""
-    real, fake = (np.asarray(rows, dtype=np.int64) for rows in pick(number))
-    count = len(real)
-    real_parts, fake_parts = ([rows[part] for part in parts_of(count, BLOCK_ROWS)] for rows in (real, fake))
+def _subset_mmd(reals: QuantizedFeatures, fakes: QuantizedFeatures, draw: Draw, sums: _Sums) -> float:
+    """Returns the unbiased estimate on one subset."""
+    count = len(draw[0])
+    real_parts, fake_parts = ([rows[part] for part in parts_of(count, BLOCK_ROWS)] for rows in draw)
     within = [
         sums.within(features, parts, part)
         for features, parts in ((reals, real_parts), (fakes, fake_parts))
@@ -208,9 +185,6 @@ def cmmd(
     Returns:
         At least 0; a negative rounding error is set to 0.
     """
-    for name, features in (("real", real), ("fake", fake)):
-        if not len(features):
-            raise InputError(f"the {name} set has no images: CMMD needs at least one")
     reals, fakes = quantize_features([real, fake], feature_step, world, device)
     factor = -(4.0**-reals.step) / (2.0 * sigma**2)
     sums = _Sums(partial(_gaussian_less_one, threads=fair_threads(world), factor=factor), world)

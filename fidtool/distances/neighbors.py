@@ -22,7 +22,6 @@ from fidtool.distances.exact import (
 )
 from fidtool.distances.parallel import fair_threads, using_threads
 from fidtool.distributed.world import World
-from fidtool.errors import InputError, option
 from fidtool.images.batches import deal
 
 _LARGEST_PART, _SMALLEST_PART = 2048, 256
@@ -81,14 +80,6 @@ def prdc(
         feature_step: features are rounded to multiples of 2 ** -feature_step.
         device: device for distances; it must support float64.
     """
-    for name, features in (("real", real), ("fake", fake)):
-        if not 1 <= k < len(features):
-            raise InputError(
-                f"{option('nearest_k', k)} needs a set of at least {max(k, 1) + 1} images, but the {name} set has "
-                f"{len(features)}:",
-                f"set {option('nearest_k')} to a number from 1 to {max(1, len(features) - 1)}, or use more images",
-                setting="nearest_k",
-            )
     reals, fakes = quantize_features([real, fake], feature_step, world, device)
     with using_threads(fair_threads(world)):
         balls = _Balls(ties, _squared_radii(reals, k, world), _squared_radii(fakes, k, world))

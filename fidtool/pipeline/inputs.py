@@ -336,7 +336,10 @@ def _changed_settings(asked: NetworkChoice, usual: NetworkChoice) -> list[str]:
 def _image_count(opened: Opened, settings: Settings) -> ImageCount | None:
     if opened.images is not None:
         return ImageCount(len(opened.images), settings.most_skipped(len(opened.images)))
-    return None if opened.file is None or opened.file.count is None else ImageCount(opened.file.count)
+    if opened.file is None:
+        return None
+    count = opened.file.count if opened.file.features is None else len(opened.file.features)
+    return None if count is None else ImageCount(count)
 
 
 def _check_one_way(path: str, settings: Settings, in_memory: bool) -> None:

@@ -126,7 +126,7 @@ def blocks() -> dict[str, Any]:
 
 
 def fid_infinity(real: Features, fake: Features, **settings: Any) -> Any:
-    """Return an object with ``value``, ``error``, ``slope``, ``bend``, ``counts`` and ``distances``."""
+    """Return an object with ``value``, ``error``, ``bend``, ``counts`` and ``distances``."""
     sizes = {"points": 15, "fewest": 5000, **settings}
     return extrapolation.fid_infinity(_target(real), fake, _settings(), _alone(), **sizes)
 

@@ -18,9 +18,7 @@ from torch import nn
 
 import fidtool
 from fidtool.cli.output import print_whole
-from fidtool.distances.kernel import kid
 from fidtool.distributed.launch import Launch
-from fidtool.distributed.world import World
 from fidtool.features.catalogue import inception_definition, spatial_definition
 from fidtool.features.device import Device, choose_device
 from fidtool.features.protocol import protocol_named
@@ -44,9 +42,7 @@ from fidtool.training.loss import nuclear_norm
 from fidtool.user_code import NoSourceError, load
 from support.pictures import make_pictures
 
-ROWS = np.random.RandomState(0).rand(4, 3).astype(np.float32)
 ONE = fidtool.LayerStatistics(np.zeros(3), np.eye(3), None)
-WORLD = World(Launch())
 
 
 def small_features(setting: str | None) -> None:
@@ -93,11 +89,6 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[[Path], object]]] = {
     "Inception's small features": (fidtool.RunError, "Inception's step is fixed", lambda at: small_features(None)),
     "a network's small features": (fidtool.RunError, "where the network is specified", lambda at: small_features("")),
     "sizes of a newer version": (ValueError, "the sizes of the features are damaged", lambda at: sizes_of((3,))),
-    "draws of unequal length": (
-        fidtool.InputError,
-        "each subset of KID needs equally many",
-        lambda at: kid(ROWS, ROWS, WORLD, feature_step=10, draws=[(np.arange(3), np.arange(2))]),
-    ),
     "a way to gather": (
         fidtool.InputError,
         "grad must be one of",

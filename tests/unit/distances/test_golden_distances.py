@@ -171,22 +171,12 @@ def test_nearest(golden: Golden) -> None:
 
 
 def test_refused_features(golden: Golden) -> None:
-    """Sets that are too small for a metric, or come from different networks."""
-    few, many, other = bells(3, 4, 61), bells(30, 4, 62), bells(30, 5, 63)
-    empty, broken = few[:0], np.full((30, 4), np.nan, np.float32)
+    """Sets that come from different networks, or have features that are out of range."""
+    many, other, broken = bells(30, 4, 62), bells(30, 5, 63), np.full((30, 4), np.nan, np.float32)
     calls: dict[str, Callable[[], object]] = {
-        "kid of few": lambda: kid(few, many, subset_size=10),
-        "kid of pairs": lambda: kid(many, many, subset_size=1),
-        "kid of no subset": lambda: kid(many, many, subset_size=9, subsets=0),
         "kid of two networks": lambda: kid(many, other, subset_size=9),
         "kid of NaN": lambda: kid(many, broken, subset_size=9),
         "kid of small features": lambda: kid(many, many, subset_size=9, feature_step=2),
-        "prdc of few": lambda: prdc(many, few),
-        "prdc of no neighbour": lambda: prdc(many, many, k=0),
-        "cmmd of none": lambda: cmmd(many, empty),
-        "score of few": lambda: score(few, bells(5, 4, 64)),
-        "score of another network": lambda: score(many, bells(5, 7, 64)),
-        "score of another bias": lambda: score(many, bells(5, 4, 64), np.zeros(4, np.float32)),
     }
     said = {}
     for name, call in calls.items():

@@ -18,6 +18,7 @@ from fidtool.distances.parallel import fork_safe
 from fidtool.errors import InputError, warn_program
 from fidtool.images.lookup import ImageLookup
 from fidtool.metrics.registry import refuse_given_twice
+from fidtool.names import suggestion
 from fidtool.pipeline.check import check as check_images
 from fidtool.pipeline.check import refuse_same
 from fidtool.pipeline.evaluate import compute_statistics as statistics_of
@@ -88,7 +89,9 @@ class _with_keywords_of(Generic[P]):  # noqa: N801 (a decorator)
             try:
                 bound = signature.bind(*args, **kwargs)
             except TypeError as error:
-                raise TypeError(f"{function.__name__}() {error}{_meant(kwargs, signature)}") from None
+                known = signature.parameters
+                meant = "".join(suggestion(name, known, 0.75) for name in kwargs if name not in known)
+                raise TypeError(f"{function.__name__}() {error}{meant}") from None
             if isinstance(metrics := bound.arguments.get("metrics"), Iterable) and not isinstance(metrics, str):
                 bound.arguments["metrics"] = [*metrics]  # it is iterated more than once
             refuse_given_twice(bound.arguments)
@@ -104,15 +107,6 @@ class _with_keywords_of(Generic[P]):  # noqa: N801 (a decorator)
 
 def _given(source: object) -> Images:
     return GivenStatistics(source) if source is None or isinstance(source, Statistics) else Images(source)
-
-
-def _meant(keywords: Iterable[str], signature: inspect.Signature) -> str:
-    """Suggests the intended keyword for a misspelt one, for a message."""
-    from difflib import get_close_matches
-
-    unknown = (name for name in keywords if name not in signature.parameters)
-    close = [match for name in unknown for match in get_close_matches(name, signature.parameters, 1, 0.75)]
-    return f". Did you mean '{close[0]}'?" if close else ""
 
 
 @_with_keywords_of(Settings)

@@ -20,7 +20,7 @@ def folded(name: str) -> str:
     return re.sub(r"[-_\s]", "", name).lower()
 
 
-def closest(name: str, known: Iterable[str]) -> list[str]:
+def closest(name: str, known: Iterable[str], likeness: float = 0.6) -> list[str]:
     """Return up to four known names that begin with ``name``, or else resemble it; the best match first."""
     import difflib  # only error messages need it
 
@@ -29,7 +29,7 @@ def closest(name: str, known: Iterable[str]) -> list[str]:
         by_fold.setdefault(folded(each), each)
     typed = folded(name)
     begun = sorted((each for each in by_fold if typed and each.startswith(typed)), key=len)
-    return [by_fold[each] for each in begun[:4] or difflib.get_close_matches(typed, by_fold, n=4, cutoff=0.6)]
+    return [by_fold[each] for each in begun[:4] or difflib.get_close_matches(typed, by_fold, n=4, cutoff=likeness)]
 
 
 def existing_like(path: str) -> list[str]:
@@ -43,9 +43,9 @@ def existing_like(path: str) -> list[str]:
     return [os.path.join(folder, each) for each in close[:1]]
 
 
-def suggestion(name: str, known: Iterable[str]) -> str:
+def suggestion(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
     """Return ``; did you mean A, B?`` with the closest known names; empty if no name is close."""
-    close = closest(name, known)
+    close = closest(name, known, likeness)
     return f"; did you mean {', '.join(close)}?" if close else ""
 
 

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fidtool.cache_dir import one_at_a_time
 from fidtool.distributed.launch import Launch, discover_here
-from fidtool.errors import InputError, own_exceptions
+from fidtool.errors import InputError, option, own_exceptions
 from fidtool.features.catalogue import (
     custom_extractor,
     fetch_state,
@@ -119,7 +119,7 @@ class SharedExtractor:
     def _load(self) -> Extractor:
         cpu = device_here(torch.device("cpu"))
         if isinstance(self._feature, (Network, PlainModule)) and self._weights is not None:
-            problem = "weights is for Inception and named networks; a custom network already has its weights"
+            problem = f"{option('weights')} is for Inception and named networks; a custom network already has its own"
             raise InputError(problem, setting="weights")
         if isinstance(self._feature, PlainModule):
             if self._protocol is not None:
@@ -178,7 +178,9 @@ def _copied(module: nn.Module) -> nn.Module:
         raise InputError(
             f"the metric must copy its network, and {type(module).__name__} cannot be copied "
             f"({' '.join(str(error).split())[:200]}):",
-            "pass 'FILE.py:NAME', which creates it, instead",
+            "delete the attribute that cannot be copied",
+            "give the class a __deepcopy__ method",
+            "pass 'FILE.py:NAME', which creates a fidtool.Network",
         ) from error
     copied.zero_grad(set_to_none=True)
     return copied

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -185,10 +186,18 @@ class MemorizationInformedFrechetInceptionDistance(_PerImage):
         super().__init__(feature, reset_real_features, normalize, **options)
 
 
+class _Scores(Scores):
+    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
+        found = super().compute(real, fake, context)
+        sample = math.sqrt(self.splits / (self.splits - 1)) if self.splits > 1 else math.nan
+        return {**found, "is_std": found["is_std"] * sample}
+
+
 class InceptionScore(_PerImage):
     """The Inception Score of the generated images, with the interface of torchmetrics' ``InceptionScore``.
 
-    ``compute`` returns its mean and population standard deviation over the splits: two float64 scalar tensors.
+    ``compute`` returns its mean and sample standard deviation over the splits (NaN of one), as in torchmetrics; that of
+    ``fidtool compute`` is the population's. Two float64 scalar tensors.
 
     Args:
         feature: ``logits_unbiased`` for Inception's classifier without its bias. The features of any other network are
@@ -202,11 +211,10 @@ class InceptionScore(_PerImage):
 
     def __init__(self, feature: Feature = _LOGITS, splits: int = 10, normalize: bool = False, **options: Any) -> None:
         options.pop("real_statistics", None)
+        self._metric, self._least = _Scores(splits=splits), (splits, f" for splits={splits}")
+        super().__init__(max(INCEPTION_DIMS) if feature == _LOGITS else feature, True, normalize, **options)
         if feature == _LOGITS:
-            feature = max(INCEPTION_DIMS)
             self._classifier = classifier(options.get("weights") or options.get("feature_extractor_weights_path"))
-        self._metric, self._least = Scores(splits=splits), (splits, f" for splits={splits}")
-        super().__init__(feature, True, normalize, **options)
 
     def update(
         self, imgs: torch.Tensor | None = None, real: bool | None = False, *, images: torch.Tensor | None = None
@@ -214,6 +222,11 @@ class InceptionScore(_PerImage):
         """Adds generated images. Real ones, which other metrics of a ``MetricCollection`` need, are not added."""
         if real is None or not flag("real", real):
             super().update(imgs, False, images=images)
+
+
+class _PRDC(PRDC):
+    def named(self, setting: str) -> str:
+        return f"PrecisionRecallDensityCoverage({setting})"
 
 
 class PrecisionRecallDensityCoverage(_PerImage):
@@ -237,6 +250,6 @@ class PrecisionRecallDensityCoverage(_PerImage):
         normalize: bool = False,
         **options: Any,
     ) -> None:
-        self._metric = PRDC(nearest_k=nearest_k, ties=ties)
+        self._metric = _PRDC(nearest_k=nearest_k, ties=ties)
         self._least = nearest_k + 1, f" for nearest_k={nearest_k}"
         super().__init__(feature, reset_real_features, normalize, **options)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import copy
 import hashlib
+import inspect
 import itertools
 import re
+import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import torch
 from torch import nn
@@ -18,11 +20,20 @@ from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.parallel import fork_safe
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
-from fidtool.errors import InputError, RunError, TooFewImagesError, as_fidtool_error, warn_program
+from fidtool.errors import (
+    InputError,
+    RunError,
+    TooFewImagesError,
+    as_fidtool_error,
+    current_spelling,
+    spelled_by,
+    warn_program,
+)
 from fidtool.features.models.inception_weights import Weights
 from fidtool.features.network import Network
 from fidtool.features.protocol import ProtocolName, protocol_named
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
+from fidtool.names import suggestion
 from fidtool.statistics.moments import Gaussian
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.training.feature_extractor import PathLike, SharedExtractor, device_here, pixels_of
@@ -60,6 +71,9 @@ class PlainMetric(nn.Module):
 
     def reset(self) -> None:
         """For ``super().reset()``."""
+
+    def _plot(self, value: Any, ax: Any) -> Any:
+        raise InputError("plot() is torchmetrics':", "pip install 'torchmetrics[visual]'")
 
     def clone(self) -> PlainMetric:
         return copy.deepcopy(self)
@@ -135,7 +149,13 @@ class ImageMetric(Base):  # type: ignore[misc]
         dist_sync_on_step: bool = False,
         dist_sync_fn: Callable[..., Any] | None = None,
         distributed_available_fn: Callable[[], bool] | None = None,
+        **unknown: NoReturn,
     ) -> None:
+        for keyword in unknown:  # Python's TypeError would name another class
+            kinds = [kind for kind in type(self).__mro__ if issubclass(kind, ImageMetric)]
+            known = {name for kind in kinds for name in inspect.signature(kind.__init__).parameters}
+            meant = suggestion(keyword, sorted(known - {"self", "options", "unknown"}), 0.75)
+            raise TypeError(f"{type(self).__name__}() got an unexpected keyword argument {keyword!r}{meant}")
         if batch_size is not None and (isinstance(batch_size, bool) or not batch_size >= 1):
             raise InputError(f"batch_size must be at least 1, not {batch_size!r}")
         if not (isinstance(sync_timeout, (int, float)) and 0 < sync_timeout <= LONGEST_SECONDS):
@@ -158,7 +178,9 @@ class ImageMetric(Base):  # type: ignore[misc]
             raise InputError("feature_step is for a plain module as feature; other networks have their own")
         else:
             chosen, protocol = feature, _protocol_of(feature, antialias, protocol)
-        with outside_autograd():
+        typed = {} if feature_extractor_weights_path is None else {"weights": "feature_extractor_weights_path"}
+        spelling = current_spelling()
+        with outside_autograd(), spelled_by(lambda name, value: spelling(typed.get(name, name), value)):
             network = SharedExtractor.of_metric(chosen, protocol, weights or feature_extractor_weights_path)
             # antialias is an argument of torchmetrics, which truncates with either protocol.
             asked = float_to_byte if antialias is None else float_to_byte or "floor"
@@ -300,6 +322,11 @@ class ImageMetric(Base):  # type: ignore[misc]
             kind = torch.float32 if self.device.type == "mps" else torch.float64
             values = self.result.values.items()
             return {name: torch.tensor(value, dtype=kind, device=self.device) for name, value in values}
+
+    def plot(self, val: Any = None, ax: Any = None) -> Any:
+        """As in torchmetrics: plots ``val``, or what ``compute`` returns (no deviation); returns figure and axes."""
+        found = self.compute() if val is None else val
+        return self._plot(found[0] if isinstance(found, tuple) else found, ax)
 
     def abandon(self, reason: str) -> None:
         """Call this instead of ``compute`` on a rank that failed: the other ranks immediately raise with ``reason``.
@@ -451,7 +478,7 @@ class ImageMetric(Base):  # type: ignore[misc]
 
     def _warn(self, *lines: str) -> None:
         for line in lines:
-            if line and line not in self._warned:
+            if line and line not in self._warned and not _sanity_checking():
                 self._warned.add(line)
                 warn_program(line)
 
@@ -499,6 +526,14 @@ class ImageMetric(Base):  # type: ignore[misc]
         self.unsync()
         with outside_autograd():
             self._warn(self._sums.restore(state, *group_rank_and_size(self.process_group)))
+
+
+def _sanity_checking() -> bool:
+    """Whether Lightning's check of a few batches before the training is running: its values are not results."""
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_name != "_run_sanity_check":
+        frame = frame.f_back
+    return frame.f_back is not None
 
 
 def flag(name: str, value: Any) -> bool:

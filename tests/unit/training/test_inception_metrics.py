@@ -334,6 +334,25 @@ def test_the_inception_score_uses_the_classifier(classifier: torch.Tensor, envir
     p = (features.double() @ classifier.double().T).softmax(1)
     expected = (p * (p.log() - p.mean(0).log())).sum(1).mean().exp()
     assert float(mean) == pytest.approx(float(expected), rel=1e-6)
-    assert float(std) == 0.0
+    assert float(std) != float(std), "the sample deviation of one part, as in torchmetrics"
     assert metric.result is not None
     assert (metric.result.real, metric.result.fake) == (None, 4)
+
+
+def test_deviations_are_those_of_torchmetrics() -> None:
+    """A sample deviation of the Inception Score, the population's of KID; `fidtool compute` has the population's."""
+    from fidtool.distances.inception_score import inception_score
+
+    metric = InceptionScore(network(), splits=4)
+    metric.update(pictures(20, 2))
+    mean, std = metric.compute()
+    run = inception_score(metric._sums.rows("fake"), np.eye(16, dtype=np.float32), splits=4)
+    assert (float(mean), float(std)) == (run.mean, pytest.approx(run.std * (4 / 3) ** 0.5, rel=1e-12))
+
+
+def test_hints_name_the_class_of_the_metric() -> None:
+    metric = PrecisionRecallDensityCoverage(network(), nearest_k=1)
+    metric.update(torch.cat([pictures(4, 1)] * 2), real=True)
+    metric.update(pictures(8, 2), real=False)
+    with pytest.warns(fidtool.FidtoolWarning, match=r"a larger nearest_k of PrecisionRecallDensityCoverage\(...\)"):
+        metric.compute()

@@ -62,7 +62,8 @@ OTHER_DIMS = fidtool.Statistics.of(np.zeros(3), np.eye(3), 9)
         ({"feature": TINY, "dist_sync_on_step": True}, "dist_sync_on_step cannot be used: the metric synchronises"),
         ({"feature": TINY, "dist_sync_fn": print}, "dist_sync_fn cannot be used"),
         ({"feature": "none.py:network"}, "none.py"),
-        ({"feature": 64, "weights": "none.pt"}, "no weights file none.pt"),
+        ({"feature": 64, "weights": "none.pt"}, r"no weights file none.pt \(from weights\)"),
+        ({"feature": 64, "feature_extractor_weights_path": "none.pt"}, r"\(from feature_extractor_weights_path\)"),
         ({"feature": TINY, "weights": "none.pt"}, "weights is for Inception"),
         ({"feature": TINY, "real_statistics": OTHER_DIMS}, r"3 dimensions, but the metric's have 16"),
         ({"feature": TINY, "batch_size": 0}, "batch_size must be at least 1, not 0"),
@@ -72,6 +73,16 @@ OTHER_DIMS = fidtool.Statistics.of(np.zeros(3), np.eye(3), 9)
 def test_invalid_settings(settings: dict[str, Any], text: str, environment: object) -> None:
     with pytest.raises(fidtool.InputError, match=text):
         FrechetInceptionDistance(**settings)
+
+
+def test_an_unknown_keyword_is_named_with_its_class() -> None:
+    for kind, keyword, text in (
+        (FrechetInceptionDistance, "fooo", r"^FrechetInceptionDistance\(\) got an .* argument 'fooo'$"),
+        (KernelInceptionDistance, "subset_siz", r"^KernelInce.*'subset_siz'; did you mean subset_size\?$"),
+        (InceptionScore, "antialas", r"^InceptionScore.*'antialas'; did you mean antialias\?$"),
+    ):
+        with pytest.raises(TypeError, match=text):
+            kind(network(), **{keyword: 1})  # type: ignore[arg-type]
 
 
 def test_flags_are_bools_or_as_good_as_these(metric: FrechetInceptionDistance) -> None:

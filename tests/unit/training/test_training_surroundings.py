@@ -18,10 +18,13 @@ from fidtool.training import (
     FeatureExtractor,
     FrechetInceptionDistance,
     FrechetLoss,
+    KernelInceptionDistance,
+    PrecisionRecallDensityCoverage,
     assert_in_sync,
     gather_with_grad,
     group,
 )
+from fidtool.training.metric import PlainMetric
 from support.pictures import fill, pictures
 from support.places import TINY
 from support.tiny_network import network
@@ -204,8 +207,10 @@ def test_a_network_in_training_is_copied() -> None:
 def test_a_network_that_cannot_be_copied() -> None:
     module = nn.Conv2d(3, 4, 3)
     module.stream = io.TextIOWrapper(io.BytesIO())  # type: ignore[assignment]
-    with pytest.raises(fidtool.InputError, match=r"Conv2d cannot be copied \(.*TextIOWrapper.*pass 'FILE.py:NAME'"):
-        FrechetInceptionDistance(fidtool.Network(module, input_size=8))
+    words = r"Conv2d cannot be copied \(.*TextIOWrapper.*\): delete the attribute that.* a __deepcopy__ method, or pass"
+    for given in (module, fidtool.Network(module, input_size=8)):
+        with pytest.raises(fidtool.InputError, match=words):
+            FrechetInceptionDistance(given)
 
 
 @pytest.mark.parametrize("autocast", [False, True])
@@ -263,6 +268,37 @@ def test_collectives_of_a_program_that_forgot_its_process_group(call: object, mo
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         call(torch.ones(2, 2))  # type: ignore[operator]
+
+
+def test_no_warnings_in_lightnings_sanity_check() -> None:
+    metric = FrechetInceptionDistance(network())
+    metric.update(pictures(5, 1), real=True)
+    metric.update(pictures(5, 2), real=False)
+
+    def _run_sanity_check() -> torch.Tensor:
+        return metric.compute()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", fidtool.FidtoolWarning)
+        _run_sanity_check()
+    with pytest.warns(fidtool.FidtoolWarning, match="have only 5 images each"):
+        metric.compute()
+
+
+def test_plots_are_those_of_torchmetrics() -> None:
+    pytest.importorskip("matplotlib").use("Agg")
+    pytest.importorskip("torchmetrics")
+    for metric in (
+        FrechetInceptionDistance(network()),
+        KernelInceptionDistance(network(), subset_size=10),
+        PrecisionRecallDensityCoverage(network()),
+    ):
+        fill(metric)
+        for given in ((), (metric.compute(),)):
+            _, axes = metric.plot(*given)
+            assert axes.lines
+    with pytest.raises(fidtool.InputError, match="plot"):
+        PlainMetric._plot(metric, 1.0, None)  # type: ignore[arg-type]
 
 
 def test_real_images_that_a_reset_removed_are_explained(metric: FrechetInceptionDistance) -> None:

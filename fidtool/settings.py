@@ -324,7 +324,7 @@ class Settings(StatisticsSettings):
         "Sample size of every FAKE, instead of that of every set."
     )
     features: bool = setting(False, IMAGES).help(
-        "Sets can be features of images, floats of shape (N, D): FILE.npy, or an array FILE.npz:NAME."
+        "Sets can be features of images, floats of shape (N, D): FILE.npy, FILE.pt, or an array FILE.npz:NAME."
     )
     crop_fake: str | None = setting(None, IMAGES, "NAME:SIZE").help(
         f"Crop and resize the images of every FAKE by a name and a side as for REAL, such as {EXAMPLE}.",

@@ -11,14 +11,16 @@ from typing import NamedTuple
 from fidtool.errors import InputError, RunError, option
 from fidtool.features.protocol import FEATURES
 from fidtool.images.frames import with_frames
+from fidtool.names import counted
 from fidtool.pipeline.needs import SetNeeds
 from fidtool.settings import Settings
+from fidtool.sources.arrays import has_floats
 from fidtool.sources.census import IMAGE_SUFFIXES
 from fidtool.sources.contents import Files, LocalFiles, StoreError
 from fidtool.sources.folder import STDIN, is_pattern
 from fidtool.sources.image_set import ImageSet
 from fidtool.sources.memory import Images
-from fidtool.sources.numpy_files import array_shapes
+from fidtool.sources.numpy_files import Header, array_headers
 from fidtool.sources.opening import STATISTICS_SUFFIXES, local_paths, open_images, split_key, suffix_of
 from fidtool.sources.reference_files import fetch
 from fidtool.sources.references import FEATURES as PUBLISHED_FEATURES
@@ -26,8 +28,9 @@ from fidtool.sources.references import IMAGES as PUBLISHED_IMAGES
 from fidtool.sources.references import is_reference, named_reference, suggested_references
 from fidtool.sources.remote import remote_files
 from fidtool.sources.store_requests import is_remote
-from fidtool.statistics.layouts import layout_of, with_protocol
-from fidtool.statistics.named_arrays import PICKLE
+from fidtool.sources.tensors import Tensor, tensors_in
+from fidtool.statistics.layouts import FileLayout, layout_of, with_protocol
+from fidtool.statistics.named_arrays import NPZ, PICKLE, known_layout
 from fidtool.statistics.set_statistics import Statistics, with_features
 from fidtool.statistics.statistics_file import read_features_alone, read_statistics
 
@@ -82,7 +85,7 @@ def open_source(path: str, settings: Settings, needs: SetNeeds, messages: Messag
     if is_reference(path):
         return _open_reference(path, settings, needs, messages)
     try:
-        files = _single_file(path)
+        files = _single_file(path, settings.features)
         if files is not None and (found := _open_statistics(path, files, settings, needs, messages)) is not None:
             return found
     except StoreError as error:
@@ -117,7 +120,7 @@ def _open_reference(path: str, settings: Settings, needs: SetNeeds, messages: Me
     return published._replace(file=with_protocol(file, reference.protocol))
 
 
-def _single_file(path: str) -> Files | None:
+def _single_file(path: str, features: bool) -> Files | None:
     """The file that ``path`` names, which may hold statistics; None if there is none, or several."""
     name, _ = split_key(path)
     if is_pattern(name):
@@ -126,7 +129,7 @@ def _single_file(path: str) -> Files | None:
         return LocalFiles([name]) if os.path.isfile(name) else None
     if names_statistics(name):
         return remote_files(name)
-    if suffix_of(name) or name.endswith("/"):
+    if (suffix_of(name) and not features) or name.endswith("/"):
         return None
     try:
         return remote_files(name)
@@ -138,10 +141,10 @@ def _open_statistics(path: str, files: Files, settings: Settings, needs: SetNeed
     """The statistics in a file; None if it has images instead, by its content or, if that says nothing, its name."""
     name, key = split_key(path)
     layout = layout_of(files)
-    if settings.features and (key or not layout.statistics):
-        tables = [each for each, shape in array_shapes(files).items() if len(shape) == 2 and key in ("", each)]
-        if len(tables) == 1:
-            return Opened(file=read_features_alone(path, files, tables[0], FEATURES in needs.collected))
+    if (settings.features and (key or not layout.statistics)) or layout == FileLayout(kind=NPZ):
+        found = _open_features(path, files, key, settings.features, FEATURES in needs.collected)
+        if found is not None:
+            return found
     expected = names_statistics(name) or (layout.kind and not suffix_of(name))
     if not (layout.statistics or (expected and not layout.images)) or (key and layout.kind != PICKLE):
         return None
@@ -154,6 +157,24 @@ def _open_statistics(path: str, files: Files, settings: Settings, needs: SetNeed
             f"{path}:{layout.images} to use the images"
         )
     return Opened(file=file)
+
+
+def _open_features(path: str, files: Files, key: str, features: bool, wanted: bool) -> Opened | None:
+    """The features, an array (N, D), that ``key`` names in a file, or its only ones; None if there are none."""
+    stored: Mapping[str, Header | Tensor] = array_headers(files) or tensors_in(files)
+    if len(known_layout(stored)) > 1 and not key:
+        return None  # a mean and a covariance
+    rows = {name: each for name, each in stored.items() if len(each.shape) == 2 and key in ("", name)}
+    floats = {name: each for name, each in rows.items() if has_floats(each.dtype)}
+    if features and len(floats or rows) == 1:
+        ((name, each),) = (floats or rows).items()
+        source = each.read(files) if isinstance(each, Tensor) else files
+        return Opened(file=read_features_alone(path, source, name, wanted))
+    if floats and not key:
+        number = counted(len(floats), "array")
+        problem = f"{path} has {number} that may be features of images, for `compute` with {option('features', True)}:"
+        raise InputError(problem, *(f"pass {path}:{name}" for name in floats))
+    return None
 
 
 def names_statistics(path: str) -> bool:

@@ -81,7 +81,7 @@ def _hint_of_rows(shape: Sequence[int]) -> str:
     if len(shape) not in (2, 4) or prod(shape[2:]) != 1:
         return ""
     rows = "" if len(shape) == 2 else ", as x.reshape(len(x), -1)"
-    takes = f"; `compute` takes features of images, NxD in memory, .npy or .npz, with {option('features', True)}{rows}"
+    takes = f"; `compute` takes features of images, NxD, with {option('features', True)}{rows}"
     sides = {channels: isqrt(shape[1] // channels) for channels in (1, 3)}
     flat = [f"{each}, {side}, {side}" for each, side in sides.items() if each * side * side == shape[1] and side > 4]
     return f"; pass flattened images as x.reshape(-1, {flat[0]}){takes}" if flat else takes

@@ -8,7 +8,7 @@ import time
 import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 from numpy.lib import format as npy
@@ -64,17 +64,25 @@ def list_npz(named: NamedFiles) -> ImageSet:
     return set_of_arrays(named, arrays, began, reader)
 
 
-def array_shapes(files: Files) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of the arrays in a file by name, which is empty in ``.npy``; unreadable ones are omitted."""
+class Header(NamedTuple):
+    """The header of an array; ``by_column`` is Fortran's order."""
+
+    shape: tuple[int, ...]
+    by_column: bool
+    dtype: np.dtype[Any]
+
+
+def array_headers(files: Files) -> dict[str, Header]:
+    """Returns the headers of the arrays in a file by name, which is empty in ``.npy``; unreadable ones are omitted."""
     found = {}
     with contextlib.suppress(Exception), files.open(0) as handle:
         if not zipfile.is_zipfile(handle):
             handle.seek(0)
-            return {"": read_header(handle)[0]}
+            return {"": read_header(handle)}
         with zipfile.ZipFile(handle) as archive:
             for name in archive.namelist():
                 with contextlib.suppress(Exception), archive.open(name) as member:
-                    found[name.removesuffix(".npy")] = read_header(member)[0]
+                    found[name.removesuffix(".npy")] = read_header(member)
     return found
 
 
@@ -131,7 +139,7 @@ def _array(member: IO[bytes], what: str) -> StoredArray:
     return contiguous(shape, dtype, layout, member.tell())
 
 
-def read_header(member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def read_header(member: IO[bytes]) -> Header:
     version = npy.read_magic(member)
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"version {version} of the format is not supported")
@@ -141,7 +149,7 @@ def read_header(member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]
     if length > _MOST_HEADER:  # NumPy reads the whole header before it checks the length
         raise ValueError(f"its header of {length} bytes is too long for an array of images")
     shape, by_column, dtype = read(io.BytesIO(size + member.read(length)))
-    return tuple(map(int, shape)), bool(by_column), dtype
+    return Header(tuple(map(int, shape)), bool(by_column), dtype)
 
 
 class CompressedNpzReader(SequentialReader):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import time
@@ -13,6 +14,7 @@ from math import prod
 from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fidtool.errors import InputError
 from fidtool.safe_pickle import CheckedReader, NotDataError, SafeUnpickler
@@ -26,8 +28,9 @@ from fidtool.sources.arrays import (
     require_compact,
     require_complete,
     set_of_arrays,
+    widened,
 )
-from fidtool.sources.contents import opened
+from fidtool.sources.contents import Files, opened
 from fidtool.sources.image_set import ImageSet, NamedFiles
 from fidtool.sources.signatures import HEAD, refuse_foreign
 
@@ -62,7 +65,7 @@ def list_safetensors(named: NamedFiles) -> ImageSet:
     return _list_tensors(named, _of_safetensors)
 
 
-def _list_tensors(named: NamedFiles, tensors_of: Callable[[BinaryIO, str], dict[str, _Tensor]]) -> ImageSet:
+def _list_tensors(named: NamedFiles, tensors_of: Callable[[BinaryIO, str], dict[str, Tensor]]) -> ImageSet:
     began = time.time_ns()
     arrays = []
     for file, name in enumerate(named.files.paths):
@@ -77,7 +80,7 @@ def _list_tensors(named: NamedFiles, tensors_of: Callable[[BinaryIO, str], dict[
 
 
 @dataclass(frozen=True)
-class _Tensor:
+class Tensor:
     """A tensor in a file.
 
     Attributes:
@@ -92,8 +95,24 @@ class _Tensor:
     strides: tuple[int, ...] | None = None
     kind: str = ""
 
+    def read(self, files: Files) -> NDArray[Any]:
+        """Returns the tensor's values from its file, the first of ``files``."""
+        strides = self.strides and tuple(step * self.dtype.itemsize for step in self.strides)
+        with opened(files, 0) as handle:
+            handle.seek(self.start)
+            values = np.ndarray(self.shape, self.dtype, handle.read(), strides=strides)
+        return widened(values) if values.dtype == BFLOAT16 else values
 
-def _chosen(name: str, tensors: Mapping[str, _Tensor], key: str) -> tuple[_Tensor, str]:
+
+def tensors_in(files: Files) -> dict[str, Tensor]:
+    """Returns the tensors in a file of ``torch.save`` or safetensors by name; none of other files."""
+    tensors_of = _of_safetensors if files.paths[0].endswith(".safetensors") else _of_torch
+    with contextlib.suppress(Exception), files.open(0) as handle:
+        return tensors_of(handle, "")
+    return {}
+
+
+def _chosen(name: str, tensors: Mapping[str, Tensor], key: str) -> tuple[Tensor, str]:
     if not key and len(tensors) == 1:
         ((key, tensor),) = tensors.items()
         return tensor, f"{key} in {name}" if key else name
@@ -111,7 +130,7 @@ def _chosen(name: str, tensors: Mapping[str, _Tensor], key: str) -> tuple[_Tenso
     return tensors[chosen], f"{chosen} in {name}"
 
 
-def _stored_array(tensor: _Tensor, what: str) -> StoredArray:
+def _stored_array(tensor: Tensor, what: str) -> StoredArray:
     layout = layout_of(tensor.shape, what)
     if tensor.strides is None:
         return contiguous(tensor.shape, tensor.dtype, layout, tensor.start)
@@ -122,7 +141,7 @@ def _stored_array(tensor: _Tensor, what: str) -> StoredArray:
 # --- safetensors -----------------------------------------------------------------------------------------------------
 
 
-def _of_safetensors(handle: BinaryIO, _: str) -> dict[str, _Tensor]:
+def _of_safetensors(handle: BinaryIO, _: str) -> dict[str, Tensor]:
     # The file begins with the header's length (8 bytes) and the header, a JSON object of names, dtypes and positions.
     length = int.from_bytes(handle.read(8), "little")
     if length > _MOST_HEADER:
@@ -138,7 +157,7 @@ def _of_safetensors(handle: BinaryIO, _: str) -> dict[str, _Tensor]:
         first, last = entry["data_offsets"]
         if dtype != _UNKNOWN and (first < 0 or last - first != prod(shape) * dtype.itemsize):
             raise ValueError(f"{name} has {last - first} bytes, which does not match its shape")
-        tensors[str(name)] = _Tensor(shape, dtype, 8 + length + int(first), kind=kind)
+        tensors[str(name)] = Tensor(shape, dtype, 8 + length + int(first), kind=kind)
     return tensors
 
 
@@ -156,7 +175,7 @@ class _View:
     strides: tuple[int, ...]
 
 
-def _of_torch(handle: BinaryIO, name: str) -> dict[str, _Tensor]:
+def _of_torch(handle: BinaryIO, name: str) -> dict[str, Tensor]:
     # torch.save writes a zip archive of a pickle and the storages, none of them compressed.
     if not zipfile.is_zipfile(handle):
         handle.seek(0)
@@ -171,7 +190,7 @@ def _of_torch(handle: BinaryIO, name: str) -> dict[str, _Tensor]:
         return {key: _located(view, records, handle, "<" if order == "little" else ">") for key, view in views.items()}
 
 
-def _located(view: _View, records: Mapping[str, zipfile.ZipInfo], handle: BinaryIO, order: str) -> _Tensor:
+def _located(view: _View, records: Mapping[str, zipfile.ZipInfo], handle: BinaryIO, order: str) -> Tensor:
     info = records[f"data/{view.record}"]
     first = stored_at(info, handle)
     known = _STORAGES.get(view.kind)
@@ -183,7 +202,7 @@ def _located(view: _View, records: Mapping[str, zipfile.ZipInfo], handle: Binary
     last = view.offset + 1 + sum((side - 1) * step for side, step in zip(view.shape, view.strides, strict=True))
     if 0 not in view.shape and last * dtype.itemsize > info.file_size:
         raise ValueError("a tensor extends beyond its storage")
-    return _Tensor(view.shape, dtype, first + view.offset * dtype.itemsize, view.strides, view.kind.lower())
+    return Tensor(view.shape, dtype, first + view.offset * dtype.itemsize, view.strides, view.kind.lower())
 
 
 def _record(info: zipfile.ZipInfo, handle: BinaryIO) -> bytes:

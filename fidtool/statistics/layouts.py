@@ -36,7 +36,7 @@ from fidtool.features.protocol import (
 )
 from fidtool.sources.contents import ContentError, Files, head_of
 from fidtool.sources.image_set import canonical_order
-from fidtool.sources.numpy_files import SAMPLES, array_shapes
+from fidtool.sources.numpy_files import SAMPLES, array_headers
 from fidtool.sources.opening import suffix_of
 from fidtool.statistics.feature_buffer import Features, reordered
 from fidtool.statistics.named_arrays import (
@@ -116,9 +116,9 @@ def layout_of(files: Files) -> FileLayout:
     kind = kind_of(head_of(files))
     # Of an archive that begins with another member, not every member is read: it may have a million images.
     if kind == NPZ or (kind == ZIP and suffix_of(files.paths[0]) == ".npz"):
-        shapes = array_shapes(files)
-        images = [name for name, shape in shapes.items() if name == SAMPLES or len(shape) in (3, 4)]
-        others = shapes.keys() - {*images}
+        headers = array_headers(files)
+        images = [name for name, each in headers.items() if name == SAMPLES or len(each.shape) in (3, 4)]
+        others = headers.keys() - {*images}
         return FileLayout(
             kind=NPZ,
             statistics=any(name in others for layout in LAYOUTS for name in layout),

@@ -22,7 +22,7 @@ from fidtool.statistics.feature_buffer import Features, read_features, store_fea
 NPZ, ZIP, NPY, PICKLE, TORCH = "npz", "zip", "npy", "pickle", "torch"
 _MOST_PICKLED = 1 << 30
 """Largest size in bytes of the pickle in a file of ``torch.save``. Statistics of 2048 dimensions take 50 MB."""
-_AS_ARRAY = "write images or features as one array with numpy.save, as .npy"
+AS_ARRAY = "write images or features as one array with numpy.save, as .npy"
 _NAMED = 12
 """Maximum number of entries that a message names."""
 LAYOUTS = (
@@ -97,7 +97,7 @@ def read_pickle(path: str, handle: BinaryIO) -> Any:
         raise InputError(
             f"{path} is a pickle and {error}: objects in pickles are never loaded, because loading them can run code",
             "write mu and sigma as float64 arrays with numpy.savez",
-            _AS_ARRAY,
+            AS_ARRAY,
         ) from None
     except (StoreError, OSError, MemoryError):
         raise
@@ -168,9 +168,9 @@ def _pickled(path: str, handle: BinaryIO, extractor: str, entry: str) -> NamedAr
     value = read_pickle(path, handle)
     if not isinstance(value, dict):
         problem = f"{path} is a pickled {type(value).__name__}; statistics are a dict of arrays:"
-        raise InputError(problem, _AS_ARRAY)
+        raise InputError(problem, AS_ARRAY)
     entries = entries_of(value)
-    if not entries and not entry:
+    if not entries and not (entry and known_layout(arrays_of(value))):
         return NamedArrays(arrays_of(value))
     of_edm2 = _OF_INCEPTION in entries or any(name.startswith(_OF_OTHERS) for name in entries)
     chosen = entry or (_of_network(path, entries, extractor) if of_edm2 else _only(path, entries))

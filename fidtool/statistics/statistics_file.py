@@ -35,7 +35,7 @@ from fidtool.statistics.layouts import (
     with_origin,
     with_protocol,
 )
-from fidtool.statistics.named_arrays import NamedArrays, open_arrays
+from fidtool.statistics.named_arrays import AS_ARRAY, NamedArrays, open_arrays
 from fidtool.statistics.set_statistics import LayerStatistics, Statistics
 
 _WANTED = ("mu", "sigma", "count", "fingerprint", "run")
@@ -283,9 +283,9 @@ def _read(path: str, arrays: NamedArrays, features_of: Collection[str] | None) -
     """Reads statistics in our own layout, of which other tools' ``mu`` and ``sigma`` are a part."""
     missing = [name for name in ("mu", "sigma") if name not in arrays.names]
     if missing:
-        has, named = ", ".join([*arrays.names][:8]) or "nothing", f"{path}:NAME and {option('features', True)}"
+        has = ", ".join([*arrays.names][:8]) or "nothing"
         problem = f"the statistics file {path} has no {' and no '.join(missing)}; it contains {has}:"
-        raise InputError(problem, f"if an array has features of images, pass {named} to `compute`")
+        raise InputError(problem, "create it with `fidtool stats`", AS_ARRAY)
     layers = layers_in(arrays.names)
     names = [f"{name}{array_suffix(layer)}" for layer in layers for name in _WANTED]
     names += [*RECORD_ARRAYS, DETAILS, "order"]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import fidtool
 from support.command_line import Run
@@ -24,12 +25,21 @@ def place(tmp_path: Path) -> Path:
     np.savez(tmp_path / "fake.npz", acts=fake, labels=np.arange(COUNT))
     np.savez(tmp_path / "several.npz", real=real, acts=fake)
     np.savez(tmp_path / "known.npz", feats=fake)
+    tensor = torch.from_numpy(fake)
+    torch.save(tensor, tmp_path / "fake.pt")
+    torch.save(
+        {"feats": tensor.T.contiguous().T.double(), "labels": torch.arange(COUNT), "other": tensor[:, 0]},
+        tmp_path / "dict.pth",
+    )
+    save_file({"real": torch.from_numpy(real), "acts": tensor}, tmp_path / "several.safetensors")
     return tmp_path
 
 
 def test_features_of_files_and_memory(here: Run, place: Path, environment: dict[str, str]) -> None:
     metrics = ("--metrics", "fid,kid,prdc", "--kid-subset-size", 30, "--json")
-    found = here("compute", "real.npy", "fake.npz", "several.npz:acts", "known.npz", "--features", *metrics)
+    arrays = ["fake.npz", "several.npz:acts", "known.npz"]
+    tensors = ["fake.pt", "dict.pth", "several.safetensors:acts", f"file://{place}/fake.pt"]
+    found = here("compute", "real.npy", *arrays, *tensors, "--features", *metrics)
     assert found.status == 0, found.stderr
     first, *others = (each["metrics"] for each in found.json["results"])
     assert {"kid_24", "precision_24"} <= first.keys()
@@ -58,14 +68,18 @@ def test_refusals_name_the_option(here: Run, place: Path) -> None:
     for name in ("real.npy", "several.npz:acts"):
         error = here("compute", "images", name).error
         assert "has the shape 60x24; images must have" in error
-        takes = "; `compute` takes features of images, NxD in memory, .npy or .npz, with --features"
+        takes = "; `compute` takes features of images, NxD, with --features"
         assert error.endswith(takes)
     assert here("check", "real.npy").error.endswith(takes)
+    may = "may be features of images, for `compute` with --features: pass"
     for more in ((), ("--features",)):
         error = here("compute", "images", "several.npz", *more).error
-        assert error.endswith(
-            "real, acts: if an array has features of images, pass several.npz:NAME and --features to `compute`"
-        )
+        assert error.endswith(f"several.npz has 2 arrays that {may} several.npz:real, or pass several.npz:acts")
+    assert here("check", "fake.npz").error.endswith(f"fake.npz has 1 array that {may} fake.npz:acts")
+    error = here("compute", "real.npy", "several.safetensors", "--features").error
+    assert error.endswith("pass several.safetensors:acts, or pass several.safetensors:real")
+    torch.save({"mu": torch.zeros(24), "sigma": torch.eye(24)}, place / "gaussian.pt")
+    assert "gaussian.pt contains mu" in here("compute", "real.npy", "gaussian.pt", "--features").error
     for shape, said in (
         ((4, 3072), r"; pass flattened images as x.reshape\(-1, 3, 32, 32\); `compute` takes features of images"),
         ((4, 784), r"; pass flattened images as x.reshape\(-1, 1, 28, 28\)"),

@@ -153,8 +153,8 @@ class ImageMetric(Base):  # type: ignore[misc]
     ) -> None:
         for keyword in unknown:  # Python's TypeError would name another class
             kinds = [kind for kind in type(self).__mro__ if issubclass(kind, ImageMetric)]
-            known = {name for kind in kinds for name in inspect.signature(kind.__init__).parameters}
-            meant = suggestion(keyword, sorted(known - {"self", "options", "unknown"}), 0.75)
+            known = {name for kind in kinds for name in inspect.signature(kind).parameters}
+            meant = suggestion(keyword, sorted(known - {"options", "unknown"}), 0.75)
             raise TypeError(f"{type(self).__name__}() got an unexpected keyword argument {keyword!r}{meant}")
         if batch_size is not None and (isinstance(batch_size, bool) or not batch_size >= 1):
             raise InputError(f"batch_size must be at least 1, not {batch_size!r}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 
 from fidtool.features.protocol import INCEPTION, PROTOCOLS, SPATIAL_EXTRACTOR
 
@@ -82,14 +82,4 @@ class Definition:
         return None
 
 
-_FIELD_TYPES = {
-    "extractor": str,
-    "weights_sha256": str,
-    "dims": int,
-    "feature_step": int,
-    "input_size": int,
-    "normalization": str,
-    "resize": str,
-    "decoder": str,
-    "ddof": int,
-}
+_FIELD_TYPES = {each.name: {"int": int, "str": str}[str(each.type)] for each in fields(Definition)}

@@ -98,14 +98,11 @@ class FileLayout:
     Attributes:
         kind: ``npz`` or ``pickle``; empty if it is neither.
         images: the array of images that is read if none is named; empty if there is none.
-        entries: names of the statistics in a pickle that has several.
     """
 
     kind: str = ""
     statistics: bool = False
-    features: frozenset[str] = frozenset()
     images: str = ""
-    entries: tuple[str, ...] = ()
 
 
 def layout_of(files: Files) -> FileLayout:
@@ -122,29 +119,17 @@ def layout_of(files: Files) -> FileLayout:
         return FileLayout(
             kind=NPZ,
             statistics=any(name in others for layout in LAYOUTS for name in layout),
-            features=_with_features(others),
             images=SAMPLES if SAMPLES in images else next(iter(images), ""),
         )
     if kind in (PICKLE, TORCH):
         value: Any = None
         with contextlib.suppress(InputError, OSError, ContentError, ValueError, BadZipFile), files.open(0) as handle:
             value = read_pickle(files.paths[0], pickle_in(handle) if kind == TORCH else handle)
-        entries = entries_of(value)
-        names = arrays_of(value) if isinstance(value, dict) else {}
-        statistics = bool(entries or known_layout(names))
+        statistics = bool(entries_of(value) or (isinstance(value, dict) and known_layout(arrays_of(value))))
         if kind == TORCH and not statistics:  # it may have tensors, which are images
             return FileLayout()
-        return FileLayout(kind=PICKLE, statistics=statistics, features=_with_features(names), entries=tuple(entries))
+        return FileLayout(kind=PICKLE, statistics=statistics)
     return FileLayout()
-
-
-def _with_features(names: Collection[str]) -> frozenset[str]:
-    """Returns the layers with per-image features, given the names of a file's arrays."""
-    layout = known_layout(names)
-    if len(layout) == 1 or (layout and layout[0] == "num_items" and _ALL_FEATURES in names):
-        return frozenset({FEATURES})
-    own = layers_in(names) if layout == ("mu", "sigma") and "count" in names else []
-    return frozenset(layer for layer in own if f"features{array_suffix(layer)}" in names)
 
 
 def read_foreign(path: str, arrays: NamedArrays, features_of: Collection[str] | None) -> Statistics | None:

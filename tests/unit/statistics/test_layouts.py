@@ -193,10 +193,6 @@ def test_files_are_recognised_without_reading_them(tmp_path: Path, kind: str, mo
     found = layout(file)
     assert found.kind == ("npz" if file.read_bytes().startswith(b"PK") else "pickle")
     assert (found.statistics, found.images) == (True, "")
-    assert found.features == ({FEATURES} if kind in WITH_FEATURES else set())
-    assert found.entries == {"EDM2": ("fid", "fd_dinov2"), "EDM2 of Inception": ("fid",)}.get(
-        kind, ("jit_in256_stats.npz",) if "FD-Loss" in kind else ()
-    )
 
 
 IMAGES = np.zeros((3, 8, 8, 3), np.uint8)
@@ -223,7 +219,7 @@ def test_archives_may_have_statistics_and_images(tmp_path: Path, kind: str) -> N
 def test_other_files_hold_nothing(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "x").write_bytes(data)
     found = layout(tmp_path / "x")
-    assert (found.statistics, found.images, found.features) == (False, "", frozenset())
+    assert (found.statistics, found.images) == (False, "")
     assert layout(tmp_path / "missing") == FileLayout()
 
 

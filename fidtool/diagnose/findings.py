@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Literal, get_args
@@ -94,10 +94,10 @@ def set_findings(images: ImageRecords) -> list[Finding]:
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
-def property_warnings(most_bands: int) -> dict[str, str]:
-    """Returns warnings about images with a property, by its name in `ImageProperties`; their number comes first."""
-    value_range = option("value_range")
-    return {
+def property_warnings(counts: Mapping[str, int]) -> dict[str, str]:
+    """Returns warnings about images with a property, given the attributes of an `ImageProperties`."""
+    value_range, most_bands = option("value_range"), counts["most_bands"]
+    texts = {
         "alpha": "with transparent pixels: transparency is dropped, and the colours stored in these pixels are "
         "used; composite the images onto a background first if you do not want that",
         "deep": "with 9 to 16 bits per channel, which were scaled to 8 bits; other tools clip them to white",
@@ -108,19 +108,23 @@ def property_warnings(most_bands: int) -> dict[str, str]:
         "named after: the pixels are used as stored; rotate the images first if you do not want that",
         "clipped": f"with values outside {value_range}, which were clipped to it: check that the range is right",
     }
+    if counts["alpha"] and counts["bands"]:  # the same band can look like transparency in some of the images only
+        unclear = f" in all), and {counts['alpha']} whose last band may be transparency: of all, "
+        texts["bands"] = texts["bands"].replace(" in all): ", unclear)
+        del texts["alpha"]
+    return {name: f"{counted(counts[name], 'image')} {text}" for name, text in texts.items() if counts[name]}
 
 
 def property_findings(images: ImageRecords) -> list[Finding]:
     """Returns the `property_warnings` as findings; `set_findings` lacks them, as `fidtool stats` gives them anyway."""
-    found = []
+    flags = images.records["flags"]
     modes = (mode.decode().partition("+") for mode in np.unique(images.records["mode"]).tolist())
     most_bands = max((len(mode) + int(more) for mode, _, more in modes if more), default=0)
-    for name, text in property_warnings(most_bands).items():
-        indices = np.flatnonzero(images.records["flags"] >> FLAGS[name] & 1)
-        if len(indices):
-            example = images.file(int(indices[0]))
-            found.append(Finding(name, "low", len(indices), example, f"{counted(len(indices), 'image')} {text}"))
-    return found
+    which = {name: np.flatnonzero(flags >> bit & 1) for name, bit in FLAGS.items()}
+    texts = property_warnings({"most_bands": most_bands, **{name: len(found) for name, found in which.items()}})
+    return [
+        Finding(name, "low", len(which[name]), images.file(int(which[name][0])), text) for name, text in texts.items()
+    ]
 
 
 def _finding(images: ImageRecords, code: str, severity: Severity, which: NDArray[np.bool_], message: str) -> Finding:

@@ -9,7 +9,6 @@ from fidtool.diagnose.differences import LOSSY_GAP
 from fidtool.diagnose.findings import property_warnings
 from fidtool.errors import option
 from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL, layer_prefix
-from fidtool.names import counted
 from fidtool.statistics.set_statistics import Statistics
 
 
@@ -35,9 +34,7 @@ def _image_warnings(name: str, statistics: Statistics) -> list[str]:
             f"{name}: all {count} images have the same features: either they are all the same image, or the network "
             "ignores its input"
         )
-    for flag, text in property_warnings(traits.most_bands).items() if traits else ():
-        if number := getattr(traits, flag):
-            found.append(f"{name}: {counted(number, 'image')} {text}")
+    found += [f"{name}: {text}" for text in (property_warnings(vars(traits)).values() if traits else ())]
     if statistics.skipped:
         example, number = statistics.skipped[0].file, len(statistics.skipped)
         files = f"{number} files could not be read and were skipped (for example {example})"

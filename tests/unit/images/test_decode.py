@@ -17,7 +17,7 @@ import torch
 from PIL import Image, ImageFile
 
 from fidtool.cli.options import as_flag
-from fidtool.diagnose.findings import property_findings
+from fidtool.diagnose.findings import property_findings, property_warnings
 from fidtool.errors import spelled_by
 from fidtool.images.batches import PlannedBatch, cut_batches
 from fidtool.images.decode import DecodeError, DecodeOptions, ImageProperties, decode
@@ -89,6 +89,19 @@ def test_bands_besides_colour_and_transparency_are_counted(case: str) -> None:
     findings = property_findings(ImageRecords(records, ["a", "b"]))
     assert [f"(up to {bands} in all)" in each.message for each in findings if each.code == "bands"] == [True] * bool(
         bands
+    )
+
+
+def test_a_band_that_looks_like_transparency_in_some_images_is_one_finding() -> None:
+    infrared, masked = photo(4), np.dstack([photo(3), np.uint8(255) * (photo(1) > 90)])
+    images = [decode(tiff(each, [2])) for each in (infrared, masked, infrared)]
+    assert [(image.properties.bands, image.properties.alpha) for image in images] == [(1, 0), (0, 1), (1, 0)]
+    (finding,) = property_findings(ImageRecords(records_of(images), ["a", "b", "c"]))
+    (same,) = property_warnings(vars(ImageProperties.total(image.properties for image in images))).values()
+    assert (finding.code, finding.count, finding.message) == ("bands", 2, same)
+    assert same.startswith(
+        "2 images with bands besides colour and transparency (up to 4 in all), and 1 whose last band may be "
+        "transparency: of all, the first 3 are used as RGB"
     )
 
 

@@ -99,8 +99,8 @@ class CheckSettings(Validated):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "value_range", _two_numbers(self.value_range))
-        function = callable(self.progress) and not isinstance(self.progress, type)  # tqdm is a class
-        if not (self.progress is None or isinstance(self.progress, bool) or function):
+        is_class = isinstance(getattr(self.progress, "func", self.progress), type)  # tqdm, or a partial of it
+        if is_class or not (self.progress is None or isinstance(self.progress, bool) or callable(self.progress)):
             problem = f"{option('progress')} must be True or a function, not {self.progress!r}:"
             raise InputError(problem, f"pass {option('progress', True)} for progress bars", setting="progress")
 

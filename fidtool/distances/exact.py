@@ -172,11 +172,7 @@ def _rounded(features: NDArray[np.float32], step: int, device: torch.device) -> 
     if device.type == "cpu":
         integers = np.multiply(features, 2.0**step, dtype=np.float64)
         return torch.from_numpy(np.rint(integers, out=integers))
-    return _rounded_there(features, step, device)
-
-
-def _rounded_there(features: NDArray[np.float32], step: int, device: torch.device) -> torch.Tensor:
-    """`_rounded` on the device, to which half as many bytes are copied as in float64."""
+    # Half as many bytes are copied to the device as in float64.
     return torch.tensor(np.ascontiguousarray(features), device=device).double().mul_(2.0**step).round_()
 
 

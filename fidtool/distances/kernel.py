@@ -6,6 +6,7 @@ size, and over rows with `math.fsum`, which rounds once.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from fidtool.distances.exact import (
 )
 from fidtool.distances.parallel import fair_threads, share_out, using_threads
 from fidtool.distributed.world import World
+from fidtool.errors import RunError, on_every_rank
 from fidtool.seeds import sample_seed
 from fidtool.sources.image_set import canonical_order
 
@@ -95,10 +97,14 @@ def kid(
         rows = draws[number] if draws else _draw(len(real), len(fake), subset_size, seed, number)
         return _subset_mmd(reals, fakes, rows, sums)
 
-    with using_threads(1):
+    std = math.nan
+    with contextlib.suppress(OverflowError, ValueError), using_threads(1):  # the latter of infinity minus infinity
         values = share_out([partial(of_subset, number) for number in range(len(draws or range(subsets)))], world)
-    mean = math.fsum(values) / len(values)
-    return KID(mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values)))
+        mean = math.fsum(values) / len(values)
+        std = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
+    if not math.isfinite(std):
+        raise on_every_rank(RunError("KID's kernel is too large:", "scale the features in the network"))
+    return KID(mean, std)
 
 
 def _draw(reals: int, fakes: int, size: int, seed: int, number: int) -> Draw:

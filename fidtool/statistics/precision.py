@@ -108,7 +108,7 @@ class FeatureSizes:
             f"the features have {bits:.1f} bits on average at feature_step {feature_step}, fewer than {FEWEST_BITS} "
             f"(the largest is {self.largest / 2.0**feature_step:g}):"
         )
-        if bits + better - feature_step < FEWEST_BITS or abs(better) > LARGEST_STEP:
+        if bits + better - feature_step < FEWEST_BITS:
             problem += " no step suits both the small and the large ones:"
             raise RunError(problem, "scale them in the network", setting=self._setting)
         raise RunError(problem, step_remedy(self._setting, better), setting=self._setting)

@@ -166,10 +166,6 @@ class ImageSums:
             other._hashes = [torch.from_numpy(hashes) for hashes in world.gather(self._joined_hashes().numpy())]
         return other
 
-    def shared_images_warning(self, ranks: Sequence[int]) -> str:
-        """Call it on the result of `merged`."""
-        return shared_images_warning([hashes.numpy() for hashes in self._hashes], ranks)
-
     def statistics(self) -> Statistics:
         """Mean and covariance of the features."""
         definition = self._features.definition
@@ -310,7 +306,8 @@ class MetricSums:
         return other
 
     def shared_images_warning(self, ranks: Sequence[int]) -> str:
-        return self._sides["fake"].shared_images_warning(ranks)
+        """Call it on the result of `merged`."""
+        return shared_images_warning([hashes.numpy() for hashes in self._sides["fake"]._hashes], ranks)
 
     def absorb(self, other: MetricSums) -> None:
         """Adds the images of another metric."""

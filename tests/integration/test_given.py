@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import logging
 import re
@@ -370,6 +371,8 @@ def test_what_a_program_is_shown(
         assert len(repr(shown)) < 600
     with pytest.raises(InputError, match="progress must be True or a function, not <class 'list'>: pass progress=True"):
         fidtool.compute("a", "b", progress=list)
+    with pytest.raises(InputError, match=r"not functools.partial\(<class 'list'>, 1\): pass"):
+        fidtool.compute("a", "b", progress=functools.partial(list, 1))
     with pytest.raises(InputError, match="progress must be True or a function, not 3"):
         fidtool.check(pixels, progress=3)
 

@@ -256,6 +256,12 @@ def test_features_of_any_size(scale: float) -> None:
             fill(scaled)
         found = values(scaled)
         assert "kid" in found or found == values(usual)
+    large = KernelInceptionDistance(Scaled(), subset_size=10, degree=99 if scale > 1 else 3, coef=1e110)
+    fill(large)
+    with pytest.raises(
+        fidtool.RunError, match="fewer than 14 bits" if scale < 1 else "KID's kernel is too large: scale"
+    ):
+        large.compute()
     score = InceptionScore(Scaled(), splits=3)
     score.update(pictures(20, 1))
     assert values(score)["is"] > 0.999

@@ -45,6 +45,22 @@ def test_readme_is_short() -> None:
     assert len(PAGES[ROOT / "README.md"].encode()) <= 10_000
 
 
+def test_readme_says_what_the_offline_weights_lack() -> None:
+    (line,) = [line for line in PAGES[ROOT / "README.md"].splitlines() if line.startswith("`[offline]`")]
+    assert "except the classifier that `is` needs" in line
+
+
+def test_migration_shows_what_replaces_the_lines_of_each_tool() -> None:
+    """The old lines and then the new ones; torchmetrics' program is one block."""
+    sections = re.split(r"^## (.+)\n", PAGES[GUIDE / "migration.md"], flags=re.MULTILINE)
+    shown = dict(zip(sections[1::2], sections[2::2], strict=True))
+    for tool in ("pytorch-fid", "torch-fidelity", "clean-fid", "EDM"):
+        (_, old), (language, new) = blocks(shown[tool])
+        assert old
+        assert (language, "fidtool " in new) == ("sh", True)
+    assert "fidtool.training" in blocks(shown["torchmetrics"])[0][1]
+
+
 def test_index_links_every_topic() -> None:
     listed = [path for path, _ in links(PAGES[INDEX])]
     assert sorted({path for path in listed if path.endswith(".md")}) == [f"{name}.md" for name in NAMES]

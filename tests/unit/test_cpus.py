@@ -70,6 +70,8 @@ def test_ranks_share_the_quota(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [available_cores(ranks) for ranks in (1, 2, 4, 8)] == [6, 3, 1, 1]
     assert choose_device("cpu", Launch("env", 0, 2, 0, 2)).forward_threads == 3
     assert linear_algebra_threads() == 6
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert choose_device("cpu", Launch()).forward_threads == 2
 
 
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "LOCAL_WORLD_SIZE": "8"}

@@ -85,6 +85,9 @@ def test_null_bytes_on_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     many = sorted(f"{number}/{'x' * 90}.png" for number in range(3000))
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("".join(f"{each}\0" for each in many).encode())))
     assert list(open_images("-").names) == many
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"<!DOCTYPE html>\n0.png\n")))
+    with pytest.raises(InputError, match=r"^standard input is a web page \(HTML\): "):
+        open_images("-")
 
 
 def test_missing_files_are_found_by_their_lines(tmp_path: Path) -> None:

@@ -178,8 +178,9 @@ def test_too_few_images() -> None:
     for metric, text in zip(several(), texts, strict=True):
         metric.update(pictures(1, 1), real=True)
         metric.update(pictures(1, 2), real=False)
-        with pytest.raises(fidtool.InputError, match=text):
+        with pytest.raises(fidtool.InputError, match=text) as raised:
             metric.compute()
+        assert isinstance(raised.value, RuntimeError) == ("at least 2 " in text), "as in torchmetrics"
 
 
 def test_a_refused_feature_is_an_error_until_reset() -> None:

@@ -16,7 +16,7 @@ from fidtool.pipeline.needs import SetNeeds
 from fidtool.settings import Settings
 from fidtool.sources.arrays import has_floats
 from fidtool.sources.census import IMAGE_SUFFIXES
-from fidtool.sources.contents import Files, LocalFiles, StoreError
+from fidtool.sources.contents import Files, LocalFiles, StoreError, broken_link
 from fidtool.sources.folder import STDIN, is_pattern
 from fidtool.sources.image_set import ImageSet
 from fidtool.sources.memory import Images
@@ -196,11 +196,13 @@ def require_order(real: str, fakes: Sequence[str]) -> None:
 
 def missing_error(path: str, missing: Sequence[str]) -> InputError:
     """Returns the error for a list of which these lines name files that do not exist, see `ImageSet.missing`."""
+    line = missing[0].partition(": ")[2]
     more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-    odd = re.search(r"(\.\w+)[\s,;|]+[^./]+$", missing[0])
-    remedies, seems = ["fix the list"], ""
-    if odd and odd[1].lower() in IMAGE_SUFFIXES:
-        seems = ", and the line seems to have a label after the path"
+    kind, _, remedy = broken_link(line).partition(": ")
+    seems, remedies = f", which is {kind}" * bool(kind), [remedy or "fix the list"]
+    odd = re.search(r"(\.\w+)[\s,;|]+[^./]+$|^\d+[\s,;|]+\S+(\.\w+)$", os.path.relpath(line, os.path.dirname(path)))
+    if odd and f"{odd[1] or odd[2]}".lower() in IMAGE_SUFFIXES:
+        seems = ", and the line seems to have a label beside the path"
         remedies = ["remove the labels", "write a .csv file whose first line is path,label"]
     return InputError(f"{path} lists files that do not exist ({missing[0]}{more}){seems}:", *remedies)
 

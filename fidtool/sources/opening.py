@@ -95,7 +95,8 @@ def _listed(path: str, suffix: str, files: Files, key: str, value_range: ValueRa
     kind = _kind_of(suffix)
     if kind is None:
         _refuse_image(path, files.paths[0])
-        raise InputError(f"{path} is neither a folder nor a file of a supported kind ({' '.join(KNOWN)})")
+        problem = f"{path} is neither a folder nor a file of a supported kind ({' '.join(KNOWN)})"
+        raise InputError(problem, *["decompress it, with gunzip"] * head_of(files).startswith(b"\x1f\x8b"))
     shown = redacted(single)  # redacted before names are appended, or they would be removed as parts of a query
     prefix = (shown if kind.numbered else f"{shown}/") if single else split_common_folder(files.paths)[0]
     module, _, lister = kind.lister.partition(":")

@@ -142,8 +142,10 @@ def test_missing_files_of_a_list_are_reported_before_any_work(here: Run, place: 
 @pytest.mark.parametrize("label", [" 3", ",3", "\tn01440764"])
 def test_labels_in_a_list_without_columns(here: Run, place: Path, label: str) -> None:
     (place / "bad.txt").write_text("".join(f"images/{name}{label}\n" for name in names_in(place / "images")))
+    (place / "first.txt").write_text("3 images/0.png\n")
+    assert "seems to have a label beside the path" in here("check", "first.txt").error
     for command in (("compute", "images", "bad.txt", *SMALL), ("check", "bad.txt")):
-        assert " more), and the line seems to have a label after the path: remove the labels" in here(*command).error
+        assert " more), and the line seems to have a label beside the path: remove the labels" in here(*command).error
 
 
 def test_probable_mistakes_are_reported(here: Run, place: Path) -> None:

@@ -69,6 +69,13 @@ def test_it_is_named_under_any_name(here: Run, tmp_path: Path, real: Path, kind:
         assert [word for word in [f"{extractor} ", *words] if word not in run.error] == [], run.error
 
 
+def test_a_compressed_array_is_refused_with_a_way(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((3, 8, 8, 3), np.uint8))
+    (tmp_path / "a.npy.gz").write_bytes(gzip.compress((tmp_path / "a.npy").read_bytes()))
+    with pytest.raises(fidtool.InputError, match="decompress it, with gunzip"):
+        open_images(str(tmp_path / "a.npy.gz"))
+
+
 def test_one_of_several_archives_is_named(here: Run, tmp_path: Path, real: Path) -> None:
     forms = make_forms(real)
     (tmp_path / "shard-001.tar").write_bytes(POINTER)
@@ -173,6 +180,9 @@ def test_links_without_a_target_are_named(here: Run, tmp_path: Path, real: Path)
         run = here("compute", real, name, "--extractor", TINY)
         assert f"{name}" in run.error
         assert "is a link of git-annex to a file that is not here: run `git annex get`" in run.error
+    (tmp_path / "images/list.txt").write_text("a.png\n")
+    error = here("compute", real, "images/list.txt", "--extractor", TINY).error
+    assert "(line 1: images/a.png), which is a link of git-annex to a file that is not here: run `git annex" in error
     (tmp_path / "b.npz").symlink_to("nowhere.npz")
     assert "b.npz is a link to nowhere.npz, which does not exist" in here("check", "b.npz").error
 

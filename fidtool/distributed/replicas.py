@@ -1,8 +1,7 @@
-"""Comparison of a module's tensors between ranks: names, shapes, dtypes, bytes and the size of differences."""
+"""Comparison of a module's tensors between ranks: names, shapes, dtypes and bytes."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -13,8 +12,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-_MOST_MEASURED = 5
-"""Number of tensors whose differences are computed."""
+_MOST_NAMED = 5
+"""Number of tensors of different values that are named."""
 
 
 def named_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
@@ -52,10 +51,7 @@ def combined_hash(hashes: Mapping[str, tuple[str, str, str]]) -> str:
 
 
 def find_differences(
-    tensors: Mapping[str, torch.Tensor],
-    hashes: Mapping[str, tuple[str, str, str]],
-    world: World,
-    ranks: Sequence[int] | None = None,
+    hashes: Mapping[str, tuple[str, str, str]], world: World, ranks: Sequence[int] | None = None
 ) -> list[str]:
     """Compares the tensors of all ranks with those of the first rank. A collective.
 
@@ -66,7 +62,7 @@ def find_differences(
     numbers = range(len(every)) if ranks is None else ranks
     first = every[0]
     found: list[str] = []
-    values: dict[str, list[int]] = {}
+    values: dict[str, list[str]] = {}
     for index, other in enumerate(every[1:], 1):
         rank = numbers[index]
         found += [f"{name} is missing on rank {rank}" for name in first if name not in other]
@@ -76,37 +72,8 @@ def find_differences(
                 if mine != theirs:
                     found.append(f"{name} has {what} {mine} on rank {numbers[0]} and {theirs} on rank {rank}")
             if first[name][:2] == other[name][:2] and first[name] != other[name]:
-                values.setdefault(name, []).append(index)
+                values.setdefault(name, []).append(f"rank {rank}")
     ordered = sorted(values, key=list(first).index)
-    for name in ordered[:_MOST_MEASURED]:
-        deltas = _deltas(tensors.get(name), values[name], world)
-        parts = [f"by {delta} on rank {numbers[index]}" for index, delta in zip(values[name], deltas, strict=True)]
-        found.append(f"{name} differs from rank {numbers[0]}'s {', '.join(parts)}")
-    if len(ordered) > _MOST_MEASURED:
-        found.append(f"{len(ordered) - _MOST_MEASURED} more tensors differ in value")
-    return found
-
-
-def _deltas(tensor: torch.Tensor | None, ranks: Sequence[int], world: World) -> list[str]:
-    """The largest absolute difference of ``tensor`` on each of ``ranks`` from rank zero's. A collective.
-
-    No rank may miss a collective, so exceptions are caught and become part of the result.
-    """
-    import torch
-
-    mine: torch.Tensor | None = None
-    answer = "an amount that cannot be computed"
-    with contextlib.suppress(Exception):
-        assert tensor is not None
-        values = _plain(tensor)
-        exact = torch.float64 if values.is_floating_point() else torch.int64
-        mine = values.to(torch.complex128 if values.is_complex() else exact)
-    reference = world.broadcast(mine)
-    with contextlib.suppress(Exception):
-        assert mine is not None
-        assert reference is not None
-        # Equal infinities differ by 0.
-        largest = (mine - reference).abs().double().masked_fill(mine == reference, 0.0).max().item()
-        answer = f"{largest:.3g}" if largest else "the sign of a zero"
-    every = world.gather(answer)
-    return [every[rank] for rank in ranks]
+    found += [f"{name} differs from rank {numbers[0]}'s on {', '.join(values[name])}" for name in ordered[:_MOST_NAMED]]
+    more = len(ordered) - _MOST_NAMED
+    return found + [f"{more} more tensors differ in value"] * (more > 0)

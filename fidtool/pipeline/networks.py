@@ -126,11 +126,10 @@ class RunNetworks:
         """Raises an InputError if the parameters or buffers are not the same on every rank. A collective."""
         if self._world.size == 1:
             return
-        tensors = extractor.tensors()
-        hashes = tensor_hashes(tensors)
+        hashes = tensor_hashes(extractor.tensors())
         if len(set(self._world.gather(combined_hash(hashes)))) == 1:
             return
-        if differences := find_differences(tensors, hashes, self._world):
+        if differences := find_differences(hashes, self._world):
             built = f"the ranks built different networks for {choice.option('extractor', choice.extractor)}"
             raise on_every_rank(_unequal_error(f"{built} ({'; '.join(differences)}):", choice))
 

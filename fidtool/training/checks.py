@@ -41,21 +41,19 @@ def assert_in_sync(module: nn.Module, group: Group = None, *, timeout: float = D
         timeout: seconds to wait for the other ranks.
 
     Raises:
-        fidtool.training.OutOfSyncError: on every rank, if they differ; the message has the parameters' names, the ranks
-            and the largest absolute difference.
+        fidtool.training.OutOfSyncError: on every rank, if they differ; the message has the names and the ranks.
         fidtool.training.AbsentRanksError: if some ranks did not call it in time.
     """
     ranks = ranks_of(group)
     if ranks.size == 1:
         warn_without_group(_PURPOSE)
         return
-    tensors = named_tensors(module)
-    hashes = tensor_hashes(tensors)
+    hashes = tensor_hashes(named_tensors(module))
     payloads = ranks.exchange(_PURPOSE, {"all": combined_hash(hashes)}, timeout, "every rank must call it")
     if all(payload == payloads[0] for payload in payloads):
         return
     with ranks.world(_PURPOSE) as world:
-        differences = find_differences(tensors, hashes, world, ranks.ranks)
+        differences = find_differences(hashes, world, ranks.ranks)
     if differences:
         more = len(differences) - _MOST_NAMED
         listed = "; ".join(differences[:_MOST_NAMED]) + (f"; and {more} more" if more > 0 else "")

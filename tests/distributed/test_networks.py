@@ -37,7 +37,7 @@ def test_different_networks_on_the_ranks_are_refused(fidtool: Run, place: Path) 
     outcome = fidtool("compute", "real", "fake", *arguments, ranks=2)
     assert outcome.status == 1
     (error,) = (line for line in outcome.stderr.splitlines() if line.startswith("error: "))
-    assert "0.weight differs from rank 0's by" in error
+    assert "0.weight differs from rank 0's on rank" in error
     assert outcome.json["exit"]["code"] == 2
 
 

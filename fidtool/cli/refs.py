@@ -77,11 +77,8 @@ def _download(name: str) -> None:
     reference, array = named_reference(name)
     arrays = {FEATURES} if array == FEATURES else {*reference.statistics, array} - {""}
     found = fetch(reference, arrays, lambda line: click.echo(redacted(line), err=True))
-    print_lines([str(found.path), *_hash_lines(found.sha256)], "the result")
-
-
-def _hash_lines(sha256: dict[str, str]) -> list[str]:
-    return columns([(f"  {array}", f"SHA-256 {digest}") for array, digest in sha256.items()])
+    hashes = columns([(f"  {array}", f"SHA-256 {digest}") for array, digest in found.sha256.items()])
+    print_lines([str(found.path), *hashes], "the result")
 
 
 def _as_dict(reference: Reference) -> dict[str, Any]:

@@ -57,20 +57,17 @@ def fetch_state(choice: NetworkChoice, say: Callable[[str], None]) -> State | No
 
 def build_network(choice: NetworkChoice, state: State | None) -> tuple[Network, str]:
     """Build the network. Called on every rank, with the same result."""
-    network, name = _built(choice, state)
-    network.module.eval()
-    if choice.feature_step is not None:
-        network = replace(network, feature_step=choice.feature_step)
-    return network, name
-
-
-def _built(choice: NetworkChoice, state: State | None) -> tuple[Network, str]:
     library = _published(choice)
     if library is not None:
         assert state is not None
         with repeatable():
-            return library.build(choice, state)
-    return from_program(choice) if is_program(choice.extractor) else from_factory(choice)
+            network, name = library.build(choice, state)
+    else:
+        network, name = from_program(choice) if is_program(choice.extractor) else from_factory(choice)
+    network.module.eval()
+    if choice.feature_step is not None:
+        network = replace(network, feature_step=choice.feature_step)
+    return network, name
 
 
 def _published(choice: NetworkChoice) -> PublishedModels | None:

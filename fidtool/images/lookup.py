@@ -26,11 +26,6 @@ class ImageLookup:
         self._positions: dict[str, tuple[int, int]] | None = None
         self._prefetched: dict[str, Read] = {}
 
-    @property
-    def in_order(self) -> bool:
-        """Whether reading is faster after `prefetch`."""
-        return any(images.in_order for images in self._sets)
-
     def read(self, file: str) -> Read:
         """Returns the content of an image, or the error that occurred."""
         if file in self._prefetched:

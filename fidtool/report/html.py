@@ -82,8 +82,7 @@ def html_report(evaluation: Evaluation, exhibits: Sequence[Exhibit | None], gall
 
 
 def _sheets(evaluation: Evaluation, exhibits: Sequence[Exhibit | None], gallery: ImageLookup) -> Sheets:
-    if gallery.in_order:
-        gallery.prefetch(sheets_of(evaluation.results, exhibits, Thumbnail).files)
+    gallery.prefetch(sheets_of(evaluation.results, exhibits, Thumbnail).files)
 
     @cache  # an image can be on several sheets
     def thumbnail(file: str, framing: str | None) -> Thumbnail:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from PIL import Image
 
-from fidtool.errors import InputError, ProgramError
+from fidtool.errors import ProgramError
 from fidtool.images.decode import DecodeError, DecodeOptions, decode
 from fidtool.images.framing import Crop
 from fidtool.report.names import shortened
@@ -137,12 +137,12 @@ def thumbnail_of(file: str, content: Read, framing: str | None = None, floats: V
     Never raises for an unreadable image: the report is written after hours of work.
 
     Args:
-        framing: how its set was cropped and resized, see `fidtool.images.framing.Crop`; None if it was not. If a newer
-            version did it in a way that this one does not know, the whole image is shown.
+        framing: how its set was cropped and resized, see `fidtool.images.framing.Crop`; None if it was not.
         floats: how floats become bytes.
     """
     try:
-        image = Image.fromarray(decode(content, DecodeOptions(crop=_known_crop(framing), floats=floats)).pixels)
+        crop = None if framing is None else Crop.parse(framing)
+        image = Image.fromarray(decode(content, DecodeOptions(crop=crop, floats=floats)).pixels)
         image.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS, reducing_gap=None)
         kind = "png" if max(image.size) <= SMALL else "jpeg"
         buffer = io.BytesIO()
@@ -156,10 +156,3 @@ def thumbnail_of(file: str, content: Read, framing: str | None = None, floats: V
         return Thumbnail(file, framing, problem=str(error) or "too large to show")
     uri = f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
     return Thumbnail(file, framing, uri, *image.size)
-
-
-def _known_crop(framing: str | None) -> Crop | None:
-    try:
-        return None if framing is None else Crop.parse(framing)
-    except InputError:
-        return None

@@ -38,10 +38,6 @@ _MOST_LINKS = 16
 _key = posixpath.normpath
 
 
-class DamagedError(Exception):
-    """A tar archive is damaged; the message says where."""
-
-
 class _Header(tarfile.TarInfo):
     """A member's header with a plausible size, which tarfile does not check."""
 
@@ -50,7 +46,7 @@ class _Header(tarfile.TarInfo):
         """Parses a header."""
         info = super().frombuf(buf, encoding, errors)
         if info.size < 0 or (info.type in _METADATA_TYPES and info.size > _MOST_METADATA):
-            raise DamagedError(f"a header states a size of {info.size} bytes")
+            raise ValueError(f"a header states a size of {info.size} bytes")
         return info
 
 
@@ -152,21 +148,21 @@ def _walk(stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:
         while archive.offset and (info := archive.next()) is not None:
             archive.members.clear()  # type: ignore[attr-defined]  # saves memory: there may be a million
             if info.offset <= last or info.size < 0:
-                raise DamagedError(f"the header at byte {last} points backwards")
+                raise ValueError(f"the header at byte {last} points backwards")
             last = info.offset
             yield info
         stream.seek(archive.offset)
     mark = stream.read(tarfile.BLOCKSIZE)
     if mark != bytes(tarfile.BLOCKSIZE):
         where = f"at byte {archive.offset}"
-        raise DamagedError(
+        raise ValueError(
             f"it has no end mark after its last member ({where})" if not mark else f"invalid header {where}"
         )
     rest = stream.read(_MOST_PADDING + 1)
     if rest.strip(b"\0"):
-        raise DamagedError("it has data after its end mark, as if joined with cat: pass separate archives")
+        raise ValueError("it has data after its end mark, as if joined with cat: pass separate archives")
     if len(rest) > _MOST_PADDING:
-        raise DamagedError(f"more than {_MOST_PADDING} zero bytes follow its end mark, as in an incomplete download")
+        raise ValueError(f"more than {_MOST_PADDING} zero bytes follow its end mark, as in an incomplete download")
 
 
 class CompressedTarReader(SequentialReader):

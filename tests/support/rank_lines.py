@@ -42,11 +42,8 @@ def compare(golden: Golden, fault: str, said: str, place: Path, chance: Mapping[
 def refusals(stderr: str) -> list[str]:
     """Return the messages of the training package's errors in a program of the folder ``programs``, on any rank.
 
-    Masked are the rank that gave up waiting first, the numbers of calls, and the differences between modules with
-    random values, which depend on the processor.
+    Masked are the rank that gave up waiting first, and the numbers of calls.
     """
     always = {r" \(reported by rank \d\)": "", r"\b(number|of metric) \d+": r"\1 N"}
-    random = {r"\bby [\d.e-]+ on rank": "by N on rank"}
     found = [json.loads(line) for line in re.findall(r"^refused: (.*)", stderr, re.MULTILINE)]
-    drawn = re.compile("replicas of (ArcFaceLoss|Sequential) ")
-    return sorted({placed(message, {**always, **(random if drawn.search(message) else {})}) for message in found})
+    return sorted({placed(message, always) for message in found})

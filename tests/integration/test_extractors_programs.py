@@ -99,7 +99,7 @@ def test_mistakes_in_the_settings(
     ],
 )
 def test_files_that_are_not_programs(here: Run, place: Path, spec: str, texts: list[str]) -> None:
-    (place / "text.pt2").write_text("no program")
+    (place / "text.pt2").write_text("no program\0")
     torch.save(Small().state_dict(), place / "state.pth")
     refused_extractor(here, spec, None, texts)
 

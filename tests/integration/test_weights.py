@@ -35,7 +35,7 @@ def test_an_invalid_weights_file_is_named(
     """It is never silently replaced by another source."""
     folder, file = make_pictures(tmp_path / "set", 2), tmp_path / "mine.pth"
     if fault == "wrong hash":
-        file.write_bytes(b"other weights")
+        file.write_bytes(b"other weights\0")
     if by == "FIDTOOL_WEIGHTS":
         monkeypatch.setenv(by, str(file))
     outcome = here("compute", folder, folder, "--quiet", *(["--weights", file] if by == "--weights" else []))
@@ -43,7 +43,7 @@ def test_an_invalid_weights_file_is_named(
     error = outcome.error
     assert str(file) in error
     if fault == "wrong hash":
-        assert hashlib.sha256(b"other weights").hexdigest() in error
+        assert hashlib.sha256(b"other weights\0").hexdigest() in error
     else:
         assert by in error
     assert kept(empty_cache) == []
@@ -146,7 +146,7 @@ def test_another_file_in_torch_hubs_folder_is_passed_over(
     """It has the official file's name, but not the SHA-256 whose beginning is in the name."""
     hub, folder = weights.hub_path(), make_pictures(tmp_path / "set", 2)
     hub.parent.mkdir(parents=True)
-    hub.write_bytes(b"other weights")
+    hub.write_bytes(b"other weights\0")
     monkeypatch.setattr(weights, "offline_path", lambda: None)
     monkeypatch.setenv("FIDTOOL_WEIGHTS_URL", "http://127.0.0.1:9/none.pth")
     outcome = here("compute", folder, folder)

@@ -10,7 +10,7 @@ import contextlib
 import copy
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from fidtool.redaction import redacted
 
@@ -44,10 +44,13 @@ def option(name: str, value: object = None) -> str:
 
 
 @contextlib.contextmanager
-def spelled_by(spelling: Spelling) -> Iterator[None]:
-    """Context manager that sets the formatter of settings for all threads of this process."""
+def spelled_by(spelling: Spelling | Mapping[str, str]) -> Iterator[None]:
+    """Context manager that sets the formatter of settings, or other names, for all threads of this process."""
     before = current_spelling()
-    spell_by(spelling)
+    if isinstance(spelling, Mapping):
+        spell_by(lambda name, value: before(spelling.get(name, name), value))
+    else:
+        spell_by(spelling)
     try:
         yield
     finally:

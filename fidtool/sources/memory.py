@@ -116,7 +116,7 @@ class Images:
             layout_of(self._images.shape, self.name)  # refuses a single image, whose rows would count as images
         files, file_index = NoFiles(self.name), np.zeros(count, dtype=np.int32)
         # Decoding workers are forks of this process, which cannot use its GPU.
-        images = _on_host(self._images) if _uses_accelerator(self._images) else self._images
+        images = _on_host(self._images)
         reader = MemoryReader(self.name, images, value_range)
         if isinstance(images, (list, tuple)) or hasattr(images, "ndim"):  # to read others may take long
             (first,) = reader.read([0])
@@ -176,27 +176,23 @@ def _refuse_moments(images: object) -> None:
         raise InputError("a mean and a covariance are not images:", "pass fidtool.Statistics.of(mu, sigma)")
 
 
-def _uses_accelerator(images: Any) -> bool:
-    """Whether a tensor, or an image in a list or tuple, is on an accelerator."""
-    if isinstance(images, (list, tuple)):
-        return any(map(_uses_accelerator, images))
-    if isinstance(images, Mapping):
-        return any(map(_uses_accelerator, images.values()))
-    return _is_tensor(images) and images.device.type not in ("cpu", "meta")
-
-
 def _is_tensor(item: Any) -> bool:
     """Whether an object is a tensor. Files can be detached as well, but have no device."""
     return hasattr(item, "detach") and hasattr(item, "device")
 
 
 def _on_host(images: Any) -> Any:
-    """Returns the same images with tensors on the CPU."""
-    if isinstance(images, (list, tuple)):
-        return (tuple if isinstance(images, tuple) else list)(map(_on_host, images))
-    if isinstance(images, Mapping):
-        return {key: _on_host(each) for key, each in images.items()}
-    return images.detach().cpu() if _is_tensor(images) else images
+    """Returns the same images with tensors of an accelerator on the CPU; the same object if there are none."""
+    if isinstance(images, (list, tuple, Mapping)):
+        pairs = [(each, _on_host(each)) for each in (images.values() if isinstance(images, Mapping) else images)]
+        if all(each is moved for each, moved in pairs):
+            return images
+        found = [moved for _, moved in pairs]
+        if isinstance(images, Mapping):
+            return dict(zip(images, found, strict=True))
+        return tuple(found) if isinstance(images, tuple) else found
+    accelerated = _is_tensor(images) and images.device.type not in ("cpu", "meta")
+    return images.detach().cpu() if accelerated else images
 
 
 def _only_iterable(images: object) -> bool:

@@ -8,7 +8,7 @@ import hashlib
 import inspect
 import itertools
 import re
-import sys
+import traceback
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
@@ -20,15 +20,7 @@ from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.parallel import fork_safe
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
-from fidtool.errors import (
-    InputError,
-    RunError,
-    TooFewImagesError,
-    as_fidtool_error,
-    current_spelling,
-    spelled_by,
-    warn_program,
-)
+from fidtool.errors import InputError, RunError, TooFewImagesError, as_fidtool_error, spelled_by, warn_program
 from fidtool.features.models.inception_weights import Weights
 from fidtool.features.network import Network
 from fidtool.features.protocol import ProtocolName, protocol_named
@@ -152,17 +144,15 @@ class ImageMetric(Base):  # type: ignore[misc]
         **unknown: NoReturn,
     ) -> None:
         for keyword in unknown:  # Python's TypeError would name another class
-            kinds = [kind for kind in type(self).__mro__ if issubclass(kind, ImageMetric)]
-            known = {name for kind in kinds for name in inspect.signature(kind).parameters}
-            meant = suggestion(keyword, sorted(known - {"options", "unknown"}), 0.75)
+            known = {**inspect.signature(type(self)).parameters, **inspect.signature(ImageMetric).parameters}
+            meant = suggestion(keyword, known, 0.75)
             raise TypeError(f"{type(self).__name__}() got an unexpected keyword argument {keyword!r}{meant}")
         if batch_size is not None and (isinstance(batch_size, bool) or not batch_size >= 1):
             raise InputError(f"batch_size must be at least 1, not {batch_size!r}")
         if not (isinstance(sync_timeout, (int, float)) and 0 < sync_timeout <= LONGEST_SECONDS):
             limits = f"above 0 and at most {LONGEST_SECONDS:.10g}"
             raise InputError(f"sync_timeout must be a number of seconds {limits}, not {sync_timeout!r}")
-        reset_real_features = flag("reset_real_features", reset_real_features)
-        normalize = flag("normalize", normalize)
+        normalize, reset_real_features = flag("normalize", normalize), flag("reset_real_features", reset_real_features)
         antialias = None if antialias is None else flag("antialias", antialias)
         if dist_sync_on_step or dist_sync_fn or distributed_available_fn:
             which = "dist_sync_fn" if dist_sync_fn else "dist_sync_on_step" if dist_sync_on_step else ""
@@ -179,8 +169,7 @@ class ImageMetric(Base):  # type: ignore[misc]
         else:
             chosen, protocol = feature, _protocol_of(feature, antialias, protocol)
         typed = {} if feature_extractor_weights_path is None else {"weights": "feature_extractor_weights_path"}
-        spelling = current_spelling()
-        with outside_autograd(), spelled_by(lambda name, value: spelling(typed.get(name, name), value)):
+        with outside_autograd(), spelled_by(typed):
             network = SharedExtractor.of_metric(chosen, protocol, weights or feature_extractor_weights_path)
             # antialias is an argument of torchmetrics, which truncates with either protocol.
             asked = float_to_byte if antialias is None else float_to_byte or "floor"
@@ -477,8 +466,10 @@ class ImageMetric(Base):  # type: ignore[misc]
         return result
 
     def _warn(self, *lines: str) -> None:
+        # Lightning's, of a few batches before the training: its values are not results.
+        checking = any(frame.f_code.co_name == "_run_sanity_check" for frame, _ in traceback.walk_stack(None))
         for line in lines:
-            if line and line not in self._warned and not _sanity_checking():
+            if line and line not in self._warned and not checking:
                 self._warned.add(line)
                 warn_program(line)
 
@@ -526,14 +517,6 @@ class ImageMetric(Base):  # type: ignore[misc]
         self.unsync()
         with outside_autograd():
             self._warn(self._sums.restore(state, *group_rank_and_size(self.process_group)))
-
-
-def _sanity_checking() -> bool:
-    """Whether Lightning's check of a few batches before the training is running: its values are not results."""
-    frame = sys._getframe()
-    while frame.f_back is not None and frame.f_code.co_name != "_run_sanity_check":
-        frame = frame.f_back
-    return frame.f_back is not None
 
 
 def flag(name: str, value: Any) -> bool:

@@ -79,7 +79,7 @@ def test_weights_are_verified(golden: Golden, here: Run, place: Path, monkeypatc
     """Missing and damaged weights."""
     monkeypatch.syspath_prepend(package_without_weights(place / "packages"))
     monkeypatch.setenv("FIDTOOL_CACHE", str(place / "nothing"))
-    (place / "wrong.pth").write_bytes(b"something else")
+    (place / "wrong.pth").write_bytes(b"something else\0")
     found = {
         "none": shown(here("weights", "--verify"), place),
         "damaged": shown(here("weights", "--verify", "--weights", "wrong.pth"), place),

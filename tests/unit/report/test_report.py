@@ -387,7 +387,7 @@ def test_the_more_sets_the_fewer_images_of_each(fakes: int, least: int, most: in
 
 
 def test_the_page_explains_why_an_image_is_missing(tmp_path: Path) -> None:
-    (tmp_path / "text.png").write_text("no image")
+    (tmp_path / "text.png").write_bytes(b"no image\0")
     os.mkfifo(tmp_path / "pipe.png")
     wanted = {
         str(tmp_path / "gone.png"): "not found",

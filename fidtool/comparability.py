@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fidtool.errors import InputError
 from fidtool.features.protocol import INCEPTION, INCEPTION_DIMS
 from fidtool.metrics.inception_score import SORTED
+from fidtool.metrics.registry import settings_of_metrics
 from fidtool.presets import PRESETS, Preset, preset_named
 from fidtool.sources.references import Reference, named_reference
 
@@ -21,13 +22,6 @@ YES, NO, NOT_KNOWN = "yes", "no", "not known"
 _LOSSLESS = frozenset({"PNG", "BMP", "PPM", "array"})
 _LOSSY = frozenset({"JPEG", "MPO", "AVIF", "GIF"})
 """Formats that lose nothing and formats that do, by Pillow's names; others can be either."""
-_SETTINGS = {
-    "is_part_size": ("is", "part_size"),
-    "nearest_k": ("prdc", "nearest_k"),
-    "ties": ("prdc", "ties"),
-    "is_bias": ("is", "bias"),
-}
-"""Settings of metrics by their names in presets: metric and setting, as in the JSON."""
 
 
 @dataclass(frozen=True)
@@ -217,9 +211,9 @@ def _definition(stated: _Stated) -> Iterator[Item]:
     doubtful = reason and named.verdict == YES
     yield replace(named, verdict=NOT_KNOWN, found=f"{named.found}; {reason}") if doubtful else named
 
-    if names := [name for name in preset.settings if name in _SETTINGS and _SETTINGS[name][0] in computed]:
-        values = {name: computed[_SETTINGS[name][0]].get(_SETTINGS[name][1]) for name in names}
-        wanted = {name: preset.settings[name] for name in names}
+    owned = {flag: each for flag, each in settings_of_metrics().items() if each[0] in computed}
+    if wanted := {name: value for name, value in preset.settings.items() if name in owned}:
+        values = {name: computed[owned[name][0]].get(owned[name][1].name) for name in wanted}
         yield _equal("settings of metrics", _listed(values), _listed(wanted), preset.source)
     if (computed.get("is") or {}).get("part_size") is not None:
         order = (stated.result.get("metrics") or {}).get("is_order")

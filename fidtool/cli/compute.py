@@ -94,7 +94,8 @@ def _run(
     from fidtool.pipeline.inputs import Inputs
     from fidtool.pipeline.run import open_run
     from fidtool.report.files import write_shown
-    from fidtool.report.text import framing_lines, influence_lines, timing_line
+    from fidtool.report.table import table_lines
+    from fidtool.report.text import framing_lines, influence_lines, result_lines, timing_line
 
     paths = [real, *fakes]
     console = Console(warnings=True, progress=not quiet, on_failure=outlet.failed)
@@ -111,7 +112,8 @@ def _run(
     for line in [*([] if as_table else framing_lines(evaluation)), *influence_lines(evaluation)]:
         click.echo(line, err=True)
     write = functools.partial(write_shown, evaluation, exhibits, inputs.lookup())
-    outlet.publish(evaluation.to_dict(), _lines(evaluation, as_table), write)
+    lines = table_lines(evaluation) if as_table else result_lines(evaluation)
+    outlet.publish(evaluation.to_dict(), lines, write)
     if evaluation.exit_code:
         click.echo(evaluation.exit_reason, err=True)
     return evaluation.exit_code
@@ -121,11 +123,3 @@ def _as_table(evaluation: Evaluation, form: str | None) -> bool:
     """Whether the result is printed as a table. Without ``form``, several values are one on a terminal."""
     several = sum(len(result.titles) for result in evaluation.results) > 1
     return form == "table" or (form is None and on_terminal() and several)
-
-
-def _lines(evaluation: Evaluation, as_table: bool) -> list[str]:
-    """Return the lines for stdout."""
-    from fidtool.report.table import table_lines
-    from fidtool.report.text import result_lines
-
-    return table_lines(evaluation) if as_table else result_lines(evaluation)

@@ -126,13 +126,6 @@ def on_terminal() -> bool:
     return sys.stdout is not None and not sys.stdout.closed and sys.stdout.isatty()
 
 
-def _write(file: Path, data: bytes) -> None:
-    from fidtool.cache_dir import atomic_write
-
-    with atomic_write(file) as handle:
-        handle.write(data)
-
-
 def _close_stdout() -> None:
     """Redirect stdout to the null device, so that the interpreter reports no second error when it flushes at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
@@ -177,6 +170,7 @@ class Outlet:
         Args:
             write_shown: writes the report or the plot, given its setting; None if there are no results.
         """
+        from fidtool.cache_dir import atomic_write
         from fidtool.report.text import dumps
 
         self._published = True
@@ -194,7 +188,8 @@ class Outlet:
                 if setting != "output" and write_shown:
                     write_shown(setting, file)
                 else:
-                    _write(file, json_text.encode() + b"\n")
+                    with atomic_write(file) as handle:
+                        handle.write(json_text.encode() + b"\n")
             except OSError as error:
                 problems.append(f"{file} ({error.strerror or error})")
         if problems:

@@ -14,7 +14,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 T = TypeVar("T")
 
@@ -76,6 +79,22 @@ def raise_if_received() -> None:
         raise KeyboardInterrupt
 
 
+def in_background(work: Callable[[], T]) -> Future[T]:
+    """Calls ``work`` in a daemon thread, so that the program can exit even if it never returns."""
+    from concurrent.futures import Future
+
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # raised in the thread that asks for the result
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True, name="fidtool-call").start()
+    return future
+
+
 def call_with_timeout(function: Callable[[], T], seconds: float, interruptible: bool = False) -> T:
     """Calls ``function`` in a new thread and waits at most ``seconds`` for its return value.
 
@@ -85,27 +104,16 @@ def call_with_timeout(function: Callable[[], T], seconds: float, interruptible: 
         TimeoutError: if it does not return in time. The thread keeps running.
         KeyboardInterrupt: if a signal is recorded during the wait and ``interruptible``.
     """
-    values: list[T] = []
-    errors: list[BaseException] = []
+    from concurrent.futures import wait as wait_for  # lazily, so that --help is fast
 
-    def call() -> None:
-        try:
-            values.append(function())
-        except BaseException as error:  # raised in the caller's thread
-            errors.append(error)
-
-    thread = threading.Thread(target=call, name="fidtool-call", daemon=True)
-    thread.start()
-    deadline = time.monotonic() + seconds
-    while thread.is_alive() and (left := deadline - time.monotonic()) > 0:
-        thread.join(min(left, _POLL_SECONDS) if interruptible else left)
+    future, deadline = in_background(function), time.monotonic() + seconds
+    while not future.done() and (left := deadline - time.monotonic()) > 0:
+        wait_for([future], min(left, _POLL_SECONDS) if interruptible else left)
         if interruptible:
             raise_if_received()
-    if errors:
-        raise errors[0]
-    if not values:
+    if not future.done():
         raise TimeoutError(f"no response within {seconds:g} s")
-    return values[0]
+    return future.result()
 
 
 def wait(seconds: float) -> None:

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from fidtool.distributed.signals import in_background
 from fidtool.download import MAX_TRIES, attempts
 from fidtool.errors import InputError
 from fidtool.sources.census import Census
@@ -39,7 +40,6 @@ from fidtool.sources.signatures import JSON, PLAIN, refuse_foreign
 from fidtool.sources.store_requests import (
     LISTING_TIMEOUT,
     file_system,
-    in_background,
     raise_if_permanent,
     underlying_error,
     with_retries,
@@ -88,21 +88,16 @@ class RemoteFiles(Files):
         return self._stamps
 
     def changed(self, stamps: Stamps) -> list[int]:
-        now = self._stamps_now() if self.versioned else {}
-        return [file for file, stamp in now.items() if stamp != tuple(stamps[file].tolist())]
-
-    def _stamps_now(self) -> dict[int, tuple[int, ...]]:
-        """Returns the present stamps of some objects, an empty one if an object was deleted."""
-
-        def stamp_now(file: int) -> tuple[int, ...]:
+        def is_unchanged(file: int) -> bool:
             try:
-                return stamp_of(object_info(self.paths[file]))
-            except InputError:
-                return ()
+                return stamp_of(object_info(self.paths[file])) == tuple(stamps[file].tolist())
+            except InputError:  # it was deleted
+                return False
 
-        sampled = np.unique(np.linspace(0, len(self.paths) - 1, _MOST_CHECKED).astype(np.int64)).tolist()
+        count = len(self.paths) if self.versioned else 0
+        sampled = np.unique(np.linspace(0, count - 1, min(count, _MOST_CHECKED)).astype(np.int64)).tolist()
         with ThreadPoolExecutor(AT_ONCE, "fidtool-request") as pool:
-            return dict(zip(sampled, pool.map(stamp_now, sampled), strict=True))
+            return [file for file, same in zip(sampled, pool.map(is_unchanged, sampled), strict=True) if not same]
 
     def fetch(self, extents: Sequence[Extent]) -> list[bytes | Exception]:
         # Empty extents are not requested: the store would return the whole object.
@@ -251,22 +246,9 @@ def list_remote_folder(url: str, recursive: bool) -> ImageSet:
         raise InputError(census.nothing_found(url, "location"))
     names = Names(sorted(images))
     stamps = np.array([stamp_of(images[name]) for name in names], dtype=np.int64)
-    files = RemoteFolder(url, recursive, prefix, names, stamps)
+    files = RemoteFiles(Prefixed(prefix, names), stamps)
     found = ImageSource(url, "remote folder", names, prefix, files, FileReader(files), None, began, census.found())
     return ImageSet.of(found)
-
-
-class RemoteFolder(RemoteFiles):
-    """Objects below a URL."""
-
-    def __init__(self, url: str, recursive: bool, prefix: str, names: Names, stamps: Stamps) -> None:
-        super().__init__(Prefixed(prefix, names), stamps)
-        self._url, self._recursive, self._names = url, recursive, names
-
-    def _stamps_now(self) -> dict[int, tuple[int, ...]]:
-        # Listing the folder again needs fewer requests than asking for each object, and covers all of them.
-        now = _objects_below(self._url, self._recursive)
-        return {file: stamp_of(now[name]) if name in now else () for file, name in enumerate(self._names)}
 
 
 def _objects_below(url: str, recursive: bool) -> dict[str, Mapping[str, Any]]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, TypeVar
 
+from fidtool.distributed.signals import in_background
 from fidtool.download import RETRIED_STATUSES, attempts
 from fidtool.errors import InputError
 from fidtool.redaction import redacted
@@ -64,20 +63,6 @@ def file_system(url: str) -> Any:
 
 def _scheme(url: str) -> str:
     return url.partition("://")[0].lower()
-
-
-def in_background(work: Callable[[], T]) -> Future[T]:
-    """Runs ``work`` in a daemon thread, so that the program can exit even if a store does not respond."""
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, daemon=True, name="fidtool-request").start()
-    return future
 
 
 def with_retries(work: Callable[[], T], url: str, timeout: float | None = None) -> T:

@@ -86,14 +86,14 @@ def test_a_remote_folder_that_changes_during_the_run(
     run = here("compute", place / "real", "s3://bucket/moving", *ARGUMENTS)
     assert run.status == 0
     assert "changed while" not in str(run.json)
-    look = remote.RemoteFolder.changed
+    look = remote.RemoteFiles.changed
 
-    def meanwhile(self: remote.RemoteFolder, stamps: Stamps) -> list[int]:
+    def meanwhile(self: remote.RemoteFiles, stamps: Stamps) -> list[int]:
         objects.upload_file(str(place / "real" / "005.png"), "bucket", "moving/005.png")
         objects.delete_object(Bucket="bucket", Key="moving/003.png")
         return look(self, stamps)
 
-    monkeypatch.setattr(remote.RemoteFolder, "changed", meanwhile)
+    monkeypatch.setattr(remote.RemoteFiles, "changed", meanwhile)
     run = here("compute", place / "real", "s3://bucket/moving", *ARGUMENTS)
     assert "2 files of s3://bucket/moving changed while they were read" in str(run.json)
 

@@ -184,7 +184,7 @@ def test_pending_requests_do_not_block_exit(place: Path, web: HttpStore) -> None
     program = f"""
 import threading
 from fidtool.sources.remote import remote_files
-from fidtool.sources.store_requests import in_background
+from fidtool.distributed.signals import in_background
 next(remote_files("{web.url}images.zip").stream([(0, 0, 10), (0, 4_000_000, 10)]), None)
 in_background(threading.Event().wait)
 """

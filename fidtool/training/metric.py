@@ -323,15 +323,10 @@ class ImageMetric(Base):  # type: ignore[misc]
         Args:
             reason: what went wrong on this rank.
         """
-        ranks = ranks_of(self.process_group)
         if self.sync_on_compute:
+            ranks, payload = ranks_of(self.process_group), {**self._sums.settings(), "failed": reason, "lost": False}
             with contextlib.suppress(RunError):
-                ranks.exchange(
-                    self._purpose("compute()"),
-                    {**self._sums.settings(), "failed": reason, "lost": False},
-                    self.sync_timeout,
-                    _REMEDY,
-                )
+                ranks.exchange(self._purpose("compute()"), payload, self.sync_timeout, _REMEDY)
 
     def forward(self, *args: Any, **kwargs: Any) -> None:
         """Same as ``update``. Returns no value, because that of a single batch is meaningless."""

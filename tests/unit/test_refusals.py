@@ -83,7 +83,7 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[[Path], object]]] = {
     ),
     "weights of a custom network": (
         fidtool.InputError,
-        "a custom network already has its weights",
+        "a custom network already has its own",
         lambda at: SharedExtractor(fidtool.Network(nn.Identity(), 8), None, "weights.pth"),
     ),
     "Inception's small features": (fidtool.RunError, "Inception's step is fixed", lambda at: small_features(None)),

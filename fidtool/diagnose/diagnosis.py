@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.diagnose.differences import LOSSY, NOT_COMPARED, pair_findings
+from fidtool.diagnose.differences import NOT_COMPARED, pair_findings
 from fidtool.diagnose.duplicates import (
     FEWEST_COPIES,
     NOTABLE_SHARE,
@@ -146,7 +146,7 @@ def diagnosis_of(real: SetInspection | None, fake: SetInspection | None, gate: f
             lines.append(shared_warning(real.path, fake.path, shared, len(fake.pictures)))
         between = pair_findings(real.pictures, fake.pictures, findings)
         findings += between
-        lines += _warnings(f"{fake.path} against {real.path}", [each for each in between if each.code != LOSSY])
+        lines += _warnings(f"{fake.path} against {real.path}", between)
     return Diagnosis(real_copies, fake_copies, shared, tuple(findings), tuple(real_findings), tuple(lines))
 
 

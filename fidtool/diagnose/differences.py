@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from fidtool.diagnose.findings import Finding, Severity, brightness, contrast, usual_size
 from fidtool.images.records import BANDS, BRIGHTNESS, FLAGS, NOISE, ImageRecords, RecordArray
 
-LOSSY = "lossy"
-"""Code of a finding that a run does not warn about twice: `fidtool.diagnose.warnings` has the same warning."""
 _BRIGHTER = 0.75
 """A difference between the mean brightnesses is reported beyond this many standard deviations of the brightness of
 REAL's images, which is more than chance explains."""
@@ -35,7 +33,7 @@ _CLIPPED, _MORE_CLIPPED = 0.2, 5.0
 """FAKE is clipped if its median share of values at 0 and 255 is more than 20 % and more than 5 times REAL's."""
 _FLATTER = 0.6
 """Contrasts differ if the ratio of the medians is below this or above its inverse."""
-LOSSY_GAP = 0.1
+_LOSSY_GAP = 0.1
 """Two sets are not comparable if their shares of lossy files differ by more than this."""
 _SWAPPED = 0.4
 """Channels are swapped if swapping blue and red reduces the difference between the mean colours to less than this share
@@ -300,9 +298,9 @@ def _between_images(records: RecordArray) -> float:
 
 def _qualities(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
     lossy = [float((records["flags"] >> FLAGS["lossy"] & 1).mean()) for records in (real, fake)]
-    if abs(lossy[0] - lossy[1]) > LOSSY_GAP:
+    if abs(lossy[0] - lossy[1]) > _LOSSY_GAP:
         yield _about_all(
-            LOSSY,
+            "lossy",
             f"{lossy[1]:.0%} of FAKE's images are in a lossy format (JPEG, lossy WebP) against {lossy[0]:.0%} of "
             "REAL's: compression artefacts change the distance; save both sets in the same format",
             fake,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from fidtool.diagnose.differences import LOSSY_GAP
 from fidtool.diagnose.findings import property_warnings
 from fidtool.errors import option
 from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL, layer_prefix
@@ -83,13 +82,6 @@ def pair_warnings(
                 "Fréchet distance depends on the smaller one; use equal numbers of images, for example with "
                 f"{option('num')}"
             )
-    share_real, share_fake = _lossy_share(real), _lossy_share(fake)
-    if share_real is not None and share_fake is not None and abs(share_real - share_fake) > LOSSY_GAP:
-        found.append(
-            f"{share_real:.0%} of the images in {real_name} are in a lossy format (JPEG, lossy WebP) against "
-            f"{share_fake:.0%} in {fake_name}: compression artefacts change the distance; save both sets in the same "
-            "format"
-        )
     if real.arithmetic is not None and fake.arithmetic is not None:
         differing = _computed_differently(real.arithmetic, fake.arithmetic)
         if "precision" in differing:
@@ -133,9 +125,3 @@ def _changed_code(real: Statistics, fake: Statistics) -> str:
         if real.arithmetic.get(probe) != fake.arithmetic.get(probe):
             return layer
     return ""
-
-
-def _lossy_share(statistics: Statistics) -> float | None:
-    if statistics.traits is None or not statistics.count:
-        return None
-    return statistics.traits.lossy / statistics.count

@@ -49,10 +49,6 @@ _run_numbers = itertools.count()
 _in_flight: deque[list[torch.Tensor]] = deque(maxlen=8)
 
 
-def _keep_alive(*tensors: torch.Tensor) -> None:
-    _in_flight.append([tensor.view_as(tensor) for tensor in tensors])
-
-
 @atexit.register
 def _leak_in_flight() -> None:
     _never_destroy(_in_flight)
@@ -148,7 +144,7 @@ class World:
         import torch.distributed as dist
 
         group = dist.group.WORLD if self._group is None else self._group
-        _keep_alive(*tensors)
+        _in_flight.append([tensor.view_as(tensor) for tensor in tensors])
         self._watchdog.collectives += 1
         try:
             work = begin(group)

@@ -33,7 +33,6 @@ Definitions = Mapping[str, Definition | None]
 
 def complete_settings(files: Mapping[str, Statistics], settings: Settings) -> tuple[Settings, str]:
     """Completes the settings of a run with images from its statistics files. A custom network is never run."""
-    _refuse_different_dims(files)
     taken = _of_inception(files, settings)
     if not taken and (definitions := _definitions(files)):
         taken = _network_of(definitions, settings)
@@ -95,16 +94,6 @@ def _taken_from(files: Mapping[str, Statistics], taken: Mapping[str, Any]) -> st
 
 def _definitions(files: Mapping[str, Statistics]) -> dict[str, Definition]:
     return {path: each.definition for path, each in files.items() if each.definition is not None}
-
-
-def _refuse_different_dims(files: Mapping[str, Statistics]) -> None:
-    paths = {each.dims: path for path, each in files.items()}
-    if len(paths) > 1:
-        (dims, path), (other_dims, other), *_ = paths.items()
-        raise InputError(
-            f"{path} has features of {dims} dimensions, but {other} has {other_dims}; statistics of different "
-            "dimensions cannot be compared"
-        )
 
 
 def _network_of(definitions: Mapping[str, Definition], settings: Settings) -> dict[str, Any]:

@@ -93,7 +93,8 @@ class Inputs:
         for path in sorted(self.needs.keys() - self.streams, key=self._urgency):
             self._opened[path] = opened = self._open_one(path)
             if path in self.paths[1:]:
-                _check_expected(settings.expect, path, opened)
+                found = opened.images.found if opened.images else opened.file.count if opened.file else None
+                _check_number(settings.expect, path, found)
                 _check_records(settings.max_duplicates, path, opened)
             if opened.images is not None:
                 self._check_missing(opened.images)
@@ -370,11 +371,6 @@ def _check_records(max_duplicates: float | None, path: str, opened: Opened) -> N
             "create the file again with `fidtool stats`",
             setting="max_duplicates",
         )
-
-
-def _check_expected(expect: int | None, path: str, opened: Opened) -> None:
-    count = opened.images.found if opened.images is not None else opened.file.count if opened.file else None
-    _check_number(expect, path, count)
 
 
 def _check_number(expect: int | None, path: str, count: int | None) -> None:

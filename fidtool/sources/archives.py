@@ -231,28 +231,25 @@ class ZipReader(ExtentReader):
         return int(self._file_index[item]), int(location["start"]), int(location["length"])
 
     def unpack(self, item: int, data: bytes) -> Read:
-        return _unpacked(data, self._locations[item])
-
-
-def _unpacked(data: bytes, location: np.void) -> Read:
-    packed, size = int(location["packed"]), int(location["size"])
-    if size > MOST_BYTES:
-        return too_large(size)
-    start = body_start(data)
-    if start is None or start + packed > len(data):
-        return ContentError("the archive is damaged: this member is not where the directory says")
-    content = data[start : start + packed]
-    if location["deflated"]:
-        inflate = zlib.decompressobj(-zlib.MAX_WBITS)
-        try:
-            content = inflate.decompress(content, size + 1)
-        except zlib.error as error:
-            return ContentError(f"the archive is damaged: {error}")
-        except MemoryError as error:
-            return error
-    if len(content) != size or zlib.crc32(content) != int(location["crc"]):
-        return ContentError("the archive is damaged: this member's checksum does not match")
-    return content
+        location = self._locations[item]
+        packed, size = int(location["packed"]), int(location["size"])
+        if size > MOST_BYTES:
+            return too_large(size)
+        start = body_start(data)
+        if start is None or start + packed > len(data):
+            return ContentError("the archive is damaged: this member is not where the directory says")
+        content = data[start : start + packed]
+        if location["deflated"]:
+            inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+            try:
+                content = inflate.decompress(content, size + 1)
+            except zlib.error as error:
+                return ContentError(f"the archive is damaged: {error}")
+            except MemoryError as error:
+                return error
+        if len(content) != size or zlib.crc32(content) != int(location["crc"]):
+            return ContentError("the archive is damaged: this member's checksum does not match")
+        return content
 
 
 def first_member(head: bytes) -> bytes:

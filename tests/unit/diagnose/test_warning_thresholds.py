@@ -13,27 +13,19 @@ from fidtool.statistics.set_statistics import Statistics
 from support.inside import inception
 
 
-def statistics(count: int, lossy: int = 0, **traits: int) -> Statistics:
+def statistics(count: int, **traits: int) -> Statistics:
     definition = inception("tensorflow", 64)
-    return replace(
-        Statistics.of(np.zeros(64), np.eye(64), count, definition), traits=ImageProperties(lossy=lossy, **traits)
-    )
+    return replace(Statistics.of(np.zeros(64), np.eye(64), count, definition), traits=ImageProperties(**traits))
 
 
-def of_pair(count: int = 100, lossy: int = 0) -> list[str]:
-    return pair_warnings("real", statistics(100), "fake", statistics(count, lossy))
+def of_pair(count: int) -> list[str]:
+    return pair_warnings("real", statistics(100), "fake", statistics(count))
 
 
 def test_sizes_that_differ_by_more_than_a_factor_of_2() -> None:
     assert of_pair(200) == of_pair(50) == []
     assert [each[:32] for each in of_pair(201)] == ["the sets differ in size by 2.0x "]
     assert [each[:32] for each in of_pair(49)] == ["the sets differ in size by 2.0x "]
-
-
-def test_formats_that_differ_by_more_than_10_percent() -> None:
-    assert of_pair(lossy=10) == []
-    (found,) = of_pair(lossy=11)
-    assert found.startswith("0% of the images in real are in a lossy format (JPEG, lossy WebP) against 11% in fake")
 
 
 @pytest.mark.parametrize(("count", "words"), [(1, "single image"), (2, "2 images"), (64, "64 images"), (65, None)])

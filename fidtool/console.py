@@ -6,7 +6,6 @@ import logging
 import sys
 import time
 from collections.abc import Callable
-from types import TracebackType
 
 from tqdm import tqdm
 
@@ -107,8 +106,6 @@ class Progress:
         self.advance(0)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.close()

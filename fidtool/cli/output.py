@@ -126,13 +126,6 @@ def on_terminal() -> bool:
     return sys.stdout is not None and not sys.stdout.closed and sys.stdout.isatty()
 
 
-def _close_stdout() -> None:
-    """Redirect stdout to the null device, so that the interpreter reports no second error when it flushes at exit."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
-    os.close(null)
-
-
 class Outlet:
     """Prints the result of ``compute``, as JSON or text, and writes its files. ``output`` is the file of --output."""
 
@@ -181,7 +174,8 @@ class Outlet:
                 print_whole([json_text] if self._as_json else lines)
         except OSError as error:
             problems.append(f"stdout ({error.strerror or error})")
-            _close_stdout()
+            with open(os.devnull, "wb") as null:  # so that the interpreter reports no second error at exit
+                os.dup2(null.fileno(), 1)
         files = [] if self._output is None else [("output", self._output)]
         for setting, file in [*files, *(self._shown.items() if write_shown else ())]:
             try:

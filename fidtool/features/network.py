@@ -110,15 +110,10 @@ def content_of(tensor: torch.Tensor) -> bytes:
 
 def fixed_batch(count: int, device: torch.device) -> list[torch.Tensor]:
     """Return ``count`` different images of noise, uint8 of shape (64, 64, 3), with the same values on every device."""
-    pixels = noise(count * _SIDE * _SIDE * 3, torch.device("cpu"))
+    values = torch.arange(count * _SIDE * _SIDE * 3, dtype=torch.int64, device="cpu")
+    # A multiplicative hash of the position, because torch's random numbers are the program's.
+    pixels = values.mul_(2654435761).bitwise_right_shift_(16).bitwise_and_(255).to(torch.uint8)
     return list(pixels.view(count, _SIDE, _SIDE, 3).to(device))
-
-
-def noise(count: int, device: torch.device) -> torch.Tensor:
-    """Return ``count`` bytes of noise, uint8, the same on every device. Does not use torch's random numbers."""
-    values = torch.arange(count, dtype=torch.int64, device=device)
-    # A multiplicative hash of the position.
-    return values.mul_(2654435761).bitwise_right_shift_(16).bitwise_and_(255).to(torch.uint8)
 
 
 def output_dims(network: Network, device: Device) -> int:

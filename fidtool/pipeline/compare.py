@@ -22,7 +22,7 @@ from fidtool.pipeline.inputs import Inputs
 from fidtool.pipeline.measure import Measurer
 from fidtool.record import known_settings
 from fidtool.redaction import redacted
-from fidtool.results import Comparison, Difference, Exhibit, Influence, SetResult, SkippedFile, Uncertainty
+from fidtool.results import Comparison, Exhibit, Influence, SetResult, SkippedFile, Uncertainty
 from fidtool.statistics.moments import Gaussian
 from fidtool.statistics.set_facts import facts_of
 from fidtool.statistics.set_statistics import MeasuredSet, Statistics
@@ -44,7 +44,7 @@ class Comparer:
             for layer in (FEATURES, *(layer for _, layer in self._metrics))
         }
         title = self.labels.title("fid")
-        self._explanations = Explanations(self._run, self._features[FEATURES], title)
+        self.explanations = Explanations(self._run, self._features[FEATURES], title)
         self._real: SetInspection | None = None
         """The inspection of REAL, on rank zero."""
 
@@ -53,11 +53,6 @@ class Comparer:
         """The metrics with their layers; ``all`` may omit some of them once an iterable has been counted."""
         settings = self._inputs.settings
         return [(metric, settings.layer_of(metric)) for metric in in_order(settings.chosen)]
-
-    @property
-    def differences(self) -> tuple[Difference, ...]:
-        """The difference of each pair of FAKEs that have error bars."""
-        return self._explanations.differences()
 
     @property
     def settings_of_metrics(self) -> dict[str, dict[str, Any]]:
@@ -73,9 +68,9 @@ class Comparer:
         """Returns the comparison on every rank, and additional data for a report on rank zero. A collective."""
         numbers, warnings = self._numbers(real, fake)
         diagnosis, seen = self._diagnosis(real, fake)
-        uncertainty = self._explanations.uncertainty(real, fake, diagnosis)
-        influence = self._explanations.influence(real, fake, numbers.get("fid"))
-        exhibit = self._explanations.exhibit(real, fake, seen)
+        uncertainty = self.explanations.uncertainty(real, fake, diagnosis)
+        influence = self.explanations.influence(real, fake, numbers.get("fid"))
+        exhibit = self.explanations.exhibit(real, fake, seen)
         comparison = self._world.on_rank_zero(
             lambda: self._comparison(real, fake, numbers, warnings, diagnosis, uncertainty, influence)
         )

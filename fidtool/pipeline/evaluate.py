@@ -55,7 +55,7 @@ def evaluate(inputs: Inputs, origin: Origin) -> tuple[Evaluation, list[Exhibit |
         settings.fail_above,
         settings.max_duplicates,
         comparer.settings_of_metrics,
-        comparer.differences,
+        comparer.explanations.differences(),
         settings.gated.numbers[0].name if settings.gated else "",
         not_computed,
     )

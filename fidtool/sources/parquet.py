@@ -90,6 +90,8 @@ class ParquetReader(SequentialReader):
         tables: the column of images and the row groups of each table.
     """
 
+    form = "the table"
+
     def __init__(self, files: Files, tables: list[_Table]) -> None:
         super().__init__(files, [sum(table.groups) for table in tables])
         self._tables = tables
@@ -98,9 +100,6 @@ class ParquetReader(SequentialReader):
     def walk(self, handle: BinaryIO, file: int, items: NDArray[np.int64]) -> Iterator[Read]:
         for value in self._values(handle, self._tables[file], items):
             yield ContentError("its row has no image bytes") if value is None else value
-
-    def damaged(self, file: int, reason: str) -> ContentError:
-        return ContentError(f"the table is damaged: {reason}")
 
     def _values(self, handle: BinaryIO, table: _Table, rows: NDArray[np.int64]) -> Iterator[bytes | None]:
         """Yields the bytes of these rows without loading the whole table into memory."""

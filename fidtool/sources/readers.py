@@ -128,6 +128,7 @@ class SequentialReader(Reader):
     """Reads images whose positions are not known before their file is read, such as those in compressed archives."""
 
     in_order = True
+    form = "the archive"
 
     def __init__(self, files: Files, counts: Sequence[int]) -> None:
         self._files, self._counts = files, counts
@@ -139,9 +140,9 @@ class SequentialReader(Reader):
         May raise any exception if the file is damaged.
         """
 
-    @abc.abstractmethod
     def damaged(self, file: int, reason: str) -> Exception:
         """Returns the error for each image of a damaged file that could not be reached."""
+        return ContentError(f"{self.form} is damaged: {reason}")
 
     def stream(self, items: NDArray[np.int64]) -> Iterator[Read]:
         first = 0

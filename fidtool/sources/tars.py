@@ -192,6 +192,3 @@ class CompressedTarReader(SequentialReader):
                 if not left:
                     return
         yield from [ContentError("the archive has fewer members than when it was listed")] * len(left)
-
-    def damaged(self, file: int, reason: str) -> ContentError:
-        return ContentError(f"the archive is damaged: {reason}")

@@ -11,7 +11,8 @@ from fidtool.errors import InputError
 from fidtool.features.catalogue import inception_definition
 from fidtool.features.models.families import CMMD_EXTRACTOR, is_published
 from fidtool.features.protocol import protocol_named
-from fidtool.pipeline.agreement import complete_settings
+from fidtool.pipeline.agreement import agree, complete_settings
+from fidtool.pipeline.needs import SetNeeds
 from fidtool.settings import Settings
 from fidtool.statistics.set_statistics import Statistics
 
@@ -59,5 +60,7 @@ def test_only_settings_that_files_agree_on_are_adopted() -> None:
     assert complete_settings({"a": bare_file(64)}, Settings())[0].dims == 64, "the features are taken to be Inception's"
     for dims in (1000, 2048):
         assert complete_settings({"a": bare_file(dims)}, Settings()) == (Settings(), "")
-    with pytest.raises(InputError, match="a has features of 64 dimensions, but b has 192; statistics of different"):
-        complete_settings({"a": file_of(), "b": file_of(dims=192)}, Settings())
+    files, needs = {"a": file_of(), "b": file_of(dims=192)}, {"a": SetNeeds(), "b": SetNeeds()}
+    settings, _ = complete_settings(files, Settings())
+    with pytest.raises(InputError, match=r"b has features of 192 .*, but a has 64; statistics of different"):
+        agree(files, needs, settings, None)

@@ -34,9 +34,8 @@ class Launch(NamedTuple):
     hint: str = ""
 
 
-def will_be_restarted(environ: Mapping[str, str] | None = None) -> bool:
+def will_be_restarted(env: Mapping[str, str] = os.environ) -> bool:
     """Whether torchrun (``--max-restarts``) restarts the ranks if they fail now."""
-    env = os.environ if environ is None else environ
     try:
         return int(env["TORCHELASTIC_RESTART_COUNT"]) < int(env["TORCHELASTIC_MAX_RESTARTS"])
     except (KeyError, ValueError):
@@ -58,13 +57,12 @@ def describe_launcher() -> str:
     return f"the launcher at {os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
 
 
-def discover(environ: Mapping[str, str] | None = None) -> Launch:
+def discover(env: Mapping[str, str] = os.environ) -> Launch:
     """Detects how this process was launched.
 
     RANK and WORLD_SIZE (torchrun's names) take precedence over SLURM's variables, so that torchrun inside a SLURM job
     works and so that ``RANK=0 WORLD_SIZE=1`` disables SLURM's.
     """
-    env = os.environ if environ is None else environ
     if "RANK" in env or "WORLD_SIZE" in env:
         return _from_torchrun(env)
     if "SLURM_PROCID" in env and ("SLURM_STEP_NUM_TASKS" in env or "SLURM_NTASKS" in env):

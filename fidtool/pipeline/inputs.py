@@ -90,7 +90,8 @@ class Inputs:
         require_exists([path for path in self.paths if path not in self.run.in_memory])
         if self._real:
             require_order(self.paths[0], [path for path in self.paths[1:] if path not in self.run.in_memory])
-        for path in sorted(self.needs.keys() - self.streams, key=self._urgency):
+        listed = (path for path in self.needs if path not in self.streams)
+        for path in sorted(listed, key=lambda path: not names_statistics(path)):
             self._opened[path] = opened = self._open_one(path)
             if path in self.paths[1:]:
                 found = opened.images.found if opened.images else opened.file.count if opened.file else None
@@ -150,9 +151,6 @@ class Inputs:
     def _check_missing(self, source: ImageSet) -> None:
         if self.settings.on_error == "fail" and (missing := source.missing()):
             raise missing_error(source.path, missing).also(f"pass {option('on_error', 'skip')}")
-
-    def _urgency(self, path: str) -> tuple[bool, int]:
-        return not names_statistics(path), self.paths.index(path)
 
     def _open_one(self, path: str) -> Opened:
         settings = self.settings

@@ -165,7 +165,8 @@ class Measurer:
         self._images += extraction.images
         self._passes += extraction.forward_passes
         self._resumed += extraction.resumed
-        self._share_warnings()
+        for line in itertools.chain.from_iterable(self._world.gather(self.warnings)):
+            self._warn(line)
         with self._world.together():
             rows = {name: buffer.array() for name, buffer in partial.buffers.items()}
             features = {name: in_canonical_order(images, each, partial.skipped) for name, each in rows.items()}
@@ -199,11 +200,6 @@ class Measurer:
         if line not in self.warnings:
             self.warnings.append(line)
             self._run.console.warn(line)
-
-    def _share_warnings(self) -> None:
-        """Reports the warnings of the other ranks too, each once. A collective."""
-        for line in itertools.chain.from_iterable(self._world.gather(self.warnings)):
-            self._warn(line)
 
     # --- on rank zero ------------------------------------------------------------------------------------------------
 

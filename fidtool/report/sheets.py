@@ -110,7 +110,7 @@ def _sheets_of_fake(
 
     return {
         "random": [Card(of_fake(file)) for file in random[: min(MOST_RANDOM, 2 * most)]],
-        "harmful": [Card(of_fake(each.file), _change(each.effect)) for each in harmful[:most]],
+        "harmful": [Card(of_fake(each.file), f"{each.effect:+#.2g}".rstrip(".")) for each in harmful[:most]],
         "copies": [Card(of_fake(*group[:_MOST_GROUPS])) for group in groups[:few]],
         "shared": [Card(pair(*files)) for files in shared[:few]],
         "neighbours": [Card(pair(each.fake, each.real), f"distance {each.distance:.4g}") for each in nearest[:most]],
@@ -119,11 +119,6 @@ def _sheets_of_fake(
 
 def _picture(thumbnail: MakeThumbnail, file: str, framing: str | None) -> Thumbnail:
     return thumbnail(file, framing) if file else Thumbnail("", problem="no image file")
-
-
-def _change(effect: float) -> str:
-    """The effect of an image on the distance, with two digits."""
-    return f"{effect:+#.2g}".rstrip(".")
 
 
 def shown(cards: Sequence[Card]) -> int:

@@ -71,7 +71,7 @@ def _images_below(path: str, recursive: bool, census: Census) -> Iterator[str]:
 def _is_image(entry: os.DirEntry[str], census: Census) -> bool:
     if not census.is_image(entry.name):
         return False
-    if _is(entry.is_file) or _is_broken_link(entry):
+    if _is(entry.is_file) or (entry.is_symlink() and not os.path.exists(entry.path)):
         return True
     census.other("not a regular file")
     return False
@@ -106,10 +106,6 @@ def _is(question: Callable[[], bool]) -> bool:
         return question()
     except OSError:  # for example, a link that points to itself
         return False
-
-
-def _is_broken_link(entry: os.DirEntry[str]) -> bool:
-    return entry.is_symlink() and not os.path.exists(entry.path)
 
 
 STDIN = "-"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable
 from importlib import import_module
 from os.path import splitext
+from pathlib import Path
 
 from fidtool.errors import InputError, RunError
 from fidtool.names import existing_like
@@ -35,7 +35,7 @@ def open_images(path: str, recursive: bool = True, value_range: ValueRange | Non
             for a list on standard input.
         value_range: how an array of floats becomes bytes.
     """
-    if path in (STDIN, "/dev/stdin") or _is_pipe(path):
+    if path in (STDIN, "/dev/stdin") or Path(path).is_fifo():  # a shell's <(find …)
         return list_paths(path, path)
     if os.path.isdir(path):
         return list_folder(path, recursive)
@@ -55,11 +55,6 @@ def open_images(path: str, recursive: bool = True, value_range: ValueRange | Non
         raise InputError(str(error)) from None
     except StoreError as error:
         raise RunError(str(error)) from None
-
-
-def _is_pipe(path: str) -> bool:
-    """Whether a path is a pipe, such as a shell's ``<(find …)``."""
-    return os.path.exists(path) and stat.S_ISFIFO(os.stat(path).st_mode)
 
 
 def local_paths(path: str) -> list[str]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fidtool.distributed.world import World
 from fidtool.errors import RunError, option
-from fidtool.statistics.precision import INTEGER_BITS, FeatureSizes
+from fidtool.statistics.precision import FEWEST_BITS, INTEGER_BITS, FeatureSizes
 
 _ROWS = 128
 """Number of rows whose Gram matrix is always exact in float64: 128 * 2 ** 46 = 2 ** 53."""
@@ -238,7 +238,8 @@ class ExactMoments:
         self.flush()
         if self.count == 0:
             raise RunError("no images were added")
-        self._sizes.check_largest(self.feature_step)
+        if 0.0 < self._sizes.largest < 2.0**FEWEST_BITS:
+            self._sizes.check_bits(self.feature_step)
         total = self._sum.cpu()
         centre = (total.double() / self.count).round_().long()
         rest = (total - self.count * centre).double()

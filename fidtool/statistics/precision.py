@@ -88,11 +88,6 @@ class FeatureSizes:
         self._bits += int(array[0])
         self._nonzero += int(array[1])
 
-    def check_largest(self, feature_step: int) -> None:
-        """Checks that at least the largest feature has enough bits."""
-        if 0.0 < self.largest < 2.0**FEWEST_BITS:
-            self.check_bits(feature_step)
-
     def check_bits(self, feature_step: int, fewest: int = FEWEST_BITS) -> None:
         """Checks that the step does not round the features too coarsely.
 

@@ -73,11 +73,7 @@ def _remove(entries: Sequence[Entry]) -> None:
             entry.path.unlink(missing_ok=True)
     except OSError as error:
         raise RunError(f"the cache {cache_dir()} could not be changed: {error}") from None
-    click.echo(f"deleted {_entries(len(entries))} from {cache_dir()}")
-
-
-def _entries(count: int) -> str:
-    return counted(count, "entry", "entries")
+    click.echo(f"deleted {counted(len(entries), 'entry', 'entries')} from {cache_dir()}")
 
 
 def _moment(text: str) -> float:
@@ -136,7 +132,8 @@ def _print_table(entries: Sequence[Entry]) -> None:
     from fidtool.statistics.cache import limit_bytes
 
     total = sum(entry.size for entry in entries)
-    lines = [f"{cache_dir()}: {_entries(len(entries))}, {total / 2**20:.1f} of {limit_bytes() / 2**20:.0f} MiB"]
+    count = counted(len(entries), "entry", "entries")
+    lines = [f"{cache_dir()}: {count}, {total / 2**20:.1f} of {limit_bytes() / 2**20:.0f} MiB"]
     if entries:
         headings = ("ID", "images", "network (dims)", "protocol", "MiB", "last used", "path")
         lines += columns([headings, *map(_row, entries)])

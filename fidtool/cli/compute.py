@@ -16,7 +16,7 @@ from fidtool.record import Origin
 from fidtool.settings import OUTPUT, Settings
 
 if TYPE_CHECKING:
-    from fidtool.results import Evaluation
+    pass
 
 _EXAMPLES = (
     ("FID of generated images", "fidtool compute real/ fake/"),
@@ -108,7 +108,8 @@ def _run(
         # error.
         return 0
     console.say(timing_line(evaluation))
-    as_table = _as_table(evaluation, form)
+    several = sum(len(result.titles) for result in evaluation.results) > 1
+    as_table = form == "table" or (form is None and on_terminal() and several)
     for line in [*([] if as_table else framing_lines(evaluation)), *influence_lines(evaluation)]:
         click.echo(line, err=True)
     write = functools.partial(write_shown, evaluation, exhibits, inputs.lookup())
@@ -117,9 +118,3 @@ def _run(
     if evaluation.exit_code:
         click.echo(evaluation.exit_reason, err=True)
     return evaluation.exit_code
-
-
-def _as_table(evaluation: Evaluation, form: str | None) -> bool:
-    """Whether the result is printed as a table. Without ``form``, several values are one on a terminal."""
-    several = sum(len(result.titles) for result in evaluation.results) > 1
-    return form == "table" or (form is None and on_terminal() and several)

@@ -65,7 +65,10 @@ class RunNetworks:
             self.definitions |= self._world.on_rank_zero(lambda: self._define_inception(settings))
         for layer, network in settings.metric_networks.items():
             if network.extractor == "inception":
-                raise on_every_rank(_refused_inception(network))
+                named, same = network.option("extractor", "inception"), option("extractor", "inception")
+                remedies = f"give both the same {option('weights')} and no other setting", "choose a different network"
+                problem = f"{named} uses the features of {same}:"
+                raise on_every_rank(InputError(problem, *remedies, setting=network.named("extractor")))
             if settings.network.extractor.partition(":")[0] == network.extractor == CMMD.extractor:
                 other = f"CMMD uses its authors' network, not the one of {option('extractor')}"
                 same = f"{network.option('extractor', settings.extractor)} with the same weights and feature step"
@@ -156,18 +159,6 @@ class RunNetworks:
 
 def _unequal_error(problem: str, choice: NetworkChoice) -> InputError:
     return InputError(problem, "seed its random weights", "load them from a file", setting=choice.named("extractor"))
-
-
-def _refused_inception(network: NetworkChoice) -> InputError:
-    named, extractor = network.option("extractor", network.extractor), option("extractor", network.extractor)
-    others = f"{network.option('input_size')} and {network.option('feature_step')}"
-    return InputError(
-        f"{named} uses the features of {extractor}:",
-        f"omit {option('extractor')}, {others}, and set {network.option('weights')} to the value of "
-        f"{option('weights')}",
-        "choose a different network",
-        setting=network.named("extractor"),
-    )
 
 
 def _check_matrix_products(settings: Settings, device: Device) -> None:

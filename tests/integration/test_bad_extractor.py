@@ -62,7 +62,7 @@ CHANNELS_LAST = "x[:, :1, :5, :5].repeat(1, 9, 1, 1).permute(0, 2, 3, 1)"
         ("x.mean((2, 3))[:, :3 if len(x) < 3 else 2]", ["3", "2"]),
         (BATCH_NORM, ["own.py:network@", " returns different features for the same image", "model.eval()"]),
         (CHANNELS_LAST, ["(1, 5, 5, 9)", "channels last", "(1, D, h, w)"]),
-        ("(x.mean((2, 3)) + 2.0) * 1e-30", ["scale them in the network"]),
+        ("(x.mean((2, 3)) + 2.0) * 1e-30", ["scale the features in the network"]),
         ("(x.mean((2, 3)) + 2.0) * 5e37", ["scale the features in the network"]),
     ],
 )

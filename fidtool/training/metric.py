@@ -203,7 +203,7 @@ class ImageMetric(Base):  # type: ignore[misc]
             if (count := sums.count(side)) is not None and count < least:
                 problem = f"{self._title} needs at least {least} {SIDES[side]}{setting}, but there are {count}"
                 kept = ", which reset() discards unless reset_real_features=False" if side == "real" else ""
-                kind = TooFewImagesError if least == 2 else InputError
+                kind = TooFewImagesError if count < 2 else InputError
                 raise kind(f"{problem}: add them with update(images, real={side == 'real'}){kept}")
         names = {"real": sums.fixed_name or "the set of real images", "fake": "the set of generated images"}
 

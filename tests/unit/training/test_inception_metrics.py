@@ -180,7 +180,7 @@ def test_too_few_images() -> None:
         metric.update(pictures(1, 2), real=False)
         with pytest.raises(fidtool.InputError, match=text) as raised:
             metric.compute()
-        assert isinstance(raised.value, RuntimeError) == ("at least 2 " in text), "as in torchmetrics"
+        assert isinstance(raised.value, RuntimeError), "as in torchmetrics, for fewer than two images"
 
 
 def test_a_refused_feature_is_an_error_until_reset() -> None:

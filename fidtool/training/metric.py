@@ -186,7 +186,6 @@ class ImageMetric(Base):  # type: ignore[misc]
         self.result: Result | None = None
         self._saved = True
         self._warned: set[str] = set()
-        self._warned_of_shared_images = False
         with outside_autograd():
             self._move()
 
@@ -437,9 +436,8 @@ class ImageMetric(Base):  # type: ignore[misc]
             merged = self._sums.merged(world)
             result = self._measure(merged, world, f"all {ranks.size} ranks")
         if ranks.group_rank == 0:
-            if not self._warned_of_shared_images and (shared := merged.shared_images_warning(ranks.ranks)):
-                self._warned_of_shared_images = True  # not left to `_warn`, as its numbers change between epochs
-                self._warn(shared)
+            self._warn(merged.shared_images_warning(ranks.ranks), once="shared")
+            self._warn(*merged.added_again_warnings(), once="again")
             self._warn(*result.warnings)
             self._warn(f"images from before the checkpoint are missing from this {self._title}" if lost else "")
         return result
@@ -457,15 +455,17 @@ class ImageMetric(Base):  # type: ignore[misc]
             scope = f"one process of {size} alone"
             warning = f"{covers} {scope}: call torch.distributed.init_process_group before compute()"
         result = self._measure(self._sums, World(Launch()), scope)
+        self._warn(*self._sums.added_again_warnings(), once="again")
         self._warn(warning, *result.warnings)
         return result
 
-    def _warn(self, *lines: str) -> None:
+    def _warn(self, *lines: str, once: str = "") -> None:
+        """Issues a warning once: each line, or the first of a kind ``once`` whose numbers change between epochs."""
         # Lightning's, of a few batches before the training: its values are not results.
         checking = any(frame.f_code.co_name == "_run_sanity_check" for frame, _ in traceback.walk_stack(None))
         for line in lines:
-            if line and line not in self._warned and not checking:
-                self._warned.add(line)
+            if line and (once or line) not in self._warned and not checking:
+                self._warned.add(once or line)
                 warn_program(line)
 
     # Copies, devices and checkpoints.

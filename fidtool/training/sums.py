@@ -47,8 +47,8 @@ class ImageSums:
     """A metric's state of the real or of the generated images: their features, and the images of a partial batch.
 
     The network always gets batches of one size; the last is padded. Kernels depend on the batch's shape, so features
-    are bit-identical regardless of how the images were passed. A hash of each generated image is stored to detect
-    duplicates between ranks.
+    are bit-identical regardless of how the images were passed. A hash of each image is stored to detect images that
+    several ranks generated, and those that are added again after a checkpoint that has them was restored.
 
     Args:
         per_image: whether the features themselves are needed; otherwise their exact sums are.
@@ -62,7 +62,8 @@ class ImageSums:
     def clear(self) -> None:
         self._store = self._empty(self._features.definition.dims)
         self._waiting: list[_Image] = []
-        self._hashes: list[torch.Tensor] = []
+        self._restored: list[torch.Tensor] = []  # hashes of the images of a checkpoint
+        self._hashes: list[torch.Tensor] = []  # those of all others
 
     def _empty(self, dims: int) -> ExactMoments | FeatureRows:
         if self._per_image:
@@ -94,8 +95,7 @@ class ImageSums:
             if ready:
                 self._extract(waiting[:ready], extractor, batch_size)
         self._waiting = waiting[ready:]
-        if self._side == "fake":
-            self._hashes.append(hashes)
+        self._hashes.append(hashes)
 
     def flush(self) -> None:
         """Runs the network on the waiting images; the last batch is padded with black images."""
@@ -162,9 +162,25 @@ class ImageSums:
             other._store = copy.deepcopy(self._store)
             other._know(max(dims, default=0))
         other._store.merge(world)
-        if self._side == "fake":
-            other._hashes = [torch.from_numpy(hashes) for hashes in world.gather(self._joined_hashes().numpy())]
+        everyone = world.gather((_joined(self._restored).numpy(), _joined(self._hashes).numpy()))
+        other._restored, other._hashes = (list(map(torch.from_numpy, kind)) for kind in zip(*everyone, strict=True))
         return other
+
+    def hashes_by_rank(self) -> list[NDArray[np.int64]]:
+        """The `image_hashes` of each rank's images. Call it on the result of `merged`."""
+        return [_joined(pair).numpy() for pair in zip(self._restored, self._hashes, strict=True)]
+
+    def added_again_warning(self) -> str:
+        """A warning about images that were restored and then added; empty if these are as few as duplicates can be."""
+        restored, added = _joined(self._restored).numpy(), _joined(self._hashes).numpy()
+        again = int(np.isin(added, restored).sum())
+        if again <= min(len(restored), len(added)) // 4:
+            return ""
+        how = " with reset_real_features=True" if self._side == "real" else ""
+        return (
+            f"{again} {SIDES[self._side]} that were added after a checkpoint was loaded are in it too and count twice: "
+            f"call reset(){how} after loading it, or persistent(False) before saving it"
+        )
 
     def statistics(self) -> Statistics:
         """Mean and covariance of the features."""
@@ -186,22 +202,22 @@ class ImageSums:
     def totals(self) -> State:
         """The sums as CPU tensors, for symmetric matrices the upper triangle. Call `flush` first."""
         totals = {name: torch.from_numpy(np.array(values)) for name, values in self._store.totals().items()}
-        return {**totals, "marks": self._joined_hashes()} if self._side == "fake" else totals
+        return {**totals, "marks": _joined([*self._restored, *self._hashes])}
 
-    def _joined_hashes(self) -> torch.Tensor:
-        """int64 tensor of shape (count,), in the order of the images."""
-        return torch.cat(self._hashes) if self._hashes else torch.zeros(0, dtype=torch.int64, device="cpu")
-
-    def absorb(self, totals: State) -> None:
-        """Adds the sums that `totals` returned."""
+    def absorb(self, totals: State, restored: bool = False) -> None:
+        """Adds the sums that `totals` returned, ``restored`` from a checkpoint or of another metric."""
         try:
             arrays = {name: values.cpu().numpy() for name, values in totals.items()}
             self._know(0 if self._per_image else len(arrays["sum"]))
             self._store.absorb(arrays)
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"the statistics to add are not those of this metric's features: {error}") from None
-        if self._side == "fake" and "marks" in totals:
-            self._hashes.append(totals["marks"].cpu())
+        if "marks" in totals:  # earlier versions have none of real images
+            (self._restored if restored else self._hashes).append(totals["marks"].cpu())
+
+
+def _joined(hashes: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([torch.zeros(0, dtype=torch.int64, device="cpu"), *hashes])
 
 
 @dataclass(frozen=True)
@@ -307,7 +323,10 @@ class MetricSums:
 
     def shared_images_warning(self, ranks: Sequence[int]) -> str:
         """Call it on the result of `merged`."""
-        return shared_images_warning([hashes.numpy() for hashes in self._sides["fake"]._hashes], ranks)
+        return shared_images_warning(self._sides["fake"].hashes_by_rank(), ranks)
+
+    def added_again_warnings(self) -> list[str]:
+        return [sums.added_again_warning() for sums in self._sides.values()]
 
     def absorb(self, other: MetricSums) -> None:
         """Adds the images of another metric."""
@@ -381,7 +400,7 @@ class MetricSums:
         for side, sums in self._sides.items():
             own = {name.removeprefix(f"{side}_"): value for name, value in state.items() if name.startswith(f"{side}_")}
             if own:
-                sums.absorb(own)
+                sums.absorb(own, restored=True)
         return ""
 
     def _owner(self, state: State) -> tuple[int, int]:

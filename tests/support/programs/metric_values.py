@@ -141,6 +141,15 @@ def saved() -> None:
         other.load_state_dict(state)
         say(f"{RANK} {name}: {value(other)}")
     say(f"{RANK} unsynced: {value(metric)}")
+    for state in (own, whole):
+        again = FrechetInceptionDistance(network())
+        again.load_state_dict(state)
+        deal(again, "last rank has nearly all")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            again.compute()
+        texts = [str(warning.message) for warning in caught if "count twice" in str(warning.message)]
+        assert [text.split()[0] for text in texts] == [str(len(REAL))] * (RANK == 0), texts
     if SIZE > 1:
         lost = FrechetInceptionDistance(network())
         first = [own if RANK == 0 else None]

@@ -55,7 +55,7 @@ def test_an_old_state_is_read(golden: Golden) -> None:
     golden("training/old_state", {"fid": near(value, 1e-12), **counts, "digest": metric.reference_digest})
     read, today = shown(metric.state_dict()), shown(trained_metric().state_dict())
     assert set(read) == set(today)
-    assert {name for name in read if read[name] != today[name]} == {"real_sizes", "fake_sizes"}
+    assert {name for name in read if read[name] != today[name]} == {"real_sizes", "fake_sizes", "real_marks"}
 
 
 def test_a_new_state(golden: Golden) -> None:

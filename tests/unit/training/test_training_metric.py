@@ -5,12 +5,17 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
 
 import fidtool
-from fidtool.training import FeatureExtractor, FrechetInceptionDistance
+from fidtool.training import FeatureExtractor, FrechetInceptionDistance, KernelInceptionDistance
+from fidtool.training.metric import ImageMetric
 from support.pictures import fill, pictures
 from support.tiny_network import network
 
@@ -56,6 +61,39 @@ def test_checkpoint(metric: FrechetInceptionDistance) -> None:
     empty.load_state_dict({})
     with pytest.raises(fidtool.InputError, match="not those of this metric"):
         other.load_state_dict({**metric.state_dict(), "real_low": torch.zeros(3, dtype=torch.int64)})
+
+
+@pytest.mark.parametrize("make", [FrechetInceptionDistance, partial(KernelInceptionDistance, subset_size=9)])
+def test_images_of_a_checkpoint_that_are_added_again(make: Callable[..., ImageMetric]) -> None:
+    """As by a program without persistent sums; but neither new images nor a few duplicates are a warning."""
+    saved = make(network(), reset_real_features=False)
+    saved.update(pictures(20, 1), real=True)
+    state, old = saved.state_dict(), {**saved.state_dict()}
+    del old["real_marks"]  # as by an earlier version
+
+    def resumed(state: dict[str, Any], again: int) -> ImageMetric:
+        metric = make(network(), reset_real_features=False)
+        metric.load_state_dict(state)
+        metric.update(torch.cat([pictures(20, 1)[:again], pictures(20 - again, 3)]), real=True)
+        metric.update(pictures(40, 2), real=False)
+        return metric
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", fidtool.FidtoolWarning)
+        for metric in (resumed(state, 0), resumed(state, 5), resumed(old, 20)):
+            metric.compute()
+    metric = resumed(state, 12)
+    copied = make(network(), reset_real_features=False)
+    copied.load_state_dict(metric.state_dict())
+    text = r"^12 real images that were added .* count twice: call reset\(\) with reset_real_features=True .* persistent"
+    with pytest.warns(fidtool.FidtoolWarning, match=text):
+        metric.compute()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", fidtool.FidtoolWarning)
+        metric.compute()
+        copied.compute()  # it is not known of which of its images
+        copied.update(pictures(9, 5), real=False)
+        copied.compute()
 
 
 def test_precision_of_the_enclosing_model(metric: FrechetInceptionDistance) -> None:

@@ -388,8 +388,9 @@ class Settings(StatisticsSettings):
         """Return which images of a set are used; ``setting`` is ``num_real`` for REAL and ``num_fake`` for a FAKE."""
         from fidtool.sources.image_set import Sampling  # lazily, so that --help is fast
 
-        setting = "num" if getattr(self, setting) is None else setting
-        return Sampling(getattr(self, setting), self.seed, self.sample == "first", setting)
+        used = "num" if getattr(self, setting) is None else setting
+        other = {"num_real": "num_fake", "num_fake": "num_real"}.get(setting, "") if used == "num" else ""
+        return Sampling(getattr(self, used), self.seed, self.sample == "first", used, other)
 
     @property
     def gated(self) -> Metric | None:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from fidtool.statistics.cache import Entry
     from fidtool.statistics.statistics_file import Summary
 
-SCHEMA = 1
-"""Version of the list's JSON."""
 _EXAMPLES = (
     ("List the cached statistics", "fidtool cache"),
     ("Delete the statistics of one set", "fidtool cache --remove real/"),
@@ -94,7 +92,7 @@ def _print_json(entries: Sequence[Entry]) -> None:
     from fidtool.statistics.cache import limit_bytes
 
     document = {
-        "schema": SCHEMA,
+        "schema": 1,
         "folder": str(cache_dir()),
         "bytes": sum(entry.size for entry in entries),
         "limit_bytes": limit_bytes(),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import click
 
@@ -14,9 +13,6 @@ from fidtool.distributed.failure import stopped_error
 from fidtool.errors import FidtoolError, InputError
 from fidtool.record import Origin
 from fidtool.settings import OUTPUT, Settings
-
-if TYPE_CHECKING:
-    pass
 
 _EXAMPLES = (
     ("FID of generated images", "fidtool compute real/ fake/"),
@@ -63,8 +59,7 @@ def compute(
         as_json, output = True, None
     if as_json and form not in (None, "json"):
         raise InputError(f"--json and --format {form} contradict each other:", "pass one of them")
-    context = click.get_current_context()
-    origin = Origin.here(("fidtool", *(context.obj or ())))
+    origin = Origin.here(("fidtool", *(click.get_current_context().obj or ())))
     outlet = Outlet(origin, as_json or form == "json", output)
     try:
         chosen = settings()

@@ -55,7 +55,7 @@ def _translated(typed: Sequence[str], command: str) -> list[str]:
 
     If no command of ``fidtool`` was typed, words before the sets that are no paths are commands of the other tool.
     """
-    left, rest = deque(typed), list[str]()
+    left, rest = deque(with_comma(typed)), list[str]()
     own = {flag for each in _command(command).params for flag in each.opts} - {"--metrics"} if command else set()
     placed: dict[str, list[str]] = defaultdict(list, COMMAND=[command or "compute"])
     while left:
@@ -96,8 +96,8 @@ def _fault(arguments: Sequence[str]) -> str:
     try:
         click.Command.parse_args(command, context, [*arguments[1:]])
     except click.UsageError as error:
-        return (error.message or error.format_message()).rstrip(".")
-    for metric in context.params.get("metrics", "").split(","):
+        return _plain(error)
+    for metric in context.params.get("metrics", "fid").split(","):
         if not (is_name(metric) or ".py:" in metric):
             return f"unknown metric {metric!r}"
     for path in (context.params.get("real") or context.params["images"], *context.params.get("fakes", ())):
@@ -107,10 +107,14 @@ def _fault(arguments: Sequence[str]) -> str:
     return ""
 
 
+def _plain(error: click.UsageError) -> str:
+    """Return click's message without its guesses, which may be far from what was meant."""
+    return (error.message if isinstance(error, click.NoSuchOption) else error.format_message()).rstrip(".")
+
+
 def advice(error: click.UsageError, typed: Sequence[str], commands: Sequence[str]) -> str:
     """Return click's message about the arguments of ``fidtool``, with what to write instead."""
-    name, known, message = typed[0], typed[0] in commands, error.format_message().rstrip(".")
-    plain = (error.message or message).rstrip(".")  # without click's guesses, which may be far from what was meant
+    name, known, message, plain = typed[0], typed[0] in commands, error.format_message().rstrip("."), _plain(error)
     similar = [] if known else get_close_matches(name, commands, 1)
     command = next((each for each in (name, *similar) if each in _READING), "")
     given = [*typed[bool(command) :]]
@@ -119,7 +123,7 @@ def advice(error: click.UsageError, typed: Sequence[str], commands: Sequence[str
     if fault and (answers := [each for each in _meanings(name) if each.startswith("ANSWER")]):
         return f"{message}: {answers[0].removeprefix('ANSWER ')}"
     alike = meant == [*typed] or (fault and meant[1:] == given and (known or name.startswith("-")))
-    if alike or (known and not command):
+    if alike or fault == plain or (known and (not command or fault.startswith("Invalid value"))):
         return message
     if not fault:
         cpu = "--device" not in meant and any(each.startswith(("--gpu", "--cuda")) for each in typed)
@@ -128,8 +132,15 @@ def advice(error: click.UsageError, typed: Sequence[str], commands: Sequence[str
     if similar and not _meanings(name):
         return f"{message}: did you mean '{similar[0]}'?"
     if known or _meanings(name) or re.search("[-/.*{]", name) or any(map(_exists, typed)):
-        return f"{plain}: {fault}; to compare two sets write `fidtool compute REAL FAKE`"
+        return f"{plain}: {fault}" + "; to compare two sets write `fidtool compute REAL FAKE`" * (meant[0] == "compute")
     return f"{message}; the commands are {', '.join(commands)}"
+
+
+def with_comma(typed: Sequence[str]) -> list[str]:
+    """Return the arguments with a comma between two numbers after ``--value-range``, separated by a space."""
+    number = r"-?[\d.]+"
+    joined = re.sub(rf"(--value-range[=\0]{number})\0({number})(?=\0|$)", r"\1,\2", "\0".join(typed))
+    return joined.split("\0")
 
 
 def separates_metrics(typed: Sequence[str]) -> bool:

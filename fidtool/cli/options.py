@@ -61,6 +61,8 @@ class GroupedCommand(Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if hints.separates_metrics(args):
             raise click.UsageError("metrics are separated by commas", ctx)
+        if args and hints.with_comma(args) != args:
+            raise click.UsageError("the numbers of --value-range are separated by a comma", ctx)
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -173,7 +175,7 @@ def _option_of(field: Declared) -> Callable[[Function], Function]:
     text = f"{setting.help}{_NOTES.get(field.name, '')}{shown}"
     given: dict[str, Any] = {"help": text, "metavar": setting.metavar, "default": field.default}
     if field.name == "metrics":
-        given |= {"multiple": True, "default": [field.default], "callback": _joined}
+        given |= {"multiple": True, "default": [field.default], "callback": lambda _, __, names: ",".join(names)}
     if field.name == "metric_options":
         given |= {"multiple": True, "callback": _assignments}
     if field.kind is bool and "/" not in names[0]:
@@ -186,10 +188,6 @@ def _option_of(field: Declared) -> Callable[[Function], Function]:
         given |= {"type": field.kind}
     given["show_default"] = field.kind is not bool and field.default is not None and not shown
     return option(*names, field.name, group=setting.group, **given)
-
-
-def _joined(context: click.Context, parameter: click.Parameter, names: Sequence[str]) -> str:
-    return ",".join(names)
 
 
 def _assignments(context: click.Context, parameter: click.Parameter, texts: Sequence[str]) -> dict[str, str] | None:

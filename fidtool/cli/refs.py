@@ -18,8 +18,6 @@ from fidtool.redaction import redacted
 if TYPE_CHECKING:
     from fidtool.sources.references import Reference
 
-SCHEMA = 1
-"""Version of the list's JSON."""
 _EXAMPLES = (
     ("List the references", "fidtool refs"),
     ("Show what one of them is, and where it is from", "fidtool refs adm:imagenet256"),
@@ -46,7 +44,8 @@ def refs(names: tuple[str, ...], as_json: bool, download: str | None) -> None:
     if download is not None:
         _download(download)
     elif as_json:
-        _print_json(_chosen(names))
+        document = {"schema": 1, "references": [_as_dict(each) for each in _chosen(names)]}
+        print_lines([json.dumps(document, indent=2)], "the list")
     elif names and not any(map(_of_project, names)):
         lines = [line for reference in _chosen(names) for line in _details(reference)]
         print_lines(lines, "the references")
@@ -66,8 +65,7 @@ def _chosen(names: Sequence[str]) -> list[Reference]:
 
     if not names:
         return list(REFERENCES.values())
-    found = [each for name in names for each in _of_project(name) or [named_reference(name)[0]]]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(each for name in names for each in _of_project(name) or [named_reference(name)[0]]))
 
 
 def _download(name: str) -> None:
@@ -87,11 +85,6 @@ def _as_dict(reference: Reference) -> dict[str, Any]:
     held = [{"path": str(each.path), "arrays": each.arrays, "bytes": each.size} for each in holdings(reference)]
     facts = asdict(reference) | {"protocol": reference.protocol or None, "features_url": reference.features_url or None}
     return {**facts, "cached": held}
-
-
-def _print_json(references: Sequence[Reference]) -> None:
-    document = {"schema": SCHEMA, "references": [_as_dict(each) for each in references]}
-    print_lines([json.dumps(document, indent=2)], "the list")
 
 
 def _print_table(references: Sequence[Reference]) -> None:

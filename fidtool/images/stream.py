@@ -12,7 +12,7 @@ from itertools import chain, islice
 import numpy as np
 
 from fidtool.distributed.world import World
-from fidtool.errors import InputError, on_every_rank, option
+from fidtool.errors import InputError, on_every_rank
 from fidtool.images.batches import FetchedBatch, cut_batches
 from fidtool.images.frames import split
 from fidtool.seeds import sample_seed
@@ -130,11 +130,9 @@ class Stream:
         total = sum(counts) if self._sharded else counts[0]
         if not total:
             raise on_every_rank(InputError(f"no images in {self._images.name}: the iterable yielded none"))
-        num, setting = self._sampling.num, self._sampling.setting
-        if num is not None and total < num:
-            problem = f"{option(setting)} asks for {num} images but {self._images.name} yielded {total}"
+        if total < (self._sampling.num or 0):
             per_rank = f" ({', '.join(map(str, counts))} on the individual ranks)" if self._sharded else ""
-            raise on_every_rank(InputError(f"{problem}{per_rank}", setting=setting))
+            raise on_every_rank(self._sampling.too_few(f"{self._images.name} yielded {total}{per_rank}"))
         if not self._sharded:
             return StreamPlan(list(map(len, cut_batches(total, self._batch_size))), 0, Numbered(total))
         batches = [list(map(len, cut_batches(count, self._batch_size))) for count in counts]

@@ -19,11 +19,12 @@ from fidtool.images.decoded import whole_batches
 from fidtool.images.integrity import broadcast_images
 from fidtool.images.loader import LoadOptions, load
 from fidtool.images.records import RECORD, ImageRecords
+from fidtool.pipeline.inputs import identity
 from fidtool.pipeline.needs import IMAGES
 from fidtool.pipeline.opened import Messages, missing_error, open_set
 from fidtool.pipeline.run import RunContext
 from fidtool.sources.contents import BadFile
-from fidtool.sources.image_set import ImageSet, Indices, real_path
+from fidtool.sources.image_set import ImageSet, Indices
 from fidtool.statistics.feature_buffer import FeatureBuffer, in_canonical_order
 
 _BATCH = 32
@@ -33,7 +34,7 @@ _BATCHES_PER_WORKER = 8
 
 def refuse_same(path: str, against: str | None, in_memory: bool = False) -> None:
     """Refuses to check a set against itself."""
-    if path == against or (against is not None and not in_memory and real_path(path) == real_path(against)):
+    if path == against or (against is not None and not in_memory and identity(path) == identity(against)):
         raise InputError(f"{path} and {against} are the same:", f"pass a different set to compare {path} with")
 
 

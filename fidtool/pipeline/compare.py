@@ -43,8 +43,7 @@ class Comparer:
             layer: FeatureSettings.of(definitions.get(layer), device)
             for layer in (FEATURES, *(layer for _, layer in self._metrics))
         }
-        title = self.labels.title("fid")
-        self.explanations = Explanations(self._run, self._features[FEATURES], title)
+        self.explanations = Explanations(self._run, self._features[FEATURES], self.labels.title("fid"))
         self._real: SetInspection | None = None
         """The inspection of REAL, on rank zero."""
 

@@ -83,11 +83,8 @@ def compute_statistics(inputs: Inputs) -> Statistics | None:
     for skipped in skipped_files(path, statistics):
         run.console.warn(f"skipped {skipped.file}: {skipped.reason}")
     inspection = inspect_set(path, statistics.pictures)
-    for line in [
-        *measurer.warnings,
-        *set_warnings({path: statistics}),
-        *([] if inspection is None else inspection.warnings),
-    ]:
+    of_images = [] if inspection is None else inspection.warnings
+    for line in [*measurer.warnings, *set_warnings({path: statistics}), *of_images]:
         run.console.warn(line)
     known, changed = declared(Settings), changed_settings(inputs.settings)
     return replace(statistics, config={name: value for name, value in changed.items() if known[name].setting.defines})

@@ -27,7 +27,10 @@ from fidtool.pipeline.opened import (
 from fidtool.pipeline.selection import Sets, select
 from fidtool.record import overrides
 from fidtool.settings import Settings
+from fidtool.sources.contents import LocalFiles
 from fidtool.sources.image_set import ImageSet, Sampling, real_path
+from fidtool.sources.numpy_files import array_headers
+from fidtool.sources.opening import split_key
 from fidtool.sources.references import is_reference, named_reference
 from fidtool.statistics.set_statistics import Statistics
 
@@ -122,15 +125,15 @@ class Inputs:
         self._use(found.settings)
         for name, (said, reason) in found.left_out.items():
             self.left_out[name] = reason
-            self._note(said, is_result=not self._real)  # an evaluation has them, a statistics file does not
+            self._note(said, is_result=not self._real, warns=True)  # an evaluation has them, a file does not
         self.adapted = found.adapted if fit else self.adapted
         if self._real:
             check_counts(found.settings, self._counts, fakes)
 
-    def _note(self, line: str, is_result: bool = False) -> None:
+    def _note(self, line: str, is_result: bool = False, warns: bool = False) -> None:
         if line not in self.taken:
             self.taken.append(line)
-            self.run.console.say(line, is_result, warns=is_result)
+            self.run.console.say(line, is_result, warns)
 
     def _complete_settings(self, has_images: bool) -> None:
         files, floats = self._files, self.settings.floats
@@ -253,7 +256,8 @@ class Inputs:
 
     def sampling(self, path: str) -> Sampling:
         """Which images of a path are used."""
-        return self.settings.sampling("num_real" if path == self.paths[0] else "num_fake")
+        own = "num_real" if path == self.paths[0] else "num_fake"
+        return self.settings.sampling(own if self._real else "num")
 
     def lookup(self) -> ImageLookup:
         """Reads individual images again, for a report."""
@@ -293,23 +297,27 @@ class Inputs:
 def _spelled_once(paths: Sequence[str], in_memory: Collection[str]) -> list[str]:
     """Returns the paths, with REAL's spelling for every path of the same set."""
     real = paths[0]
-    return [real if not {real, path} & {*in_memory} and _identity(path) == _identity(real) else path for path in paths]
+    return [real if not {real, path} & {*in_memory} and identity(path) == identity(real) else path for path in paths]
 
 
 def _spellings(paths: Sequence[str], in_memory: Collection[str]) -> list[str]:
     """Returns a warning about each set that was passed under several spellings."""
     sets: dict[str, dict[str, None]] = {}
     for path in paths:
-        sets.setdefault(path if path in in_memory else _identity(path), {})[path] = None
+        sets.setdefault(path if path in in_memory else identity(path), {})[path] = None
     several = [[*each] for each in sets.values() if len(each) > 1]
     return [f"{', '.join(each[:-1])} and {each[-1]} are the same set" for each in several]
 
 
-def _identity(path: str) -> str:
-    if not is_reference(path):
-        return real_path(path).rstrip("/")
-    reference, array = named_reference(path)
-    return f"{reference.name}:{array}"
+def identity(path: str) -> str:
+    """Returns the same string for all spellings of the path of a set."""
+    if is_reference(path):
+        reference, array = named_reference(path)
+        return f"{reference.name}:{array}"
+    path = path.removeprefix("file://")
+    name, key = split_key(path)
+    is_only = key and [*array_headers(LocalFiles([name]))] == [key]
+    return real_path(name if is_only else path).rstrip("/")
 
 
 def _idle_with_files(settings: Settings) -> list[str]:

@@ -130,8 +130,7 @@ class Measurer:
     def _measure_images(self, path: str) -> tuple[MeasuredSet, bool]:
         source, needs = self._inputs.images(path), self._inputs.needs[path]
         marks = self._world.on_rank_zero(lambda: self._marks(source))
-        value_range = self._run.settings.floats
-        images = broadcast_images(self._world, source, self._run.in_memory.get(path), value_range)
+        images = broadcast_images(self._world, source, self._run.in_memory.get(path), self._run.settings.floats)
         layers = self._layers(needs, needs.collected)
         extraction = self._extraction(layers, images.framing, self._checkpoint)
         partial = extraction.run(self._inputs.indexable.index(path), images, marks)
@@ -146,9 +145,8 @@ class Measurer:
         if sampling.num is not None and not (sampling.first or images.generates) and self._world.rank == 0:
             taken = f"{option(sampling.setting)} takes its first {sampling.num} images instead of a random subset"
             self._warn(f"{images.name} is an iterable: {taken}")
-        outside = self._run.outside
         split = settings.max_pixels if settings.frames == "all" else None
-        stream = Stream(images, settings.floats, self._world, self._batch_size, sampling, outside, split)
+        stream = Stream(images, settings.floats, self._world, self._batch_size, sampling, self._run.outside, split)
         partial, plan = extraction.run_stream(stream, images.name)
         found = replace(images_of(images, plan, settings.seed), framing=framing)
         measured, _ = self._concluded(found, partial, extraction, layers)

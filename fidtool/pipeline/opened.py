@@ -25,7 +25,7 @@ from fidtool.sources.opening import STATISTICS_SUFFIXES, local_paths, open_image
 from fidtool.sources.reference_files import fetch
 from fidtool.sources.references import FEATURES as PUBLISHED_FEATURES
 from fidtool.sources.references import IMAGES as PUBLISHED_IMAGES
-from fidtool.sources.references import is_reference, named_reference, suggested_references
+from fidtool.sources.references import is_reference, named_reference, reference_at, suggested_references
 from fidtool.sources.remote import remote_files
 from fidtool.sources.store_requests import is_remote
 from fidtool.sources.tensors import Tensor, tensors_in
@@ -186,8 +186,8 @@ def names_statistics(path: str) -> bool:
 
 def require_order(real: str, fakes: Sequence[str]) -> None:
     """Raises an InputError if a FAKE is a published reference, which is of real images, and not REAL's own."""
-    own = named_reference(real)[0] if is_reference(real) else None
-    published = [path for path in fakes if is_reference(path) and named_reference(path)[0] is not own]
+    own = reference_at(real)
+    published = [path for path in fakes if reference_at(path) not in (own, None)]
     if published:
         problem = f"{published[0]} is a published reference, of real images, and cannot be {option('fake')}:"
         remedy = "pass generated images" if own else f"pass it as {option('real')}, which comes first"

@@ -14,7 +14,6 @@ from fidtool.distributed.watchdog import Deadlines
 from fidtool.distributed.world import World, open_world
 from fidtool.errors import FidtoolError, InputError, on_every_rank, option, own_exceptions
 from fidtool.features.device import Device, choose_device
-from fidtool.features.protocol import protocol_named
 from fidtool.features.torch_state import repeatable
 from fidtool.record import recorded, versions
 from fidtool.settings import Settings
@@ -126,8 +125,6 @@ def open_run(
     launch = alone_here() if settings.alone else discover_here()
     if launch.hint and launch.rank == 0:
         console.warn(f"waiting for the other {launch.world_size - 1} tasks of the SLURM job; {launch.hint}")
-    if settings.protocol is not None:
-        protocol_named(settings.protocol)
     deadlines = Deadlines(settings.peer_timeout, settings.timeout)
     on_failure = console.fail
 
@@ -151,8 +148,7 @@ def open_run(
                 torch_state.use(device.torch_device)
                 own_console = console if world.rank == 0 else Console()
                 try:
-                    outside = torch_state.paused
-                    yield RunContext(world, device, settings, own_console, clock, sets, outside, finished)
+                    yield RunContext(world, device, settings, own_console, clock, sets, torch_state.paused, finished)
                 finally:
                     sets.clear()  # releases the program's iterables without waiting for the garbage collector
         except FidtoolError as error:

@@ -81,12 +81,20 @@ class Sampling(NamedTuple):
         seed: seed of a random sample, and of the order of the images.
         first: whether the first images are used, in a list the first lines, and not a random sample.
         setting: name of the setting that ``num`` is from.
+        other: name of the setting that samples only the sets that ``num`` is also for, if it is for all.
     """
 
     num: int | None
     seed: int
     first: bool = False
     setting: str = "num"
+    other: str = ""
+
+    def too_few(self, has: str) -> InputError:
+        """Returns the error for a set that has fewer images, as ``has`` says."""
+        remedies = [f"pass {option(self.other, self.num)} in its place"] if self.other else []
+        problem = f"{option(self.setting)} asks for {self.num} images but {has}"
+        return InputError(problem, *remedies, setting=self.setting)
 
 
 @dataclass(frozen=True)
@@ -188,10 +196,9 @@ class ImageSet:
 
     def draw(self, sampling: Sampling) -> ImageSet:
         """Returns the images in canonical order: all of them, or a sample. An InputError if there are too few."""
-        num, seed, first, setting = sampling
+        num, seed, first, *_ = sampling
         if num is not None and num > len(self):
-            problem = f"{option(setting)} asks for {num} images but {self.path} has {len(self)}"
-            raise InputError(problem, setting=setting)
+            raise sampling.too_few(f"{self.path} has {len(self)}")
         order = self.order
         if first:  # a list is the user's own order
             order = order[np.sort(np.argsort(self.source.lines)[:num])] if self.source.lines else order[:num]

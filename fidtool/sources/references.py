@@ -216,6 +216,13 @@ def is_reference(path: str) -> bool:
     return bool(known) and not os.path.lexists(path)
 
 
+def reference_at(path: str) -> Reference | None:
+    """Return the reference that a path names, by its name or its URL; None if it names none."""
+    if is_reference(path):
+        return named_reference(path)[0]
+    return next((each for each in REFERENCES.values() if path.startswith(each.url)), None)
+
+
 def suggested_references(path: str) -> list[str]:
     """Return the names of references that may be meant by a path that does not exist."""
     _, _, name = path.rpartition(":")

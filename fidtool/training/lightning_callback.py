@@ -16,6 +16,7 @@ from fidtool.errors import InputError, warn_program
 from fidtool.features.network import Network
 from fidtool.features.protocol import ProtocolName
 from fidtool.seeds import sample_seed
+from fidtool.settings import StatisticsSettings
 from fidtool.sources.generated import evaluating
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.training.feature_extractor import PathLike
@@ -105,6 +106,8 @@ class FIDCallback(Base):
                 raise InputError(
                     f"metrics takes classes such as fidtool.training.KernelInceptionDistance, not {metric!r}"
                 )
+        # The metrics, which check these as well, are only made when training starts.
+        StatisticsSettings(protocol=protocol, float_to_byte=float_to_byte)  # type: ignore[arg-type]
         self.generate, self.reference, self.name, self.metrics = generate, reference, name, tuple(metrics)
         self.num_samples, self.every_n_epochs = num_samples, every_n_epochs
         self.seed, self.batch_size, self.sync_timeout = seed, batch_size, sync_timeout

@@ -174,6 +174,10 @@ def test_checkpoints_of_the_metric_have_the_rounding() -> None:
     assert usual.reference_digest == rounding.reference_digest != truncating.reference_digest
     with pytest.raises(fidtool.InputError, match="float_to_byte must be round or floor, not 'ceil'"):
         FrechetInceptionDistance(network(), float_to_byte="ceil")
+    with pytest.raises(fidtool.InputError, match="float_to_byte must be round or floor, not 'ceil'"):
+        FIDCallback("generate", "real.npz", float_to_byte="ceil")
+    with pytest.raises(fidtool.InputError, match="unknown protocol 'none'"):
+        FIDCallback("generate", "real.npz", protocol="none")  # type: ignore[arg-type]
 
 
 def test_cache_distinguishes(here: Run, place: Path, expected: dict[str, float]) -> None:

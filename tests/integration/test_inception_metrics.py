@@ -12,6 +12,7 @@ import torch
 
 import fidtool
 from fidtool.features.models import inception_weights as weights
+from fidtool.features.models.families import NetworkChoice
 from fidtool.features.protocol import SPATIAL
 from fidtool.statistics.statistics_file import read_statistics
 from support import adm_evaluator
@@ -133,6 +134,9 @@ def test_the_other_metrics_come_without_a_classifier(
     some = here("compute", *few, *options, "--json")
     assert "fid" in some.metrics, some.stderr
     assert some.json["settings"]["kid"]["subset_size"] == 4
+    assert some.stderr.count("'is' is not computed: ") == 1
+    with pytest.warns(fidtool.FidtoolWarning, match="'is' is not computed: .*classifier"):
+        fidtool.compute(*few, metrics="fid,is", is_splits=2)
     missing = here("compute", *few, "--metrics", "is,fid", "--weights", "none.pth")
     assert (missing.status, "no weights file none.pth" in missing.error) == (2, True)
 
@@ -142,15 +146,20 @@ def test_the_last_metric_that_lacks_its_weights_ends_the_run(
 ) -> None:
     pytest.importorskip("open_clip")
     from fidtool.features.models import clip
+    from fidtool.features.models.published import downloading
 
-    def fetch(*_: object) -> None:
-        raise fidtool.RunError("no weights for clip: the download failed")
+    def fetch(choice: NetworkChoice, say: object) -> None:
+        with downloading(choice, "clip", "a mirror", "HF_ENDPOINT"):
+            raise OSError("offline")
 
     monkeypatch.setattr(clip, "on_disk", lambda choice: False)
     monkeypatch.setattr(clip, "fetch", fetch)
     monkeypatch.setenv("FIDTOOL_WEIGHTS_URL", "http://127.0.0.1:9/none.pth")
     found = here("compute", *few, "--metrics", "cmmd,fid", "--json")
     assert list(found.metrics) == ["fid"]
-    assert "'cmmd' is not computed: no weights for clip" in " ".join(found.json["run"]["notes"])
+    reason = "no weights for clip: the download from a mirror failed (offline)"
+    ways = "fetch the file elsewhere and pass it with --cmmd-weights FILE; or set HF_ENDPOINT"
+    assert found.json["not_computed"] == {"cmmd": reason}
+    assert found.json["run"]["notes"] == [f"'cmmd' is not computed: {reason}: {ways}"]
     refused = here("compute", *few, "--metrics", "cmmd,is", "--is-splits", 2)
     assert (refused.status, "no weights for clip" in refused.error) == (1, True)

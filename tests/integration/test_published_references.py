@@ -49,6 +49,8 @@ def test_a_reference_is_not_generated(here: Run, mirror: Path, tmp_path: Path, r
     assert refused.error == f"error: {fakes[-1]} {reason} FAKE: pass it as REAL, which comes first"
     with pytest.raises(fidtool.InputError, match=f"{reason} fake: pass it as real, which comes first"):
         fidtool.compute([np.zeros((8, 8, 3), np.uint8)] * 2, fakes[-1])
+    for url in (REFERENCES["adm:imagenet256"].url, f"{REFERENCES['adm:imagenet256'].url}:arr_0"):
+        assert here("compute", "fake", url).error == f"error: {url} {reason} FAKE: pass it as REAL, which comes first"
     two = here("compute", "edm:cifar10", "adm:imagenet256")
     assert two.error == f"error: adm:imagenet256 {reason} FAKE: pass generated images"
     assert here("compute", "edm:cifar10", "edm:cifar10").status == 0, "a reference against itself"

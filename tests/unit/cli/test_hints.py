@@ -55,6 +55,9 @@ LINES = {
     "compute --metrics=fid Inception-Score real fake": "compute real fake --metrics fid,Inception-Score",
     "compute real fake --metrics fid mine.py:Shift": "compute real fake --metrics fid,mine.py:Shift",
     "stats real -o a.npz --metrics fid kid": "stats real -o a.npz --metrics fid,kid",
+    "compute real fake --value-range 0 1 --metrics kid": "compute real fake --value-range 0,1 --metrics kid",
+    "check --value-range=-1 1 real": "check --value-range=-1,1 real",
+    "stats real -o a.npz --value-range -1 1": "stats real -o a.npz --value-range -1,1",
 }
 """What was typed, and what the error suggests. ``real``, ``fake``, ``s.npz`` and ``mine.py`` exist."""
 OTHERS = {
@@ -74,6 +77,8 @@ OTHERS = {
     "--verison": "--version",
     "cache --older 30d": "--older-than",
     "compute real fake --timeout x": "not a valid float",
+    "compute real fake --nums 3 --metrics kid": "error: No such option '--nums'. (Did you",
+    "check --value-range 0 1 gone": "separated by a comma: no such file or folder: gone (see",
     "compute real": "Missing argument 'FAKE...' (see",
     "compute --metrics fid kid gone": "metrics are separated by commas",
 }
@@ -110,6 +115,18 @@ def test_no_line_is_suggested_that_would_fail(here: Run, typed: str) -> None:
     assert OTHERS[typed] in outcome.error
     assert ": write `fidtool" not in outcome.error
     assert outcome.error.endswith(" --help`)")
+
+
+@pytest.mark.parametrize("others", [(), ("--metrics", "fid,kid"), ("--num_fake", 3)])
+@pytest.mark.usefixtures("sets")
+def test_a_value_that_is_no_choice(here: Run, others: tuple[str, ...]) -> None:
+    """The line that follows the habits of other tools has the same problem, which is said once."""
+    for flag, value in (("--frames", "every"), ("--ties", "x"), ("--num", "x")):
+        error = here("compute", "real", "fake", *others, flag, value).error
+        start = "No such option '--num_fake'. (Did you mean" if "--num_fake" in others else "Invalid value for '--"
+        assert error.startswith(f"error: {start}")
+        assert error.endswith(" (see `fidtool compute --help`)")
+        assert ("--num_fake" in others, error.count("not "), "write" in error) in ((True, 0, False), (False, 1, False))
 
 
 @pytest.mark.parametrize("typed", SIMILAR)

@@ -95,29 +95,20 @@ def fid_infinity(
 
     variance = world.on_rank_zero(lambda: float(np.var(influences(), ddof=1)))
     weights = _weights(counts)
-    value, bend = (float(w @ np.array(distances)) for w in (weights.value, weights.bend))
+    value, bend = (float(each @ np.array(distances)) for each in weights)
     noise = variance * (1.0 / np.array(counts) - 1.0 / len(fake))
-    sampling = variance / len(fake) + float(weights.value**2 @ noise)
-    bend_noise = float(weights.bend**2 @ noise)
+    sampling = variance / len(fake) + float(weights[0] ** 2 @ noise)
+    bend_noise = float(weights[1] ** 2 @ noise)
     bent = bend**2 - bend_noise if bend**2 > _SIGNIFICANT**2 * bend_noise else 0.0
     return Extrapolation(value, math.sqrt(sampling + bent), bend, tuple(counts), tuple(distances))
 
 
-@dataclass(frozen=True)
-class _Weights:
-    """Weights of the points' values, each of shape (points,).
+def _weights(counts: list[int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Returns two weights of each point, computed with orthogonal polynomials of degree 0, 1 and 2 on the points.
 
-    Attributes:
-        value: weights for the value of the least-squares line at 1/N = 0; they sum to 1.
-        bend: weights for the value of the least-squares parabola at 1/N = 0 minus that of the line; they sum to 0.
+    The first ones give the least-squares line at 1/N = 0, and sum to 1. The second ones give the difference of the
+    least-squares parabola from the line there, and sum to 0.
     """
-
-    value: NDArray[np.float64]
-    bend: NDArray[np.float64]
-
-
-def _weights(counts: list[int]) -> _Weights:
-    """Computes the weights with orthogonal polynomials of degree 0, 1 and 2 on the points."""
     x = 1.0 / np.array(counts)
     middle = x.mean()
     first = x - middle
@@ -125,4 +116,4 @@ def _weights(counts: list[int]) -> _Weights:
     squares = first * first
     second = squares - squares.mean() - (squares @ slope) * first
     at_zero = middle * middle - squares.mean() + (squares @ slope) * middle
-    return _Weights(1.0 / len(x) - middle * slope, at_zero * second / (second @ second))
+    return 1.0 / len(x) - middle * slope, at_zero * second / (second @ second)

@@ -7,13 +7,13 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 import torch
 
 from fidtool.cpus import available_threads, machine_cores
-from fidtool.distributed.signals import call_with_timeout
 from fidtool.distributed.world import World
 from fidtool.images.batches import deal
 
@@ -26,7 +26,7 @@ _FORKED = 0x40
 """Flag of a Linux process that has executed no program since it was forked, see ``proc_pid_stat(5)``."""
 _importing_process = os.getpid()
 _own = threading.local()
-"""Has an attribute in threads that were started by `fork_safe`."""
+"""Has an attribute in the threads of `_thread_of`."""
 
 
 @functools.lru_cache
@@ -37,11 +37,17 @@ def _is_fork(process: int) -> bool:
     return process != _importing_process
 
 
-def fork_safe(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorator that calls the function in a new thread if the process is a fork.
+@functools.lru_cache
+def _thread_of(process: int) -> ThreadPoolExecutor:
+    """A thread that lives as long as its process: a fork while OpenMP's threads end would find MKL's lock locked."""
+    return ThreadPoolExecutor(1, "fidtool-fork", lambda: setattr(_own, "thread", True))
 
-    OpenMP gives a new thread workers of its own. Those of the forking thread do not exist in a fork, where torch's next
-    large operation in that thread would wait for them forever.
+
+def fork_safe(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorator that calls the function in a thread of its own if the process is a fork.
+
+    OpenMP gives that thread workers. Those of the forking thread do not exist in a fork, where torch's next large
+    operation in that thread would wait for them forever.
     """
 
     @functools.wraps(function)
@@ -52,11 +58,10 @@ def fork_safe(function: Callable[P, T]) -> Callable[P, T]:
         stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
 
         def call() -> T:
-            _own.thread = True
             with torch.cuda.stream(stream) if stream else contextlib.nullcontext():
                 return function(*args, **kwargs)
 
-        return call_with_timeout(call, threading.TIMEOUT_MAX)
+        return _thread_of(os.getpid()).submit(call).result()
 
     return called
 

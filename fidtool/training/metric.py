@@ -115,6 +115,7 @@ class ImageMetric(Base):  # type: ignore[misc]
     is_differentiable = False
     full_state_update = False
     plot_lower_bound = 0.0
+    clone = fork_safe(Base.clone)
 
     @fork_safe
     def __init__(
@@ -339,6 +340,7 @@ class ImageMetric(Base):  # type: ignore[misc]
         with outside_autograd():
             self._sums.forget(self.reset_real_features)
 
+    @fork_safe
     def merge_state(self, incoming_state: object) -> None:
         """Adds another metric's images to this one's.
 
@@ -361,6 +363,7 @@ class ImageMetric(Base):  # type: ignore[misc]
 
     # Synchronisation of all ranks.
 
+    @fork_safe
     def sync(
         self,
         dist_sync_fn: object = None,
@@ -492,6 +495,7 @@ class ImageMetric(Base):  # type: ignore[misc]
         """Sets whether the accumulated statistics are part of ``state_dict``; by default they are."""
         self._saved = mode
 
+    @fork_safe
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         if self._saved:
@@ -500,6 +504,7 @@ class ImageMetric(Base):  # type: ignore[misc]
                 state = self._sums.state(ALL if self._own is not None else group_rank, size)
             destination.update({prefix + name: value for name, value in state.items()})
 
+    @fork_safe
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         names = [name for name in state_dict if name.startswith(prefix) and name.removeprefix(prefix) in STATE_NAMES]
         state = {name.removeprefix(prefix): state_dict.pop(name) for name in names}

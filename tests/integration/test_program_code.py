@@ -144,7 +144,7 @@ def test_a_second_run_in_another_thread_is_refused(
 
 
 FORKS = """
-import multiprocessing, sys
+import json, multiprocessing, os, sys
 import numpy as np, torch
 
 images = np.random.default_rng(0).integers(0, 255, (40, 64, 64, 3), np.uint8)
@@ -161,9 +161,20 @@ def values(_):
     return [
         fidtool.compute(images, images[:8], **settings).results[0].value("fid"),
         metric.compute().item(),
+        metric.clone().compute().item(),
+        len(metric.state_dict()),
         fidtool.frechet_distance(np.zeros(300), identity, np.ones(300), 2 * identity),
         len(fidtool.check(images[:8]).findings),
     ]
+
+def values_of_a_fork(_):
+    values(0)
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        os.write(writer, json.dumps(values(0)).encode())
+        os._exit(0)
+    os.wait()
+    return json.loads(os.read(reader, 9999))
 
 if __name__ == "__main__":
     torch.set_num_threads(2)
@@ -172,7 +183,7 @@ if __name__ == "__main__":
         first = pool.map(values, [0])[0]
     here = values(0)
     with multiprocessing.get_context("fork").Pool(1) as pool:
-        second = pool.map(values, [0])[0]
+        second = pool.map(values_of_a_fork, [0])[0]
     print(first == here, second == here, here[0] == here[1])
 """
 

@@ -139,8 +139,7 @@ def advice(error: click.UsageError, typed: Sequence[str], commands: Sequence[str
 def with_comma(typed: Sequence[str]) -> list[str]:
     """Return the arguments with a comma between two numbers after ``--value-range``, separated by a space."""
     number = r"-?[\d.]+"
-    joined = re.sub(rf"(--value-range[=\0]{number})\0({number})(?=\0|$)", r"\1,\2", "\0".join(typed))
-    return joined.split("\0")
+    return re.sub(rf"(--value-range[=\0]{number})\0({number})(?=\0|$)", r"\1,\2", "\0".join(typed)).split("\0")
 
 
 def separates_metrics(typed: Sequence[str]) -> bool:

@@ -46,8 +46,7 @@ WIDTH = 80
 
 def paragraph(text: str, first: str, other: str) -> None:
     """Print a text, its first line indented by ``first`` and the others by ``other``."""
-    lines = textwrap.fill(text, WIDTH, initial_indent=first, subsequent_indent=other, break_on_hyphens=False)
-    click.echo(lines)
+    click.echo(textwrap.fill(text, WIDTH, initial_indent=first, subsequent_indent=other, break_on_hyphens=False))
 
 
 def columns(rows: Sequence[tuple[str, ...]]) -> list[str]:

@@ -150,14 +150,14 @@ def test_the_last_metric_that_lacks_its_weights_ends_the_run(
 
     def fetch(choice: NetworkChoice, say: object) -> None:
         with downloading(choice, "clip", "a mirror", "HF_ENDPOINT"):
-            raise OSError("offline")
+            raise OSError("offline" + ", and\non" * 40)
 
     monkeypatch.setattr(clip, "on_disk", lambda choice: False)
     monkeypatch.setattr(clip, "fetch", fetch)
     monkeypatch.setenv("FIDTOOL_WEIGHTS_URL", "http://127.0.0.1:9/none.pth")
     found = here("compute", *few, "--metrics", "cmmd,fid", "--json")
     assert list(found.metrics) == ["fid"]
-    reason = "no weights for clip: the download from a mirror failed (offline)"
+    reason = f"no weights for clip: the download from a mirror failed (offline{', and on' * 23}, and …)"
     ways = "fetch the file elsewhere and pass it with --cmmd-weights FILE; or set HF_ENDPOINT"
     assert found.json["not_computed"] == {"cmmd": reason}
     assert found.json["run"]["notes"] == [f"'cmmd' is not computed: {reason}: {ways}"]

@@ -8,6 +8,7 @@ import io
 import logging
 import pickle
 import socket
+import textwrap
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -136,7 +137,8 @@ def downloading(choice: NetworkChoice, spec: str, source: str, mirror: str) -> I
         with contextlib.redirect_stdout(io.StringIO()), silent_logging():
             yield
     except Exception as error:  # the type differs between libraries
-        reason = " ".join(str(getattr(error, "reason", "") or error).split())[:200] or type(error).__name__
+        reason = f"{getattr(error, 'reason', '') or error}" or type(error).__name__
+        reason = textwrap.shorten(reason, 200, placeholder=" …")
         ways = [f"fetch the file elsewhere and pass it with {choice.option('weights', ...)}", f"set {mirror}"]
         if choice.named("extractor") == "extractor":  # not for a metric's own network
             inception = option("extractor", "inception")

@@ -84,9 +84,11 @@ def _assembled(placed: dict[str, list[str]], rest: list[str]) -> list[str]:
     if command == "stats" and re.fullmatch(r"[^-]\S* \S+\.npz", " ".join(rest[:2])):
         rest.insert(1, "--output")
     typed = {each.partition("=")[0] for each in rest}
-    options = [(place, words[-1]) for place, words in placed.items() if place.startswith("--") and place not in typed]
+    flags = {place: words[-1] for place, words in placed.items() if place.startswith("--") and place not in typed}
+    if flags.get("--output", "").endswith(".pkl"):  # EDM2's; statistics are .npz
+        flags["--output"] = flags["--output"].removesuffix("pkl") + "npz"
     sets = [*placed["FAKE"], *rest] if placed["REAL"] else [*rest, *placed["FAKE"]]
-    return [command, *placed["REAL"], *sets, *filter(None, itertools.chain(*options))]
+    return [command, *placed["REAL"], *sets, *filter(None, itertools.chain(*flags.items()))]
 
 
 def _fault(arguments: Sequence[str]) -> str:

@@ -27,6 +27,15 @@ LINES = {
         "compute https://host/a.npz fake --protocol edm --metrics fid"
     ),
     "--fid --kid --input1 fake --input2 real": ("compute real fake --protocol torch-fidelity --metrics fid,kid"),
+    "fidelity --prc --input1 fake --input2 real --save-cpu-ram": (
+        "compute real fake --protocol torch-fidelity --nearest-k 3 --ties inclusive --metrics prdc"
+    ),
+    "fidelity -b 8 -i -f -k --input1 fake --input2 real --samples-find-ext png": (
+        "compute real fake --protocol torch-fidelity --batch-size 8 --metrics is,fid,kid"
+    ),
+    "compute real fake --metric fid,kid -n 3 -d cpu": "compute real fake --num 3 --device cpu --metrics fid,kid",
+    "--path1 real --path2 fake": "compute real fake",
+    "calculate_metrics.py ref --data=real --dest=x.pkl": "stats real --protocol edm --output x.npz",
     "fidelity --isc --input1 fake --input2 real --verbose": (
         "compute real fake --protocol torch-fidelity --metrics is"
     ),

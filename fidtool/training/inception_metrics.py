@@ -20,14 +20,15 @@ from fidtool.metrics.kid import KID, SUBSET_SIZE
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Number
 from fidtool.metrics.prdc import PRDC, Ties
 from fidtool.training.feature_extractor import classifier
-from fidtool.training.metric import ImageMetric, flag
+from fidtool.training.metric import ImageMetric, Values, flag
 from fidtool.validation import Setting
 
 Feature = int | str | Network | nn.Module
 _LOGITS = "logits_unbiased"
+_Pair = tuple[torch.Tensor, torch.Tensor]
 
 
-class FrechetInceptionDistance(ImageMetric):
+class FrechetInceptionDistance(ImageMetric[torch.Tensor]):
     """FID of the images of all ranks, with the interface of torchmetrics' ``FrechetInceptionDistance``.
 
     The value does not depend on the number of ranks, on how the images are distributed over them, or on batches: it is
@@ -82,13 +83,8 @@ class FrechetInceptionDistance(ImageMetric):
     _metric = FID()
     higher_is_better = False
 
-    def compute(self) -> torch.Tensor:
-        """Returns the FID: float64 scalar tensor (float32 on MPS), the same on every rank. A collective."""
-        fid: torch.Tensor = super().compute()
-        return fid
 
-
-class _PerImage(ImageMetric):
+class _PerImage(ImageMetric[Values]):
     """Base class of the metrics that keep the features of each image, which can be read."""
 
     @property
@@ -113,7 +109,7 @@ class _KID(KID):
         return self.degree, self.gamma, self.coef
 
 
-class KernelInceptionDistance(_PerImage):
+class KernelInceptionDistance(_PerImage[_Pair]):
     """KID, with the interface of torchmetrics' ``KernelInceptionDistance``.
 
     ``compute`` returns its mean and population standard deviation over the subsets: two float64 scalar tensors.
@@ -164,7 +160,7 @@ class _MIFID(Metric):
         return {"mifid": fid / (penalty + 10e-15) if fid > 1e-8 else 0.0}  # as in torchmetrics
 
 
-class MemorizationInformedFrechetInceptionDistance(_PerImage):
+class MemorizationInformedFrechetInceptionDistance(_PerImage[torch.Tensor]):
     """MIFID (Bai et al. 2021), with the interface of torchmetrics' metric of this name.
 
     The FID, divided by the mean cosine distance of the real images to the nearest generated image if that is below
@@ -193,7 +189,7 @@ class _Scores(Scores):
         return {**found, "is_std": found["is_std"] * sample}
 
 
-class InceptionScore(_PerImage):
+class InceptionScore(_PerImage[_Pair]):
     """The Inception Score of the generated images, with the interface of torchmetrics' ``InceptionScore``.
 
     ``compute`` returns its mean and sample standard deviation over the splits (NaN of one), as in torchmetrics; that of
@@ -229,7 +225,7 @@ class _PRDC(PRDC):
         return f"PrecisionRecallDensityCoverage({setting})"
 
 
-class PrecisionRecallDensityCoverage(_PerImage):
+class PrecisionRecallDensityCoverage(_PerImage[dict[str, torch.Tensor]]):
     """Precision, recall, density and coverage; ``compute`` returns a dictionary of four float64 scalar tensors.
 
     Args:

@@ -89,7 +89,7 @@ class FIDCallback(Base):
         seed: int = 0,
         batch_size: int = 64,
         name: str = "fid",
-        metrics: Sequence[Callable[..., ImageMetric]] = (FrechetInceptionDistance,),
+        metrics: Sequence[Callable[..., ImageMetric[Any]]] = (FrechetInceptionDistance,),
         feature: int | str | Network | None = None,
         protocol: ProtocolName | None = None,
         float_to_byte: str | None = None,
@@ -115,7 +115,7 @@ class FIDCallback(Base):
         self.fid: float | None = None
         self._measured, self._measured_epoch = False, -1
         self._fingerprint: str | None = None
-        self._metrics: list[ImageMetric] = []
+        self._metrics: list[ImageMetric[Any]] = []
 
     # Lightning's hooks.
 
@@ -163,7 +163,7 @@ class FIDCallback(Base):
     def _due(self, trainer: Any) -> bool:
         return bool((trainer.current_epoch + 1) % self.every_n_epochs == 0)
 
-    def _prepare(self, pl_module: Any) -> list[ImageMetric]:
+    def _prepare(self, pl_module: Any) -> list[ImageMetric[Any]]:
         if not self._metrics:
             chosen = {} if self._feature is None else {"feature": self._feature}
             options = {
@@ -238,7 +238,7 @@ class FIDCallback(Base):
                 settings = {"on_step": False, "on_epoch": True, "sync_dist": True, "reduce_fx": "max", "prog_bar": True}
                 pl_module.log(self.name if key == "fid" else name, value, **settings)
 
-    def _fill(self, metrics: list[ImageMetric], pl_module: Any, samples: int) -> None:
+    def _fill(self, metrics: list[ImageMetric[Any]], pl_module: Any, samples: int) -> None:
         ranks = ranks_of()
         generate: Generate = getattr(pl_module, self.generate) if isinstance(self.generate, str) else self.generate
         starts = range(0, samples, self.batch_size)

@@ -10,7 +10,7 @@ import itertools
 import re
 import traceback
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar, cast
 
 import torch
 from torch import nn
@@ -92,11 +92,13 @@ _REMEDY = (
 )
 
 
+Values = TypeVar("Values")
+"""What ``compute`` returns: a tensor, a tuple of two, or a dictionary."""
 _TORCHMETRICS = re.compile(r"inception\.|(real|fake)_features|features$")
 """Names in checkpoints of torchmetrics' metrics."""
 
 
-class ImageMetric(Base):  # type: ignore[misc]
+class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
     """Base class of the metrics of images, which holds the network, the features, and what all ranks agree on.
 
     A subclass sets these before it calls ``__init__``, whose arguments are those of `FrechetInceptionDistance`.
@@ -288,7 +290,7 @@ class ImageMetric(Base):  # type: ignore[misc]
             self._sums.add(pixels_of(given, self.normalize, self.device, self.float_to_byte, plain), real)
         self._updates += 1
 
-    def compute(self) -> Any:
+    def compute(self) -> Values:
         """Returns one value, two, or a dictionary, see the class. A collective, unless ``sync_on_compute`` is False.
 
         Returns:
@@ -300,7 +302,8 @@ class ImageMetric(Base):  # type: ignore[misc]
             fidtool.RunError: if a rank was lost or failed.
         """
         values = self._compute_by_name()
-        return values if len(values) > 2 else tuple(values.values()) if len(values) == 2 else values.popitem()[1]
+        found = values if len(values) > 2 else tuple(values.values()) if len(values) == 2 else values.popitem()[1]
+        return cast(Values, found)
 
     @fork_safe
     def _compute_by_name(self) -> dict[str, torch.Tensor]:
@@ -478,7 +481,7 @@ class ImageMetric(Base):  # type: ignore[misc]
         super().__setstate__(state)
         self._label = self._name or _numbered_label(self.sync_on_compute)
 
-    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], *args: Any, recurse: bool = True) -> ImageMetric:
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], *args: Any, recurse: bool = True) -> ImageMetric[Any]:
         super()._apply(fn, *args)  # there are no child modules
         with outside_autograd():
             self._move()

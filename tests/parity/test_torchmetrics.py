@@ -131,13 +131,24 @@ import pytorch_lightning
 import torch
 import torchmetrics
 
-from fidtool.training import FIDCallback, FrechetInceptionDistance, InceptionScore, KernelInceptionDistance
+from fidtool.training import (
+    FIDCallback,
+    FrechetInceptionDistance,
+    InceptionScore,
+    KernelInceptionDistance,
+    MemorizationInformedFrechetInceptionDistance,
+    PrecisionRecallDensityCoverage,
+)
 
 fid = FrechetInceptionDistance(antialias=True)
 metric: torchmetrics.Metric = fid
 metrics = torchmetrics.MetricCollection({"fid": fid, "kid": KernelInceptionDistance(subset_size=50)})
 metrics = torchmetrics.MetricCollection([fid, InceptionScore()])
 value: torch.Tensor = fid.compute()
+value = MemorizationInformedFrechetInceptionDistance().compute()
+pair: tuple[torch.Tensor, torch.Tensor] = KernelInceptionDistance().compute()
+pair = InceptionScore().compute()
+named: dict[str, torch.Tensor] = PrecisionRecallDensityCoverage().compute()
 fid.update(imgs=torch.zeros(1, 3, 8, 8), real=True)
 
 
@@ -151,6 +162,8 @@ lightning.pytorch.Trainer(callbacks=[callback])
 pytorch_lightning.Trainer(callbacks=[callback])
 wrong: int = fid  # E
 wrong = callback  # E
+wrong = KernelInceptionDistance().compute()  # E
+wrong = PrecisionRecallDensityCoverage().compute()  # E
 """
 
 

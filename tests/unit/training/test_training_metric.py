@@ -64,14 +64,14 @@ def test_checkpoint(metric: FrechetInceptionDistance) -> None:
 
 
 @pytest.mark.parametrize("make", [FrechetInceptionDistance, partial(KernelInceptionDistance, subset_size=9)])
-def test_images_of_a_checkpoint_that_are_added_again(make: Callable[..., ImageMetric]) -> None:
+def test_images_of_a_checkpoint_that_are_added_again(make: Callable[..., ImageMetric[Any]]) -> None:
     """As by a program without persistent sums; but neither new images nor a few duplicates are a warning."""
     saved = make(network(), reset_real_features=False)
     saved.update(pictures(20, 1), real=True)
     state, old = saved.state_dict(), {**saved.state_dict()}
     del old["real_marks"]  # as by an earlier version
 
-    def resumed(state: dict[str, Any], again: int) -> ImageMetric:
+    def resumed(state: dict[str, Any], again: int) -> ImageMetric[Any]:
         metric = make(network(), reset_real_features=False)
         metric.load_state_dict(state)
         metric.update(torch.cat([pictures(20, 1)[:again], pictures(20 - again, 3)]), real=True)

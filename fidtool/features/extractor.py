@@ -217,9 +217,9 @@ class Networks:
 
 def _vectors_of(output: Any, count: int, definition: Definition) -> torch.Tensor:
     """A network's output for ``count`` images as vectors; maps are averaged over their positions."""
-    if isinstance(output, torch.Tensor) and output.ndim == 4:
+    # Of a module that a training metric calls with images as they are, the length is unknown; it must return vectors.
+    if isinstance(output, torch.Tensor) and output.ndim == 4 and definition.dims:
         output = output.mean((2, 3))
-    # Of a module that a training metric calls with images as they are, the length may be unknown before.
     expected = (count, definition.dims or getattr(output, "shape", (0,))[-1])
     if not isinstance(output, torch.Tensor) or output.shape != expected:
         shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__

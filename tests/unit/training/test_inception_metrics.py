@@ -25,7 +25,7 @@ from support.pictures import fill, pictures
 from support.tiny_network import network
 
 
-def several(**settings: Any) -> list[ImageMetric]:
+def several(**settings: Any) -> list[ImageMetric[Any]]:
     """Return one metric of each class, with the small network."""
     return [
         FrechetInceptionDistance(network(), **settings),
@@ -36,7 +36,7 @@ def several(**settings: Any) -> list[ImageMetric]:
     ]
 
 
-def values(metric: ImageMetric) -> dict[str, float]:
+def values(metric: ImageMetric[Any]) -> dict[str, float]:
     metric.compute()
     assert metric.result is not None
     return dict(metric.result.values)
@@ -235,6 +235,13 @@ def test_plain_modules_get_the_images_as_they_are() -> None:
     fill(large)
     with pytest.raises(fidtool.RunError, match=r"pass feature_step=\d+.* lack some real images"):
         large.compute()
+
+
+def test_a_plain_module_must_return_vectors() -> None:
+    """As in torchmetrics; a `fidtool.Network` may return maps."""
+    metric = FrechetInceptionDistance(torch.nn.MaxPool2d(2), batch_size=4)
+    with pytest.raises(fidtool.RunError, match=r"returned \(4, 3, 10, 10\) for 4 images, not \(4, D\)"):
+        metric.update(pictures(8, 1).float(), real=True)
 
 
 @pytest.mark.parametrize("scale", [2.0**-40, 2.0**40])

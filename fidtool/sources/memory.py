@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import inspect
 import os
 import time
 import traceback
@@ -72,8 +71,6 @@ class Images:
         self.name, self.sharded = name, sharded
         name = name or "the argument"
         _refuse_moments(images)
-        if inspect.isgeneratorfunction(images) and not inspect.signature(images).parameters:
-            images = images()
         self._images: Any = images
         self._generate = generator_of(images, latent, name)
         self.generates = self._generate is not None
@@ -166,6 +163,8 @@ class Images:
         except FidtoolError:
             raise
         except Exception as error:
+            if isinstance(error.__cause__, StopIteration):  # which Python replaces by a RuntimeError
+                raise InputError(f"{self.name} raised StopIteration:", "its iterator has too few images") from error
             raise ProgramError(f"{self.name} raised {exception_summary(error)}") from error
 
 

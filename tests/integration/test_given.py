@@ -286,10 +286,9 @@ RETURNED: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("way", RETURNED)
 def test_a_function_is_called_until_there_are_enough(place: Path, environment: dict[str, str], way: str) -> None:
     images = fidtool.Images(RETURNED[way])
-    if images.generates:
-        first, second = ([bytes_of(read) for read in images.generated(8, 5, None)] for _ in range(2))
-        assert len(set(first)) == 8
-        assert first == second
+    first, second = ([bytes_of(read) for read in images.generated(8, 5, None)] for _ in range(2))
+    assert len(set(first)) == 8
+    assert first == second
     result = fidtool.compute(place / "real", RETURNED[way], num_fake=9, **SETTINGS).results[0]
     assert result.fake.count == 9
 
@@ -298,6 +297,7 @@ def test_a_function_is_called_until_there_are_enough(place: Path, environment: d
     ("given", "words"),
     [
         (lambda n: drawn(0), r"^fake\(\d\) returned no images 20 times, but must return \d"),
+        (lambda n: next(iter(())), r"^fake raised StopIteration: its iterator has too few"),
         (lambda n: SimpleNamespace(images=drawn(n)), r"is of type SimpleNamespace, not an image: return its \.images"),
     ],
 )

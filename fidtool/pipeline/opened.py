@@ -200,7 +200,11 @@ def missing_error(path: str, missing: Sequence[str]) -> InputError:
     more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
     kind, _, remedy = broken_link(line).partition(": ")
     seems, remedies = f", which is {kind}" * bool(kind), [remedy or "fix the list"]
-    odd = re.search(r"(\.\w+)[\s,;|]+[^./]+$|^\d+[\s,;|]+\S+(\.\w+)$", os.path.relpath(line, os.path.dirname(path)))
+    written = os.path.relpath(line, os.path.dirname(path))
+    if os.path.exists(written):
+        seems = f", but {written} exists, and paths are relative to the folder of the list"
+        remedies = ["move the list here"]
+    odd = re.search(r"(\.\w+)[\s,;|]+[^./]+$|^\d+[\s,;|]+\S+(\.\w+)$", written)
     if odd and f"{odd[1] or odd[2]}".lower() in IMAGE_SUFFIXES:
         seems = ", and the line seems to have a label beside the path"
         remedies = ["remove the labels", "write a .csv file whose first line is path,label"]

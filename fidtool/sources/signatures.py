@@ -35,6 +35,7 @@ DAMAGED = {
     "a git-annex pointer, not the file itself: run `git annex get` in its repository": rb"/annex/objects/",
     f"a web page (HTML): {_AGAIN}": rb"(?i)\W*(<!--.*?-->\s*)?<(!doctype html|html|head|body|script|title)\b",
     f"a web page or XML in UTF-16: {_AGAIN}": rb"(\xff\xfe)?<\0[!?A-Za-z]\0|(\xfe\xff)?\0<\0[!?A-Za-z]",
+    "text in UTF-16: save it in UTF-8 if it is a list of paths": rb"\xff\xfe[^\0]\0|\xfe\xff\0[^\0]",
     f"XML text: {_AGAIN}": rb"\W*<(\?xml|svg|Error)\b",
     JSON: rb"(\xef\xbb\xbf)?\s*(\{\s*[\"}]|\[\s*[\[\]{\"\d-])",
 }

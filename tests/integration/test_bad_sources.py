@@ -137,6 +137,10 @@ def test_missing_files_of_a_list_are_reported_before_any_work(here: Run, place: 
     run = here("compute", "images", "bad.txt", *SMALL)
     assert run.status == 2
     assert "bad.txt lists files that do not exist (line 21: images/x.png and 1 more): fix" in run.error
+    (place / "lists").mkdir()
+    (place / "lists/a.txt").write_text("\n".join(lines))
+    but = f"but {lines[0]} exists, and paths are relative to the folder of the list: move the list here"
+    assert but in here("compute", "images", "lists/a.txt", *SMALL).error
 
 
 @pytest.mark.parametrize("label", [" 3", ",3", "\tn01440764"])

@@ -40,6 +40,7 @@ def test_texts_and_videos_are_not_images(head: bytes) -> None:
     [
         ("<!DOCTYPE html>".encode("utf-16"), "a web page or XML in UTF-16"),
         ("<html>".encode("utf-16-be"), "a web page or XML in UTF-16"),
+        ("images/0.png".encode("utf-16"), "text in UTF-16"),
         (b"MATLAB 5.0 MAT-file, Platform: GLNXA64", "a MATLAB file"),
     ],
 )

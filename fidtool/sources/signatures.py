@@ -55,6 +55,7 @@ _DATASETS = {
     "a video: write its frames to a folder, for example with `ffmpeg -i FILE frames/%06d.png`": _VIDEO,
     "a 7z, RAR or Zstandard archive: extract it and pass the folder": rb"7z\xbc\xaf'\x1c|Rar!\x1a|\x28\xb5\x2f\xfd",
 }
+_UTF_8 = rb"(?:[\t\n\f\r -~]|[\xc2-\xf4][\x80-\xbf]{1,3})+[\xc2-\xf4]?[\x80-\xbf]*\Z"  # may end within a character
 
 _BINARY = re.compile(r"\b((data|test)_batch(_\d)?|(train|test|unlabeled)(_X)?)\.bin$")
 """Names of files of pixels without a signature."""
@@ -83,7 +84,7 @@ def foreign_of(head: bytes) -> str:
     head = _decompressed(head[:HEAD])
     if format_of(head) or container_of(head):
         return ""
-    return _named({**DAMAGED, **_DATASETS, PLAIN: rb"[\t\n\f\r -~\x80-\xff]+\Z"}, head)
+    return _named({**DAMAGED, **_DATASETS, PLAIN: _UTF_8}, head)
 
 
 def _decompressed(head: bytes) -> bytes:

@@ -41,8 +41,10 @@ def test_texts_and_videos_are_not_images(head: bytes) -> None:
         ("<!DOCTYPE html>".encode("utf-16"), "a web page or XML in UTF-16"),
         ("<html>".encode("utf-16-be"), "a web page or XML in UTF-16"),
         ("images/0.png".encode("utf-16"), "text in UTF-16"),
+        ("Größe\n".encode() * 99, "plain text"),
         (b"MATLAB 5.0 MAT-file, Platform: GLNXA64", "a MATLAB file"),
     ],
 )
 def test_foreign_contents(head: bytes, kind: str) -> None:
     assert foreign_of(head).startswith(kind)
+    assert foreign_of(bytes(range(32, 256)) * 4) == "", "pixels without a header are not text"

@@ -21,6 +21,21 @@ _RANGES, _SLACK = ((0, 1), (-1, 1), (0, 255)), 0.1
 """The value ranges that are suggested, and how far floats may exceed them: networks overshoot."""
 _SAMPLED, _DECISIVE = 16, 4
 """Numbers of images that are read for that, and of which one at least has negative values if gray is 0."""
+_LAYOUTS = {
+    "HWB": "{x}[..., :{kept}]",
+    "BHW": "{x}[:{kept}]",
+    "THW": "{x}[:, None]",
+    "CTHW": "{x}.swapaxes(0, 1)",
+    "NHWB": "{x}[..., :{kept}]",
+    "NBHW": "{x}[:, :{kept}]",
+    "NTHW": "{x}.reshape(-1, 1, {H}, {W})",
+    "CHWN": "{x}.transpose(3, 0, 1, 2), or {x}.permute(3, 0, 1, 2) of a tensor",
+    "HWCN": "{x}.transpose(3, 0, 1, 2), or {x}.permute(3, 0, 1, 2) of a tensor",
+    "NCTHW": "{x}.swapaxes(1, 2).reshape(-1, {C}, {H}, {W})",
+    "NTCHW": "{x}.reshape(-1, {C}, {H}, {W})",
+    "NTHWC": "{x}.reshape(-1, {H}, {W}, {C})",
+}
+"""How arrays of other layouts become images. B are bands, of which the first are used, and T frames."""
 BFLOAT16 = np.dtype([("bfloat16", "<u2")])
 """Placeholder dtype for bfloat16, which NumPy lacks: the upper half of a float32."""
 
@@ -47,8 +62,11 @@ class Layout:
         return {-1: "NHW", 0: "NCHW", 2: "NHWC"}[self.channels]
 
 
-def layout_of(shape: Sequence[int], what: str) -> Layout:
-    """Infers the layout of an array of images from its shape: an axis of length 1, 3 or 4 holds the channels."""
+def layout_of(shape: Sequence[int], what: str, single: bool = False) -> Layout:
+    """Infers the layout of an array of images from its shape: an axis of length 1, 3 or 4 holds the channels.
+
+    If it is a ``single`` image, whose first axis of length 1 was added, messages have the shape without it.
+    """
     text = "x".join(map(str, shape))
     if len(shape) in (3, 4) and min(shape) <= 0:
         raise InputError(f"no images in {what}: its shape is {text}")
@@ -63,17 +81,29 @@ def layout_of(shape: Sequence[int], what: str) -> Layout:
             )
         if first or last:
             return Layout(tuple(shape[1:]), 2 if last else 0)
+    needed = "NHWC or NCHW with 1, 3 or 4 channels, or NHW"
     hint = "; for a single image, use array[None]" if len(shape) == 3 else _hint_of_rows(shape)
-    if len(shape) > 4 or (len(shape) == 4 and shape[3] > 16):  # videos, and not images of up to 16 bands
-        frames, kept = "x", 3 if shape[-1] in _CHANNELS or shape[-3] in _CHANNELS else 2
-        if len(shape) == 5 and kept == 2 and shape[1] in _CHANNELS:
-            frames, kept = "x.swapaxes(1, 2)", 3  # from NCTHW
-        hint = f"; of videos, pass {frames}.reshape(-1, *{frames}.shape[{len(shape) - kept}:])"
-    elif len(shape) == 4 and not hint and shape[3] < shape[1]:
-        hint = f"; to use only the first of its channels, pass x[..., :{3 if shape[3] > 3 else 1}]"
-    raise InputError(
-        f"{what} has the shape {text}; images must have the shape NHWC or NCHW with 1, 3 or 4 channels, or NHW{hint}"
-    )
+    if single:
+        shape, text, needed = shape[1:], text.partition("x")[2], needed.replace("N", "")
+    raise InputError(f"{what} has the shape {text}; images must have the shape {needed}{hint or hint_of_axes(shape)}")
+
+
+def hint_of_axes(shape: Sequence[int], name: str = "x") -> str:
+    """Returns a hint for videos, images of several bands and images along the last axis, for each layout that fits."""
+    found = []
+    for layout, line in _LAYOUTS.items():
+        if len(shape) != len(layout) and not (len(shape) > 5 and layout in ("NTCHW", "NTHWC")):
+            continue
+        size = dict(zip(reversed(layout), reversed(shape), strict=False))
+        height, width, bands = size["H"], size["W"], size.get("B", 2)
+        if size.get("C", 1) in _CHANNELS and 1 < bands < min(height, width) and min(height, width) > 4:
+            kind = f"of {'videos' if 'T' in layout else 'images'} ({layout.rjust(len(shape), 'N')})"
+            kind = "to use only the first of its channels" if "B" in layout else kind
+            kept = 3 if bands > 3 else 1
+            hint = f"; {kind}, pass {line.format(x=name, kept=kept, **size)}"
+            found.append((max(height, width) / min(height, width), hint))
+    gray = f"; of videos in grayscale, pass {name}.reshape(-1, 1, {', '.join(map(str, shape[-2:]))})" * (len(shape) > 4)
+    return "".join(hint for ratio, hint in found if ratio == min(found)[0]) or gray
 
 
 def _hint_of_rows(shape: Sequence[int]) -> str:
@@ -282,9 +312,6 @@ class ArrayReader(ExtentReader):
 
     def _file(self, item: int) -> int:
         return int(np.searchsorted(self._ends, item, side="right")) if len(self._arrays) > 1 else 0
-
-    def expecting(self, sizes: NDArray[np.int64]) -> ArrayReader:
-        return ArrayReader(self._files.expecting(sizes), self._arrays, self._value_range)
 
 
 def set_of_rows(named: NamedFiles, kind: str, counts: Sequence[int], reader: Reader, began: int) -> ImageSet:

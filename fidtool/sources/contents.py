@@ -202,9 +202,9 @@ class Files(abc.ABC):
         """Returns the numbers of the files whose stamps differ from these."""
         return [int(file) for file in np.flatnonzero((self.stamps() != stamps).any(axis=1))]
 
-    @abc.abstractmethod
     def expecting(self, sizes: NDArray[np.int64]) -> Files:
-        """Returns the same files for another rank, which checks that they have these sizes."""
+        """Returns the same files for another rank, which checks that they have these sizes if they are local."""
+        return self
 
 
 class LocalFiles(Files):

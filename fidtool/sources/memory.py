@@ -255,9 +255,6 @@ class NoFiles(Files):
     def stamps(self) -> Stamps:
         return np.zeros((1, 5), dtype=np.int64)
 
-    def expecting(self, sizes: NDArray[np.int64]) -> NoFiles:
-        return self
-
 
 class MemoryReader(Reader):
     """Reads the images of a sequence.
@@ -290,7 +287,8 @@ class MemoryReader(Reader):
             failure.__cause__ = error
             return failure
         if len(contents) != 1:
-            return InputError(f"{what} contains {len(contents)} images, but must be one image; {_SEVERAL_SETS}")
+            problem = f"{what} contains {len(contents)} images, but must be one image:"
+            return InputError(problem, "for batches, pass iter(images)", _SEVERAL_SETS)
         return contents[0]
 
     def expecting(self, sizes: NDArray[np.int64]) -> MemoryReader:
@@ -379,7 +377,7 @@ def _of_array(values: NDArray[Any], value_range: ValueRange | None, what: str) -
     batch = values if values.ndim > 3 else values[None]
     if batch.ndim == 4 and not len(batch):
         return []
-    layout = layout_of(batch.shape, what)
+    layout = layout_of(batch.shape, what, single=values.ndim == 3)
     check_dtype(values.dtype, what)
     # Copy, because the program may overwrite the memory.
     return [as_pixels(layout.image(image).copy(), value_range, what) for image in batch]

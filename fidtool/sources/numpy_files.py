@@ -122,7 +122,8 @@ def _chosen(name: str, archive: zipfile.ZipFile) -> str:
         with archive.open(f"{each}.npy") as member:
             shape, _, dtype = read_header(member)
         several.append((each, shape, dtype))
-    images = [each for each, shape, dtype in several if len(shape) in (3, 4) and not dtype.hasobject]
+    shaped = [(each, shape) for each, shape, dtype in several if len(shape) > 2 and not dtype.hasobject]
+    images = [each for each, shape in shaped if len(shape) < 5] or [each for each, _ in shaped]
     if len(images) == 1:
         return images[0]
     has = ", ".join(f"{each} ({dtype.name} {shape})" for each, shape, dtype in several[:8]) or "no array"

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fidtool.distributed.signals import in_background
 from fidtool.download import MAX_TRIES, attempts
@@ -200,9 +199,6 @@ class RemoteFiles(Files):
         return io.BufferedReader(
             CachedFile(None, self.paths[file], block_size=_READ_AHEAD, cache_type="readahead", size=size)
         )
-
-    def expecting(self, sizes: NDArray[np.int64]) -> RemoteFiles:
-        return self
 
 
 def _merged(extents: Sequence[Extent]) -> Iterator[list[Extent]]:

@@ -115,6 +115,7 @@ def layout_of(files: Files) -> FileLayout:
     if kind == NPZ or (kind == ZIP and suffix_of(files.paths[0]) == ".npz"):
         headers = array_headers(files)
         images = [name for name, each in headers.items() if name == SAMPLES or len(each.shape) in (3, 4)]
+        images = images or [name for name, each in headers.items() if len(each.shape) > 4]
         others = headers.keys() - {*images}
         return FileLayout(
             kind=NPZ,

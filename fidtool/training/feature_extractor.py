@@ -35,6 +35,7 @@ from fidtool.features.network import Network
 from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, INCEPTION_DIMS, ProtocolName, protocol_named
 from fidtool.features.torch_state import computing_on, full_fp32, repeatable
 from fidtool.settings import CheckSettings
+from fidtool.sources.arrays import hint_of_axes
 from fidtool.training.plain_module import PlainModule, module_content
 from fidtool.validation import declared
 
@@ -276,9 +277,8 @@ def pixels_of(
         return images
     if images.ndim != 4 or images.shape[1] not in (1, 3) or 0 in images.shape[2:]:
         last = images.ndim == 4 and images.shape[3] in (1, 3)
-        by_time = ".transpose(1, 2)" * (images.shape[1:2] in ((1,), (3,)))
-        frames = f"; of videos, pass images{by_time}.flatten(0, 1)" * (images.ndim == 5)
-        hint = "; the channels come first: images.permute(0, 3, 1, 2)" if last else frames
+        other = hint_of_axes(images.shape, "images") if images.ndim > 3 else ""
+        hint = "; the channels come first: images.permute(0, 3, 1, 2)" if last else other
         shape = f"(n, 3, height, width), or (n, 1, height, width) for grayscale, not {tuple(images.shape)}"
         raise InputError(f"images must have the shape {shape}{hint}")
     images = images.expand(-1, 3, -1, -1)

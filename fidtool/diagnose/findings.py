@@ -49,7 +49,8 @@ _ODD_ONES = 0.02
 _OTHER_SIZES = 0.2
 """Up to this share of images of a different size is reported as odd; with more, the sizes vary."""
 _FEW = 2
-"""Noise is reported for more images than this or half of the set, and more than 1 % of the set."""
+"""Noise is reported for more images than this or half of the set, and more than 1 % of the set; dark and gray images
+for more than this, as some photos are."""
 _MIXED = 0.05
 """Up to this share, images of a different kind (dark, grayscale, lossy) are not reported, nor do white values count
 against clipping at 0."""
@@ -103,7 +104,7 @@ def property_warnings(counts: Mapping[str, int]) -> dict[str, str]:
         "deep": "with 9 to 16 bits per channel, which were scaled to 8 bits; other tools clip them to white",
         "animated": f"with several frames, of which only the first is used; to use all, pass {option('frames', 'all')}",
         "bands": f"with bands besides colour and transparency (up to {most_bands} in all): the first 3 are used as RGB"
-        ", or the first as gray; to use others, save them as RGB",
+        ", 4 as CMYK, or 1 as gray; to use others, save them as RGB",
         "rotated": "with an EXIF orientation, which is not applied, as in the tools that the protocols are "
         "named after: the pixels are used as stored; rotate the images first if you do not want that",
         "clipped": f"with values outside {value_range}, which were clipped to it: check that the range is right",
@@ -212,7 +213,7 @@ def _ranges(images: ImageRecords) -> Iterator[Finding]:
             "colours, values of a wider range, such as normalised ones, were clipped when they were converted to bytes",
         )
     dark = (records["high"] <= _DARK) & (records["high"] > _UNSCALED) & (records["high"] > records["low"])
-    if dark.mean() > _MIXED:
+    if dark.mean() > _MIXED and dark.sum() > _FEW:
         yield finding(
             "dark",
             "low",
@@ -238,7 +239,7 @@ def _mixtures(images: ImageRecords) -> Iterator[Finding]:
             f"{{}} are not {name} pixels like the others: check that they belong to the set",
         )
     gray = (records["gray"] == 1) & (records["low"] < records["high"])
-    if _MIXED < gray.mean() < 0.5:
+    if _MIXED < gray.mean() < 0.5 and gray.sum() > _FEW:
         yield finding("gray", "low", gray, "{} are grayscale and the others are in colour")
     quality = records["quality"]
     jpeg = quality > 0

@@ -359,6 +359,8 @@ def _as_in_arrays(image: Image.Image) -> NDArray[Any] | None:
     if image.mode == "L" and signed:
         return np.asarray(image).view(np.int8)
     if image.mode == "F" or (image.mode == "I" and image.format not in ("PNG", "PPM")):
+        if image.mode == "I" and bits == 32 and not signed:
+            return np.asarray(image).view(np.uint32)
         return np.asarray(image).astype(np.int16) if image.mode == "I" and bits == 16 else np.asarray(image)
     if image.mode in _SIXTEEN_BIT_MODES and image.format in ("TIFF", None) and bits in (0, 16):
         return values if 0 < (values := np.asarray(image)).max() < 256 else None  # may be bytes

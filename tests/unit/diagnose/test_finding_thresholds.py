@@ -59,8 +59,12 @@ def dark(high: int = 40, count: int = 100) -> ImageRecords:
     return pictures(low=0, high=some((count, high), (100 - count, 250)))
 
 
-def gray(count: int) -> ImageRecords:
-    return pictures(gray=some((count, 1), (100 - count, 0)))
+def few_dark(count: int) -> ImageRecords:
+    return pictures(12, low=0, high=some((count, 40), (12 - count, 250)))
+
+
+def gray(count: int, of: int = 100) -> ImageRecords:
+    return pictures(of, gray=some((count, 1), (of - count, 0)))
 
 
 def odd_sizes(count: int) -> ImageRecords:
@@ -126,6 +130,8 @@ THRESHOLDS: dict[str, tuple[str, Make, Make]] = {
     "dark: share": ("dark", lambda: dark(count=5), lambda: dark(count=6)),
     "odd size: share": ("odd size", lambda: odd_sizes(21), lambda: odd_sizes(20)),
     "gray: more than a few": ("gray", lambda: gray(5), lambda: gray(6)),
+    "gray: more than by chance": ("gray", lambda: gray(2, 12), lambda: gray(3, 12)),
+    "dark: more than by chance": ("dark", lambda: few_dark(2), lambda: few_dark(3)),
     "gray: fewer than half": ("gray", lambda: gray(50), lambda: gray(49)),
     "strong compression: quality": (
         "strong compression",

@@ -101,7 +101,7 @@ def test_a_band_that_looks_like_transparency_in_some_images_is_one_finding() -> 
     assert (finding.code, finding.count, finding.message) == ("bands", 2, same)
     assert same.startswith(
         "2 images with bands besides colour and transparency (up to 4 in all), and 1 whose last band may be "
-        "transparency: of all, the first 3 are used as RGB"
+        "transparency: of all, the first 3 are used as RGB, 4 as CMYK, or 1 as gray; to use others, save them as RGB"
     )
 
 

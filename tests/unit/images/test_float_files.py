@@ -66,6 +66,16 @@ def test_white_is_zero() -> None:
     np.testing.assert_array_equal(found.pixels, 255 - wanted(FLOATS, ValueRange(0.0, 1.0)))
 
 
+@pytest.mark.parametrize("zipped", [False, True])
+def test_unsigned_integers_of_32_bits_are_named_with_their_values(zipped: bool) -> None:
+    values = DEEP.astype(np.uint32) << 16
+    with pytest.raises(DecodeError, match=r"contains uint32 from 0 to 4294901760; .*astype\('uint8'\)"):
+        decode(raw_tiff([values.tobytes()], zipped=zipped, bits=32))
+    small = values >> 24
+    found = decode(raw_tiff([small.tobytes()], zipped=zipped, bits=32))
+    np.testing.assert_array_equal(found.pixels[..., 0], small)
+
+
 @pytest.mark.parametrize("order", "<>")
 def test_integers_of_32_bits_must_be_bytes(order: str) -> None:
     """Also with a value range, which is about floats."""

@@ -345,8 +345,10 @@ def _detail(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
     """Yields what one of the sets lacks: detail above a part of its resolution, or pixels that differ."""
     enlarged = "enlarged from a smaller size"
     sides = (fake, "FAKE", real, "REAL", "the generator leaves it out"), (real, "REAL", fake, "FAKE", "FAKE's is noise")
+    if min(float(_has_many_colours(each).mean()) for each in (real, fake)) < 0.5:
+        return
     for one, name, other, other_name, reason in sides:
-        repeated = [records["repeats"] >= _REPEATS for records in (one, other)]
+        repeated = [(each["repeats"] >= _REPEATS) & _has_many_colours(each) for each in (one, other)]
         shares = [float(each.mean()) for each in repeated]
         if shares[0] > _SOME_REPEATS and shares[1] < _FEW_REPEATS and _certain(*repeated):
             yield _about_all(
@@ -366,6 +368,14 @@ def _detail(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
                     fake,
                 )
                 return
+
+
+def _has_many_colours(records: RecordArray) -> NDArray[np.bool_]:
+    """Whether an image has values in each bin between its ends. Others, such as masks, repeat pixels by nature."""
+    result: NDArray[np.bool_] = np.count_nonzero(records["bins"], axis=1) > (records["high"] >> 4) - (
+        records["low"] >> 4
+    )
+    return result
 
 
 def _kept_detail(one: RecordArray, other: RecordArray, part: float) -> Fraction | None:

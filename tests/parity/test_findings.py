@@ -11,11 +11,13 @@ import pytest
 from PIL import Image
 
 from fidtool.diagnose.differences import pair_findings
-from fidtool.images.decode import DecodedImage, decode_contents
+from fidtool.diagnose.findings import set_findings, unusual_findings
+from fidtool.images.decode import DecodedImage, decode, decode_contents
 from fidtool.images.records import ImageRecords, RecordArray, records_of
 from support import degenerate
 from support.command_line import Run
 from support.degenerate import compared
+from support.encoded import encoded
 from support.places import CONFORMANCE
 from support.shared_statistics import share_statistics
 
@@ -103,6 +105,22 @@ def test_no_differences_between_photos_of_one_kind(folders: tuple[str, str]) -> 
             order = np.random.default_rng(seed).permutation(len(each))
             pairs.append([each[part] for part in np.split(order, 2)])
     assert [pair_findings(*(named(each) for each in pair), []) for pair in pairs] == [[]] * len(pairs)
+
+
+@pytest.mark.parametrize("folder", ["cifar10/train", "flowers/daisy"])
+def test_few_images_of_one_kind_and_few_colours_are_no_faults(folder: str) -> None:
+    """Of 12 photos, one is often gray; images of four colours repeat pixels without having been enlarged."""
+    sets = records_in(CONFORMANCE / folder)
+    for seed in range(20):
+        one, other = (
+            named(sets[part]) for part in np.split(np.random.default_rng(seed).permutation(len(sets))[:24], 2)
+        )
+        assert unusual_findings(set_findings(one), 12, set_findings(other), 12) == []
+    files = sorted((CONFORMANCE / folder).glob("*.[jp]*g"))[:60]
+    few = [np.asarray(Image.open(file).convert("RGB").quantize(4).convert("RGB")) for file in files]
+    quantised = records_of([decode(each) for each in map(encoded, few)])
+    found = {each.code for each in pair_findings(named(sets), named(quantised), [])}
+    assert not found & {"repeated pixels", "less detail"}
 
 
 def records_in(folder: Path) -> RecordArray:

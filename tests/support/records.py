@@ -37,6 +37,10 @@ def histogram(contrast: float) -> NDArray[np.int64]:
     return counts
 
 
+USUAL = np.maximum(histogram(60), 1)
+"""The histogram of an image with many colours."""
+
+
 def thumbnail(light: NDArray[Any] | float, within: float = 20, blue: object = 0, red: object = 0) -> NDArray[np.uint8]:
     """Return brightness that varies by ``within`` between parts, and B - Y and R - Y: shape (images, parts).
 
@@ -61,7 +65,7 @@ def records(count: int = 100, **fields: Any) -> RecordArray:
     made = np.zeros(count, dtype=RECORD)
     usual: dict[str, Any] = {
         **{"digest": np.arange(count), "height": 100, "width": 100, "format": b"PNG", "mode": b"RGB"},
-        **{"low": 5, "high": 250, "roughness": 10, "values": VALUES, "bins": histogram(60)},
+        **{"low": 5, "high": 250, "roughness": 10, "values": VALUES, "bins": USUAL},
         **{"thumb": thumbnail(by_turns(count)), "lowest": 5, "highest": 250, "bands": DETAIL},
     }
     for name, value in {**usual, **fields}.items():

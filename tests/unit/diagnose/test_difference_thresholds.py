@@ -11,7 +11,7 @@ import pytest
 from fidtool.diagnose.differences import pair_findings
 from fidtool.diagnose.findings import Finding
 from fidtool.images.records import ImageRecords
-from support.records import DETAIL, LIGHT, by_turns, flagged, histogram, pictures, share, some, thumbnail
+from support.records import DETAIL, LIGHT, USUAL, by_turns, flagged, histogram, pictures, share, some, thumbnail
 
 Pair = tuple[ImageRecords, ImageRecords]
 
@@ -86,8 +86,10 @@ def less_detail(decibels: float, steps: int = 4, count: int = 100, side: int = 1
     return pictures(bands=usual), pictures(bands=some((count, weaker), (100 - count, usual)), width=side, height=side)
 
 
-def repeated(percent: int, count: int = 100) -> Pair:
-    return pictures(), pictures(repeats=some((count, percent), (100 - count, 0)))
+def repeated(percent: int, count: int = 100, few_colours: int = 0) -> Pair:
+    """Sets of which some of FAKE's images repeat pixels, and some have values in two bins only."""
+    bins = some((few_colours, [*[30_000] * 2, *[0] * 14]), (100 - few_colours, USUAL))
+    return pictures(), pictures(repeats=some((count, percent), (100 - count, 0)), bins=bins)
 
 
 BELOW_SIX, ABOVE_SIX = (4, 6, 6, 6), (8, 6, 6, 6)
@@ -153,6 +155,8 @@ THRESHOLDS: dict[str, tuple[str, Callable[[], Pair], Callable[[], Pair]]] = {
     "detail: of REAL": ("less detail", lambda: less_detail(4.4)[::-1], lambda: less_detail(4.6)[::-1]),
     "detail: at one size": ("less detail", lambda: less_detail(9, side=126), lambda: less_detail(9, side=124)),
     "repeats: in an image": ("repeated pixels", lambda: repeated(17), lambda: repeated(18)),
+    "repeats: of many colours": ("repeated pixels", lambda: repeated(18, 30, 10), lambda: repeated(18, 31, 10)),
+    "repeats: in sets of many colours": ("repeated pixels", lambda: repeated(18, few_colours=51), lambda: repeated(18)),
     "repeats: in a set": ("repeated pixels", lambda: repeated(18, 20), lambda: repeated(18, 21)),
 }
 """The code of the finding, a pair without it, and a pair with it."""

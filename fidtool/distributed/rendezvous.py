@@ -308,6 +308,8 @@ class GroupRendezvous:
         if len(by_purpose) > 1:
             parts = [f"{_listed(ranks)} in {purpose}" for purpose, ranks in by_purpose.items()]
             advice = "every rank must make the same calls in the same order"
+            if any(" of metric " in purpose for purpose in by_purpose):
+                advice += "; pass name=... to a metric that only some ranks create, because those without are counted"
             raise on_every_rank(RunError(f"the ranks are in different calls: {', '.join(parts)}", advice))
 
 

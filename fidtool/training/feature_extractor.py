@@ -128,7 +128,7 @@ class SharedExtractor:
                 raise InputError(problem, "omit it, or wrap the module in fidtool.Network", setting="protocol")
             return self._feature.extractor(cpu)
         say = logging.getLogger("fidtool").warning
-        if isinstance(self._feature, str):
+        if isinstance(self._feature, str) and not self._feature.isdecimal():  # '2048' is refused below
             choice = NetworkChoice(self._feature, self._weights, names=_NAMES)
             with one_at_a_time("weights", _WEIGHTS_SECONDS):
                 state = fetch_state(choice, say)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from fidtool.api import compute_statistics
 from fidtool.errors import InputError, warn_program
@@ -67,7 +68,7 @@ class FIDCallback(Base):
         seed: seed of the samples; every evaluation uses the same seeds.
         batch_size: number of images per call of ``generate``.
         name: name of the logged FID. In the names of other values, theirs replaces ``fid``: ``val_fid``, ``val_kid``.
-        metrics: classes of `fidtool.training`, or functions that create their objects from keywords, such as
+        metrics: one or several classes of `fidtool.training`, or functions that create their objects, such as
             ``functools.partial(KernelInceptionDistance, subset_size=500)``. They share a network and the samples.
         feature: see `FrechetInceptionDistance`; None is the default of each metric.
         protocol, float_to_byte, weights, sync_timeout: see `FrechetInceptionDistance`.
@@ -89,8 +90,8 @@ class FIDCallback(Base):
         seed: int = 0,
         batch_size: int = 64,
         name: str = "fid",
-        metrics: Sequence[Callable[..., ImageMetric[Any]]] = (FrechetInceptionDistance,),
-        feature: int | str | Network | None = None,
+        metrics: Callable[..., ImageMetric[Any]] | Sequence[Callable[..., ImageMetric[Any]]] = FrechetInceptionDistance,
+        feature: int | str | Network | nn.Module | None = None,
         protocol: ProtocolName | None = None,
         float_to_byte: str | None = None,
         weights: PathLike | None = None,
@@ -101,6 +102,10 @@ class FIDCallback(Base):
         for what, value, least in limits:
             if value < least:
                 raise InputError(f"{what} must be at least {least}, not {value}")
+        if not isinstance(reference, (str, os.PathLike, Statistics)):
+            problem = f"reference must be a folder, a statistics file or statistics, not {type(reference).__name__}:"
+            raise InputError(problem, "pass fidtool.compute_statistics(images)")
+        metrics = (metrics,) if isinstance(metrics, str) or callable(metrics) else tuple(metrics)
         for metric in metrics:
             if isinstance(metric, (str, ImageMetric)) or not callable(metric):
                 raise InputError(
@@ -108,7 +113,7 @@ class FIDCallback(Base):
                 )
         # The metrics, which check these as well, are only made when training starts.
         StatisticsSettings(protocol=protocol, float_to_byte=float_to_byte)  # type: ignore[arg-type]
-        self.generate, self.reference, self.name, self.metrics = generate, reference, name, tuple(metrics)
+        self.generate, self.reference, self.name, self.metrics = generate, reference, name, metrics
         self.num_samples, self.every_n_epochs = num_samples, every_n_epochs
         self.seed, self.batch_size, self.sync_timeout = seed, batch_size, sync_timeout
         self._feature, self._protocol, self._float_to_byte, self._weights = feature, protocol, float_to_byte, weights
@@ -175,6 +180,10 @@ class FIDCallback(Base):
                 "name": f"of FIDCallback {self.name!r}",
             }
             made = [metric(**chosen, **options) for metric in self.metrics]
+            logged = [number.name for metric in made for number in metric._metric.numbers]
+            if again := {name for name in logged if logged.count(name) > 1}:
+                problem = f"two metrics of FIDCallback would be logged as {', '.join(sorted(again))}:"
+                raise InputError(problem, "pass each to a FIDCallback with its own name")
             for metric in made:
                 if metric._least[0] > self.num_samples:
                     needs = f"{metric._title} needs at least {metric._least[0]} images{metric._least[1]}:"
@@ -191,7 +200,7 @@ class FIDCallback(Base):
     def _statistics(self, pl_module: Any) -> PathLike | Statistics:
         if isinstance(self.reference, Statistics) or not os.path.isdir(self.reference):
             return self.reference
-        if isinstance(self._feature, Network):
+        if isinstance(self._feature, (Network, nn.Module)):
             raise InputError(
                 "a folder as FIDCallback's reference needs a network that is specified by name:",
                 "pass feature='FILE.py:NAME', or the statistics file that `fidtool stats` writes for the folder",

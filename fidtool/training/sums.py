@@ -166,10 +166,6 @@ class ImageSums:
         other._restored, other._hashes = (list(map(torch.from_numpy, kind)) for kind in zip(*everyone, strict=True))
         return other
 
-    def hashes_by_rank(self) -> list[NDArray[np.int64]]:
-        """The `image_hashes` of each rank's images. Call it on the result of `merged`."""
-        return [_joined(pair).numpy() for pair in zip(self._restored, self._hashes, strict=True)]
-
     def added_again_warning(self) -> str:
         """A warning about images that were restored and then added; empty if these are as few as duplicates can be."""
         restored, added = _joined(self._restored).numpy(), _joined(self._hashes).numpy()
@@ -323,7 +319,8 @@ class MetricSums:
 
     def shared_images_warning(self, ranks: Sequence[int]) -> str:
         """Call it on the result of `merged`."""
-        return shared_images_warning(self._sides["fake"].hashes_by_rank(), ranks)
+        by_rank = zip(self._sides["fake"]._restored, self._sides["fake"]._hashes, strict=True)
+        return shared_images_warning([torch.cat(pair).numpy() for pair in by_rank], ranks)
 
     def added_again_warnings(self) -> list[str]:
         return [sums.added_again_warning() for sums in self._sides.values()]

@@ -160,6 +160,7 @@ def test_real_statistics_with_features(tmp_path: Path) -> None:
         ),
         (lambda: InceptionScore(network(), splits=0), "splits"),
         (lambda: PrecisionRecallDensityCoverage(network(), ties="both"), "strict"),
+        (lambda: FrechetInceptionDistance("2048"), "feature must be one of 64, 192, 768, 2048 .* not str"),
     ],
 )
 def test_refused_settings(make: Any, text: str) -> None:

@@ -31,8 +31,11 @@ def started(callback: FIDCallback) -> None:
 
 
 def test_a_folder_needs_a_network_with_a_name(tmp_path: Path) -> None:
-    with pytest.raises(fidtool.InputError, match=r"feature='FILE.py:NAME'"):
-        started(FIDCallback(lambda n, seed: None, tmp_path, feature=network()))
+    for feature in (network(), torch.nn.Flatten()):
+        with pytest.raises(fidtool.InputError, match=r"feature='FILE.py:NAME'"):
+            started(FIDCallback(lambda n, seed: None, tmp_path, metrics=FrechetInceptionDistance, feature=feature))
+    with pytest.raises(fidtool.InputError, match=r"reference must be .* not Tensor: pass fidtool.compute_statistics"):
+        FIDCallback("generate", torch.zeros(2, 3, 8, 8))  # type: ignore[arg-type]
     with pytest.raises(fidtool.InputError, match="num_samples must be at least 2"):
         FIDCallback("generate", tmp_path, num_samples=1)
     with pytest.raises(fidtool.InputError, match="no statistics file"):
@@ -130,9 +133,12 @@ def test_several_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     model.logged.clear()
     epoch_of(callback, Trainer(current_epoch=1, fast_dev_run=1), model, True)
     assert len(model.logged) == 7
-    for wrong in ("kid", KernelInceptionDistance(network())):
+    for wrong in ("kid", ["kid"], [KernelInceptionDistance(network())]):
         with pytest.raises(fidtool.InputError, match=r"takes classes such as fidtool.training.KernelInception.*, not"):
-            FIDCallback("generate", tmp_path / "real", metrics=[wrong])  # type: ignore[list-item]
+            FIDCallback("generate", tmp_path / "real", metrics=wrong)  # type: ignore[arg-type]
+    twice = FIDCallback("generate", tmp_path / "real", num_samples=10, metrics=[*metrics, metrics[1]], feature=NETWORK)
+    with pytest.raises(fidtool.InputError, match="would be logged as kid: pass each to a FIDCallback with its"):
+        twice.on_fit_start(Trainer(callbacks=[twice]), model)
     few = FIDCallback("generate", tmp_path / "real", num_samples=5, metrics=metrics, feature=NETWORK)
     with pytest.raises(fidtool.InputError, match="KID needs at least 8 images for subset_size=8: raise num_samples"):
         few.on_fit_start(Trainer(callbacks=[few]), model)

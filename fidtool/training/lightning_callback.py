@@ -107,7 +107,8 @@ class FIDCallback(Base):
             raise InputError(problem, "pass fidtool.compute_statistics(images)")
         metrics = (metrics,) if isinstance(metrics, str) or callable(metrics) else tuple(metrics)
         for metric in metrics:
-            if isinstance(metric, (str, ImageMetric)) or not callable(metric):
+            other = isinstance(metric, type) and not issubclass(metric, ImageMetric)  # such as torchmetrics'
+            if other or isinstance(metric, ImageMetric) or not callable(metric):
                 raise InputError(
                     f"metrics takes classes such as fidtool.training.KernelInceptionDistance, not {metric!r}"
                 )

@@ -112,8 +112,7 @@ class FrechetLoss(nn.Module):
             distance = self._distance(every)
         if self.training and len(self.queue):
             self._enqueue(joined.detach(), queued)
-        value: torch.Tensor = distance.to(kind)
-        return value
+        return distance.to(kind)
 
     def _distance(self, x: torch.Tensor) -> torch.Tensor:
         mu, factor = self._mu, self._factor

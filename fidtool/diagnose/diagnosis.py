@@ -47,10 +47,6 @@ class SetInspection:
     findings: list[Finding]
     passed_over: PassedOver | None = None
 
-    def has_notable_copies(self, other: SetInspection | None) -> bool:
-        """Returns whether the set has more duplicates than is natural for its kind of images."""
-        return has_notable_copies(self.duplicates, None if other is None else other.duplicates)
-
     def unusual_findings(self, other: SetInspection | None) -> list[Finding]:
         """Returns the findings that are unusual for its kind of images."""
         if other is None:
@@ -136,7 +132,7 @@ def diagnosis_of(real: SetInspection | None, fake: SetInspection | None, gate: f
         real_findings = real.unusual_findings(fake)
         lines += real.copies_warnings + _warnings(real.path, real_findings)
     if fake is not None:
-        if fake.has_notable_copies(real) or (gate is not None and fake.duplicates.share > gate):
+        if has_notable_copies(fake.duplicates, real_copies) or (gate is not None and fake.duplicates.share > gate):
             lines.append(duplicates_warning(fake.path, fake.duplicates, True))
         findings = fake.unusual_findings(real)
         lines += _warnings(fake.path, findings)
@@ -325,7 +321,7 @@ def _unreadable(files: Sequence[BadFile]) -> list[Finding]:
 
 
 def _copies(inspection: SetInspection, other: SetInspection | None, generated: bool) -> list[Finding]:
-    if not inspection.has_notable_copies(other):
+    if not has_notable_copies(inspection.duplicates, None if other is None else other.duplicates):
         return []
     path, found = inspection.path, inspection.duplicates
     message = duplicates_warning(path, found, generated).removeprefix(f"{path}: ")

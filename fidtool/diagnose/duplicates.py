@@ -208,13 +208,12 @@ def _advice(found: Duplicates) -> str:
 def shared_warning(real: str, fake: str, shared: SharedCopies, images: int) -> str:
     """Returns a warning about images of FAKE that are also in REAL."""
     one, other = shared.examples[0]
-    if shared.count == images:
-        return (
-            f"all {images} images in {fake} are pixel-identical to images in {real} (for example {one} and {other}): "
-            "they are real images, or the generator has memorised its training images"
-        )
-    are = "is" if shared.count == 1 else "are"
-    return (
-        f"{shared.count} of {images} images in {fake} {are} pixel-identical to images in {real} (for example {one} and "
-        f"{other}): real images were mixed in (remove them), or the generator has memorised training images"
+    count, reason = (
+        f"{shared.count} of {images}",
+        "real images were mixed in (remove them), or the generator has memorised",
     )
+    if shared.count == images:
+        count, reason = f"all {images}", "they are real images, or the generator has memorised its"
+    are = "is" if shared.count == 1 < images else "are"
+    same = f"{count} images in {fake} {are} pixel-identical to images in {real} (for example {one} and {other})"
+    return f"{same}: {reason} training images"

@@ -56,11 +56,6 @@ class Layout:
         """Returns a view of one stored image in the shape (height, width, channels)."""
         return values[..., None] if self.channels < 0 else np.moveaxis(values, self.channels, -1)
 
-    @property
-    def axes(self) -> str:
-        """Name of the layout: ``NHWC``, ``NCHW`` or ``NHW``."""
-        return {-1: "NHW", 0: "NCHW", 2: "NHWC"}[self.channels]
-
 
 def layout_of(shape: Sequence[int], what: str, single: bool = False) -> Layout:
     """Infers the layout of an array of images from its shape: an axis of length 1, 3 or 4 holds the channels.
@@ -267,11 +262,6 @@ class StoredArray:
             (length - 1) * stride for length, stride in zip(self.layout.shape, self.strides, strict=True)
         )
 
-    @property
-    def end(self) -> int:
-        """Position after the last byte of the last image."""
-        return self.start + (self.count - 1) * self.stride + self.span
-
     def values(self, data: bytes) -> NDArray[Any]:
         """Returns the image in these bytes as an array of shape (height, width, channels)."""
         flat = np.frombuffer(data, dtype=self.dtype)
@@ -333,7 +323,8 @@ def set_of_rows(named: NamedFiles, kind: str, counts: Sequence[int], reader: Rea
 
 def set_of_arrays(named: NamedFiles, arrays: Sequence[StoredArray], began: int, zipped: Reader | None) -> ImageSet:
     """Returns the images of arrays, see `set_of_rows`. ``zipped`` is the reader of compressed arrays."""
-    layouts = ", ".join(dict.fromkeys(f"{_name(array.dtype)} {array.layout.axes}" for array in arrays))
+    axes = {-1: "NHW", 0: "NCHW", 2: "NHWC"}
+    layouts = ", ".join(dict.fromkeys(f"{_name(array.dtype)} {axes[array.layout.channels]}" for array in arrays))
     counts = [array.count for array in arrays]
     reader = zipped or ArrayReader(named.files, arrays, named.value_range)
     if any(array.dtype != np.uint8 for array in arrays):
@@ -361,5 +352,6 @@ def require_compact(array: StoredArray, what: str) -> None:
 
 def require_complete(array: StoredArray, size: int, what: str) -> None:
     """Checks that a file of ``size`` bytes contains its whole array."""
-    if array.end > size:
-        raise InputError(f"{what} is truncated: its array ends at byte {array.end}, and the file has {size} bytes")
+    end = array.start + (array.count - 1) * array.stride + array.span
+    if end > size:
+        raise InputError(f"{what} is truncated: its array ends at byte {end}, and the file has {size} bytes")

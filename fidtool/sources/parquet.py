@@ -98,20 +98,17 @@ class ParquetReader(SequentialReader):
         self.variant = " ".join(table.column for table in tables)
 
     def walk(self, handle: BinaryIO, file: int, items: NDArray[np.int64]) -> Iterator[Read]:
-        for value in self._values(handle, self._tables[file], items):
-            yield ContentError("its row has no image bytes") if value is None else value
-
-    def _values(self, handle: BinaryIO, table: _Table, rows: NDArray[np.int64]) -> Iterator[bytes | None]:
-        """Yields the bytes of these rows without loading the whole table into memory."""
+        table = self._tables[file]
+        # The whole table may not fit into memory.
         parquet = _pyarrow("").parquet.ParquetFile(handle, buffer_size=_BUFFER, pre_buffer=False)
         ends = np.cumsum(table.groups)
-        wanted = np.searchsorted(ends, rows, side="right")
+        wanted = np.searchsorted(ends, items, side="right")
         groups = [int(group) for group in np.unique(wanted)]
         # Convert row numbers in the table to row numbers among the groups that are read.
         begins = {group: int(ends[group]) - table.groups[group] for group in groups}
         position, positions = 0, []
         for group in groups:
-            positions.append(rows[wanted == group] - begins[group] + position)
+            positions.append(items[wanted == group] - begins[group] + position)
             position += table.groups[group]
         targets = iter(np.concatenate(positions).tolist())
         target, start = next(targets), 0
@@ -122,7 +119,7 @@ class ParquetReader(SequentialReader):
                 values = values.field(_BYTES)
             while target < start + len(values):
                 value = values[target - start]
-                yield value.as_py() if value.is_valid else None
+                yield value.as_py() if value.is_valid else ContentError("its row has no image bytes")
                 if (target := next(targets, -1)) < 0:
                     return
             start += len(values)

@@ -372,9 +372,8 @@ def _detail(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
 
 def _has_many_colours(records: RecordArray) -> NDArray[np.bool_]:
     """Whether an image has values in each bin between its ends. Others, such as masks, repeat pixels by nature."""
-    result: NDArray[np.bool_] = np.count_nonzero(records["bins"], axis=1) > (records["high"] >> 4) - (
-        records["low"] >> 4
-    )
+    between = (records["high"] >> 4) - (records["low"] >> 4)
+    result: NDArray[np.bool_] = np.count_nonzero(records["bins"], axis=1) > between
     return result
 
 

@@ -75,13 +75,13 @@ def inception_score(
     alone, cpu = World(Launch()), torch.device("cpu")
     (rows,) = quantize_features([features], _FINEST_STEP, alone, cpu)
     (classes,) = quantize_features([weight], _FINEST_STEP, alone, cpu)
-    classifier = _Classifier(classes.block(slice(None)), bias, 2.0 ** -(rows.step + classes.step))
+    classifier, unit = classes.block(slice(None)), 2.0 ** -(rows.step + classes.step)
     ends = [*range(part_size, count, part_size), count] if part_size else _ends(count, splits)
     places = np.arange(count) if order is None else np.argsort(order, kind="stable")
 
     def score_of(split: NDArray[np.int64]) -> float:
         parts = [split[part] for part in parts_of(len(split), BLOCK_ROWS)]
-        return _score([classifier.summed(rows.block(part)) for part in parts], len(split))
+        return _score([_summed(rows.block(part), classifier, bias, unit) for part in parts], len(split))
 
     ratio, error = None, 0.0
     with using_threads(1):
@@ -109,24 +109,18 @@ def _ends(count: int, splits: int) -> list[int]:
     return [(split + 1) * count // splits for split in range(splits)]
 
 
-@dataclass(frozen=True)
-class _Classifier:
-    """Last layer of the network."""
-
-    classes: FeatureBlock
-    bias: NDArray[np.float32] | None
-    unit: float
-
-    def summed(self, block: FeatureBlock) -> tuple[torch.Tensor, float]:
-        """Returns the sums over the rows of p(y|x), shape (classes,), and of the sum over y of p(y|x) log p(y|x)."""
-        with using_threads(available_threads()):
-            logits = inner_products(block, self.classes)
-        logits.mul_(self.unit)
-        if self.bias is not None:
-            logits += torch.from_numpy(self.bias.astype(np.float64))
-        log_p = logits.log_softmax(1)
-        p = log_p.exp()
-        return p.sum(0), math.fsum((p * log_p).sum(1).tolist())
+def _summed(
+    block: FeatureBlock, classes: FeatureBlock, bias: NDArray[np.float32] | None, unit: float
+) -> tuple[torch.Tensor, float]:
+    """Returns the sums over the rows of p(y|x), shape (classes,), and of the sum over y of p(y|x) log p(y|x)."""
+    with using_threads(available_threads()):
+        logits = inner_products(block, classes)
+    logits.mul_(unit)
+    if bias is not None:
+        logits += torch.from_numpy(bias.astype(np.float64))
+    log_p = logits.log_softmax(1)
+    p = log_p.exp()
+    return p.sum(0), math.fsum((p * log_p).sum(1).tolist())
 
 
 def _score(sums: list[tuple[torch.Tensor, float]], count: int) -> float:

@@ -38,6 +38,9 @@ Kernel = Callable[[FeatureBlock, FeatureBlock], torch.Tensor]
 Draw = tuple[NDArray[np.int64], NDArray[np.int64]]
 """Row indices of the real and of the generated images in one subset, each of shape (m,)."""
 
+_SIGMA, _SCALE = 10.0, 1000.0
+"""Bandwidth of CMMD's kernel, and the factor of its value."""
+
 
 @dataclass(frozen=True)
 class KID:
@@ -169,12 +172,10 @@ def cmmd(
     *,
     feature_step: int,
     device: torch.device = torch.device("cpu"),  # noqa: B008 (immutable)
-    sigma: float = 10.0,
-    scale: float = 1000.0,
 ) -> float:
     """Returns CMMD (Jayasumana et al. 2024), the squared MMD with a Gaussian kernel. A collective.
 
-    The value is mean k(x, x') + mean k(y, y') - 2 mean k(x, y), times ``scale``, with k = exp(-|x - y|² / (2 sigma²)).
+    The value is mean k(x, x') + mean k(y, y') - 2 mean k(x, y), times 1000, with k = exp(-|x - y|² / (2 sigma²)).
     The means include the pairs of an image with itself (the biased estimate, as in the authors' code). For embeddings
     of norm 1 and sigma 10, each k is within 0.02 of 1. The means are therefore computed from k - 1, so that no digits
     of the difference are lost.
@@ -185,14 +186,12 @@ def cmmd(
         world: the ranks. The result has the same bits at any number of ranks.
         feature_step: embeddings are rounded to multiples of 2 ** -feature_step.
         device: the device on which distances are computed; it must support float64.
-        sigma: bandwidth of the kernel, above 0.
-        scale: factor of the result.
 
     Returns:
         At least 0; a negative rounding error is set to 0.
     """
     reals, fakes = quantize_features([real, fake], feature_step, world, device)
-    factor = -(4.0**-reals.step) / (2.0 * sigma**2)
+    factor = -(4.0**-reals.step) / (2.0 * _SIGMA**2)
     sums = _Sums(partial(_gaussian_less_one, threads=fair_threads(world), factor=factor), world)
     real_parts, fake_parts = parts_of(len(real), BLOCK_ROWS), parts_of(len(fake), BLOCK_ROWS)
     jobs = [
@@ -206,7 +205,7 @@ def cmmd(
     ends = (len(real_parts), len(real_parts) + len(fake_parts))
     within_real, within_fake, between = (math.fsum(part) for part in np.split(np.array(values), ends))
     means = (within_real / len(real) ** 2, within_fake / len(fake) ** 2, -2.0 * between / (len(real) * len(fake)))
-    return max(scale * math.fsum(means), 0.0)
+    return max(_SCALE * math.fsum(means), 0.0)
 
 
 def _gaussian_less_one(first: FeatureBlock, second: FeatureBlock, *, threads: int, factor: float) -> torch.Tensor:

@@ -82,12 +82,13 @@ def prdc(
     """
     reals, fakes = quantize_features([real, fake], feature_step, world, device)
     with using_threads(fair_threads(world)):
-        balls = _Balls(ties, _squared_radii(reals, k, world), _squared_radii(fakes, k, world))
-        numbers, flags = (world.sum_(counts) for counts in _count(reals, fakes, balls, world))
+        real_radii, fake_radii = (_squared_radii(features, k, world) for features in (reals, fakes))
+        counted = _count(reals, fakes, real_radii, fake_radii, ties, world)
+        numbers, flags = map(world.sum_, counted)
     precise, hits = numbers.tolist()
     covered, recalled = flags.count_nonzero(1).tolist()
-    zeros = (len(reals) - int(balls.real.count_nonzero()), len(fakes) - int(balls.fake.count_nonzero()))
-    return PRDC(precise / len(fake), recalled / len(real), hits / (k * len(fake)), covered / len(real), zeros)
+    one, other = (len(radii) - int(radii.count_nonzero()) for radii in (real_radii, fake_radii))
+    return PRDC(precise / len(fake), recalled / len(real), hits / (k * len(fake)), covered / len(real), (one, other))
 
 
 def _parts(count: int, world: World) -> list[slice]:
@@ -127,28 +128,24 @@ def _smallest(values: torch.Tensor, count: int) -> torch.Tensor:
     return values.topk(count, dim=1, largest=False, sorted=True).values
 
 
-@dataclass(frozen=True)
-class _Balls:
-    """Squared radii of the balls, shapes (n,) and (m,), and whether surfaces belong to the balls."""
-
-    ties: Ties
-    real: torch.Tensor
-    fake: torch.Tensor
-
-    def hold(self, distances: torch.Tensor, radii: torch.Tensor) -> torch.Tensor:
-        return distances <= radii if self.ties == "inclusive" else distances < radii
-
-
 def _count(
-    reals: QuantizedFeatures, fakes: QuantizedFeatures, balls: _Balls, world: World
+    reals: QuantizedFeatures,
+    fakes: QuantizedFeatures,
+    real_radii: torch.Tensor,
+    fake_radii: torch.Tensor,
+    ties: Ties,
+    world: World,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compares this rank's fakes with all reals. Each distance is computed once for all four metrics.
+
+    The radii are squared, of shapes (n,) and (m,).
 
     Returns:
         Two int64 tensors. Shape (2,): the number of these fakes in at least one real ball, and the number of pairs of
         such a fake and a real ball around it. Shape (2, n): which reals are covered and which are recalled by these
         fakes, as 0 or 1.
     """
+    in_ball = torch.le if ties == "inclusive" else torch.lt
     numbers = torch.zeros(2, dtype=torch.int64, device=reals.device)
     covered, recalled = flags = torch.zeros(2, len(reals), dtype=torch.bool, device=reals.device)
     with world.together():
@@ -157,11 +154,11 @@ def _count(
             precise = torch.zeros_like(some.squares, dtype=torch.bool)
             for others in reals.blocks(_parts(len(reals), world), world):
                 distances = squared_distances(some, others)
-                in_real = balls.hold(distances, balls.real[others.rows])
+                in_real = in_ball(distances, real_radii[others.rows])
                 precise |= in_real.any(1)
                 numbers[1] += in_real.count_nonzero()
                 covered[others.rows] |= in_real.any(0)
-                recalled[others.rows] |= balls.hold(distances, balls.fake[rows, None]).any(0)
+                recalled[others.rows] |= in_ball(distances, fake_radii[rows, None]).any(0)
             numbers[0] += precise.count_nonzero()
     return numbers, flags.long()
 

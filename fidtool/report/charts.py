@@ -187,8 +187,7 @@ def sweep_plot(evaluation: Evaluation, kind: str) -> bytes:
         axes = figure.subplots()
         _draw_sweep(axes, sweep)
         axes.set_ylabel(split_title(sweep.title)[0], color=_INK)
-        title = title_of(evaluation)
-        lines = [shortened(line, _LONGEST_LINE) for line in (title.text, title.details)]
+        lines = [shortened(line, _LONGEST_LINE) for line in title_of(evaluation)]
         # Names may contain dollar signs, which must not start a formula.
         figure.suptitle("\n".join(lines), fontsize=12, color=_INK, parse_math=False)
         # A date would make the files of equal runs differ.

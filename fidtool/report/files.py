@@ -20,18 +20,13 @@ _SUFFIXES = {"report": (".html", ".htm"), "plot": (".png",)}
 def check_shown(files: Mapping[str, Path]) -> None:
     """Check that the page and the plot, by setting, can be written, before any work is done."""
     for setting, file in files.items():
-        require_report_extra(setting)
+        if importlib.util.find_spec("matplotlib") is None:  # not imported here; jinja2 comes with torch
+            problem = f"{option(setting)} needs the package matplotlib:"
+            raise InputError(problem, "pip install 'fidtool[report]'", setting=setting)
         if file.suffix.lower() not in _SUFFIXES[setting]:
             problem = f"{option(setting, str(file))}: the name must end in {_SUFFIXES[setting][0]}"
             raise InputError(problem, setting=setting)
         check_target(option(setting, str(file)), file)
-
-
-def require_report_extra(setting: str) -> None:
-    """Check that matplotlib is installed, without importing it; jinja2 comes with torch."""
-    if importlib.util.find_spec("matplotlib") is None:
-        problem = f"{option(setting)} needs the package matplotlib:"
-        raise InputError(problem, "pip install 'fidtool[report]'", setting=setting)
 
 
 def write_shown(

@@ -47,6 +47,8 @@ def html_report(evaluation: Evaluation, exhibits: Sequence[Exhibit | None], gall
         exhibits: what the page can show of each FAKE, one per result; None if unknown.
         gallery: reads the images; None reads them from files.
     """
+    from markupsafe import escape
+
     names, run = short_names([result.fake.name for result in evaluation.results]), evaluation.run
     sheets = _sheets(evaluation, exhibits, gallery or ImageLookup())
     sections, sweep = _sections(evaluation, exhibits, names, sheets), sweep_of(evaluation.results)
@@ -63,7 +65,7 @@ def html_report(evaluation: Evaluation, exhibits: Sequence[Exhibit | None], gall
             gate=evaluation.exit_reason.removeprefix("gate missed: ") if evaluation.exit_code else "",
             alerts=_warnings(evaluation, names),
             left_out=[*map(legible, evaluation.not_computed_lines)],
-            chart=sweep_chart(sweep, title_of(evaluation).text) if sweep and len(sections) > 1 else None,
+            chart=sweep_chart(sweep, title_of(evaluation)[0]) if sweep and len(sections) > 1 else None,
             chart_title=title_of(evaluation),
             columns=columns_of(evaluation),
             features=common_features(evaluation),
@@ -74,7 +76,7 @@ def html_report(evaluation: Evaluation, exhibits: Sequence[Exhibit | None], gall
             hints=list(_hints(evaluation, exhibits)),
             protocol=_protocol_rows(evaluation),
             run=_run_rows(run),
-            command=_command_text(run),
+            command=run.command if isinstance(run.command, str) else escape(command_line(run.command)),
             version=run.versions.get("fidtool", ""),
         )
     )
@@ -109,16 +111,6 @@ def _sections(
             zip(evaluation.results, exhibits, names, sheets.fakes, strict=True), 1
         )
     ]
-
-
-def _command_text(run: RunRecord) -> str:
-    """The command line, or the name of the Python program.
-
-    Each argument is redacted separately: within the whole line, the end of a URL is ambiguous.
-    """
-    from markupsafe import escape
-
-    return run.command if isinstance(run.command, str) else escape(command_line(run.command))
 
 
 def _environment(python: bool) -> Environment:

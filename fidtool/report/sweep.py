@@ -54,23 +54,15 @@ def sweep_of(results: Sequence[Comparison]) -> Sweep | None:
     return Sweep(tuple(sorted(points, key=lambda point: point.x)), legible(shortened(axis, _LONGEST_NAME)), title)
 
 
-@dataclass(frozen=True)
-class ChartTitle:
-    """The title of a chart of all FAKEs."""
-
-    text: str
-    details: str
-
-
-def title_of(evaluation: Evaluation) -> ChartTitle:
-    """What the charts of all FAKEs show: metric, sets, network, protocol, numbers of images."""
+def title_of(evaluation: Evaluation) -> tuple[str, str]:
+    """What the charts of all FAKEs show: metric and sets; then network, protocol, numbers of images."""
     results, basis = evaluation.results, legible(evaluation.basis("fid"))
     first, counts = results[0], _images([result.fake.count for result in results])
     start = f"{short_title(first.labels.title('fid'))} of "
     end = f" against {legible(shortened(first.real.name, _LONGEST_PATH))} ({_images([first.real.count])})"
     if len(results) == 1:
-        return ChartTitle(f"{start}{legible(shortened(first.fake.name, _LONGEST_PATH))} ({counts}){end}", basis)
-    return ChartTitle(f"{start}{len(results)} sets{end}", f"{basis}; {counts} per set")
+        return f"{start}{legible(shortened(first.fake.name, _LONGEST_PATH))} ({counts}){end}", basis
+    return f"{start}{len(results)} sets{end}", f"{basis}; {counts} per set"
 
 
 def _images(counts: Sequence[int | None]) -> str:

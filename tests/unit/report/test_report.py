@@ -16,7 +16,7 @@ from PIL import Image
 from fidtool.diagnose.duplicates import Duplicates
 from fidtool.errors import InputError
 from fidtool.images.lookup import ImageLookup
-from fidtool.report.files import check_shown, require_report_extra, write_shown
+from fidtool.report.files import check_shown, write_shown
 from fidtool.report.html import html_report
 from fidtool.report.names import numbers_of
 from fidtool.report.sheets import LONGEST_SIDE, Thumbnail, sheets_of, thumbnail_of
@@ -216,25 +216,25 @@ def test_the_curve_of_a_single_set_precedes_the_warnings(full_page: str) -> None
 
 def test_the_title_of_the_charts_describes_them(tmp_path: Path) -> None:
     evaluation = bare("runs/step1", "runs/step2", real="data/real")
-    found = title_of(evaluation)
-    assert found.text == "FID of 2 sets against data/real (100 images)"
-    assert found.details == "Inception, 2048 dimensions, protocol pytorch-fid; 100 images per set"
+    text, details = title_of(evaluation)
+    assert text == "FID of 2 sets against data/real (100 images)"
+    assert details == "Inception, 2048 dimensions, protocol pytorch-fid; 100 images per set"
     first, second = evaluation.results
     uneven = replace(evaluation, results=(replace(first, fake=SetResult(first.fake.name, 5000)), second))
-    assert title_of(uneven).details.endswith("; 100 to 5,000 images per set")
+    assert title_of(uneven)[1].endswith("; 100 to 5,000 images per set")
     unknown = replace(
         evaluation,
         results=(replace(first, real=SetResult("data/real", None), fake=SetResult(first.fake.name, None)), second),
     )
-    assert title_of(unknown).text.endswith("data/real (unknown number of images)")
-    assert title_of(unknown).details.endswith("; unknown number of images per set")
-    assert title_of(bare("runs/fake")).text == "FID of runs/fake (100 images) against real (100 images)"
+    assert title_of(unknown)[0].endswith("data/real (unknown number of images)")
+    assert title_of(unknown)[1].endswith("; unknown number of images per set")
+    assert title_of(bare("runs/fake"))[0] == "FID of runs/fake (100 images) against real (100 images)"
     write_shown(evaluation, [], ImageLookup(), "plot", tmp_path / "plot.svg")
     plot, html = (tmp_path / "plot.svg").read_text(), html_report(evaluation, [None, None])
-    for line in (found.text, found.details):
+    for line in (text, details):
         assert f">{line}</text>" in plot
         assert re.search(rf"<(h2|p class=\"lead\")>{re.escape(line)}</", html)
-    assert f'alt="{found.text}"' in html
+    assert f'alt="{text}"' in html
 
 
 # --- images ----------------------------------------------------------------------------------------------------------
@@ -455,9 +455,10 @@ def test_plot_needs_an_fid(tmp_path: Path) -> None:
     assert "KID 0.100000 ± 0.010000" in " ".join(page.text.split())
 
 
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    require_report_extra("report")
+def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {"report": tmp_path / "page.html", "plot": tmp_path / "plot.png"}
+    check_shown(files)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    for setting in ("report", "plot"):
+    for setting, file in files.items():
         with pytest.raises(InputError, match=rf"^{setting} needs the package matplotlib: pip install"):
-            require_report_extra(setting)
+            check_shown({setting: file})

@@ -139,8 +139,6 @@ class TooFewImagesError(InputError, RuntimeError):
 class RunError(FidtoolError, RuntimeError):
     """The run failed: a rank was lost, the disk is full, a download was interrupted."""
 
-    exit_code = 1
-
 
 class ProgramError(RunError):
     """An exception of the calling program's code (a generator, dataset, network or metric) or an unexpected one.

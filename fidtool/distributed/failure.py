@@ -49,12 +49,6 @@ class Failure(NamedTuple):
     def from_error(error: FidtoolError, rank: int) -> Failure:
         return Failure(rank, socket.gethostname(), str(error), error.exit_code, setting=error.setting)
 
-    @staticmethod
-    def from_signal(number: int, rank: int, size: int) -> Failure:
-        host = socket.gethostname()
-        where = f" on rank {rank} ({host})" if size > 1 else ""
-        return Failure(rank, host, f"stopped by {signal.Signals(number).name}{where}", _SIGNALLED + number)
-
     @property
     def is_signal(self) -> bool:
         return self.exit_code > _SIGNALLED
@@ -71,8 +65,11 @@ class Failure(NamedTuple):
 
 def received_signal(rank: int, size: int) -> Failure | None:
     """The failure by the signal that this process received, if any."""
-    number = signals.received()
-    return None if number is None else Failure.from_signal(number, rank, size)
+    if (number := signals.received()) is None:
+        return None
+    host = socket.gethostname()
+    where = f" on rank {rank} ({host})" if size > 1 else ""
+    return Failure(rank, host, f"stopped by {signal.Signals(number).name}{where}", _SIGNALLED + number)
 
 
 def stopped_error() -> StoppedError:

@@ -113,20 +113,17 @@ def _await_server(address: tuple[str, int], deadline: float, interruptible: bool
 
     Plain sockets are tried first: torch's own client keeps trying after its deadline and floods the log.
     """
-    while (problem := _connection_problem(address, deadline)) and time.monotonic() < deadline:
+    while True:
+        try:
+            socket.create_connection(address, timeout=max(0.5, min(5.0, deadline - time.monotonic()))).close()
+            return ""
+        except OSError as error:
+            problem = error.strerror or str(error)
+        if time.monotonic() >= deadline:
+            return problem
         if interruptible:
             raise_if_received()
         time.sleep(_RETRY_SECONDS)
-    return problem
-
-
-def _connection_problem(address: tuple[str, int], deadline: float) -> str:
-    """Why no server at ``address`` can be reached now; empty if one can."""
-    try:
-        socket.create_connection(address, timeout=max(0.5, min(5.0, deadline - time.monotonic()))).close()
-    except OSError as error:
-        return error.strerror or str(error)
-    return ""
 
 
 def _no_contact(launch: Launch, address: tuple[str, int], seconds: float, problem: str) -> str:

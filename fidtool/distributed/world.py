@@ -49,13 +49,11 @@ _run_numbers = itertools.count()
 _in_flight: deque[list[torch.Tensor]] = deque(maxlen=8)
 
 
-@atexit.register
-def _leak_in_flight() -> None:
-    _never_destroy(_in_flight)
-
-
 def _never_destroy(thing: object) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+
+
+atexit.register(_never_destroy, _in_flight)
 
 
 class World:

@@ -6,7 +6,8 @@ import signal
 
 import pytest
 
-from fidtool.distributed.failure import Failure
+from fidtool.distributed import signals
+from fidtool.distributed.failure import Failure, received_signal
 from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, StoppedError
 
 
@@ -25,6 +26,8 @@ def test_every_rank_raises_the_same(error: FidtoolError, kind: type[FidtoolError
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_has_its_status(number: signal.Signals, status: int) -> None:
-    found = Failure.from_signal(number, 0, 1)
+def test_a_signal_has_its_status(number: signal.Signals, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signals, "received", lambda: number)
+    found = received_signal(0, 1)
+    assert found is not None
     assert (found.exit_code, str(found.to_error())) == (status, f"stopped by {number.name}")

@@ -10,8 +10,6 @@ interface:
 ``new_gloo_group``           `fidtool.training` raises an error; nothing else uses it.
 ``pack_convolution_weight``  `fidtool.features.models.inception` tests both on a small example and
 ``packed_convolution``       falls back to torch's own convolution, which is slower.
-``without_tensors``          Loses the version numbers in the state, which few of torchvision's
-                             models use.
 ===========================  =====================================================================
 
 The collectives of `fidtool.distributed.world` are methods of ``torch.distributed.ProcessGroup`` and its backends. torch
@@ -20,8 +18,6 @@ documents that interface for custom backends.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -73,11 +69,3 @@ def packed_convolution(
     convolve: Any = torch.ops.mkldnn._convolution_pointwise
     result: torch.Tensor = convolve(x, packed, bias, padding, stride, (1, 1), 1, activation, [], "")
     return result
-
-
-def without_tensors(state: Mapping[str, torch.Tensor], dropped: Collection[str]) -> OrderedDict[str, torch.Tensor]:
-    """Returns a module's state dict without the ``dropped`` tensors, but with the version numbers of its modules."""
-    kept = OrderedDict((key, value) for key, value in state.items() if key not in dropped)
-    if (versions := getattr(state, "_metadata", None)) is not None:
-        kept._metadata = versions  # type: ignore[attr-defined]
-    return kept

@@ -265,8 +265,6 @@ def pillow_resize(
     Returns:
         float32 tensor of shape (n, 3, size, size) of integers in 0..255.
     """
-    if pixels.device.type == "mps":  # has no float64
-        return pillow_resize(pixels.cpu(), resized, cut, size, method).to(pixels.device)
     count, height, width, channels = pixels.shape
     down = _axis(height, resized[0], cut[0], size, method, pixels.device)
     across = _axis(width, resized[1], cut[1], size, method, pixels.device)

@@ -53,7 +53,12 @@ def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
     import timm
 
     module = timm.create_model(_ARCHITECTURES[name], pretrained=False, img_size=_SIZE, num_classes=0)
-    tensors = {_timm_name(key): value for key, value in state.tensors.items() if key != "mask_token"}
+    tensors = {
+        # Only the SwiGLU layers of vitg14 have different names in timm.
+        key.replace(".mlp.w12.", ".mlp.fc1.").replace(".mlp.w3.", ".mlp.fc2."): value
+        for key, value in state.tensors.items()
+        if key != "mask_token"
+    }
     if "pos_embed" in tensors:
         tensors["pos_embed"] = position_embedding(tensors["pos_embed"], _SIZE // _PATCH)
     load_strictly(module, tensors, f"dinov2:{name}", state.origin)
@@ -67,11 +72,6 @@ def _checked_model(choice: NetworkChoice) -> str:
         raise InputError(problem, setting=choice.named("extractor"))
     require("timm", "timm", choice)
     return choice.model
-
-
-def _timm_name(key: str) -> str:
-    """timm's name of a tensor. Only the SwiGLU layers of vitg14 have different names."""
-    return key.replace(".mlp.w12.", ".mlp.fc1.").replace(".mlp.w3.", ".mlp.fc2.")
 
 
 def position_embedding(table: torch.Tensor, side: int) -> torch.Tensor:

@@ -64,20 +64,16 @@ class Convolution(nn.Module):
         self._packed: torch.Tensor | None = None
 
     def linear(self, x: torch.Tensor) -> torch.Tensor:
-        if self._can_pack(x):
-            return self._fused(x, _LINEAR)
-        return F.conv2d(x, self.weight, self.bias, self.stride, self.padding)
+        return self._convolved(x, _LINEAR)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self._can_pack(x):
-            return self._fused(x, _RELU)
-        return F.conv2d(x, self.weight, self.bias, self.stride, self.padding).relu_()
+        return self._convolved(x, _RELU)
 
-    def _can_pack(self, x: torch.Tensor) -> bool:
+    def _convolved(self, x: torch.Tensor, activation: str) -> torch.Tensor:
         cpu = x.device.type == "cpu"
-        return cpu and not torch.is_grad_enabled() and not torch.compiler.is_compiling() and packs(x.dtype)
-
-    def _fused(self, x: torch.Tensor, activation: str) -> torch.Tensor:
+        if not cpu or torch.is_grad_enabled() or torch.compiler.is_compiling() or not packs(x.dtype):
+            found = F.conv2d(x, self.weight, self.bias, self.stride, self.padding)
+            return found.relu_() if activation == _RELU else found
         packed = self._packed
         if packed is None:  # two threads may do this at the same time, with the same result
             packed = self._packed = pack_convolution_weight(self.weight, self.padding, self.stride, x.shape)

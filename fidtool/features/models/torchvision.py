@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from fidtool.features.models.published import State, downloading, load_strictly,
 from fidtool.features.network import Network, channels_last
 from fidtool.features.preparation import Preparation, Resize
 from fidtool.names import suggestion
-from fidtool.torch_internals import without_tensors
 
 _RESIZES: dict[str, Resize] = {"bilinear": "pillow-bilinear", "bicubic": "pillow-bicubic"}
 _AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")
@@ -59,7 +59,7 @@ def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
     model, _, node = choice.model.partition(":")
     preset = _preset(model, _entries(model)[state.entry])
     module = _architecture(model, preset.crop_size[0]).eval()
-    tensors = state.tensors
+    tensors = copy(state.tensors)  # with the version numbers of its modules, which some models use
     dropped = [key for key in tensors if key.startswith(_AUXILIARY)]
     if not node:
         classifier = _last_linear(module, model)
@@ -68,8 +68,8 @@ def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
         dropped += [key for key in tensors if key.startswith(f"{classifier}.")]
     else:
         _fit_classes(module, tensors)
-    if dropped:
-        tensors = without_tensors(tensors, dropped)
+    for key in dropped:
+        del tensors[key]
     load_strictly(module, tensors, f"torchvision:{model}", state.origin)
     network = Network(
         _at_node(module, model, node) if node else module,

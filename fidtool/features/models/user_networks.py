@@ -32,7 +32,7 @@ _KEYS = ("input_size", "mean", "std", "feature_step")
 def from_factory(choice: NetworkChoice) -> tuple[Network, str]:
     """Run a factory, see `fidtool.user_code.load`. This runs the file's code with the caller's rights.
 
-    Returns the network in evaluation mode, and its name for the fingerprint, which `load` returns.
+    Returns the network, and its name for the fingerprint, which `load` returns.
     """
     spec, setting = choice.extractor, choice.named("extractor")
     named = choice.option("extractor", spec)
@@ -48,7 +48,6 @@ def from_factory(choice: NetworkChoice) -> tuple[Network, str]:
     if not isinstance(network, Network):
         problem = f"{named} returned {type(network).__name__}; it must return a fidtool.Network"
         raise InputError(problem, setting=setting)
-    network.module.eval()
     return network, name
 
 

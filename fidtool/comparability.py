@@ -132,12 +132,6 @@ class _Stated(NamedTuple):
     preset: Preset
     published: Reference | None
 
-    @property
-    def unstated(self) -> str:
-        """The sets whose statistics do not state their protocol, as text; empty if all do."""
-        sets = {"REAL": self.real, "FAKE": self.fake}
-        return " and ".join(name for name, facts in sets.items() if not facts.get("stated", True))
-
 
 def _facts(result: Mapping[str, Any], of: str) -> Mapping[str, Any]:
     found: Mapping[str, Any] = (result.get("sets") or {}).get(of) or {}
@@ -194,7 +188,8 @@ def _numbers(stated: _Stated) -> Iterator[Item]:
 
 def _definition(stated: _Stated) -> Iterator[Item]:
     """Network, protocol, and the settings of the metrics if the preset has some for those that were computed."""
-    preset, unstated = stated.preset, stated.unstated
+    preset, sets = stated.preset, {"REAL": stated.real, "FAKE": stated.fake}
+    unstated = " and ".join(name for name, facts in sets.items() if not facts.get("stated", True))
     protocol, computed = stated.content.get("protocol") or {}, stated.content.get("settings") or {}
     extractor = protocol.get("extractor")
     found = None if extractor is None else f"{extractor} ({protocol.get('dims')} dimensions)"

@@ -94,6 +94,8 @@ def find_duplicates(images: ImageRecords) -> Duplicates:
     firsts, counts = np.unique(groups, return_counts=True)
     copies, exact_copies = len(images) - len(firsts), len(images) - len(np.unique(exact))
     kinds, numbers = np.unique(counts, return_counts=True)
+    often = np.argsort(-counts, kind="stable")[:_GROUPS]
+    largest = (np.flatnonzero(groups == firsts[group]) for group in often if counts[group] > 1)
     return Duplicates(
         images=len(images),
         unique=len(firsts),
@@ -101,16 +103,9 @@ def find_duplicates(images: ImageRecords) -> Duplicates:
         near=copies - exact_copies,
         multiplicities=dict(zip(kinds.tolist(), numbers.tolist(), strict=True)),
         pattern=same_seed(images.names, groups) if copies >= NOTABLE_SHARE * len(images) else None,
-        examples=_examples(images, groups),
+        examples=tuple(tuple(images.file(int(image)) for image in group[:_FILES]) for group in largest),
         complete=near is not None,
     )
-
-
-def _examples(images: ImageRecords, groups: Groups) -> tuple[tuple[str, ...], ...]:
-    firsts, counts = np.unique(groups, return_counts=True)
-    often = np.argsort(-counts, kind="stable")[:_GROUPS]
-    largest = (np.flatnonzero(groups == firsts[group]) for group in often if counts[group] > 1)
-    return tuple(tuple(images.file(int(image)) for image in group[:_FILES]) for group in largest)
 
 
 def same_seed(names: Sequence[str], groups: Groups) -> SameSeed | None:

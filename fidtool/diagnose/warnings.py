@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from fidtool.diagnose.findings import property_warnings
 from fidtool.errors import option
@@ -83,7 +82,9 @@ def pair_warnings(
                 f"{option('num')}"
             )
     if real.arithmetic is not None and fake.arithmetic is not None:
-        differing = _computed_differently(real.arithmetic, fake.arithmetic)
+        both = real.arithmetic.keys() & fake.arithmetic.keys()  # earlier versions did not store the kernels
+        keys = ["device", "precision", "torch", *(["kernels"] if "kernels" in both else [])]
+        differing = [key for key in keys if real.arithmetic.get(key) != fake.arithmetic.get(key)]
         if "precision" in differing:
             found.append(
                 f"{real_name} was computed in {real.arithmetic.get('precision')} and {fake_name} in "
@@ -106,12 +107,6 @@ def pair_warnings(
                 "reads have changed; compute both again"
             )
     return found
-
-
-def _computed_differently(real: Mapping[str, Any], fake: Mapping[str, Any]) -> list[str]:
-    # Earlier versions did not store the kernels.
-    keys = ["device", "precision", "torch", *(["kernels"] if "kernels" in real and "kernels" in fake else [])]
-    return [key for key in keys if real.get(key) != fake.get(key)]
 
 
 def _changed_code(real: Statistics, fake: Statistics) -> str:

@@ -487,11 +487,4 @@ def jpeg_quality(tables: Mapping[int, Sequence[int]] | None) -> int:
 
     The first quantisation table is that of luminance. Returns 0 if there is none.
     """
-    if not tables:
-        return 0
-    return _nearest_quality(sum(tables[min(tables)]))
-
-
-@functools.lru_cache
-def _nearest_quality(total: int) -> int:
-    return int(_QUALITIES[np.abs(_SUMS - total).argmin()])
+    return int(_QUALITIES[np.abs(_SUMS - sum(tables[min(tables)])).argmin()]) if tables else 0

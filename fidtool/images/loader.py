@@ -89,7 +89,7 @@ def load(
     else:
         here = batches
     decoded: Iterator[DecodedBatch] = workers or _decoded_here(source, here, options)
-    yield from _observed(decoded, workers, cutter, options)
+    yield from _observed(decoded, cutter, options)
 
 
 def load_stream(batches: Iterator[FetchedBatch], options: LoadOptions) -> Generator[DecodedBatch, None, None]:
@@ -105,7 +105,7 @@ def load_stream(batches: Iterator[FetchedBatch], options: LoadOptions) -> Genera
         tasks = chain.from_iterable(map(partial(_encoded, cutter, options.decode), batches))
         workers = _started(None, tasks, options.num_workers, options)
     decoded: Iterator[DecodedBatch] = workers or _decoded_here(None, batches, options)
-    yield from _observed(decoded, workers, cutter, options)
+    yield from _observed(decoded, cutter, options)
 
 
 def _started(
@@ -129,12 +129,7 @@ def _decoded_here(
     return chain.from_iterable(map(partial(_decode, source, options.decode, None), batches))
 
 
-def _observed(
-    decoded: Iterator[DecodedBatch],
-    workers: Workers[PlannedBatch | FetchedBatch, DecodedBatch] | None,
-    cutter: _Cutter,
-    options: LoadOptions,
-) -> Iterator[DecodedBatch]:
+def _observed(decoded: Iterator[DecodedBatch], cutter: _Cutter, options: LoadOptions) -> Iterator[DecodedBatch]:
     try:
         for part in decoded:
             cutter.observe(part)
@@ -145,8 +140,8 @@ def _observed(
                 )
             yield part
     finally:
-        if workers is not None:
-            workers.end()
+        if isinstance(decoded, Workers):
+            decoded.end()
 
 
 class _Cutter:

@@ -91,7 +91,9 @@ class Stream:
                 if not batch:
                     return
                 self._count += len(batch)
-                self._update_digest(batch)
+                # `plan` compares the digests if all ranks should have read the same images.
+                for content in [] if self._sharded or self._world.size == 1 else batch:
+                    self._digest = zlib.crc32(bytes_of(content), self._digest)
                 if self._sharded or number % self._world.size == self._world.rank:
                     start = number * size
                     files = [f"{self._images.name}{self._name(start + offset)}" for offset in range(len(batch))]
@@ -99,13 +101,6 @@ class Stream:
         finally:
             with self._outside():
                 contents.close()
-
-    def _update_digest(self, contents: list[Read]) -> None:
-        # `plan` compares the digests if all ranks should have read the same images.
-        if self._sharded or self._world.size == 1:
-            return
-        for content in contents:
-            self._digest = zlib.crc32(bytes_of(content), self._digest)
 
     def _name(self, position: int, rank: int | None = None) -> str:
         return f"[{self._world.rank if rank is None else rank}:{position}]" if self._sharded else f"[{position}]"

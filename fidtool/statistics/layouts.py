@@ -127,9 +127,8 @@ def layout_of(files: Files) -> FileLayout:
         with contextlib.suppress(InputError, OSError, ContentError, ValueError, BadZipFile), files.open(0) as handle:
             value = read_pickle(files.paths[0], pickle_in(handle) if kind == TORCH else handle)
         statistics = bool(entries_of(value) or (isinstance(value, dict) and known_layout(arrays_of(value))))
-        if kind == TORCH and not statistics:  # it may have tensors, which are images
-            return FileLayout()
-        return FileLayout(kind=PICKLE, statistics=statistics)
+        if kind == PICKLE or statistics:  # without statistics, a file of torch.save may have tensors, which are images
+            return FileLayout(kind=PICKLE, statistics=statistics)
     return FileLayout()
 
 

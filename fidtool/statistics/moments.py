@@ -134,13 +134,10 @@ class ExactMoments:
         """Adds the sums in float64 to the integers."""
         if self._recent is not None:
             recent, self._recent, self._reach = self._recent, None, 0.0
-            self._add_gram(recent)
-
-    def _add_gram(self, gram: torch.Tensor) -> None:
-        self._low += gram.to(torch.int64)
-        self._grams_since_carry += 1
-        if self._grams_since_carry == _GRAMS_PER_CARRY:
-            self._carry()
+            self._low += recent.to(torch.int64)
+            self._grams_since_carry += 1
+            if self._grams_since_carry == _GRAMS_PER_CARRY:
+                self._carry()
 
     def _check_not_refused(self) -> None:
         if self.refused is not None:

@@ -231,7 +231,9 @@ def _crop(stated: _Stated) -> Iterator[Item]:
     """How REAL was cropped, if the preset or the run has a crop."""
     preset, published = stated.preset, stated.published
     framing, sizes = (stated.result.get("framing") or {}).get("real"), stated.real.get("sizes")
-    size = _common_size(stated.fake)
+    of_fake = stated.fake.get("sizes") or {}
+    width, _, height = next(iter(of_fake), "").partition("x")
+    size = int(width) if len(of_fake) == 1 and width == height else None  # of squares of one size
     expected = f"{preset.crop}:{size or 'SIZE'}" if preset.crop else "that of the paper"
     if published is not None:
         found = "as published" if framing is None else f"{framing}, of cropped images"
@@ -246,13 +248,6 @@ def _crop(stated: _Stated) -> Iterator[Item]:
         several = sizes is not None and len(sizes) > 1
         found = "none, and its images have several sizes" if several else "none by fidtool"
         yield _item("crop of REAL", False if several else None, found, expected, preset.source)
-
-
-def _common_size(fake: Mapping[str, Any]) -> int | None:
-    """Side in pixels of the images of FAKE if they are square and of one size; else None."""
-    sizes = fake.get("sizes") or {}
-    width, _, height = next(iter(sizes), "").partition("x")
-    return int(width) if len(sizes) == 1 and width == height else None
 
 
 def _of_fake(stated: _Stated) -> Iterator[Item]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any, BinaryIO, ClassVar
 
@@ -54,18 +54,14 @@ def load_data(handle: BinaryIO) -> Any:
 
 def _check_depth(value: Any) -> None:
     """Refuses data that are nested too deeply or contain themselves."""
-    level = [value]
-    for _ in range(_DEEPEST):
-        inside = (child for each in level for child in _children(each))
+    level: list[Any] = [[value]]
+    for _ in range(_DEEPEST + 1):
+        inside = (child for each in level for child in (each.values() if isinstance(each, dict) else each))
         # A container counts once a level: a few bytes suffice to refer to one a billion times.
         level = list({id(child): child for child in inside if isinstance(child, (list, tuple, dict))}.values())
         if not level:
             return
     raise ValueError("its data are nested too deeply")
-
-
-def _children(value: Any) -> Iterator[Any]:
-    return iter(value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ())
 
 
 class CheckedReader:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from fidtool.errors import InputError, option
@@ -40,8 +41,6 @@ class CMMD(Metric):
     def check_available(self, weights: str | None, images: bool) -> None:
         if not images:
             return
-        from importlib.util import find_spec
-
         if find_spec("open_clip") is None:
             raise InputError("CMMD's network needs the package open_clip (pip install 'fidtool[clip]')")
         from fidtool.features.models.clip import on_disk
@@ -51,8 +50,6 @@ class CMMD(Metric):
             raise InputError(f"the weights of CMMD's network are not on this machine ({downloads})")
 
     def obtain(self, weights: str | None, say: Callable[[str], None]) -> None:
-        from importlib.util import find_spec
-
         if self.network() == CMMD().network() and find_spec("open_clip"):
             from fidtool.features.models.clip import fetch, on_disk
 

@@ -239,7 +239,7 @@ def _mixtures(images: ImageRecords) -> Iterator[Finding]:
             f"{{}} are not {name} pixels like the others: check that they belong to the set",
         )
     gray = (records["gray"] == 1) & (records["low"] < records["high"])
-    if _MIXED < gray.mean() < 0.5 and gray.sum() > _FEW:
+    if _MIXED < gray.mean() <= 0.5 and gray.sum() > _FEW:
         yield finding("gray", "low", gray, "{} are grayscale and the others are in colour")
     quality = records["quality"]
     jpeg = quality > 0

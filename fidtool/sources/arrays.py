@@ -97,7 +97,8 @@ def hint_of_axes(shape: Sequence[int], name: str = "x") -> str:
             kept = 3 if bands > 3 else 1
             hint = f"; {kind}, pass {line.format(x=name, kept=kept, **size)}"
             found.append((max(height, width) / min(height, width), hint))
-    gray = f"; of videos in grayscale, pass {name}.reshape(-1, 1, {', '.join(map(str, shape[-2:]))})" * (len(shape) > 4)
+    gray = f"; of videos in grayscale, pass {name}.reshape(-1, 1, {', '.join(map(str, shape[-2:]))})"
+    gray *= len(shape) > 4 and min(shape[-2:]) > 4 and not {*shape[1:-2]} & {*_CHANNELS}
     return "".join(hint for ratio, hint in found if ratio == min(found)[0]) or gray
 
 

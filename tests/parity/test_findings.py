@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from numpy.typing import NDArray
+from PIL import Image, ImageFilter
 
 from fidtool.diagnose.differences import pair_findings
 from fidtool.diagnose.findings import set_findings, unusual_findings
@@ -117,10 +118,20 @@ def test_few_images_of_one_kind_and_few_colours_are_no_faults(folder: str) -> No
         )
         assert unusual_findings(set_findings(one), 12, set_findings(other), 12) == []
     files = sorted((CONFORMANCE / folder).glob("*.[jp]*g"))[:60]
-    few = [np.asarray(Image.open(file).convert("RGB").quantize(4).convert("RGB")) for file in files]
+    photos = [np.asarray(Image.open(file).convert("RGB")) for file in files]
+    few = [np.asarray(Image.fromarray(each).quantize(4).convert("RGB")) for each in photos]
     quantised = records_of([decode(each) for each in map(encoded, few)])
     found = {each.code for each in pair_findings(named(sets), named(quantised), [])}
     assert not found & {"repeated pixels", "less detail"}
+    plain = [np.where(in_disc(photo), photo * 0.85, 255).astype(np.uint8) for photo in photos]
+    blurred = [np.asarray(Image.fromarray(each).filter(ImageFilter.GaussianBlur(1.5))) for each in plain]
+    sides = (named(records_of([decode(each) for each in map(encoded, side)])) for side in (plain, blurred))
+    assert "less detail" in {each.code for each in pair_findings(*sides, [])}, "on a plain background"
+
+
+def in_disc(photo: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    y, x = (np.linspace(-1, 1, side) for side in photo.shape[:2])
+    return (y[:, None] ** 2 + x**2 < 0.64)[..., None]
 
 
 def records_in(folder: Path) -> RecordArray:

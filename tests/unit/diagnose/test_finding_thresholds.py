@@ -132,7 +132,7 @@ THRESHOLDS: dict[str, tuple[str, Make, Make]] = {
     "gray: more than a few": ("gray", lambda: gray(5), lambda: gray(6)),
     "gray: more than by chance": ("gray", lambda: gray(2, 12), lambda: gray(3, 12)),
     "dark: more than by chance": ("dark", lambda: few_dark(2), lambda: few_dark(3)),
-    "gray: fewer than half": ("gray", lambda: gray(50), lambda: gray(49)),
+    "gray: at most half": ("gray", lambda: gray(51), lambda: gray(50)),
     "strong compression: quality": (
         "strong compression",
         lambda: pictures(quality=65),

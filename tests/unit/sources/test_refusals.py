@@ -237,6 +237,12 @@ def test_each_layout_that_an_image_or_batch_may_have_is_named_with_its_line(shap
             np.testing.assert_array_equal(made["HWCN"][7], values[..., 7])
 
 
+@pytest.mark.parametrize("shape", [(2, 20, 20, 3, 16), (2, 20, 20, 1, 16), (1, 2, 3, 6, 20, 20)])
+def test_no_line_is_named_for_layouts_that_it_would_misread(shape: tuple[int, ...]) -> None:
+    with pytest.raises(fidtool.InputError, match=r"or NHW$"):
+        Images(np.zeros(shape, np.uint8)).image_set(None)
+
+
 def test_lists_of_batches_are_refused_with_a_way_to_pass_them() -> None:
     with pytest.raises(fidtool.InputError, match=r"contains 2 images, but must be one image: .* pass iter\(images\)"):
         Images([IMAGES, IMAGES]).image_set(None)

@@ -82,6 +82,12 @@ def test_images_of_a_checkpoint_that_are_added_again(make: Callable[..., ImageMe
         warnings.simplefilter("error", fidtool.FidtoolWarning)
         for metric in (resumed(state, 0), resumed(state, 5), resumed(old, 20)):
             metric.compute()
+        few = make(network())
+        few.update(torch.cat([pictures(3, 5)] * 7), real=False)  # of a collapsed generator
+        few.load_state_dict(few.state_dict())
+        few.update(torch.cat([pictures(3, 5)] * 7), real=False)
+        few.update(pictures(20, 1), real=True)
+        few.compute()
     metric = resumed(state, 12)
     copied = make(network(), reset_real_features=False)
     copied.load_state_dict(metric.state_dict())

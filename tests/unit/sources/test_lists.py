@@ -103,7 +103,8 @@ def test_the_first_of_a_list_are_its_first_lines(tmp_path: Path, name: str, sche
     """The whole list has the order that it has without ``first``."""
     rows = ["9.png", "10.png", "2.png", "sub/1.png", "a.png"]
     forms = {"a.txt": rows, "a.csv": ["path", *rows], "a.jsonl": [f'{{"path": "{each}"}}' for each in rows]}
-    with pytest.importorskip("fsspec").open(f"{scheme}{tmp_path}/{name}", "wt") as handle:
+    fsspec = pytest.importorskip("fsspec", reason="reads the list in a store")
+    with fsspec.open(f"{scheme}{tmp_path}/{name}", "wt") as handle:
         handle.write("\n".join(forms[name]))
     listed = open_images(f"{scheme}{tmp_path}/{name}")
     first = listed.draw(Sampling(3, 0, first=True))

@@ -286,8 +286,8 @@ def test_no_warnings_in_lightnings_sanity_check() -> None:
 
 
 def test_plots_are_those_of_torchmetrics() -> None:
-    pytest.importorskip("matplotlib").use("Agg")
-    pytest.importorskip("torchmetrics")
+    pytest.importorskip("matplotlib", reason="draws the plots").use("Agg")
+    pytest.importorskip("torchmetrics", reason="its plots are compared")
     for metric in (
         FrechetInceptionDistance(network()),
         KernelInceptionDistance(network(), subset_size=10),

@@ -105,8 +105,8 @@ class FIDCallback(Base):
         if not isinstance(reference, (str, os.PathLike, Statistics)):
             problem = f"reference must be a folder, a statistics file or statistics, not {type(reference).__name__}:"
             raise InputError(problem, "pass fidtool.compute_statistics(images)")
-        metrics = (metrics,) if isinstance(metrics, str) or callable(metrics) else tuple(metrics)
-        for metric in metrics:
+        metrics = (metrics,) if isinstance(metrics, str) or callable(metrics) else tuple(metrics or ())
+        for metric in metrics or (None,):
             other = isinstance(metric, type) and not issubclass(metric, ImageMetric)  # such as torchmetrics'
             if other or isinstance(metric, ImageMetric) or not callable(metric):
                 raise InputError(

@@ -133,7 +133,7 @@ def test_several_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     model.logged.clear()
     epoch_of(callback, Trainer(current_epoch=1, fast_dev_run=1), model, True)
     assert len(model.logged) == 7
-    for wrong in ("kid", ["kid"], torch.nn.Flatten, [KernelInceptionDistance(network())]):
+    for wrong in ("kid", ["kid"], None, [], torch.nn.Flatten, [KernelInceptionDistance(network())]):
         with pytest.raises(fidtool.InputError, match=r"takes classes such as fidtool.training.KernelInception.*, not"):
             FIDCallback("generate", tmp_path / "real", metrics=wrong)  # type: ignore[arg-type]
     twice = FIDCallback("generate", tmp_path / "real", num_samples=10, metrics=[*metrics, metrics[1]], feature=NETWORK)

@@ -186,9 +186,9 @@ class StatisticsSettings(CheckSettings):
     checkpoint: File = setting(None, RESUME, "DIR", defines=False).help(
         "Folder to save finished work in. After a kill the same command resumes from it, with any number of ranks."
     )
-    checkpoint_every: float = setting(15.0, RESUME, "SECONDS", least=0, most=LONGEST_SECONDS, defines=False).help(
-        "How often to save finished work. A kill loses at most this much."
-    )
+    checkpoint_every: float | None = setting(
+        None, RESUME, "SECONDS", least=0, most=LONGEST_SECONDS, defines=False
+    ).help("No longer used: each set is saved in up to 64 parts, each when it is finished.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -53,7 +53,7 @@ def start(folder: Path, output: str, ranks: int, checkpoint: bool) -> list[subpr
     command = [sys.executable, "-m", "fidtool", "stats", "images", "-o", output, "--force", "--extractor", NETWORK]
     command += ["--no-cache", "--batch-size", "10"]
     if checkpoint:
-        command += ["--checkpoint", CHECKPOINT, "--checkpoint-every", "1"]
+        command += ["--checkpoint", CHECKPOINT]
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1]), "WORLD_SIZE": str(ranks)}

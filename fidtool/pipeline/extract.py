@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from fidtool.errors import InputError, option
 from fidtool.features.extractor import Networks
@@ -23,9 +21,9 @@ from fidtool.images.stream import Stream, StreamPlan
 from fidtool.names import counted
 from fidtool.pipeline.run import RunContext
 from fidtool.sources.contents import BadFile
-from fidtool.sources.image_set import ImageSet
-from fidtool.statistics.checkpoint import Checkpoint
-from fidtool.statistics.partial import Layer, PartialStatistics
+from fidtool.sources.image_set import ImageSet, Indices
+from fidtool.statistics.accumulator import Accumulator, Layer
+from fidtool.statistics.checkpoint import Checkpoint, Part, PartByPart, parts_of
 
 _STREAM_BATCHES = 64
 """Initial capacity for an iterable, in batches."""
@@ -60,37 +58,39 @@ class Extraction:
         )
         self.images = self.forward_passes = self.resumed = 0
 
-    def run(self, number: int, source: ImageSet, marks: NDArray[np.uint64]) -> PartialStatistics:
+    def run(self, number: int, source: ImageSet) -> Accumulator:
         """Returns the set's statistics, on every rank; ``number`` is its index in the checkpoint. A collective."""
         batches = plan_batches(source, self._batch_size)
-        statistics = self._resume(number, source, marks, list(map(len, batches)))
-        done = self._world.broadcast(np.packbits(statistics.done))
-        left = [
-            PlannedBatch(index, images)
-            for index, (images, finished) in enumerate(zip(batches, np.unpackbits(done), strict=False))
-            if not finished
-        ]
+        with self._world.together():
+            statistics = self._empty(list(map(len, batches)))
+        rank, size, in_order = self._world.rank, self._world.size, source.in_order
+        planned = [PlannedBatch(number, images) for number, images in enumerate(batches)]
+        into: Accumulator | PartByPart = statistics
+        if self._checkpoint is None:
+            mine = deal(planned, rank, size, in_order)
+        else:
+            left = self._resume(self._checkpoint, number, source, batches, statistics)
+            parts = deal(left, rank, size, in_order)
+            mine = [planned[batch] for part in parts for batch in part.batches]
+            into = PartByPart(self._checkpoint, parts, statistics)
         self.resumed = statistics.count + len(statistics.skipped)
         with self._run.clock("extract"), self._world.together():
-            mine = deal(left, self._world.rank, self._world.size, source.in_order)
-            self._extract(number, source, mine, statistics)
+            self._extract(source, mine, into)
         with self._run.clock("merge"):
             statistics.merge(self._world, source.path)
             self._add_up_counts()
         self._world.on_rank_zero(lambda: self._check_skipped(len(source), source.path, statistics.skipped))
         return statistics
 
-    def run_stream(self, stream: Stream, name: str) -> tuple[PartialStatistics, StreamPlan]:
+    def run_stream(self, stream: Stream, name: str) -> tuple[Accumulator, StreamPlan]:
         """Returns the statistics of an iterable, whose length is not known in advance, on every rank. A collective."""
-        with self._world.together():
-            marks = np.zeros(_STREAM_BATCHES, dtype=np.uint64)
-            statistics = self._empty(marks, [self._batch_size] * _STREAM_BATCHES)
         with self._run.clock("extract"), self._world.together():
-            self._extract_stream(stream, name, statistics)
+            own = self._extract_stream(stream, name)
         with self._run.clock("merge"):
             plan = stream.plan()
             with self._world.together():
-                statistics.replan(plan.sizes, plan.first)
+                own.first, statistics = plan.first, self._empty(plan.sizes)
+                statistics.absorb(own)
             statistics.merge(self._world, name)
             self._add_up_counts()
         self._world.on_rank_zero(lambda: self._check_skipped(len(plan.names), name, statistics.skipped))
@@ -100,24 +100,27 @@ class Extraction:
         counts = self._world.gather((self.images, self.forward_passes, self.resumed))
         self.images, self.forward_passes, self.resumed = (sum(each) for each in zip(*counts, strict=True))
 
-    def _empty(self, marks: NDArray[np.uint64], sizes: Sequence[int]) -> PartialStatistics:
-        return PartialStatistics(marks, self._layers, sizes, self._run.device.exact_sums, self._settings.diagnose)
+    def _empty(self, sizes: Sequence[int]) -> Accumulator:
+        return Accumulator(self._layers, sizes, self._run.device.exact_sums, self._settings.diagnose)
 
     def _resume(
-        self, number: int, source: ImageSet, marks: NDArray[np.uint64], sizes: Sequence[int]
-    ) -> PartialStatistics:
-        with self._world.together():
-            statistics = self._empty(marks, sizes)
-            if self._checkpoint is not None and self._world.rank == 0:
-                self._checkpoint.load(number, statistics, lambda skipped: self._readable_now(source, skipped))
-                if statistics.skipped and self._settings.on_error == "fail":
-                    bad = statistics.skipped[0]
-                    raise InputError(f"{bad.file}: {bad.reason}", "fix the file", f"pass {option('on_error', 'skip')}")
-                self._check_skipped(len(source), source.path, statistics.skipped)
-                if statistics.done.any():
-                    have = f"{statistics.done.sum()} of {len(marks)} batches of {source.path}"
-                    self._run.console.say(f"{self._settings.checkpoint} already has {have}")
-        return statistics
+        self, checkpoint: Checkpoint, number: int, source: ImageSet, batches: Sequence[Indices], total: Accumulator
+    ) -> list[Part]:
+        """Adds the parts in the checkpoint on rank zero, and returns all others, on every rank. A collective."""
+
+        def load() -> list[Part]:
+            parts = parts_of(number, source, batches)
+            left = checkpoint.load(parts, total, lambda skipped: self._readable_now(source, skipped))
+            if total.skipped and self._settings.on_error == "fail":
+                bad = total.skipped[0]
+                raise InputError(f"{bad.file}: {bad.reason}", "fix the file", f"pass {option('on_error', 'skip')}")
+            self._check_skipped(len(source), source.path, total.skipped)
+            if len(left) < len(parts):
+                have = f"{(total.counts >= 0).sum()} of {len(batches)} batches of {source.path}"
+                self._run.console.say(f"{self._settings.checkpoint} already has {have}")
+            return left
+
+        return self._world.on_rank_zero(load)
 
     def _readable_now(self, source: ImageSet, skipped: Sequence[BadFile]) -> str:
         """A skipped file that can now be read, or an empty string. For archives the marks detect any change."""
@@ -130,33 +133,22 @@ class Extraction:
         still = {bad.file for part in read for bad in part.skipped}
         return next((bad.file for bad in skipped if bad.file not in still), "")
 
-    def _extract(self, number: int, source: ImageSet, mine: list[PlannedBatch], statistics: PartialStatistics) -> None:
+    def _extract(self, source: ImageSet, mine: list[PlannedBatch], into: Accumulator | PartByPart) -> None:
         total = sum(len(batch.indices) for batch in mine)
         # Closed here, because the caller may keep an exception, and with it the decoding workers.
         with (
             self._run.console.progress(source.path, total) as progress,
             contextlib.closing(load(source, mine, self._load_options())) as decoded,
         ):
-            try:
-                for batch, features in self._features(self._usable(decoded, source)):
-                    self._add(batch, features, statistics)
-                    progress.advance(len(batch.sizes) + len(batch.skipped))
-                    if self._world.must_stop():
-                        break
-                    if self._checkpoint is not None and self._checkpoint.due():
-                        self._checkpoint.save(number, statistics)
-                statistics.flush()  # here, where a failure reaches every rank, not between two collectives
-            except BaseException:
-                with contextlib.suppress(RuntimeError):  # of a GPU that has failed: the first error is reported
-                    self._save(number, statistics)
-                raise
-            self._save(number, statistics)
+            for batch, features in self._features(self._usable(decoded, source)):
+                self._add(batch, features, into)
+                progress.advance(len(batch.sizes) + len(batch.skipped))
+                if self._world.must_stop():
+                    break
+            into.flush()  # here, where a failure reaches every rank, not between two collectives
 
-    def _save(self, number: int, statistics: PartialStatistics) -> None:
-        if self._checkpoint is not None:
-            self._checkpoint.save(number, statistics)
-
-    def _extract_stream(self, stream: Stream, name: str, statistics: PartialStatistics) -> None:
+    def _extract_stream(self, stream: Stream, name: str) -> Accumulator:
+        own = self._empty([self._batch_size] * _STREAM_BATCHES)
         # Closed here, while torch's settings can still be switched to the calling program's.
         with (
             self._run.console.progress(name, None) as progress,
@@ -165,13 +157,15 @@ class Extraction:
         ):
             usable = self._usable(loaded)
             for batch, features in self._features(usable, in_turns=True):
-                if batch.number >= len(statistics.done):
-                    statistics.replan([self._batch_size] * 2 * (batch.number + 1))
-                self._add(batch, features, statistics)
+                if batch.number >= len(own.counts):
+                    smaller, own = own, self._empty([self._batch_size] * 2 * (batch.number + 1))
+                    own.absorb(smaller)
+                self._add(batch, features, own)
                 progress.advance(len(batch.sizes) + len(batch.skipped))
                 if self._world.must_stop():
                     break
-            statistics.flush()
+            own.flush()
+        return own
 
     def _load_options(self) -> LoadOptions:
         return LoadOptions(
@@ -212,10 +206,10 @@ class Extraction:
             return part.take_images(lambda pixels: pixels.to(self._run.device.torch_device))
 
     def _add(
-        self, batch: DecodedBatch, features: Mapping[str, torch.Tensor] | None, statistics: PartialStatistics
+        self, batch: DecodedBatch, features: Mapping[str, torch.Tensor] | None, into: Accumulator | PartByPart
     ) -> None:
         with self._run.clock.busy("moments"):
-            statistics.add(batch.number, features, batch.properties, batch.records, batch.skipped)
+            into.add(batch.number, features, batch.properties, batch.records, batch.skipped)
         self.images += len(batch.sizes)
         self.forward_passes += features is not None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
 from importlib.metadata import version
@@ -11,11 +10,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from fidtool.errors import InputError, about, option
 from fidtool.features.protocol import FEATURES, layer_prefix
-from fidtool.images.batches import plan_batches
 from fidtool.images.integrity import broadcast_images, change_warning
 from fidtool.images.records import ImageRecords
 from fidtool.images.stream import Stream, images_of
@@ -26,10 +23,10 @@ from fidtool.pipeline.networks import RunNetworks
 from fidtool.record import libjpeg, versions
 from fidtool.redaction import redacted
 from fidtool.sources.image_set import ImageSet, real_path
+from fidtool.statistics.accumulator import RECORDS, Accumulator, Layer
 from fidtool.statistics.cache import StatisticsCache
-from fidtool.statistics.checkpoint import Checkpoint
+from fidtool.statistics.checkpoint import Checkpoint, claim
 from fidtool.statistics.feature_buffer import Features, in_canonical_order
-from fidtool.statistics.partial import RECORDS, Layer, PartialStatistics
 from fidtool.statistics.set_statistics import LayerStatistics, MeasuredSet, Statistics, spread_features
 from fidtool.validation import text_of
 
@@ -63,10 +60,11 @@ class Measurer:
             self.arithmetic[f"{layer_prefix(layer, '_')}probe"] = probe
         self._checkpoint: Checkpoint | None = None
         if settings.checkpoint is not None:
-            every, limit = settings.checkpoint_every, settings.max_pixels
-            self._checkpoint = Checkpoint(str(settings.checkpoint), every, limit, self._warn)
+            name = run.world.on_rank_zero(self._claim_checkpoint)
+            self._checkpoint = Checkpoint(str(settings.checkpoint), name, settings.max_pixels, self._warn)
+            if settings.checkpoint_every is not None and run.world.rank == 0:
+                self._warn(f"{option('checkpoint_every')} has no effect: each part of a set is saved when finished")
             run.finished.folder, run.finished.checkpoint = text_of(settings.checkpoint), self._checkpoint
-            self._checkpoint.join(*run.world.on_rank_zero(self._claim_checkpoint), run.world.rank)
 
     @property
     def work(self) -> dict[str, Any]:
@@ -84,8 +82,7 @@ class Measurer:
             "warnings": tuple(map(redacted, self.warnings)),
         }
 
-    def _claim_checkpoint(self) -> tuple[str, str]:
-        assert self._checkpoint is not None
+    def _claim_checkpoint(self) -> str:
         settings, definitions, sets = self._run.settings, self.networks.definitions, []
         for path in self._inputs.indexable:
             source, needs = self._inputs.images(path), self._inputs.needs[path]
@@ -112,7 +109,7 @@ class Measurer:
         order: dict[str, Any] = {"num": settings.num, "seed": settings.seed, "diagnose": settings.diagnose}
         order |= {"sample": settings.sample} if settings.sample != "random" else {}
         identity = {"definition": definition, "arithmetic": self.arithmetic, "order": order, "sets": sets}
-        return self._checkpoint.claim(identity), uuid.uuid4().hex[:12]
+        return claim(str(settings.checkpoint), identity, self._warn)
 
     def measure(self, path: str) -> MeasuredSet:
         """Returns a set's statistics, on rank zero, and the features of each image, on all ranks. A collective."""
@@ -129,11 +126,10 @@ class Measurer:
 
     def _measure_images(self, path: str) -> tuple[MeasuredSet, bool]:
         source, needs = self._inputs.images(path), self._inputs.needs[path]
-        marks = self._world.on_rank_zero(lambda: self._marks(source))
         images = broadcast_images(self._world, source, self._run.in_memory.get(path), self._run.settings.floats)
         layers = self._layers(needs, needs.collected)
         extraction = self._extraction(layers, images.framing, self._checkpoint)
-        partial = extraction.run(self._inputs.indexable.index(path), images, marks)
+        partial = extraction.run(self._inputs.indexable.index(path), images)
         return self._concluded(images if source is None else source, partial, extraction, layers)
 
     def _measure_stream(self, path: str) -> MeasuredSet:
@@ -157,7 +153,7 @@ class Measurer:
         return measured
 
     def _concluded(
-        self, images: ImageSet, partial: PartialStatistics, extraction: Extraction, layers: Mapping[str, Layer]
+        self, images: ImageSet, partial: Accumulator, extraction: Extraction, layers: Mapping[str, Layer]
     ) -> tuple[MeasuredSet, bool]:
         """The statistics after the networks have run, and whether they are now in the cache. A collective."""
         self._images += extraction.images
@@ -201,10 +197,6 @@ class Measurer:
 
     # --- on rank zero ------------------------------------------------------------------------------------------------
 
-    def _marks(self, source: ImageSet | None) -> NDArray[np.uint64]:
-        assert source is not None
-        return source.marks(plan_batches(source, self._batch_size))
-
     def _from_cache(self, path: str) -> Statistics | None:
         source, needs = self._inputs.images(path), self._inputs.needs[path]
         if source is None or not self._run.settings.cache:
@@ -221,7 +213,7 @@ class Measurer:
     def _statistics(
         self,
         source: ImageSet,
-        partial: PartialStatistics,
+        partial: Accumulator,
         layers: Mapping[str, Layer],
         features: Mapping[str, Features],
         pictures: ImageRecords | None,

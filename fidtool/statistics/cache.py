@@ -22,7 +22,7 @@ from fidtool.statistics.set_statistics import Statistics
 from fidtool.statistics.statistics_file import Summary, read_statistics, read_summary, write_unredacted
 
 if TYPE_CHECKING:
-    from fidtool.statistics.partial import Layer  # importing it needs torch, and listing the cache does not
+    from fidtool.statistics.accumulator import Layer  # importing it needs torch, and listing the cache does not
 DEFAULT_LIMIT_BYTES = 2 * 1024**3
 SHOWN_DIGITS = 12
 """Hexadecimal digits of an entry's name that lists show; enough to identify the entry."""

@@ -111,21 +111,15 @@ class FeatureBuffer:
             self._storage.write(int(self._starts[batch]), rows)
         self.counts[batch] = len(rows)
 
-    def start(self, batch: int) -> int:
-        """Returns the index of a batch's first row if no files were skipped."""
-        return int(self._starts[batch])
-
     def rows(self, batch: int) -> NDArray[Any]:
         """Returns the rows of a batch: shape (n, dims), with n = 0 if the batch has not been added."""
-        start = self.start(batch)
+        start = int(self._starts[batch])
         return self._storage.array()[start : start + max(int(self.counts[batch]), 0)]
 
-    def replanned(self, sizes: Sequence[int], first: int) -> FeatureBuffer:
-        """Returns the same rows in a different plan."""
-        other = FeatureBuffer(sizes, self.dims, self.dtype)
-        for batch in map(int, np.flatnonzero(self.counts >= 0)):
-            other.put(first + batch, self.rows(batch))
-        return other
+    def absorb(self, other: FeatureBuffer, first: int) -> None:
+        """Adds all batches of another buffer; ``first`` is the number of its first batch here."""
+        for batch in map(int, np.flatnonzero(other.counts >= 0)):
+            self.put(first + batch, other.rows(batch))
 
     def merge(self, world: World) -> None:
         """Gives all ranks the batches of all ranks, a limited number of bytes at a time. A collective."""

@@ -181,16 +181,12 @@ class ExactMoments:
 
     def absorb(self, totals: dict[str, NDArray[Any]]) -> None:
         """Adds sums from `totals`. The order of such additions does not change the bits."""
-        self.add_sums(self.restored(totals))
-
-    def restored(self, totals: dict[str, NDArray[Any]]) -> ExactMoments:
-        """Returns the sums from `totals`, for `add_sums`. All checks that may fail are done here, before it."""
         dims, device = len(self._sum), self._low.device
         low, total = _symmetric(totals["low"], dims), totals["sum"]
         if total.shape != (dims,) or total.dtype != np.int64:
             raise ValueError(f"the sums do not have {dims} dimensions")
         count, largest = int(totals["count"]), float(totals["largest"])
-        # Earlier versions stored neither the sizes of the features nor a high limb that was zero.
+        # Earlier versions did not store the sizes of the features.
         sizes = totals.get("sizes", np.zeros(2, dtype=np.int64))
         if sizes.shape != (2,) or sizes.dtype != np.int64:
             raise ValueError("the sizes of the features are damaged")
@@ -200,13 +196,13 @@ class ExactMoments:
         if "high" in totals:
             other._high = _symmetric(totals["high"], dims).to(device)
         other._sizes.absorb(sizes, largest)
-        self.flush()
-        for moments in (self, other):
-            moments._carry()
-        return other
+        self.add_sums(other)
 
     def add_sums(self, other: ExactMoments) -> None:
-        """Adds sums of the same dimensions, step and device, as returned by `restored`."""
+        """Adds sums of the same dimensions, step and device."""
+        for moments in (self, other):
+            moments.flush()
+            moments._carry()
         self._high += other._high
         self._low += other._low
         self._carry()

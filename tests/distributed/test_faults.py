@@ -248,9 +248,9 @@ def test_a_signal_ends_a_process_that_is_inside_lapack(arena: Arena, check: Chec
 
 
 def test_finished_work_is_saved_after_a_signal(arena: Arena, check: Check) -> None:
-    """Also during a forward pass that never ends, and long before the next save."""
+    """Also during a forward pass that never ends."""
     log = str(arena.folder / "added")
-    arguments = arena.arguments("--num-workers", 1, every=1000)
+    arguments = arena.arguments("--num-workers", 1)
     variables = {"FAULT": "stuck", "FAULT_RANK": "all", "FAULT_AFTER": "3", "ADDED_LOG": log}
     end = arena.run("no launcher", arguments, 2, sending(signal.SIGTERM), **variables)
     check(arena, end, "SIGTERM in a pass, 2", [143] * 2, 143, chance=EITHER)

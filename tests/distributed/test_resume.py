@@ -17,29 +17,28 @@ from support.printed import CPU
 from support.processes import wait_until
 from support.ranks import Rank, RankServer, outcomes
 
-BATCHES = 60
-PACE = 0.02
-EVERY = 0.1
+BATCHES = 128
+PARTS = 64
+PACE = 0.01
 
 
 def most_lost(ranks: int) -> int:
-    """Maximum number of forward passes that a kill can lose: those since the last save, in an interval and two saves.
+    """Maximum number of forward passes that a kill can lose: of each rank, those in the part that it works on.
 
-    On two cores there are two forward threads on a single rank, or one per rank. While a rank saves, they finish
-    their current and their queued batches. Between saves, each thread takes at least PACE seconds per pass.
+    On two cores there are two forward threads on a single rank, or one per rank. They have begun and queued batches
+    beyond the part.
     """
-    threads = max(1, 2 // ranks)
-    return ranks * (threads * (int(EVERY / PACE) + 2) + 2 * (2 * threads + 1))
+    return ranks * (2 * (BATCHES // PARTS) + 2 * max(1, 2 // ranks) + 1)
 
 
-def test_a_kill_costs_at_most_an_interval(rank_server: RankServer, tmp_path: Path) -> None:
+def test_a_kill_costs_at_most_a_part(rank_server: RankServer, tmp_path: Path) -> None:
     """The network counts its passes in a file. All ranks are killed, then one; a single process finishes the work."""
     make_pictures(tmp_path / "real", BATCHES, 1)
     make_pictures(tmp_path / "fake", BATCHES, 2)
     (tmp_path / "real" / f"{BATCHES // 2:05}.png").write_bytes(b"no image")  # skipped files are saved as well
     arguments: list[object] = ["compute", "real", "fake", "--extractor", FAULTY, "--no-cache", "--batch-size", "1"]
     arguments += ["--on-error", "skip", "--max-skip", "0.02", "--metrics", "fid,kid,prdc", "--kid-subset-size", 40]
-    keeping = [*arguments, "--checkpoint", "kept", "--checkpoint-every", EVERY, "--json"]
+    keeping = [*arguments, "--checkpoint", "kept", "--json"]
     passes = tmp_path / "passes"
 
     def start(command: list[object], ranks: int, **variables: str) -> list[Rank]:
@@ -67,7 +66,7 @@ def test_a_run_resumes_after_a_restart_by_torchrun(
     make_pictures(tmp_path / "real", 40, 1)
     make_pictures(tmp_path / "fake", 40, 2)
     settings = ["--extractor", FAULTY, "--no-cache", "--batch-size", "1", "--json", "--checkpoint", "kept"]
-    arguments = ["compute", "real", "fake", *settings, "--checkpoint-every", "0"]
+    arguments = ["compute", "real", "fake", *settings]
     variables = {"FAULT": "kill", "FAULT_RANK": "1", "FAULT_ATTEMPT": "0", "FAULT_PACE": "0.01"}
     own = {**environment, **variables}
     done = rank_server.torchrun(2, "fidtool", arguments, own, tmp_path, "--max-restarts=2").outcome()
@@ -79,12 +78,12 @@ def test_a_run_resumes_after_a_restart_by_torchrun(
 
 
 def test_two_ranks_write_what_one_process_resumes(golden: Golden, fidtool: Run, tmp_path: Path) -> None:
-    """Each rank writes a part of each set."""
+    """The parts are those of one process."""
     make_sets(beside_network(tmp_path))
     command = ("compute", "real", "fake", *CPU, "--batch-size", BATCH, "--no-cache", "--json", "--checkpoint", "kept")
     command += ("--metrics", "fid,kid", "--kid-subset-size", 9)
     both = fidtool(*command, ranks=2)
-    names = [re.sub(r"-\w+-[^-]+-", "-RUN-ATTEMPT-", file.name) for file in (tmp_path / "kept").iterdir()]
+    names = [re.sub(r"^\w+-", "RUN-", file.name) for file in (tmp_path / "kept").iterdir()]
     kept = ("world_size", "backend", "batch_size", "images_computed", "images_resumed", "cached", "config")
     golden("resume/two_ranks", {"files": sorted(names), "run": {name: both.json["run"][name] for name in kept}})
     resumed = fidtool(*command)

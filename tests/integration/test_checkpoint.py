@@ -26,7 +26,7 @@ def kept(here: Run, tmp_path: Path) -> list[Any]:
 OTHERS = {
     "protocol": (["--protocol", "tensorflow"], "resize was bilinear and is now bilinear-tf1"),
     "number": (["--num", 10], "num was None and is now 10"),
-    "pace": (["--num-workers", 1, "--checkpoint-every", 3, "--max-skip", 0.5, "--on-error", "skip"], ""),
+    "pace": (["--num-workers", 1, "--max-skip", 0.5, "--on-error", "skip"], ""),
     "metrics": (["--metrics", "fid,kid", "--kid-subset-size", 9], "it had different --metrics"),
 }
 
@@ -53,24 +53,22 @@ def test_a_checkpoint_of_another_set_names_the_difference(here: Run, kept: list[
 
 
 def test_a_damaged_manifest_is_refused(here: Run, kept: list[Any], tmp_path: Path) -> None:
-    for content, message in (("{", "is damaged"), ('{"format": 1}', "not a checkpoint of this version")):
+    for content, message in (("{", "is damaged"), ('{"format": 2}', "not a checkpoint of this version")):
         (tmp_path / "kept" / MANIFEST).write_text(content)
         assert message in here(*kept).error
 
 
 def test_a_damaged_part_is_reported_and_computed_again(here: Run, kept: list[Any], tmp_path: Path) -> None:
     before = here(*kept, "--json")
-    part = next((tmp_path / "kept").glob("000-*.part.npz"))
+    part = next((tmp_path / "kept").glob("*-000-00.npz"))
     whole = part.read_bytes()
     for damage in (whole[: len(whole) // 2], whole[:700] + bytes([whole[700] ^ 1]) + whole[701:]):
-        for file in (tmp_path / "kept").glob("000-*.part.npz"):
-            file.unlink()
         part.write_bytes(damage)
         run = here(*kept, "--json")
         assert f"{part.relative_to(tmp_path)} is damaged" in run.stderr
         assert run.json["results"][0]["metrics"] == before.json["results"][0]["metrics"]
-        assert run.json["run"]["images_computed"] == 12
-        assert run.json["run"]["images_resumed"] == 12
+        assert run.json["run"]["images_computed"] == 2
+        assert run.json["run"]["images_resumed"] == 22
 
 
 def test_a_folder_that_cannot_be_written_is_reported(here: Run, kept: list[Any]) -> None:
@@ -136,6 +134,21 @@ def test_max_pixels_applies_to_resumed_work(here: Run, kept: list[Any], tmp_path
     assert raised.json["results"][0]["skipped"] == []
     lowered = here(*skip, "--max-pixels", 5000)
     assert lowered.json["results"] == without.json["results"]
+
+
+def test_all_parts_of_changed_files_are_one_warning(here: Run, kept: list[Any], tmp_path: Path) -> None:
+    for file in (tmp_path / "fake").iterdir():
+        file.touch()
+    run = here(*kept, "--json")
+    assert run.json["run"]["images_resumed"] == 12
+    (line,) = [line for line in run.stderr.splitlines() if "warning" in line and "kept" in line]
+    assert "and 5 more files are not used (files of the set have changed since): their images are" in line
+
+
+def test_the_interval_of_earlier_versions_has_no_effect(here: Run, kept: list[Any]) -> None:
+    run = here(*kept, "--checkpoint-every", 3, "--json")
+    assert "--checkpoint-every has no effect" in run.stderr
+    assert run.json["run"]["images_resumed"] == 24
 
 
 def test_parts_of_another_run_are_never_read(here: Run, kept: list[Any], tmp_path: Path) -> None:

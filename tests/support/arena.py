@@ -112,11 +112,9 @@ class Arena:
         self.real, self.fake = sets
         self.sign = folder / "the fault has come"
 
-    def arguments(
-        self, *more: object, fake: Path | None = None, every: float = 0.01, peer: int = PATIENT
-    ) -> list[object]:
+    def arguments(self, *more: object, fake: Path | None = None, peer: int = PATIENT) -> list[object]:
         settings = ["--extractor", FAULTY, "--batch-size", "1", "--no-cache", "--quiet", "--json"]
-        keeping = ["--checkpoint", "kept", "--checkpoint-every", every, "--peer-timeout", peer]
+        keeping = ["--checkpoint", "kept", "--peer-timeout", peer]
         return ["compute", self.real, fake or self.fake, *settings, *keeping, *more]
 
     @property
@@ -159,7 +157,7 @@ class Arena:
 
         def all_at_work() -> bool:
             if log is None:
-                return any(self.folder.glob("kept/*.part.npz"))
+                return any(self.folder.glob("kept/*.npz"))
             return Path(log).exists() and set(Path(log).read_text()) >= set(map(str, range(ranks)))
 
         wait_until(all_at_work, "no rank has started")

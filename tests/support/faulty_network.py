@@ -19,10 +19,10 @@ from fidtool.distributed import watchdog
 from fidtool.images import decode as decoding
 from fidtool.images.decode import DecodedImage
 from fidtool.pipeline import run
+from fidtool.statistics.accumulator import Accumulator
 from fidtool.statistics.checkpoint import Checkpoint
 from fidtool.statistics.feature_buffer import FeatureBuffer
 from fidtool.statistics.moments import ExactMoments
-from fidtool.statistics.partial import PartialStatistics
 
 sys.path.insert(0, os.path.dirname(__file__))
 from patching import replace
@@ -138,13 +138,13 @@ if HERE and FAULT == "merge":
 
 def _log_what_is_added() -> None:
     """Make each rank write its number after the features of a pass have been added."""
-    add = PartialStatistics.add
+    add = Accumulator.add
 
-    def logged(self: PartialStatistics, *arguments: Any) -> None:
+    def logged(self: Accumulator, *arguments: Any) -> None:
         add(self, *arguments)
         write(ADDED_LOG, RANK)
 
-    replace(PartialStatistics, "add", logged)
+    replace(Accumulator, "add", logged)
 
 
 if "WORTH_TELLING" in os.environ:

@@ -29,9 +29,9 @@ from fidtool.sources.arrays import as_pixels
 from fidtool.sources.contents import ValueRange
 from fidtool.sources.image_set import ImageSet, Sampling, hashes_of
 from fidtool.sources.opening import open_images
+from fidtool.statistics.accumulator import Layer
 from fidtool.statistics.cache import StatisticsCache
 from fidtool.statistics.moments import ExactMoments, Gaussian
-from fidtool.statistics.partial import Layer
 from fidtool.statistics.precision import FeatureSizes
 from fidtool.training.feature_extractor import pixels_of
 

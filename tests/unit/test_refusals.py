@@ -33,7 +33,6 @@ from fidtool.sources.opening import open_images
 from fidtool.sources.remote import RemoteFiles
 from fidtool.sources.store_requests import raise_if_permanent
 from fidtool.statistics.cache import StatisticsCache
-from fidtool.statistics.checkpoint import Checkpoint
 from fidtool.statistics.moments import ExactMoments
 from fidtool.statistics.precision import FeatureSizes
 from fidtool.training import FrechetLoss, gather_with_grad
@@ -183,14 +182,6 @@ def test_what_is_not_an_entry_of_the_cache(environment: dict[str, str]) -> None:
     assert (cache.entries(), [file.name for file in folder.glob(".*")]) == ([], [".young.tmp"])
     cache.sweep()
     assert not list(folder.glob(".*"))
-
-
-def test_a_checkpoint_in_a_folder_that_is_gone(tmp_path: Path) -> None:
-    said: list[str] = []
-    made = Checkpoint(str(tmp_path / "gone"), 0.0, 100, said.append)
-    made.join("run", "a", 0)
-    assert made._files("*") == []
-    assert "cannot be read (No such file or directory)" in said[0]
 
 
 def test_records_of_a_newer_version_are_ignored() -> None:

@@ -1,10 +1,7 @@
-"""Parts of a checkpoint: they add up to the whole set, none counts twice, and each is used completely or not at all."""
+"""Parts of a checkpoint: they add up to the whole set, each is used completely or not at all, by anyone."""
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,118 +10,109 @@ import pytest
 import torch
 
 from fidtool.features.definition import Definition
-from fidtool.features.protocol import FEATURES
+from fidtool.features.protocol import EMBEDDING, FEATURES
 from fidtool.images.decode import ImageProperties
-from fidtool.images.records import no_records
+from fidtool.images.records import RECORD
 from fidtool.sources.contents import BadFile
-from fidtool.statistics.checkpoint import Checkpoint
-from fidtool.statistics.partial import Layer, PartialStatistics, StaleError
+from fidtool.statistics.accumulator import RECORDS, Accumulator, Layer
+from fidtool.statistics.checkpoint import Checkpoint, Part, PartByPart, parts_of
 
 DEFINITION = Definition("made up", "", 2, 18, 8, "", "bilinear", "pillow", 1)
+PARTS = [Part("000-00", range(3), 7), Part("000-01", range(3, 4), 8), Part("000-02", range(4, 8), 9)]
 
 
-def empty(marks: int = 0) -> PartialStatistics:
-    layers = {FEATURES: Layer(DEFINITION)}
-    return PartialStatistics(np.arange(8, dtype=np.uint64) + np.uint64(marks), layers, range(1, 9))
+def empty() -> Accumulator:
+    layers = {FEATURES: Layer(DEFINITION, with_features=True), EMBEDDING: Layer(DEFINITION)}
+    return Accumulator(layers, range(2, 10), inspected=True)
 
 
-def readable(skipped: Sequence[BadFile]) -> str:
-    return ""
-
-
-def partial_of(batches: list[int]) -> PartialStatistics:
-    """Returns statistics of these batches. Batch b has b + 1 images, each with different features."""
-    partial = empty()
+def add(batches: list[int], into: Accumulator | PartByPart) -> None:
+    """Add batches. Batch b has b + 1 images, each with different features, and a file that was skipped."""
     for batch in batches:
-        features = torch.arange(2 * (batch + 1)).view(-1, 2) / 4.0 + batch
-        partial.add(
-            batch, {FEATURES: features}, ImageProperties(lossy=batch), no_records(), [BadFile(f"{batch}", "broken")]
-        )
-    return partial
+        features = torch.arange(2.0 * (batch + 1)).view(-1, 2) / 4.0 + batch
+        records = np.zeros(batch + 1, dtype=RECORD)
+        records["digest"] = 10 * batch + np.arange(batch + 1)
+        bad = [BadFile(f"{batch}", "broken")]
+        into.add(batch, {FEATURES: features, EMBEDDING: -features}, ImageProperties(lossy=batch), records, bad)
 
 
-def totals(partial: PartialStatistics) -> tuple[Any, ...]:
-    frozen = partial.moments[FEATURES].totals()
-    low, high = frozen["low"].astype(object), frozen.get("high", np.zeros_like(frozen["low"])).astype(object)
-    return (
-        int(frozen["count"]),
-        frozen["sum"].tolist(),
-        (low + high * 2**32).tolist(),
-        partial.traits,
-        sorted(bad.file for bad in partial.skipped),
-        partial.done.tolist(),
-    )
+def whole(batches: list[int]) -> Accumulator:
+    found = empty()
+    add(batches, found)
+    return found
 
 
-def checkpoint(folder: Path, name: str, said: list[str] | None = None) -> Checkpoint:
-    made = Checkpoint(str(folder), 0.0, 100, (said if said is not None else []).append)
-    made.join("run", name, 0)
-    return made
+def shown(found: Accumulator) -> tuple[Any, ...]:
+    sums = [{name: each.tolist() for name, each in moments.totals().items()} for moments in found.moments.values()]
+    rows = {name: buffer.array().tolist() for name, buffer in found.buffers.items()}
+    return sums, rows, found.traits, sorted(bad.file for bad in found.skipped), found.counts.tolist()
 
 
-def test_no_batch_counts_twice(tmp_path: Path) -> None:
-    """Concurrent runs with the same folder write parts with batches in common."""
-    for few, many in ("ab", "ba"):
-        folder = tmp_path / few
-        checkpoint(folder, few).save(0, partial_of([2, 3]))
-        checkpoint(folder, many).save(0, partial_of([0, 1, 2]))
-        loaded, said = empty(), list[str]()
-        checkpoint(folder, "c", said).load(0, loaded, readable)
-        assert totals(loaded) == totals(partial_of([0, 1, 2])), "the part with more work counts"
-        (line,) = said
-        assert f"000-run-{few}-00000.part.npz is not used" in line
+def checkpoint(folder: Path, said: list[str]) -> Checkpoint:
+    return Checkpoint(str(folder), "run", 100, said.append)
 
 
-@pytest.mark.parametrize("damaged", ["low", "high", "sum", "count", "largest", "done", "marks", "record"])
-def test_a_part_is_added_whole_or_not_at_all(damaged: str) -> None:
-    partial, other = partial_of([0, 1]), partial_of([2]).to_arrays()
-    assert other is not None
-    other["high"] = np.zeros_like(other["low"])
-    before = totals(partial)
-    other[damaged] = np.array("no number")
-    with pytest.raises((ValueError, KeyError, TypeError, AttributeError, StaleError)):
-        partial.absorb(other, {})
-    assert totals(partial) == before
+def loaded(folder: Path, parts: list[Part] = PARTS, readable: str = "") -> tuple[Accumulator, list[Part], list[str]]:
+    found, said = empty(), list[str]()
+    left = checkpoint(folder, said).load(parts, found, lambda skipped: readable)
+    return found, left, said
 
 
-@pytest.mark.parametrize("killed", [False, True], ids=["whole", "killed before the old parts were deleted"])
-def test_a_part_replaces_the_parts_that_it_contains(
-    tmp_path: Path, killed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checkpoint(tmp_path, "a").save(0, partial_of([0, 1]))
-    second = checkpoint(tmp_path, "b")
-    partial = empty()
-    second.load(0, partial, readable)
-    partial.absorb(partial_of([5]).to_arrays() or {}, {})
-    if killed:
-        monkeypatch.setattr(Path, "unlink", lambda self, missing_ok=False: None)
-    second.save(0, partial)
-    assert len(list(tmp_path.glob("*.part.npz"))) == 1 + killed
-    for _ in range(2):
-        loaded, said = empty(), list[str]()
-        checkpoint(tmp_path, "c", said).load(0, loaded, readable)
-        assert (totals(loaded), said) == (totals(partial_of([0, 1, 5])), [])
+def test_parts_add_up_whoever_wrote_them(tmp_path: Path) -> None:
+    """Also if two runs write the same part."""
+    for mine in (PARTS[1:], PARTS[:2]):
+        total = empty()
+        add([batch for part in mine for batch in part.batches], PartByPart(checkpoint(tmp_path, []), mine, total))
+        assert shown(total) == shown(whole([batch for part in mine for batch in part.batches]))
+    found, left, said = loaded(tmp_path)
+    assert (shown(found), left, said) == (shown(whole([*range(8)])), [], [])
+    assert set(RECORDS) < set(found.buffers)
+    assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_an_interrupted_addition_is_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If a worker dies, an exception may be raised anywhere in the main thread."""
-    partial = partial_of([0, 1])
-    checkpoint(tmp_path, "a").save(0, partial)
-    monkeypatch.setattr(ImageProperties, "__add__", lambda self, other: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        partial.add(2, {FEATURES: torch.zeros(1, 2)}, ImageProperties(), no_records(), [])
-    monkeypatch.undo()
-    checkpoint(tmp_path, "a").save(0, partial)
-    loaded = empty()
-    checkpoint(tmp_path, "b").load(0, loaded, readable)
-    assert totals(loaded) == totals(partial_of([0, 1]))
+def test_an_unfinished_part_is_not_saved(tmp_path: Path) -> None:
+    add([0, 1, 2, 3, 4, 5], PartByPart(checkpoint(tmp_path, []), PARTS, empty()))
+    found, left, _ = loaded(tmp_path)
+    assert (shown(found), left) == (shown(whole([0, 1, 2, 3])), PARTS[2:])
 
 
-def test_incomplete_files_are_deleted(tmp_path: Path) -> None:
-    old, young = tmp_path / ".000-run-a-00000.part.npz.x.tmp", tmp_path / ".000-run-b-00000.part.npz.y.tmp"
-    old.touch()
-    young.touch()
-    os.utime(old, (time.time() - 100, time.time() - 100))
-    checkpoint(tmp_path, "c").load(0, empty(), readable)
-    assert not old.exists()
-    assert young.exists()
+DAMAGED = ["low", "sum", "count", "largest", "counts", "record", f"kept.{FEATURES}", f"kept.{RECORDS[0]}"]
+
+
+@pytest.mark.parametrize("damaged", DAMAGED)
+@pytest.mark.parametrize("how", ["missing", "text", "short"])
+def test_a_part_is_used_whole_or_not_at_all(tmp_path: Path, damaged: str, how: str) -> None:
+    add([0, 1, 2, 3], PartByPart(checkpoint(tmp_path, []), PARTS, empty()))
+    file = tmp_path / "run-000-00.npz"
+    with np.load(file) as archive:
+        arrays = dict(archive)
+    if how == "missing":
+        del arrays[damaged]
+    elif how == "text" or not arrays[damaged].ndim:
+        arrays[damaged] = np.array("no number")
+    else:
+        arrays[damaged] = arrays[damaged][:-1]
+    np.savez(file, **arrays)
+    found, left, (line,) = loaded(tmp_path)
+    assert (shown(found), left) == (shown(whole([3])), [PARTS[0], PARTS[2]])
+    assert line.startswith(f"{file} is damaged (")
+
+
+def test_a_stale_part_is_not_used(tmp_path: Path) -> None:
+    add([*range(8)], PartByPart(checkpoint(tmp_path, []), PARTS, empty()))
+    changed = [PARTS[0], Part("000-01", range(3, 4), 0), PARTS[2]]
+    assert loaded(tmp_path, changed)[1] == changed[1:2]
+    assert loaded(tmp_path, readable="a.png")[1] == PARTS
+
+
+@pytest.mark.parametrize(("batches", "parts"), [(1, 1), (64, 64), (65, 64), (1000, 64)])
+def test_a_set_has_at_most_64_parts(batches: int, parts: int) -> None:
+    class Images:
+        def marks(self, parts: Any) -> list[int]:
+            return [int(each.sum()) for each in parts]
+
+    found = parts_of(3, Images(), [[2 * batch, 2 * batch + 1] for batch in range(batches)])  # type: ignore[arg-type]
+    assert len(found) == parts
+    assert [batch for part in found for batch in part.batches] == [*range(batches)]
+    assert sum(part.mark for part in found) == sum(range(2 * batches)), "marks are of all images"
+    assert found[0].name == "003-00"

@@ -169,7 +169,7 @@ class Measurer:
         def finish() -> tuple[Statistics, bool]:
             pictures = ImageRecords.of(images, np.hstack(parts), partial.skipped) if parts else None
             statistics = self._statistics(images, partial, layers, features, pictures)
-            return statistics, self._put_into_cache(images, layers, statistics)
+            return statistics, self._put_into_cache(images, statistics)
 
         finished = self._world.only_on_rank_zero(finish)
         statistics, cached = (None, False) if finished is None else finished
@@ -238,14 +238,13 @@ class Measurer:
             framing=source.framing,
         )
 
-    def _put_into_cache(self, source: ImageSet, layers: Mapping[str, Layer], result: Statistics) -> bool:
+    def _put_into_cache(self, source: ImageSet, result: Statistics) -> bool:
         if changes := change_warning(source):
             self.warnings.append(changes)
             return False
         if not self._run.settings.cache or result.skipped:  # a skipped file may be fixed later
             return False
-        key = self._cache.key(source, layers, self.arithmetic, result.pictures is not None)
-        return self._cache.put(key, source, result)
+        return self._cache.put(source, result)
 
 
 def _as_found_now(statistics: Statistics, source: ImageSet) -> Statistics:

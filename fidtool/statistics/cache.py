@@ -1,4 +1,4 @@
-"""Cache of the statistics of image sets, keyed by everything that determines them."""
+"""Cache of the statistics of image sets, one file per set and layer, keyed by everything that determines them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fidtool.cache_dir import byte_limit, cache_dir
 from fidtool.errors import InputError, RunError
-from fidtool.features.protocol import FEATURES
+from fidtool.features.definition import Definition
+from fidtool.features.protocol import FEATURES, layer_prefix
 from fidtool.redaction import redacted
 from fidtool.sources.folder import STDIN
 from fidtool.sources.image_set import ImageSet, real_path
@@ -26,10 +27,8 @@ if TYPE_CHECKING:
 DEFAULT_LIMIT_BYTES = 2 * 1024**3
 SHOWN_DIGITS = 12
 """Hexadecimal digits of an entry's name that lists show; enough to identify the entry."""
-_CONTENT_DIGITS = 16
-"""First digits of an entry's name, which depend on what it contains. The others only depend on the images."""
-_OTHER_PROBE = "_probe"
-"""Suffix of the probes of networks other than the extractor in the arithmetic, see `Measurer`."""
+_PROBE = "probe"
+"""End of the names in the arithmetic of the networks' bits on a probe batch, see `Measurer`."""
 _ABANDONED_SECONDS = 3600.0
 """Age from which a temporary file is assumed to belong to a process that was killed."""
 _FINE_CLOCK_NS = 50_000_000
@@ -63,58 +62,48 @@ class StatisticsCache:
         self._folder = cache_dir() / "statistics"
         self._warn = warn
 
-    def key(self, images: ImageSet, layers: Mapping[str, Layer], arithmetic: dict[str, Any], inspected: bool) -> str:
-        """Returns the key of a set's statistics, a hexadecimal string.
+    def key(self, images: ImageSet, name: str, definition: Definition, arithmetic: Mapping[str, Any]) -> str:
+        """Returns the key of the statistics of one layer of a set, a hexadecimal string.
 
-        It depends on the definition of the extractor's features, the settings that determine their bits
-        (``arithmetic``), the source's real path, the names of its images in canonical order, and each file's size,
-        mtime, ctime and inode. Different or changed files, ``--num`` or ``--seed`` therefore change it. Its first
-        digits depend on what is stored as well: the other layers, the layers whose per-image features are stored, and
-        whether the images' records are (``inspected``).
+        It depends on the definition of the layer's features, the settings that determine their bits (``arithmetic``),
+        the source's real path, the names of its images in canonical order, and each file's size, mtime, ctime and
+        inode. Different or changed files, ``--num`` or ``--seed`` therefore change it.
         """
-        shared = {name: value for name, value in arithmetic.items() if not name.endswith(_OTHER_PROBE)}
-        source = [layers[FEATURES].definition.to_json(), json.dumps(shared, sort_keys=True)]
-        content = [f"{name} {layer.definition.to_json()} {layer.with_features}" for name, layer in layers.items()]
-        content = [*sorted(content), json.dumps(arithmetic, sort_keys=True), str(inspected)]
-        of_source = _digest([*source, images.identity(), images.state()])
-        return _digest([*content, of_source])[:_CONTENT_DIGITS] + of_source[_CONTENT_DIGITS:]
+        bits = {setting: value for setting, value in arithmetic.items() if not setting.endswith(_PROBE)}
+        # Of the probes, that of the network which computes the layer.
+        bits[_PROBE] = arithmetic.get(f"{layer_prefix(name, '_')}{_PROBE}", arithmetic.get(_PROBE))
+        sha = hashlib.sha256()
+        for part in (definition.to_json(), json.dumps(bits, sort_keys=True), images.identity(), images.state()):
+            sha.update(os.fsencode(part) + b"\0")
+        return sha.hexdigest()
 
     def find(
         self, images: ImageSet, layers: Mapping[str, Layer], arithmetic: dict[str, Any], inspected: bool
     ) -> Statistics | None:
-        """Returns the set's statistics with all these ``layers``, or None. Entries that store more are used as well."""
-        exact = self.key(images, layers, arithmetic, inspected)
-        features_of = frozenset(name for name, layer in layers.items() if layer.with_features)
-        needed = Summary(
-            definitions={name: layer.definition for name, layer in layers.items()},
-            with_features=features_of,
-            has_records=inspected,
-            arithmetic=arithmetic,
+        """Returns the set's statistics with all these ``layers``, or None; ``inspected`` if records are needed."""
+        found: dict[str, Statistics] = {}
+        for name, layer in layers.items():
+            entry = self.get(self.key(images, name, layer.definition, arithmetic), layer.with_features)
+            if entry is None or entry.arithmetic is None or (layer.with_features and entry.features is None):
+                return None
+            found[name] = entry
+        main = found[FEATURES]
+        if inspected and main.pictures is None:
+            return None
+        return replace(
+            main,
+            layers={name: entry.layers[FEATURES] for name, entry in found.items()},
+            arithmetic=arithmetic,  # equal as far as the keys depend on it
+            pictures=main.pictures if inspected else None,
         )
-        for path in [self._path(exact), *self._same_images(exact)]:
-            if path.stem != exact and not read_summary(path).contains(needed):
-                continue
-            found = self.get(path.stem, features_of)
-            if found is None or found.arithmetic is None:
-                continue
-            found = replace(found, arithmetic=arithmetic)  # equal as far as the key depends on it
-            if Summary.of(found).contains(needed):
-                requested = {name: found.layers[name] for name in layers}
-                return replace(found, layers=requested, pictures=found.pictures if inspected else None)
-        return None
 
-    def _same_images(self, key: str) -> list[Path]:
-        """The other entries of the images of ``key``, regardless of their content."""
-        pattern = f"{'?' * _CONTENT_DIGITS}{key[_CONTENT_DIGITS:]}.npz"
-        return [path for path in sorted(self._folder.glob(pattern)) if path.stem != key]
-
-    def get(self, key: str, features_of: Collection[str] | None = None) -> Statistics | None:
-        """Returns the statistics stored under ``key``, or None. A damaged file is reported and deleted."""
+    def get(self, key: str, with_features: bool = True) -> Statistics | None:
+        """Returns the statistics of the layer under ``key``, or None. A damaged file is reported and deleted."""
         path = self._path(key)
         try:
             if not path.is_file():
                 return None
-            statistics = read_statistics(path, features_of)
+            statistics = read_statistics(path, None if with_features else ())
             with contextlib.suppress(OSError):  # another user's cache may be read-only
                 os.utime(path)  # marks it as recently used
             return statistics
@@ -131,19 +120,26 @@ class StatisticsCache:
                 path.unlink()
             return None
 
-    def put(self, key: str, images: ImageSet, statistics: Statistics) -> bool:
-        """Writes an entry, unless files may have changed during the run without a change of their time stamps.
+    def put(self, images: ImageSet, statistics: Statistics) -> bool:
+        """Writes an entry per layer, unless files may have changed during the run with the same time stamps.
 
-        Entries of the same images that contain less are deleted.
+        An entry that is there and has everything is kept.
         """
         if not images.source.files.versioned or (images.source.files.timed and _too_fresh(images)):
             return False
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            write_unredacted(self._path(key), statistics, _listed_path(images.path))
-            added = Summary.of(statistics)
-            for superseded in [path for path in self._same_images(key) if added.contains(read_summary(path))]:
-                superseded.unlink(missing_ok=True)
+            for name, layer in statistics.layers.items():
+                assert layer.definition is not None
+                path = self._path(self.key(images, name, layer.definition, statistics.arithmetic or {}))
+                pictures, there = statistics.pictures if name == FEATURES else None, read_summary(path)
+                missing = (layer.features is not None and not there.has_features) or (
+                    pictures is not None and not there.has_records
+                )
+                if missing or there.definition is None:
+                    order = None if layer.features is None else statistics.order
+                    own = replace(statistics, layers={FEATURES: layer}, pictures=pictures, order=order)
+                    write_unredacted(path, own, _listed_path(images.path))
             self._trim()
             return True
         except OSError as error:
@@ -193,14 +189,6 @@ class StatisticsCache:
             total += entry.size
             if position and total > limit_bytes():
                 entry.path.unlink(missing_ok=True)
-
-
-def _digest(parts: Sequence[str]) -> str:
-    """Returns the SHA-256 of some strings, 64 hexadecimal digits."""
-    sha = hashlib.sha256()
-    for part in parts:
-        sha.update(os.fsencode(part) + b"\0")
-    return sha.hexdigest()
 
 
 def _listed_path(path: str) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Collection, Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -140,44 +140,17 @@ class Summary:
     Attributes:
         source: path of the images; empty if not recorded.
         found: number of images in the source, of which ``num`` may have selected some; None if not recorded.
-        arithmetic: see `Statistics`; empty if not recorded.
+        definition: definition of the extractor's features; None if not recorded.
         framing: see `Statistics`.
     """
 
     source: str = ""
     count: int | None = None
     found: int | None = None
-    definitions: Mapping[str, Definition] = field(default_factory=dict)
-    with_features: frozenset[str] = frozenset()
+    definition: Definition | None = None
+    has_features: bool = False
     has_records: bool = False
-    arithmetic: Mapping[str, Any] = field(default_factory=dict)
     framing: str | None = None
-
-    @classmethod
-    def of(cls, statistics: Statistics) -> Summary:
-        """Returns the summary of statistics in memory, without their source."""
-        return cls(
-            count=statistics.count,
-            found=statistics.found,
-            definitions={name: each.definition for name, each in statistics.layers.items() if each.definition},
-            with_features=frozenset(name for name, each in statistics.layers.items() if each.features is not None),
-            has_records=statistics.pictures is not None,
-            arithmetic=statistics.arithmetic or {},
-        )
-
-    @property
-    def definition(self) -> Definition | None:
-        """Definition of the extractor's features; None if not recorded."""
-        return self.definitions.get(FEATURES)
-
-    def contains(self, other: Summary) -> bool:
-        """Returns whether statistics of the same images have everything that ``other`` has."""
-        return (
-            self.definitions.items() >= other.definitions.items()
-            and self.with_features >= other.with_features
-            and self.has_records >= other.has_records
-            and self.arithmetic.items() >= other.arithmetic.items()
-        )
 
 
 def read_summary(path: Path) -> Summary:
@@ -187,17 +160,13 @@ def read_summary(path: Path) -> Summary:
             source = os.fsdecode(archive["source"].tobytes()) if "source" in archive.files else ""
             count = checked_count(str(path), archive["count"]) if "count" in archive.files else None
             run = json.loads(_text(path, archive["run"])) if "run" in archive.files else {}
-            layers = [
-                layer for layer in layers_in(archive.files) if f"fingerprint{array_suffix(layer)}" in archive.files
-            ]
             return Summary(
                 source,
                 count,
                 _found_of(run.get("found"), count),
-                {layer: _definition(path, archive[f"fingerprint{array_suffix(layer)}"]) for layer in layers},
-                frozenset(layer for layer in layers if f"features{array_suffix(layer)}" in archive.files),
+                _definition(path, archive["fingerprint"]) if "fingerprint" in archive.files else None,
+                "features" in archive.files,
                 {*RECORD_ARRAYS} <= {*archive.files},
-                dict(run.get("arithmetic") or {}),
                 _capped(run["framing"]) if run.get("framing") else None,
             )
     except Exception:  # damaged archives and headers raise many kinds of exceptions

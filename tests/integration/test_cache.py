@@ -108,7 +108,8 @@ def test_statistics_with_more_than_is_needed_are_found(
     more = ("--metrics", "fid,kid,cmmd", "--cmmd-extractor", COLOURS)
     assert computed(here("compute", *sets, *BASE, "--no-diagnosis")) == 2 * COUNT
     assert computed(here("compute", *sets, *BASE, *more)) == 2 * COUNT
-    assert len(entries(environment)) == 2, "entries that contain less are deleted"
+    assert len(entries(environment)) == 4, "one per set and layer"
+    assert computed(here("compute", *sets, *BASE, *more[2:], "--metrics", "cmmd", "--no-diagnosis")) == 0
     for arguments in ((), ("--metrics", "kid"), ("--metrics", "cmmd", "--cmmd-extractor", COLOURS)):
         cached, fresh = (here("compute", *sets, *BASE, *arguments, *flag) for flag in ((), ("--no-cache",)))
         assert (computed(cached), computed(fresh)) == (0, 2 * COUNT)

@@ -23,13 +23,12 @@ from fidtool.features.definition import Definition
 from fidtool.features.device import device_of
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.models.inception_weights import TENSORS_SHA256
-from fidtool.features.protocol import FEATURES, PROTOCOLS, SPATIAL
+from fidtool.features.protocol import FEATURES, PROTOCOLS
 from fidtool.images.decode import DecodeOptions, decode
 from fidtool.sources.arrays import as_pixels
 from fidtool.sources.contents import ValueRange
 from fidtool.sources.image_set import ImageSet, Sampling, hashes_of
 from fidtool.sources.opening import open_images
-from fidtool.statistics.accumulator import Layer
 from fidtool.statistics.cache import StatisticsCache
 from fidtool.statistics.moments import ExactMoments, Gaussian
 from fidtool.statistics.precision import FeatureSizes
@@ -164,14 +163,7 @@ class _Pictures:
 
 
 def cache_key(
-    identity: str,
-    state: str,
-    definition: Definition,
-    arithmetic: Mapping[str, Any],
-    *,
-    kept: bool = False,
-    records: bool = True,
-    spatial: tuple[Definition, bool] | None = None,
+    identity: str, state: str, definition: Definition, arithmetic: Mapping[str, Any], layer: str = FEATURES
 ) -> str:
     """Return the name of a cache entry.
 
@@ -179,11 +171,9 @@ def cache_key(
         identity: names of the images and their order.
         state: sizes and times of the files.
         arithmetic: settings that determine the bits of the features.
-        kept: whether the entry contains the features themselves; ``spatial`` says it of the spatial ones.
     """
-    layers = {FEATURES: Layer(definition, kept)} | ({SPATIAL: Layer(*spatial)} if spatial else {})
     pictures: Any = _Pictures(identity, state)
-    return StatisticsCache(print).key(pictures, layers, dict(arithmetic), records)
+    return StatisticsCache(print).key(pictures, layer, definition, arithmetic)
 
 
 def marks_of(folder: str, path: str, stamps: Callable[[int], NDArray[np.int64]], drawn: tuple[int, int]) -> Any:

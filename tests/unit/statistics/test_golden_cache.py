@@ -33,16 +33,14 @@ def key(
 def test_keys(golden: Golden, environment: dict[str, str]) -> None:
     keys = {
         "as they are": key(),
-        "no records": key(records=False),
-        "features kept": key(kept=True),
-        "another layer": key(spatial=(defined(768), False)),
-        "another layer, kept": key(spatial=(defined(768), True)),
+        "another network": key(layer="embedding", arithmetic={**ARITHMETIC, "embedding_probe": "ef" * 32}),
         "other dims": key(definition=defined(64)),
         "another batch size": key(arithmetic={**ARITHMETIC, "batch_size": 9}),
         "other names": key("others"),
         "other files": key(state="others"),
     }
     assert len(set(keys.values())) == len(keys)
+    assert key(layer="spatial") == key(arithmetic={**ARITHMETIC, "embedding_probe": "ef" * 32}) == key()
     golden("statistics/cache_keys", keys)
 
 

@@ -84,8 +84,5 @@ class FrameReader(Reader):
         for content, (_, frames) in zip(contents, groupby(items.tolist(), self._items.__getitem__), strict=False):
             yield from (_frame(content, int(self._numbers[frame])) for frame in frames)
 
-    def expecting(self, sizes: NDArray[np.int64]) -> FrameReader:
-        return self.around(self._reader.expecting(sizes))
-
     def around(self, reader: Reader) -> FrameReader:
         return FrameReader(reader, self._items, self._numbers)

@@ -23,9 +23,9 @@ def broadcast_images(
     if world.size == 1:
         assert images is not None
         return images
-    listed = world.broadcast(None if images is None else images.for_other_ranks())
-    mine = images or listed
-    assert mine is not None
+    sent = world.broadcast(None if images is None else images.for_other_ranks())
+    assert sent is not None
+    mine = images or sent.received()
     with world.together():
         if in_memory is not None:
             own = in_memory.image_set(value_range).source

@@ -170,12 +170,15 @@ class Files(abc.ABC):
         at_once: number of extents that are best fetched together.
         remote: whether the files are in a remote store, which is the same for all ranks.
         timed: whether the stamps contain times.
+        sizes: the sizes that rank zero found, int64 array of shape (files,), which local files must have; None on rank
+            zero itself.
     """
 
     paths: Sequence[str]
     at_once = 1
     remote = False
     timed = True
+    sizes: NDArray[np.int64] | None = None
 
     @property
     def versioned(self) -> bool:
@@ -202,20 +205,12 @@ class Files(abc.ABC):
         """Returns the numbers of the files whose stamps differ from these."""
         return [int(file) for file in np.flatnonzero((self.stamps() != stamps).any(axis=1))]
 
-    def expecting(self, sizes: NDArray[np.int64]) -> Files:
-        """Returns the same files for another rank, which checks that they have these sizes if they are local."""
-        return self
-
 
 class LocalFiles(Files):
-    """Files on this machine.
+    """Files on this machine."""
 
-    Args:
-        sizes: the sizes that rank zero found, int64 array of shape (files,); None on rank zero itself.
-    """
-
-    def __init__(self, paths: Sequence[str], sizes: NDArray[np.int64] | None = None) -> None:
-        self.paths, self._sizes = paths, sizes
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.paths = paths
 
     def fetch(self, extents: Sequence[Extent]) -> list[bytes | Exception]:
         return [self._fetched(*extent) for extent in extents]
@@ -246,7 +241,7 @@ class LocalFiles(Files):
 
     def _opened(self, file: int, buffering: int) -> BinaryIO:
         path = self.paths[file]
-        expected = None if self._sizes is None else int(self._sizes[file])
+        expected = None if self.sizes is None else int(self.sizes[file])
         try:
             handle = open(path, "rb", buffering, opener=_open_at_once)  # noqa: SIM115 - the caller closes it
         except FileNotFoundError as error:
@@ -270,9 +265,6 @@ class LocalFiles(Files):
         for row, path in enumerate(self.paths):
             found[row] = _stamp(path)
         return found
-
-    def expecting(self, sizes: NDArray[np.int64]) -> LocalFiles:
-        return LocalFiles(self.paths, sizes)
 
 
 def broken_link(path: str) -> str:

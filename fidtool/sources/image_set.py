@@ -260,10 +260,13 @@ class ImageSet:
         return [files.paths[file] for file in files.changed(self.stamps)]
 
     def for_other_ranks(self) -> ImageSet:
-        """Returns this set as other ranks need it: without stamps, and with files that check their sizes."""
-        sizes = np.ascontiguousarray(self.stamps[:, 0])
-        files, reader = self.source.files.expecting(sizes), self.source.reader.expecting(sizes)
-        return replace(self, source=replace(self.source, files=files, reader=reader, lines=()), stamps=self.stamps[:0])
+        """Returns this set as it is sent to other ranks: with the files' sizes in place of their stamps."""
+        return replace(self, source=replace(self.source, lines=()), stamps=self.stamps[:, :1].copy())
+
+    def received(self) -> ImageSet:
+        """Returns the set that rank zero sent, whose files this rank compares by their sizes when it opens them."""
+        self.source.files.sizes = self.stamps[:, 0]
+        return replace(self, stamps=self.stamps[:0])
 
     def sample(self) -> str:
         """Returns the SHA-256 of a sample of the contents, by which ranks check that they see the same images."""

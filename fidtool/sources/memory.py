@@ -260,7 +260,7 @@ class MemoryReader(Reader):
     """Reads the images of a sequence.
 
     Args:
-        images: the sequence; None in a reader that is sent to another rank, which uses its own sequence.
+        images: the sequence; it is not sent to other ranks, which use their own.
     """
 
     scaled = True
@@ -291,8 +291,8 @@ class MemoryReader(Reader):
             return InputError(problem, "for batches, pass iter(images)", _SEVERAL_SETS)
         return contents[0]
 
-    def expecting(self, sizes: NDArray[np.int64]) -> MemoryReader:
-        return MemoryReader(self._name, None, self._value_range)
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_images": None}
 
 
 def exception_summary(error: Exception) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import BinaryIO
 
@@ -43,12 +42,6 @@ class Reader(abc.ABC):
         """Yields the contents of these images, whose numbers must ascend."""
         for start in range(0, len(items), self.at_once):
             yield from self.read(items[start : start + self.at_once].tolist())
-
-    def expecting(self, sizes: NDArray[np.int64]) -> Reader:
-        """Returns the same reader for another rank, which checks that the files have these sizes."""
-        other = copy.copy(self)
-        other._files = self._files.expecting(sizes)
-        return other
 
     def around(self, reader: Reader) -> Reader:
         """Returns another rank's own reader of images in memory, with what was decided on rank zero."""

@@ -23,7 +23,7 @@ PLAN = textwrap.dedent("""
     found = ImageSource("set", "folder", names, "set/", files, FileReader(files), None, 0)
     stamps = np.zeros((count, 5), dtype=np.int64)
     images = ImageSet(found, stamps, np.arange(count, dtype=np.uint32)).draw(Sampling(None, 3))
-    images = pickle.loads(pickle.dumps(images.for_other_ranks()))
+    images = pickle.loads(pickle.dumps(images.for_other_ranks())).received()
     batches = plan_batches(images, 64)
     seen = np.zeros(count, dtype=np.uint8)
     for rank in range(ranks):

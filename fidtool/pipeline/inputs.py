@@ -27,9 +27,9 @@ from fidtool.pipeline.opened import (
 from fidtool.pipeline.selection import Sets, select
 from fidtool.record import overrides
 from fidtool.settings import Settings
+from fidtool.sources.array_files import array_headers
 from fidtool.sources.contents import LocalFiles
 from fidtool.sources.image_set import ImageSet, Sampling, real_path
-from fidtool.sources.numpy_files import array_headers
 from fidtool.sources.opening import split_key
 from fidtool.sources.references import is_reference, named_reference
 from fidtool.statistics.set_statistics import Statistics

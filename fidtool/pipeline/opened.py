@@ -14,13 +14,13 @@ from fidtool.images.frames import with_frames
 from fidtool.names import counted
 from fidtool.pipeline.needs import SetNeeds
 from fidtool.settings import Settings
+from fidtool.sources.array_files import Header, StoredArray, array_headers, tensors_in
 from fidtool.sources.arrays import has_floats
 from fidtool.sources.census import IMAGE_SUFFIXES
 from fidtool.sources.contents import Files, LocalFiles, StoreError, broken_link
 from fidtool.sources.folder import STDIN, is_pattern
 from fidtool.sources.image_set import ImageSet
 from fidtool.sources.memory import Images
-from fidtool.sources.numpy_files import Header, array_headers
 from fidtool.sources.opening import STATISTICS_SUFFIXES, local_paths, open_images, split_key, suffix_of
 from fidtool.sources.reference_files import fetch
 from fidtool.sources.references import FEATURES as PUBLISHED_FEATURES
@@ -28,7 +28,6 @@ from fidtool.sources.references import IMAGES as PUBLISHED_IMAGES
 from fidtool.sources.references import is_reference, named_reference, reference_at, suggested_references
 from fidtool.sources.remote import remote_files
 from fidtool.sources.store_requests import is_remote
-from fidtool.sources.tensors import Tensor, tensors_in
 from fidtool.statistics.layouts import FileLayout, layout_of, with_protocol
 from fidtool.statistics.named_arrays import NPZ, PICKLE, known_layout
 from fidtool.statistics.set_statistics import Statistics, with_features
@@ -161,14 +160,14 @@ def _open_statistics(path: str, files: Files, settings: Settings, needs: SetNeed
 
 def _open_features(path: str, files: Files, key: str, features: bool, wanted: bool) -> Opened | None:
     """The features, an array (N, D), that ``key`` names in a file, or its only ones; None if there are none."""
-    stored: Mapping[str, Header | Tensor] = array_headers(files) or tensors_in(files)
+    stored: Mapping[str, Header | StoredArray] = array_headers(files) or tensors_in(files)
     if len(known_layout(stored)) > 1 and not key:
         return None  # a mean and a covariance
     rows = {name: each for name, each in stored.items() if len(each.shape) == 2 and key in ("", name)}
     floats = {name: each for name, each in rows.items() if has_floats(each.dtype)}
     if features and len(floats or rows) == 1:
         ((name, each),) = (floats or rows).items()
-        source = each.read(files) if isinstance(each, Tensor) else files
+        source = each.read(files) if isinstance(each, StoredArray) else files
         return Opened(file=read_features_alone(path, source, name, wanted))
     if floats and not key:
         number = counted(len(floats), "array")

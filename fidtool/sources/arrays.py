@@ -1,4 +1,4 @@
-"""Images stored as rows of an array: their layout, conversion of their values to uint8, and reading of rows."""
+"""Images that are rows of an array: their layout, and conversion of their values to uint8."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from math import isqrt, prod
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError, option
-from fidtool.sources.contents import ContentError, Extent, Files, Pixels, Read, ValueRange
+from fidtool.sources.contents import ContentError, Pixels, ValueRange
 from fidtool.sources.image_set import ImageSet, ImageSource, NamedFiles, Names, Numbered, split_common_folder
-from fidtool.sources.readers import ExtentReader, Reader
+from fidtool.sources.readers import Reader
 
 _CHANNELS = frozenset({1, 3, 4})
 _RANGES, _SLACK = ((0, 1), (-1, 1), (0, 255)), 0.1
@@ -130,7 +129,8 @@ def has_floats(dtype: np.dtype[Any]) -> bool:
     return dtype.kind == "f" or dtype == BFLOAT16
 
 
-def _name(dtype: np.dtype[Any]) -> str:
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """Returns the name of a dtype, also of `BFLOAT16`."""
     return dtype.names[0] if dtype.names else dtype.name
 
 
@@ -166,7 +166,7 @@ def as_pixels(values: NDArray[Any], value_range: ValueRange | None, what: str = 
     if not np.isfinite(exact).all():
         return ContentError("it contains NaN or infinite values")
     if value_range is None:
-        return UnknownRangeError.of(what, _name(values.dtype), float(exact.min()), float(exact.max()))
+        return UnknownRangeError.of(what, dtype_name(values.dtype), float(exact.min()), float(exact.max()))
     black, white = value_range.black, value_range.white
     scaled = (exact - black) * (255.0 / (white - black))
     # Up to half a step beyond the range does not count as clipped: rounding gives 0 or 255.
@@ -234,75 +234,6 @@ def refused(error: InputError, reader: Reader, count: int, spread: bool = True) 
 
 
 _MOST_IMAGES = 200_000_000
-_MOST_SPREAD = 64
-"""Largest ratio of the bytes that an image spans to its own bytes; it exceeds 1 for crops of larger images."""
-
-
-@dataclass(frozen=True)
-class StoredArray:
-    """The position of an array of images in a file.
-
-    Attributes:
-        start: first byte of the first image.
-        stride: bytes from one image to the next.
-        strides: bytes from one element to the next, for each axis of an image.
-        dtype: dtype of the elements; see `BFLOAT16`.
-    """
-
-    start: int
-    count: int
-    stride: int
-    layout: Layout
-    strides: tuple[int, ...]
-    dtype: np.dtype[Any]
-
-    @property
-    def span(self) -> int:
-        """Number of bytes from the first to the last byte of an image, both included."""
-        return self.dtype.itemsize + sum(
-            (length - 1) * stride for length, stride in zip(self.layout.shape, self.strides, strict=True)
-        )
-
-    def values(self, data: bytes) -> NDArray[Any]:
-        """Returns the image in these bytes as an array of shape (height, width, channels)."""
-        flat = np.frombuffer(data, dtype=self.dtype)
-        return self.layout.image(as_strided(flat, self.layout.shape, self.strides))
-
-
-def contiguous(shape: Sequence[int], dtype: np.dtype[Any], layout: Layout, start: int) -> StoredArray:
-    """Returns the position of a C-contiguous array of images that begins at byte ``start``."""
-    strides = [dtype.itemsize]
-    for length in reversed(layout.shape):
-        strides.append(strides[-1] * length)
-    *inner, stride = strides
-    return StoredArray(start, shape[0], stride, layout, tuple(reversed(inner)), dtype)
-
-
-class ArrayReader(ExtentReader):
-    """Reads rows of arrays."""
-
-    encoded = False
-
-    def __init__(self, files: Files, arrays: Sequence[StoredArray], value_range: ValueRange | None) -> None:
-        super().__init__(files)
-        self._arrays, self._value_range = arrays, value_range
-        self._ends = np.cumsum([array.count for array in arrays])
-        self.scaled = any(has_floats(array.dtype) for array in arrays)
-        self.variant = value_range.variant if self.scaled and value_range is not None else ""
-
-    def extent(self, item: int) -> Extent:
-        file = self._file(item)
-        array = self._arrays[file]
-        row = item - int(self._ends[file]) + array.count
-        return file, array.start + row * array.stride, array.span
-
-    def unpack(self, item: int, data: bytes) -> Read:
-        file = self._file(item)
-        what = f"{self._files.paths[file]}[{item - int(self._ends[file]) + self._arrays[file].count}]"
-        return as_pixels(self._arrays[file].values(data), self._value_range, what)
-
-    def _file(self, item: int) -> int:
-        return int(np.searchsorted(self._ends, item, side="right")) if len(self._arrays) > 1 else 0
 
 
 def set_of_rows(named: NamedFiles, kind: str, counts: Sequence[int], reader: Reader, began: int) -> ImageSet:
@@ -320,39 +251,3 @@ def set_of_rows(named: NamedFiles, kind: str, counts: Sequence[int], reader: Rea
         labels = split_common_folder(named.files.paths)[1]
         names = Names(f"{label}[{row}]" for label, count in zip(labels, counts, strict=True) for row in range(count))
     return ImageSet.of(ImageSource(named.path, kind, names, named.prefix, named.files, reader, file_index, began))
-
-
-def set_of_arrays(named: NamedFiles, arrays: Sequence[StoredArray], began: int, zipped: Reader | None) -> ImageSet:
-    """Returns the images of arrays, see `set_of_rows`. ``zipped`` is the reader of compressed arrays."""
-    axes = {-1: "NHW", 0: "NCHW", 2: "NHWC"}
-    layouts = ", ".join(dict.fromkeys(f"{_name(array.dtype)} {axes[array.layout.channels]}" for array in arrays))
-    counts = [array.count for array in arrays]
-    reader = zipped or ArrayReader(named.files, arrays, named.value_range)
-    if any(array.dtype != np.uint8 for array in arrays):
-        # Refused here, a run would otherwise process the sets before.
-        for first in reader.stream(np.cumsum([0, *counts[:-1]])):
-            if isinstance(first, InputError):
-                raise refused(first, reader, sum(counts), spread=zipped is None)
-    return set_of_rows(named, "compressed array" if zipped else f"array ({layouts})", counts, reader, began)
-
-
-def scattered_error(what: str) -> InputError:
-    """Returns the error for an array in which each image is scattered over the whole file."""
-    return InputError(
-        f"{what} is in Fortran order or permuted, so that each image is scattered over the whole file",
-        "save numpy.ascontiguousarray(array)",
-        "save tensor.contiguous()",
-    )
-
-
-def require_compact(array: StoredArray, what: str) -> None:
-    """Checks that reading an image does not require reading many times its bytes."""
-    if array.span > _MOST_SPREAD * prod(array.layout.shape) * array.dtype.itemsize:
-        raise scattered_error(what)
-
-
-def require_complete(array: StoredArray, size: int, what: str) -> None:
-    """Checks that a file of ``size`` bytes contains its whole array."""
-    end = array.start + (array.count - 1) * array.stride + array.span
-    if end > size:
-        raise InputError(f"{what} is truncated: its array ends at byte {end}, and the file has {size} bytes")

@@ -33,17 +33,18 @@ class FileKind:
     often_other: bool = False
 
 
+_SAFETENSORS = "a safetensors file"
 _TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 FILE_KINDS = (
     FileKind("archives:list_zips", (".zip",), ZIP, keyed=True),
     FileKind("tars:list_tars", _TAR_SUFFIXES, TAR, keyed=True),
-    FileKind("numpy_files:list_npz", (".npz",), ZIP, keyed=True, numbered=True),
-    FileKind("tensors:list_torch", (".pt", ".pth"), ZIP, keyed=True, numbered=True, often_other=True),
+    FileKind("array_files:list_npz", (".npz",), ZIP, keyed=True, numbered=True),
+    FileKind("array_files:list_torch", (".pt", ".pth"), ZIP, keyed=True, numbered=True, often_other=True),
     FileKind(
-        "tensors:list_safetensors", (".safetensors",), "a safetensors file", keyed=True, numbered=True, often_other=True
+        "array_files:list_safetensors", (".safetensors",), _SAFETENSORS, keyed=True, numbered=True, often_other=True
     ),
     FileKind("parquet:list_parquet", (".parquet",), PARQUET, keyed=True, numbered=True),
-    FileKind("numpy_files:list_npy", (".npy",), NPY, numbered=True),
+    FileKind("array_files:list_npy", (".npy",), NPY, numbered=True),
 )
 """All kinds. To add one, write a module with a lister and add a line here."""
 ARCHIVE_SUFFIXES = tuple(suffix for kind in FILE_KINDS if not kind.often_other for suffix in kind.suffixes)

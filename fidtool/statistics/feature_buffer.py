@@ -15,9 +15,9 @@ from fidtool.cache_dir import byte_limit, cache_dir
 from fidtool.distributed.world import World
 from fidtool.errors import RunError
 from fidtool.images.batches import stored_order
+from fidtool.sources.array_files import read_header
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet
-from fidtool.sources.numpy_files import read_header
 
 if TYPE_CHECKING:
     import torch

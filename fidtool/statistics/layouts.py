@@ -34,9 +34,9 @@ from fidtool.features.protocol import (
     SPATIAL_DIMS,
     protocol_named,
 )
+from fidtool.sources.array_files import SAMPLES, array_headers
 from fidtool.sources.contents import ContentError, Files, head_of
 from fidtool.sources.image_set import canonical_order
-from fidtool.sources.numpy_files import SAMPLES, array_headers
 from fidtool.sources.opening import suffix_of
 from fidtool.statistics.feature_buffer import Features, reordered
 from fidtool.statistics.named_arrays import (

@@ -17,7 +17,7 @@ from fidtool.metrics.registry import BUILT_IN
 from fidtool.names import counted
 from fidtool.redaction import redacted, without_secrets
 from fidtool.sources.census import PassedOver
-from fidtool.statistics.set_facts import SetFacts
+from fidtool.statistics.set_statistics import SetFacts
 
 SCHEMA = 2
 """Version of the result JSON. Version 2 renamed the Fréchet distances of features that are not Inception's 2048, which

@@ -23,8 +23,7 @@ from fidtool.errors import InputError, RunError, on_every_rank
 from fidtool.features.definition import Definition
 from fidtool.features.protocol import INCEPTION_FEATURE_STEP
 from fidtool.images.batches import cut_batches, deal
-from fidtool.statistics.moments import ExactMoments, Gaussian
-from fidtool.statistics.precision import better_step, step_remedy
+from fidtool.statistics.moments import ExactMoments, Gaussian, better_step, step_remedy
 
 _LARGEST_SQUARE = 2.0**51
 _FEWEST_BITS = 14

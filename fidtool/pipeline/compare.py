@@ -24,8 +24,7 @@ from fidtool.record import known_settings
 from fidtool.redaction import redacted
 from fidtool.results import Comparison, Exhibit, Influence, SetResult, SkippedFile, Uncertainty
 from fidtool.statistics.moments import Gaussian
-from fidtool.statistics.set_facts import facts_of
-from fidtool.statistics.set_statistics import MeasuredSet, Statistics
+from fidtool.statistics.set_statistics import MeasuredSet, Statistics, facts_of
 from fidtool.validation import declared, text_of
 
 

@@ -19,8 +19,7 @@ from fidtool.images.decode import ImageProperties
 from fidtool.images.records import RecordArray, columns_of, no_records
 from fidtool.sources.contents import BadFile
 from fidtool.statistics.feature_buffer import FeatureBuffer
-from fidtool.statistics.moments import ExactMoments
-from fidtool.statistics.precision import FEWEST_BITS, FeatureSizes
+from fidtool.statistics.moments import FEWEST_BITS, ExactMoments, FeatureSizes
 
 _FIRST_BATCH_BITS = FEWEST_BITS - 3
 """If the features of the first batch have fewer bits than this, the whole set would be refused in the end."""

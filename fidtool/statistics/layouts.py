@@ -185,8 +185,7 @@ def _moments(rows: Features, ddof: int) -> tuple[NDArray[np.float64], NDArray[np
     """Returns the exact mean and covariance, as of features that fidtool computes."""
     import torch  # deferred: most statistics files are read without it
 
-    from fidtool.statistics.moments import ExactMoments
-    from fidtool.statistics.precision import better_step
+    from fidtool.statistics.moments import ExactMoments, better_step
 
     chunks = [rows[start : start + _CHUNK_ROWS] for start in range(0, len(rows), _CHUNK_ROWS)]
     largest = max(float(np.abs(chunk).max()) for chunk in chunks)

@@ -30,8 +30,7 @@ from fidtool.sources.contents import ValueRange
 from fidtool.sources.image_set import ImageSet, Sampling, hashes_of
 from fidtool.sources.opening import open_images
 from fidtool.statistics.cache import StatisticsCache
-from fidtool.statistics.moments import ExactMoments, Gaussian
-from fidtool.statistics.precision import FeatureSizes
+from fidtool.statistics.moments import ExactMoments, FeatureSizes, Gaussian
 from fidtool.training.feature_extractor import pixels_of
 
 Features = NDArray[np.float32]

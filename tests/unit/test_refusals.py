@@ -33,8 +33,7 @@ from fidtool.sources.opening import open_images
 from fidtool.sources.remote import RemoteFiles
 from fidtool.sources.store_requests import raise_if_permanent
 from fidtool.statistics.cache import StatisticsCache
-from fidtool.statistics.moments import ExactMoments
-from fidtool.statistics.precision import FeatureSizes
+from fidtool.statistics.moments import ExactMoments, FeatureSizes
 from fidtool.training import FrechetLoss, gather_with_grad
 from fidtool.training.feature_extractor import SharedExtractor
 from fidtool.training.loss import nuclear_norm

@@ -130,12 +130,12 @@ _USUAL = DecodeOptions()
 
 
 def decode_contents(
-    contents: Iterable[Read | DecodedImage], options: DecodeOptions = _USUAL, enough_bytes: int | None = None
+    contents: Iterable[Read], options: DecodeOptions = _USUAL, enough_bytes: int | None = None
 ) -> list[DecodedImage | Exception]:
     """Decodes files, pixels or Pillow images, and returns the image or the exception for each, see `decode`.
 
     Pillow's settings are changed once for all contents, which must be in memory, because no other thread can decode in
-    the meantime. Images decoded before are only framed. Stops after the image with which the pixels have
+    the meantime. Stops after the image with which the pixels have
     ``enough_bytes``.
     """
     found = []
@@ -172,11 +172,11 @@ def decode(content: Read, options: DecodeOptions = _USUAL) -> DecodedImage:
     return found
 
 
-def _result(content: Read | DecodedImage, options: DecodeOptions) -> DecodedImage | Exception:
+def _result(content: Read, options: DecodeOptions) -> DecodedImage | Exception:
     if isinstance(content, Exception):
         return content
     try:
-        image = content if isinstance(content, DecodedImage) else _decoded(content, options)
+        image = _decoded(content, options)
         return image if options.crop is None else _framed(image, options.crop, options.max_pixels)
     except DecodeError as error:
         return type(error)(*error.args)  # without a traceback, which would keep the image in memory

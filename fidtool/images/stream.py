@@ -13,7 +13,7 @@ import numpy as np
 
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, on_every_rank
-from fidtool.images.batches import FetchedBatch, cut_batches
+from fidtool.images.batches import PlannedBatch, cut_batches
 from fidtool.images.frames import split
 from fidtool.seeds import sample_seed
 from fidtool.sources.contents import Read, ValueRange, bytes_of
@@ -66,19 +66,19 @@ class Stream:
             self._limit = num // world.size + (world.rank < num % world.size)
         self._count = self._digest = 0
 
-    def __iter__(self) -> Generator[FetchedBatch, None, None]:
+    def __iter__(self) -> Generator[PlannedBatch, None, None]:
         return self._generated() if self._images.generates else self._read()
 
-    def _generated(self) -> Generator[FetchedBatch, None, None]:
+    def _generated(self) -> Generator[PlannedBatch, None, None]:
         self._count = self._sampling.num or 0
         for number, positions in enumerate(cut_batches(self._count, self._batch_size)):
             if number % self._world.size == self._world.rank:
                 seed = sample_seed(self._sampling.seed, positions.start)
                 with self._outside():
                     contents = self._images.generated(len(positions), seed, self._value_range)
-                yield FetchedBatch(number, [f"{self._images.name}{self._name(each)}" for each in positions], contents)
+                yield self._batch(number, positions, contents)
 
-    def _read(self) -> Generator[FetchedBatch, None, None]:
+    def _read(self) -> Generator[PlannedBatch, None, None]:
         contents = self._images.stream(self._value_range)
         frames: Iterator[Read] = contents
         if self._max_pixels is not None:
@@ -95,12 +95,14 @@ class Stream:
                 for content in [] if self._sharded or self._world.size == 1 else batch:
                     self._digest = zlib.crc32(bytes_of(content), self._digest)
                 if self._sharded or number % self._world.size == self._world.rank:
-                    start = number * size
-                    files = [f"{self._images.name}{self._name(start + offset)}" for offset in range(len(batch))]
-                    yield FetchedBatch(number, files, batch)
+                    yield self._batch(number, range(number * size, number * size + len(batch)), batch)
         finally:
             with self._outside():
                 contents.close()
+
+    def _batch(self, number: int, positions: range, contents: list[Read]) -> PlannedBatch:
+        files = [f"{self._images.name}{self._name(position)}" for position in positions]
+        return PlannedBatch(number, positions, True, files, contents)
 
     def _name(self, position: int, rank: int | None = None) -> str:
         return f"[{self._world.rank if rank is None else rank}:{position}]" if self._sharded else f"[{position}]"

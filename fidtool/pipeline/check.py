@@ -15,9 +15,8 @@ from fidtool.diagnose.findings import Finding
 from fidtool.errors import InputError
 from fidtool.images.batches import PlannedBatch, deal, plan_batches
 from fidtool.images.decode import DecodeOptions
-from fidtool.images.decoded import whole_batches
 from fidtool.images.integrity import broadcast_images
-from fidtool.images.loader import LoadOptions, load
+from fidtool.images.loader import LoadOptions, load, whole_batches
 from fidtool.images.records import RECORD, ImageRecords
 from fidtool.pipeline.inputs import identity
 from fidtool.pipeline.needs import IMAGES
@@ -117,7 +116,7 @@ class _CheckedSet:
             workers = min(8, available_cores(ranks), len(mine) // _BATCHES_PER_WORKER)
         total = sum(len(batch.indices) for batch in mine)
         warn, patience = self._run.console.warn, settings.timeout
-        loaded = load(images, mine, LoadOptions(options, workers, ranks_here=ranks, patience=patience, complain=warn))
+        loaded = load(images, mine, LoadOptions(options, workers, patience=patience, complain=warn))
         with self._run.console.progress(images.path, total) as progress, contextlib.closing(loaded):
             for batch in whole_batches(loaded):
                 if batch.failure is not None:

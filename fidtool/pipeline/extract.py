@@ -12,11 +12,10 @@ import torch
 
 from fidtool.errors import InputError, option
 from fidtool.features.extractor import Networks
-from fidtool.images.batches import PlannedBatch, deal, fetch_batch, plan_batches
+from fidtool.images.batches import PlannedBatch, deal, plan_batches
 from fidtool.images.decode import DecodeOptions
-from fidtool.images.decoded import DecodedBatch, decode_parts, joined
 from fidtool.images.framing import Crop
-from fidtool.images.loader import LoadOptions, load, load_stream
+from fidtool.images.loader import DecodedBatch, LoadOptions, joined, load, load_stream
 from fidtool.images.stream import Stream, StreamPlan
 from fidtool.names import counted
 from fidtool.pipeline.run import RunContext
@@ -129,7 +128,7 @@ class Extraction:
         files = {bad.file for bad in skipped}
         indices = [index for index in range(len(source)) if source.file(index) in files]
         options = replace(self._options, skip=True, records=False, pixels=False)
-        read = decode_parts(fetch_batch(source, PlannedBatch(0, indices)), options)
+        read = load(source, [PlannedBatch(0, indices)], LoadOptions(options))
         still = {bad.file for part in read for bad in part.skipped}
         return next((bad.file for bad in skipped if bad.file not in still), "")
 
@@ -168,13 +167,7 @@ class Extraction:
         return own
 
     def _load_options(self) -> LoadOptions:
-        return LoadOptions(
-            self._options,
-            self._num_workers,
-            ranks_here=self._world.launch.local_world_size,
-            patience=self._settings.timeout,
-            complain=self._warn,
-        )
+        return LoadOptions(self._options, self._num_workers, self._settings.timeout, self._warn)
 
     def _usable(self, decoded: Iterator[DecodedBatch], source: ImageSet | None = None) -> Iterator[DecodedBatch]:
         skipped: list[BadFile] = []

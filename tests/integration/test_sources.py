@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fidtool.images.batches import PlannedBatch, fetch_batches, plan_batches
+from fidtool.images.batches import plan_batches
 from fidtool.images.decode import decode
 from fidtool.sources.contents import ValueRange
 from fidtool.sources.image_set import Sampling
@@ -68,12 +68,9 @@ def test_each_name_has_the_right_image(forms: dict[str, str], form: str) -> None
     expected = pixels_in(Path(forms["folder"]))
     names = names_in(Path(forms["folder"]))
     seen = []
-    for number, batch in enumerate(plan_batches(images, 5)):
-        if images.in_order:
-            (whole,) = fetch_batches(images, [PlannedBatch(number, batch)])
-            contents, files = list(whole.contents), list(whole.files)
-        else:
-            contents, files = images.read(batch), [images.file(index) for index in batch]
+    for batch in plan_batches(images, 5):
+        contents = list(images.stream(np.asarray(batch))) if images.in_order else images.read(batch)
+        files = [images.file(index) for index in batch]
         for content, file in zip(contents, files, strict=True):
             place = int(file[file.rindex("[") + 1 : -1]) if file.endswith("]") else names.index(tail(file, names))
             np.testing.assert_array_equal(decode(content).pixels, expected[place])

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image, ImageFile
 
 from fidtool.cli.options import as_flag
@@ -21,8 +20,7 @@ from fidtool.diagnose.findings import property_findings, property_warnings
 from fidtool.errors import spelled_by
 from fidtool.images.batches import PlannedBatch, cut_batches
 from fidtool.images.decode import DecodeError, DecodeOptions, ImageProperties, decode
-from fidtool.images.decoded import DecodedBatch, joined
-from fidtool.images.loader import LoadOptions, load
+from fidtool.images.loader import DecodedBatch, LoadOptions, joined, load
 from fidtool.images.records import ImageRecords, records_of
 from fidtool.sources import contents
 from fidtool.sources.contents import Pixels
@@ -184,7 +182,7 @@ def all_batches(folder: Path, workers: int, size: int = 4) -> list[DecodedBatch]
     for part in load(source, batches, LoadOptions(DecodeOptions(), workers, patience=PATIENCE)):
         parts.append(part)
         if part.ends:
-            pixels = torch.cat([torch.as_tensor(each.pixels) for each in parts])
+            pixels = np.concatenate([each.pixels for each in parts])
             whole.append(replace(joined(parts), pixels=pixels))
             parts = []
     return whole
@@ -207,7 +205,7 @@ def test_batches_are_the_same_with_and_without_workers(tmp_path: Path) -> None:
     alone, helped = all_batches(folder, 0), all_batches(folder, 2)
     assert [len(batch.sizes) for batch in alone] == [4, 4, 4, 2]
     for one, other in zip(alone, helped, strict=True):
-        assert torch.equal(one.pixels, other.pixels)
+        assert np.array_equal(one.pixels, other.pixels)
         assert one.sizes == other.sizes
         assert (one.number, one.properties, one.failure) == (other.number, other.properties, other.failure)
     assert sum((batch.properties for batch in alone), ImageProperties()) == ImageProperties(lossy=1, alpha=1, deep=1)

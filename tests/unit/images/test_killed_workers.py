@@ -11,18 +11,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fidtool.errors import FidtoolError, RunError
 from fidtool.images import loader
 from fidtool.images.batches import PlannedBatch, plan_batches
 from fidtool.images.decode import DecodeOptions
-from fidtool.images.decoded import DecodedBatch
-from fidtool.images.loader import LoadOptions, load
+from fidtool.images.loader import DecodedBatch, LoadOptions, load
 from fidtool.images.workers import Workers
 from fidtool.sources.folder import list_folder
 from fidtool.sources.image_set import ImageSet
@@ -30,7 +30,7 @@ from support.pictures import make_pictures
 from support.processes import PATIENCE, wait_until
 
 DIED = (
-    r"^a decoding worker died \(process \d+: SIGKILL\): it was killed, ran out of memory, or /dev/shm is too small; "
+    r"^a decoding worker died \(process \d+: SIGKILL\): it was killed or ran out of memory; "
     r"try num_workers=0$"
 )
 
@@ -42,8 +42,13 @@ def workers_end() -> Iterator[None]:
     wait_until(lambda: not multiprocessing.active_children(), "a worker is left")
 
 
-def _sleep(seconds: float) -> Iterator[None]:
-    yield time.sleep(seconds)
+def computed(work: Callable[[Any], Any], tasks: Iterable[Any], count: int) -> list[Any]:
+    started = Workers(work, count, PATIENCE)
+    try:
+        sent = [started.send(task) for task in tasks]
+        return [started.result() for _ in sent]
+    finally:
+        started.end()
 
 
 @pytest.fixture
@@ -75,30 +80,30 @@ def test_a_worker_that_is_killed_at_any_point(images: ImageSet, seed: int) -> No
     assert numbers == list(range(len(numbers))), "the earlier batches are correct"
 
 
-def die_while_sending(size: int) -> list[bytes]:
+def die_while_sending(size: int) -> bytes:
     def kill() -> None:
         time.sleep(0.1)
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=kill).start()
-    return [bytes(size)]
+    return bytes(size)
 
 
 def test_a_worker_that_is_killed_while_it_sends() -> None:
     """The pipe holds less than the result, so its reader waits for the rest."""
-    started = Workers(die_while_sending, [1 << 24] * 4, 2, PATIENCE)
-    for worker in started._workers:
-        started._send(worker)
+    started = Workers(die_while_sending, 2, PATIENCE)
+    for _ in range(4):
+        started.send(1 << 24)
     wait_until(lambda: not started._workers[0].process.is_alive(), "the worker does not die")
     with pytest.raises(RunError, match=DIED):
-        next(started)
+        started.result()
     started.end()
 
 
 def test_tasks_and_results_that_exceed_the_pipe() -> None:
     """A worker receives its next task while it sends a result, so that neither side waits for the other."""
     tasks = [bytes([number]) * (1 << 22) for number in range(8)]
-    assert list(Workers(lambda task: [task.upper()], tasks, 2, PATIENCE)) == tasks
+    assert computed(bytes.upper, tasks, 2) == tasks
 
 
 FROZEN = r"^the decoding workers produced no batch for 0.5 s \(timeout\): a worker is "
@@ -106,11 +111,12 @@ FROZEN = r"^the decoding workers produced no batch for 0.5 s \(timeout\): a work
 
 def test_a_frozen_worker_that_cannot_be_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits for storage. Another process that holds the worker's end of the pipe has the same effect."""
-    started = Workers(_sleep, [10 * PATIENCE], 1, 0.5)
+    started = Workers(time.sleep, 1, 0.5)
+    started.send(10 * PATIENCE)
     with monkeypatch.context() as patched:
         patched.setattr(started._workers[0].process, "kill", lambda: None)
         with pytest.raises(RunError, match=FROZEN):
-            next(started)
+            started.result()
     started.end()
 
 
@@ -121,8 +127,10 @@ def test_a_program_that_keeps_the_workers_ends() -> None:
         import signal, time
         from fidtool.images.workers import Workers
         signal.signal(signal.SIGTERM, lambda *_: None)
-        kept = Workers(lambda seconds: [time.sleep(seconds)], [0.0, 0.0, 1e6, 1e6], 2, 1e6)
-        next(kept)
+        kept = Workers(time.sleep, 2, 1e6)
+        for seconds in (0.0, 0.0, 1e6, 1e6):
+            kept.send(seconds)
+        kept.result()
     """
     assert subprocess.run([sys.executable, "-c", script], timeout=PATIENCE).returncode == 0
 
@@ -130,24 +138,37 @@ def test_a_program_that_keeps_the_workers_ends() -> None:
 def test_an_error_inside_a_worker_is_reported_unchanged(images: ImageSet, monkeypatch: pytest.MonkeyPatch) -> None:
     error = OSError(errno.EIO, "Input/output error")
 
-    def fail(*_: object) -> Iterator[DecodedBatch]:
+    def fail(*_: object) -> DecodedBatch:
         raise error
 
-    monkeypatch.setattr(loader, "decode_parts", fail)  # workers are forks, so it applies to them
+    monkeypatch.setattr(loader, "decode_batch", fail)  # workers are forks, so it applies to them
     with pytest.raises(FidtoolError) as caught:
         list(delivered(images))
     assert str(caught.value) == "OSError: [Errno 5] Input/output error (in a decoding worker)"
 
 
 def test_a_result_that_cannot_be_sent_is_an_error_inside_the_worker() -> None:
-    started: Workers[int, Any] = Workers(lambda _: [lambda: None], [0], 1, PATIENCE)
+    started: Workers[int, Any] = Workers(lambda _: lambda: None, 1, PATIENCE)
+    started.send(0)
     with pytest.raises(RunError, match=r"^\w+Error: .*pickle.* \(in a decoding worker\)$"):
-        next(started)
+        started.result()
     started.end()
 
 
 def test_workers_draw_different_random_numbers() -> None:
     """A Dataset may augment its images at random; with equal seeds, workers would produce duplicates."""
-    drawn = list(Workers(lambda _: [random.random()], range(4), 4, PATIENCE))
+    drawn = computed(lambda _: random.random(), range(4), 4)
     assert len(set(drawn)) == 4
-    assert drawn == list(Workers(lambda _: [random.random()], range(4), 4, PATIENCE)), "the same in each run"
+    assert drawn == computed(lambda _: random.random(), range(4), 4), "the same in each run"
+
+
+@pytest.mark.parametrize("memfd", [True, False])
+def test_large_arrays_are_the_same_in_memory_of_both_processes_and_through_the_pipe(
+    memfd: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not memfd:
+        monkeypatch.delattr(os, "memfd_create", raising=False)
+    sizes = [10, 1 << 20, (1 << 20) + 1, 1 << 24]
+    for size, found in zip(sizes, computed(lambda size: np.arange(size, dtype=np.uint8), sizes, 2), strict=True):
+        assert np.array_equal(found, np.arange(size, dtype=np.uint8))
+        found[0] = 1  # it is writable

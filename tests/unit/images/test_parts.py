@@ -20,11 +20,10 @@ from PIL import Image
 import fidtool
 from fidtool.errors import RunError
 from fidtool.images import decode as decoding
-from fidtool.images import decoded, loader
-from fidtool.images.batches import FetchedBatch, PlannedBatch, plan_batches
+from fidtool.images import loader
+from fidtool.images.batches import PlannedBatch, plan_batches
 from fidtool.images.decode import DecodedImage, DecodeOptions, ImageProperties, decode
-from fidtool.images.decoded import DecodedBatch, whole_batches
-from fidtool.images.loader import LoadOptions, load, load_stream
+from fidtool.images.loader import DecodedBatch, LoadOptions, load, load_stream, whole_batches
 from fidtool.images.workers import Workers
 from fidtool.sources.contents import Pixels
 from fidtool.sources.folder import list_folder
@@ -66,7 +65,9 @@ def test_photos_of_12_megapixels_in_flight(form: str, tmp_path: Path, monkeypatc
         source = list_folder(str(make_pictures(tmp_path / "set", 24)))
         parts = load(source, [PlannedBatch(number, range(8 * number, 8 * number + 8)) for number in range(3)], options)
     else:
-        parts = load_stream((FetchedBatch(number, [""] * 8, [b"photo"] * 8) for number in range(3)), options)
+        parts = load_stream(
+            (PlannedBatch(number, range(8), True, [""] * 8, [b"photo"] * 8) for number in range(3)), options
+        )
     used, most, images = 0, 0, 0
     for part in parts:
         before = -1
@@ -87,8 +88,7 @@ def test_parts_do_not_change_the_features(
 ) -> None:
     real, fake = (str(make_pictures(tmp_path / name, 21, seed)) for seed, name in enumerate(("real", "fake")))
     usual = fidtool.compute(real, fake, extractor=TINY, batch_size=4, cache=False)
-    for module in (decoded, loader):
-        monkeypatch.setattr(module, "PART_BYTES", limit)
+    monkeypatch.setattr(loader, "PART_BYTES", limit)
     found = fidtool.compute(real, fake, extractor=TINY, batch_size=4, num_workers=workers, cache=False)
     assert found.results == usual.results
     assert found.run.forward_passes == usual.run.forward_passes == 12
@@ -156,12 +156,13 @@ def whole(parts: list[DecodedBatch]) -> list[DecodedBatch]:
 
 
 def test_images_of_an_iterable_are_the_same_through_workers() -> None:
-    def batches() -> Iterator[FetchedBatch]:
+    def batches() -> Iterator[PlannedBatch]:
         for number in range(6):
             some = contents(number)
             if number == 0:  # decides whether the workers decode
                 some = [content for content in some if isinstance(content, bytes)]
-            yield FetchedBatch(number, [f"fake[{number}.{place}]" for place in range(len(some))], some)
+            files = [f"fake[{number}.{place}]" for place in range(len(some))]
+            yield PlannedBatch(number, range(len(some)), True, files, some)
 
     def found(workers: int) -> list[DecodedBatch]:
         options = DecodeOptions(skip=True, records=True)
@@ -208,23 +209,47 @@ def test_workers_do_not_touch_cuda(form: str, tmp_path: Path) -> None:
     evaluation = fidtool.compute(given, folder, extractor=TINY, num_workers=2, batch_size=4, cache=False)
     assert evaluation.run.num_workers == 2
     assert evaluation.results[0].real.count == 12
-    poisoned = Workers(lambda _: [torch.cuda.current_device()], [0], 1, PATIENCE)
+    poisoned: Workers[int, int] = Workers(lambda _: torch.cuda.current_device(), 1, PATIENCE)
+    poisoned.send(0)
     with pytest.raises(RunError, match="forked"):
-        next(poisoned)
+        poisoned.result()
     poisoned.end()
 
 
-def test_the_first_of_two_problems_is_reported() -> None:
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_first_of_two_problems_is_reported(workers: int) -> None:
     """An iterable raises after it has yielded an image that cannot be decoded, but before that is known."""
 
-    def tasks() -> Iterator[int]:
-        yield from range(3)
+    def batches() -> Iterator[PlannedBatch]:
+        yield PlannedBatch(0, range(1), True, ["good"], [FILES["JPEG"]])
+        yield PlannedBatch(1, range(1), True, ["bad"], [b"no image"])
         raise ValueError("later")
 
-    results = Workers(lambda task: [task], tasks(), 2, PATIENCE)
-    assert [next(results), next(results), next(results)] == [0, 1, 2]
+    parts = load_stream(batches(), LoadOptions(DecodeOptions(), workers, patience=PATIENCE))
+    assert [next(parts).failure is None for _ in range(2)] == [True, False]
     with pytest.raises(ValueError, match="later"):
-        next(results)
+        next(parts)
+
+
+@pytest.mark.parametrize("form", ["folder", "iterable"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_images_that_become_larger_are_decoded_in_parts(
+    form: str, workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loader, "PART_BYTES", 3 * 64)
+    for number in range(16):
+        side = 2 if number < 8 else 8
+        Image.fromarray(np.full((side, side, 3), number, np.uint8)).save(tmp_path / f"{number:02}.png")
+    source, options = list_folder(str(tmp_path)), LoadOptions(DecodeOptions(), workers, patience=PATIENCE)
+    batches = [PlannedBatch(number, range(8 * number, 8 * number + 8)) for number in range(2)]
+    if form == "folder":
+        parts = list(load(source, batches, options))
+    else:
+        read = (replace(each, files=list("abcdefgh"), contents=source.read(each.indices)) for each in batches)
+        parts = list(load_stream(read, options))
+    assert [int(image[0, 0, 0]) for part in parts for image in part.take_images(lambda x: x)] == list(range(16))
+    assert max(len(part.sizes) for part in parts if part.sizes[0] == (8, 8)) == 1
+    assert [batch.number for batch in whole_batches(parts)] == [0, 1]
 
 
 def test_a_path_that_cannot_be_read_is_named() -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fidtool.errors import StoppedError as StoppedError
     from fidtool.features.models.families import NetworkChoice as NetworkChoice
     from fidtool.features.network import Network as Network
-    from fidtool.features.preparation import Preparation as Preparation
+    from fidtool.features.resize import Preparation as Preparation
     from fidtool.metrics.cmmd import CMMD as CMMD
     from fidtool.metrics.fid import FID as FID
     from fidtool.metrics.fid_infinity import FIDInfinity as FIDInfinity
@@ -61,7 +61,7 @@ _NAMES = {
     "errors": "FidtoolError FidtoolWarning InputError RunError StoppedError",
     "features.models.families": "NetworkChoice",
     "features.network": "Network",
-    "features.preparation": "Preparation",
+    "features.resize": "Preparation",
     "metrics.cmmd": "CMMD",
     "metrics.fid": "FID",
     "metrics.fid_infinity": "FIDInfinity",

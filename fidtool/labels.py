@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os.path import basename
 
-from fidtool.features.definition import Definition
 from fidtool.features.models.families import CMMD_EXTRACTOR, MODEL_FAMILIES
-from fidtool.features.protocol import FEATURES, INCEPTION, INCEPTION_DIMS, SPATIAL
+from fidtool.features.protocol import FEATURES, INCEPTION, INCEPTION_DIMS, SPATIAL, Definition
 from fidtool.metrics.cmmd import CMMD
 from fidtool.metrics.metric import Number
 from fidtool.metrics.registry import BUILT_IN, NUMBERS

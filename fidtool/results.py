@@ -10,8 +10,7 @@ from typing import Any
 from fidtool.diagnose.diagnosis import Diagnosis, Health
 from fidtool.diagnose.duplicates import Duplicates
 from fidtool.distances.jackknife import Interval
-from fidtool.features.definition import Definition
-from fidtool.features.protocol import FEATURES
+from fidtool.features.protocol import FEATURES, Definition
 from fidtool.labels import Labels
 from fidtool.metrics.registry import BUILT_IN
 from fidtool.names import counted

@@ -89,8 +89,7 @@ def _run(
     from fidtool.pipeline.inputs import Inputs
     from fidtool.pipeline.run import open_run
     from fidtool.report.files import write_shown
-    from fidtool.report.table import table_lines
-    from fidtool.report.text import framing_lines, influence_lines, result_lines, timing_line
+    from fidtool.report.text import framing_lines, influence_lines, result_lines, table_lines, timing_line
 
     paths = [real, *fakes]
     console = Console(warnings=True, progress=not quiet, on_failure=outlet.failed)

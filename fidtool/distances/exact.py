@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from fidtool.distances.parallel import fair_threads, using_threads
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError, on_every_rank
-from fidtool.features.definition import Definition
-from fidtool.features.protocol import INCEPTION_FEATURE_STEP
+from fidtool.features.protocol import INCEPTION_FEATURE_STEP, Definition
 from fidtool.images.batches import cut_batches, deal
 from fidtool.statistics.moments import ExactMoments, Gaussian, better_step, step_remedy
 

@@ -8,8 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from fidtool.errors import InputError, about, option
-from fidtool.features.definition import Definition
-from fidtool.features.device import Device
+from fidtool.features.device import Device, repeatable
 from fidtool.features.extractor import Extractor
 from fidtool.features.models.families import MODEL_FAMILIES, NetworkChoice, check_extractor, is_program
 from fidtool.features.models.inception import Inception, SpatialInception
@@ -17,7 +16,6 @@ from fidtool.features.models.inception_weights import Weights
 from fidtool.features.models.published import PublishedModels, State
 from fidtool.features.models.user_networks import from_factory, from_program, frozen
 from fidtool.features.network import Network, check_repeatable, module_digest, output_dims
-from fidtool.features.preparation import Preparation
 from fidtool.features.protocol import (
     DEFAULT_PROTOCOL,
     FEATURES,
@@ -28,11 +26,12 @@ from fidtool.features.protocol import (
     SPATIAL,
     SPATIAL_DIMS,
     SPATIAL_EXTRACTOR,
+    Definition,
     Protocol,
     protocol_named,
 )
+from fidtool.features.resize import Preparation
 from fidtool.features.runner import Runner
-from fidtool.features.torch_state import repeatable
 from fidtool.images.decode import DECODER
 
 

@@ -1,9 +1,13 @@
-"""The device of a rank."""
+"""The device of a rank, and torch's settings during a run, which replace those of the calling program."""
 
 from __future__ import annotations
 
+import contextlib
 import platform
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import torch
 
@@ -123,3 +127,227 @@ def _cpu_name() -> str:
         model = platform.processor() or platform.machine()
     # The instruction set selects the kernels, which round differently.
     return f"{model} ({torch.backends.cpu.get_cpu_capability()})"
+
+
+@dataclass(frozen=True)
+class _Switch:
+    """A setting of torch: how to read and write it, and its value during a run; with None, it is restored only."""
+
+    read: Callable[[], Any]
+    write: Callable[[Any], None]
+    strict: Any = None
+
+
+class TorchSettings:
+    """torch's settings during a run, created by `repeatable`. They can be suspended."""
+
+    def __init__(self, tf32: bool) -> None:
+        self._tf32 = tf32
+        self._device: torch.device | None = None
+        self.held = contextlib.ExitStack()
+        self._hold()
+
+    def _hold(self) -> None:
+        # Selected each time: the program's code may have switched between torch's old and new precision settings.
+        self.held.enter_context(_strict([*_kernel_switches(), *_precision_switches(self._tf32)]))
+        self.held.enter_context(_without_modes())
+        if self._device is not None:
+            self.held.enter_context(torch.cuda.device(self._device))
+
+    def use(self, device: torch.device) -> None:
+        """Make a GPU current in the calling thread. Does nothing for other devices."""
+        if device.type == "cuda":
+            self._device = device
+            self.held.enter_context(torch.cuda.device(device))
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Restore the calling program's settings for a ``with`` block in which the program's code runs.
+
+        Some settings apply to all threads, so no network may compute meanwhile. The settings are those that the
+        program's code left the last time: a generator may be inside ``with torch.autocast(...)`` when it yields.
+        """
+        self.held.close()
+        try:
+            yield
+        finally:
+            self._hold()
+
+
+@contextlib.contextmanager
+def repeatable(tf32: bool = False) -> Iterator[TorchSettings]:
+    """Use full float32 precision and repeatable kernels in a ``with`` block; restore the caller's settings after it.
+
+    TF32, bfloat16 in place of float32, and autocast are off. cuDNN neither autotunes (the fastest kernel can differ
+    from run to run) nor selects non-deterministic kernels. The number of intra-op threads is 1, because a convolution
+    on the CPU has different bits with two. oneDNN, attention, the default dtype, the default device, inference mode and
+    ``torch.use_deterministic_algorithms`` are as in a new process, except that cuDNN's attention is off, because its
+    default differs between versions of torch. The state of torch's random number generator, which building a module
+    changes, is restored.
+
+    Args:
+        tf32: whether NVIDIA GPUs multiply in TF32.
+    """
+    with _modes_come_back():
+        settings = TorchSettings(tf32)
+        with settings.held:
+            yield settings
+
+
+@contextlib.contextmanager
+def _modes_come_back() -> Iterator[None]:
+    """Restore modes that an unfinished generator may hold for longer than a run: inference mode and autocast."""
+    grad = torch.is_grad_enabled()
+    with (
+        _strict([replace(switch, strict=None) for switch in _autocast_switches()]),
+        torch.inference_mode(torch.is_inference_mode_enabled()),
+        torch.set_grad_enabled(grad),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def computing_on(device: torch.device) -> Iterator[None]:
+    """Make ``device`` the current one and switch its autocast off in a ``with`` block that calls a network.
+
+    The program's current stream of the device stays current, so that the network is ordered with the program's work.
+    """
+    with contextlib.ExitStack() as stack:
+        if device.type == "cuda":
+            stack.enter_context(torch.cuda.device(device))
+        if torch.amp.is_autocast_available(device.type):
+            stack.enter_context(torch.autocast(device.type, enabled=False))
+        yield
+
+
+@contextlib.contextmanager
+def full_fp32() -> Iterator[None]:
+    """Use full float32 precision in a ``with`` block, but not the other settings of `repeatable`."""
+    with _strict(_precision_switches()):
+        yield
+
+
+@contextlib.contextmanager
+def _strict(switches: list[_Switch]) -> Iterator[None]:
+    before = [switch.read() for switch in switches]
+    try:
+        for switch in switches:
+            if switch.strict is not None:
+                switch.write(switch.strict)
+        yield
+    finally:
+        # In reverse order, because later settings change some of the earlier ones.
+        for switch, value in reversed(list(zip(switches, before, strict=True))):
+            switch.write(value)
+
+
+@contextlib.contextmanager
+def _without_modes() -> Iterator[None]:
+    """Switch off inference mode and the default device, and restore the random state."""
+    plain = torch.empty(0).device.type == "cpu"
+    with (
+        torch.random.fork_rng(devices=[]),
+        torch.inference_mode(False),
+        contextlib.nullcontext() if plain else torch.device("cpu"),
+    ):
+        yield
+
+
+def _attribute(place: Any, name: str, strict: object) -> _Switch:
+    return _Switch(partial(getattr, place, name), partial(setattr, place, name), strict)
+
+
+def _if_changed(read: Callable[[], Any], write: Callable[[Any], None], strict: object = None) -> _Switch:
+    return _Switch(read, lambda value: None if value == read() else write(value), strict)
+
+
+def _kernel_switches() -> list[_Switch]:
+    """The settings that select kernels, except those of precision."""
+    backends: Any = torch.backends
+    # The default of cudnn differs between versions.
+    attention = {"flash": True, "mem_efficient": True, "math": True, "cudnn": False}
+    return [
+        _Switch(torch.get_num_threads, torch.set_num_threads, 1),
+        _Switch(torch.get_default_dtype, torch.set_default_dtype, torch.float32),
+        # Written only if it changes, because torch imports its compiler here, which takes seconds.
+        _if_changed(_deterministic, _set_deterministic, (False, False)),
+        _attribute(backends.cudnn, "enabled", True),
+        _attribute(backends.cudnn, "benchmark", False),
+        _attribute(backends.cudnn, "deterministic", True),
+        _attribute(backends.mkldnn, "enabled", True),
+        *_autocast_switches(),
+        _Switch(backends.mha.get_fastpath_enabled, backends.mha.set_fastpath_enabled, True),
+        *(
+            _Switch(getattr(backends.cuda, f"{name}_sdp_enabled"), getattr(backends.cuda, f"enable_{name}_sdp"), used)
+            for name, used in attention.items()
+        ),
+        _if_changed(_blas_library, backends.cuda.preferred_blas_library, "cublas"),  # writing it emits a warning
+    ]
+
+
+def _autocast_switches() -> list[_Switch]:
+    return [
+        _Switch(partial(torch.is_autocast_enabled, kind), partial(torch.set_autocast_enabled, kind), False)
+        for kind in ("cpu", "cuda", "mps")
+        if torch.amp.is_autocast_available(kind)
+    ]
+
+
+def _blas_library() -> str:
+    return str(torch.backends.cuda.preferred_blas_library()).rpartition(".")[2].lower()
+
+
+def _set_deterministic(value: tuple[bool, bool]) -> None:
+    torch.use_deterministic_algorithms(value[0], warn_only=value[1])
+
+
+def _deterministic() -> tuple[bool, bool]:
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def _precision_switches(tf32: bool = False) -> list[_Switch]:
+    """The settings that trade float32 precision for speed; ``tf32`` enables this on NVIDIA GPUs.
+
+    torch 2.9 added new settings, and refuses to read the old ones in a program that has used the new ones. The settings
+    that the program uses are therefore used here as well: writing the others would break the program's later reads.
+    """
+    backends: Any = torch.backends
+    try:
+        switches = [
+            *_newer_precisions(),  # writing the old settings changes these
+            _Switch(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "highest"),
+            _attribute(backends.cuda.matmul, "allow_tf32", tf32),
+            _attribute(backends.cudnn, "allow_tf32", tf32),
+        ]
+        for switch in switches:
+            switch.read()
+        # This one has no old counterpart. Its default is full precision.
+        places = [backends.mkldnn.conv] if hasattr(backends.mkldnn, "conv") else []
+        places = [place for place in places if place.fp32_precision not in ("none", "ieee")]
+    except RuntimeError:
+        nvidia = "tf32" if tf32 else "ieee"
+        switches = [
+            _attribute(place, "fp32_precision", nvidia) for place in (backends.cuda.matmul, backends.cudnn.conv)
+        ]
+        places = [backends.mkldnn.conv, backends.mkldnn.matmul]
+    switches += [_attribute(place, "fp32_precision", "ieee") for place in places]
+    # In half precision, a GPU accumulates in 32 bits.
+    if hasattr(backends.cuda, "allow_fp16_bf16_reduction_math_sdp"):
+        allowed = backends.cuda.fp16_bf16_reduction_math_sdp_allowed
+        switches.append(_Switch(allowed, backends.cuda.allow_fp16_bf16_reduction_math_sdp, False))
+    sums = (
+        "allow_bf16_reduced_precision_reduction",
+        "allow_fp16_reduced_precision_reduction",
+        "allow_fp16_accumulation",
+    )
+    matmul = backends.cuda.matmul
+    return switches + [_attribute(matmul, name, False) for name in sums if hasattr(matmul, name)]
+
+
+def _newer_precisions() -> list[_Switch]:
+    """The settings added in torch 2.9, which are restored but not changed."""
+    backends: Any = torch.backends
+    parents = [backends, backends.cuda.matmul, backends.cudnn, backends.mkldnn]
+    places = [*parents, *(getattr(parent, name, None) for parent in parents[2:] for name in ("conv", "rnn", "matmul"))]
+    switches = [_attribute(place, "fp32_precision", None) for place in places if hasattr(place, "fp32_precision")]
+    return [_if_changed(switch.read, switch.write) for switch in switches]

@@ -19,11 +19,10 @@ import torch
 
 from fidtool.distributed.replicas import named_tensors
 from fidtool.errors import FidtoolError, ProgramError, RunError, option
-from fidtool.features.definition import Definition
 from fidtool.features.device import Device
 from fidtool.features.network import fixed_batch
-from fidtool.features.preparation import Preparation
-from fidtool.features.resize import network_input, resize
+from fidtool.features.protocol import Definition
+from fidtool.features.resize import Preparation, network_input, resize
 from fidtool.features.runner import Run, Runner
 from fidtool.names import counted
 
@@ -242,7 +241,7 @@ def side_by_side(
     Args:
         parts: the parts of the batches. They are read in the calling thread, at most one ahead of the threads.
         process: the work on a part, for which the results of the batch's earlier parts are given as well. It is done in
-            a thread with one intra-op torch thread, see `fidtool.features.torch_state.repeatable`.
+            a thread with one intra-op torch thread, see `fidtool.features.device.repeatable`.
         ends: whether a part is the last of its batch, whose result is that of the batch.
         threads: number of threads; with 0, the calling thread does the work.
         stop: whether to stop early, without waiting for running work.

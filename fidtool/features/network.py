@@ -12,9 +12,8 @@ import torch
 from torch import nn
 
 from fidtool.errors import InputError, ProgramError, RunError
-from fidtool.features.device import Device
-from fidtool.features.preparation import Preparation
-from fidtool.features.torch_state import computing_on
+from fidtool.features.device import Device, computing_on
+from fidtool.features.resize import Preparation
 
 _SIDE = 64
 _REPEATS = 0.02

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from fidtool.features.device import computing_on
 from fidtool.features.models.inception import packs
-from fidtool.features.torch_state import computing_on
 
 Run = Callable[[torch.Tensor], Any]
 _HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -22,7 +22,7 @@ class Runner:
     average have 32 bits. Other networks run under torch's autocast, which selects the precision layer by layer.
 
     Args:
-        precision: see `fidtool.settings.Settings`. TF32 is switched on by `fidtool.features.torch_state.repeatable`.
+        precision: see `fidtool.settings.Settings`. TF32 is switched on by `fidtool.features.device.repeatable`.
         standard: whether it is Inception, all of whose layers support half precision.
     """
 

@@ -14,7 +14,7 @@ from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, N
 from fidtool.validation import File, setting, text_of
 
 if TYPE_CHECKING:
-    from fidtool.features.definition import Definition
+    from fidtool.features.protocol import Definition
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from fidtool.errors import InputError, option
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Number
 
 if TYPE_CHECKING:
-    from fidtool.features.definition import Definition
+    from fidtool.features.protocol import Definition
 
 FEWEST_IMAGES = 5000
 """The smallest number of images at which the FID is linear in 1/N (Chong & Forsyth 2020)."""

@@ -12,7 +12,7 @@ from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, N
 from fidtool.validation import setting
 
 if TYPE_CHECKING:
-    from fidtool.features.definition import Definition
+    from fidtool.features.protocol import Definition
 
 SORTED, _CERTAIN = 0.9, 4.0
 """Parts whose score is below this share of that of random parts do not have random images, if the difference is also

@@ -9,7 +9,7 @@ from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, N
 from fidtool.validation import setting
 
 if TYPE_CHECKING:
-    from fidtool.features.definition import Definition
+    from fidtool.features.protocol import Definition
 
 SUBSET_SIZE = 1000
 """Images per subset if the sets are large enough."""

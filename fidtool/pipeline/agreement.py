@@ -8,7 +8,6 @@ from typing import Any
 
 from fidtool.errors import FidtoolError, InputError, option
 from fidtool.features.catalogue import inception_definition
-from fidtool.features.definition import Definition
 from fidtool.features.models.families import CMMD_EXTRACTOR, is_published
 from fidtool.features.models.inception_weights import TENSORS_SHA256
 from fidtool.features.protocol import (
@@ -18,6 +17,7 @@ from fidtool.features.protocol import (
     INCEPTION_DIMS,
     PROTOCOLS,
     SPATIAL,
+    Definition,
     protocol_named,
 )
 from fidtool.metrics.cmmd import CMMD

@@ -8,8 +8,7 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
-from fidtool.diagnose.diagnosis import Diagnosis, SetInspection, diagnosis_of, inspect_set
-from fidtool.diagnose.warnings import pair_warnings, set_warnings
+from fidtool.diagnose.diagnosis import Diagnosis, SetInspection, diagnosis_of, inspect_set, pair_warnings, set_warnings
 from fidtool.distances.exact import FeatureSettings
 from fidtool.errors import FidtoolError, InputError, ProgramError, RunError, on_every_rank
 from fidtool.features.models.inception_weights import Weights, load_weights

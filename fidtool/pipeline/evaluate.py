@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.comparability import verify
-from fidtool.diagnose.diagnosis import inspect_set
-from fidtool.diagnose.warnings import set_warnings
+from fidtool.diagnose.diagnosis import inspect_set, set_warnings
 from fidtool.distances.parallel import linear_algebra_threads
 from fidtool.errors import InputError, on_every_rank, option
 from fidtool.images.batches import PlannedBatch

@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fidtool.errors import InputError, on_every_rank, option
-from fidtool.features.definition import Definition
 from fidtool.features.models.families import NETWORK_SETTINGS, NetworkChoice
-from fidtool.features.protocol import FEATURES
+from fidtool.features.protocol import FEATURES, Definition
 from fidtool.images.lookup import ImageLookup
 from fidtool.labels import Labels, labels_of
 from fidtool.pipeline.agreement import Definitions, agree, complete_settings, roundings, settings_of_files

@@ -14,12 +14,19 @@ from fidtool.features.catalogue import (
     inception_extractor,
     spatial_definition,
 )
-from fidtool.features.definition import Definition
 from fidtool.features.device import Device
 from fidtool.features.extractor import Extractor, Networks
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.models.inception_weights import TENSORS_SHA256, Weights, load_weights
-from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, INCEPTION_DIMS, SPATIAL, Protocol, protocol_named
+from fidtool.features.protocol import (
+    DEFAULT_PROTOCOL,
+    FEATURES,
+    INCEPTION_DIMS,
+    SPATIAL,
+    Definition,
+    Protocol,
+    protocol_named,
+)
 from fidtool.features.runner import kernels
 from fidtool.metrics.cmmd import CMMD
 from fidtool.pipeline.needs import set_needs

@@ -13,8 +13,7 @@ from fidtool.distributed.launch import alone_here, discover_here
 from fidtool.distributed.watchdog import Deadlines
 from fidtool.distributed.world import World, open_world
 from fidtool.errors import FidtoolError, InputError, on_every_rank, option, own_exceptions
-from fidtool.features.device import Device, choose_device
-from fidtool.features.torch_state import repeatable
+from fidtool.features.device import Device, choose_device, repeatable
 from fidtool.record import recorded, versions
 from fidtool.settings import Settings
 from fidtool.sources.memory import Images

@@ -9,18 +9,15 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from fidtool.errors import option
-from fidtool.features.definition import Definition
-from fidtool.features.protocol import FEATURES
+from fidtool.features.protocol import FEATURES, Definition
 from fidtool.images.lookup import ImageLookup
 from fidtool.labels import Labels
 from fidtool.metrics.registry import BUILT_IN
-from fidtool.report.charts import sweep_chart
+from fidtool.report.charts import sweep_chart, sweep_of, title_of
 from fidtool.report.names import command_line, legible, short_names, short_title, shortened, split_title
 from fidtool.report.sections import Section, missing_parts
 from fidtool.report.sheets import Sheets, Thumbnail, sheets_of, shown, thumbnail_of
-from fidtool.report.sweep import sweep_of, title_of
-from fidtool.report.table import about_marks, columns_of, common_features
-from fidtool.report.text import differences_shown, number
+from fidtool.report.text import about_marks, columns_of, common_features, differences_shown, number
 from fidtool.results import Evaluation, Exhibit, RunRecord
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from fidtool.distributed.world import World
 from fidtool.errors import RunError, about
-from fidtool.features.definition import Definition
-from fidtool.features.protocol import layer_prefix
+from fidtool.features.protocol import Definition, layer_prefix
 from fidtool.images.decode import ImageProperties
 from fidtool.images.records import RecordArray, columns_of, no_records
 from fidtool.sources.contents import BadFile

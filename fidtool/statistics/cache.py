@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fidtool.cache_dir import byte_limit, cache_dir
 from fidtool.errors import InputError, RunError
-from fidtool.features.definition import Definition
-from fidtool.features.protocol import FEATURES, layer_prefix
+from fidtool.features.protocol import FEATURES, Definition, layer_prefix
 from fidtool.redaction import redacted
 from fidtool.sources.folder import STDIN
 from fidtool.sources.image_set import ImageSet, real_path

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from fidtool.distributed.world import World
 from fidtool.errors import InputError
-from fidtool.features.definition import Definition
-from fidtool.features.protocol import FEATURES
+from fidtool.features.protocol import FEATURES, Definition
 from fidtool.images.decode import ImageProperties
 from fidtool.images.records import ImageRecords
 from fidtool.sources.contents import BadFile

@@ -17,8 +17,15 @@ from numpy.typing import NDArray
 
 from fidtool.cache_dir import atomic_write
 from fidtool.errors import FidtoolError, InputError, option
-from fidtool.features.definition import Definition
-from fidtool.features.protocol import EMBEDDING, FEATURES, INCEPTION_DIMS, SPATIAL, WRITTEN_LAYOUTS, protocol_named
+from fidtool.features.protocol import (
+    EMBEDDING,
+    FEATURES,
+    INCEPTION_DIMS,
+    SPATIAL,
+    WRITTEN_LAYOUTS,
+    Definition,
+    protocol_named,
+)
 from fidtool.images.decode import ImageProperties
 from fidtool.images.records import DETAILS, RECORD_ARRAYS, ImageRecords
 from fidtool.redaction import redacted, without_secrets

@@ -1,15 +1,19 @@
-"""The metric's feature extractor, a differentiable version of it, and validation of the metric's images."""
+"""The metric's feature extractor, a differentiable version of it, plain modules, and validation of the images."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import hashlib
+import io
 import logging
 import math
 import os
+import pickle
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -26,17 +30,25 @@ from fidtool.features.catalogue import (
     inception_extractor,
     network_extractor,
 )
-from fidtool.features.definition import Definition
-from fidtool.features.device import Device, device_of
+from fidtool.features.device import Device, computing_on, device_of, full_fp32, repeatable
 from fidtool.features.extractor import Extractor
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.models.inception_weights import Weights, load_weights
-from fidtool.features.network import Network
-from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, INCEPTION_DIMS, ProtocolName, protocol_named
-from fidtool.features.torch_state import computing_on, full_fp32, repeatable
+from fidtool.features.models.user_networks import frozen
+from fidtool.features.network import Network, content_of, module_digest
+from fidtool.features.protocol import (
+    DEFAULT_PROTOCOL,
+    FEATURES,
+    INCEPTION_DIMS,
+    Definition,
+    ProtocolName,
+    protocol_named,
+)
+from fidtool.features.resize import Preparation
+from fidtool.features.runner import Runner
+from fidtool.images.decode import DECODER
 from fidtool.settings import CheckSettings
 from fidtool.sources.arrays import hint_of_axes
-from fidtool.training.plain_module import PlainModule, module_content
 from fidtool.validation import declared
 
 PathLike = str | os.PathLike[str]
@@ -307,3 +319,60 @@ def _check_range(scaled: torch.Tensor, when: str = "") -> None:
             advice = "images / 255 rescales from 0..255" if low >= 0 else "images * std + mean undoes a normalisation"
         problem = f"{when}values must be in 0..1, but these are in {low:g}..{high:g}"
         raise InputError(f"{problem}: {advice}")
+
+
+@dataclass(frozen=True)
+class PlainModule:
+    """A module that maps images, of any shape and dtype, to features of shape (n, D). One thread calls it.
+
+    ``feature_step`` is that of `fidtool.Network`.
+    """
+
+    module: nn.Module
+    feature_step: int
+
+    def extractor(self, device: Device) -> Extractor:
+        """Returns the extractor, whose ``dims`` are 0, because D is unknown. Puts the module into evaluation mode."""
+        module = frozen(self.module)
+        name = f"{type(self.module).__module__}.{type(self.module).__qualname__}"
+        digest = module_digest(module)
+        definition = Definition(name, digest, 0, self.feature_step, 0, "none", "none", DECODER, ddof=1)
+        runner, as_it_is = Runner(module, device.torch_device), Preparation("bilinear")
+        return _PlainExtractor(runner, {FEATURES: definition}, as_it_is, (0.0,), (1.0,), _one_thread(device))
+
+
+class _PlainExtractor(Extractor):
+    def on(self, device: Device) -> Extractor:
+        return super().on(_one_thread(device))
+
+    def inputs(self, images: list[torch.Tensor]) -> torch.Tensor:
+        return torch.stack(images)
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles what `copy.deepcopy` shares between copies, functions and classes, by its identity."""
+
+    def persistent_id(self, each: object) -> object:
+        if isinstance(each, torch.Tensor):
+            kind = type(each).__name__, str(each.dtype), str(each.device), tuple(each.shape), each.stride()
+            return kind, hashlib.sha256(content_of(each)).digest()
+        if isinstance(each, MethodType):
+            return id(each.__func__), each.__self__
+        return id(each) if isinstance(each, (FunctionType, type)) else None
+
+
+def module_content(module: nn.Module) -> object:
+    """Returns an object that equals that of another copy if the modules do: weights, attributes and hooks.
+
+    If that cannot be told, it equals no other. It is valid as long as the module lives.
+    """
+    written = io.BytesIO()
+    try:
+        _Pickler(written).dump(module)
+    except Exception:  # a custom module may raise anything
+        return object()
+    return hashlib.sha256(written.getvalue()).hexdigest()
+
+
+def _one_thread(device: Device) -> Device:
+    return replace(device, forward_threads=1)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar, cas
 import torch
 from torch import nn
 
-from fidtool.diagnose.warnings import set_warnings
+from fidtool.diagnose.diagnosis import set_warnings
 from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.parallel import fork_safe
 from fidtool.distributed.launch import Launch
@@ -28,7 +28,7 @@ from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
 from fidtool.names import suggestion
 from fidtool.statistics.moments import Gaussian
 from fidtool.statistics.set_statistics import Statistics
-from fidtool.training.feature_extractor import PathLike, SharedExtractor, device_here, pixels_of
+from fidtool.training.feature_extractor import PathLike, PlainModule, SharedExtractor, device_here, pixels_of
 from fidtool.training.group import (
     DEFAULT_TIMEOUT,
     Group,
@@ -39,7 +39,6 @@ from fidtool.training.group import (
     ranks_of,
     refuse_failed,
 )
-from fidtool.training.plain_module import PlainModule
 from fidtool.training.sums import ALL, SIDES, STATE_NAMES, MetricSums, Result, check_same_settings
 from fidtool.validation import LONGEST_SECONDS
 

@@ -18,10 +18,9 @@ from fidtool.distances.exact import FeatureSettings
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError, on_every_rank, option, own_exceptions, warn_program
-from fidtool.features.definition import Definition
+from fidtool.features.device import computing_on, repeatable
 from fidtool.features.extractor import Extractor, Networks
-from fidtool.features.protocol import FEATURES
-from fidtool.features.torch_state import computing_on, repeatable
+from fidtool.features.protocol import FEATURES, Definition
 from fidtool.statistics.moments import ExactMoments, check_exact_products
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.statistics.statistics_file import read_statistics

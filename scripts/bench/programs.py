@@ -17,12 +17,11 @@ import torch
 
 from fidtool.cpus import available_cores
 from fidtool.distributed.launch import Launch
-from fidtool.features.device import Device, choose_device
+from fidtool.features.device import Device, choose_device, repeatable
 from fidtool.features.extractor import ForwardThreads
 from fidtool.features.models.inception import Inception
 from fidtool.features.models.inception_weights import load_weights
 from fidtool.features.runner import Runner
-from fidtool.features.torch_state import repeatable
 from fidtool.images.batches import PlannedBatch, plan_batches
 from fidtool.images.decode import DecodeOptions
 from fidtool.images.loader import LoadOptions, load

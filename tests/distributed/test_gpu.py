@@ -14,8 +14,7 @@ import pytest
 import torch
 
 import fidtool
-from fidtool.features.preparation import Preparation
-from fidtool.features.resize import resize
+from fidtool.features.resize import Preparation, resize
 from support.command_line import Run
 from support.pictures import make_pictures
 

@@ -28,7 +28,7 @@ def test_the_callers_reduced_precision_is_restored(user: str, program: Run) -> N
     """Runs in a separate process, because torch remembers which of its two precision APIs a program has used."""
     code = f"""
 import torch, warnings
-from fidtool.features.torch_state import repeatable
+from fidtool.features.device import repeatable
 warnings.simplefilter("ignore")
 generator = torch.Generator().manual_seed(0)
 x, weight = torch.randn(1, 64, 16, 16, generator=generator), torch.randn(64, 64, 3, 3, generator=generator)

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fidtool.features.definition import Definition
-from fidtool.features.protocol import INCEPTION
+from fidtool.features.protocol import INCEPTION, Definition
 from fidtool.labels import Labels
 from support.command_line import Run
 from support.pictures import make_pictures

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fidtool.features.device import repeatable
 from fidtool.features.models import inception
 from fidtool.features.models.inception import Inception
 from fidtool.features.models.inception_weights import convolutions, load_weights
-from fidtool.features.torch_state import repeatable
 from support.offline import needs_weights, network_inputs
 
 CLOSE = 1e-6

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fidtool.diagnose.copies import find_copies
+from fidtool.diagnose.duplicates import find_copies
 from fidtool.images.decode import decode
 from support.command_line import Run
 from support.degenerate import compared, records_of

@@ -10,8 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fidtool.features.preparation import Framing, Preparation
-from fidtool.features.resize import resize
+from fidtool.features.resize import Framing, Preparation, resize
 from support import preparations
 from support.preparations import BLANK, ours
 

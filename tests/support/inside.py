@@ -19,11 +19,10 @@ from fidtool.distances.exact import FeatureSettings
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
 from fidtool.features.catalogue import build_network, fetch_state, inception_definition, network_extractor
-from fidtool.features.definition import Definition
 from fidtool.features.device import device_of
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.models.inception_weights import TENSORS_SHA256
-from fidtool.features.protocol import FEATURES, PROTOCOLS
+from fidtool.features.protocol import FEATURES, PROTOCOLS, Definition
 from fidtool.images.decode import DecodeOptions, decode
 from fidtool.sources.arrays import as_pixels
 from fidtool.sources.contents import ValueRange

@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from fidtool.features.preparation import Preparation, Resize
-from fidtool.features.resize import resize
+from fidtool.features.resize import Preparation, Resize, resize
 
 FILTERS: dict[Resize, Image.Resampling] = {
     "pillow-bilinear": Image.Resampling.BILINEAR,

@@ -14,7 +14,7 @@ from fidtool.diagnose.diagnosis import Diagnosis, Health
 from fidtool.diagnose.duplicates import Duplicates, SharedCopies
 from fidtool.diagnose.findings import Finding
 from fidtool.distances.jackknife import Interval
-from fidtool.features.definition import Definition
+from fidtool.features.protocol import Definition
 from fidtool.results import (
     Comparison,
     Difference,

@@ -28,7 +28,7 @@ from fidtool.features.models.published import (
     weights_file,
 )
 from fidtool.features.network import Network
-from fidtool.features.preparation import Preparation
+from fidtool.features.resize import Preparation
 from fidtool.names import suggestion
 
 _Three = tuple[float, float, float]

@@ -18,7 +18,7 @@ from fidtool.errors import InputError
 from fidtool.features.models.families import DINOV2_MODELS, NetworkChoice
 from fidtool.features.models.published import State, downloading, load_strictly, read_tensors, require, weights_file
 from fidtool.features.network import Network
-from fidtool.features.preparation import Preparation
+from fidtool.features.resize import Preparation
 
 _ARCHITECTURES = {
     name: f"vit_{size}_patch14_dinov2"

@@ -14,7 +14,7 @@ from fidtool.errors import InputError
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.models.published import State, downloading, load_strictly, require, unreadable, weights_file
 from fidtool.features.network import Network
-from fidtool.features.preparation import Framing, Preparation, Resize
+from fidtool.features.resize import Framing, Preparation, Resize
 from fidtool.names import suggestion
 
 _RESIZES: dict[str, Resize] = {"bilinear": "pillow-bilinear", "bicubic": "pillow-bicubic"}

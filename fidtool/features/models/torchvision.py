@@ -14,7 +14,7 @@ from fidtool.errors import InputError
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.models.published import State, downloading, load_strictly, read_tensors
 from fidtool.features.network import Network, channels_last
-from fidtool.features.preparation import Preparation, Resize
+from fidtool.features.resize import Preparation, Resize
 from fidtool.names import suggestion
 
 _RESIZES: dict[str, Resize] = {"bilinear": "pillow-bilinear", "bicubic": "pillow-bicubic"}

@@ -17,10 +17,10 @@ import torch
 from torch import nn
 
 from fidtool.errors import InputError, RunError
+from fidtool.features.device import repeatable
 from fidtool.features.models.families import EXPORTED, NetworkChoice
 from fidtool.features.models.published import in_short, silent_logging
 from fidtool.features.network import Network
-from fidtool.features.torch_state import repeatable
 from fidtool.sources.contents import LocalFiles, head_of
 from fidtool.sources.signatures import refuse_foreign
 from fidtool.user_code import NoSourceError, load

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fidtool.diagnose import copies
-from fidtool.diagnose.copies import find_copies, find_shared_copies
-from fidtool.diagnose.duplicates import find_duplicates, has_notable_copies
+from fidtool.diagnose import duplicates
+from fidtool.diagnose.duplicates import find_copies, find_duplicates, find_shared_copies, has_notable_copies
 from fidtool.images.records import BRIGHTNESS, RECORD, ImageRecords, RecordArray
 from support.degenerate import records_of, sample
 from support.encoded import encoded
@@ -104,8 +103,8 @@ def test_few_and_many_images_are_grouped_alike(monkeypatch: pytest.MonkeyPatch) 
     originals = rng.randint(0, 256, (150, 72))
     kinds = rng.randint(0, 150, 400)
     thumbs = (originals[kinds] + rng.randint(-1, 2, (400, 72))).clip(0, 255).astype(np.uint8)
-    few = copies._leaders(thumbs)
-    monkeypatch.setattr(copies, "_FEW", 0)
-    assert np.array_equal(copies._leaders(thumbs), few)
+    few = duplicates._leaders(thumbs)
+    monkeypatch.setattr(duplicates, "_FEW", 0)
+    assert np.array_equal(duplicates._leaders(thumbs), few)
     _, first, inverse = np.unique(kinds, return_index=True, return_inverse=True)
     assert np.array_equal(few, first[inverse])

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from fidtool.diagnose import copies
-from fidtool.diagnose.copies import tolerances
+from fidtool.diagnose import duplicates
 from fidtool.diagnose.diagnosis import SetInspection
-from fidtool.diagnose.duplicates import Duplicates, are_dependent, find_duplicates, has_notable_copies
+from fidtool.diagnose.duplicates import Duplicates, are_dependent, find_duplicates, has_notable_copies, tolerances
 from support.records import pictures, thumbnail
 
 
@@ -98,8 +97,8 @@ def test_near_duplicates_of_noise_are_not_searched_for() -> None:
 
 
 def test_in_very_large_sets_near_duplicates_are_not_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert copies._MOST == 500_000
-    monkeypatch.setattr(copies, "_MOST", 9)
+    assert duplicates._MOST == 500_000
+    monkeypatch.setattr(duplicates, "_MOST", 9)
     assert find_duplicates(pictures(9)).complete
     many = find_duplicates(pictures(10))
     assert not many.complete

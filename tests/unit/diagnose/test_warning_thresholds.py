@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fidtool.diagnose.warnings import pair_warnings, set_warnings
+from fidtool.diagnose.diagnosis import pair_warnings, set_warnings
 from fidtool.images.decode import ImageProperties
 from fidtool.statistics.set_statistics import Statistics
 from support.inside import inception

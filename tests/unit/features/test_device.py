@@ -9,8 +9,7 @@ import torch
 
 from fidtool.distributed.launch import Launch
 from fidtool.errors import InputError
-from fidtool.features.device import choose_device
-from fidtool.features.torch_state import repeatable
+from fidtool.features.device import choose_device, repeatable
 
 
 def test_settings_are_restored_after_an_error() -> None:

@@ -11,9 +11,8 @@ import torch
 
 import fidtool
 from fidtool.features.catalogue import spatial_definition
-from fidtool.features.definition import Definition
 from fidtool.features.models.inception_weights import OFFICIAL_SHA256, OFFLINE_SHA256, TENSORS_SHA256
-from fidtool.features.protocol import INCEPTION_DIMS, PROTOCOLS
+from fidtool.features.protocol import INCEPTION_DIMS, PROTOCOLS, Definition
 from support.exact_sets import beside_network
 from support.goldens import FOLDER, Golden
 from support.inside import definition_of, inception

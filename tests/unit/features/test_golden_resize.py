@@ -9,8 +9,7 @@ import numpy as np
 import torch
 
 from fidtool import Preparation
-from fidtool.features.preparation import Resize
-from fidtool.features.resize import resize
+from fidtool.features.resize import Resize, resize
 from support.goldens import Golden, near
 
 SIZES = ((20, 13), (7, 9), (16, 16), (5, 40))

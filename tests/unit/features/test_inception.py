@@ -6,10 +6,10 @@ import pytest
 import torch
 from torchvision.models.inception import BasicConv2d, Inception3
 
+from fidtool.features.device import repeatable
 from fidtool.features.models import inception
 from fidtool.features.models.inception import Convolution, Inception, SpatialInception
 from fidtool.features.models.inception_weights import load_weights
-from fidtool.features.torch_state import repeatable
 from support.offline import needs_weights, network_inputs
 
 

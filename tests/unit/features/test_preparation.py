@@ -14,8 +14,7 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms._presets import ImageClassification
 
 import fidtool
-from fidtool.features.preparation import Preparation, Resize
-from fidtool.features.resize import resize
+from fidtool.features.resize import Preparation, Resize, resize
 from support.preparations import BLANK, FILTERS, noise, ours
 
 

@@ -15,9 +15,8 @@ from PIL import Image
 from torchvision.transforms.functional import to_tensor
 
 from fidtool.features import resize as resizing
-from fidtool.features.preparation import Preparation, Resize
 from fidtool.features.protocol import PROTOCOLS
-from fidtool.features.resize import network_input, pillow_resize, resize
+from fidtool.features.resize import Preparation, Resize, network_input, pillow_resize, resize
 from support.preparations import FILTERS, widths_first
 
 METHODS: tuple[Resize, ...] = get_args(Resize)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from fidtool.features.device import repeatable
 from fidtool.features.runner import Runner
-from fidtool.features.torch_state import repeatable
 
 CPU = torch.device("cpu")
 

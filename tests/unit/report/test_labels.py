@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 import fidtool as package
-from fidtool.features.definition import Definition
 from fidtool.features.models.families import CMMD_EXTRACTOR
-from fidtool.features.protocol import EMBEDDING, FEATURES, INCEPTION
+from fidtool.features.protocol import EMBEDDING, FEATURES, INCEPTION, Definition
 from fidtool.labels import Labels, labels_of
 from fidtool.report.html import html_report
 from fidtool.report.text import influence_lines, result_lines

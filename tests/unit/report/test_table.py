@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from fidtool.distances.jackknife import Interval
 from fidtool.labels import Labels
-from fidtool.report.table import table_lines
-from fidtool.report.text import verdict_lines
+from fidtool.report.text import table_lines, verdict_lines
 from fidtool.results import Difference, Evaluation, Uncertainty
 from support.report_samples import bare
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from fidtool.features.definition import Definition
-from fidtool.features.protocol import EMBEDDING, FEATURES
+from fidtool.features.protocol import EMBEDDING, FEATURES, Definition
 from fidtool.images.decode import ImageProperties
 from fidtool.images.records import RECORD
 from fidtool.sources.contents import BadFile

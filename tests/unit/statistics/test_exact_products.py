@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fidtool.console import Console
 from fidtool.errors import RunError
-from fidtool.features.definition import Definition
+from fidtool.features.protocol import Definition
 from fidtool.pipeline.run import open_run
 from fidtool.settings import Settings
 from fidtool.statistics.moments import ExactMoments, check_exact_products

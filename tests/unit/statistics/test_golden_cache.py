@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fidtool.features.definition import Definition
+from fidtool.features.protocol import Definition
 from support.goldens import Golden
 from support.inside import cache_key, inception, marks_of
 

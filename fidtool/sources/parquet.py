@@ -101,26 +101,19 @@ class ParquetReader(SequentialReader):
         table = self._tables[file]
         # The whole table may not fit into memory.
         parquet = _pyarrow("").parquet.ParquetFile(handle, buffer_size=_BUFFER, pre_buffer=False)
-        ends = np.cumsum(table.groups)
-        wanted = np.searchsorted(ends, items, side="right")
-        groups = [int(group) for group in np.unique(wanted)]
-        # Convert row numbers in the table to row numbers among the groups that are read.
-        begins = {group: int(ends[group]) - table.groups[group] for group in groups}
-        position, positions = 0, []
-        for group in groups:
-            positions.append(items[wanted == group] - begins[group] + position)
-            position += table.groups[group]
-        targets = iter(np.concatenate(positions).tolist())
-        target, start = next(targets), 0
         column = f"{table.column}.{_BYTES}" if table.is_struct else table.column
-        for batch in parquet.iter_batches(_ROWS, row_groups=groups, columns=[column], use_threads=False):
-            values = batch.column(0)
-            if table.is_struct:
-                values = values.field(_BYTES)
-            while target < start + len(values):
-                value = values[target - start]
-                yield value.as_py() if value.is_valid else ContentError("its row has no image bytes")
-                if (target := next(targets, -1)) < 0:
-                    return
-            start += len(values)
+        wanted, end = iter(items.tolist()), 0
+        row = next(wanted)
+        for group, count in enumerate(table.groups):
+            start, end = end, end + count
+            if row >= end:
+                continue
+            for batch in parquet.iter_batches(_ROWS, row_groups=[group], columns=[column], use_threads=False):
+                values = batch.column(0).field(_BYTES) if table.is_struct else batch.column(0)
+                while row < start + len(values):
+                    value = values[row - start]
+                    yield value.as_py() if value.is_valid else ContentError("its row has no image bytes")
+                    if (row := next(wanted, -1)) < 0:
+                        return
+                start += len(values)
         raise EOFError("it has fewer rows than when it was listed")

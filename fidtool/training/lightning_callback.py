@@ -18,7 +18,7 @@ from fidtool.features.network import Network
 from fidtool.features.protocol import ProtocolName
 from fidtool.seeds import sample_seed
 from fidtool.settings import StatisticsSettings
-from fidtool.sources.generated import evaluating
+from fidtool.sources.memory import evaluating
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.training.feature_extractor import PathLike
 from fidtool.training.group import ranks_of

@@ -166,7 +166,7 @@ class Accumulator:
         for name, moments in self.moments.items():
             prefix = layer_prefix(name, ".")
             own = {each.removeprefix(prefix): array for each, array in arrays.items() if each.startswith(prefix)}
-            moments.absorb(own)
+            self.moments[name] = moments.restored(own)
         ends = np.cumsum(self.counts)
         for name, buffer in self.buffers.items():
             for batch, rows in enumerate(np.split(arrays[f"{_ROWS}{name}"], ends[:-1])):

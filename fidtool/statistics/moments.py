@@ -277,6 +277,10 @@ class ExactMoments:
 
     def absorb(self, totals: dict[str, NDArray[Any]]) -> None:
         """Adds sums from `totals`. The order of such additions does not change the bits."""
+        self.add_sums(self.restored(totals))
+
+    def restored(self, totals: dict[str, NDArray[Any]]) -> ExactMoments:
+        """Returns the sums from `totals`, of the same kind as these."""
         dims, device = len(self._sum), self._low.device
         low, total = _symmetric(totals["low"], dims), totals["sum"]
         if total.shape != (dims,) or total.dtype != np.int64:
@@ -292,13 +296,13 @@ class ExactMoments:
         if "high" in totals:
             other._high = _symmetric(totals["high"], dims).to(device)
         other._sizes.absorb(sizes, largest)
-        self.add_sums(other)
+        return other
 
     def add_sums(self, other: ExactMoments) -> None:
         """Adds sums of the same dimensions, step and device."""
-        for moments in (self, other):
-            moments.flush()
-            moments._carry()
+        self.flush()
+        other.flush()
+        self._carry()  # before and after, so that neither limb overflows
         self._high += other._high
         self._low += other._low
         self._carry()
@@ -392,7 +396,11 @@ def check_exact_products(device: torch.device) -> None:
 def _upper_triangle(matrix: torch.Tensor) -> NDArray[np.int64]:
     """Returns the upper triangle of an int64 matrix, row by row."""
     array: NDArray[np.int64] = matrix.cpu().numpy()
-    return array[np.triu_indices(len(array))]
+    return array[_upper(len(array))]
+
+
+def _upper(dims: int) -> NDArray[np.bool_]:
+    return np.triu(np.ones((dims, dims), dtype=bool))
 
 
 def _symmetric(upper: NDArray[np.int64], dims: int) -> torch.Tensor:
@@ -400,5 +408,5 @@ def _symmetric(upper: NDArray[np.int64], dims: int) -> torch.Tensor:
     if upper.shape != (dims * (dims + 1) // 2,) or upper.dtype != np.int64:
         raise ValueError(f"the sums do not have {dims} dimensions")
     matrix = np.zeros((dims, dims), dtype=np.int64)
-    matrix[np.triu_indices(dims)] = upper
+    matrix[_upper(dims)] = upper
     return torch.from_numpy(matrix + np.triu(matrix, 1).T)

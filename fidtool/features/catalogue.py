@@ -31,7 +31,6 @@ from fidtool.features.protocol import (
     protocol_named,
 )
 from fidtool.features.resize import Preparation
-from fidtool.features.runner import Runner
 from fidtool.images.decode import DECODER
 
 
@@ -110,8 +109,8 @@ def inception_extractor(
     """Return Inception's extractor under ``protocol``, for the layers in ``definitions``: `FEATURES` and `SPATIAL`."""
     kind = SpatialInception if SPATIAL in definitions else Inception
     module = kind(weights.state, definitions[FEATURES].dims)
-    runner = Runner(module, device.torch_device, precision, standard=True)
-    return Extractor(runner, definitions, Preparation(protocol.resize), (protocol.offset,), (protocol.scale,), device)
+    offset, scale = (protocol.offset,), (protocol.scale,)
+    return Extractor(module, definitions, Preparation(protocol.resize), offset, scale, device, precision)
 
 
 def custom_extractor(
@@ -172,7 +171,6 @@ def network_extractor(
         decoder=DECODER,
         ddof=1 if network.preparation else standard.ddof,
     )
-    runner = Runner(network.module, device.torch_device, precision)
-    extractor = Extractor(runner, {layer: definition}, preparation, offset, scale, device)
+    extractor = Extractor(network.module, {layer: definition}, preparation, offset, scale, device, precision)
     check_repeatable(extractor.features, name, device)
     return extractor

@@ -16,17 +16,21 @@ from itertools import takewhile
 from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
 from fidtool.distributed.replicas import named_tensors
 from fidtool.errors import FidtoolError, ProgramError, RunError, option
-from fidtool.features.device import Device
+from fidtool.features.device import Device, computing_on
+from fidtool.features.models.inception import packs
 from fidtool.features.network import fixed_batch
 from fidtool.features.protocol import Definition
 from fidtool.features.resize import Preparation, network_input, resize
-from fidtool.features.runner import Run, Runner
 from fidtool.names import counted
 
 Item = TypeVar("Item")
+Run = Callable[[torch.Tensor], Any]
+
+_HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 _STOP_SECONDS = 0.1
 """Interval at which an early stop is checked."""
@@ -37,35 +41,66 @@ _AT_EXIT_SECONDS = 2.0
 _all: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
+def placed(module: nn.Module, device: torch.device, precision: str = "fp32", standard: bool = False) -> Run:
+    """Move a module to a device, and return the function that runs it on batches there, without gradients.
+
+    In half precision, Inception's weights and activations have 16 bits; sums within a layer and the final global
+    average have 32 bits. Other networks run under torch's autocast, which selects the precision layer by layer.
+
+    Args:
+        precision: see `fidtool.settings.Settings`. TF32 is switched on by `fidtool.features.device.repeatable`.
+        standard: whether it is Inception, all of whose layers support half precision.
+    """
+    half = _HALVES.get(precision)
+    module.to(device, half if standard else None)
+
+    def run(x: torch.Tensor) -> Any:
+        with torch.inference_mode(), computing_on(device):
+            if half is None or standard:
+                return module(x if half is None else x.to(half))
+            with torch.autocast(device.type, half):
+                return module(x)
+
+    return run
+
+
+def kernels(device: torch.device, precision: str, standard: bool) -> str:
+    """Return which convolution kernels run, for the record: ``torch`` or ``oneDNN, packed``."""
+    packed = standard and device.type == "cpu" and packs(_HALVES.get(precision, torch.float32))
+    return "oneDNN, packed" if packed else "torch"
+
+
 class Extractor:
     """Computes feature vectors of batches of images.
 
     Args:
-        runner: returns one tensor of features, or a tuple with one tensor per definition if there are several.
+        module: returns one tensor of features, or a tuple with one tensor per definition if there are several.
         definitions: the definitions of the features by layer; the first is that of `features`.
         offset, scale: a pixel value x in 0..255 enters the network as (x - offset) / scale.
+        precision: see `placed`.
     """
 
     def __init__(
         self,
-        runner: Runner,
+        module: nn.Module,
         definitions: Mapping[str, Definition],
         preparation: Preparation,
         offset: tuple[float, ...],
         scale: tuple[float, ...],
         device: Device,
+        precision: str = "fp32",
     ) -> None:
         self.definitions, self.device = definitions, device
         self._preparation = preparation
-        self._runner = runner
+        self._module, self._precision = module, precision
+        self._run = placed(module, device.torch_device, precision, self.definition.standard)
         self._offset = torch.tensor(offset, dtype=torch.float32, device=device.torch_device).view(1, -1, 1, 1)
         self._scale = torch.tensor(scale, dtype=torch.float32, device=device.torch_device).view(1, -1, 1, 1)
 
     def on(self, device: Device) -> Extractor:
         """Move the network to another device and return its new extractor. This object must not be used afterwards."""
         offset, scale = (tuple(values.flatten().tolist()) for values in (self._offset, self._scale))
-        runner = self._runner.on(device.torch_device)
-        return type(self)(runner, self.definitions, self._preparation, offset, scale, device)
+        return type(self)(self._module, self.definitions, self._preparation, offset, scale, device, self._precision)
 
     @property
     def definition(self) -> Definition:
@@ -74,7 +109,7 @@ class Extractor:
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the network's parameters and buffers by name."""
-        return named_tensors(self._runner.module)
+        return named_tensors(self._module)
 
     def features(self, images: list[torch.Tensor]) -> torch.Tensor:
         """Return the feature vectors of one batch for the first layer, see `vectors`."""
@@ -97,7 +132,7 @@ class Extractor:
     def vectors(self, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the feature vectors of the `inputs` of a batch's parts, by layer: float32, shape (images, dims)."""
         with torch.inference_mode():
-            return self._vectors(inputs[0] if len(inputs) == 1 else torch.cat(list(inputs)), self._runner)
+            return self._vectors(inputs[0] if len(inputs) == 1 else torch.cat(list(inputs)), self._run)
 
     def differentiable(self, images: torch.Tensor) -> torch.Tensor:
         """Return the feature vectors of images with floating-point values, with gradients.
@@ -112,7 +147,7 @@ class Extractor:
             float32 tensor of shape (n, dims) on the device.
         """
         resized = resize(images.permute(0, 2, 3, 1), self.definition.input_size, self._preparation)
-        vectors = self._vectors((resized - self._offset) / self._scale, self._runner.module)
+        vectors = self._vectors((resized - self._offset) / self._scale, self._module)
         return next(iter(vectors.values()))
 
     def _vectors(self, x: torch.Tensor, run: Run) -> dict[str, torch.Tensor]:

@@ -15,7 +15,7 @@ from fidtool.features.catalogue import (
     spatial_definition,
 )
 from fidtool.features.device import Device
-from fidtool.features.extractor import Extractor, Networks
+from fidtool.features.extractor import Extractor, Networks, kernels
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.models.inception_weights import TENSORS_SHA256, Weights, load_weights
 from fidtool.features.protocol import (
@@ -27,7 +27,6 @@ from fidtool.features.protocol import (
     Protocol,
     protocol_named,
 )
-from fidtool.features.runner import kernels
 from fidtool.metrics.cmmd import CMMD
 from fidtool.pipeline.needs import set_needs
 from fidtool.pipeline.run import RunContext

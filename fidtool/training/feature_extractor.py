@@ -45,7 +45,6 @@ from fidtool.features.protocol import (
     protocol_named,
 )
 from fidtool.features.resize import Preparation
-from fidtool.features.runner import Runner
 from fidtool.images.decode import DECODER
 from fidtool.settings import CheckSettings
 from fidtool.sources.arrays import hint_of_axes
@@ -337,8 +336,8 @@ class PlainModule:
         name = f"{type(self.module).__module__}.{type(self.module).__qualname__}"
         digest = module_digest(module)
         definition = Definition(name, digest, 0, self.feature_step, 0, "none", "none", DECODER, ddof=1)
-        runner, as_it_is = Runner(module, device.torch_device), Preparation("bilinear")
-        return _PlainExtractor(runner, {FEATURES: definition}, as_it_is, (0.0,), (1.0,), _one_thread(device))
+        as_it_is = Preparation("bilinear")
+        return _PlainExtractor(module, {FEATURES: definition}, as_it_is, (0.0,), (1.0,), _one_thread(device))
 
 
 class _PlainExtractor(Extractor):

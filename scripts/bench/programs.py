@@ -18,10 +18,9 @@ import torch
 from fidtool.cpus import available_cores
 from fidtool.distributed.launch import Launch
 from fidtool.features.device import Device, choose_device, repeatable
-from fidtool.features.extractor import ForwardThreads
+from fidtool.features.extractor import ForwardThreads, placed
 from fidtool.features.models.inception import Inception
 from fidtool.features.models.inception_weights import load_weights
-from fidtool.features.runner import Runner
 from fidtool.images.batches import PlannedBatch, plan_batches
 from fidtool.images.decode import DecodeOptions
 from fidtool.images.loader import LoadOptions, load
@@ -93,7 +92,7 @@ def network_rate(device: Device, precision: str, batch_size: int, seconds: float
     """
     with repeatable(precision == "tf32"), torch.inference_mode():
         state = load_weights(None, lambda line: None).state
-        runner = Runner(Inception(state), device.torch_device, precision, standard=True)
+        runner = placed(Inception(state), device.torch_device, precision, standard=True)
         x = torch.rand(batch_size, 3, 299, 299, device=device.torch_device).mul(2).sub(1)
         x = x.contiguous(memory_format=torch.channels_last)
         threads = ForwardThreads(device.own_threads, runner)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import fidtool
-from fidtool.features.runner import Runner
+from fidtool.features.extractor import Extractor
 from support.command_line import Run
 from support.offline import needs_weights
 from support.pictures import make_pictures
@@ -51,13 +51,13 @@ def test_tf32_switches_are_set_during_a_run(pair: tuple[str, str], monkeypatch: 
     """Tested on the CPU, where the switches have no effect. Without --precision tf32 they are off."""
     monkeypatch.setattr("fidtool.pipeline.run._check_precision", lambda precision, device: None)
     seen: list[tuple[bool, bool]] = []
-    run = Runner.__call__
+    run = Extractor.vectors
 
-    def noted(self: Runner, x: torch.Tensor) -> Any:
+    def noted(self: Extractor, inputs: Any) -> Any:
         seen.append((torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32))
-        return run(self, x)
+        return run(self, inputs)
 
-    monkeypatch.setattr(Runner, "__call__", noted)
+    monkeypatch.setattr(Extractor, "vectors", noted)
     for precision, on in (("tf32", True), ("fp32", False)):
         seen.clear()
         fidtool.compute(*pair, extractor=TINY, cache=False, precision=precision)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fidtool.features.device import repeatable
-from fidtool.features.runner import Runner
+from fidtool.features.extractor import placed
 
 CPU = torch.device("cpu")
 
@@ -47,7 +47,7 @@ def test_dtypes_of_each_precision(precision: str) -> None:
     """Inception is converted to the dtype; other networks run under autocast."""
     half = HALVES[precision]
     inception, other = Watching(), Watching()
-    Runner(inception, CPU, precision, standard=True)(torch.ones(2, 3, 4, 4))
-    Runner(other, CPU, precision)(torch.ones(2, 3, 4, 4))
+    placed(inception, CPU, precision, standard=True)(torch.ones(2, 3, 4, 4))
+    placed(other, CPU, precision)(torch.ones(2, 3, 4, 4))
     assert inception.seen == [half, half, None]
     assert other.seen == [torch.float32, torch.float32, None if precision == "fp32" else half]

@@ -28,8 +28,7 @@ from fidtool.sources.references import IMAGES as PUBLISHED_IMAGES
 from fidtool.sources.references import is_reference, named_reference, reference_at, suggested_references
 from fidtool.sources.remote import remote_files
 from fidtool.sources.store_requests import is_remote
-from fidtool.statistics.layouts import FileLayout, layout_of, with_protocol
-from fidtool.statistics.named_arrays import NPZ, PICKLE, known_layout
+from fidtool.statistics.layouts import NPZ, PICKLE, FileLayout, known_layout, layout_of, with_protocol
 from fidtool.statistics.set_statistics import Statistics, with_features
 from fidtool.statistics.statistics_file import read_features_alone, read_statistics
 

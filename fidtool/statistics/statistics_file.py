@@ -33,16 +33,18 @@ from fidtool.sources.contents import BadFile, ContentError, Files, LocalFiles, S
 from fidtool.sources.opening import split_key
 from fidtool.statistics.feature_buffer import reordered
 from fidtool.statistics.layouts import (
+    AS_ARRAY,
+    NamedArrays,
     array_suffix,
     checked_count,
     checked_gaussian,
     layers_in,
     of_features,
+    open_arrays,
     read_foreign,
     with_origin,
     with_protocol,
 )
-from fidtool.statistics.named_arrays import AS_ARRAY, NamedArrays, open_arrays
 from fidtool.statistics.set_statistics import LayerStatistics, Statistics
 
 _WANTED = ("mu", "sigma", "count", "fingerprint", "run")

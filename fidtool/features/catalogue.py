@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fidtool.errors import InputError, about, option
 from fidtool.features.device import Device, repeatable
@@ -13,9 +13,7 @@ from fidtool.features.extractor import Extractor
 from fidtool.features.models.families import MODEL_FAMILIES, NetworkChoice, check_extractor, is_program
 from fidtool.features.models.inception import Inception, SpatialInception
 from fidtool.features.models.inception_weights import Weights
-from fidtool.features.models.published import PublishedModels, State
-from fidtool.features.models.user_networks import from_factory, from_program, frozen
-from fidtool.features.network import Network, check_repeatable, module_digest, output_dims
+from fidtool.features.network import Network, check_repeatable, frozen, module_digest, output_dims
 from fidtool.features.protocol import (
     DEFAULT_PROTOCOL,
     FEATURES,
@@ -32,6 +30,9 @@ from fidtool.features.protocol import (
 )
 from fidtool.features.resize import Preparation
 from fidtool.images.decode import DECODER
+
+if TYPE_CHECKING:
+    from fidtool.features.models.published import PublishedModels, State
 
 
 def fetch_state(choice: NetworkChoice, say: Callable[[str], None]) -> State | None:
@@ -61,6 +62,8 @@ def build_network(choice: NetworkChoice, state: State | None) -> tuple[Network, 
         with repeatable():
             network, name = library.build(choice, state)
     else:
+        from fidtool.features.models.user_networks import from_factory, from_program
+
         network, name = from_program(choice) if is_program(choice.extractor) else from_factory(choice)
     network.module.eval()
     if choice.feature_step is not None:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from operator import index
+from typing import Any
 
 import torch
 from torch import nn
@@ -85,6 +86,30 @@ class Network:
     def normalization(self) -> str:
         """The normalisation as the fingerprint spells it."""
         return f"(x/255-{list(self.mean)})/{list(self.std)}"
+
+
+class _TorchScript(nn.Module):
+    """Runs every pass like the first one.
+
+    TorchScript profiles the first passes and then optimises the program, which changes the features' last bits.
+    """
+
+    def __init__(self, script: nn.Module) -> None:
+        super().__init__()
+        self.script = script
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        jit: Any = torch.jit
+        with jit.optimized_execution(False):  # applies to this thread only
+            output: torch.Tensor = self.script(x)
+        return output
+
+
+def frozen(module: nn.Module) -> nn.Module:
+    """Puts a module into evaluation mode without gradients, and returns what is to be run."""
+    for parameter in module.eval().parameters():  # a ScriptModule has no requires_grad_
+        parameter.requires_grad_(False)
+    return _TorchScript(module) if isinstance(module, torch.jit.ScriptModule) else module
 
 
 def channels_last(output: torch.Tensor) -> bool:

@@ -34,8 +34,7 @@ from fidtool.features.device import Device, computing_on, device_of, full_fp32, 
 from fidtool.features.extractor import Extractor
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.models.inception_weights import Weights, load_weights
-from fidtool.features.models.user_networks import frozen
-from fidtool.features.network import Network, content_of, module_digest
+from fidtool.features.network import Network, content_of, frozen, module_digest
 from fidtool.features.protocol import (
     DEFAULT_PROTOCOL,
     FEATURES,

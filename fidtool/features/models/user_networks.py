@@ -93,30 +93,6 @@ def _settings(spec: str, extra: str | bytes) -> dict[str, Any]:
     return settings
 
 
-class _TorchScript(nn.Module):
-    """Runs every pass like the first one.
-
-    TorchScript profiles the first passes and then optimises the program, which changes the features' last bits.
-    """
-
-    def __init__(self, script: nn.Module) -> None:
-        super().__init__()
-        self.script = script
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        jit: Any = torch.jit
-        with jit.optimized_execution(False):  # applies to this thread only
-            output: torch.Tensor = self.script(x)
-        return output
-
-
-def frozen(module: nn.Module) -> nn.Module:
-    """Puts a module into evaluation mode without gradients, and returns what is to be run."""
-    for parameter in module.eval().parameters():  # a ScriptModule has no requires_grad_
-        parameter.requires_grad_(False)
-    return _TorchScript(module) if isinstance(module, torch.jit.ScriptModule) else module
-
-
 def _torchscript(choice: NetworkChoice) -> tuple[nn.Module, str | bytes]:
     path = Path(choice.extractor)
     extra: dict[str, Any] = {_EXTRA: ""}
@@ -133,7 +109,7 @@ def _torchscript(choice: NetworkChoice) -> tuple[nn.Module, str | bytes]:
             "write a factory (FILE.py:NAME)",
             setting=choice.named("extractor"),
         ) from None
-    return _TorchScript(script), extra[_EXTRA]
+    return script, extra[_EXTRA]
 
 
 class _Exported(nn.Module):

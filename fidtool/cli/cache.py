@@ -34,7 +34,11 @@ _EXAMPLES = (
     metavar="DATE|DAYS",
     help="Delete entries last used before a date such as 2026-11-01, or more than 30d ago.",
 )
-@click.option("--clear", is_flag=True, help="Delete all cached statistics, but neither weights nor references.")
+@click.option(
+    "--clear",
+    is_flag=True,
+    help="Delete all cached statistics and copies of remote files, not weights or references.",
+)
 def cache(as_json: bool, remove: str | None, older_than: str | None, clear: bool) -> None:
     """List the cached statistics, the last used first, or delete some of them.
 
@@ -42,6 +46,7 @@ def cache(as_json: bool, remove: str | None, older_than: str | None, clear: bool
     FIDTOOL_CACHE_BYTES (default 2 GiB) of statistics; the least recently used are deleted first. The weights and
     the references are in the same folder.
     """
+    from fidtool.sources.remote import delete_copies
     from fidtool.statistics.cache import StatisticsCache
 
     passed = {"--json": as_json, "--remove": remove is not None, "--older-than": older_than is not None}
@@ -52,6 +57,7 @@ def cache(as_json: bool, remove: str | None, older_than: str | None, clear: bool
     if clear:
         _remove(statistics.entries())
         statistics.sweep()
+        delete_copies()
     elif remove is not None:
         _remove(statistics.matching(remove))
     elif older_than is not None:

@@ -26,8 +26,7 @@ from fidtool.sources.reference_files import fetch
 from fidtool.sources.references import FEATURES as PUBLISHED_FEATURES
 from fidtool.sources.references import IMAGES as PUBLISHED_IMAGES
 from fidtool.sources.references import is_reference, named_reference, reference_at, suggested_references
-from fidtool.sources.remote import remote_files
-from fidtool.sources.store_requests import is_remote
+from fidtool.sources.remote import is_remote, remote_files
 from fidtool.statistics.layouts import NPZ, PICKLE, FileLayout, known_layout, layout_of, with_protocol
 from fidtool.statistics.set_statistics import Statistics, with_features
 from fidtool.statistics.statistics_file import read_features_alone, read_statistics
@@ -83,12 +82,12 @@ def open_source(path: str, settings: Settings, needs: SetNeeds, messages: Messag
     if is_reference(path):
         return _open_reference(path, settings, needs, messages)
     try:
-        files = _single_file(path, settings.features)
+        files = _single_file(path, settings.features, messages.say)
         if files is not None and (found := _open_statistics(path, files, settings, needs, messages)) is not None:
             return found
     except StoreError as error:
         raise RunError(str(error)) from None
-    return Opened(open_images(path, settings.recursive, settings.floats))
+    return Opened(open_images(path, settings.recursive, settings.floats, messages.say))
 
 
 def _open_reference(path: str, settings: Settings, needs: SetNeeds, messages: Messages) -> Opened:
@@ -118,7 +117,7 @@ def _open_reference(path: str, settings: Settings, needs: SetNeeds, messages: Me
     return published._replace(file=with_protocol(file, reference.protocol))
 
 
-def _single_file(path: str, features: bool) -> Files | None:
+def _single_file(path: str, features: bool, say: Callable[[str], None]) -> Files | None:
     """The file that ``path`` names, which may hold statistics; None if there is none, or several."""
     name, _ = split_key(path)
     if is_pattern(name):
@@ -126,11 +125,11 @@ def _single_file(path: str, features: bool) -> Files | None:
     if not is_remote(name):
         return LocalFiles([name]) if os.path.isfile(name) else None
     if names_statistics(name):
-        return remote_files(name)
+        return remote_files(name, say)
     if (suffix_of(name) and not features) or name.endswith("/"):
         return None
     try:
-        return remote_files(name)
+        return remote_files(name, say)
     except InputError:  # it is a folder, or does not exist
         return None
 

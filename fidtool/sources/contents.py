@@ -206,6 +206,27 @@ class Files(abc.ABC):
         return [int(file) for file in np.flatnonzero((self.stamps() != stamps).any(axis=1))]
 
 
+def read_at(handle: BinaryIO, start: int, length: int) -> bytes | Exception:
+    """Returns an extent of an open file; see `Extent`."""
+    try:
+        if whole := length < 0:
+            length = os.fstat(handle.fileno()).st_size - start
+        if length > MOST_BYTES:
+            return too_large(length)
+        if start or not whole:
+            handle.seek(start)
+        # Some file systems report a size of zero for all files.
+        data = handle.read(length) if length or not whole else handle.read()
+        # The system may return less than it was asked for.
+        while len(data) < length and (more := handle.read(length - len(data))):
+            data += more
+    except (OSError, MemoryError) as error:
+        return error
+    if len(data) < length:
+        return ContentError(f"the file ends after {start + len(data)} of {start + length} bytes")
+    return data
+
+
 class LocalFiles(Files):
     """Files on this machine."""
 
@@ -218,23 +239,9 @@ class LocalFiles(Files):
     def _fetched(self, file: int, start: int, length: int) -> bytes | Exception:
         try:
             with self._opened(file, buffering=0) as handle:
-                whole = length < 0
-                if whole:
-                    length = os.fstat(handle.fileno()).st_size - start
-                if length > MOST_BYTES:
-                    return too_large(length)
-                if start:
-                    handle.seek(start)
-                # Some file systems report a size of zero for all files.
-                data = handle.read(length) if length or not whole else handle.read()
-                # The system may return less than it was asked for.
-                while len(data) < length and (more := handle.read(length - len(data))):
-                    data += more
+                return read_at(handle, start, length)
         except (OSError, MemoryError, ForeignError, ContentError) as error:
             return error
-        if len(data) < length:
-            return ContentError(f"the file ends after {start + len(data)} of {start + length} bytes")
-        return data
 
     def open(self, file: int) -> BinaryIO:
         return self._opened(file, buffering=-1)

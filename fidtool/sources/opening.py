@@ -16,9 +16,8 @@ from fidtool.sources.census import FILE_KINDS, IMAGE_SUFFIXES, FileKind
 from fidtool.sources.contents import Files, LocalFiles, RefusedError, StoreError, ValueRange, broken_link, head_of
 from fidtool.sources.folder import STDIN, TABLES, TEXT, expand, is_pattern, list_folder, list_paths
 from fidtool.sources.image_set import ImageSet, NamedFiles, split_common_folder
-from fidtool.sources.remote import list_remote_folder, list_remote_paths, remote_files
+from fidtool.sources.remote import is_remote, list_remote_folder, list_remote_paths, remote_files
 from fidtool.sources.signatures import JSON, PLAIN, container_of, format_of, refuse_foreign
-from fidtool.sources.store_requests import is_remote
 
 LISTS = (TEXT, *TABLES)
 KNOWN = (*(suffix for kind in FILE_KINDS for suffix in kind.suffixes), *LISTS)
@@ -27,13 +26,19 @@ STATISTICS_SUFFIXES = (".npz", ".pkl", ".pickle")
 """Suffixes that files of statistics usually have. Which are statistics does not depend on their names."""
 
 
-def open_images(path: str, recursive: bool = True, value_range: ValueRange | None = None) -> ImageSet:
+def open_images(
+    path: str,
+    recursive: bool = True,
+    value_range: ValueRange | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> ImageSet:
     """Lists the images of a source without reading them.
 
     Args:
         path: a folder, an archive, an array, a list, a table, a pattern that matches several files, a URL, or ``-``
             for a list on standard input.
         value_range: how an array of floats becomes bytes.
+        say: prints progress.
     """
     if path in (STDIN, "/dev/stdin") or Path(path).is_fifo():  # a shell's <(find …)
         return list_paths(path, path)
@@ -46,7 +51,7 @@ def open_images(path: str, recursive: bool = True, value_range: ValueRange | Non
             if not suffix:
                 _refuse_image(path, name)
                 return list_remote_folder(name, recursive)
-            files: Files = remote_files(name)
+            files: Files = remote_files(name, say)
         else:
             files = LocalFiles(local_paths(path))
             _refuse_misnamed(files, suffix)

@@ -1,23 +1,33 @@
-"""Files in remote stores, accessed with fsspec: ``s3://``, ``https://``, ``gs://`` and so on."""
+"""Files in remote stores, accessed with fsspec: ``s3://``, ``https://``, ``gs://`` and so on.
+
+Images in a folder or a list are requested one by one. All other files are downloaded into the cache and read there.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
-import itertools
+import os
 import posixpath
+import shutil
 import time
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
-from typing import Any, BinaryIO
+from itertools import groupby, islice
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 
+from fidtool.cache_dir import byte_limit, cache_dir, one_at_a_time
 from fidtool.distributed.signals import in_background
-from fidtool.download import MAX_TRIES, attempts
+from fidtool.download import MAX_TRIES, RETRIED_STATUSES, attempts, megabytes
 from fidtool.errors import InputError
+from fidtool.redaction import redacted
 from fidtool.sources.census import Census
 from fidtool.sources.contents import (
     MOST_BYTES,
@@ -30,36 +40,46 @@ from fidtool.sources.contents import (
     head_of,
     message_of,
     opened,
+    read_at,
     too_large,
 )
 from fidtool.sources.folder import URL_WILDCARD, expand_braces, read_entries, refuse_repeated_lines
 from fidtool.sources.image_set import ImageSet, ImageSource, Names, Prefixed
 from fidtool.sources.readers import FileReader
 from fidtool.sources.signatures import JSON, PLAIN, refuse_foreign
-from fidtool.sources.store_requests import (
-    LISTING_TIMEOUT,
-    file_system,
-    raise_if_permanent,
-    underlying_error,
-    with_retries,
-)
 
+T = TypeVar("T")
+
+_INFO_TIMEOUT = 30.0
+"""Deadline of a query about one object in seconds."""
 _REQUEST_TIMEOUT = 120.0
-"""Deadline of a request in seconds, while `AT_ONCE` requests run concurrently."""
+"""Deadline of a request for an image in seconds, while `AT_ONCE` run concurrently; in a download, that of silence."""
+_LISTING_TIMEOUT = 1800.0
+"""Deadline of a listing in seconds. It is long because stores return a thousand names at a time."""
+_COPY_TIMEOUT = 1800.0
+"""Seconds to wait for another process of this machine that downloads the same file."""
+_RETRY_PERIOD = 120.0
+"""Seconds after which a request is not retried."""
 AT_ONCE = 32
-"""Number of requests for whole objects to run concurrently."""
-_READ_AHEAD = 1 << 23
-"""Bytes to request beyond those that are read from a file."""
-_BLOCK_BYTES = 1 << 22
-"""Maximum number of bytes in a request for several extents."""
-_MAX_GAP = 1 << 18
-"""Maximum number of bytes between two extents that share a request. Fetching them is faster than a second request."""
-_CONCURRENT_BLOCKS = 4
-"""Number of requests for blocks of extents to run concurrently."""
+"""Number of requests to run concurrently."""
 _MOST_CHECKED = 1024
 """Maximum number of files to check for changes at the end of a run."""
+_LIMIT_BYTES = 10 << 30
+"""Default size limit of the copies of remote files in the cache."""
+_SAID_BYTES = 100_000_000
+"""Size of a download that is said in advance."""
+_ABANDONED_SECONDS = 3600.0
+"""Age of a partial copy that no process writes any more."""
 _VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "mtime", "updated")
 """Keys with which stores describe an object's version."""
+_PERMANENT = (PermissionError, IsADirectoryError, NotADirectoryError, ImportError, NotImplementedError, ValueError)
+"""Errors that a retry would raise again."""
+_ADVICE = {
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
+    "http": "check the URL and its permissions",
+    "https": "check the URL and its permissions",
+}
+_OTHER_ADVICE = "set the credentials as the store's documentation says"
 
 
 class RemoteFiles(Files):
@@ -77,6 +97,7 @@ class RemoteFiles(Files):
 
     def __init__(self, paths: Sequence[str], stamps: Stamps) -> None:
         self.paths, self._stamps = paths, stamps
+        self._unversioned = uuid.uuid4().hex
 
     @property
     def versioned(self) -> bool:
@@ -99,128 +120,131 @@ class RemoteFiles(Files):
             return [file for file, same in zip(sampled, pool.map(is_unchanged, sampled), strict=True) if not same]
 
     def fetch(self, extents: Sequence[Extent]) -> list[bytes | Exception]:
-        # Empty extents are not requested: the store would return the whole object.
-        found: list[bytes | Exception] = [self._too_large(extent) or b"" for extent in extents]
-        left = [position for position, (_, _, length) in enumerate(extents) if length and not found[position]]
-        for _ in attempts():
-            answers = self._request([extents[position] for position in left]) if left else []
-            retried = []
-            for position, answer in zip(left, answers, strict=True):
-                found[position] = self._checked(answer, extents[position])
-                if isinstance(found[position], StoreError) and not isinstance(found[position], RefusedError):
-                    retried.append(position)
-            if not (left := retried):
-                break
-        return found
+        """Requests whole objects; parts are read from a copy."""
+        if any(length >= 0 for _, _, length in extents):
+            return [data for extent in extents for data in self.stream([extent])]
+        with ThreadPoolExecutor(AT_ONCE, "fidtool-request") as pool:
+            return list(pool.map(self._whole, [file for file, _, _ in extents]))
 
-    def _too_large(self, extent: Extent) -> ContentError | None:
-        file, _, length = extent
-        length = int(self._stamps[file, 0]) if length < 0 else length
-        return too_large(length) if length > MOST_BYTES else None
+    def _whole(self, file: int) -> bytes | Exception:
+        url, size = self.paths[file], int(self._stamps[file, 0])
+        if size > MOST_BYTES:
+            return too_large(size)
+        try:
+            data: bytes = request(lambda: file_system(url).cat_file(url), url, _REQUEST_TIMEOUT)
+        except PermissionError as error:  # not a ContentError: access to the other objects is denied as well
+            return RefusedError(f"{url} cannot be read: {error.strerror or message_of(error)}")
+        except (OSError, StoreError, InputError) as error:
+            return error
+        except Exception as error:  # for example, an invalid URL
+            return ContentError(f"it cannot be requested: {message_of(error)}")
+        return too_large(len(data)) if len(data) > MOST_BYTES else data
 
     def stream(self, extents: Sequence[Extent]) -> Iterator[bytes | Exception]:
-        """Yields the bytes of each extent. Neighbouring extents share a request, and several requests run at a time."""
-        blocks = _merged(extents)
-        pending: deque[tuple[list[Extent], Future[list[bytes | Exception]]]] = deque()
-        while True:
-            for parts in itertools.islice(blocks, _CONCURRENT_BLOCKS - len(pending)):
-                (file, first, _), (_, last, length) = parts[0], parts[-1]
-                pending.append((parts, in_background(partial(self.fetch, [(file, first, last + length - first)]))))
-            if not pending:
-                return
-            parts, future = pending.popleft()
-            first = parts[0][1]
-            (data,) = future.result()
-            for _, start, length in parts:
-                yield data if isinstance(data, Exception) else data[start - first : start - first + length]
-
-    def _request(self, extents: Sequence[Extent]) -> list[Any]:
-        """Returns the store's response to each extent: bytes or an exception."""
-        urls = [self.paths[file] for file, _, _ in extents]
-        ends = [self._end(extent) for extent in extents]
-        starts = [None if end is None else start for (_, start, _), end in zip(extents, ends, strict=True)]
-        store = file_system(urls[0])
-        # File systems without an async implementation take no timeout.
-        timeout = {"timeout": _REQUEST_TIMEOUT} if store.async_impl else {}
-        try:
-            answers = store.cat_ranges(urls, starts, ends, on_error="return", **timeout)
-        except Exception as error:
-            return [error] * len(extents)
-        return list(answers)
-
-    def _end(self, extent: Extent) -> int | None:
-        file, start, length = extent
-        if length >= 0:
-            return start + length
-        # None fetches the whole object. If its size is unknown, fetch just enough to see that it is too large.
-        return None if self._stamps[file, 0] > 0 else MOST_BYTES + 1
-
-    def _checked(self, answer: Any, extent: Extent) -> bytes | Exception:
-        file, start, length = extent
-        url = self.paths[file]
-        if isinstance(answer, InputError):
-            return answer
-        if isinstance(answer, Exception):
+        for file, parts in groupby(extents, lambda extent: extent[0]):
             try:
-                raise_if_permanent(answer)
-            except PermissionError as error:  # not a ContentError: access to the other objects is denied as well
-                return RefusedError(f"{url} cannot be read: {error.strerror or message_of(error)}")
-            except OSError as error:
-                return error
-            except Exception as error:  # for example, an invalid URL
-                return ContentError(f"it cannot be requested: {message_of(error)}")
-            reason = message_of(underlying_error(answer))
-            return StoreError(f"{url} could not be read after {MAX_TRIES} attempts: {reason}")
-        data = bytes(answer)
-        if 0 <= length < len(data):
-            return RefusedError(f"{url}: its server ignores byte ranges and sends whole files: download the file first")
-        if len(data) > MOST_BYTES:
-            return too_large(len(data))
-        if len(data) < length:
-            return ContentError(f"the file ends after {start + len(data)} of {start + length} bytes")
-        return data
+                handle = self.open(file)
+            except (OSError, StoreError, InputError) as error:
+                yield from (error for _ in parts)
+                continue
+            with handle:
+                for _, start, length in parts:
+                    yield read_at(handle, start, length)
 
     def open(self, file: int) -> BinaryIO:
-        size = int(self._stamps[file, 0])
-        if size < 0:
-            raise OSError(5, "the server does not state its size: download the file first")
-        from fsspec.spec import AbstractBufferedFile
+        """Opens a copy of the object on this machine, which all its processes share."""
+        if not self._stamps[file, 0]:
+            return io.BytesIO()
+        path = self._copy(file)
+        while True:
+            with contextlib.suppress(FileNotFoundError):
+                handle = open(path, "rb")  # noqa: SIM115 - the caller closes it
+                with contextlib.suppress(OSError):
+                    os.utime(path)  # the least recently used copies are deleted first
+                return handle
+            with one_at_a_time(f"remote-{path.name[:2]}", _COPY_TIMEOUT):
+                if not path.exists():
+                    _download(self.paths[file], path, int(self._stamps[file, 0]))
 
-        def read_range(start: int, end: int) -> bytes:
-            (data,) = self.fetch([(file, start, end - start)])
-            if isinstance(data, Exception):
-                raise data
-            return data
+    def _copy(self, file: int) -> Path:
+        size, version, *_ = self._stamps[file].tolist()
+        name = f"{self.paths[file]} {size} {version or self._unversioned}"
+        return _copies() / hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()[:32]
 
-        class CachedFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no types
-            _fetch_range = staticmethod(read_range)  # adds a deadline and retries
+    def announce(self, say: Callable[[str], None]) -> None:
+        """Says the size of what is to be downloaded, if it is large."""
+        sizes = [int(self._stamps[file, 0]) for file in range(len(self.paths)) if not self._copy(file).exists()]
+        if sum(sizes) >= _SAID_BYTES:
+            several = f" and {len(sizes) - 1} more, one at a time" if len(sizes) > 1 else ""
+            say(
+                f"downloading {self.paths[0]}{several} ({megabytes(sum(sizes))}) into {_copies()}; FIDTOOL_CACHE "
+                "selects another disk"
+            )
 
-        # A buffered reader, because the readline of fsspec's file has no limit.
-        return io.BufferedReader(
-            CachedFile(None, self.paths[file], block_size=_READ_AHEAD, cache_type="readahead", size=size)
-        )
+
+def _copies() -> Path:
+    return cache_dir() / "remote"
 
 
-def _merged(extents: Sequence[Extent]) -> Iterator[list[Extent]]:
-    """Yields the extents of each request. They ascend, and none contains another, unless they are equal."""
-    together: list[Extent] = []
-    for file, start, length in extents:
-        if together:
-            (_, first, _), (same, last, size) = together[0], together[-1]
-            if file != same or start - (last + size) > _MAX_GAP or start + length - first > _BLOCK_BYTES:
-                yield together
-                together = []
-        together.append((file, start, length))
-    if together:
-        yield together
+def delete_copies() -> None:
+    """Deletes the copies of remote files in the cache."""
+    shutil.rmtree(_copies(), ignore_errors=True)
+
+
+def _download(url: str, path: Path, size: int) -> None:
+    """Downloads an object; its size is -1 if it is unknown."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _make_room(url, path.parent, max(0, size))
+        moved = partial(_written, part)
+        request(lambda: file_system(url).get_file(url, str(part)), url, _REQUEST_TIMEOUT, moved)
+        if size not in (-1, found := part.stat().st_size):
+            raise StoreError(f"{url} has {found} bytes, but {size} when it was listed: run it again")
+        os.replace(part, path)
+    except FileNotFoundError:
+        raise RefusedError(f"{url} does not exist any more") from None
+    except OSError as error:
+        reason = error.strerror or message_of(error)
+        raise RefusedError(f"{url} cannot be downloaded into {path.parent}: {reason}") from None
+    except (StoreError, InputError):
+        raise
+    except Exception as error:
+        raise RefusedError(f"{url} cannot be requested: {message_of(error)}") from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _written(part: Path) -> int:
+    with contextlib.suppress(OSError):
+        return part.stat().st_mtime_ns
+    return 0
+
+
+def _make_room(url: str, folder: Path, size: int) -> None:
+    """Deletes the least recently used copies until there is room for a file of this size within the limit."""
+    copies = []
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError):
+            status = path.stat()
+            if path.suffix != ".part" or time.time() - status.st_mtime > _ABANDONED_SECONDS:
+                copies.append((status.st_mtime, status.st_size, path))
+    total = size + sum(each for _, each, _ in copies)
+    limit = byte_limit("FIDTOOL_REMOTE_BYTES", _LIMIT_BYTES)
+    for _, each, path in sorted(copies):
+        if total > limit:
+            path.unlink(missing_ok=True)  # a process that has opened it can still read it
+            total -= each
+    if size > (free := shutil.disk_usage(folder).free):
+        problem = f"{url} has {megabytes(size)}, but {folder} has space for {megabytes(free)}:"
+        raise InputError(problem, "set FIDTOOL_CACHE to a folder on a larger disk")
 
 
 def object_info(url: str) -> Mapping[str, Any]:
     """Returns the store's metadata of an object."""
     store = file_system(url)
     store.invalidate_cache()  # fsspec caches listings, which may be out of date
-    found: Mapping[str, Any] = with_retries(lambda: store.info(url), url)
-    return found
+    return _queried(lambda: store.info(url), url, _INFO_TIMEOUT)
 
 
 def stamp_of(info: Mapping[str, Any]) -> tuple[int, int, int, int, int]:
@@ -252,22 +276,26 @@ def _objects_below(url: str, recursive: bool) -> dict[str, Mapping[str, Any]]:
     store = file_system(url)
     store.invalidate_cache()  # fsspec caches listings, which may be out of date
     root = store._strip_protocol(url).rstrip("/")
-    found = with_retries(lambda: store.find(url, maxdepth=None if recursive else 1, detail=True), url, LISTING_TIMEOUT)
+    depth = None if recursive else 1
+    found = _queried(lambda: store.find(url, maxdepth=depth, detail=True), url, _LISTING_TIMEOUT)
     if not found:
         raise InputError(f"there is nothing below {url}:", "check that the URL is correct and can be listed")
     # Remove one slash only: names in a store may begin with another one.
     return {path.removeprefix(root).removeprefix("/"): info for path, info in found.items()}
 
 
-def remote_files(url: str) -> RemoteFiles:
-    """Returns the object that a URL names, or those that match a pattern such as ``shards-{000..127}.tar``."""
+def remote_files(url: str, say: Callable[[str], None]) -> RemoteFiles:
+    """Returns the object that a URL names, or those that match a pattern such as ``shards-{000..127}.tar``.
+
+    ``say`` prints the size of large ones, which are downloaded when they are opened.
+    """
     urls: list[str] = []
     for each in expand_braces(url):
         matches = [each]
         if URL_WILDCARD.search(each) and not _exists(each):
             store = file_system(each)
             store.invalidate_cache()
-            found = with_retries(partial(store.glob, each), each, LISTING_TIMEOUT)
+            found = _queried(partial(store.glob, each), each, _LISTING_TIMEOUT)
             matches = sorted(map(store.unstrip_protocol, found))
         if not matches:
             raise InputError(
@@ -276,13 +304,13 @@ def remote_files(url: str) -> RemoteFiles:
         urls += matches
     if len(set(urls)) < len(urls):
         raise InputError(f"{url} matches an object twice")
-    return RemoteFiles(urls, stamps_of(urls))
-
-
-def stamps_of(urls: Sequence[str]) -> Any:
-    """Queries the stamps of these objects; see `RemoteFiles`."""
     with ThreadPoolExecutor(AT_ONCE, "fidtool-request") as pool:
-        return np.array([stamp_of(each) for each in pool.map(object_info, urls)], dtype=np.int64)
+        infos = list(pool.map(object_info, urls))
+    if folders := [each for each, info in zip(urls, infos, strict=True) if info.get("type") == "directory"]:
+        raise InputError(f"{folders[0]} is a folder, not a file")
+    files = RemoteFiles(urls, np.array([stamp_of(info) for info in infos], dtype=np.int64))
+    files.announce(say)
+    return files
 
 
 def _exists(url: str) -> bool:
@@ -323,3 +351,123 @@ def list_remote_paths(path: str, files: Files, suffix: str, column: str) -> Imag
 def _kind(url: str) -> str:
     """Returns the protocol of a URL, with http for https."""
     return url.partition("://")[0].lower().replace("https", "http")
+
+
+# --- requests --------------------------------------------------------------------------------------------------------
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path is a URL."""
+    return "://" in path
+
+
+def file_system(url: str) -> Any:
+    """Returns fsspec's file system for a URL. Each process has its own, because forks cannot share connections."""
+    shown, scheme = redacted(url), _scheme(url)
+    try:
+        from fsspec.config import conf
+        from fsspec.core import url_to_fs
+    except ImportError:
+        raise InputError(f"reading {shown} needs the package fsspec:", "pip install 'fidtool[remote]'") from None
+    if scheme != url.partition("://")[0]:
+        raise InputError(f"{shown} must begin with {scheme}:// in lower case")
+    if scheme == "s3" and "@" in url.split("/")[2]:  # s3fs would treat it as part of the bucket's name
+        raise InputError(f"{shown}: an S3 URL cannot contain a user name or password:", _ADVICE["s3"])
+    settings: dict[str, Any] = {}
+    try:
+        if scheme in ("http", "https"):
+            from aiohttp import ClientTimeout
+
+            own = conf.get(scheme, {})
+            # If the server compressed the file for transfer, its size would not be that of the file.
+            settings["headers"] = {**own.get("headers", {}), "Accept-Encoding": "identity"}
+            # By default a request, and so the download of a file, may take five minutes at most.
+            patience = ClientTimeout(total=None, sock_connect=_INFO_TIMEOUT, sock_read=_REQUEST_TIMEOUT)
+            settings["client_kwargs"] = {"timeout": patience, **own.get("client_kwargs", {})}
+        return url_to_fs(url, **settings)[0]
+    except ImportError as error:
+        raise InputError(
+            f"{shown}: {' '.join(str(error).split())} (pip install 'fidtool[remote]' installs those for s3 and http)"
+        ) from None
+    except ValueError as error:
+        raise InputError(f"{shown}: {message_of(error)}") from None
+
+
+def _scheme(url: str) -> str:
+    return url.partition("://")[0].lower()
+
+
+def _queried(work: Callable[[], T], url: str, seconds: float) -> T:
+    """Returns the response to a query about a store; its errors are InputErrors, or a StoreError."""
+    shown = redacted(url)
+    try:
+        return request(work, url, seconds)
+    except (InputError, StoreError):
+        raise
+    except FileNotFoundError:
+        raise InputError(f"{shown} does not exist") from None
+    except PermissionError:
+        raise InputError(f"access to {shown} is denied:", _ADVICE.get(_scheme(url), _OTHER_ADVICE)) from None
+    except Exception as error:
+        raise InputError(f"{shown} cannot be read: {getattr(error, 'strerror', None) or message_of(error)}") from None
+
+
+def request(work: Callable[[], T], url: str, seconds: float, moved: Callable[[], object] = lambda: None) -> T:
+    """Returns the response to a request.
+
+    It is repeated over HTTP, where fsspec does not do so, if it fails for a reason that may be temporary.
+
+    Args:
+        seconds: its deadline, if ``moved`` then returns what it returned before.
+
+    Raises:
+        StoreError: if the store fails or does not respond. Other exceptions say that a retry would not help.
+    """
+    tries = MAX_TRIES if _scheme(url) in ("http", "https") else 1
+    for attempt in islice(attempts(_RETRY_PERIOD), tries):
+        last, future = moved(), in_background(work)  # after a timeout, it continues in the background
+        try:
+            while not wait([future], seconds).done:
+                if (now := moved()) == last:
+                    raise FutureTimeoutError
+                last = now
+            return future.result()
+        except Exception as error:
+            raise_if_permanent(error)
+            late = isinstance(error, FutureTimeoutError) and not str(error)
+            reason = f"no response within {seconds:g} s" if late else message_of(_underlying(error))
+            failure = f"after {attempt} attempt{'s' * (attempt > 1)}: {reason}"
+    raise StoreError(f"{redacted(url)} could not be read {failure}")
+
+
+def _underlying(error: Exception) -> Exception:
+    """Returns the cause of a FileNotFoundError, which fsspec's HTTP file system raises for any failure."""
+    cause = error.__cause__
+    return cause if isinstance(error, FileNotFoundError) and isinstance(cause, Exception) else error
+
+
+def raise_if_permanent(error: Exception) -> None:
+    """Raises an error if retrying a request that failed with ``error`` would not help; otherwise returns.
+
+    It is ``error`` itself, or an OSError of the class that describes it.
+    """
+    error = _underlying(error)
+    status = _status(error)
+    if "Credentials" in type(error).__name__:
+        raise PermissionError(13, "no credentials found") from error
+    if isinstance(error, FileNotFoundError) or status in (404, 410):
+        raise FileNotFoundError(2, "it does not exist") from error
+    if isinstance(error, _PERMANENT):
+        raise error
+    if not isinstance(status, int) or status >= 500 or status in RETRIED_STATUSES or status < 400:
+        return
+    if status in (401, 403):
+        raise PermissionError(13, f"the store returned HTTP status {status}: access denied") from error
+    raise OSError(5, f"the store returned HTTP status {status} ({message_of(error)[:120]})") from error
+
+
+def _status(error: Exception) -> Any:
+    """Returns the HTTP status of a failed request; None if there is none. botocore's errors contain it in a dict."""
+    response = getattr(error, "response", None)
+    metadata = response.get("ResponseMetadata") if isinstance(response, dict) else None
+    return metadata.get("HTTPStatusCode") if isinstance(metadata, dict) else getattr(error, "status", None)

@@ -14,7 +14,6 @@ import tarfile
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import IO, BinaryIO
 
 import numpy as np
@@ -66,11 +65,17 @@ def list_tars(named: NamedFiles) -> ImageSet:
     names end in it after the first dot; without a key all images count.
     """
     files, key = named.files, named.key
-    packed = any(head_of(files, file).startswith(tuple(_OPENERS)) for file in range(len(files.paths)))
+    packed = head_of(files).startswith(tuple(_OPENERS))
+
+    def members(path: str, handle: BinaryIO, census: Census) -> Iterator[Member[_Location]]:
+        nonlocal packed
+        packed = _opened(handle)[1] or packed
+        handle.seek(0)
+        return _members(key, path, handle, census)
+
     kind = "compressed tar archive" if packed else "tar archive"
-    listing = list_members(
-        named.path, kind, files, partial(_members, key), stored=lambda location: 0 if packed else location.start
-    )
+    listing = list_members(named.path, kind, files, members, stored=lambda location: 0 if packed else location.start)
+    kind = "compressed tar archive" if packed else "tar archive"
     if not key:
         refuse_several(named.path, listing.names)
     problems = {item: location.problem for item, location in enumerate(listing.locations) if location.problem}

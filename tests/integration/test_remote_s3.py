@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fidtool.sources import remote, store_requests
+from fidtool.sources import remote
 from fidtool.sources.contents import Stamps
 from support.command_line import Run
 from support.source_forms import names_in
@@ -68,13 +68,13 @@ def test_changed_objects_are_detected_despite_s3fs_listings(place: Path, s3: dic
     """s3fs would answer from its cached listing unless the listing is invalidated."""
     objects = client(s3)
     objects.put_object(Bucket="bucket", Key="lists/a.txt", Body=b"one")
-    assert len(store_requests.file_system("s3://bucket/lists").ls("s3://bucket/lists")) == 1
-    files = remote.remote_files("s3://bucket/lists/a.txt")
+    assert len(remote.file_system("s3://bucket/lists").ls("s3://bucket/lists")) == 1
+    files = remote.remote_files("s3://bucket/lists/a.txt", print)
     stamps = files.stamps()
     assert files.changed(stamps) == []
     objects.put_object(Bucket="bucket", Key="lists/a.txt", Body=b"two")
     assert files.changed(stamps) == [0]
-    assert (remote.remote_files("s3://bucket/lists/a.txt").stamps() != stamps).any()
+    assert (remote.remote_files("s3://bucket/lists/a.txt", print).stamps() != stamps).any()
 
 
 def test_a_remote_folder_that_changes_during_the_run(

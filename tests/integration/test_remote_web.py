@@ -7,12 +7,13 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from fidtool import download
-from fidtool.sources import remote, store_requests
+from fidtool.sources import remote
 from fidtool.sources.contents import Extent
 from fidtool.sources.image_set import Names, Prefixed
 from support.command_line import Run
@@ -90,11 +91,47 @@ def test_denied_access_is_not_skipped(here: Run, place: Path, web: HttpStore) ->
     assert web.asked["images/007.png"] == 1
 
 
-def test_a_server_without_byte_ranges_is_refused_for_archives(here: Run, place: Path, web: HttpStore) -> None:
+def test_an_archive_is_downloaded_once(
+    here: Run, place: Path, expected: float, web: HttpStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its copy serves later runs; its size is said before. Servers need not support ranges."""
+    monkeypatch.setattr(remote, "_SAID_BYTES", 1)
     web.faults["images.zip"], web.lasting = ["whole"], True
+    arguments = [each for each in ARGUMENTS if each != "--json"]
+    first = here("compute", place / "real", f"{web.url}images.zip", *arguments)
+    assert f"downloading {web.url}images.zip (0.0 MB) into" in first.stderr
+    again = here("compute", place / "real", f"{web.url}images.zip", *ARGUMENTS)
+    assert again.fid == expected
+    assert web.asked["images.zip"] == 1
+
+
+def test_copies_are_limited(
+    here: Run, place: Path, expected: float, web: HttpStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of several shards, only as many are on the disk as the limit allows; then each is fetched twice."""
+    monkeypatch.setenv("FIDTOOL_REMOTE_BYTES", "1")
+    monkeypatch.setenv("FIDTOOL_CACHE", str(tmp_path / "own"))
+    run = here("compute", place / "real", f"{web.url}shard-{{000..002}}.tar", *ARGUMENTS)
+    assert run.fid == expected
+    assert [web.asked[f"shard-00{number}.tar"] for number in range(3)] == [2, 2, 2]
+    assert len([*(tmp_path / "own" / "remote").iterdir()]) == 1
+
+
+def test_a_full_disk_is_reported(here: Run, place: Path, web: HttpStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote.shutil, "disk_usage", lambda folder: SimpleNamespace(free=7))
     run = here("compute", place / "real", f"{web.url}images.zip", *ARGUMENTS)
     assert run.status == 2
-    assert "ignores byte ranges and sends whole files" in run.error
+    assert "has space for 0.0 MB: set FIDTOOL_CACHE to a folder on a larger disk" in run.error
+
+
+def test_a_download_that_stalls_ends(
+    here: Run, place: Path, web: HttpStore, silent: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "_REQUEST_TIMEOUT", 0.2)
+    monkeypatch.setattr(HttpStore, "fault", lambda self, name: silent.wait() and None)
+    run = here("compute", place / "real", f"{web.url}images.zip", *ARGUMENTS)
+    assert run.status == 1
+    assert f"{web.url}images.zip could not be read after 5 attempts" in run.error
 
 
 @pytest.mark.parametrize(
@@ -172,7 +209,7 @@ def test_reading_from_a_store_that_does_not_answer_times_out(
 def test_metadata_requests_time_out(
     here: Run, place: Path, web: HttpStore, silent: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_requests, "_INFO_TIMEOUT", 0.2)
+    monkeypatch.setattr(remote, "_INFO_TIMEOUT", 0.2)
     monkeypatch.setattr(HttpStore, "described", lambda self: silent.wait() and None)
     run = here("compute", place / "real", f"{web.url}images.zip", *ARGUMENTS)
     assert run.status == 1
@@ -185,7 +222,7 @@ def test_pending_requests_do_not_block_exit(place: Path, web: HttpStore) -> None
 import threading
 from fidtool.sources.remote import remote_files
 from fidtool.distributed.signals import in_background
-next(remote_files("{web.url}images.zip").stream([(0, 0, 10), (0, 4_000_000, 10)]), None)
+remote_files("{web.url}images.zip", print).fetch([(0, 0, 10), (0, 0, -1)])
 in_background(threading.Event().wait)
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE)
@@ -227,10 +264,10 @@ def test_entries_of_a_remote_list_are_validated(
     assert words in run.error
 
 
-def test_objects_of_unknown_size_are_fetched_up_to_the_limit(
+def test_objects_beyond_the_limit_are_refused(
     here: Run, place: Path, web: HttpStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "MOST_BYTES", 400)
     run = here("compute", place / "real", f"{web.url}images/", *ARGUMENTS)
     assert run.status == 2
-    assert "it has 401 bytes; an image file may have at most" in run.error
+    assert "bytes; an image file may have at most" in run.error

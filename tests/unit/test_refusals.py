@@ -30,8 +30,7 @@ from fidtool.report.charts import histogram_chart
 from fidtool.settings import Settings
 from fidtool.sources.contents import Pixels
 from fidtool.sources.opening import open_images
-from fidtool.sources.remote import RemoteFiles
-from fidtool.sources.store_requests import raise_if_permanent
+from fidtool.sources.remote import raise_if_permanent
 from fidtool.statistics.cache import StatisticsCache
 from fidtool.statistics.moments import ExactMoments, FeatureSizes
 from fidtool.training import FrechetLoss, gather_with_grad
@@ -103,11 +102,6 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[[Path], object]]] = {
         lambda at: raise_if_permanent(store_error(0, "NoCredentialsError")),
     ),
     "a teapot": (OSError, "HTTP status 418", lambda at: raise_if_permanent(store_error(418))),
-    "an unknown size": (
-        OSError,
-        "the server does not state its size",
-        lambda at: RemoteFiles(["file:///x"], np.full((1, 5), -1)).open(0),
-    ),
     "an empty array": (Exception, "it has 0 x 4 pixels", lambda at: decode(Pixels(np.zeros((4, 0, 3), "u1")))),
     "a module without a file": (NoSourceError, "has no file whose content", lambda at: load("sys:path")),
     "a layer without a definition": (

@@ -1,7 +1,14 @@
-"""Zip archives, and the listing of members that zip and tar archives share."""
+"""Zip archives, tar archives and WebDataset shards. Nothing is unpacked to disk.
+
+Members of zip archives and of uncompressed tar archives are read by position, those of compressed tar archives
+sequentially.
+"""
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import lzma
 import posixpath
 import struct
 import tarfile
@@ -9,20 +16,20 @@ import time
 import zipfile
 import zlib
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import BinaryIO, Generic, TypeVar
+from typing import IO, BinaryIO, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError
 from fidtool.sources.census import Census, PassedOver
-from fidtool.sources.contents import MOST_BYTES, ContentError, Extent, Files, Read, opened, too_large
+from fidtool.sources.contents import MOST_BYTES, ContentError, Extent, Files, Read, head_of, opened, too_large
 from fidtool.sources.image_set import ImageSet, ImageSource, NamedFiles, Names, split_common_folder
-from fidtool.sources.readers import ExtentReader, Reader
+from fidtool.sources.readers import ExtentReader, MemberReader, Reader, SequentialReader
 from fidtool.sources.signatures import HEAD, refuse_dataset
 
 Location = TypeVar("Location")
@@ -31,14 +38,6 @@ _MOST_KINDS = 8
 """Maximum number of images in a sample. More different endings of names do not denote kinds of images."""
 _MANY = 0.5
 """Smallest fraction of the samples that must have each kind of image; some samples may be incomplete."""
-
-
-@dataclass(frozen=True, slots=True)
-class Member(Generic[Location]):
-    """An image in an archive: its name and its location."""
-
-    name: str
-    location: Location
 
 
 @dataclass(frozen=True)
@@ -67,14 +66,13 @@ class Listing(Generic[Location]):
         return ImageSet.of(source, by_name)
 
 
-def list_members(
-    path: str,
+def _list_members(
+    named: NamedFiles,
     kind: str,
-    files: Files,
-    members: Callable[[str, BinaryIO, Census], Iterable[Member[Location]]],
+    members: Callable[[str, BinaryIO, Census], Iterable[tuple[str, Location]]],
     stored: Callable[[Location], int],
 ) -> Listing[Location]:
-    """Lists the images in all ``files``.
+    """Lists the images in all files. Without a key, samples that consist of several images are refused.
 
     Args:
         members: lists the images in one archive. It is called with the archive's path, the open file and a census, and
@@ -86,23 +84,25 @@ def list_members(
     names: list[str] = []
     locations: list[Location] = []
     file_index: list[NDArray[np.int32]] = []
-    labels = split_common_folder(files.paths)[1]
-    for file, archive in enumerate(files.paths):
-        with opened(files, file) as handle:
+    labels = split_common_folder(named.files.paths)[1]
+    for file, archive in enumerate(named.files.paths):
+        with opened(named.files, file) as handle:
             found = list(members(archive, handle, census))
-            if any("\0" in member.name for member in found):
+            if any("\0" in name for name, _ in found):
                 raise ValueError("a member's name contains a null character")
-        _refuse_duplicates(archive, found)
-        found.sort(key=lambda member: stored(member.location))
+        _refuse_duplicates(archive, [posixpath.normpath(name) for name, _ in found])
+        found.sort(key=lambda member: stored(member[1]))
         prefix = f"{labels[file]}/" if len(labels) > 1 else ""
-        names += [f"{prefix}{member.name}" for member in found]
-        locations += [member.location for member in found]
+        names += [f"{prefix}{name}" for name, _ in found]
+        locations += [location for _, location in found]
         file_index.append(np.full(len(found), file, dtype=np.int32))
     if not names:
         if census.passed_over:
-            with opened(files, 0) as handle:
-                refuse_dataset(path, _heads(handle))
-        raise InputError(census.nothing_found(path, kind))
+            with opened(named.files, 0) as handle:
+                refuse_dataset(named.path, _heads(handle))
+        raise InputError(census.nothing_found(named.path, kind))
+    if not named.key:
+        _refuse_several(named.path, names)
     return Listing(Names(names), locations, np.concatenate(file_index), census.found(), began)
 
 
@@ -121,7 +121,7 @@ def _heads(handle: BinaryIO) -> Iterator[tuple[str, bytes]]:
                 yield info.name, data.read(HEAD)
 
 
-def refuse_several(path: str, names: Sequence[str]) -> None:
+def _refuse_several(path: str, names: Sequence[str]) -> None:
     """Refuses samples that consist of several images, such as WebDataset's ``input.png`` and ``output.png``.
 
     The kind of an image is the part of its name after the first dot. Samples are refused if there are several kinds and
@@ -145,24 +145,22 @@ def refuse_several(path: str, names: Sequence[str]) -> None:
         )
 
 
-def _refuse_duplicates(archive: str, found: Sequence[Member[Location]]) -> None:
+def _refuse_duplicates(archive: str, names: Sequence[str]) -> None:
     # Hashes, because a set of a million names would take more memory than the rest of the listing.
-    hashes = np.fromiter((hash(posixpath.normpath(member.name)) for member in found), np.int64, len(found))
-    if len(np.unique(hashes)) == len(found):
+    if len(np.unique(np.fromiter(map(hash, names), np.int64, len(names)))) == len(names):
         return
-    name, times = Counter(posixpath.normpath(member.name) for member in found).most_common(1)[0]
-    if times == 1:
-        return
-    raise InputError(
-        f"{archive} contains {times} members named {name}:", "create the archive again with each name once"
-    )
+    name, times = Counter(names).most_common(1)[0]
+    if times > 1:
+        raise InputError(
+            f"{archive} contains {times} members named {name}:", "create the archive again with each name once"
+        )
 
 
-_HEADER = struct.Struct("<4s5H3L2H")
+_RECORD = struct.Struct("<4s5H3L2H")
 """A member's local header: signature, version, flags, method, time, date, checksum, sizes, lengths of the name and of
 the extra field (PKWARE's APPNOTE, 4.3.7)."""
 _SIGNATURE = b"PK\x03\x04"
-_LONGEST = _HEADER.size + 2 * 0xFFFF
+_LONGEST = _RECORD.size + 2 * 0xFFFF
 """Largest size of a local header with its name and extra field; the central directory does not state the size."""
 _MOST = 2**60
 _ENCRYPTED = 0x1
@@ -175,20 +173,16 @@ _LOCATION = np.dtype(
 
 
 def list_zips(named: NamedFiles) -> ImageSet:
-    """Lists the images in zip archives. For the key see `fidtool.sources.tars.list_tars`."""
-    listing = list_members(
-        named.path, "zip archive", named.files, partial(_members, named.key), stored=lambda location: location[0]
-    )
-    if not named.key:
-        refuse_several(named.path, listing.names)
+    """Lists the images in zip archives. For the key see `list_tars`."""
+    listing = _list_members(named, "zip archive", partial(_zipped, named.key), stored=lambda location: location[0])
     locations = np.array(listing.locations, dtype=_LOCATION)
     reader = ZipReader(named.files, listing.file_index, locations)
     return listing.image_set(named, "zip archive", reader)
 
 
-def _members(
+def _zipped(
     key: str, path: str, handle: BinaryIO, census: Census
-) -> Iterator[Member[tuple[int, int, int, int, int, bool]]]:
+) -> Iterator[tuple[str, tuple[int, int, int, int, int, bool]]]:
     with zipfile.ZipFile(handle) as archive:
         starts = sorted({info.header_offset for info in archive.infolist()} | {archive.start_dir})
         for info in archive.infolist():
@@ -203,7 +197,7 @@ def _members(
                 following = starts[bisect_right(starts, start)] if start < archive.start_dir else start
                 length = min(following - start, _LONGEST + info.compress_size)
                 deflated = _METHODS[info.compress_type]
-                yield Member(name, (start, length, info.compress_size, info.file_size, info.CRC, deflated))
+                yield name, (start, length, info.compress_size, info.file_size, info.CRC, deflated)
 
 
 def check_member(archive: str, info: zipfile.ZipInfo) -> None:
@@ -254,16 +248,16 @@ class ZipReader(ExtentReader):
 
 def first_member(head: bytes) -> bytes:
     """Returns the name of the first member of a zip archive with these first bytes; empty if it is none."""
-    if len(head) < _HEADER.size:
+    if len(head) < _RECORD.size:
         return b""
-    signature, *_, length, _ = _HEADER.unpack_from(head)
-    return head[_HEADER.size : _HEADER.size + length] if signature == _SIGNATURE else b""
+    signature, *_, length, _ = _RECORD.unpack_from(head)
+    return head[_RECORD.size : _RECORD.size + length] if signature == _SIGNATURE else b""
 
 
 def stored_at(info: zipfile.ZipInfo, handle: BinaryIO) -> int:
     """Returns the position in the archive of the first byte of a member that is stored as it is."""
     handle.seek(info.header_offset)
-    start = body_start(handle.read(_HEADER.size))
+    start = body_start(handle.read(_RECORD.size))
     if start is None or info.compress_type != zipfile.ZIP_STORED or info.flag_bits & _ENCRYPTED:
         raise ValueError(f"its record {info.filename} is not where the archive's directory says")
     return info.header_offset + start
@@ -271,7 +265,181 @@ def stored_at(info: zipfile.ZipInfo, handle: BinaryIO) -> int:
 
 def body_start(data: bytes) -> int | None:
     """Returns the offset of a member's content in ``data``; None if ``data`` does not begin with a local header."""
-    if len(data) < _HEADER.size:
+    if len(data) < _RECORD.size:
         return None
-    signature, *_, name, further = _HEADER.unpack_from(data)
-    return _HEADER.size + name + further if signature == _SIGNATURE else None
+    signature, *_, name, further = _RECORD.unpack_from(data)
+    return _RECORD.size + name + further if signature == _SIGNATURE else None
+
+
+# --- tar -------------------------------------------------------------------------------------------------------------
+
+_OPENERS = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
+"""Functions that open compressed files, by the first bytes of such a file."""
+_MOST_PADDING = 1 << 16
+"""Maximum number of padding bytes at the end of an archive; up to 10 KiB are usual."""
+_MOST_METADATA = 1 << 20
+"""Maximum number of bytes in an extended header, which holds a member's long name, times and owner."""
+_METADATA_TYPES = frozenset({tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE})
+_METADATA_TYPES |= {tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK}
+_MOST_LINKS = 16
+_key = posixpath.normpath
+
+
+class _Header(tarfile.TarInfo):
+    """A member's header with a plausible size, which tarfile does not check."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Header:
+        """Parses a header."""
+        info = super().frombuf(buf, encoding, errors)
+        if info.size < 0 or (info.type in _METADATA_TYPES and info.size > _MOST_METADATA):
+            raise ValueError(f"a header states a size of {info.size} bytes")
+        return info
+
+
+@dataclass(frozen=True, slots=True)
+class _Location:
+    """First byte and length of a member, or why it cannot be read."""
+
+    start: int
+    length: int
+    problem: str = ""
+
+
+def list_tars(named: NamedFiles) -> ImageSet:
+    """Lists the images in tar archives, compressed or not.
+
+    If samples consist of several images (WebDataset's ``input.png`` and ``output.png``), the key selects those whose
+    names end in it after the first dot; without a key all images count.
+    """
+    files, key = named.files, named.key
+    packed = head_of(files).startswith(tuple(_OPENERS))
+
+    def members(path: str, handle: BinaryIO, census: Census) -> Iterator[tuple[str, _Location]]:
+        nonlocal packed
+        packed = _opened(handle)[1] or packed
+        handle.seek(0)
+        return _tarred(key, path, handle, census)
+
+    kind = "compressed tar archive" if packed else "tar archive"
+    listing = _list_members(named, kind, members, stored=lambda location: 0 if packed else location.start)
+    kind = "compressed tar archive" if packed else "tar archive"
+    problems = {item: location.problem for item, location in enumerate(listing.locations) if location.problem}
+    if packed:
+        return listing.image_set(named, kind, CompressedTarReader(files, listing.file_index, problems, key))
+    extents = np.array([(location.start, location.length) for location in listing.locations], dtype=np.int64)
+    return listing.image_set(named, kind, MemberReader(files, listing.file_index, extents, problems))
+
+
+def _opened(handle: BinaryIO) -> tuple[IO[bytes], bool]:
+    """Returns the decompressed archive, and whether it was compressed."""
+    head = handle.read(8)
+    handle.seek(0)
+    for magic, opener in _OPENERS.items():
+        if head.startswith(magic):
+            return opener(handle), True  # type: ignore[operator]
+    return handle, False
+
+
+def _tarred(key: str, path: str, handle: BinaryIO, census: Census) -> Iterator[tuple[str, _Location]]:
+    stream, packed = _opened(handle)
+    links: dict[str, str] = {}
+    linked = []
+    for info in _images(stream, census, key):
+        if not info.islnk() and not info.issym():
+            yield info.name.removeprefix("./"), _location(info)
+        elif packed:  # members are found again by their order, so a link must keep its position
+            why = f"it is a link to {_target(info)}; links in compressed archives are not followed"
+            yield info.name.removeprefix("./"), _Location(0, 0, why)
+        else:
+            links[_key(info.name)] = _target(info)
+            linked.append(info.name)
+    targets = {}
+    if links:  # the names of targets need not be those of images
+        handle.seek(0)
+        wanted = set(links.values())
+        targets = {
+            _key(each.name): _location(each) for each in _walk(handle) if each.isreg() and _key(each.name) in wanted
+        }
+    for member in linked:
+        name, hops = _key(member), 0
+        while name in links and hops < _MOST_LINKS:
+            name, hops = links[name], hops + 1
+        location = targets.get(name, _Location(0, 0, f"it is a link to {name}, which is not in the archive"))
+        yield member.removeprefix("./"), location
+
+
+def _location(info: tarfile.TarInfo) -> _Location:
+    if info.issparse():
+        return _Location(0, 0, "it is a sparse file: create the archive again without --sparse")
+    if info.size > MOST_BYTES:
+        return _Location(0, 0, str(too_large(info.size)))
+    return _Location(info.offset_data, info.size)
+
+
+def _target(info: tarfile.TarInfo) -> str:
+    """Returns the name of the member to which a link points."""
+    return _key(info.linkname if info.islnk() else posixpath.join(posixpath.dirname(info.name), info.linkname))
+
+
+def _images(stream: IO[bytes], census: Census, key: str) -> Iterator[tarfile.TarInfo]:
+    """Yields the members with an image's name, in stored order; with a ``key``, only those that match it."""
+    for info in _walk(stream):
+        name = info.name.removeprefix("./")
+        is_file = info.isreg() or info.islnk() or info.issym()
+        if is_file and census.takes(name, key):
+            yield info
+
+
+def _walk(stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:
+    """Yields all members in stored order, then checks the end mark, which tarfile does not require."""
+    last = -1
+    with tarfile.open(fileobj=stream, mode="r:", tarinfo=_Header) as archive:
+        # Python 3.10 fails to look for the first member of an empty archive.
+        while archive.offset and (info := archive.next()) is not None:
+            archive.members.clear()  # type: ignore[attr-defined]  # saves memory: there may be a million
+            if info.offset <= last or info.size < 0:
+                raise ValueError(f"the header at byte {last} points backwards")
+            last = info.offset
+            yield info
+        stream.seek(archive.offset)
+    mark = stream.read(tarfile.BLOCKSIZE)
+    if mark != bytes(tarfile.BLOCKSIZE):
+        where = f"at byte {archive.offset}"
+        raise ValueError(
+            f"it has no end mark after its last member ({where})" if not mark else f"invalid header {where}"
+        )
+    rest = stream.read(_MOST_PADDING + 1)
+    if rest.strip(b"\0"):
+        raise ValueError("it has data after its end mark, as if joined with cat: pass separate archives")
+    if len(rest) > _MOST_PADDING:
+        raise ValueError(f"more than {_MOST_PADDING} zero bytes follow its end mark, as in an incomplete download")
+
+
+class CompressedTarReader(SequentialReader):
+    """Reads members of tar archives sequentially; used if any of the archives is compressed.
+
+    ``file_index`` is the index of each member's archive, int32 array of shape (members,); ``problems`` says why a
+    member cannot be read, by its number.
+    """
+
+    def __init__(self, files: Files, file_index: NDArray[np.int32], problems: dict[int, str], key: str) -> None:
+        super().__init__(files, np.bincount(file_index, minlength=len(files.paths)).tolist())
+        self._file_index, self._problems, self._key = file_index, problems, key
+        self.variant = key
+
+    def walk(self, handle: BinaryIO, file: int, items: NDArray[np.int64]) -> Iterator[Read]:
+        first = sum(self._counts[:file])
+        stream, _ = _opened(handle)
+        left = deque(items.tolist())
+        for number, info in enumerate(_images(stream, Census(), self._key)):
+            if number == left[0]:
+                item = first + left.popleft()
+                if item in self._problems:
+                    yield ContentError(self._problems[item])
+                else:
+                    stream.seek(info.offset_data)
+                    yield stream.read(info.size)
+                if not left:
+                    return
+        yield from [ContentError("the archive has fewer members than when it was listed")] * len(left)

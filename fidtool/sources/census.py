@@ -37,7 +37,7 @@ _SAFETENSORS = "a safetensors file"
 _TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 FILE_KINDS = (
     FileKind("archives:list_zips", (".zip",), ZIP, keyed=True),
-    FileKind("tars:list_tars", _TAR_SUFFIXES, TAR, keyed=True),
+    FileKind("archives:list_tars", _TAR_SUFFIXES, TAR, keyed=True),
     FileKind("array_files:list_npz", (".npz",), ZIP, keyed=True, numbered=True),
     FileKind("array_files:list_torch", (".pt", ".pth"), ZIP, keyed=True, numbered=True, often_other=True),
     FileKind(

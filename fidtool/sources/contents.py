@@ -167,7 +167,7 @@ class Files(abc.ABC):
     """A numbered list of files.
 
     Attributes:
-        at_once: number of extents that are best fetched together.
+        at_once: number of files that are best read together.
         remote: whether the files are in a remote store, which is the same for all ranks.
         timed: whether the stamps contain times.
         sizes: the sizes that rank zero found, int64 array of shape (files,), which local files must have; None on rank
@@ -186,16 +186,33 @@ class Files(abc.ABC):
         return True
 
     @abc.abstractmethod
-    def fetch(self, extents: Sequence[Extent]) -> list[bytes | Exception]:
-        """Returns the bytes of each extent, or an error for it; see `Read`."""
+    def open(self, file: int, buffering: int = -1) -> BinaryIO:
+        """Opens a file, or a copy of it on this machine, for reading and seeking."""
 
-    def stream(self, extents: Sequence[Extent]) -> Iterator[bytes | Exception]:
-        """Yields the same, one extent after another. Extents must ascend within each file."""
-        return (data for extent in extents for data in self.fetch([extent]))
+    def read(self, file: int, start: int = 0, length: int = -1) -> bytes | Exception:
+        """Returns the bytes of an extent of a file, or an error; see `Extent` and `Read`."""
+        try:
+            with self.open(file, buffering=0) as handle:
+                if whole := length < 0:
+                    length = os.fstat(handle.fileno()).st_size - start
+                if length > MOST_BYTES:
+                    return too_large(length)
+                if start:
+                    handle.seek(start)
+                # Some file systems report a size of zero for all files.
+                data = handle.read(length) if length or not whole else handle.read()
+                # The system may return less than it was asked for.
+                while len(data) < length and (more := handle.read(length - len(data))):
+                    data += more
+        except (OSError, MemoryError, ForeignError, ContentError, StoreError, InputError) as error:
+            return error
+        if len(data) < length:
+            return ContentError(f"the file ends after {start + len(data)} of {start + length} bytes")
+        return data
 
-    @abc.abstractmethod
-    def open(self, file: int) -> BinaryIO:
-        """Opens a file for reading and seeking."""
+    def read_whole(self, files: Sequence[int]) -> list[bytes | Exception]:
+        """Returns the bytes of these files."""
+        return [self.read(file) for file in files]
 
     @abc.abstractmethod
     def stamps(self) -> Stamps:
@@ -206,51 +223,17 @@ class Files(abc.ABC):
         return [int(file) for file in np.flatnonzero((self.stamps() != stamps).any(axis=1))]
 
 
-def read_at(handle: BinaryIO, start: int, length: int) -> bytes | Exception:
-    """Returns an extent of an open file; see `Extent`."""
-    try:
-        if whole := length < 0:
-            length = os.fstat(handle.fileno()).st_size - start
-        if length > MOST_BYTES:
-            return too_large(length)
-        if start or not whole:
-            handle.seek(start)
-        # Some file systems report a size of zero for all files.
-        data = handle.read(length) if length or not whole else handle.read()
-        # The system may return less than it was asked for.
-        while len(data) < length and (more := handle.read(length - len(data))):
-            data += more
-    except (OSError, MemoryError) as error:
-        return error
-    if len(data) < length:
-        return ContentError(f"the file ends after {start + len(data)} of {start + length} bytes")
-    return data
-
-
 class LocalFiles(Files):
     """Files on this machine."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self.paths = paths
 
-    def fetch(self, extents: Sequence[Extent]) -> list[bytes | Exception]:
-        return [self._fetched(*extent) for extent in extents]
-
-    def _fetched(self, file: int, start: int, length: int) -> bytes | Exception:
-        try:
-            with self._opened(file, buffering=0) as handle:
-                return read_at(handle, start, length)
-        except (OSError, MemoryError, ForeignError, ContentError) as error:
-            return error
-
-    def open(self, file: int) -> BinaryIO:
-        return self._opened(file, buffering=-1)
-
-    def _opened(self, file: int, buffering: int) -> BinaryIO:
+    def open(self, file: int, buffering: int = -1) -> BinaryIO:
         path = self.paths[file]
         expected = None if self.sizes is None else int(self.sizes[file])
         try:
-            handle = open(path, "rb", buffering, opener=_open_at_once)  # noqa: SIM115 - the caller closes it
+            handle: BinaryIO = open(path, "rb", buffering, opener=_open_at_once)  # noqa: SIM115 - the caller closes it
         except FileNotFoundError as error:
             if expected is None or expected == GONE:
                 why = broken_link(path)

@@ -289,7 +289,7 @@ class ImageSet:
         for position in np.linspace(0, max(0, int(ends[-1]) - _PIECE), count).astype(np.int64):
             file = int(np.searchsorted(ends, position, side="right"))
             start = int(position - ends[file] + sizes[file])
-            yield from files.fetch([(file, start, min(_PIECE, int(sizes[file]) - start))])
+            yield files.read(file, start, min(_PIECE, int(sizes[file]) - start))
 
 
 def hashes_of(names: Sequence[str]) -> bytes:

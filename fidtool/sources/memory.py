@@ -19,7 +19,7 @@ from PIL import Image
 from fidtool.errors import FidtoolError, InputError, ProgramError, option
 from fidtool.seeds import sample_seed
 from fidtool.sources.arrays import BFLOAT16, as_pixels, check_dtype, layout_of, refused, widened
-from fidtool.sources.contents import ContentError, Extent, Files, Read, Stamps, ValueRange, message_of, pillow_defaults
+from fidtool.sources.contents import ContentError, Files, Read, Stamps, ValueRange, message_of, pillow_defaults
 from fidtool.sources.image_set import ImageSet, ImageSource, Numbered
 from fidtool.sources.readers import Reader
 from fidtool.validation import MAX_PIXELS
@@ -307,10 +307,7 @@ class NoFiles(Files):
     def versioned(self) -> bool:
         return False
 
-    def fetch(self, extents: Sequence[Extent]) -> list[bytes | Exception]:
-        return [ContentError(f"{self.paths[0]} is not a file") for _ in extents]
-
-    def open(self, file: int) -> Any:
+    def open(self, file: int, buffering: int = -1) -> Any:
         raise ContentError(f"{self.paths[0]} is not a file")
 
     def stamps(self) -> Stamps:

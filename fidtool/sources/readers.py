@@ -56,13 +56,13 @@ class FileReader(Reader):
         self.at_once = files.at_once
 
     def read(self, items: Sequence[int]) -> list[Read]:
-        return list(self._files.fetch([(int(item), 0, -1) for item in items]))
+        return list(self._files.read_whole(items))
 
 
 class ExtentReader(Reader):
     """Reads images that are stored as extents of files.
 
-    Local files are read in any order. Remote files are read sequentially, so that one request fetches neighbours.
+    Local files are read in any order, copies of remote ones sequentially, so that each rank downloads only its own.
     """
 
     def __init__(self, files: Files) -> None:
@@ -71,22 +71,17 @@ class ExtentReader(Reader):
 
     @abc.abstractmethod
     def extent(self, item: int) -> Extent:
-        """Returns the extent of an image. Extents must ascend with the images' numbers."""
+        """Returns the extent of an image."""
 
     @abc.abstractmethod
     def unpack(self, item: int, data: bytes) -> Read:
         """Returns the content of an image from the bytes of its extent."""
 
     def read(self, items: Sequence[int]) -> list[Read]:
-        fetched = self._files.fetch([self.extent(int(item)) for item in items])
-        return [self._unpacked(int(item), data) for item, data in zip(items, fetched, strict=True)]
+        return [self._read(int(item)) for item in items]
 
-    def stream(self, items: NDArray[np.int64]) -> Iterator[Read]:
-        flowing = self._files.stream([self.extent(item) for item in items.tolist()])
-        for item, data in zip(items.tolist(), flowing, strict=True):
-            yield self._unpacked(item, data)
-
-    def _unpacked(self, item: int, data: bytes | Exception) -> Read:
+    def _read(self, item: int) -> Read:
+        data = self._files.read(*self.extent(item))
         return data if isinstance(data, Exception) else self.unpack(item, data)
 
 

@@ -13,11 +13,11 @@ import posixpath
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
-from itertools import groupby, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -32,7 +32,6 @@ from fidtool.sources.census import Census
 from fidtool.sources.contents import (
     MOST_BYTES,
     ContentError,
-    Extent,
     Files,
     RefusedError,
     Stamps,
@@ -40,7 +39,6 @@ from fidtool.sources.contents import (
     head_of,
     message_of,
     opened,
-    read_at,
     too_large,
 )
 from fidtool.sources.folder import URL_WILDCARD, expand_braces, read_entries, refuse_repeated_lines
@@ -119,12 +117,10 @@ class RemoteFiles(Files):
         with ThreadPoolExecutor(AT_ONCE, "fidtool-request") as pool:
             return [file for file, same in zip(sampled, pool.map(is_unchanged, sampled), strict=True) if not same]
 
-    def fetch(self, extents: Sequence[Extent]) -> list[bytes | Exception]:
-        """Requests whole objects; parts are read from a copy."""
-        if any(length >= 0 for _, _, length in extents):
-            return [data for extent in extents for data in self.stream([extent])]
+    def read_whole(self, files: Sequence[int]) -> list[bytes | Exception]:
+        """Requests objects, without a copy on this machine."""
         with ThreadPoolExecutor(AT_ONCE, "fidtool-request") as pool:
-            return list(pool.map(self._whole, [file for file, _, _ in extents]))
+            return list(pool.map(self._whole, files))
 
     def _whole(self, file: int) -> bytes | Exception:
         url, size = self.paths[file], int(self._stamps[file, 0])
@@ -140,25 +136,14 @@ class RemoteFiles(Files):
             return ContentError(f"it cannot be requested: {message_of(error)}")
         return too_large(len(data)) if len(data) > MOST_BYTES else data
 
-    def stream(self, extents: Sequence[Extent]) -> Iterator[bytes | Exception]:
-        for file, parts in groupby(extents, lambda extent: extent[0]):
-            try:
-                handle = self.open(file)
-            except (OSError, StoreError, InputError) as error:
-                yield from (error for _ in parts)
-                continue
-            with handle:
-                for _, start, length in parts:
-                    yield read_at(handle, start, length)
-
-    def open(self, file: int) -> BinaryIO:
+    def open(self, file: int, buffering: int = -1) -> BinaryIO:
         """Opens a copy of the object on this machine, which all its processes share."""
         if not self._stamps[file, 0]:
             return io.BytesIO()
         path = self._copy(file)
         while True:
             with contextlib.suppress(FileNotFoundError):
-                handle = open(path, "rb")  # noqa: SIM115 - the caller closes it
+                handle: BinaryIO = open(path, "rb", buffering)  # noqa: SIM115 - the caller closes it
                 with contextlib.suppress(OSError):
                     os.utime(path)  # the least recently used copies are deleted first
                 return handle

@@ -14,7 +14,6 @@ import pytest
 
 from fidtool import download
 from fidtool.sources import remote
-from fidtool.sources.contents import Extent
 from fidtool.sources.image_set import Names, Prefixed
 from support.command_line import Run
 from support.http_store import HttpStore, http_store
@@ -200,8 +199,7 @@ def test_reading_from_a_store_that_does_not_answer_times_out(
     monkeypatch.setattr(HttpStore, "fault", lambda self, name: silent.wait() and None)
     names = Names(["images/000.png"])
     files = remote.RemoteFiles(Prefixed(web.url, names), remote.np.zeros((1, 5), dtype=int))
-    whole: Extent = (0, 0, -1)
-    (answer,) = files.fetch([whole])
+    (answer,) = files.read_whole([0])
     assert isinstance(answer, remote.StoreError)
     assert "after 5 attempts" in str(answer)
 
@@ -222,7 +220,8 @@ def test_pending_requests_do_not_block_exit(place: Path, web: HttpStore) -> None
 import threading
 from fidtool.sources.remote import remote_files
 from fidtool.distributed.signals import in_background
-remote_files("{web.url}images.zip", print).fetch([(0, 0, 10), (0, 0, -1)])
+files = remote_files("{web.url}images.zip", print)
+files.read(0, 0, 10), files.read_whole([0])
 in_background(threading.Event().wait)
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE)

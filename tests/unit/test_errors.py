@@ -100,7 +100,7 @@ COMMAND = re.compile(r"`[^`]*`|\(pip install [^)]*\)")
 OTHERS_FLAGS = {
     "demo.py": "of `fidtool demo`, the only caller",
     "pipeline/evaluate.py": "of `fidtool stats --layout`, the only caller",
-    "sources/tars.py": "of tar",
+    "sources/archives.py": "of tar",
     "report/charts.py": "variables of CSS",
 }
 

@@ -30,12 +30,12 @@ def test_a_system_that_returns_less_than_it_was_asked_for(tmp_path: Path, monkey
 
     monkeypatch.setattr(contents, "open", hesitant, raising=False)
     files = LocalFiles([str(file)])
-    assert files.fetch([(0, 0, -1), (0, 30, 50), (0, 98, 2), (0, 100, 0)]) == [
+    assert [files.read(0, *extent) for extent in ((0, -1), (30, 50), (98, 2), (100, 0))] == [
         bytes(range(100)),
         bytes(range(30, 80)),
         bytes([98, 99]),
         b"",
     ]
-    (error,) = files.fetch([(0, 50, 60)])
+    error = files.read(0, 50, 60)
     assert isinstance(error, ContentError)
     assert str(error) == "the file ends after 100 of 110 bytes"

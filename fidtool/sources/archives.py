@@ -29,7 +29,7 @@ from fidtool.errors import InputError
 from fidtool.sources.census import Census, PassedOver
 from fidtool.sources.contents import MOST_BYTES, ContentError, Extent, Files, Read, head_of, opened, too_large
 from fidtool.sources.image_set import ImageSet, ImageSource, NamedFiles, Names, split_common_folder
-from fidtool.sources.readers import ExtentReader, MemberReader, Reader, SequentialReader
+from fidtool.sources.readers import ExtentReader, Reader, SequentialReader
 from fidtool.sources.signatures import HEAD, refuse_dataset
 
 Location = TypeVar("Location")
@@ -328,7 +328,7 @@ def list_tars(named: NamedFiles) -> ImageSet:
     if packed:
         return listing.image_set(named, kind, CompressedTarReader(files, listing.file_index, problems, key))
     extents = np.array([(location.start, location.length) for location in listing.locations], dtype=np.int64)
-    return listing.image_set(named, kind, MemberReader(files, listing.file_index, extents, problems))
+    return listing.image_set(named, kind, TarReader(files, listing.file_index, extents, problems))
 
 
 def _opened(handle: BinaryIO) -> tuple[IO[bytes], bool]:
@@ -414,6 +414,29 @@ def _walk(stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:
         raise ValueError("it has data after its end mark, as if joined with cat: pass separate archives")
     if len(rest) > _MOST_PADDING:
         raise ValueError(f"more than {_MOST_PADDING} zero bytes follow its end mark, as in an incomplete download")
+
+
+class TarReader(ExtentReader):
+    """Reads members of uncompressed tar archives.
+
+    Args:
+        file_index: index of each member's archive, int32 array of shape (members,).
+        extents: first byte and number of bytes of each member, int64 array of shape (members, 2).
+        problems: why a member cannot be read, by its number.
+    """
+
+    def __init__(
+        self, files: Files, file_index: NDArray[np.int32], extents: NDArray[np.int64], problems: dict[int, str]
+    ) -> None:
+        super().__init__(files)
+        self._file_index, self._extents, self._problems = file_index, extents, problems
+
+    def extent(self, item: int) -> Extent:
+        start, length = self._extents[item]
+        return int(self._file_index[item]), int(start), int(length)
+
+    def unpack(self, item: int, data: bytes) -> Read:
+        return ContentError(self._problems[item]) if item in self._problems else data
 
 
 class CompressedTarReader(SequentialReader):

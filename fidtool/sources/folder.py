@@ -22,7 +22,7 @@ from fidtool.names import folded
 from fidtool.sources.census import Census
 from fidtool.sources.contents import LocalFiles, head_of
 from fidtool.sources.image_set import ImageSet, ImageSource, Names, Prefixed
-from fidtool.sources.readers import FileReader
+from fidtool.sources.readers import Reader
 from fidtool.sources.signatures import PLAIN, refuse_dataset, refuse_foreign
 
 
@@ -41,7 +41,7 @@ def list_folder(path: str, recursive: bool = True) -> ImageSet:
         raise InputError(census.nothing_found(path, "folder", recursive))
     names, prefix = Names(found), os.path.join(path, "")
     files = LocalFiles(Prefixed(prefix, names))
-    reader, rest = FileReader(files), (census.found(folders=not recursive), census.beside(path))
+    reader, rest = Reader(files), (census.found(folders=not recursive), census.beside(path))
     return ImageSet.of(ImageSource(path, "folder", names, prefix, files, reader, None, listed, *rest))
 
 
@@ -156,7 +156,7 @@ def list_paths(path: str, file: str, suffix: str = TEXT, column: str = "") -> Im
     entries.sort()
     names, lines = Names(each for each, _ in entries), [line for _, line in entries]
     files = LocalFiles(Prefixed(folder, names))
-    source = ImageSource(path, "list of files", names, folder, files, FileReader(files), None, began, lines=lines)
+    source = ImageSource(path, "list of files", names, folder, files, Reader(files), None, began, lines=lines)
     return ImageSet.of(source)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
 import numpy as np
@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from fidtool.sources.contents import ContentError, Extent, Files, ForeignError, Read, StoreError, message_of
 
 
-class Reader(abc.ABC):
-    """Reads the images of a source, which are numbered from 0 in stored order.
+class Reader:
+    """Reads the images of a source, which are numbered from 0 in stored order; here, those in one file each.
 
-    Readers are pickled for other ranks and for decoding workers.
+    Readers are pickled for other ranks.
 
     Attributes:
         in_order: whether images can only be read sequentially, with `stream`; otherwise `read` accepts any order.
@@ -30,13 +30,14 @@ class Reader(abc.ABC):
     variant = ""
     scaled = False
     encoded = True
-    _files: Files
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self.at_once = files.at_once
 
     def read(self, items: Sequence[int]) -> list[Read]:
-        """Returns the contents of these images. A subclass overrides this or `stream`."""
-        order = np.argsort(np.asarray(items, dtype=np.int64), kind="stable")
-        found = dict(zip(order.tolist(), self.stream(np.asarray(items, dtype=np.int64)[order]), strict=True))
-        return [found[position] for position in range(len(items))]
+        """Returns the contents of these images."""
+        return list(self._files.read_whole(items))
 
     def stream(self, items: NDArray[np.int64]) -> Iterator[Read]:
         """Yields the contents of these images, whose numbers must ascend."""
@@ -48,26 +49,16 @@ class Reader(abc.ABC):
         return reader
 
 
-class FileReader(Reader):
-    """Reads images that are stored in one file each."""
-
-    def __init__(self, files: Files) -> None:
-        self._files = files
-        self.at_once = files.at_once
-
-    def read(self, items: Sequence[int]) -> list[Read]:
-        return list(self._files.read_whole(items))
-
-
-class ExtentReader(Reader):
+class ExtentReader(Reader, abc.ABC):
     """Reads images that are stored as extents of files.
 
     Local files are read in any order, copies of remote ones sequentially, so that each rank downloads only its own.
     """
 
+    at_once = 1
+
     def __init__(self, files: Files) -> None:
-        self._files = files
-        self.in_order = files.remote
+        self._files, self.in_order = files, files.remote
 
     @abc.abstractmethod
     def extent(self, item: int) -> Extent:
@@ -85,34 +76,7 @@ class ExtentReader(Reader):
         return data if isinstance(data, Exception) else self.unpack(item, data)
 
 
-class MemberReader(ExtentReader):
-    """Reads encoded images at known positions of files, such as members of uncompressed tar archives.
-
-    Args:
-        file_index: index of each image's file, int32 array of shape (images,).
-        extents: first byte and number of bytes of each image, int64 array of shape (images, 2).
-        problems: why an image cannot be read, by image number.
-    """
-
-    def __init__(
-        self,
-        files: Files,
-        file_index: NDArray[np.int32],
-        extents: NDArray[np.int64],
-        problems: Mapping[int, str] | None = None,
-    ) -> None:
-        super().__init__(files)
-        self._file_index, self._extents, self._problems = file_index, extents, problems or {}
-
-    def extent(self, item: int) -> Extent:
-        start, length = self._extents[item]
-        return int(self._file_index[item]), int(start), int(length)
-
-    def unpack(self, item: int, data: bytes) -> Read:
-        return ContentError(self._problems[item]) if item in self._problems else data
-
-
-class SequentialReader(Reader):
+class SequentialReader(Reader, abc.ABC):
     """Reads images whose positions are not known before their file is read, such as those in compressed archives."""
 
     in_order = True
@@ -131,6 +95,11 @@ class SequentialReader(Reader):
     def damaged(self, file: int, reason: str) -> Exception:
         """Returns the error for each image of a damaged file that could not be reached."""
         return ContentError(f"{self.form} is damaged: {reason}")
+
+    def read(self, items: Sequence[int]) -> list[Read]:
+        order = np.argsort(np.asarray(items, dtype=np.int64), kind="stable")
+        found = dict(zip(order.tolist(), self.stream(np.asarray(items, dtype=np.int64)[order]), strict=True))
+        return [found[position] for position in range(len(items))]
 
     def stream(self, items: NDArray[np.int64]) -> Iterator[Read]:
         first = 0

@@ -43,7 +43,7 @@ from fidtool.sources.contents import (
 )
 from fidtool.sources.folder import URL_WILDCARD, expand_braces, read_entries, refuse_repeated_lines
 from fidtool.sources.image_set import ImageSet, ImageSource, Names, Prefixed
-from fidtool.sources.readers import FileReader
+from fidtool.sources.readers import Reader
 from fidtool.sources.signatures import JSON, PLAIN, refuse_foreign
 
 T = TypeVar("T")
@@ -252,7 +252,7 @@ def list_remote_folder(url: str, recursive: bool) -> ImageSet:
     names = Names(sorted(images))
     stamps = np.array([stamp_of(images[name]) for name in names], dtype=np.int64)
     files = RemoteFiles(Prefixed(prefix, names), stamps)
-    found = ImageSource(url, "remote folder", names, prefix, files, FileReader(files), None, began, census.found())
+    found = ImageSource(url, "remote folder", names, prefix, files, Reader(files), None, began, census.found())
     return ImageSet.of(found)
 
 
@@ -329,7 +329,7 @@ def list_remote_paths(path: str, files: Files, suffix: str, column: str) -> Imag
     ordered = sorted((line, number) for line, (_, number) in zip(lines, entries, strict=True))
     names, numbers = Names(line for line, _ in ordered), [number for _, number in ordered]
     objects = RemoteFiles(Prefixed(prefix, names), np.zeros((len(names), 5), dtype=np.int64))
-    reader = FileReader(objects)
+    reader = Reader(objects)
     return ImageSet.of(ImageSource(path, "list of files", names, prefix, objects, reader, None, began, lines=numbers))
 
 

@@ -17,7 +17,7 @@ from fidtool.diagnose.diagnosis import Checkup
 from fidtool.distances.parallel import fork_safe
 from fidtool.errors import InputError, warn_program
 from fidtool.images.lookup import ImageLookup
-from fidtool.metrics.registry import refuse_given_twice
+from fidtool.metrics.registry import metric_settings
 from fidtool.names import suggestion
 from fidtool.pipeline.check import check as check_images
 from fidtool.pipeline.check import refuse_same
@@ -78,31 +78,40 @@ class _with_keywords_of(Generic[P]):  # noqa: N801 (a decorator)
         function = fork_safe(function)
         original, types = inspect.signature(function), get_type_hints(self._kind)
         *sets, _ = original.parameters.values()
+        settings = declared(self._kind)
         keywords = [
             each.replace(annotation=inspect.formatannotation(types[each.name]))
             for each in inspect.signature(self._kind).parameters.values()
+            if each.name in settings
         ]
         signature = original.replace(parameters=[*sets, *keywords])
 
         @functools.wraps(function)
         def called(*args: Any, **kwargs: Any) -> Any:
             try:
-                bound = signature.bind(*args, **kwargs)
+                given = signature.bind(*args, **kwargs).arguments
             except TypeError as error:
-                known = signature.parameters
-                meant = "".join(suggestion(name, known, 0.75) for name in kwargs if name not in known)
-                raise TypeError(f"{function.__name__}() {error}{meant}") from None
-            if isinstance(metrics := bound.arguments.get("metrics"), Iterable) and not isinstance(metrics, str):
-                bound.arguments["metrics"] = [*metrics]  # it is iterated more than once
-            refuse_given_twice(bound.arguments)
-            given = {name: value for name, value in bound.arguments.items() if name in declared(self._kind)}
-            bound.apply_defaults()
-            return function(*bound.args, Settings(**with_preset(given)))
+                raise TypeError(f"{function.__name__}() {error}{_meant(kwargs, signature.parameters)}") from None
+            chosen = with_preset({name: given.pop(name) for name in settings if name in given})
+            return function(**given, settings=Settings(**chosen))
 
         called.__signature__ = signature  # type: ignore[attr-defined]
-        lines = [f"        {name}: {each.described}" for name, each in declared(self._kind).items()]
+        lines = [f"        {name}: {each.described}" for name, each in settings.items()]
         called.__doc__ = "\n".join([f"{function.__doc__}", "    Settings:", *lines, ""])
         return called
+
+
+def _meant(keywords: Mapping[str, Any], known: Iterable[str]) -> str:
+    """Returns what to write instead of unknown keywords: the objects of metrics for their settings, or similar ones."""
+    if "metric_options" in keywords:
+        return "; pass metrics with settings as objects, such as metrics=[fidtool.KID(subset_size=100)]"
+    of_metrics: dict[str, list[str]] = {}
+    for name, (kind, each) in metric_settings().items():
+        if name in keywords:
+            of_metrics.setdefault(kind.__name__, []).append(f"{each.name}={keywords[name]!r}")
+    if objects := [f"fidtool.{kind}({', '.join(values)})" for kind, values in of_metrics.items()]:
+        return f"; write metrics=[{', '.join(objects)}]"
+    return "".join(suggestion(name, known, 0.75) for name in keywords if name not in known)
 
 
 def _given(source: object) -> Images:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fidtool.errors import InputError
 from fidtool.features.protocol import INCEPTION, INCEPTION_DIMS
 from fidtool.metrics.inception_score import SORTED
-from fidtool.metrics.registry import settings_of_metrics
+from fidtool.metrics.registry import metric_settings
 from fidtool.presets import PRESETS, Preset, preset_named
 from fidtool.sources.references import Reference, named_reference
 
@@ -206,9 +206,9 @@ def _definition(stated: _Stated) -> Iterator[Item]:
     doubtful = reason and named.verdict == YES
     yield replace(named, verdict=NOT_KNOWN, found=f"{named.found}; {reason}") if doubtful else named
 
-    owned = {flag: each for flag, each in settings_of_metrics().items() if each[0] in computed}
+    owned = {key: (kind.name, each.name) for key, (kind, each) in metric_settings().items() if kind.name in computed}
     if wanted := {name: value for name, value in preset.settings.items() if name in owned}:
-        values = {name: computed[owned[name][0]].get(owned[name][1].name) for name in wanted}
+        values = {name: computed[owned[name][0]].get(owned[name][1]) for name in wanted}
         yield _equal("settings of metrics", _listed(values), _listed(wanted), preset.source)
     if (computed.get("is") or {}).get("part_size") is not None:
         order = (stated.result.get("metrics") or {}).get("is_order")

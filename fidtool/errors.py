@@ -23,8 +23,6 @@ def as_argument(name: str, value: object = None) -> str:
     if name.endswith(")"):
         kind, _, setting = name[:-1].partition("(")
         return f"{setting} of {kind}(...)" if value is None else f"{kind}({setting}={value!r})"
-    if "." in name:
-        return f"metric_options[{name!r}]" if value is None else f"metric_options={{{name!r}: {value!r}}}"
     return name if value is None else f"{name}={'...' if value is ... else repr(value)}"
 
 
@@ -36,8 +34,8 @@ def option(name: str, value: object = None) -> str:
     """Return a setting as the user writes it: ``--on-error skip``, or ``on_error='skip'`` in Python.
 
     Args:
-        name: keyword of `fidtool.compute` or of a class of `fidtool.training`; ``mind.directions`` for a metric's
-            setting that has no keyword; ``KID(subset_size)`` for a setting of a metric that was passed as an object.
+        name: keyword of `fidtool.compute` or of a class of `fidtool.training`; ``KID(subset_size)`` for a setting of a
+            metric.
         value: its value. None names the setting only; ``...`` is a placeholder for any value.
     """
     return _spelling(name, value)

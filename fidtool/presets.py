@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fidtool.errors import InputError
+from fidtool.metrics.registry import metric_settings, requested
 from fidtool.names import closest, folded, unknown
 
 
@@ -16,7 +17,8 @@ class Preset:
 
     Attributes:
         name: value of ``--preset``.
-        settings: settings by their names in `fidtool.settings.Settings`.
+        settings: settings by their names in `fidtool.settings.Settings`, and those of metrics by
+            `fidtool.metrics.registry.key_of`.
         optional: metrics that are left out with the reason if they cannot be computed.
         fakes: number of generated images; None if it is left to the paper.
         reference: the statistics or images of REAL.
@@ -164,11 +166,19 @@ def preset_named(name: str) -> Preset:
     return found
 
 
-def with_preset(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings that were passed by the caller, completed by those of their preset."""
-    name = given.get("preset")
-    if not isinstance(name, str):
-        return dict(given)
-    replaced = {other for setting, other in _REPLACED.items() if setting in given}
-    settings = preset_named(name).settings
-    return {each: value for each, value in settings.items() if each not in replaced} | dict(given)
+def with_preset(given: Mapping[str, Any], metric_values: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return settings that were passed by the caller, completed by those of their preset.
+
+    Args:
+        given: settings of the run by name.
+        metric_values: settings of metrics by `fidtool.metrics.registry.key_of`, which apply to metrics named in
+            ``metrics``.
+    """
+    name, values = given.get("preset"), dict(metric_values or {})
+    usual = preset_named(name).settings if isinstance(name, str) else {}
+    settings = {each: value for each, value in usual.items() if each not in metric_settings()} | dict(given)
+    replaced = {*settings, *(other for setting, other in _REPLACED.items() if setting in values)}
+    values = {each: value for each, value in usual.items() if each not in replaced} | values
+    if "metrics" in settings or values:
+        settings["metrics"], settings["of_all"] = requested(settings.get("metrics", "fid"), values)
+    return settings

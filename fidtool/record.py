@@ -8,9 +8,8 @@ from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from fidtool.errors import option
-from fidtool.metrics.metric import keyword
-from fidtool.metrics.registry import BUILT_IN, spec_of
-from fidtool.presets import preset_named
+from fidtool.metrics.registry import BUILT_IN, key_of, metric_settings, spec_of
+from fidtool.presets import preset_named, with_preset
 from fidtool.settings import OUTPUT, PYTHON, Settings
 from fidtool.validation import declared
 
@@ -38,20 +37,21 @@ class Origin(NamedTuple):
 
 
 def recorded(settings: Settings) -> dict[str, Any]:
-    """Returns all settings that can change a result, by their Python names, as JSON values."""
+    """Returns all settings that can change a result, by their Python names, as JSON values.
+
+    Those of the built-in metrics are named like their flags; ``metric_options`` has those of custom ones.
+    """
     values = {
         name: getattr(settings, name)
         for name, each in declared(Settings).items()
-        if each.setting.group not in (OUTPUT, PYTHON)
+        if each.group not in (OUTPUT, PYTHON) and name != "metrics"
     }
     options: dict[str, Any] = {}
     for metric in settings.chosen:
-        for name, field in declared(type(metric)).items():
-            key, value = keyword(type(metric), field), getattr(metric, name)
-            if type(metric) in BUILT_IN.values() and key in values:
-                values[key] = value
-            elif value != field.default:
-                options[f"{metric.name}.{name}"] = value
+        built_in = type(metric) in BUILT_IN.values()
+        for name, each in declared(type(metric)).items():
+            if built_in or getattr(metric, name) != each.default:
+                (values if built_in else options)[key_of(type(metric), name)] = getattr(metric, name)
     values |= {"metrics": [spec_of(metric) for metric in settings.chosen], "metric_options": options or None}
     values["float_to_byte"] = settings.rounding
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
@@ -59,7 +59,8 @@ def recorded(settings: Settings) -> dict[str, Any]:
 
 def changed_settings(settings: Settings) -> dict[str, Any]:
     """Returns the `recorded` settings that differ from their defaults; with a value range, how floats become bytes."""
-    defaults = recorded(Settings()) | ({} if settings.floats is None else {"float_to_byte": None})
+    of_metrics = {key: each.default for key, (_, each) in metric_settings().items()}
+    defaults = recorded(Settings()) | of_metrics | ({} if settings.floats is None else {"float_to_byte": None})
     return {name: value for name, value in recorded(settings).items() if value != defaults[name]}
 
 
@@ -68,9 +69,9 @@ def overrides(settings: Settings) -> list[str]:
     if settings.preset is None:
         return []
     preset, found = preset_named(settings.preset), recorded(settings)
-    usual = recorded(Settings(**preset.settings))
+    usual = recorded(Settings(**with_preset({"preset": preset.name})))
     named = option("preset", preset.name)
-    changed = [name for name in preset.settings if found[name] != usual[name]]
+    changed = [name for name in preset.settings if name in found and found[name] != usual[name]]
     return [f"{named}: {option(name, _shown(found[name]))} instead of {_shown(usual[name])}" for name in changed]
 
 
@@ -80,7 +81,8 @@ def _shown(value: object) -> str:
 
 def known_settings(config: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Returns the settings of a statistics file that this version knows."""
-    return None if config is None else {name: value for name, value in config.items() if name in declared(Settings)}
+    known = {*declared(Settings), *metric_settings(), "metric_options"}
+    return None if config is None else {name: value for name, value in config.items() if name in known}
 
 
 def versions() -> dict[str, str]:

@@ -1,9 +1,9 @@
 """Declarations of all settings: the keywords of `fidtool.compute` and the options of the command line."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import floor, inf
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from fidtool.errors import InputError, option
 from fidtool.features.models.families import (
@@ -15,24 +15,10 @@ from fidtool.features.models.families import (
 )
 from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, NAMED_PROTOCOLS, ProtocolName, protocol_named
 from fidtool.images.framing import CROPS, EXAMPLE, normalised
-from fidtool.metrics.cmmd import CMMD
-from fidtool.metrics.inception_score import InceptionScore
-from fidtool.metrics.kid import KID
 from fidtool.metrics.metric import ALL, METRICS, Metric
-from fidtool.metrics.prdc import PRDC, Ties
-from fidtool.metrics.registry import (
-    BUILT_IN,
-    by_name,
-    by_place,
-    check_together,
-    in_order,
-    metrics_named,
-    settings_of_metrics,
-    with_options,
-    with_settings,
-)
+from fidtool.metrics.registry import BUILT_IN, in_order, requested
 from fidtool.presets import PRESETS, preset_named
-from fidtool.validation import LONGEST_SECONDS, MAX_PIXELS, File, TorchDevice, Validated, setting, setting_of, text_of
+from fidtool.validation import LONGEST_SECONDS, MAX_PIXELS, File, Setting, TorchDevice, Validated, text_of
 
 if TYPE_CHECKING:
     from fidtool.sources.contents import ValueRange
@@ -51,47 +37,47 @@ class CheckSettings(Validated):
     """Keywords of `fidtool.check`: which images of a set are read, and how."""
 
     # torchrun rejects --num anywhere on its command line as an ambiguous abbreviation of its option --numa-binding.
-    num: int | None = setting(None, IMAGES, "N", flag="--num --num-images", least=1).help(
+    num: int | None = Setting(None, IMAGES, "N", flag="--num --num-images", least=1).help(
         "Use a sample of N images of every set."
     )
-    sample: Literal["random", "first"] = setting("random", IMAGES).help(
+    sample: Literal["random", "first"] = Setting("random", IMAGES).help(
         "Images of a sample: a reproducible random choice, or the first by name, in an array or a list as stored."
     )
-    seed: int = setting(0, IMAGES).help("Seed of the random sample and of the order of the images.")
-    recursive: bool = setting(True, IMAGES, flag="--recursive/--no-recursive").help(
+    seed: int = Setting(0, IMAGES).help("Seed of the random sample and of the order of the images.")
+    recursive: bool = Setting(True, IMAGES, flag="--recursive/--no-recursive").help(
         "Search folders with their subfolders.", default="recursive"
     )
-    value_range: tuple[float, float] | None = setting(None, IMAGES, "LOW,HIGH").help(
+    value_range: tuple[float, float] | None = Setting(None, IMAGES, "LOW,HIGH").help(
         "Values of black and white in arrays and files of floats, such as 0,1 or -1,1. Not needed for integers."
     )
-    float_to_byte: Literal["round", "floor"] | None = setting(None, IMAGES).help(
+    float_to_byte: Literal["round", "floor"] | None = Setting(None, IMAGES).help(
         "How floats become bytes: rounded, as torchvision's save_image does, or truncated, as "
         "(x * 255).to(uint8) does.",
         default="as the protocol's tool does: floor for torchmetrics, round for all others",
     )
-    frames: str = setting("first", IMAGES, choices=("first", "all")).help(
+    frames: str = Setting("first", IMAGES, choices=("first", "all")).help(
         "Of a file with several frames or pages (GIF, APNG, WebP, TIFF), use the first, or all as images of their own."
     )
-    max_pixels: int = setting(MAX_PIXELS, IMAGES, "N", least=1).help(
+    max_pixels: int = Setting(MAX_PIXELS, IMAGES, "N", least=1).help(
         "Do not read images with more pixels, which may be decompression bombs."
     )
-    num_workers: int | None = setting(None, MACHINE, "N", least=0, defines=False).help(
+    num_workers: int | None = Setting(None, MACHINE, "N", least=0, defines=False).help(
         "Decoding workers per rank; 0 decodes in the main process.",
         default="one less than the rank's cores, at most 16; on the CPU, one per 16 cores",
     )
-    peer_timeout: float = setting(20.0, RANKS, "SECONDS", least=3, most=LONGEST_SECONDS, defines=False).help(
+    peer_timeout: float = Setting(20.0, RANKS, "SECONDS", least=3, most=LONGEST_SECONDS, defines=False).help(
         "End the run if a rank sends no heartbeat for this long."
     )
-    timeout: float = setting(1800.0, RANKS, "SECONDS", least=1, most=LONGEST_SECONDS, defines=False).help(
+    timeout: float = Setting(1800.0, RANKS, "SECONDS", least=1, most=LONGEST_SECONDS, defines=False).help(
         "End the run if a rank waits this long for the slowest rank or for its decoding workers. All ranks "
         "must start within the same time, or within 120 s if that is shorter."
     )
 
-    progress: bool | Callable[[str, int, int | None], None] | None = setting(None, PYTHON).help(
+    progress: bool | Callable[[str, int, int | None], None] | None = Setting(None, PYTHON).help(
         "True shows progress bars, in a notebook as widgets. Or a function of the name of a set, the number of its "
         "images that rank zero has processed, and how many it will process, or None."
     )
-    alone: bool = setting(False, PYTHON).help(
+    alone: bool = Setting(False, PYTHON).help(
         "In a program of several ranks, do everything on this one, for example under `if rank == 0`. By default all "
         "ranks must make the call, and share the work."
     )
@@ -113,80 +99,76 @@ class CheckSettings(Validated):
 class StatisticsSettings(CheckSettings):
     """Keywords of `fidtool.compute_statistics`: how features are extracted from a set of images.
 
-    The settings of a preset must be passed as well, see `fidtool.presets.with_preset`.
+    A metric's own settings are declared in its class. The settings of a preset must be passed as well, see
+    `fidtool.presets.with_preset`.
     """
 
-    preset: str | None = setting(None, MEASURE, "NAME", defines=False).help(
+    preset: str | None = Setting(None, MEASURE, "NAME", defines=False).help(
         f"Settings with which published values were computed: {', '.join(PRESETS)}; see `fidtool presets`. "
         "Other options override them."
     )
     # No choices: names of protocols are accepted in any spelling.
-    protocol: ProtocolName | None = setting(None, MEASURE, "NAME", choices=()).help(
+    protocol: ProtocolName | None = Setting(None, MEASURE, "NAME", choices=()).help(
         f"How images are resized and normalised: {NAMED_PROTOCOLS}; see `fidtool protocols`.",
         default="pytorch-fid; with a statistics file, the file's",
     )
-    extractor: str | None = setting(None, MEASURE, "SPEC").help(
+    extractor: str | None = Setting(None, MEASURE, "SPEC").help(
         f"Network: {NAMED_EXTRACTORS}, an exported program FILE.pt2, a TorchScript FILE.pt, or a function "
         "that returns a custom network, FILE.py:NAME or package.module:NAME, whose code is executed.",
         default="inception; with a statistics file, the file's",
     )
-    dims: int | None = setting(None, MEASURE, choices=("64", "192", "768", "2048")).help(
+    dims: int | None = Setting(None, MEASURE, choices=("64", "192", "768", "2048")).help(
         "Feature dimensions, which select a layer of Inception.", default="2048; with a statistics file, the file's"
     )
-    weights: File = setting(None, MEASURE, "FILE").help(
+    weights: File = Setting(None, MEASURE, "FILE").help(
         "Weights of the network: a file, or a name of weights in torchvision or open_clip.",
         default="the published weights; of Inception, see `fidtool weights`",
     )
-    input_size: int | None = setting(None, MEASURE, "N", least=1).help(
+    input_size: int | None = Setting(None, MEASURE, "N", least=1).help(
         "Input height and width in pixels of a FILE.pt2 or FILE.pt that does not declare it."
     )
-    feature_step: int | None = setting(None, MEASURE, "S", least=FEATURE_STEPS[0], most=FEATURE_STEPS[1]).help(
+    feature_step: int | None = Setting(None, MEASURE, "S", least=FEATURE_STEPS[0], most=FEATURE_STEPS[1]).help(
         "Round the features to multiples of 2^-S; they must be below 2^(23-S). Not for Inception.",
         default="declared by the network",
     )
-    metrics: str | Sequence[str | Metric] = setting("fid", METRICS, "NAME,NAME").help(
+    metrics: str | Sequence[str | Metric] = Setting("fid", METRICS, "NAME,NAME").help(
         f"Metrics to compute in one pass over the images: {', '.join(BUILT_IN)}, all (each of these that can "
         "be computed), or FILE.py:NAME for a custom metric, whose code is executed. See `fidtool metrics`."
     )
-    metric_options: Mapping[str, Any] | None = setting(
-        None, METRICS, "NAME.SETTING=VALUE", flag="--metric-option"
-    ).help("Setting of a metric; `fidtool metrics NAME` lists them.")
-    cmmd_extractor: str = setting_of(CMMD, "extractor")
-    cmmd_weights: File = setting_of(CMMD, "weights")
-    cmmd_input_size: int | None = setting_of(CMMD, "input_size")
-    cmmd_feature_step: int | None = setting_of(CMMD, "feature_step")
-    on_error: Literal["fail", "skip"] = setting("fail", IMAGES).help(
+    of_all: frozenset[str] = frozenset()
+    """Names of the metrics that only ``all`` selected."""
+    on_error: Literal["fail", "skip"] = Setting("fail", IMAGES).help(
         "If a file cannot be read: fail, or skip it with a warning."
     )
-    max_skip: float = setting(0.01, IMAGES, "FRACTION", least=0, most=1).help(
+    max_skip: float = Setting(0.01, IMAGES, "FRACTION", least=0, most=1).help(
         "Maximum fraction of a set's files that may be skipped as unreadable."
     )
-    crop: str | None = setting(None, IMAGES, "NAME:SIZE").help(
+    crop: str | None = Setting(None, IMAGES, "NAME:SIZE").help(
         f"Crop and resize the images of REAL, or those of `stats`, as published code does: a name "
         f"({', '.join(CROPS)}) and the side of the square in pixels, such as {EXAMPLE}.",
         default="images as they are",
     )
-    device: str | TorchDevice | None = setting(None, MACHINE, "NAME").help(
+    device: str | TorchDevice | None = Setting(None, MACHINE, "NAME").help(
         "cpu, cuda, cuda:0 or mps.", default="cuda if available"
     )
-    batch_size: int | None = setting(None, MACHINE, "N", least=1).help(
+    batch_size: int | None = Setting(None, MACHINE, "N", least=1).help(
         "Images per forward pass.", default="8 on the CPU, 64 on a GPU"
     )
-    precision: Literal["fp32", "tf32", "bf16", "fp16"] = setting("fp32", MACHINE).help(
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = Setting("fp32", MACHINE).help(
         "Precision of the network: fp32 as the reference implementations; the others are faster on some GPUs "
         "and change the values."
     )
-    cache: bool = setting(True, MACHINE, flag="--cache/--no-cache", defines=False).help(
+    cache: bool = Setting(True, MACHINE, flag="--cache/--no-cache", defines=False).help(
         "Use the cache of statistics and add to it.", default="cache"
     )
-    diagnose: bool = setting(True, DIAGNOSIS, flag="--diagnosis/--no-diagnosis").help(
+    diagnose: bool = Setting(True, DIAGNOSIS, flag="--diagnosis/--no-diagnosis").help(
         "Look for duplicates and faulty images, and store records of the images with the statistics.",
         default="diagnosis",
     )
-    checkpoint: File = setting(None, RESUME, "DIR", defines=False).help(
+    checkpoint: File = Setting(None, RESUME, "DIR", defines=False).help(
         "Folder to save finished work in. After a kill the same command resumes from it, with any number of ranks."
     )
-    checkpoint_every: float | None = setting(
+    checkpoint_every: float | None = Setting(
         None, RESUME, "SECONDS", least=0, most=LONGEST_SECONDS, defines=False
     ).help("No longer used: each set is saved in up to 64 parts, each when it is finished.")
 
@@ -250,7 +232,7 @@ class StatisticsSettings(CheckSettings):
 
     @property
     def chosen(self) -> tuple[Metric, ...]:
-        """The requested metrics with their settings, in their order."""
+        """The requested metrics, in their order."""
         return tuple(metric for metric in self.metrics if isinstance(metric, Metric))
 
     def metric(self, name: str) -> Metric | None:
@@ -259,12 +241,16 @@ class StatisticsSettings(CheckSettings):
 
     def selects_if_possible(self, metric: Metric) -> str:
         """Return the option that selects a metric only if it can be computed; empty if it was requested by name."""
-        if metric.optional:
+        if self._is_of_all(metric):
             return option("metrics", ALL)
         if self.preset is None or metric.name not in preset_named(self.preset).optional:
             return ""
         listed = str(preset_named(self.preset).settings["metrics"]).split(",")
         return option("preset", self.preset) if [each.name for each in self.chosen] == listed else ""
+
+    def _is_of_all(self, metric: Metric) -> bool:
+        """Whether ``all`` selected a metric and none of its settings was set."""
+        return metric.name in self.of_all and metric == type(metric)()
 
     def most_skipped(self, count: int) -> int:
         """Return how many of ``count`` files may be skipped."""
@@ -274,89 +260,54 @@ class StatisticsSettings(CheckSettings):
         return floor(Fraction(repr(self.max_skip)) * count) if self.on_error == "skip" else 0
 
     def _choose_metrics(self) -> None:
-        """Replace the names of metrics by the metrics with their settings."""
-        options: dict[str, dict[str, Any]] = {}
-        for place, value in by_place(self.metric_options).items():
-            name, _, setting = place.partition(".")
-            options.setdefault(name, {})[setting] = value
-        chosen = by_name(with_options(metric, options.get(metric.name, {})) for metric in self._asked_for())
-        if not chosen:
-            raise InputError(f"{option('metrics')} is empty; the metrics are {', '.join(BUILT_IN)}", setting="metrics")
-        for name in options:
-            if name not in chosen:
-                problem = f"{option('metric_options')} has a setting of {name}, which is not computed:"
-                raise InputError(problem, f"add {name} to {option('metrics')}", setting="metric_options")
-        check_together([*chosen.values()])
-        for metric in chosen.values():
-            if not metric.optional:
+        """Replace the names of metrics by the metrics."""
+        chosen, of_all = requested(self.metrics)
+        object.__setattr__(self, "metrics", chosen)
+        object.__setattr__(self, "of_all", self.of_all | of_all)
+        for metric in chosen:
+            if not self._is_of_all(metric):
                 metric.check_network(self.network.extractor, self.dims)
-        object.__setattr__(self, "metrics", tuple(chosen.values()))
-
-    def _asked_for(self) -> Iterator[Metric]:
-        try:
-            asked = list(self.metrics.split(",") if isinstance(self.metrics, str) else self.metrics)
-        except TypeError:
-            problem = f"{option('metrics')} must be names of metrics, not {self.metrics!r}"
-            raise InputError(problem, setting="metrics") from None
-        for each in asked:
-            if isinstance(each, Metric):
-                yield each
-                continue
-            if isinstance(each, type):
-                raise InputError(f"{option('metrics')} has a class:", f"write {each.__name__}()", setting="metrics")
-            for metric in metrics_named(str(each).strip()):
-                own = {flag: field for flag, (owner, field) in settings_of_metrics().items() if owner == metric.name}
-                values = {field.name: getattr(self, flag) for flag, field in own.items() if hasattr(self, flag)}
-                yield with_settings(metric, values) if values else metric
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(StatisticsSettings):
     """Keywords of `fidtool.compute`. All commands use this class, with defaults for settings they do not have."""
 
-    allow_mismatch: bool = setting(False, MEASURE).help(
+    allow_mismatch: bool = Setting(False, MEASURE).help(
         "Compare statistics files of different protocols, with a warning."
     )
-    num_real: int | None = setting(None, IMAGES, "N", least=1).help(
+    num_real: int | None = Setting(None, IMAGES, "N", least=1).help(
         "Sample size of REAL, instead of that of every set."
     )
-    num_fake: int | None = setting(None, IMAGES, "N", least=1).help(
+    num_fake: int | None = Setting(None, IMAGES, "N", least=1).help(
         "Sample size of every FAKE, instead of that of every set."
     )
-    features: bool = setting(False, IMAGES).help(
+    features: bool = Setting(False, IMAGES).help(
         "Sets can be features of images, floats of shape (N, D): FILE.npy, FILE.pt, or an array FILE.npz:NAME."
     )
-    crop_fake: str | None = setting(None, IMAGES, "NAME:SIZE").help(
+    crop_fake: str | None = Setting(None, IMAGES, "NAME:SIZE").help(
         f"Crop and resize the images of every FAKE by a name and a side as for REAL, such as {EXAMPLE}.",
         default="images as they are",
     )
-    expect: int | None = setting(None, IMAGES, "N", least=1).help(
+    expect: int | None = Setting(None, IMAGES, "N", least=1).help(
         "Fail if a FAKE does not have exactly N images, before sampling."
     )
-    kid_subset_size: int | None = setting_of(KID, "subset_size")
-    kid_subsets: int = setting_of(KID, "subsets")
-    kid_seed: int = setting_of(KID, "seed")
-    is_splits: int = setting_of(InceptionScore, "splits")
-    is_part_size: int | None = setting_of(InceptionScore, "part_size")
-    is_bias: bool = setting_of(InceptionScore, "bias")
-    nearest_k: int = setting_of(PRDC, "nearest_k")
-    ties: Ties = setting_of(PRDC, "ties")
-    uncertainty: bool = setting(False, DIAGNOSIS).help(
+    uncertainty: bool = Setting(False, DIAGNOSIS).help(
         "Compute error bars of the metric fid: its bias, the bias-corrected value with a 95 % interval, and "
         "which FAKE is better."
     )
-    influence: bool = setting(False, DIAGNOSIS).help("List the images that raise the metric fid most.")
-    report: File = setting(None, OUTPUT, "FILE.html").help(
+    influence: bool = Setting(False, DIAGNOSIS).help("List the images that raise the metric fid most.")
+    report: File = Setting(None, OUTPUT, "FILE.html").help(
         "Write an HTML page with the values, charts and images (needs fidtool[report])."
     )
-    plot: File = setting(None, OUTPUT, "FILE.png").help(
+    plot: File = Setting(None, OUTPUT, "FILE.png").help(
         "Write a plot of the metric fid of the FAKEs (needs fidtool[report])."
     )
-    fail_above: float | None = setting(None, GATES, "X", least=0).help(
+    fail_above: float | None = Setting(None, GATES, "X", least=0).help(
         "Exit code 3 if the first requested Fréchet distance "
         f"({', '.join(name for name, kind in BUILT_IN.items() if kind.frechet)}) is above X."
     )
-    max_duplicates: float | None = setting(None, GATES, "FRACTION", least=0, most=1).help(
+    max_duplicates: float | None = Setting(None, GATES, "FRACTION", least=0, most=1).help(
         "Exit code 3 if more than this fraction of a FAKE are duplicates of other images in it."
     )
 

@@ -1,18 +1,19 @@
-"""Settings as annotated fields of frozen dataclasses. The annotation has the setting's limits, help text and flag.
+"""Settings as fields of frozen dataclasses: `Setting` has a field's help text, limits and flag.
 
 A class that inherits from `Validated` checks its fields when an object is made. The command line makes its options from
-the same annotations, see `fidtool.cli.options`.
+the same fields, see `fidtool.cli.options`.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from math import inf
+from numbers import Real
 from operator import index
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, NamedTuple, Protocol, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Protocol, Union, get_args, get_origin, get_type_hints
 
 from fidtool.errors import InputError
 
@@ -38,65 +39,63 @@ def text_of(file: File) -> str | None:
     return None if file is None else os.fspath(file)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Setting:
-    """Annotation of a setting. Its type and default are those of the field.
+    """A setting, which is a field of a dataclass: ``num: int | None = Setting(None, least=1).help("Use N images.")``.
 
     Attributes:
-        help: one or two sentences for ``--help`` and for ``help(fidtool.compute)``.
+        default: the default, which is immutable.
+        name: the field's name, which `declared` adds, with the next two.
+        kind: ``int``, ``float``, ``bool``, ``str``, or ``os.PathLike`` for paths; ``object`` for any other type, which
+            the class must check itself.
+        optional: whether it may be None.
+        text: one or two sentences for ``--help`` and for ``help(fidtool.compute)``.
         group: heading in ``--help``; empty if the setting has no option.
+        metavar: placeholder for the value in ``--help``.
         flag: spellings of the option, separated by spaces, if it is not the field's name with dashes. ``--on/--off``
             is a pair.
-        metavar: placeholder for the value in ``--help``.
         choices: the allowed values; None for those of the field's type, if that is a ``Literal``.
         least, most: limits of a number, both inclusive.
-        shown_default: description of the default, if ``--help`` cannot show the value itself.
+        shown: description of the default, if ``--help`` cannot show the value itself.
         defines: whether the setting can change a set's statistics, so that statistics files record it. A setting that
             decides which images are used, or their pixels, must be part of `ImageSet.identity` or of
             `fidtool.pipeline.measure.Measurer.arithmetic` as well, which are part of the keys of the cache and of
             checkpoints.
     """
 
-    help: str
+    default: Any
     group: str = ""
-    flag: str = ""
     metavar: str | None = None
+    flag: str = ""
     choices: tuple[str, ...] | None = None
     least: float = -inf
     most: float = inf
-    shown_default: str = ""
     defines: bool = True
+    text: str = ""
+    shown: str = ""
+    name: str = ""
+    kind: type = object
+    optional: bool = False
 
-
-class Declared(NamedTuple):
-    """A field with its annotation.
-
-    ``kind`` is ``int``, ``float``, ``bool``, ``str``, or ``os.PathLike`` for paths; ``object`` for any other type,
-    which the class must check itself.
-    """
-
-    name: str
-    kind: type
-    optional: bool
-    default: Any
-    setting: Setting
+    def help(self, text: str, default: str = "") -> Any:
+        """Return the field. ``default`` describes the default if ``--help`` cannot show the value itself."""
+        return field(default=self.default, metadata={"setting": replace(self, text=text, shown=default)})
 
     @property
     def described(self) -> str:
         """The help text, followed by the choices or limits, and by what None means."""
-        shown = self.setting.shown_default if self.default is None else ""
-        notes = "; ".join(filter(None, (self.allowed, shown and f"default: {shown}")))
-        return f"{self.setting.help} [{notes}]" if notes else self.setting.help
+        shown = f"default: {self.shown}" if self.shown and self.default is None else ""
+        notes = "; ".join(filter(None, (self.allowed, shown)))
+        return f"{self.text} [{notes}]" if notes else self.text
 
     @property
     def allowed(self) -> str:
         """The choices or limits as text: ``fail or skip``, ``at least 1``, ``from 0 to 1``; empty without any."""
-        choices, least, most = self.setting.choices, self.setting.least, self.setting.most
-        if choices:
-            return " or ".join(choices) if len(choices) < 3 else f"one of {', '.join(choices)}"
-        if most < inf:
-            return f"from {least:.10g} to {most:.10g}"
-        return f"at least {least:.10g}" if least > -inf else ""
+        if self.choices:
+            return " or ".join(self.choices) if len(self.choices) < 3 else f"one of {', '.join(self.choices)}"
+        if self.most < inf:
+            return f"from {self.least:.10g} to {self.most:.10g}"
+        return f"at least {self.least:.10g}" if self.least > -inf else ""
 
     def checked(self, value: Any, called: Callable[[str], str] = str) -> Any:
         """Return the value as a plain Python type that JSON can hold."""
@@ -106,10 +105,8 @@ class Declared(NamedTuple):
             value = _plain(value, self.kind)
         except TypeError:
             raise self._refused(called, _WANTED[self.kind], value) from None
-        limits = self.setting
-        if limits.choices and str(value) not in limits.choices:
-            raise self._refused(called, self.allowed, value)
-        if self.kind in (int, float) and not limits.least <= value <= limits.most:
+        fits = str(value) in self.choices if self.choices else True
+        if not fits or (self.kind in (int, float) and not self.least <= value <= self.most):
             raise self._refused(called, self.allowed, value)
         return value
 
@@ -130,9 +127,7 @@ _WANTED = {int: "an integer", float: "a number", bool: "True or False", str: "a 
 
 
 def _plain(value: Any, kind: type) -> Any:
-    """Return a value as a plain Python type; a TypeError if it is not of this kind, see `Declared`."""
-    from numbers import Real  # lazily, so that --help is fast
-
+    """Return a value as a plain Python type; a TypeError if it is not of this kind, see `Setting`."""
     if kind is bool and not isinstance(value, str) and value in (True, False):
         return bool(value)
     if kind is int and not isinstance(value, bool):
@@ -146,68 +141,38 @@ def _plain(value: Any, kind: type) -> Any:
     raise TypeError
 
 
-class _Undescribed(NamedTuple):
-    """A setting that is a field of a dataclass once its help text is known."""
-
-    default: Any
-    given: Mapping[str, Any]
-
-    def help(self, text: str, default: str = "") -> Any:
-        """Return the field. ``default`` describes the default if ``--help`` cannot show the value itself."""
-        setting = Setting(help=text, shown_default=default, **self.given)
-        return field(default=self.default, metadata={"setting": setting})
+_known: dict[type, Mapping[str, Setting]] = {}
 
 
-def setting(default: Any, group: str, metavar: str | None = None, **further: Any) -> _Undescribed:
-    """Declare a field of a dataclass, ``setting(...).help(text)``: the short form of an annotation with `Setting`."""
-    return _Undescribed(default, {"group": group, "metavar": metavar, **further})
-
-
-def setting_of(kind: type, name: str) -> Any:
-    """Return a field with the default, limits, help text and flag of a setting of another class."""
-    each = declared(kind)[name]
-    return field(default=each.default, metadata={"setting": each.setting})
-
-
-_known: dict[type, Mapping[str, Declared]] = {}
-
-
-def declared(kind: type) -> Mapping[str, Declared]:
-    """Return the fields of a dataclass that are settings, by name, in their order.
-
-    A setting is annotated with a `Setting`, or made by `setting`. The class must inherit from `Validated`.
-    """
+def declared(kind: type) -> Mapping[str, Setting]:
+    """Return the settings of a dataclass by name, in their order."""
     if kind in _known:
         return _known[kind]
-    hints = get_type_hints(kind, include_extras=True)
-    found = {}
+    hints, found = get_type_hints(kind), dict[str, Setting]()
     for each in fields(kind) if is_dataclass(kind) else ():
-        accepted, setting = hints[each.name], each.metadata.get("setting")
-        if get_origin(accepted) is Annotated:
-            accepted, setting = get_args(accepted)[:2]
-        if not isinstance(setting, Setting):
+        if (made := each.metadata.get("setting")) is None:
             continue
+        accepted = hints[each.name]
         types = get_args(accepted) if get_origin(accepted) in (Union, UnionType) else (accepted,)
-        if setting.choices is None:
-            choices = [choice for each in types if get_origin(each) is Literal for choice in get_args(each)]
-            setting = replace(setting, choices=tuple(choices) or None)
-        default = each.default if each.default_factory is MISSING else each.default_factory()
-        found[each.name] = Declared(each.name, _kind_of(types), NoneType in types, default, setting)
+        literals = tuple(choice for each in types if get_origin(each) is Literal for choice in get_args(each))
+        choices = literals or None if made.choices is None else made.choices
+        found[each.name] = replace(
+            made, name=each.name, kind=_kind_of(types), optional=NoneType in types, choices=choices
+        )
     _known[kind] = found
     return found
 
 
 def _kind_of(types: tuple[Any, ...]) -> type:
-    """Return the kind of a field, see `Declared`."""
-    kinds = {str if get_origin(each) is Literal else get_origin(each) or each for each in types}
-    kinds.discard(NoneType)
+    """Return the kind of a field, see `Setting`."""
+    kinds = {str if get_origin(each) is Literal else get_origin(each) or each for each in types} - {NoneType}
     if os.PathLike in kinds:
         return os.PathLike
     return kinds.pop() if kinds in ({int}, {float}, {bool}, {str}) else object
 
 
 class Validated:
-    """Base class of dataclasses that check their annotated fields when an object is made."""
+    """Base class of dataclasses that check their settings when an object is made."""
 
     def __post_init__(self) -> None:
         for name, each in declared(type(self)).items():

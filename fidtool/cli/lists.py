@@ -48,24 +48,25 @@ def metrics(names: tuple[str, ...], as_json: bool) -> None:
 
     NAME can be FILE.py:NAME for a custom metric, whose code is executed.
     """
-    found = [_described(metric_named(name)) for name in names or BUILT_IN]
+    chosen = [metric_named(name) for name in names or BUILT_IN]
+    found = [_described(metric) for metric in chosen]
     if as_json:
         _print_json("metrics", found)
         return
     if not names:
         click.echo(f"all: {ABOUT_ALL}")
-    for metric in found:
+    for each, metric in zip(chosen, found, strict=True):
         click.echo(f"{metric['name']}: {metric['about']}")
         for number in metric["numbers"] if names else ():
             click.echo(f"  {number['title']} ({number['better']} is better): {number['meaning']}")
         for setting in metric["settings"] if names else ():
             value = "VALUE" if setting["default"] is None else setting["default"]
-            click.echo(f"  --metric-option {metric['name']}.{setting['name']}={value}: {setting['help']}")
+            flag = as_flag(each.named(setting["name"]), value)
+            click.echo(f"  {flag}: {setting['help']}")
 
 
 def _described(metric: Metric) -> dict[str, Any]:
     about = " ".join((inspect.getdoc(metric) or "").split("\n\n")[0].split())
-    fields = declared(type(metric)).items()
     return {
         "name": metric.name,
         "about": about,
@@ -74,7 +75,8 @@ def _described(metric: Metric) -> dict[str, Any]:
             for each in metric.numbers
         ],
         "settings": [
-            {"name": name, "default": getattr(metric, name), "help": field.described} for name, field in fields
+            {"name": name, "default": getattr(metric, name), "help": each.described}
+            for name, each in declared(type(metric)).items()
         ],
     }
 

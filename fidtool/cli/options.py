@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import click
 
 from fidtool.cli import hints
 from fidtool.errors import InputError, LaunchError, as_argument
-from fidtool.metrics.registry import refuse_given_twice, settings_of_metrics
+from fidtool.metrics.metric import METRICS, Metric
+from fidtool.metrics.registry import BUILT_IN, key_named, key_of, metric_settings
 from fidtool.presets import with_preset
-from fidtool.settings import GROUPS, OUTPUT, CheckSettings, Settings
-from fidtool.validation import Declared, declared
+from fidtool.settings import GROUPS, OUTPUT, CheckSettings, Settings, StatisticsSettings
+from fidtool.validation import Setting, declared
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -84,11 +86,7 @@ def option(*names: str, group: str, **settings: Any) -> Callable[[Function], Fun
     return click.option(*names, cls=GroupedOption, group=group, **settings)
 
 
-_NOTES = {
-    "num": " Under torchrun write --num-images.",
-    "metrics": " Can be repeated.",
-    "metric_options": " Can be repeated.",
-}
+_NOTES = {"num": " Under torchrun write --num-images.", "metrics": " Can be repeated."}
 """Sentences that ``--help`` adds to the help texts of settings, which Python shows as well."""
 QUIET = option(
     "--quiet", "-q", group=OUTPUT, is_flag=True, help="Hide progress, timings and notes, but no warnings or verdicts."
@@ -97,70 +95,80 @@ QUIET = option(
 
 def as_flag(name: str, value: object = None) -> str:
     """Format a setting as a flag: ``--on-error skip``. See `fidtool.errors.option`."""
+    name = key_named(name)
     if "." in name:
         return f"--metric-option {name}" if value is None else f"--metric-option {name}={_shown(value)}"
     if name in ("real", "fake"):
         return name.upper()
-    field = _flagged(Settings).get(name)
-    if field is None:
+    field = {**declared(Settings), **flags_of_metrics(Settings)}.get(name)
+    if field is None or not field.group:
         return as_argument(name, value)
     flag, *pair = _flags(field)[0].split("/")
     if value is None or value is True:
         return flag
     if value is False and pair:
         return pair[0]
-    return f"{flag} {field.setting.metavar if value is ... else _shown(value)}"
+    return f"{flag} {field.metavar if value is ... else _shown(value)}"
 
 
 def _shown(value: object) -> str:
     return ",".join(f"{each}" for each in value) if isinstance(value, tuple) else f"{value}"
 
 
-def _flags(field: Declared) -> list[str]:
-    return field.setting.flag.split() or [f"--{field.name.replace('_', '-')}"]
+def _flags(field: Setting) -> list[str]:
+    return field.flag.split() or [f"--{field.name.replace('_', '-')}"]
 
 
-def _flagged(kind: type[CheckSettings]) -> dict[str, Declared]:
-    """Return all settings that have a flag, by its name: those of ``kind``, and with `Settings` all of metrics."""
-    fields = {name: field for name, field in declared(kind).items() if field.setting.group}
-    further = settings_of_metrics() if kind is Settings else {}
-    return fields | {flag: field._replace(name=flag) for flag, (_, field) in further.items() if flag not in fields}
+def flags_of_metrics(kind: type[CheckSettings]) -> dict[str, Setting]:
+    """Return the settings of metrics that have a flag, by its name: for statistics, those that select a network."""
+    return {
+        key: replace(each, name=key)
+        for key, (metric, each) in metric_settings().items()
+        if kind is Settings or (kind is StatisticsSettings and metric().network() is not None)
+    }
 
 
 def settings_options(kind: type[CheckSettings]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that gives a command one option per setting of ``kind``.
+    """Return a decorator that gives a command one option per setting of ``kind``, and those of metrics if it has any.
 
     The command gets them as the argument ``settings``: a function without arguments that returns the `Settings`, and
     raises `InputError` if they are invalid.
     """
-    fields = _flagged(kind)
+    fields = {name: each for name, each in declared(kind).items() if each.group}
+    of_metrics = flags_of_metrics(kind)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def command(**values: Any) -> Any:
             given = {name: values.pop(name) for name in fields}
-            return function(settings=functools.partial(_settings, given), **values)
+            metric_values = {name: values.pop(name) for name in of_metrics} | (values.pop("metric_options", None) or {})
+            return function(settings=functools.partial(_settings, given, metric_values), **values)
 
-        for field in reversed(fields.values()):
+        command = _METRIC_OPTION(command) if "metrics" in fields else command
+        for field in reversed([*fields.values(), *of_metrics.values()]):
             command = _option_of(field)(command)
         return command
 
     return decorate
 
 
-def _settings(given: dict[str, Any]) -> Settings:
-    values = {name: value for name, value in given.items() if name in declared(Settings)}
-    values |= with_preset({name: value for name, value in values.items() if was_typed(name)})
-    settings = Settings(**values)
-    typed = {flag: each for flag, each in settings_of_metrics().items() if was_typed(flag)}
-    for flag, (owner, _) in typed.items():
-        if settings.metric(owner) is None:
-            problem = f"{as_flag(flag)} is a setting of {owner}, which is not computed:"
-            raise InputError(problem, f"add {owner} to --metrics", setting=flag)
-    options = values.get("metric_options") or {}
-    refuse_given_twice({"metric_options": options, **dict.fromkeys(typed)})
-    further = {f"{owner}.{field.name}": given[flag] for flag, (owner, field) in typed.items() if flag not in values}
-    return Settings(**{**values, "metric_options": {**options, **further}}) if further else settings
+def _settings(given: dict[str, Any], metric_values: dict[str, Any]) -> Settings:
+    typed = {name: value for name, value in given.items() if was_typed(name)}
+    metric_values = {key: value for key, value in metric_values.items() if "." in key or was_typed(key)}
+    settings = Settings(**given | with_preset(typed, metric_values))
+    own = metric_settings()
+    for key, value in metric_values.items():
+        owner, name = (own[key][0].name, own[key][1].name) if key in own else key.split(".", 1)
+        if "." in key and name in declared(BUILT_IN.get(owner, Metric)):
+            problem = f"--metric-option is for metrics from files, not for {owner}:"
+            raise InputError(problem, f"write {as_flag(key_of(BUILT_IN[owner], name), value)}")
+        if (metric := settings.metric(owner)) is None:
+            problem = f"{as_flag(key)} is a setting of {owner}, which is not computed:"
+            raise InputError(problem, f"add {owner} to --metrics", setting=key)
+        if name not in (known := declared(type(metric))):
+            listed = f"there are {', '.join(known)}" if known else "it has none"
+            raise InputError(f"the metric {owner} has no setting {name!r}; {listed}")
+    return settings
 
 
 def was_typed(flag: str) -> bool:
@@ -168,26 +176,23 @@ def was_typed(flag: str) -> bool:
     return click.get_current_context().get_parameter_source(flag) == click.core.ParameterSource.COMMANDLINE
 
 
-def _option_of(field: Declared) -> Callable[[Function], Function]:
-    setting = field.setting
+def _option_of(field: Setting) -> Callable[[Function], Function]:
     names = _flags(field)
-    shown = f" [default: {setting.shown_default}]" if setting.shown_default else ""
-    text = f"{setting.help}{_NOTES.get(field.name, '')}{shown}"
-    given: dict[str, Any] = {"help": text, "metavar": setting.metavar, "default": field.default}
+    shown = f" [default: {field.shown}]" if field.shown else ""
+    text = f"{field.text}{_NOTES.get(field.name, '')}{shown}"
+    given: dict[str, Any] = {"help": text, "metavar": field.metavar, "default": field.default}
     if field.name == "metrics":
         given |= {"multiple": True, "default": [field.default], "callback": lambda _, __, names: ",".join(names)}
-    if field.name == "metric_options":
-        given |= {"multiple": True, "callback": _assignments}
     if field.kind is bool and "/" not in names[0]:
         given |= {"is_flag": True, "default": False}
-    elif setting.choices:
-        given |= {"type": click.Choice(setting.choices), "metavar": None}
+    elif field.choices:
+        given |= {"type": click.Choice(field.choices), "metavar": None}
         if field.kind is int:
             given |= {"callback": lambda context, parameter, value: None if value is None else int(value)}
     elif field.kind in (int, float):
         given |= {"type": field.kind}
     given["show_default"] = field.kind is not bool and field.default is not None and not shown
-    return option(*names, field.name, group=setting.group, **given)
+    return option(*names, field.name, group=field.group, **given)
 
 
 def _assignments(context: click.Context, parameter: click.Parameter, texts: Sequence[str]) -> dict[str, str] | None:
@@ -198,3 +203,13 @@ def _assignments(context: click.Context, parameter: click.Parameter, texts: Sequ
             raise click.BadParameter(f"{text!r} is not NAME.SETTING=VALUE", context, parameter)
         found[place] = value
     return found or None
+
+
+_METRIC_OPTION = option(
+    *("--metric-option", "metric_options"),
+    group=METRICS,
+    metavar="NAME.SETTING=VALUE",
+    multiple=True,
+    callback=_assignments,
+    help="Setting of a metric from a file; `fidtool metrics FILE.py:NAME` lists them. Can be repeated.",
+)

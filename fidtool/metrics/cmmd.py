@@ -11,7 +11,7 @@ from fidtool.errors import InputError, option
 from fidtool.features.models.families import CMMD_EXTRACTOR, FEATURE_STEPS, NetworkChoice
 from fidtool.features.protocol import EMBEDDING
 from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, Number
-from fidtool.validation import File, setting, text_of
+from fidtool.validation import File, Setting, text_of
 
 if TYPE_CHECKING:
     from fidtool.features.protocol import Definition
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 class CMMD(Metric):
     """CMMD (Jayasumana et al. 2024): the squared MMD with a Gaussian kernel of CLIP ViT-L/14 embeddings (336 px)."""
 
-    extractor: str = setting("clip", METRICS, "NAME").help("CMMD: its network.")
-    weights: File = setting(None, METRICS, "FILE").help("CMMD: weights of its network, if they cannot be downloaded.")
-    input_size: int | None = setting(None, METRICS, "N", least=1).help(
+    extractor: str = Setting("clip", METRICS, "NAME").help("CMMD: its network.")
+    weights: File = Setting(None, METRICS, "FILE").help("CMMD: weights of its network, if they cannot be downloaded.")
+    input_size: int | None = Setting(None, METRICS, "N", least=1).help(
         "CMMD: input height and width in pixels of its network, if that does not declare it."
     )
-    feature_step: int | None = setting(None, METRICS, "S", least=FEATURE_STEPS[0], most=FEATURE_STEPS[1]).help(
+    feature_step: int | None = Setting(None, METRICS, "S", least=FEATURE_STEPS[0], most=FEATURE_STEPS[1]).help(
         "CMMD: round the features of its network to multiples of 2^-S."
     )
 

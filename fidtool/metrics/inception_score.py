@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fidtool.errors import InputError, option
 from fidtool.features.protocol import INCEPTION, INCEPTION_DIMS
 from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, Number
-from fidtool.validation import setting
+from fidtool.validation import Setting
 
 if TYPE_CHECKING:
     from fidtool.features.protocol import Definition
@@ -23,14 +23,14 @@ more than so many standard errors."""
 class InceptionScore(Metric):
     """Inception Score (Salimans et al. 2016) of each FAKE, from its features and Inception's classifier."""
 
-    splits: int = setting(10, METRICS, "N", least=1).help(
+    splits: int = Setting(10, METRICS, "N", least=1).help(
         "Inception Score: number of consecutive parts of a FAKE to average over."
     )
-    part_size: int | None = setting(None, METRICS, "N", least=1).help(
+    part_size: int | None = Setting(None, METRICS, "N", least=1).help(
         "Inception Score: average over consecutive parts of N images in stored order instead, of which the "
         "last may have fewer; ADM's evaluator uses 5000."
     )
-    bias: bool = setting(False, METRICS).help("Inception Score: add the classifier's bias, which other tools omit.")
+    bias: bool = Setting(False, METRICS).help("Inception Score: add the classifier's bias, which other tools omit.")
 
     name = "is"
     other_names = ("inception-score",)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from fidtool.errors import InputError, TooFewImagesError, option
 from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, Number
-from fidtool.validation import setting
+from fidtool.validation import Setting
 
 if TYPE_CHECKING:
     from fidtool.features.protocol import Definition
@@ -19,11 +19,11 @@ SUBSET_SIZE = 1000
 class KID(Metric):
     """Kernel Inception Distance (Bińkowski et al. 2018): the squared MMD with a cubic kernel, over random subsets."""
 
-    subsets: int = setting(100, METRICS, "N", least=1).help("KID: number of pairs of random subsets to average over.")
-    subset_size: int | None = setting(None, METRICS, "N", least=2).help(
+    subsets: int = Setting(100, METRICS, "N", least=1).help("KID: number of pairs of random subsets to average over.")
+    subset_size: int | None = Setting(None, METRICS, "N", least=2).help(
         "KID: images per subset.", default=f"{SUBSET_SIZE}, or the number of images in the smallest set if that is less"
     )
-    seed: int = setting(0, METRICS).help("KID: seed of the random subsets.")
+    seed: int = Setting(0, METRICS).help("KID: seed of the random subsets.")
 
     name = "kid"
     other_names = ("kernel-inception-distance",)

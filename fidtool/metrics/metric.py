@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from fidtool.errors import InputError
 from fidtool.features.models.families import NETWORK_SETTINGS, NetworkChoice
 from fidtool.features.protocol import FEATURES
-from fidtool.validation import Declared, Validated, declared
+from fidtool.validation import Validated, declared
 
 if TYPE_CHECKING:
     import numpy as np
@@ -124,10 +124,10 @@ class MetricContext:
 
 
 class Metric(Validated):
-    """Base class of metrics: frozen dataclasses whose annotated fields are the metric's settings.
+    """Base class of metrics: frozen dataclasses whose fields are the metric's settings, see `fidtool.Setting`.
 
-    Each setting of a built-in metric has its own flag, named by `keyword`. It can also be set with ``--metric-option``
-    and in Python like a setting of any other metric.
+    In Python a metric with other settings is an object, ``metrics=[fidtool.KID(subset_size=100)]``. On the command line
+    each setting of a built-in metric has its own flag, see `fidtool.metrics.registry.key_of`.
 
     Attributes:
         name: value of ``--metrics``.
@@ -140,8 +140,6 @@ class Metric(Validated):
         phase: name of its time in the record; empty for the metric's name.
         usual_network: for a metric with its own network, the network of the metric's authors as a `Definition` names
             it.
-        spec: the value of ``--metrics`` that selected it; empty if it was passed as an object.
-        source: the same with the start of the file's SHA-256, for the record.
     """
 
     name: ClassVar[str] = ""
@@ -153,13 +151,6 @@ class Metric(Validated):
     frechet: ClassVar[bool] = False
     phase: ClassVar[str] = ""
     usual_network: ClassVar[str] = ""
-    spec = ""
-    source = ""
-
-    @property
-    def optional(self) -> bool:
-        """Whether ``all`` selected it and none of its settings was set: it is omitted if it cannot be computed."""
-        return self.spec == ALL and self == type(self)()
 
     @property
     def layer(self) -> str:
@@ -185,10 +176,7 @@ class Metric(Validated):
 
     def named(self, setting: str) -> str:
         """Return the name of one of the metric's settings, as `fidtool.errors.option` takes it."""
-        if not self.spec:
-            return f"{type(self).__name__}({setting})"
-        field = declared(type(self))[setting]
-        return keyword(type(self), field) if self.spec in (self.name, ALL) else f"{self.name}.{setting}"
+        return f"{type(self).__name__}({setting})"
 
     def check_network(self, extractor: str, dims: int | None) -> None:
         """Refuse an extractor that the metric is not defined for, before anything is read."""
@@ -251,12 +239,3 @@ class Metric(Validated):
             definition: the definition of the features; None if it is unknown.
         """
         return {name: getattr(self, name) for name in declared(type(self))}
-
-
-def keyword(kind: type[Metric], field: Declared) -> str:
-    """Return the name of a built-in metric's setting among the settings of a run, such as ``kid_subset_size``.
-
-    Its flag has the same name. If `fidtool.settings.Settings` has a field with this name, it is a keyword of
-    `fidtool.compute` as well.
-    """
-    return field.setting.flag.removeprefix("--").replace("-", "_") or f"{kind.name}_{field.name}".replace("-", "_")

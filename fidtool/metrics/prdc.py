@@ -6,7 +6,7 @@ from typing import Literal
 
 from fidtool.errors import InputError, option
 from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, Number
-from fidtool.validation import setting
+from fidtool.validation import Setting
 
 Ties = Literal["strict", "inclusive"]
 
@@ -15,10 +15,10 @@ Ties = Literal["strict", "inclusive"]
 class PRDC(Metric):
     """Precision and recall (Kynkäänniemi et al. 2019), density and coverage (Naeem et al. 2020)."""
 
-    nearest_k: int = setting(5, METRICS, "K", flag="--nearest-k", least=1).help(
+    nearest_k: int = Setting(5, METRICS, "K", flag="--nearest-k", least=1).help(
         "Precision, recall, density, coverage: a ball's radius is the distance to the K-th nearest neighbour."
     )
-    ties: Ties = setting("strict", METRICS, flag="--ties").help(
+    ties: Ties = Setting("strict", METRICS, flag="--ties").help(
         "Precision, recall, density, coverage: whether an image on the surface of a ball is outside (strict, "
         "as in prdc) or inside (inclusive, as in StyleGAN and ADM)."
     )

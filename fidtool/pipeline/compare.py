@@ -14,7 +14,7 @@ from fidtool.errors import FidtoolError, InputError, ProgramError, RunError, on_
 from fidtool.features.models.inception_weights import Weights, load_weights
 from fidtool.features.protocol import FEATURES
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
-from fidtool.metrics.registry import BUILT_IN, in_order
+from fidtool.metrics.registry import BUILT_IN, in_order, source_of
 from fidtool.pipeline.agreement import Definitions
 from fidtool.pipeline.explain import Explanations
 from fidtool.pipeline.inputs import Inputs
@@ -57,8 +57,8 @@ class Comparer:
         found = {}
         for metric, layer in self._metrics:
             recorded = dict(metric.record(self._definitions.get(layer)))
-            if declared(type(metric)) or metric.source:
-                found[metric.name] = recorded | ({"source": metric.source} if metric.source else {})
+            if declared(type(metric)) or source_of(metric):
+                found[metric.name] = recorded | ({"source": source_of(metric)} if source_of(metric) else {})
         return found
 
     def compare(self, real: MeasuredSet, fake: MeasuredSet) -> tuple[Comparison, Exhibit | None]:

@@ -85,8 +85,9 @@ def compute_statistics(inputs: Inputs) -> Statistics | None:
     of_images = [] if inspection is None else inspection.warnings
     for line in [*measurer.warnings, *set_warnings({path: statistics}), *of_images]:
         run.console.warn(line)
-    known, changed = declared(Settings), changed_settings(inputs.settings)
-    return replace(statistics, config={name: value for name, value in changed.items() if known[name].setting.defines})
+    unrecorded = {name for name, each in declared(Settings).items() if not each.defines}
+    config = {name: value for name, value in changed_settings(inputs.settings).items() if name not in unrecorded}
+    return replace(statistics, config=config)
 
 
 def image_sample(inputs: Inputs, count: int | None) -> NDArray[np.uint8]:

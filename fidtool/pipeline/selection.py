@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from fidtool.errors import InputError, RunError
 from fidtool.features.protocol import FEATURES
 from fidtool.metrics.metric import Metric
-from fidtool.metrics.registry import by_place, in_order, with_settings
+from fidtool.metrics.registry import in_order
 from fidtool.pipeline.agreement import require_layer
 from fidtool.pipeline.needs import ImageCount, SetNeeds, check_count, smallest_set
 from fidtool.settings import Settings
@@ -68,9 +68,7 @@ def select(settings: Settings, sets: Sets, say: Callable[[str], None], fit: bool
     order = [metric.name for metric in settings.chosen]
     chosen.sort(key=lambda metric: order.index(metric.name))
     if tuple(chosen) != settings.chosen:
-        options = by_place(settings.metric_options)
-        kept = {place: value for place, value in options.items() if place.partition(".")[0] not in left_out}
-        settings = replace(settings, metrics=tuple(chosen), metric_options=kept or None)
+        settings = replace(settings, metrics=tuple(chosen))
     return Selection(settings, left_out, tuple(adapted))
 
 
@@ -80,7 +78,7 @@ def _fitted(metric: Metric, sets: Sets) -> tuple[Metric, str]:
         return metric, ""
     path, count = found
     changed, warning = metric.fitted(count.certain, f"{path} has {count}")
-    return (with_settings(metric, changed), warning) if changed else (metric, "")
+    return (replace(metric, **changed), warning) if changed else (metric, "")  # type: ignore[type-var]
 
 
 def _check(metric: Metric, settings: Settings, sets: Sets) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -100,9 +100,9 @@ class _PerImage(ImageMetric[Values]):
 
 @dataclass(frozen=True, kw_only=True)
 class _KID(KID):
-    degree: Annotated[int, Setting(help="degree", least=1)] = 3
-    gamma: Annotated[float | None, Setting(help="gamma", least=1e-9)] = None
-    coef: Annotated[float, Setting(help="coef", least=1e-9)] = 1.0
+    degree: int = Setting(3, least=1).help("degree")
+    gamma: float | None = Setting(None, least=1e-9).help("gamma")
+    coef: float = Setting(1.0, least=1e-9).help("coef")
 
     @property
     def _kernel(self) -> tuple[int, float | None, float]:  # type: ignore[override]
@@ -147,7 +147,7 @@ class KernelInceptionDistance(_PerImage[_Pair]):
 
 @dataclass(frozen=True, kw_only=True)
 class _MIFID(Metric):
-    cosine_distance_eps: Annotated[float, Setting(help="threshold", least=1e-9, most=1.0)] = 0.1
+    cosine_distance_eps: float = Setting(0.1, least=1e-9, most=1.0).help("threshold")
 
     name = "mifid"
     numbers = (Number("mifid", "MIFID", "lower", "FID, higher if generated images are near real ones"),)

@@ -123,7 +123,7 @@ def metrics(real: str, fake: str, subset_size: int) -> None:
     """Compute FID, KID, precision etc. from two statistics files with features."""
     import fidtool
 
-    found = fidtool.compute(real, fake, metrics="fid,kid,prdc", kid_subset_size=subset_size, device="cpu")
+    found = fidtool.compute(real, fake, metrics=["fid", fidtool.KID(subset_size=subset_size), "prdc"], device="cpu")
     _report(seconds=found.run.seconds, metrics=found.results[0].metrics)
 
 

@@ -15,7 +15,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
 
 import torch
 
@@ -29,8 +28,8 @@ BLOCK = 50
 class MIND(Metric):
     """MIND: the distance between the features of two sets along random directions."""
 
-    directions: Annotated[int, Setting(help="Number of random directions.", least=1)] = 1000
-    seed: Annotated[int, Setting(help="Which random directions.")] = 0
+    directions: int = Setting(1000, least=1).help("Number of random directions.")
+    seed: int = Setting(0).help("Which random directions.")
 
     name = "mind"
     numbers = (Number("mind", "MIND", "lower", "3 D × the mean squared difference of the sorted projections"),)

@@ -25,7 +25,7 @@ import fidtool
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 real, file, extractor = sys.argv[1:]
 pixels = np.load(file)
-settings = dict(extractor=extractor, cache=False, batch_size=4, metrics="fid,kid", kid_subset_size=9, kid_subsets=5)
+settings = dict(extractor=extractor, cache=False, batch_size=4, metrics=["fid", fidtool.KID(subset_size=9, subsets=5)])
 share = pixels[rank::size]
 animations = []
 for some in (pixels[:9], pixels[9:]):
@@ -78,9 +78,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def expected(place: Path) -> list[float]:
-    settings = {"kid_subset_size": 9, "kid_subsets": 5, "batch_size": 4}
+    metrics = ["fid", fidtool.KID(subset_size=9, subsets=5)]
     evaluation = fidtool.compute(
-        place / "real", place / "images", extractor=TINY, cache=False, metrics="fid,kid", **settings
+        place / "real", place / "images", extractor=TINY, cache=False, metrics=metrics, batch_size=4
     )
     return [evaluation.results[0].value(name) for name in ("fid", "kid")]
 

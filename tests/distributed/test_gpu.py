@@ -39,7 +39,7 @@ def bits(evaluation: fidtool.Evaluation) -> tuple[dict[str, float], str | None]:
 
 
 def test_values_equal_those_of_the_cpu(compute: Callable[..., fidtool.Evaluation]) -> None:
-    chosen = {"metrics": "fid,kid,prdc", "kid_subset_size": 20}
+    chosen = {"metrics": ["fid", fidtool.KID(subset_size=20), "prdc"]}
     here, there = (dict(compute(device=device, **chosen).results[0].metrics) for device in ("cpu", DEVICE))
     assert there == pytest.approx(here, rel=RELATIVE)
 

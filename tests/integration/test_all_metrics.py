@@ -94,7 +94,7 @@ def test_a_metric_with_a_setting_counts_as_requested(here: Run, sets: tuple[Path
     run = ("compute", *sets, "--extractor", TINY)
     assert "has 40: pass --kid-subset-size 40" in here(*run, "--metrics", "all", "--kid-subset-size", 41).error
     assert "sample sizes" in here(*run, "--metrics", "all,fid-infinity").error
-    found = here(*run, "--metrics", f"all,{MIND}", "--metric-option", "kid.subset_size=9", "--fail-above", 0, "--json")
+    found = here(*run, "--metrics", f"all,{MIND}", "--kid-subset-size", 9, "--fail-above", 0, "--json")
     assert found.status == 3
     assert found.json["settings"]["kid"]["subset_size"] == 9
     assert found.json["run"]["config"]["metrics"] == [*OF_TINY, MIND]

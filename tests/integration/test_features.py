@@ -47,7 +47,7 @@ def test_features_of_files_and_memory(here: Run, place: Path, environment: dict[
     assert found.json["run"]["config"]["features"] is True
     assert "fake.npz does not state its protocol" in found.stderr
     real, fake = np.load(place / "real.npy"), np.load(place / "fake.npz")["acts"]
-    settings: dict[str, Any] = {"metrics": "fid,kid,prdc", "kid_subset_size": 30, "features": True}
+    settings: dict[str, Any] = {"metrics": ["fid", fidtool.KID(subset_size=30), "prdc"], "features": True}
     batches = [*torch.from_numpy(fake).split(7)]
     for given in ((real, fake), (torch.from_numpy(real), torch.from_numpy(fake)), (real, fidtool.Images(batches))):
         assert fidtool.compute(*given, **settings).to_dict()["results"][0]["metrics"] == first

@@ -40,9 +40,7 @@ SETTINGS: dict[str, Any] = {
     "extractor": TINY,
     "cache": False,
     "batch_size": 4,
-    "metrics": "fid,kid",
-    "kid_subset_size": 9,
-    "kid_subsets": 5,
+    "metrics": ["fid", fidtool.KID(subset_size=9, subsets=5)],
 }
 
 
@@ -120,7 +118,9 @@ def test_num_limits_an_endless_iterable(place: Path, environment: dict[str, str]
             taken.append(len(taken))
             yield pixels[taken[-1] % COUNT]
 
-    evaluation = fidtool.compute(place / "real", endless(), num=17, **{**SETTINGS, "kid_subset_size": 5})
+    evaluation = fidtool.compute(
+        place / "real", endless(), num=17, **{**SETTINGS, "metrics": ["fid", fidtool.KID(subset_size=5)]}
+    )
     assert evaluation.results[0].fake.count == 17
     assert len(taken) == 17, "no more images are taken than needed"
 
@@ -346,7 +346,7 @@ def test_what_a_program_is_shown(
     """Short representations, the progress, and the steps in the log."""
     pixels, seen = pixels_in(place / "images"), []
     fakes = [fidtool.Images(pixels, name="a<b"), fidtool.Images(iter(pixels[:9]), name="c")]
-    settings = {"extractor": TINY, "cache": False, "metrics": "fid,kid", "kid_subset_size": 5, "batch_size": 8}
+    settings = {"extractor": TINY, "cache": False, "metrics": ["fid", fidtool.KID(subset_size=5)], "batch_size": 8}
     with caplog.at_level(logging.INFO, "fidtool"):
         evaluation = fidtool.compute(pixels, fakes, progress=lambda *step: seen.append(step), **settings)
     first, second = repr(evaluation).splitlines()

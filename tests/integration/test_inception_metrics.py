@@ -130,13 +130,13 @@ def test_the_other_metrics_come_without_a_classifier(
         (note,) = (each for each in found.json["run"]["notes"] if each.startswith("'is' is not computed: "))
         assert "classifier" in note
         assert "pt_inception-2015-12-05-6726825d.pth" in note
-    options = ("--metrics", "is,fid,kid", "--metric-option", "is.splits=2", "--metric-option", "kid.subset_size=4")
+    options = ("--metrics", "is,fid,kid", "--is-splits", 2, "--kid-subset-size", 4)
     some = here("compute", *few, *options, "--json")
     assert "fid" in some.metrics, some.stderr
     assert some.json["settings"]["kid"]["subset_size"] == 4
     assert some.stderr.count("'is' is not computed: ") == 1
     with pytest.warns(fidtool.FidtoolWarning, match="'is' is not computed: .*classifier"):
-        fidtool.compute(*few, metrics="fid,is", is_splits=2)
+        fidtool.compute(*few, metrics=["fid", fidtool.InceptionScore(splits=2)])
     missing = here("compute", *few, "--metrics", "is,fid", "--weights", "none.pth")
     assert (missing.status, "no weights file none.pth" in missing.error) == (2, True)
 

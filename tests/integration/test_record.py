@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import fidtool
+from fidtool.metrics.registry import metric_settings
 from support.command_line import Outcome, Run
 from support.http_store import http_store
 from support.pictures import make_pictures
@@ -66,7 +67,10 @@ def test_the_record_is_sufficient_to_repeat_the_run(here: Run, sets: tuple[Path,
     assert program == "fidtool"
     assert here(*arguments, "--no-cache").metrics == first.metrics, "repeated from the recorded command"
     (result,) = record["results"]
-    again = fidtool.compute(result["real"], result["fake"], **{**record["run"]["config"], "cache": False})
+    of_metrics = record["settings"]
+    metrics = ["fid", fidtool.KID(**of_metrics["kid"]), fidtool.PRDC(**of_metrics["prdc"])]
+    config = {name: value for name, value in record["run"]["config"].items() if name not in metric_settings()}
+    again = fidtool.compute(result["real"], result["fake"], **{**config, "metrics": metrics, "cache": False})
     assert again.results[0].metrics == first.metrics, "repeated from the recorded settings"
 
 

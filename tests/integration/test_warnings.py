@@ -35,7 +35,7 @@ def test_different_counts(real: Path, tmp_path: Path) -> None:
     (found,) = warnings_of(real, make_pictures(tmp_path / "many", 81, 2))
     assert "differ in size" in found
     assert "40 against 81" in found
-    kid = fidtool.compute(real, tmp_path / "many", extractor=TINY, metrics="kid", kid_subset_size=9)
+    kid = fidtool.compute(real, tmp_path / "many", extractor=TINY, metrics=[fidtool.KID(subset_size=9)])
     assert "differ in size" not in "".join(kid.results[0].warnings), "a bias of Fréchet distances"
 
 

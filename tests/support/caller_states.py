@@ -16,7 +16,7 @@ import fidtool
 from support.pictures import make_pictures
 
 COUNT = 20
-SETTINGS: dict[str, Any] = {"cache": False, "batch_size": 2, "metrics": "fid,kid", "kid_subset_size": 9}
+SETTINGS: dict[str, Any] = {"cache": False, "batch_size": 2, "metrics": ["fid", fidtool.KID(subset_size=9)]}
 
 NETWORK = """
 import torch

@@ -157,6 +157,6 @@ def prepare_expected(forms: dict[str, str]) -> dict[str, float]:
     """Return the metrics of the folder, computed on one rank."""
     import fidtool
 
-    kid = {"metrics": "fid,kid", "kid_subset_size": 9, "kid_subsets": 5}
+    kid = {"metrics": ["fid", fidtool.KID(subset_size=9, subsets=5)]}
     evaluation = fidtool.compute(forms["real"], forms["folder"], extractor=TINY, cache=False, batch_size=4, **kid)
     return dict(evaluation.results[0].metrics)

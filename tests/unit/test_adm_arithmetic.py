@@ -18,7 +18,7 @@ from fidtool.statistics.moments import Gaussian
 from support import adm_evaluator
 from support.feature_sets import Features, alone, mixture, normal
 
-SETTINGS = Settings(**with_preset({"preset": "adm", "is_part_size": 100}))
+SETTINGS = Settings(**with_preset({"preset": "adm"}, {"is_part_size": 100}))
 """With smaller parts, of which the last is shorter."""
 COUNT, DIMS, SPATIAL_DIMS, CLASSES = 330, 24, 17, 10
 WEIGHT = normal(CLASSES, DIMS, 9)
@@ -81,7 +81,7 @@ def test_inception_score_of_images_stored_by_class_has_a_warning() -> None:
         "set: the last part of the Inception Score has 30 of the 330 images and the others 100 each"
     )
     assert line.startswith(f"set: parts of 100 images in stored order have {found['is_order']:.2f} times the Inception")
-    assert line.endswith("or pass is_splits, which divides them at random, instead of is_part_size")
+    assert "or pass splits of InceptionScore(...), which divides them at random, instead of part_size of" in line
     assert computed("is", as_set(REAL, TRAINING), as_set(FAKE[order], FAKE, order))["is_order"] > SORTED
 
 
@@ -95,7 +95,7 @@ def test_few_images_stored_by_class_have_a_warning_and_shuffled_ones_none(count:
     order = random.permutation(count)
     features = (30 * np.linalg.pinv(WEIGHT).T[stored[order]] + normal(count, DIMS, 4) / 10).astype(np.float32)
     warnings: list[str] = []
-    settings = Settings(**with_preset({"preset": "adm", "is_part_size": part}))
+    settings = Settings(**with_preset({"preset": "adm"}, {"is_part_size": part}))
     computed("is", as_set(REAL, TRAINING), as_set(features, FAKE, order), warnings, settings)
     found = [line.startswith(f"set: parts of {part} images in stored order have 0.") for line in warnings]
     assert found == [True] * bool(ranks)

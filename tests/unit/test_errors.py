@@ -29,9 +29,8 @@ SPELLINGS = [
     (("weights", ...), "--weights FILE", "weights=..."),
     (("diagnose",), "--diagnosis", "diagnose"),
     (("diagnose", False), "--no-diagnosis", "diagnose=False"),
-    (("kid_subset_size", 5), "--kid-subset-size 5", "kid_subset_size=5"),
-    (("mind.directions",), "--metric-option mind.directions", "metric_options['mind.directions']"),
-    (("mind.directions", 500), "--metric-option mind.directions=500", "metric_options={'mind.directions': 500}"),
+    (("KID(subset_size)", 5), "--kid-subset-size 5", "KID(subset_size=5)"),
+    (("PRDC(nearest_k)",), "--nearest-k", "nearest_k of PRDC(...)"),
     (("feature", 64), "feature=64", "feature=64"),
 ]
 
@@ -55,7 +54,7 @@ def in_a_thread(work: object) -> object:
 
 def test_every_setting_has_a_flag_that_click_accepts() -> None:
     flags = {flag for each in compute.params if isinstance(each, click.Option) for flag in each.opts}
-    assert {as_flag(name) for name, each in declared(Settings).items() if each.setting.group != PYTHON} <= flags
+    assert {as_flag(name) for name, each in declared(Settings).items() if each.group != PYTHON} <= flags
 
 
 def test_a_message_is_composed_of_its_parts() -> None:
@@ -165,10 +164,3 @@ def test_an_error_about_one_setting_names_it() -> None:
         with spelled_by(as_flag), pytest.raises(FidtoolError) as refused:
             Settings(**{name: value})  # type: ignore[arg-type]
         assert str(refused.value).split()[0] == as_flag(name)
-
-
-def test_the_error_about_a_metrics_setting_names_the_option() -> None:
-    with pytest.raises(InputError, match=r"^metric_options\['kid.subset_size'\] must be at least 2, not 1$"):
-        Settings(metrics="kid", metric_options={"kid.subset_size": 1})
-    with spelled_by(as_flag), pytest.raises(InputError, match=r"^--metric-option kid\.subset_size must be an integer"):
-        Settings(metrics="kid", metric_options={"kid.subset_size": "x"})

@@ -11,7 +11,8 @@ import pytest
 from fidtool.errors import InputError
 from fidtool.features.models.families import NetworkChoice, check_extractor
 from fidtool.features.protocol import PROTOCOLS, ProtocolName, protocol_named
-from fidtool.metrics.registry import BUILT_IN, metric_named, metrics_named
+from fidtool.metrics.kid import KID
+from fidtool.metrics.registry import BUILT_IN, metric_named, requested
 from fidtool.settings import Settings
 
 
@@ -33,13 +34,17 @@ from fidtool.settings import Settings
 )
 def test_metrics(typed: str, meant: str) -> None:
     found = metric_named(typed)
-    assert (type(found), found.spec) == (BUILT_IN[meant], meant)
+    assert found == BUILT_IN[meant]()
     assert [metric.name for metric in Settings(metrics=f"{typed},{meant}").chosen] == [meant]
 
 
 def test_all_metrics() -> None:
-    assert [metric.name for metric in metrics_named("All")] == list(BUILT_IN)
-    assert all(metric.optional for metric in metrics_named("all"))
+    chosen, of_all = requested("All")
+    assert [metric.name for metric in chosen] == list(BUILT_IN)
+    assert of_all == {*BUILT_IN}
+    kid = KID(subset_size=9)
+    chosen, of_all = requested(["all", kid, "fid"])
+    assert (chosen[1], of_all) == (kid, {*BUILT_IN} - {"kid", "fid"})
     with pytest.raises(InputError, match=r"all is not a single metric\. It selects each of fid, kid, is"):
         metric_named("all")
 

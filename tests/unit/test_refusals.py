@@ -143,7 +143,7 @@ def test_metrics_that_all_selects() -> None:
     cmmd = metric_named("cmmd")
     cmmd.check_available(None, images=False)
     assert cmmd.record(None) == {}
-    with pytest.raises(fidtool.InputError, match="pass a smaller is_splits"):
+    with pytest.raises(fidtool.InputError, match=r"pass a smaller splits of InceptionScore\(\.\.\.\)"):
         metric_named("is").check_count(3, "fake has 3 images")
 
 

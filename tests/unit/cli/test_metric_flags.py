@@ -1,10 +1,9 @@
-"""Flags for settings of built-in metrics that are not keywords of `fidtool.compute`."""
+"""Flags for settings of built-in metrics, which follow from their classes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated
 
 import click
 import pytest
@@ -19,7 +18,7 @@ from fidtool.settings import Settings
 
 @dataclass(frozen=True, kw_only=True)
 class Energy(Metric):
-    subset_size: Annotated[int, Setting(help="Images that are compared.", group=METRICS, metavar="N", least=1)] = 20
+    subset_size: int = Setting(20, METRICS, "N", least=1).help("Images that are compared.")
 
     name = "energy"
     numbers = (Number("energy", "Energy", "lower", "distance"),)
@@ -52,12 +51,15 @@ def test_a_metrics_setting_has_its_own_flag(settings_of: Callable[..., Settings]
     assert settings_of("--metrics", "energy").metric("energy") == Energy()
 
 
-def test_the_flag_cannot_be_combined_with_its_option(settings_of: Callable[..., Settings]) -> None:
-    words = "--energy-subset-size and --metric-option energy.subset_size are the same setting: set one of them"
+def test_the_option_for_custom_metrics_names_the_flag(settings_of: Callable[..., Settings]) -> None:
+    words = "is for metrics from files, not for energy: write --energy-subset-size 30$"
     with pytest.raises(InputError, match=words):
-        settings_of(
-            *("--metrics", "energy", "--energy-subset-size", "3", "--metric-option", "energy.subset_size=30"),
-        )
+        settings_of("--metrics", "energy", "--metric-option", "energy.subset_size=30")
+
+
+def test_an_error_names_the_flag(settings_of: Callable[..., Settings]) -> None:
+    with pytest.raises(InputError, match=r"^--energy-subset-size must be at least 1, not 0$"):
+        settings_of("--metrics", "energy", "--energy-subset-size", "0")
 
 
 def test_the_flag_is_refused_without_its_metric(settings_of: Callable[..., Settings]) -> None:

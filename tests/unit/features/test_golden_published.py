@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import nn
 
-from fidtool.settings import Settings
+from fidtool.metrics.cmmd import CMMD
 from support.goldens import Golden
 from support.inside import definition_of
 
@@ -130,6 +130,6 @@ def test_fingerprints_of_dinov2(golden: Golden, calls: Calls, weights: str) -> N
 
 def test_fingerprints_of_clip(golden: Golden, calls: Calls, weights: str) -> None:
     """CMMD's network, the default of ``clip``, a named model, and a weights file, whose mean and deviation differ."""
-    found = {"CMMD's own": shown(calls, Settings.cmmd_extractor), "clip": shown(calls, "clip")}
+    found = {"CMMD's own": shown(calls, CMMD.extractor), "clip": shown(calls, "clip")}
     found |= {"by name": shown(calls, "clip:RN50-quickgelu", "other"), "a file": shown(calls, "clip:RN50", weights)}
     golden("features/clip_fingerprints", found)

@@ -11,6 +11,7 @@ import fidtool as package
 from fidtool.features.models.families import CMMD_EXTRACTOR
 from fidtool.features.protocol import EMBEDDING, FEATURES, INCEPTION, Definition
 from fidtool.labels import Labels, labels_of
+from fidtool.metrics.cmmd import CMMD
 from fidtool.report.html import html_report
 from fidtool.report.text import influence_lines, result_lines
 from fidtool.results import Evaluation
@@ -74,7 +75,7 @@ def test_the_definition_decides(definition: Definition | None, measured: bool, d
 )
 def test_cmmd_names_a_network_that_is_not_the_authors(network: str, measured: bool, expected: str) -> None:
     definitions = {FEATURES: defined(INCEPTION, 2048), EMBEDDING: defined(network, 1024)}
-    config = Settings(metrics=("fid", "cmmd"), cmmd_extractor="dinov2")
+    config = Settings(metrics=("fid", CMMD(extractor="dinov2")))
     assert labels_of(definitions, config, measured, 2048) == Labels(
         own_networks={EMBEDDING: expected} if expected else {}
     )

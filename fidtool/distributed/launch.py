@@ -21,7 +21,7 @@ class Launch(NamedTuple):
     Attributes:
         launcher: ``alone``, ``env`` (torchrun, or the same variables set manually) or ``slurm``.
         local_rank, local_world_size: among the run's processes on this machine.
-        init_method: address of the rendezvous, as ``torch.distributed.init_process_group`` takes it.
+        store: host and port of the rendezvous store, which torchrun or rank zero serves; empty if none is known.
         hint: what to do if the other ranks never join; empty if the launcher is known to have started them.
     """
 
@@ -30,7 +30,7 @@ class Launch(NamedTuple):
     world_size: int = 1
     local_rank: int = 0
     local_world_size: int = 1
-    init_method: str = ""
+    store: str = ""
     hint: str = ""
 
 
@@ -124,10 +124,11 @@ def _from_torchrun(env: Mapping[str, str]) -> Launch:
             "set them to rank 0's host and a free port on it",
             "launch with torchrun",
         )
+    store = f"{env.get('MASTER_ADDR', '')}:{env.get('MASTER_PORT', '')}"
     # Users who set the variables manually often omit the local ones: assume that all ranks are on one machine.
     local_rank = _integer(env, "LOCAL_RANK", rank)
     local_world_size = _integer(env, "LOCAL_WORLD_SIZE", world_size)
-    return _checked(Launch("env", rank, world_size, local_rank, local_world_size, "env://"))
+    return _checked(Launch("env", rank, world_size, local_rank, local_world_size, store))
 
 
 def _from_slurm(env: Mapping[str, str]) -> Launch:
@@ -142,7 +143,7 @@ def _from_slurm(env: Mapping[str, str]) -> Launch:
     job = f"{env.get('SLURM_JOB_ID', '')}.{env.get('SLURM_STEP_ID', '')}"
     port = env.get("MASTER_PORT") or str(15000 + zlib.crc32(job.encode()) % 15000)
     hint = "" if name == "SLURM_STEP_NUM_TASKS" else _NO_STEP
-    return _checked(Launch("slurm", rank, world_size, local_rank, local_world_size, f"tcp://{address}:{port}", hint))
+    return _checked(Launch("slurm", rank, world_size, local_rank, local_world_size, f"{address}:{port}", hint))
 
 
 def _tasks_on_this_node(env: Mapping[str, str], world_size: int) -> int:

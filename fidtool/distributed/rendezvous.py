@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
-import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -17,78 +17,72 @@ from fidtool.distributed import signals
 from fidtool.distributed.failure import Failure, add_location, post_failure, printing_claimed, read_failure
 from fidtool.distributed.launch import Launch, discover, launcher_serves_store, restart_count
 from fidtool.distributed.signals import call_with_timeout, raise_if_received
-from fidtool.distributed.watchdog import Process
+from fidtool.distributed.watchdog import Process, Watchdog, first_line, get_all, lost_contact
 from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, on_every_rank, option
 from fidtool.validation import LONGEST_SECONDS
 
 if TYPE_CHECKING:
-    from torch.distributed import Store, TCPStore
+    from torch.distributed import ProcessGroup, Store, TCPStore
 
+_run_numbers = itertools.count()
+"""Numbers this process's runs. Each run uses its own keys and does not read those of an earlier run."""
 _RETRY_SECONDS = 0.3
 _GROUP_STORE_SECONDS = 30.0
 _LONGEST_POLL_SECONDS = 0.1
 _ANSWER_SECONDS = 10.0
-_WITHDRAW_SECONDS = 1.0
 _MOST_NAMED = 8
-_stores: dict[tuple[str, int], TCPStore] = {}
-"""Stores by address. Rank zero serves its store until the process exits."""
+_served: dict[tuple[str, int], TCPStore] = {}
+"""The stores that this process serves until it exits, by address."""
 
 
-def _address(launch: Launch) -> tuple[str, int]:
-    """Host and port of the store that rank zero or torchrun serves."""
-    if launch.init_method.startswith("tcp://"):
-        host, _, port = launch.init_method.removeprefix("tcp://").rpartition(":")
-    else:
-        host, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
-    try:
-        return host, int(port)
-    except ValueError:
-        raise RunError(f"MASTER_PORT must be a number, not {port!r}") from None
-
-
-def key_prefix(run: int) -> str:
+def _key_prefix(run: int) -> str:
     """Prefix of the store's keys for this process's run number ``run``; different after a restart by torchrun."""
     return f"fidtool/{restart_count()}/{run}"
 
 
-def connect(launch: Launch, seconds: float) -> TCPStore:
-    """Connects to the store. Rank zero serves it if torchrun does not."""
-    address = _address(launch)
-    if address not in _stores:
-        serve = launch.rank == 0 and not (launcher_serves_store() and launch.init_method == "env://")
-        deadline = time.monotonic() + seconds
-        if not serve:
-            problem = _await_server(address, deadline, interruptible=True)
-            if problem:
-                raise RunError(_no_contact(launch, address, seconds, problem))
+def connect(launch: Launch, seconds: float, interruptible: bool = True) -> TCPStore:
+    """A new connection to the store, which rank zero serves if torchrun does not.
+
+    Raises:
+        RunError: if no store could be reached within ``seconds``.
+        KeyboardInterrupt: if a signal is recorded during the wait and ``interruptible``.
+    """
+    host, _, port = launch.store.rpartition(":")
+    if not port.isdecimal():
+        raise RunError(f"MASTER_PORT must be a number, not {port!r}")
+    address = (host, int(port))
+    serve = launch.rank == 0 and not (launcher_serves_store() and launch.launcher == "env")
+    deadline = time.monotonic() + seconds
+    problem = "" if serve else _await_server(address, deadline, interruptible)
+    left = max(deadline - time.monotonic(), 1.0)
+    if not problem:
         try:
-            left = max(deadline - time.monotonic(), 1.0)
-            _stores[address] = call_with_timeout(lambda: _connect_to(address, left, serve), left, interruptible=True)
+            store = call_with_timeout(lambda: _connect_to(address, left, serve), left, interruptible)
+            if serve:
+                _served.setdefault(address, store)
+            return store
         except TimeoutError:
             problem = "this machine has no such address" if serve else "the server there is not a torch TCPStore"
-            raise RunError(_no_contact(launch, address, seconds, problem)) from None
         except (RuntimeError, ValueError) as error:
             advice = "; if the port is in use, choose another MASTER_PORT" if serve else ""
-            raise RunError(_no_contact(launch, address, seconds, f"{first_line(error)}{advice}")) from error
-    return _stores[address]
+            problem = f"{first_line(error)}{advice}"
+    hint = f"; {launch.hint}" if launch.hint else ""
+    advice = "check that rank 0 was started and that this machine can reach that address"
+    if launch.rank == 0:
+        advice = "MASTER_ADDR must be an address of rank 0's machine, and MASTER_PORT a free port"
+    raise RunError(
+        f"rank {launch.rank} of {launch.world_size} could not join the other ranks at {address[0]}:{address[1]} within "
+        f"{seconds:.0f} s ({problem}): {advice}{hint}"
+    )
 
 
 def _connect_to(address: tuple[str, int], seconds: float, serve: bool = False) -> TCPStore:
-    """A new connection to the store. A client that waits blocks all other threads that use the same client."""
+    """A connection that no other thread uses: a client that waits blocks all threads that use it."""
     from torch.distributed import TCPStore
 
     return TCPStore(
         *address, is_master=serve, timeout=timedelta(seconds=seconds), wait_for_workers=False, multi_tenant=True
     )
-
-
-def connect_again(launch: Launch, seconds: float) -> TCPStore:
-    """A second connection to the store that `connect` returned."""
-    address = _address(launch)
-    try:
-        return call_with_timeout(lambda: _connect_to(address, seconds), seconds, interruptible=True)
-    except (TimeoutError, RuntimeError, ValueError) as error:
-        raise RunError(_no_contact(launch, address, seconds, first_line(error))) from error
 
 
 def connect_to_store_of(store: Store) -> Store | None:
@@ -126,41 +120,12 @@ def _await_server(address: tuple[str, int], deadline: float, interruptible: bool
         time.sleep(_RETRY_SECONDS)
 
 
-def _no_contact(launch: Launch, address: tuple[str, int], seconds: float, problem: str) -> str:
-    hint = f"; {launch.hint}" if launch.hint else ""
-    advice = "check that rank 0 was started and that this machine can reach that address"
-    if launch.rank == 0:
-        advice = "MASTER_ADDR must be an address of rank 0's machine, and MASTER_PORT a free port"
-    return (
-        f"rank {launch.rank} of {launch.world_size} could not join the other ranks at {address[0]}:{address[1]} within "
-        f"{seconds:.0f} s ({problem}): {advice}{hint}"
-    )
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of a message from torch; the other lines are a C++ stack trace."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines or [type(error).__name__])[0][:200]
-
-
 class AbsentRanksError(RunError):
     """Some ranks, whose global numbers are in ``missing``, did not enter a collective in time."""
 
     def __init__(self, message: str, missing: Sequence[int] = ()) -> None:
         super().__init__(message)
         self.missing = tuple(missing)
-
-
-@dataclass
-class _Arrival:
-    """One rank's wait for the others, until ``deadline`` on the monotonic clock."""
-
-    entry: dict[str, Any]
-    seconds: float
-    deadline: float
-    settled: bool = False  # whether there is a verdict
-    # Set if the rank was interrupted; the waiting thread must then end.
-    interrupted: threading.Event = field(default_factory=threading.Event)
 
 
 class GroupRendezvous:
@@ -174,23 +139,17 @@ class GroupRendezvous:
         store: the client must not be shared, and no other group may use its keys.
         ranks: the group's members, as global ranks; ``group_rank`` is this rank's index among them.
         check: called repeatedly while this rank waits; an exception that it raises ends the wait.
+
+    Attributes:
+        round: number of the next round. A rank that comes late may have missed some.
     """
 
     def __init__(
-        self, store: Store, ranks: Sequence[int], group_rank: int, check: Callable[[], None] | None = None
+        self, store: Store, ranks: Sequence[int], group_rank: int, check: Callable[[], None] = lambda: None
     ) -> None:
         self._store, self._ranks, self._group_rank, self._check = store, tuple(ranks), group_rank, check
         self.round = 0
         self._one_at_a_time = threading.Lock()
-
-    def continue_from(self, earlier: int) -> None:
-        """Continues an earlier process group's count of rounds if this store was also used by that group.
-
-        A program may destroy its process group and create another, whose store is empty or has the first one's keys.
-        """
-        marker = f"used/{self._group_rank}"
-        self.round = earlier if self._store.check([marker]) else 0
-        self._store.set(marker, "1")
 
     def exchange(self, purpose: str, payload: dict[str, Any], seconds: float, remedy: str) -> list[dict[str, Any]]:
         """Waits until every rank has arrived and returns all payloads, in the group's order. Cannot hang.
@@ -207,11 +166,11 @@ class GroupRendezvous:
         """
         if not 0 < seconds <= LONGEST_SECONDS:
             raise InputError(f"a timeout must be above 0 and at most {LONGEST_SECONDS:g} seconds, not {seconds}")
+        entry = {"purpose": purpose, "payload": payload}
         with self._one_at_a_time:
-            arrival = _Arrival({"purpose": purpose, "payload": payload}, seconds, time.monotonic() + seconds)
             try:
                 self.round, verdict = call_with_timeout(
-                    lambda: self._await_verdict(self.round, arrival), seconds + _ANSWER_SECONDS
+                    lambda: self._await_verdict(self.round, entry, seconds), seconds + _ANSWER_SECONDS
                 )
             except TimeoutError:
                 frozen = "the rendezvous store does not respond: check that rank 0 is still running"
@@ -221,76 +180,49 @@ class GroupRendezvous:
             except RuntimeError as error:
                 lost = f"lost the connection to the rendezvous store ({first_line(error)})"
                 raise RunError(f"{purpose}: {lost}: rank 0 or the launcher may have exited") from None
-            finally:
-                self._withdraw(arrival)
         if "missing" in verdict:
             raise self._absent(purpose, verdict, remedy)
         self._check_purposes(verdict["came"])
         return [entry["payload"] for entry in verdict["came"]]
 
-    def _withdraw(self, arrival: _Arrival) -> None:
-        """Removes this rank's entry if it was interrupted while it waited."""
-        if not arrival.settled:
-            arrival.interrupted.set()
-            key, no_round = f"here/{self._group_rank}", json.dumps({"round": -1})
-            with contextlib.suppress(TimeoutError, RuntimeError):
-                call_with_timeout(lambda: self._store.set(key, no_round), _WITHDRAW_SECONDS)
-
-    def _await_verdict(self, number: int, arrival: _Arrival) -> tuple[int, dict[str, Any]]:
+    def _await_verdict(self, number: int, entry: dict[str, Any], seconds: float) -> tuple[int, dict[str, Any]]:
         """The number of the next round, and the verdict of the first round from ``number`` that this rank joined."""
+        deadline = time.monotonic() + seconds
         while True:
-            verdict = self._join_round(number, arrival)
+            verdict = self._join_round(number, entry, seconds, deadline)
             number += 1
             if "came" in verdict or self._group_rank in verdict["here"]:
-                arrival.settled = True
                 return number, verdict
             # The others gave up on that round before this rank arrived, and may be in a later one.
 
-    def _join_round(self, number: int, arrival: _Arrival) -> dict[str, Any]:
-        key, size = f"verdict/{number}", len(self._ranks)
-        self._store.set(f"here/{self._group_rank}", json.dumps({**arrival.entry, "round": number}))
-        if len(self._present(number)) == size or not self._is_decided(key, arrival):
-            return self._decide(number, arrival)
-        verdict: dict[str, Any] = json.loads(self._store.get(key))
-        return verdict
-
-    def _is_decided(self, key: str, arrival: _Arrival) -> bool:
-        """Whether ``key`` appears before the deadline. The store's own wait floods the log with warnings."""
-        began = time.monotonic()
-        while not self._store.check([key]):
-            now = time.monotonic()
-            if arrival.interrupted.is_set():
-                raise RunError("interrupted")
-            if now >= arrival.deadline:
-                return False
-            if self._check is not None:
-                self._check()
-            # Ranks in step arrive within milliseconds. The longer the wait, the longer the polling interval.
-            time.sleep(min(_LONGEST_POLL_SECONDS, 0.0002 + 0.1 * (now - began), arrival.deadline - now))
-        return True
-
-    def _present(self, number: int) -> dict[int, dict[str, Any]]:
-        """The entries of the ranks that have joined this round, by group rank."""
-        keys = [f"here/{index}" for index in range(len(self._ranks))]
-        if self._store.check(keys) and self._store.has_extended_api():  # type: ignore[attr-defined]
-            values = dict(enumerate(self._store.multi_get(keys)))
-        else:
-            values = {index: self._store.get(key) for index, key in enumerate(keys) if self._store.check([key])}
-        entries = {index: json.loads(value) for index, value in values.items()}
-        return {index: entry for index, entry in entries.items() if entry["round"] == number}
-
-    def _decide(self, number: int, arrival: _Arrival) -> dict[str, Any]:
-        """Makes this rank's view of the round its verdict, unless another rank did so first. Returns the verdict."""
+    def _join_round(self, number: int, entry: dict[str, Any], seconds: float, deadline: float) -> dict[str, Any]:
+        """Returns the verdict on a round: this rank's own if all are there or the time is up, unless there is one."""
+        key, began = f"verdict/{number}", time.monotonic()
+        self._store.set(f"here/{self._group_rank}", json.dumps({**entry, "round": number}))
+        came = self._present(number)
+        while len(came) < len(self._ranks) and not self._store.check([key]) and (now := time.monotonic()) < deadline:
+            self._check()
+            # Ranks in step arrive within milliseconds. The longer the wait, the longer the polling interval. The
+            # store's own wait floods the log with warnings.
+            time.sleep(min(_LONGEST_POLL_SECONDS, 0.0002 + 0.1 * (now - began), deadline - now))
         came = self._present(number)
         missing = [index for index in range(len(self._ranks)) if index not in came]
         verdict: dict[str, Any] = {"came": [came[index] for index in sorted(came)]}
         if missing:
-            verdict = {"here": sorted(came), "missing": missing, "by": self._group_rank, "seconds": arrival.seconds}
-        verdict = json.loads(self._store.compare_set(f"verdict/{number}", "", json.dumps(verdict)))
+            verdict = {"here": sorted(came), "missing": missing, "by": self._group_rank, "seconds": seconds}
+        verdict = json.loads(self._store.compare_set(key, "", json.dumps(verdict)))
         if "came" in verdict and number:  # all ranks have read the previous verdict
             with contextlib.suppress(RuntimeError):  # a FileStore cannot delete keys
                 self._store.delete_key(f"verdict/{number - 1}")
         return verdict
+
+    def _present(self, number: int) -> dict[int, dict[str, Any]]:
+        """The entries of the ranks that have joined this round, by group rank."""
+        keys = {index: f"here/{index}" for index in range(len(self._ranks))}
+        if not self._store.check(list(keys.values())):
+            keys = {index: key for index, key in keys.items() if self._store.check([key])}
+        entries = zip(keys, map(json.loads, get_all(self._store, list(keys.values()))), strict=True)
+        return {index: entry for index, entry in entries if entry["round"] == number}
 
     def _absent(self, purpose: str, verdict: dict[str, Any], remedy: str) -> AbsentRanksError:
         missing = [self._ranks[index] for index in verdict["missing"]]
@@ -316,14 +248,46 @@ def _listed(ranks: Sequence[int]) -> str:
     return f"rank {named}" if len(ranks) == 1 else f"ranks {named}"
 
 
-def rendezvous(store: Store, launch: Launch, seconds: float) -> list[Process]:
-    """Waits until every rank of the run has joined; returns their processes. The run's first collective.
+def join(launch: Launch, watchdog: Watchdog) -> tuple[ProcessGroup | None, Callable[[], None]]:
+    """Joins the other ranks, and starts the watchdog if the store is known.
+
+    Returns a new process group, None if it is the default one, and a function that destroys it.
 
     Raises:
         RunError: if some ranks did not join, or one has failed.
         LaunchError: if two processes have the same rank, or the ranks' world sizes differ.
         KeyboardInterrupt: if a signal is recorded during the wait.
     """
+    import torch.distributed as dist
+
+    from fidtool.torch_internals import default_store
+
+    seconds, collective = watchdog.deadlines.start, timedelta(seconds=watchdog.deadlines.collective)
+    prefix, has_group = _key_prefix(next(_run_numbers)), dist.is_initialized()
+    if has_group:
+        default = default_store()
+        store = None if default is None else connect_to_store_of(default)
+    else:
+        group_store = dist.PrefixStore(f"{prefix}/gloo", connect(launch, seconds))
+        store = connect(launch, seconds)
+    if store is not None:
+        store = dist.PrefixStore(prefix, store)
+        watchdog.attach(store)
+        watchdog.start(_meet(store, launch, seconds))
+    if has_group:
+        # The caller's group may only have NCCL; control traffic always uses gloo.
+        group: Any = dist.new_group(backend="gloo", timeout=collective)
+        return group, lambda: dist.destroy_process_group(group)
+    group_store.set_timeout(timedelta(seconds=seconds))
+    try:
+        dist.init_process_group("gloo", None, collective, launch.world_size, launch.rank, group_store)
+    except RuntimeError as error:
+        raise lost_contact(launch.rank, error) from error
+    return None, lambda: dist.destroy_process_group()
+
+
+def _meet(store: Store, launch: Launch, seconds: float) -> list[Process]:
+    """Waits until every rank of the run has joined; returns their processes. See `join`."""
     rank, size = launch.rank, launch.world_size
     if store.add(f"started/{rank}", 1) > 1:
         raise _refusal(
@@ -361,20 +325,16 @@ def report_absence(error: FidtoolError, seconds: float) -> bool:
 
     Returns whether another rank has printed it within ``seconds``.
     """
-    deadline = time.monotonic() + seconds
 
     def report() -> bool:
         from torch.distributed import PrefixStore
 
         launch = discover()
-        address = _address(launch)
-        if _await_server(address, deadline, interruptible=False):
-            return False
-        store = PrefixStore(key_prefix(0), _connect_to(address, max(1.0, deadline - time.monotonic())))
+        store = PrefixStore(_key_prefix(0), connect(launch, seconds, interruptible=False))
         post_failure(store, Failure.from_error(add_location(error, launch.rank, launch.world_size), launch.rank))
-        while not printing_claimed(store) and time.monotonic() < deadline:
+        while not printing_claimed(store):
             time.sleep(_LONGEST_POLL_SECONDS)
-        return printing_claimed(store)
+        return True
 
     with contextlib.suppress(Exception):  # the caller then prints the error itself
         return call_with_timeout(report, seconds)

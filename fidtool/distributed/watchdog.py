@@ -1,24 +1,34 @@
-"""Watchdog: detects a failed rank and stops all ranks.
+"""Watchdog: detects a failed rank and ends this one.
 
-Each rank runs two threads. The heartbeat thread writes a new number to the store every second, and reads the other
-ranks' numbers and any failure that a rank has posted. The guard thread checks what the heartbeat thread has read, the
-processes of the ranks on this machine, and signals. After a failure it ends this process if the main thread does not
-exit on its own, which it cannot do inside a collective or LAPACK. No call in the guard thread blocks for long.
+The ranks share these keys of the rendezvous store: ``heartbeat/R``, a number that rank R increases every second and the
+number of collectives that it has entered; ``left/R``, after which the silence and the exit of rank R are no failures;
+``failed``, the first failure of the run; ``printing``, which the rank that prints the failure claims.
+
+1. Watching: a thread exchanges the heartbeats. Another, the guard, looks for a failure: one in the store; a process on
+   this machine that has ended; a signal; a lost or silent store; a silent rank. Rank zero watches all others, and they
+   watch rank zero.
+2. Failed: the first failure is that of all ranks. The main thread stops at the next `must_stop` or collective, and
+   `conclude` prints the failure. In a calling program it first abandons a collective that still waits.
+3. Ended by force, by the guard: a main thread that does not stop in time, because it is inside a collective or LAPACK.
+
+The store may stop responding at any time: the guard and the main thread wait for it only a short time (`_ask`). In a
+run of one process the guard only looks for signals.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fidtool.distributed import signals
 from fidtool.distributed.failure import (
@@ -36,6 +46,10 @@ from fidtool.distributed.launch import describe_launcher, launcher_serves_store
 from fidtool.distributed.signals import call_with_timeout
 from fidtool.errors import FidtoolError, RunError, as_fidtool_error, option
 
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+T = TypeVar("T")
 OnFailure = Callable[[FidtoolError, bool], None]
 """Called on a rank with the error that ends the run and whether this rank must print it."""
 
@@ -141,17 +155,16 @@ class Watchdog:
         self._store: Any = None
         self._store_error = ""
         self._processes: list[Process] = []
-        self._failure: Failure | None = None
-        self._failed = threading.Event()
-        self._closed = threading.Event()
-        self._accepting, self._printing = threading.Lock(), threading.Lock()
-        self._printed = False
-        self._abandon_at = self._exit_at = float("inf")
         self._heartbeats: dict[int, tuple[bytes, float]] = {}
-        self._last_check = self._last_contact = time.monotonic()
+        self._last_contact = 0.0
+        self._posted: Failure | None = None  # what the heartbeat thread has read
+        self._failure: Failure | None = None
+        self._failed, self._closed = threading.Event(), threading.Event()
+        self._printing, self._printed = threading.Lock(), False
+        self._abandon_at = self._exit_at = float("inf")
         self.collectives = 0
 
-    def attach(self, store: Any) -> None:
+    def attach(self, store: Store) -> None:
         """Sets the store and sends the first heartbeat. The client must not be shared.
 
         Call it before the rendezvous: a rank that reads a heartbeat that was never written blocks for a long time.
@@ -162,17 +175,11 @@ class Watchdog:
     def start(self, processes: list[Process]) -> None:
         """Starts the threads. ``processes`` are those of all ranks; empty for a run of one process."""
         self._processes = processes
-        now = time.monotonic()
-        self._last_check = self._last_contact = now
-        self._heartbeats = dict.fromkeys(self._watched_ranks(), (b"", now))
+        watched = range(1, self._size) if self._rank == 0 else [0]
+        self._last_contact = time.monotonic()
+        self._heartbeats = dict.fromkeys(watched if processes else (), (b"", self._last_contact))
         for run in [self._run_guard, *([self._run_heartbeat] if processes else [])]:
             threading.Thread(target=run, name=f"fidtool{run.__name__}", daemon=True).start()
-
-    def _watched_ranks(self) -> list[int]:
-        """Rank zero watches all other ranks, and they watch rank zero."""
-        if not self._processes:
-            return []
-        return list(range(1, self._size)) if self._rank == 0 else [0]
 
     # Called by the main thread.
 
@@ -200,7 +207,10 @@ class Watchdog:
         """
         stopped = received_signal(self._rank, self._size) if isinstance(caught, KeyboardInterrupt) else None
         error = as_fidtool_error(caught) if stopped is None else stopped.to_error()
-        first = self._explain(error) if isinstance(error, LostContactError) else None
+        first = None
+        if isinstance(error, LostContactError):  # a lost rank on another machine is detected only by its silence
+            silence = self.deadlines.peer + 3 * _HEARTBEAT_SECONDS
+            first = self.first_error(_EXPLANATION_SECONDS if isinstance(error, TooSlowError) else silence)
         if first is None:
             error = add_location(error, self._rank, self._size)
             self._declare(Failure.from_error(error, self._rank))
@@ -211,85 +221,68 @@ class Watchdog:
             self._exit_at = float("inf")  # the calling program has its exception and decides what to do with it
         self._print_once(first, forced=False)
         first.printed = self._on_failure is not None
+        self.leave(succeeded=False)
         return first
-
-    def _explain(self, lost: LostContactError) -> FidtoolError | None:
-        """The cause of a failed collective. A lost rank on another machine is detected only by missing heartbeats."""
-        elsewhere = any(not self._is_here(rank) for rank in range(len(self._processes)))
-        silence = self.deadlines.peer + 3 * _HEARTBEAT_SECONDS
-        return self.first_error(silence if elsewhere and not isinstance(lost, TooSlowError) else _EXPLANATION_SECONDS)
 
     def late_ranks(self) -> str:
         """The ranks that have not entered this rank's current collective, for a message."""
-        late: list[str] = []
-        with contextlib.suppress(Exception):
-            values = call_with_timeout(lambda: self._read_heartbeats(range(self._size)), _ANSWER_SECONDS)
-            reached = [int(value.split()[1]) for value in values]
-            late = [f"rank {r} ({self._processes[r]})" for r in range(self._size) if reached[r] < self.collectives]
-        return ", ".join(late[:8]) or "the other ranks"
+        values: dict[int, bytes] = self._ask(lambda _: self._read_heartbeats(range(self._size)), dict[int, bytes]())
+        late = [rank for rank, value in values.items() if int(value.split()[1]) < self.collectives]
+        return ", ".join(f"rank {rank} ({self._processes[rank]})" for rank in late[:8]) or "the other ranks"
 
-    def close(self, wait: bool) -> None:
-        """Announces that this rank leaves. Rank zero, which may serve the store, leaves last.
+    def leave(self, succeeded: bool) -> None:
+        """Announces that this rank leaves. Rank zero, which may serve the store, waits for the others to leave first.
 
-        Args:
-            wait: whether the run has succeeded. Rank zero then waits up to the peer deadline for the others to leave.
+        After a success it waits up to the peer deadline, and the threads end.
         """
-        if self._store is not None:
-            with contextlib.suppress(Exception):
-                call_with_timeout(lambda: self._store.set(f"left/{self._rank}", "1"), _ANSWER_SECONDS)
-            if wait:
-                self._closed.set()
-            if self._rank == 0:
-                self._wait_for_others(self.deadlines.peer if wait else _PRINT_SECONDS)
+        if succeeded:
+            self._closed.set()
+        self._ask(lambda store: store.set(f"left/{self._rank}", "1"), None)
+        deadline = time.monotonic() + (self.deadlines.peer if succeeded else _PRINT_SECONDS)
+        waiting = range(1, self._size) if self._rank == 0 and self._store is not None else []
+        while waiting and time.monotonic() < deadline:
+            waiting = [rank for rank in waiting if not self._has_left(rank) and not self._has_ended(rank)]
+            time.sleep(0.02 if waiting else 0.0)
 
     def stop(self) -> None:
-        """Ends both threads."""
+        """Ends the threads."""
         self._closed.set()
 
-    # The heartbeat thread.
+    # The threads.
 
     def _run_heartbeat(self) -> None:
-        number = 0
-        while not self._closed.wait(_HEARTBEAT_SECONDS):
-            number += 1
+        for number in itertools.count(1):
             try:
                 self._send_heartbeat(number)
-                watched = self._watched_ranks()
-                for rank, value in zip(watched, self._read_heartbeats(watched), strict=True):
-                    if value != self._heartbeats[rank][0]:
-                        self._heartbeats[rank] = (value, time.monotonic())
-                failure = read_failure(self._store)
-                self._last_contact = time.monotonic()
+                values, self._posted = self._read_heartbeats(self._heartbeats), read_failure(self._store)
             except Exception as error:
-                if not self._closed.is_set():
-                    self._store_error = type(error).__name__
+                self._store_error = type(error).__name__
                 return
-            if failure is not None and self._failure is None:
-                self._accept(failure)
+            now = self._last_contact = time.monotonic()
+            for rank, value in values.items():
+                if value != self._heartbeats[rank][0]:
+                    self._heartbeats[rank] = (value, now)
+            if self._closed.wait(_HEARTBEAT_SECONDS):
+                return
 
     def _send_heartbeat(self, number: int) -> None:
         self._store.set(f"heartbeat/{self._rank}", f"{number} {self.collectives}")
 
-    def _read_heartbeats(self, ranks: Sequence[int]) -> list[bytes]:
-        keys = [f"heartbeat/{rank}" for rank in ranks]
-        return list(self._store.multi_get(keys) if self._store.has_extended_api() else map(self._store.get, keys))
-
-    # The guard thread.
+    def _read_heartbeats(self, ranks: Collection[int]) -> dict[int, bytes]:
+        return dict(zip(ranks, get_all(self._store, [f"heartbeat/{rank}" for rank in ranks]), strict=True))
 
     def _run_guard(self) -> None:
+        last = time.monotonic()
         while not self._closed.is_set():
-            signals.wait(_GUARD_SECONDS)
-            if self._closed.is_set():
-                return
             now = time.monotonic()
-            if now - self._last_check > self.deadlines.peer / 2:  # this process was itself suspended
-                self._heartbeats = {rank: (value, now) for rank, (value, _) in self._heartbeats.items()}
-                self._last_contact = now
-            self._last_check = now
-            if self._failure is None and (failure := self._detect(now)) is not None:
+            if now - last > self.deadlines.peer / 2:  # this process was itself suspended
+                self._last_contact, self._heartbeats = now, dict.fromkeys(self._heartbeats, (b"", now))
+            if self._failure is None and (failure := self._posted or self._detect(now)) is not None:
                 self._declare(failure)
             if self._failure is not None and now >= self._exit_at:
                 self._force_exit(self._failure)
+            last = time.monotonic()
+            signals.wait(_GUARD_SECONDS)
 
     def _detect(self, now: float) -> Failure | None:
         """A failure that this rank can detect."""
@@ -329,60 +322,46 @@ class Watchdog:
         return Failure(rank, process.host, f"rank {rank} ({process}) {what}", RunError.exit_code, lost=True)
 
     def _is_here(self, rank: int) -> bool:
-        return self._processes[rank].is_visible_to(self._processes[self._rank])
+        return bool(self._processes) and self._processes[rank].is_visible_to(self._processes[self._rank])
 
     def _has_ended(self, rank: int) -> bool:
-        return bool(self._processes) and self._is_here(rank) and self._processes[rank].has_ended()
+        return self._is_here(rank) and self._processes[rank].has_ended()
 
     def _has_left(self, rank: int) -> bool:
-        return self._has_key(f"left/{rank}")
+        return self._ask(lambda store: bool(store.check([f"left/{rank}"])), False)
 
-    def _has_key(self, key: str) -> bool:
-        """Whether the store has ``key``; False if the store does not respond."""
+    def _ask(self, question: Callable[[Store], T], default: T) -> T:
+        """``question(store)``; ``default`` if there is no store, or it is lost or does not respond."""
+        if self._store is None or self._store_error:
+            return default
         try:
-            return call_with_timeout(lambda: bool(self._store.check([key])), _ANSWER_SECONDS)
+            return call_with_timeout(lambda: question(self._store), _ANSWER_SECONDS)
         except TimeoutError:
-            return False
+            return default
         except Exception as error:
             self._store_error = type(error).__name__
-            return False
+            return default
 
     def _declare(self, failure: Failure) -> None:
         """Makes ``failure`` the run's failure, unless there already is one."""
-        if self._failure is not None:
-            return
-        if self._store is not None and not self._store_error:
-            with contextlib.suppress(RuntimeError, TimeoutError):
-                failure = call_with_timeout(lambda: post_failure(self._store, failure), _ANSWER_SECONDS)
-        self._accept(failure)
+        if self._failure is None:
+            self._accept(self._ask(lambda store: post_failure(store, failure), failure))
 
     def _accept(self, failure: Failure) -> None:
         """Sets the run's failure and the deadline by which this process must end."""
-        with self._accepting:
-            if self._failure is not None:
-                return
-            now = time.monotonic()
-            self._exit_at = now + (_SIGNAL_GRACE_SECONDS if failure.is_signal else _GRACE_SECONDS)
-            if not signals.taken_over():  # the calling program gets its exception if possible
-                self._abandon_at = now + (_GRACE_SECONDS if failure.lost else self.deadlines.peer)
-                self._exit_at = self._abandon_at + _GRACE_SECONDS
-            self._failure = failure
-            self._failed.set()
+        if self._failure is not None:
+            return
+        now = time.monotonic()
+        self._exit_at = now + (_SIGNAL_GRACE_SECONDS if failure.is_signal else _GRACE_SECONDS)
+        if not signals.taken_over():  # the calling program gets its exception if possible
+            self._abandon_at = now + (_GRACE_SECONDS if failure.lost else self.deadlines.peer)
+            self._exit_at = self._abandon_at + _GRACE_SECONDS
+        self._failure = failure
+        self._failed.set()
         if failure.lost and failure.rank != self._rank and self._is_here(failure.rank):
             if failure.rank == 0 and not launcher_serves_store():
                 time.sleep(_KILL_DELAY_SECONDS)
             self._processes[failure.rank].kill()  # a frozen process would never exit
-
-    # The end.
-
-    def _force_exit(self, failure: Failure) -> None:
-        """Ends this process while its main thread is busy."""
-        self._print_once(failure.to_error(), forced=True)
-        self.close(wait=False)
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):
-                call_with_timeout(stream.flush, 0.5)
-        os._exit(failure.exit_code)
 
     def _print_once(self, error: FidtoolError, forced: bool) -> None:
         with self._printing:
@@ -402,22 +381,32 @@ class Watchdog:
 
         Without the store every rank prints, as none can know whether another rank did.
         """
-        if self._size == 1 or self._store is None or self._store_error:
-            return True
         rank_zero_lost = self._failure is not None and self._failure.lost and self._failure.rank == 0
         deadline = time.monotonic() + (0.0 if rank_zero_lost or self._rank == 0 else _PRINT_SECONDS)
-        try:
-            while time.monotonic() < deadline:
-                if call_with_timeout(lambda: printing_claimed(self._store), _ANSWER_SECONDS):
-                    return False
-                time.sleep(0.05)
-            return call_with_timeout(lambda: claim_printing(self._store), _ANSWER_SECONDS)
-        except (RuntimeError, TimeoutError):
-            return True
+        while time.monotonic() < deadline and not self._ask(printing_claimed, True):
+            time.sleep(0.05)
+        return self._ask(claim_printing, True)
 
-    def _wait_for_others(self, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        waiting = [rank for rank in range(1, self._size) if self._processes or self._has_key(f"here/{rank}")]
-        while waiting and time.monotonic() < deadline:
-            waiting = [rank for rank in waiting if not self._has_left(rank) and not self._has_ended(rank)]
-            time.sleep(0.02 if waiting else 0.0)
+    def _force_exit(self, failure: Failure) -> None:
+        """Ends this process while its main thread is busy."""
+        self._print_once(failure.to_error(), forced=True)
+        self.leave(succeeded=False)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                call_with_timeout(stream.flush, 0.5)
+        os._exit(failure.exit_code)
+
+
+def get_all(store: Store, keys: list[str]) -> list[bytes]:
+    """The values of keys that the store has."""
+    return list(store.multi_get(keys) if store.has_extended_api() else map(store.get, keys))  # type: ignore[attr-defined]
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of a message from torch; the other lines are a C++ stack trace."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines or [type(error).__name__])[0][:200]
+
+
+def lost_contact(rank: int, error: RuntimeError) -> LostContactError:
+    return LostContactError(f"rank {rank} lost the connection to another rank ({first_line(error)})")

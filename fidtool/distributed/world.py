@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
-import itertools
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -19,15 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fidtool.distributed import signals
 from fidtool.distributed.failure import LostContactError, TooSlowError, add_location
 from fidtool.distributed.launch import Launch
-from fidtool.distributed.rendezvous import (
-    connect,
-    connect_again,
-    connect_to_store_of,
-    first_line,
-    key_prefix,
-    rendezvous,
-)
-from fidtool.distributed.watchdog import Deadlines, OnFailure, Watchdog
+from fidtool.distributed.watchdog import Deadlines, OnFailure, Watchdog, lost_contact
 from fidtool.errors import FidtoolError, as_fidtool_error, on_every_rank, option
 
 if TYPE_CHECKING:
@@ -37,9 +28,6 @@ T = TypeVar("T")
 
 _POLL_SECONDS = 0.5
 """How often a rank that waits in a gloo collective checks whether to abandon it."""
-
-_run_numbers = itertools.count()
-"""Numbers this process's runs. Each run uses its own keys and does not read those of an earlier run."""
 
 # Views of the tensors of the last collectives. gloo's threads release a tensor shortly after its collective ends. If no
 # other C++ object references the tensor, releasing it needs the GIL (c10/util/intrusive_ptr.h: the PyObject is notified
@@ -169,7 +157,7 @@ class World:
     def _explained(self, error: RuntimeError) -> LostContactError:
         """The error to raise for the transport's ``error``."""
         if "imed out" not in str(error) and "imeout" not in str(error):
-            return _lost_contact(self.rank, error)
+            return lost_contact(self.rank, error)
         seconds, late = self._watchdog.deadlines.collective, self._watchdog.late_ranks()
         return TooSlowError(
             f"rank {self.rank} timed out after {seconds:g} s waiting for {late}, still alive but stuck or slower:",
@@ -235,10 +223,6 @@ class World:
         return next((failure for failure in found if known is not None and str(failure) == str(known)), found[0])
 
 
-def _lost_contact(rank: int, error: RuntimeError) -> LostContactError:
-    return LostContactError(f"rank {rank} lost the connection to another rank ({first_line(error)})")
-
-
 @contextlib.contextmanager
 def open_world(
     launch: Launch, deadlines: Deadlines | None = None, on_failure: OnFailure | None = None
@@ -258,68 +242,32 @@ def open_world(
         KeyboardInterrupt: if a signal was received as the block ended.
     """
     import torch
-    import torch.distributed as dist
 
-    deadlines = deadlines or Deadlines()
-    has_group = dist.is_available() and dist.is_initialized()
-    watchdog = Watchdog(launch.rank, launch.world_size, deadlines, on_failure)
-    group = None
+    watchdog = Watchdog(launch.rank, launch.world_size, deadlines or Deadlines(), on_failure)
+    leave_group: Callable[[], None] | None = None
     # A launcher that has lost one rank sends SIGTERM to the others, which must not interrupt the search for the cause.
     with signals.deferred():
         try:
             # A view must reference its base; in inference mode it does not.
             with torch.inference_mode(False):
-                if launch.world_size == 1:
-                    if signals.taken_over():
-                        watchdog.start([])
-                else:
-                    group = _join(launch, deadlines, watchdog, has_group)
-                world = World(launch, watchdog, group)
-                yield world
-                watchdog.close(wait=True)
+                group = None
+                if launch.world_size > 1:
+                    from fidtool.distributed.rendezvous import join  # deferred: most runs have one rank
+
+                    group, leave_group = join(launch, watchdog)
+                elif signals.taken_over():
+                    watchdog.start([])
+                yield World(launch, watchdog, group)
+                watchdog.leave(succeeded=True)
         except BaseException as caught:
             error = watchdog.conclude(caught)
-            watchdog.close(wait=False)
             if error is caught or not (isinstance(caught, Exception) or signals.taken_over()):
                 raise
             raise error from caught
         finally:
-            if launch.world_size > 1 and not (has_group and group is None):
+            if leave_group is not None:
                 with contextlib.suppress(Exception):
-                    dist.destroy_process_group(group)
+                    leave_group()
             watchdog.stop()
     if signals.received() is not None:
         raise KeyboardInterrupt
-
-
-def _join(launch: Launch, deadlines: Deadlines, watchdog: Watchdog, has_group: bool) -> Any:
-    """Joins the other ranks. Creates the default process group and returns None, or adds one to the caller's."""
-    import torch.distributed as dist
-
-    from fidtool.torch_internals import default_store
-
-    prefix = key_prefix(next(_run_numbers))
-    collective = timedelta(seconds=deadlines.collective)
-    store: dist.Store | None
-    if has_group:
-        default = default_store()
-        store = None if default is None else connect_to_store_of(default)
-    else:
-        shared_store = connect(launch, deadlines.start)
-        store = connect_again(launch, deadlines.start)
-    if store is not None:
-        store = dist.PrefixStore(prefix, store)
-        watchdog.attach(store)
-        watchdog.start(rendezvous(store, launch, deadlines.start))
-    if has_group:
-        # The caller's group may only have NCCL; control traffic always uses gloo.
-        return dist.new_group(backend="gloo", timeout=collective)
-    group_store = dist.PrefixStore(f"{prefix}/gloo", shared_store)
-    group_store.set_timeout(timedelta(seconds=deadlines.start))
-    try:
-        dist.init_process_group(
-            "gloo", store=group_store, rank=launch.rank, world_size=launch.world_size, timeout=collective
-        )
-    except RuntimeError as error:
-        raise _lost_contact(launch.rank, error) from error
-    return None

@@ -12,7 +12,8 @@ import torch.distributed as dist
 
 from fidtool.distributed.failure import LostContactError
 from fidtool.distributed.launch import Launch, discover, restart_count
-from fidtool.distributed.rendezvous import GroupRendezvous, connect_to_store_of, first_line
+from fidtool.distributed.rendezvous import GroupRendezvous, connect_to_store_of
+from fidtool.distributed.watchdog import first_line
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError, on_every_rank, warn_program
 from fidtool.torch_internals import default_store, new_gloo_group
@@ -24,8 +25,6 @@ DEFAULT_TIMEOUT = 60.0
 _TRANSPORT_SECONDS = 300.0
 """After the rendezvous, how long a rank may keep the others waiting inside a collective."""
 
-_rounds: dict[tuple[int, ...], int] = {}
-"""Number of rendezvous with each set of ranks, over all process groups of this process."""
 _warned_without_group = False
 _known: dict[tuple[int, ...], tuple[Group, Ranks]] = {}
 """For each set of ranks, torch's default group at their first rendezvous, and their `Ranks`."""
@@ -77,11 +76,8 @@ class Ranks:
         number = 0
         if counted:
             number = self._calls[purpose] = self.calls(purpose) + 1
-        try:
-            mine = {"call": number, "gloo": self._gloo is not None, "payload": payload}
-            entries = rendezvous.exchange(purpose, mine, seconds, remedy)
-        finally:
-            _rounds[self.ranks] = rendezvous.round
+        mine = {"call": number, "gloo": self._gloo is not None, "payload": payload}
+        entries = rendezvous.exchange(purpose, mine, seconds, remedy)
         if not all(entry["gloo"] for entry in entries):
             self._gloo = None  # a rank has lost its group: all ranks create a new one
         latest = max(entry["call"] for entry in entries)
@@ -98,9 +94,10 @@ class Ranks:
         if default is None:
             raise RunError(f"torch {torch.__version__} does not provide access to the store of its process group")
         name = f"fidtool-training/{restart_count()}/{'-'.join(map(str, self.ranks))}"
-        self._store = dist.PrefixStore(name, connect_to_store_of(default) or default)
+        store = dist.PrefixStore(name, connect_to_store_of(default) or default)
+        # A program may destroy its process group and create another, whose store is empty or has the first one's keys.
+        self._store = dist.PrefixStore(str(store.add(f"groups/{self.group_rank}", 1)), store)
         self._rendezvous = GroupRendezvous(self._store, self.ranks, self.group_rank)
-        self._rendezvous.continue_from(_rounds.get(self.ranks, 0))
         return self._rendezvous
 
     @contextlib.contextmanager

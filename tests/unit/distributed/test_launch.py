@@ -21,7 +21,7 @@ def test_torchrun_takes_precedence_inside_a_slurm_job() -> None:
 
 def test_the_ranks_of_a_slurm_step_use_one_address() -> None:
     first = discover({**STEP, "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"})
-    assert first.init_method == discover(STEP).init_method
+    assert first.store == discover(STEP).store
 
 
 def test_slurm_without_srun_has_a_hint() -> None:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _run_numbers = itertools.count()
 """Numbers this process's runs. Each run uses its own keys and does not read those of an earlier run."""
+_START_SECONDS = 120.0
+"""How long to wait for the other ranks to join."""
 _RETRY_SECONDS = 0.3
 _GROUP_STORE_SECONDS = 30.0
 _LONGEST_POLL_SECONDS = 0.1
@@ -262,7 +264,7 @@ def join(launch: Launch, watchdog: Watchdog) -> tuple[ProcessGroup | None, Calla
 
     from fidtool.torch_internals import default_store
 
-    seconds, collective = watchdog.deadlines.start, timedelta(seconds=watchdog.deadlines.collective)
+    seconds, collective = min(_START_SECONDS, watchdog.timeout), timedelta(seconds=watchdog.timeout)
     prefix, has_group = _key_prefix(next(_run_numbers)), dist.is_initialized()
     if has_group:
         default = default_store()

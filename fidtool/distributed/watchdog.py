@@ -69,24 +69,6 @@ _EXPLANATION_SECONDS = 3.5
 
 
 @dataclass(frozen=True)
-class Deadlines:
-    """How long a rank waits, in seconds.
-
-    Attributes:
-        peer: for another rank's heartbeat.
-        collective: in one collective, including the wait for the slowest rank.
-    """
-
-    peer: float = 20.0
-    collective: float = 1800.0
-
-    @property
-    def start(self) -> float:
-        """For the other ranks to join."""
-        return min(120.0, self.collective)
-
-
-@dataclass(frozen=True)
 class Process:
     """A rank's process.
 
@@ -110,12 +92,8 @@ class Process:
         except OSError:
             return Process(socket.gethostname(), pid)
 
-    def is_visible_to(self, other: Process) -> bool:
-        """Whether the two processes see each other in /proc."""
-        return bool(self.pid_namespace) and self.pid_namespace == other.pid_namespace
-
     def has_ended(self) -> bool:
-        """Whether this process, which must be visible to the caller, has ended. True for a zombie."""
+        """Whether this process, which must have the caller's ``pid_namespace``, has ended. True for a zombie."""
         try:
             state, started = _stat(self.pid)
         except (FileNotFoundError, ProcessLookupError):
@@ -123,12 +101,6 @@ class Process:
         except OSError:  # for example, the caller has too many open files
             return False
         return state in "ZX" or started != self.started
-
-    def kill(self) -> None:
-        """Kills this process, which must be visible to the caller, even if it is frozen."""
-        if not self.has_ended():
-            with contextlib.suppress(OSError):
-                os.kill(self.pid, signal.SIGKILL)
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
@@ -144,14 +116,19 @@ class Watchdog:
     """One rank's watchdog.
 
     Args:
+        peer_timeout: seconds to wait for another rank's heartbeat.
+        timeout: seconds in one collective, including the wait for the slowest rank.
         on_failure: prints the failure. None leaves it to the exception, unless the process is ended by force.
 
     Attributes:
         collectives: number of collectives that this rank has entered.
     """
 
-    def __init__(self, rank: int, size: int, deadlines: Deadlines, on_failure: OnFailure | None) -> None:
-        self._rank, self._size, self.deadlines, self._on_failure = rank, size, deadlines, on_failure
+    def __init__(
+        self, rank: int, size: int, peer_timeout: float, timeout: float, on_failure: OnFailure | None = None
+    ) -> None:
+        self._rank, self._size, self._on_failure = rank, size, on_failure
+        self._peer_timeout, self.timeout = peer_timeout, timeout
         self._store: Any = None
         self._store_error = ""
         self._processes: list[Process] = []
@@ -209,7 +186,7 @@ class Watchdog:
         error = as_fidtool_error(caught) if stopped is None else stopped.to_error()
         first = None
         if isinstance(error, LostContactError):  # a lost rank on another machine is detected only by its silence
-            silence = self.deadlines.peer + 3 * _HEARTBEAT_SECONDS
+            silence = self._peer_timeout + 3 * _HEARTBEAT_SECONDS
             first = self.first_error(_EXPLANATION_SECONDS if isinstance(error, TooSlowError) else silence)
         if first is None:
             error = add_location(error, self._rank, self._size)
@@ -238,7 +215,7 @@ class Watchdog:
         if succeeded:
             self._closed.set()
         self._ask(lambda store: store.set(f"left/{self._rank}", "1"), None)
-        deadline = time.monotonic() + (self.deadlines.peer if succeeded else _PRINT_SECONDS)
+        deadline = time.monotonic() + (self._peer_timeout if succeeded else _PRINT_SECONDS)
         waiting = range(1, self._size) if self._rank == 0 and self._store is not None else []
         while waiting and time.monotonic() < deadline:
             waiting = [rank for rank in waiting if not self._has_left(rank) and not self._has_ended(rank)]
@@ -275,7 +252,7 @@ class Watchdog:
         last = time.monotonic()
         while not self._closed.is_set():
             now = time.monotonic()
-            if now - last > self.deadlines.peer / 2:  # this process was itself suspended
+            if now - last > self._peer_timeout / 2:  # this process was itself suspended
                 self._last_contact, self._heartbeats = now, dict.fromkeys(self._heartbeats, (b"", now))
             if self._failure is None and (failure := self._posted or self._detect(now)) is not None:
                 self._declare(failure)
@@ -297,7 +274,7 @@ class Watchdog:
             return stopped
         if self._store_error:
             return self._lost_store()
-        patience = self.deadlines.peer
+        patience = self._peer_timeout
         limit = f"for {patience:g} s ({option('peer_timeout')}): it is frozen, or its machine or the network is down"
         silent = f"sent no heartbeat {limit}"
         if self._heartbeats and now - self._last_contact > patience:  # the store does not respond
@@ -322,7 +299,11 @@ class Watchdog:
         return Failure(rank, process.host, f"rank {rank} ({process}) {what}", RunError.exit_code, lost=True)
 
     def _is_here(self, rank: int) -> bool:
-        return bool(self._processes) and self._processes[rank].is_visible_to(self._processes[self._rank])
+        """Whether this rank sees the process of ``rank`` in /proc."""
+        if not self._processes:
+            return False
+        here = self._processes[self._rank].pid_namespace
+        return bool(here) and self._processes[rank].pid_namespace == here
 
     def _has_ended(self, rank: int) -> bool:
         return self._is_here(rank) and self._processes[rank].has_ended()
@@ -354,14 +335,16 @@ class Watchdog:
         now = time.monotonic()
         self._exit_at = now + (_SIGNAL_GRACE_SECONDS if failure.is_signal else _GRACE_SECONDS)
         if not signals.taken_over():  # the calling program gets its exception if possible
-            self._abandon_at = now + (_GRACE_SECONDS if failure.lost else self.deadlines.peer)
+            self._abandon_at = now + (_GRACE_SECONDS if failure.lost else self._peer_timeout)
             self._exit_at = self._abandon_at + _GRACE_SECONDS
         self._failure = failure
         self._failed.set()
         if failure.lost and failure.rank != self._rank and self._is_here(failure.rank):
             if failure.rank == 0 and not launcher_serves_store():
                 time.sleep(_KILL_DELAY_SECONDS)
-            self._processes[failure.rank].kill()  # a frozen process would never exit
+            if not self._has_ended(failure.rank):  # a frozen process would never exit
+                with contextlib.suppress(OSError):
+                    os.kill(self._processes[failure.rank].pid, signal.SIGKILL)
 
     def _print_once(self, error: FidtoolError, forced: bool) -> None:
         with self._printing:

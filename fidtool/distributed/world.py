@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import math
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fidtool.distributed import signals
 from fidtool.distributed.failure import LostContactError, TooSlowError, add_location
 from fidtool.distributed.launch import Launch
-from fidtool.distributed.watchdog import Deadlines, OnFailure, Watchdog, lost_contact
+from fidtool.distributed.watchdog import OnFailure, Watchdog, lost_contact
 from fidtool.errors import FidtoolError, as_fidtool_error, on_every_rank, option
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class World:
     def __init__(self, launch: Launch, watchdog: Watchdog | None = None, group: Any = None) -> None:
         self.launch = launch
         self.backend = "none" if launch.world_size == 1 else "gloo"
-        self._watchdog = watchdog or Watchdog(launch.rank, launch.world_size, Deadlines(), None)
+        self._watchdog = watchdog or Watchdog(launch.rank, launch.world_size, math.inf, math.inf)
         self._connected = watchdog is not None
         self._group = group
 
@@ -77,10 +78,9 @@ class World:
         import torch
 
         mine = self._pickled(value)
-        sizes = [torch.zeros(1, dtype=torch.int64, device="cpu") for _ in range(self.size)]
-        own_size = torch.tensor([len(mine)], dtype=torch.int64, device="cpu")
-        self._run_collective(lambda group: group.allgather([sizes], [own_size]), own_size, *sizes)
-        return [pickle.loads(output.numpy().tobytes()) for output in self.gather_bytes(mine, list(map(int, sizes)))]
+        size = torch.tensor([len(mine)], dtype=torch.int64, device="cpu").view(torch.uint8)
+        sizes = [int(each.view(torch.int64)) for each in self.gather_bytes(size, [len(size)] * self.size)]
+        return [pickle.loads(output.numpy().tobytes()) for output in self.gather_bytes(mine, sizes)]
 
     def gather_bytes(self, mine: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
         """Returns every rank's one-dimensional uint8 tensor, in rank order."""
@@ -158,7 +158,7 @@ class World:
         """The error to raise for the transport's ``error``."""
         if "imed out" not in str(error) and "imeout" not in str(error):
             return lost_contact(self.rank, error)
-        seconds, late = self._watchdog.deadlines.collective, self._watchdog.late_ranks()
+        seconds, late = self._watchdog.timeout, self._watchdog.late_ranks()
         return TooSlowError(
             f"rank {self.rank} timed out after {seconds:g} s waiting for {late}, still alive but stuck or slower:",
             f"raise {option('timeout')} if more time is needed",
@@ -225,7 +225,7 @@ class World:
 
 @contextlib.contextmanager
 def open_world(
-    launch: Launch, deadlines: Deadlines | None = None, on_failure: OnFailure | None = None
+    launch: Launch, peer_timeout: float, timeout: float, on_failure: OnFailure | None = None
 ) -> Iterator[World]:
     """Joins the other ranks for the duration of a ``with`` block.
 
@@ -235,6 +235,7 @@ def open_world(
     with the first failure on stderr; within a calling program it first abandons a collective that waits.
 
     Args:
+        peer_timeout, timeout: see `Watchdog`.
         on_failure: prints the failure; called with True on one rank, and always called on rank zero.
 
     Raises:
@@ -243,7 +244,7 @@ def open_world(
     """
     import torch
 
-    watchdog = Watchdog(launch.rank, launch.world_size, deadlines or Deadlines(), on_failure)
+    watchdog = Watchdog(launch.rank, launch.world_size, peer_timeout, timeout, on_failure)
     leave_group: Callable[[], None] | None = None
     # A launcher that has lost one rank sends SIGTERM to the others, which must not interrupt the search for the cause.
     with signals.deferred():

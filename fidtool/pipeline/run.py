@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from fidtool.console import Console
 from fidtool.distributed.launch import alone_here, discover_here
-from fidtool.distributed.watchdog import Deadlines
 from fidtool.distributed.world import World, open_world
 from fidtool.errors import FidtoolError, InputError, on_every_rank, option, own_exceptions
 from fidtool.features.device import Device, choose_device, repeatable
@@ -124,7 +123,6 @@ def open_run(
     launch = alone_here() if settings.alone else discover_here()
     if launch.hint and launch.rank == 0:
         console.warn(f"waiting for the other {launch.world_size - 1} tasks of the SLURM job; {launch.hint}")
-    deadlines = Deadlines(settings.peer_timeout, settings.timeout)
     on_failure = console.fail
 
     def report(error: FidtoolError, printing: bool) -> None:
@@ -136,7 +134,7 @@ def open_run(
             with (
                 _one_thread(),
                 repeatable(settings.precision == "tf32") as torch_state,
-                open_world(launch, deadlines, report if on_failure else None) as world,
+                open_world(launch, settings.peer_timeout, settings.timeout, report if on_failure else None) as world,
             ):
                 _check_same_start(world, paths, settings, sets)
                 with world.together():

@@ -14,9 +14,8 @@ from PIL import Image
 
 from fidtool.errors import InputError, option
 from fidtool.images.decode import frame_count, has_frame
-from fidtool.sources.contents import Frame, Read
+from fidtool.sources.contents import Frame, Read, Reader
 from fidtool.sources.image_set import ImageSet, Names
-from fidtool.sources.readers import Reader
 
 
 def with_frames(images: ImageSet, max_pixels: int) -> ImageSet:

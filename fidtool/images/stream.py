@@ -16,10 +16,9 @@ from fidtool.errors import InputError, on_every_rank
 from fidtool.images.batches import PlannedBatch, cut_batches
 from fidtool.images.frames import split
 from fidtool.seeds import sample_seed
-from fidtool.sources.contents import Read, ValueRange, bytes_of
+from fidtool.sources.contents import Read, Reader, ValueRange, bytes_of
 from fidtool.sources.image_set import ImageSet, ImageSource, Names, Numbered, Sampling, canonical_order
 from fidtool.sources.memory import Images, MemoryReader, NoFiles
-from fidtool.sources.readers import Reader
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,20 @@ from numpy.typing import NDArray
 
 from fidtool.errors import InputError
 from fidtool.sources.census import Census, PassedOver
-from fidtool.sources.contents import MOST_BYTES, ContentError, Extent, Files, Read, head_of, opened, too_large
+from fidtool.sources.contents import (
+    MOST_BYTES,
+    ContentError,
+    Extent,
+    ExtentReader,
+    Files,
+    Read,
+    Reader,
+    SequentialReader,
+    head_of,
+    opened,
+    too_large,
+)
 from fidtool.sources.image_set import ImageSet, ImageSource, NamedFiles, Names, split_common_folder
-from fidtool.sources.readers import ExtentReader, Reader, SequentialReader
 from fidtool.sources.signatures import HEAD, refuse_dataset
 
 Location = TypeVar("Location")

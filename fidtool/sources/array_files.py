@@ -35,9 +35,8 @@ from fidtool.sources.arrays import (
     set_of_rows,
     widened,
 )
-from fidtool.sources.contents import READ_AT_ONCE, Extent, Files, Read, opened
+from fidtool.sources.contents import READ_AT_ONCE, Extent, ExtentReader, Files, Read, SequentialReader, opened
 from fidtool.sources.image_set import ImageSet, NamedFiles
-from fidtool.sources.readers import ExtentReader, SequentialReader
 from fidtool.sources.signatures import HEAD, refuse_foreign
 
 SAMPLES = "arr_0"

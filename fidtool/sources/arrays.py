@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError, option
-from fidtool.sources.contents import ContentError, Pixels, ValueRange
+from fidtool.sources.contents import ContentError, Pixels, Reader, ValueRange
 from fidtool.sources.image_set import ImageSet, ImageSource, NamedFiles, Names, Numbered, split_common_folder
-from fidtool.sources.readers import Reader
 
 _CHANNELS = frozenset({1, 3, 4})
 _RANGES, _SLACK = ((0, 1), (-1, 1), (0, 255)), 0.1

@@ -20,9 +20,8 @@ from typing import IO, Any
 from fidtool.errors import InputError
 from fidtool.names import folded
 from fidtool.sources.census import Census
-from fidtool.sources.contents import LocalFiles, head_of
+from fidtool.sources.contents import LocalFiles, Reader, head_of
 from fidtool.sources.image_set import ImageSet, ImageSource, Names, Prefixed
-from fidtool.sources.readers import Reader
 from fidtool.sources.signatures import PLAIN, refuse_dataset, refuse_foreign
 
 

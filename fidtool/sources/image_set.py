@@ -16,8 +16,18 @@ from numpy.typing import NDArray
 from fidtool.errors import InputError, option
 from fidtool.names import counted
 from fidtool.sources.census import NOTHING, PassedOver, may_have_floats
-from fidtool.sources.contents import GONE, BadFile, Files, ForeignError, Read, Stamps, StoreError, ValueRange, bytes_of
-from fidtool.sources.readers import Reader
+from fidtool.sources.contents import (
+    GONE,
+    BadFile,
+    Files,
+    ForeignError,
+    Read,
+    Reader,
+    Stamps,
+    StoreError,
+    ValueRange,
+    bytes_of,
+)
 
 Indices = Sequence[int] | NDArray[np.int64]
 """Positions in a set."""

@@ -19,9 +19,8 @@ from PIL import Image
 from fidtool.errors import FidtoolError, InputError, ProgramError, option
 from fidtool.seeds import sample_seed
 from fidtool.sources.arrays import BFLOAT16, as_pixels, check_dtype, layout_of, refused, widened
-from fidtool.sources.contents import ContentError, Files, Read, Stamps, ValueRange, message_of, pillow_defaults
+from fidtool.sources.contents import ContentError, Files, Read, Reader, Stamps, ValueRange, message_of, pillow_defaults
 from fidtool.sources.image_set import ImageSet, ImageSource, Numbered
-from fidtool.sources.readers import Reader
 from fidtool.validation import MAX_PIXELS
 
 if TYPE_CHECKING:

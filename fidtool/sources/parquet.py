@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from fidtool.errors import InputError
 from fidtool.sources.arrays import set_of_rows
-from fidtool.sources.contents import ContentError, Files, Read, opened
+from fidtool.sources.contents import ContentError, Files, Read, SequentialReader, opened
 from fidtool.sources.image_set import ImageSet, NamedFiles
-from fidtool.sources.readers import SequentialReader
 
 _BYTES = "bytes"
 """A Hugging Face image column is a struct of this field and the file's path."""

@@ -33,6 +33,7 @@ from fidtool.sources.contents import (
     MOST_BYTES,
     ContentError,
     Files,
+    Reader,
     RefusedError,
     Stamps,
     StoreError,
@@ -43,7 +44,6 @@ from fidtool.sources.contents import (
 )
 from fidtool.sources.folder import URL_WILDCARD, expand_braces, read_entries, refuse_repeated_lines
 from fidtool.sources.image_set import ImageSet, ImageSource, Names, Prefixed
-from fidtool.sources.readers import Reader
 from fidtool.sources.signatures import JSON, PLAIN, refuse_foreign
 
 T = TypeVar("T")

@@ -13,8 +13,7 @@ PLAN = textwrap.dedent("""
     import pickle, sys
     import numpy as np
     from fidtool.images.batches import deal, plan_batches
-    from fidtool.sources.contents import LocalFiles
-    from fidtool.sources.readers import Reader
+    from fidtool.sources.contents import LocalFiles, Reader
     from fidtool.sources.image_set import ImageSet, ImageSource, Names, Prefixed, Sampling
 
     count, ranks = int(sys.argv[1]), 7

@@ -28,7 +28,7 @@ from fidtool.images.decode import DecodedImage, DecodeError, DecodeOptions, Imag
 from fidtool.images.records import RecordArray, no_records, records_of
 from fidtool.images.workers import Workers
 from fidtool.sources.census import may_have_floats
-from fidtool.sources.contents import BadFile, ContentError, ForeignError, Frame, Read, RefusedError, StoreError
+from fidtool.sources.contents import BadFile, ContentError, Frame, Read, ReadError
 from fidtool.sources.image_set import ImageSet
 
 PART_BYTES = 1 << 24
@@ -43,15 +43,6 @@ _DEPTH = 4
 _POLL_SECONDS = 0.2
 """Interval at which the reading thread checks whether the parts are still needed."""
 _TOO_FEW = ContentError("its file ended early: the file has changed since it was listed")
-_EXTERNAL_FAULTS: dict[type[Exception], str] = {
-    ForeignError: "contents",
-    InputError: "contents",
-    RefusedError: "contents",
-    StoreError: "store",
-    ProgramError: "program",
-}
-"""Errors that are not caused by a single image, with their fault; see `DecodeFailure`."""
-_ERRORS: tuple[type[Exception], ...] = (DecodeError, OSError, MemoryError, ContentError, *_EXTERNAL_FAULTS)
 
 
 def _no_pixels() -> NDArray[np.uint8]:
@@ -191,11 +182,14 @@ def joined(parts: Sequence[DecodedBatch]) -> DecodedBatch:
 
 
 def _failure_of(file: str, error: Exception) -> DecodeFailure:
-    if not isinstance(error, _ERRORS):
+    if isinstance(error, ProgramError):
+        return DecodeFailure(str(error), "program", error.__cause__)
+    if isinstance(error, InputError):
+        return DecodeFailure(str(error), "contents")
+    if isinstance(error, ReadError) and error.fault != "image":
+        return DecodeFailure(str(error), error.fault)
+    if not isinstance(error, (ReadError, DecodeError, OSError, MemoryError)):
         raise error
-    for kind, fault in _EXTERNAL_FAULTS.items():
-        if isinstance(error, kind):
-            return DecodeFailure(str(error), fault, error.__cause__ if fault == "program" else None)
     exhausted = isinstance(error, MemoryError) or getattr(error, "errno", None) in _EXHAUSTED
     verb, reason = _problem(error)
     fault = "machine" if exhausted else getattr(error, "fault", "image")

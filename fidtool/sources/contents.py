@@ -35,23 +35,36 @@ SAME_FILES = "all ranks must see the same files, on a shared file system or as i
 """Advice for the error that ranks see different files."""
 
 
-class ContentError(Exception):
+class ReadError(Exception):
+    """An image cannot be read.
+
+    ``fault`` is what is at fault, see `fidtool.images.loader.DecodeFailure`; unless it is the image, the message is a
+    complete sentence.
+    """
+
+    fault = "image"
+
+
+class ContentError(ReadError):
     """The data is not an image; the message says what is wrong with it."""
 
 
-class ForeignError(Exception):
-    """This rank sees different files from rank zero, which listed them; the message is a complete sentence."""
+class ForeignError(ReadError):
+    """This rank sees different files from rank zero, which listed them."""
+
+    fault = "contents"
 
 
-class StoreError(Exception):
-    """A remote store does not respond or refuses a request, so nothing is known about the image.
+class StoreError(ReadError):
+    """A remote store does not respond or refuses a request, so nothing is known about the image."""
 
-    The message is a complete sentence.
-    """
+    fault = "store"
 
 
 class RefusedError(StoreError):
     """A store refuses a request, and a retry would not help: access is denied, or it does not serve byte ranges."""
+
+    fault = "contents"
 
 
 @dataclass(frozen=True)
@@ -98,8 +111,8 @@ class Frame(NamedTuple):
 Content: TypeAlias = "bytes | Frame | Pixels | Image.Image"
 """An encoded image, a frame of one, pixels, or a Pillow image."""
 Read: TypeAlias = "Content | Exception"
-"""A content, or the error that occurred instead: `ContentError`, `ForeignError`, `StoreError`, `OSError`,
-`MemoryError`, `fidtool.errors.ProgramError`, or an `InputError` if more than one image is affected."""
+"""A content, or the error that occurred instead: `ReadError`, `OSError`, `MemoryError`, `fidtool.errors.ProgramError`,
+or an `InputError` if more than one image is affected."""
 
 
 def too_large(size: int) -> ContentError:
@@ -204,7 +217,7 @@ class Files(abc.ABC):
                 # The system may return less than it was asked for.
                 while len(data) < length and (more := handle.read(length - len(data))):
                     data += more
-        except (OSError, MemoryError, ForeignError, ContentError, StoreError, InputError) as error:
+        except (OSError, MemoryError, ReadError, InputError) as error:
             return error
         if len(data) < length:
             return ContentError(f"the file ends after {start + len(data)} of {start + length} bytes")

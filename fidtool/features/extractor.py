@@ -12,6 +12,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
+from functools import partial
 from itertools import takewhile
 from typing import Any, TypeVar
 
@@ -179,74 +180,15 @@ class Extractor:
         Kernels depend on the shape, so on a GPU ``batch_size`` should be that of the run.
         """
         # Like the batches of the run, because torch's modes are per thread and select kernels.
-        thread = ForwardThreads(min(1, self.device.own_threads), self.layers)
+        thread = ForwardThreads(min(1, self.device.own_threads))
         try:
-            found = thread.submit(fixed_batch(batch_size, self.device.torch_device)).result()
+            found = thread.submit(self.layers, fixed_batch(batch_size, self.device.torch_device)).result()
         finally:
             thread.close(0.0)
         sha = hashlib.sha256()
         for features in found.values():
             sha.update(features.cpu().contiguous().numpy().tobytes())
         return sha.hexdigest()
-
-
-class Networks:
-    """All networks of a run, by the layer of their features. Each image is decoded once for all of them."""
-
-    def __init__(self, extractors: Mapping[str, Extractor]) -> None:
-        self._extractors = tuple(extractors.values())
-        self.device = self._extractors[0].device
-        self.definitions = {layer: each for network in self._extractors for layer, each in network.definitions.items()}
-
-    def run(
-        self,
-        parts: Iterator[Item],
-        images: Callable[[Item], list[torch.Tensor]],
-        ends: Callable[[Item], bool] = lambda _: True,
-        stop: Callable[[], bool] = lambda: False,
-        timed: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
-        in_turns: bool = False,
-    ) -> Iterator[tuple[list[Item], dict[str, torch.Tensor] | None]]:
-        """Run forward passes over a stream of batches, in order.
-
-        Args:
-            parts: the parts of the batches. Each is resized as soon as it is read, so that the images of a batch need
-                not be in memory at the same time.
-            images: returns the images of a part on the device, possibly none; called in any thread.
-            ends: whether a part is the last of its batch.
-            stop, in_turns: see `side_by_side`.
-            timed: returns a context manager that times the networks' work; called in any thread.
-
-        Yields:
-            The parts of each batch with the feature vectors by layer; None for a batch without images.
-        """
-
-        def prepare(part: Item) -> list[torch.Tensor] | None:
-            pixels = images(part)
-            with timed():
-                return [network.inputs(pixels) for network in self._extractors] if pixels else None
-
-        def process(job: tuple[Item, list[Future[Any]]]) -> Any:
-            part, earlier = job
-            prepared = prepare(part)
-            if not ends(part):
-                return prepared
-            # The earlier parts were submitted before, so they are done, or other threads are working on them.
-            several = [each for each in (*(future.result() for future in earlier), prepared) if each is not None]
-            if not several:
-                return None
-            with timed():
-                found: dict[str, torch.Tensor] = {}
-                for network, inputs in zip(self._extractors, zip(*several, strict=True), strict=True):
-                    found |= network.vectors(inputs)
-                return found
-
-        return side_by_side(parts, process, ends, self.device.own_threads, stop, in_turns)
-
-    def probe(self, batch_size: int) -> str:
-        """See `Extractor.probe`; for several networks, the SHA-256 of their probes."""
-        probes = [network.probe(batch_size) for network in self._extractors]
-        return probes[0] if len(probes) == 1 else hashlib.sha256("".join(probes).encode()).hexdigest()
 
 
 def _vectors_of(output: Any, count: int, definition: Definition) -> torch.Tensor:
@@ -263,79 +205,121 @@ def _vectors_of(output: Any, count: int, definition: Definition) -> torch.Tensor
     return output.float() if definition.standard else output.to(torch.float32, copy=True)
 
 
-def side_by_side(
+def probe_of(extractors: Sequence[Extractor], batch_size: int) -> str:
+    """See `Extractor.probe`; for several networks, the SHA-256 of their probes."""
+    probes = [network.probe(batch_size) for network in extractors]
+    return probes[0] if len(probes) == 1 else hashlib.sha256("".join(probes).encode()).hexdigest()
+
+
+class _StoppedError(Exception):
+    """Raised to leave `run_networks` early."""
+
+
+def run_networks(
+    extractors: Sequence[Extractor],
     parts: Iterator[Item],
-    process: Callable[[tuple[Item, list[Future[Any]]]], Any],
-    ends: Callable[[Item], bool],
-    threads: int,
-    stop: Callable[[], bool],
+    images: Callable[[Item], list[torch.Tensor]],
+    ends: Callable[[Item], bool] = lambda _: True,
+    stop: Callable[[], bool] = lambda: False,
+    timed: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
     in_turns: bool = False,
-) -> Iterator[tuple[list[Item], Any]]:
-    """Compute the features of a stream of batches in several threads.
+) -> Iterator[tuple[list[Item], dict[str, torch.Tensor] | None]]:
+    """Run forward passes over a stream of batches, in order. Each image is decoded once for all networks.
 
     Args:
-        parts: the parts of the batches. They are read in the calling thread, at most one ahead of the threads.
-        process: the work on a part, for which the results of the batch's earlier parts are given as well. It is done in
-            a thread with one intra-op torch thread, see `fidtool.features.device.repeatable`.
-        ends: whether a part is the last of its batch, whose result is that of the batch.
-        threads: number of threads; with 0, the calling thread does the work.
+        parts: the parts of the batches. They are read in the calling thread. Each is resized as soon as it is read, so
+            that the images of a batch need not be in memory at the same time.
+        images: returns the images of a part on the device, possibly none; called in any thread.
+        ends: whether a part is the last of its batch.
         stop: whether to stop early, without waiting for running work.
+        timed: returns a context manager that times the networks' work; called in any thread.
         in_turns: read the stream only while no thread works, because it runs the calling program's code under that
             program's torch settings.
+
+    Yields:
+        The parts of each batch with the feature vectors by layer; None for a batch without images.
     """
-    pool, here = ForwardThreads(threads, process), ForwardThreads(0, process)
+
+    def prepare(part: Item) -> list[torch.Tensor] | None:
+        pixels = images(part)
+        with timed():
+            return [network.inputs(pixels) for network in extractors] if pixels else None
+
+    process = partial(_process_batch, extractors, timed)
+    threads = extractors[0].device.own_threads
+    pool, here = ForwardThreads(threads), ForwardThreads(0)
     alone = in_turns and threads > 0
-    waiting: deque[tuple[Item, Future[Any]]] = deque()
-    wanted = takewhile(lambda _: not stop(), parts)
-    earlier: list[Any] = []
     batch: list[Item] = []
+    prepared: list[Future[Any]] = []
+    recent: deque[Future[Any]] = deque()  # parts that may not have been resized yet
+    held: list[tuple[list[Item], list[Future[Any]]]] = []  # batches that wait until no part is read
+    running: deque[tuple[list[Item], Future[Any]]] = deque()
     try:
-        while True:
-            some: list[tuple[Item, list[Any], Future[Any] | None]] = []
-            for part in wanted:
-                last = ends(part)
-                # If no thread may work now, this one prepares the parts before the last, to free their images.
-                future = None if alone and last else (here if alone else pool).submit((part, earlier))
-                some.append((part, earlier, future))
-                earlier = [] if last else [*earlier, future]
-                if not alone or sum(each is None for _, _, each in some) == threads:
-                    break
-            waiting += [(part, future or pool.submit((part, before))) for part, before, future in some]
-            while waiting and (alone or not some or len(waiting) > threads or waiting[0][1].done()):
-                if _stopped_before(waiting[0][1], stop):
-                    return
-                part, done = waiting.popleft()
-                batch.append(part)
-                result = done.result()
-                if ends(part):
-                    yield batch, result
-                    batch = []
-            if not some:
-                return
+        for part in takewhile(lambda _: not stop(), parts):
+            batch.append(part)
+            prepared.append((here if alone else pool).submit(prepare, part))
+            recent.append(prepared[-1])
+            if ends(part):
+                held.append((batch, prepared))
+                batch, prepared = [], []
+                if not alone or len(held) == threads:
+                    running += [(whole, pool.submit(process, inputs)) for whole, inputs in held]
+                    held = []
+                    yield from _finished(running, 0 if alone else threads, stop)
+            if len(recent) > threads:
+                _wait(recent.popleft(), stop)
+        running += [(whole, pool.submit(process, inputs)) for whole, inputs in held]
+        yield from _finished(running, 0, stop)
+    except _StoppedError:
+        return
     finally:
-        for _, each in waiting:
-            each.cancel()
+        for future in (*recent, *(future for _, future in running)):
+            future.cancel()
         pool.close(0.0 if stop() else _LEAVING_SECONDS)
 
 
-def _stopped_before(future: Future[Any], stop: Callable[[], bool]) -> bool:
-    """Wait for ``future`` or for ``stop``; true if ``stop`` came first."""
+def _process_batch(
+    extractors: Sequence[Extractor],
+    timed: Callable[[], contextlib.AbstractContextManager[None]],
+    prepared: list[Future[Any]],
+) -> dict[str, torch.Tensor] | None:
+    # They were submitted before, so they are done, or other threads are working on them.
+    several = [each for each in (future.result() for future in prepared) if each is not None]
+    if not several:
+        return None
+    with timed():
+        found: dict[str, torch.Tensor] = {}
+        for network, inputs in zip(extractors, zip(*several, strict=True), strict=True):
+            found |= network.vectors(inputs)
+        return found
+
+
+def _finished(
+    running: deque[tuple[list[Item], Future[Any]]], most: int, stop: Callable[[], bool]
+) -> Iterator[tuple[list[Item], Any]]:
+    """Yield the results of the first batches: of those that are done, and of so many that ``most`` are left."""
+    while running and (len(running) > most or running[0][1].done()):
+        _wait(running[0][1], stop)
+        batch, future = running.popleft()
+        yield batch, future.result()
+
+
+def _wait(future: Future[Any], stop: Callable[[], bool]) -> None:
     while not stop():
         if wait([future], _STOP_SECONDS).done:
-            return False
-    return True
+            return
+    raise _StoppedError
 
 
 class ForwardThreads:
-    """A pool of ``count`` threads, each with one intra-op torch thread, that apply ``work`` to submitted items.
+    """A pool of ``count`` threads, each with one intra-op torch thread; see `fidtool.features.device.repeatable`.
 
     Unlike the threads of ``concurrent.futures`` they are daemons: a pass that never ends does not keep the process
     alive. With a ``count`` of 0, the calling thread does the work at once.
     """
 
-    def __init__(self, count: int, work: Callable[[Any], Any]) -> None:
-        self._work = work
-        self._jobs: queue.SimpleQueue[tuple[Future[Any], Any] | None] = queue.SimpleQueue()
+    def __init__(self, count: int) -> None:
+        self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[Any], Any], Any] | None] = queue.SimpleQueue()
         self._threads = [
             threading.Thread(target=self._run, name=f"fidtool-forward-{n}", daemon=True) for n in range(count)
         ]
@@ -343,13 +327,13 @@ class ForwardThreads:
             thread.start()
             _all.add(thread)
 
-    def submit(self, item: Any) -> Future[Any]:
-        """Return the future result of ``item``. The first free thread processes it."""
+    def submit(self, work: Callable[[Any], Any], item: Any) -> Future[Any]:
+        """Return the future result of ``work(item)``. The first free thread computes it."""
         future: Future[Any] = Future()
         if self._threads:
-            self._jobs.put((future, item))
+            self._jobs.put((future, work, item))
         else:
-            self._process(future, item)
+            _process(future, work, item)
         return future
 
     def close(self, seconds: float) -> None:
@@ -364,16 +348,17 @@ class ForwardThreads:
         torch.get_num_threads()
         torch.set_num_threads(1)
         while (job := self._jobs.get()) is not None:
-            self._process(*job)
+            _process(*job)
             del job  # frees the pixels while the thread waits
 
-    def _process(self, future: Future[Any], item: Any) -> None:
-        if not future.set_running_or_notify_cancel():
-            return
-        try:
-            future.set_result(self._work(item))
-        except BaseException as error:  # raised where the result is requested
-            future.set_exception(error)
+
+def _process(future: Future[Any], work: Callable[[Any], Any], item: Any) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(work(item))
+    except BaseException as error:  # raised where the result is requested
+        future.set_exception(error)
 
 
 def _join(threads: list[threading.Thread], seconds: float) -> None:

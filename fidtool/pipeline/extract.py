@@ -11,7 +11,7 @@ from functools import partial
 import torch
 
 from fidtool.errors import InputError, option
-from fidtool.features.extractor import Networks
+from fidtool.features.extractor import Extractor, run_networks
 from fidtool.images.batches import PlannedBatch, deal, plan_batches
 from fidtool.images.decode import DecodeOptions
 from fidtool.images.framing import Crop
@@ -36,7 +36,7 @@ class Extraction:
     def __init__(
         self,
         run: RunContext,
-        networks: Networks,
+        networks: Sequence[Extractor],
         layers: Mapping[str, Layer],
         batch_size: int,
         num_workers: int,
@@ -190,7 +190,7 @@ class Extraction:
         """The batches with their features by layer; None for a batch without images."""
         timed = partial(self._run.clock.busy, "network", 1 / self._run.device.forward_threads)
         stop = self._world.must_stop
-        batches = self._networks.run(parts, self._pixels, lambda part: part.ends, stop, timed, in_turns)
+        batches = run_networks(self._networks, parts, self._pixels, lambda part: part.ends, stop, timed, in_turns)
         return ((joined(batch), features) for batch, features in batches)
 
     def _pixels(self, part: DecodedBatch) -> list[torch.Tensor]:

@@ -15,7 +15,7 @@ from fidtool.features.catalogue import (
     spatial_definition,
 )
 from fidtool.features.device import Device
-from fidtool.features.extractor import Extractor, Networks, kernels
+from fidtool.features.extractor import Extractor, kernels, probe_of
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.models.inception_weights import TENSORS_SHA256, Weights, load_weights
 from fidtool.features.protocol import (
@@ -58,7 +58,7 @@ class RunNetworks:
         self.probes: dict[str, str] = {}
         self.definitions: dict[str, Definition] = {}
         self._own: dict[str, Extractor] = {}
-        self._networks: Networks | None = None
+        self._networks: tuple[Extractor, ...] | None = None
         with run.clock("weights"):
             self._define(settings)
 
@@ -113,12 +113,12 @@ class RunNetworks:
         self.definitions[layer] = first
         self.probes[layer] = self._probe_of(extractor)
 
-    def networks(self, warn: Callable[[str], None]) -> Networks:
+    def networks(self, warn: Callable[[str], None]) -> tuple[Extractor, ...]:
         """Returns the networks and builds them on the first call. A collective."""
         if self._networks is None:
             with self._run.clock("weights"):
                 standard = {} if FEATURES in self._own else {FEATURES: self._inception()}
-                self._networks = Networks(standard | self._own)
+                self._networks = tuple((standard | self._own).values())
                 self._check_probe(self._networks, warn)
         return self._networks
 
@@ -142,16 +142,15 @@ class RunNetworks:
             built = f"the ranks built different networks for {choice.option('extractor', choice.extractor)}"
             raise on_every_rank(_unequal_error(f"{built} ({'; '.join(differences)}):", choice))
 
-    def _probe_of(self, network: Extractor | Networks) -> str:
+    def _probe_of(self, *networks: Extractor) -> str:
         # On a GPU kernels depend on the batch's shape. On the CPU they do not, and a full batch takes almost a second.
         size = 1 if self._device.torch_device.type == "cpu" else self._batch_size
         with self._world.together():
-            probe = network.probe(size)
-        return probe
+            return probe_of(networks, size)
 
-    def _check_probe(self, networks: Networks, warn: Callable[[str], None]) -> None:
+    def _check_probe(self, networks: tuple[Extractor, ...], warn: Callable[[str], None]) -> None:
         """Runs the same batch on every rank and warns if the features' bits differ."""
-        self.probe = self._probe_of(networks)
+        self.probe = self._probe_of(*networks)
         ranks = self._world.gather((self.probe, self._device.name))
         first = ranks[0]
         for rank, (probe, name) in enumerate(ranks):

@@ -95,12 +95,12 @@ def network_rate(device: Device, precision: str, batch_size: int, seconds: float
         runner = placed(Inception(state), device.torch_device, precision, standard=True)
         x = torch.rand(batch_size, 3, 299, 299, device=device.torch_device).mul(2).sub(1)
         x = x.contiguous(memory_format=torch.channels_last)
-        threads = ForwardThreads(device.own_threads, runner)
+        threads = ForwardThreads(device.own_threads)
         finish = _finisher(device)
         passes = device.forward_threads if seconds < _SHORT else 4 * device.forward_threads
 
         def work() -> None:
-            for future in [threads.submit(x) for _ in range(passes)]:
+            for future in [threads.submit(runner, x) for _ in range(passes)]:
                 future.result()
 
         rate = _until(seconds, work, finish)

@@ -17,7 +17,7 @@ from fidtool.diagnose.diagnosis import Checkup
 from fidtool.distances.parallel import fork_safe
 from fidtool.errors import InputError, warn_program
 from fidtool.images.lookup import ImageLookup
-from fidtool.metrics.registry import metric_settings
+from fidtool.metrics.registry import is_name, metric_named, metric_settings
 from fidtool.names import suggestion
 from fidtool.pipeline.check import check as check_images
 from fidtool.pipeline.check import refuse_same
@@ -110,7 +110,9 @@ def _meant(keywords: Mapping[str, Any], known: Iterable[str]) -> str:
         if name in keywords:
             of_metrics.setdefault(kind.__name__, []).append(f"{each.name}={keywords[name]!r}")
     if objects := [f"fidtool.{kind}({', '.join(values)})" for kind, values in of_metrics.items()]:
-        return f"; write metrics=[{', '.join(objects)}]"
+        asked = str(keywords.get("metrics", "")).split(",")
+        others = [repr(name) for name in asked if is_name(name) and type(metric_named(name)).__name__ not in of_metrics]
+        return f"; write metrics=[{', '.join([*others, *objects])}]"
     return "".join(suggestion(name, known, 0.75) for name in keywords if name not in known)
 
 

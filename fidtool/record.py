@@ -41,20 +41,27 @@ def recorded(settings: Settings) -> dict[str, Any]:
 
     Those of the built-in metrics are named like their flags; ``metric_options`` has those of custom ones.
     """
-    values = {
-        name: getattr(settings, name)
-        for name, each in declared(Settings).items()
-        if each.group not in (OUTPUT, PYTHON) and name != "metrics"
-    }
-    options: dict[str, Any] = {}
-    for metric in settings.chosen:
-        built_in = type(metric) in BUILT_IN.values()
-        for name, each in declared(type(metric)).items():
-            if built_in or getattr(metric, name) != each.default:
-                (values if built_in else options)[key_of(type(metric), name)] = getattr(metric, name)
-    values |= {"metrics": [spec_of(metric) for metric in settings.chosen], "metric_options": options or None}
+    values: dict[str, Any] = {}
+    for name, each in declared(Settings).items():
+        if name == "metrics":
+            values |= _of_metrics(settings)
+        elif each.group not in (OUTPUT, PYTHON):
+            values[name] = getattr(settings, name)
     values["float_to_byte"] = settings.rounding
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def _of_metrics(settings: Settings) -> dict[str, Any]:
+    built_in: dict[str, Any] = {}
+    custom: dict[str, Any] = {}
+    for metric in settings.chosen:
+        for name, each in declared(type(metric)).items():
+            key, value = key_of(type(metric), name), getattr(metric, name)
+            if type(metric) in BUILT_IN.values():
+                built_in[key] = value
+            elif value != each.default:
+                custom[key] = value
+    return {"metrics": [spec_of(metric) for metric in settings.chosen], "metric_options": custom or None, **built_in}
 
 
 def changed_settings(settings: Settings) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def test_error_messages_of_the_python_api(golden: Golden, place: Path) -> None:
         "max_skip": lambda: compute("real", "fake", max_skip=2),
         "max_duplicates": lambda: compute("real", "fake", max_duplicates=5),
         "fail_above": lambda: compute("real", "fake", fail_above=-1),
-        "ties": lambda: compute("real", "fake", metrics="prdc", ties="open"),
+        "ties": lambda: compute("real", "fake", metrics=[fidtool.PRDC(ties="open")]),  # type: ignore[arg-type]
         "timeout": lambda: compute("real", "fake", timeout=0),
         "peer_timeout": lambda: compute("real", "fake", peer_timeout=1),
         "checkpoint": lambda: compute("real", "fake", checkpoint=""),

@@ -172,7 +172,10 @@ def test_built_in_metrics_are_objects_as_well(sets: tuple[Path, Path]) -> None:
 def test_a_keyword_for_a_metrics_setting_says_what_to_write() -> None:
     compute: Any = fidtool.compute
     for keywords, words in (
-        ({"kid_subset_size": 9}, "'kid_subset_size'; write metrics=[fidtool.KID(subset_size=9)]"),
+        (
+            {"metrics": "fid,kid", "kid_subset_size": 9},
+            "write metrics=['fid', fidtool.KID(subset_size=9)]",
+        ),
         ({"nearest_k": 3, "ties": "inclusive"}, "write metrics=[fidtool.PRDC(nearest_k=3, ties='inclusive')]"),
         ({"metric_options": {"mind.seed": 3}}, "pass metrics with settings as objects, such as metrics=[fidtool.KID("),
     ):

@@ -51,7 +51,9 @@ T = TypeVar("T")
 _INFO_TIMEOUT = 30.0
 """Deadline of a query about one object in seconds."""
 _REQUEST_TIMEOUT = 120.0
-"""Deadline of a request for an image in seconds, while `AT_ONCE` run concurrently; in a download, that of silence."""
+"""Deadline of a request for an image in seconds, while `AT_ONCE` run concurrently."""
+_SILENCE_SECONDS = 300.0
+"""Seconds after which a download that has not written anything ends. s3fs writes 50 MB at a time, of ten streams."""
 _LISTING_TIMEOUT = 1800.0
 """Deadline of a listing in seconds. It is long because stores return a thousand names at a time."""
 _COPY_TIMEOUT = 1800.0
@@ -183,7 +185,7 @@ def _download(url: str, path: Path, size: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         _make_room(url, path.parent, max(0, size))
         moved = partial(_written, part)
-        request(lambda: file_system(url).get_file(url, str(part)), url, _REQUEST_TIMEOUT, moved)
+        request(lambda: file_system(url).get_file(url, str(part)), url, _SILENCE_SECONDS, moved)
         if size not in (-1, found := part.stat().st_size):
             raise StoreError(f"{url} has {found} bytes, but {size} when it was listed: run it again")
         os.replace(part, path)

@@ -32,6 +32,9 @@ def s3(place: Path) -> Iterator[dict[str, str]]:
 
 @pytest.fixture
 def to_s3(s3: dict[str, str], here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    import s3fs
+
+    s3fs.S3FileSystem.clear_instance_cache()  # one of an earlier server would be used again
     for name, value in s3.items():
         monkeypatch.setenv(name, value)
 

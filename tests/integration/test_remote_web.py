@@ -126,7 +126,7 @@ def test_a_full_disk_is_reported(here: Run, place: Path, web: HttpStore, monkeyp
 def test_a_download_that_stalls_ends(
     here: Run, place: Path, web: HttpStore, silent: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "_REQUEST_TIMEOUT", 0.2)
+    monkeypatch.setattr(remote, "_SILENCE_SECONDS", 0.2)
     monkeypatch.setattr(HttpStore, "fault", lambda self, name: silent.wait() and None)
     run = here("compute", place / "real", f"{web.url}images.zip", *ARGUMENTS)
     assert run.status == 1

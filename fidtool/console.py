@@ -9,8 +9,7 @@ from collections.abc import Callable
 
 from tqdm import tqdm
 
-from fidtool.errors import FidtoolError
-from fidtool.redaction import redacted
+from fidtool.errors import FidtoolError, Spelling, as_argument, rendered
 
 _LOG_SECONDS = 10.0
 _LOGGER = logging.getLogger("fidtool")
@@ -19,7 +18,7 @@ Report = Callable[[str, int, int | None], None]
 
 
 class Console:
-    """Prints on stderr. Secrets in URLs are removed.
+    """Prints on stderr, what `rendered` returns.
 
     Args:
         warnings: whether to print warnings and verdicts.
@@ -27,6 +26,7 @@ class Console:
         on_failure: called with the error that ends the run. The second argument is whether to print the error; it is
             False if another rank prints it.
         report: shows progress in a program; True shows bars, as a notebook does if it is one.
+        spelling: formats settings in messages, also in the warnings that results have.
     """
 
     def __init__(
@@ -35,8 +35,10 @@ class Console:
         progress: bool = False,
         on_failure: Callable[[FidtoolError, bool], None] | None = None,
         report: Report | bool | None = None,
+        spelling: Spelling = as_argument,
     ) -> None:
         self._report = report
+        self.spelling = spelling
         self._warnings = warnings
         self._progress = progress
         self.fail = on_failure
@@ -44,16 +46,20 @@ class Console:
         self.warned: dict[str, None] = {}
         """The warnings so far."""
 
+    def shown(self, text: str) -> str:
+        """Return a message as this console prints it."""
+        return rendered(text, self.spelling)
+
     def warn(self, line: str) -> None:
         """Print a warning. Repeated warnings are printed once."""
-        line = redacted(line)
+        line = self.shown(line)
         if self._warnings and line not in self.warned:
             tqdm.write(f"warning: {line}", file=sys.stderr)
         self.warned[line] = None
 
     def log(self, line: str) -> None:
         """Write to the log ``fidtool``, at the level INFO."""
-        _LOGGER.info("%s", redacted(line))
+        _LOGGER.info("%s", self.shown(line))
 
     def say(self, line: str, is_result: bool = False, warns: bool = False) -> None:
         """Print and log information; a part of the result, such as a verdict, also where only warnings are printed.
@@ -62,14 +68,19 @@ class Console:
         """
         self.log(line)
         if self._progress or (is_result and self._warnings):
-            tqdm.write(redacted(line), file=sys.stderr)
+            tqdm.write(self.shown(line), file=sys.stderr)
         elif warns:
-            self.warned[redacted(line)] = None
+            self.warned[self.shown(line)] = None
 
     def progress(self, label: str, total: int | None) -> Progress:
         """Return a context manager that shows progress over ``total`` images; None if their number is unknown."""
         self.log(f"{label}: processing {'its' if total is None else total} images")
-        return Progress(redacted(label), total, self._progress, self._report)
+        return Progress(self.shown(label), total, self._progress, self._report)
+
+
+def log_warning(line: str) -> None:
+    """Write to the log ``fidtool``, at the level WARNING."""
+    _LOGGER.warning("%s", rendered(line))
 
 
 class Progress:

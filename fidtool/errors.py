@@ -1,21 +1,34 @@
 """Errors and warnings. Each error holds the problem, the setting it concerns, remedies and its exit status.
 
-The same error names flags on the command line and arguments in Python: messages name settings through `option`. A
-message is one line; the command line prints it without a traceback.
+Messages name settings through `option`. `rendered` writes them where the message is read: as flags on the command line,
+as arguments in Python. A message is one line; the command line prints it without a traceback.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
-import copy
+import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from fidtool.redaction import redacted
 
 Spelling = Callable[[str, object], str]
 """Formats the name of a setting and its value, see `option`."""
+_OPTION = re.compile("\x01([^\x01-\x03]*)\x02([^\x01-\x03]*)\x03")
+
+
+def option(name: str, value: object = None) -> str:
+    """Return a setting as a part of a message, which `rendered` replaces by ``--on-error skip`` or ``on_error='skip'``.
+
+    Args:
+        name: keyword of `fidtool.compute` or of a class of `fidtool.training`; ``KID(subset_size)`` for a setting of a
+            metric.
+        value: its value. None names the setting only; ``...`` is a placeholder for any value.
+    """
+    return f"\x01{name}\x02{'...' if value is ... else repr(value)}\x03"
 
 
 def as_argument(name: str, value: object = None) -> str:
@@ -26,43 +39,26 @@ def as_argument(name: str, value: object = None) -> str:
     return name if value is None else f"{name}={'...' if value is ... else repr(value)}"
 
 
-_spelling: Spelling = as_argument
-"""The formatter of this process. It is global because threads of the watchdog and of decoders raise errors, too."""
+def rendered(text: str, spelling: Spelling = as_argument) -> str:
+    """Return a message as the user reads it: settings as flags or arguments, and no secrets in URLs."""
 
+    def spelled(found: re.Match[str]) -> str:
+        try:
+            return spelling(found[1], ast.literal_eval(found[2]))
+        except (ValueError, SyntaxError):  # an object that a program passed, or a file whose name has these characters
+            return spelling(found[1], found[2])
 
-def option(name: str, value: object = None) -> str:
-    """Return a setting as the user writes it: ``--on-error skip``, or ``on_error='skip'`` in Python.
-
-    Args:
-        name: keyword of `fidtool.compute` or of a class of `fidtool.training`; ``KID(subset_size)`` for a setting of a
-            metric.
-        value: its value. None names the setting only; ``...`` is a placeholder for any value.
-    """
-    return _spelling(name, value)
+    return redacted(_OPTION.sub(spelled, text) if "\x01" in text else text)
 
 
 @contextlib.contextmanager
-def spelled_by(spelling: Spelling | Mapping[str, str]) -> Iterator[None]:
-    """Context manager that sets the formatter of settings, or other names, for all threads of this process."""
-    before = current_spelling()
-    if isinstance(spelling, Mapping):
-        spell_by(lambda name, value: before(spelling.get(name, name), value))
-    else:
-        spell_by(spelling)
+def renamed(setting: str, name: str) -> Iterator[None]:
+    """Context manager in whose errors a setting has another name."""
     try:
         yield
-    finally:
-        spell_by(before)
-
-
-def current_spelling() -> Spelling:
-    """Return the formatter of this process. Forked processes inherit it, spawned ones do not."""
-    return _spelling
-
-
-def spell_by(spelling: Spelling) -> None:
-    global _spelling
-    _spelling = spelling
+    except FidtoolError as error:
+        error.args = tuple(each.replace(f"\x01{setting}\x02", f"\x01{name}\x02") for each in error.args)
+        raise
 
 
 class FidtoolError(Exception):
@@ -73,51 +69,42 @@ class FidtoolError(Exception):
         remedies: alternative ways to fix it, as phrases such as "pass more images". The message appends them after a
             semicolon, or after the colon that ends ``problem``.
         setting: name of the setting that the error concerns, as `option` takes it.
-        joiner: separator between remedies.
 
     Attributes:
         exit_code: exit status of the process (1 failed at run time, 2 bad usage or bad input).
-        subject: the part of the run that the error concerns, such as "CMMD's network"; empty for the run as a whole.
-        location: rank and host of origin; empty if irrelevant, None if not set yet.
         note: text at the end of the message, such as which work was saved.
+        location: rank and host of origin, before the note; empty if irrelevant, None if not set yet.
     """
 
     exit_code = 1
-    subject = ""
-    location: str | None = None
     note = ""
+    location: str | None = None
     agreed = False
     """Whether all ranks raise this error, so that only rank zero prints it."""
     printed = False
-    """Whether the error was already printed."""
+    """Whether this process need not print the error any more."""
 
-    def __init__(self, problem: str, *remedies: str, setting: str | None = None, joiner: str = ", or ") -> None:
+    def __init__(self, problem: str, *remedies: str, setting: str | None = None) -> None:
         super().__init__(problem, *remedies)
-        colon = bool(remedies) and problem.endswith(":")
-        self.problem, self.remedies, self.setting = problem.removesuffix(":") if colon else problem, remedies, setting
-        self._joints = (": " if colon else "; ", *[joiner] * (len(remedies) - 1))  # the separator before each remedy
+        self.setting = setting
+
+    @property
+    def problem(self) -> str:
+        return str(self.args[0]).removesuffix(":" if self.remedies else "")
+
+    @property
+    def remedies(self) -> tuple[str, ...]:
+        return self.args[1:]
+
+    @property
+    def text(self) -> str:
+        """The message with its settings as `option` returns them. ``str(error)`` has Python arguments."""
+        problem, *remedies = self.args
+        before = (" " if problem.endswith(":") else "; ") if remedies else ""
+        return f"{problem}{before}{', or '.join(remedies)}{self.location or ''}{self.note}"
 
     def __str__(self) -> str:
-        subject = f"{self.subject}: " if self.subject else ""
-        remedies = "".join(map("".join, zip(self._joints, self.remedies, strict=False)))
-        return redacted(f"{subject}{self.problem}{remedies}") + redacted(f"{self.location or ''}{self.note}")
-
-    def at(self, location: str) -> FidtoolError:
-        other = copy.copy(self)
-        other.location = location
-        return other
-
-    def also(self, *remedies: str, joiner: str = ", or ") -> FidtoolError:
-        other = copy.copy(self)
-        other.remedies += remedies
-        other._joints = (*self._joints, *[joiner] * len(remedies))[: len(other.remedies)]
-        return other
-
-    def noted(self, note: str) -> FidtoolError:
-        """Return a copy with ``note`` at the end of its message."""
-        other = copy.copy(self)
-        other.note += note
-        return other
+        return rendered(self.text)
 
 
 class InputError(FidtoolError, ValueError):
@@ -179,16 +166,17 @@ def warn_program(message: str) -> None:
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _GONE_THROUGH:
         level, frame = level + 1, frame.f_back
-    warnings.warn(message, FidtoolWarning, stacklevel=level)
+    warnings.warn(rendered(message), FidtoolWarning, stacklevel=level)
 
 
 @contextlib.contextmanager
 def about(subject: str) -> Iterator[None]:
-    """Context manager that sets the ``subject`` of errors raised in the block, unless they have one."""
+    """Context manager that begins the messages of errors raised in the block with ``subject``, such as "CMMD's"."""
     try:
         yield
     except FidtoolError as error:
-        error.subject = error.subject or subject
+        if subject and not error.args[0].startswith(f"{subject}: "):
+            error.args = (f"{subject}: {error.args[0]}", *error.remedies)
         raise
 
 
@@ -196,6 +184,12 @@ def on_every_rank(error: FidtoolError) -> FidtoolError:
     """Mark ``error`` as raised by all ranks with the same message."""
     error.agreed, error.location = True, error.location or ""
     return error
+
+
+def message_of(error: BaseException) -> str:
+    """Return an exception's message on one line, for use in another; its class name if there is no message."""
+    message = error.text if isinstance(error, FidtoolError) else str(error)
+    return " ".join(message.split()) or type(error).__name__
 
 
 def as_fidtool_error(error: BaseException) -> FidtoolError:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import click
 
-from fidtool.cli.options import QUIET, GroupedCommand, option, settings_options
-from fidtool.cli.output import print_failure, print_lines
+from fidtool.cli.options import QUIET, GroupedCommand, as_flag, option, settings_options
+from fidtool.cli.output import print_failure, print_lines, shown
 from fidtool.errors import InputError
 from fidtool.settings import GATES, IMAGES, OUTPUT, CheckSettings, Settings
 
@@ -62,7 +62,7 @@ def check(
     from fidtool.pipeline.run import open_run
     from fidtool.report.text import checkup_lines, dumps
 
-    console = Console(warnings=True, progress=not quiet, on_failure=print_failure)
+    console = Console(warnings=True, progress=not quiet, on_failure=print_failure, spelling=as_flag)
     chosen = settings()
     refuse_same(images, against)
     with open_run(paths, chosen, console) as run:
@@ -83,8 +83,8 @@ def _list(path: str, settings: Settings, as_json: bool, quiet: bool) -> int:
     from fidtool.report.text import dumps
 
     messages = Messages(
-        lambda line: click.echo(redacted(line), err=True),
-        lambda line: click.echo(f"warning: {redacted(line)}", err=True),
+        lambda line: click.echo(shown(line), err=True),
+        lambda line: click.echo(f"warning: {shown(line)}", err=True),
     )
     opened = open_set(path, None, settings, IMAGES, messages)
     source = opened.images

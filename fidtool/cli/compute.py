@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import click
 
-from fidtool.cli.options import QUIET, GroupedCommand, option, settings_options
+from fidtool.cli.options import QUIET, GroupedCommand, as_flag, option, settings_options
 from fidtool.cli.output import Outlet, on_terminal
 from fidtool.distributed.failure import stopped_error
 from fidtool.errors import FidtoolError, InputError
@@ -92,7 +92,7 @@ def _run(
     from fidtool.report.text import framing_lines, influence_lines, result_lines, table_lines, timing_line
 
     paths = [real, *fakes]
-    console = Console(warnings=True, progress=not quiet, on_failure=outlet.failed)
+    console = Console(warnings=True, progress=not quiet, on_failure=outlet.failed, spelling=as_flag)
     with open_run(paths, settings, console) as run:
         run.world.on_rank_zero(outlet.check)
         inputs = Inputs(run, paths)
@@ -106,7 +106,7 @@ def _run(
     as_table = form == "table" or (form is None and on_terminal() and several)
     for line in [*([] if as_table else framing_lines(evaluation)), *influence_lines(evaluation)]:
         click.echo(line, err=True)
-    write = functools.partial(write_shown, evaluation, exhibits, inputs.lookup())
+    write = functools.partial(write_shown, evaluation, exhibits, inputs.lookup(), spelling=as_flag)
     lines = table_lines(evaluation) if as_table else result_lines(evaluation)
     outlet.publish(evaluation.to_dict(), lines, write)
     if evaluation.exit_code:

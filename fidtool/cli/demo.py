@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from fidtool.cli.options import Command
+from fidtool.cli.options import Command, as_flag
 
 _EXAMPLES = (
     ("Make the images and compute their FID", "fidtool demo"),
@@ -52,7 +52,7 @@ def demo(folder: str) -> None:
     from fidtool.report.text import result_lines
 
     paths = [str(real), str(fake)]
-    with open_run(paths, Settings(), Console(progress=True)) as run:
+    with open_run(paths, Settings(), Console(progress=True, spelling=as_flag)) as run:
         evaluation, _ = evaluate(Inputs(run, paths), Origin.here(("fidtool", "demo")))
     definition = evaluation.definition
     assert definition is not None

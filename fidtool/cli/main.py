@@ -19,7 +19,7 @@ from fidtool.cli.output import error_line
 from fidtool.distributed import signals
 from fidtool.distributed.failure import add_location, stopped_error
 from fidtool.distributed.launch import Launch, discover, launcher_serves_store
-from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, StoppedError, spelled_by
+from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, StoppedError
 from fidtool.report.names import legible
 
 _LEAVING_SECONDS = 3.0
@@ -129,17 +129,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
     If a signal stops the run, the status is 128 plus the signal's number.
     """
-    with spelled_by(_as_flag):
-        _main(arguments)
-
-
-def _as_flag(name: str, value: object = None) -> str:
-    from fidtool.cli.options import as_flag
-
-    return as_flag(name, value)
-
-
-def _main(arguments: Sequence[str] | None) -> NoReturn:
     try:
         typed = sys.argv[1:] if arguments is None else list(arguments)
         _import_torch_if_a_rank()
@@ -183,13 +172,13 @@ def _complain(error: FidtoolError) -> NoReturn:
     except LaunchError:
         launch = Launch()
     if launch.rank == 0 or isinstance(error, LaunchError):
-        error_line(str(error))
+        error_line(error)
         sys.exit(error.exit_code)
     from fidtool.distributed.rendezvous import report_absence
 
     under_torchrun, stopped_here = launcher_serves_store(), isinstance(error, StoppedError)
     if not under_torchrun:
-        error_line(str(add_location(error, launch.rank, launch.world_size)))
+        error_line(add_location(error, launch.rank, launch.world_size))
     reported = under_torchrun and stopped_here  # torchrun stops the other ranks as well
     if not reported:
         try:
@@ -197,5 +186,5 @@ def _complain(error: FidtoolError) -> NoReturn:
         except KeyboardInterrupt:  # torchrun stops the remaining ranks: another rank has reported the error
             reported = True
     if under_torchrun and not reported:
-        error_line(str(add_location(error, launch.rank, launch.world_size)))
+        error_line(add_location(error, launch.rank, launch.world_size))
     sys.exit(error.exit_code)

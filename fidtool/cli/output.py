@@ -13,23 +13,29 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fidtool.errors import FidtoolError, InputError, RunError, StoppedError, option
-from fidtool.redaction import redacted
+from fidtool.errors import FidtoolError, InputError, RunError, StoppedError, option, rendered
 
 if TYPE_CHECKING:
     from fidtool.record import Origin
     from fidtool.settings import Settings
 
 
-def error_line(message: str) -> None:
-    """Print an error on one line of stderr. File names can contain line breaks; secrets in URLs are removed."""
-    click.echo(f"error: {redacted(' '.join(message.split()))}", err=True)
+def shown(text: str) -> str:
+    """Return a message as the command line prints it: with flags, and without secrets in URLs."""
+    from fidtool.cli.options import as_flag
+
+    return rendered(text, as_flag)
+
+
+def error_line(error: FidtoolError) -> None:
+    """Print an error on one line of stderr. File names can contain line breaks."""
+    click.echo(f"error: {' '.join(shown(error.text).split())}", err=True)
 
 
 def print_failure(error: FidtoolError, show: bool) -> None:
     """Print the error that ends a run if ``show``; ``on_failure`` of `fidtool.console.Console`."""
     if show:
-        error_line(str(error))
+        error_line(error)
 
 
 def print_lines(lines: Sequence[str], what: str, exact: bool = False) -> None:
@@ -198,7 +204,11 @@ class Outlet:
         again = will_be_restarted()
         if not self._published and _is_rank_zero() and (isinstance(error, StoppedError) or not again):
             with contextlib.suppress(RunError):
-                self.publish(failure_to_dict(error, self._origin, self._settings), [], on_stdout=not again)
+                self.publish(
+                    failure_to_dict(error.exit_code, shown(error.text), self._origin, self._settings),
+                    [],
+                    on_stdout=not again,
+                )
         print_failure(error, show)
 
 

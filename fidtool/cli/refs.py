@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fidtool.cli.options import OnceCommand
-from fidtool.cli.output import columns, print_lines
+from fidtool.cli.output import columns, print_lines, shown
 from fidtool.errors import InputError
 from fidtool.names import counted, folded
 from fidtool.redaction import redacted
@@ -74,7 +74,7 @@ def _download(name: str) -> None:
 
     reference, array = named_reference(name)
     arrays = {FEATURES} if array == FEATURES else {*reference.statistics, array} - {""}
-    found = fetch(reference, arrays, lambda line: click.echo(redacted(line), err=True))
+    found = fetch(reference, arrays, lambda line: click.echo(shown(line), err=True))
     hashes = columns([(f"  {array}", f"SHA-256 {digest}") for array, digest in found.sha256.items()])
     print_lines([str(found.path), *hashes], "the result")
 

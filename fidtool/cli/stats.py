@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from fidtool.cli.options import QUIET, GroupedCommand, option, settings_options, was_typed
+from fidtool.cli.options import QUIET, GroupedCommand, as_flag, option, settings_options, was_typed
 from fidtool.cli.output import check_suffix, local_file, print_failure
 from fidtool.errors import InputError, RunError
 from fidtool.features.protocol import WRITTEN_LAYOUTS, protocol_named
@@ -77,7 +77,7 @@ def stats(
     from fidtool.pipeline.run import open_run
     from fidtool.statistics.statistics_file import write_statistics
 
-    console = Console(warnings=True, progress=not quiet, on_failure=print_failure)
+    console = Console(warnings=True, progress=not quiet, on_failure=print_failure, spelling=as_flag)
     with open_run([images], chosen, console) as run:
         run.world.on_rank_zero(lambda: _check_target(target, layout, force))
         inputs = Inputs(run, [images], real=False)

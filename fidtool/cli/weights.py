@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fidtool.cli.options import OnceCommand
+from fidtool.cli.output import shown
 from fidtool.errors import InputError
 from fidtool.redaction import redacted
 
@@ -29,18 +30,18 @@ def weights(download: bool, verify_: bool, explicit: str | None) -> None:
     from fidtool.features.models.inception_weights import fetch, places, verify
 
     if download:
-        loaded = fetch(lambda line: click.echo(line, err=True))
+        loaded = fetch(lambda line: click.echo(shown(line), err=True))
         click.echo(f"downloaded and verified; tensors' SHA-256 {loaded.sha256}", err=True)
     errors: list[str] = []
     used = False
     for place in places(explicit):
         state, used = _state(place, used)
-        click.echo(f"{state:14}{place.label:18}{redacted(str(place.note or place.path))}")
+        click.echo(f"{state:14}{shown(place.label):18}{redacted(str(place.note or place.path))}")
         if verify_ and place.path and place.there:
             try:
                 verdict = verify(place.path)
             except InputError as error:
-                errors += [str(error)] if place.label != "torch hub" else []  # a run does not use such a file
+                errors += [error.text] if place.label != "torch hub" else []  # a run does not use such a file
                 verdict = "DAMAGED OR UNKNOWN"
             click.echo(f"{'':32}{verdict}")
     if errors:
@@ -53,6 +54,6 @@ def _state(place: Place, used: bool) -> tuple[str, bool]:
         return ("if needed" if used else "would be used"), True
     if place.there:
         return ("found" if used else "used"), True
-    if place.path and place.label in ("--weights", "FIDTOOL_WEIGHTS"):
+    if place.path and shown(place.label) in ("--weights", "FIDTOOL_WEIGHTS"):
         return "MISSING", True  # `compute` fails if a file that the user named is missing
     return "not there", used

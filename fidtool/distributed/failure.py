@@ -47,7 +47,7 @@ class Failure(NamedTuple):
 
     @staticmethod
     def from_error(error: FidtoolError, rank: int) -> Failure:
-        return Failure(rank, socket.gethostname(), str(error), error.exit_code, setting=error.setting)
+        return Failure(rank, socket.gethostname(), error.text, error.exit_code, setting=error.setting)
 
     @property
     def is_signal(self) -> bool:
@@ -82,7 +82,8 @@ def add_location(error: FidtoolError, rank: int, size: int) -> FidtoolError:
     """Adds this rank and its host to ``error``, unless there is one rank or ``error`` already has a location."""
     if size == 1 or error.location is not None:
         return error
-    return error.at(f" (rank {rank} on {socket.gethostname()})")
+    error.location = f" (rank {rank} on {socket.gethostname()})"
+    return error
 
 
 def post_failure(store: Store, failure: Failure) -> Failure:

@@ -192,7 +192,7 @@ class Watchdog:
             error = add_location(error, self._rank, self._size)
             self._declare(Failure.from_error(error, self._rank))
             known = self._failure
-            first = error if error.agreed or known is None or known.message == str(error) else known.to_error()
+            first = error if error.agreed or known is None or known.message == error.text else known.to_error()
         signals.ignore()
         if not signals.taken_over():
             self._exit_at = float("inf")  # the calling program has its exception and decides what to do with it

@@ -220,7 +220,7 @@ class World:
         """The first error of the run if it is among ``failures``; otherwise that of the lowest rank."""
         found = [failure for failure in failures if failure is not None]
         known = self._watchdog.first_error() if len(found) > 1 and self._connected else None
-        return next((failure for failure in found if known is not None and str(failure) == str(known)), found[0])
+        return next((failure for failure in found if known is not None and failure.text == known.text), found[0])
 
 
 @contextlib.contextmanager

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, UnidentifiedImageError, features
 from PIL import __version__ as pillow_version
 
-from fidtool.errors import option
+from fidtool.errors import message_of, option
 from fidtool.images.framing import Crop
 from fidtool.sources.arrays import UnknownRangeError, as_pixels
-from fidtool.sources.contents import Content, Frame, Pixels, Read, ValueRange, message_of, pillow_defaults
+from fidtool.sources.contents import Content, Frame, Pixels, Read, ValueRange, pillow_defaults
 from fidtool.sources.signatures import AVIF, HEIF, JPEG_2000, WEBP, foreign_of, format_of
 from fidtool.validation import MAX_PIXELS
 
@@ -334,7 +334,7 @@ def _to_rgb(image: Image.Image, data: bytes, options: DecodeOptions, single_fram
     if values is not None:
         read = as_pixels(values[..., None], options.floats)
         if isinstance(read, Exception):
-            raise (NeedsRangeError if isinstance(read, UnknownRangeError) else DecodeError)(str(read))
+            raise (NeedsRangeError if isinstance(read, UnknownRangeError) else DecodeError)(message_of(read))
         gray, clipped = read.values[..., 0], read.clipped
         if getattr(image, "tag_v2", {}).get(_PHOTOMETRIC) == 0:
             gray = 255 - gray  # zero is white

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from fidtool.distributed import signals
-from fidtool.errors import RunError, Spelling, current_spelling, option, spell_by
+from fidtool.errors import RunError, option
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -136,7 +136,7 @@ def _start(work: Callable[[Any], Any], number: int, patience: float) -> _Worker:
     with socket.socket(fileno=os.dup(ours.fileno())) as end:
         for each in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             end.setsockopt(socket.SOL_SOCKET, each, limit)
-    process = context.Process(target=_work, args=(work, number, current_spelling(), theirs, ours), daemon=True)
+    process = context.Process(target=_work, args=(work, number, theirs, ours), daemon=True)
     process.start()
     theirs.close()  # so that the worker has the only copy, and the pipe breaks when it dies
     return _Worker(process, ours)
@@ -160,7 +160,6 @@ def _mapped(descriptor: int, size: int) -> mmap.mmap:
 def _work(
     work: Callable[[Any], Any],
     number: int,
-    spelling: Spelling,
     pipe: Connection[Any, Any],
     parents_end: Connection[Any, Any],
 ) -> None:
@@ -169,7 +168,6 @@ def _work(
     with contextlib.suppress(OSError, AttributeError):  # only Linux has prctl
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signals.reset_in_worker()
-    spell_by(spelling)
     torch.set_num_threads(1)
     for seed in (random.seed, np.random.seed, torch.manual_seed):  # a Dataset may draw random numbers
         seed(number)

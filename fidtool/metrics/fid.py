@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fidtool.errors import FidtoolError
+from fidtool.errors import about
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Number
 
 
@@ -17,11 +17,8 @@ def frechet(real: FeatureSet, fake: FeatureSet, context: MetricContext) -> float
         one, other = real.gaussian, fake.gaussian
         assert one is not None
         assert other is not None
-        try:
+        with about(f"{real.path} (first) against {fake.path} (second)"):
             return frechet_distance(one.mu, one.sigma, other.mu, other.sigma, count1=one.count, count2=other.count)
-        except FidtoolError as error:
-            error.subject = f"{real.path} (first) against {fake.path} (second)"
-            raise
 
     return context.world.on_rank_zero(on_rank_zero)
 

@@ -10,7 +10,7 @@ from inspect import get_annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fidtool.errors import InputError, option
+from fidtool.errors import InputError, message_of, option
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.protocol import FEATURES, SPATIAL
 from fidtool.metrics.cmmd import CMMD
@@ -78,7 +78,7 @@ def _load(spec: str) -> _Loaded:
     except NoSourceError as error:
         raise InputError(f"{error} (from {named})", setting="metrics") from None
     except (Exception, SystemExit) as error:
-        reason = " ".join(str(error).split())
+        reason = message_of(error)
         raise InputError(f"{named} failed: {type(error).__name__}: {reason}", setting="metrics") from error
     if not isinstance(metric, Metric):
         problem = f"{named} is a {type(metric).__name__}; it must be a fidtool.Metric"

@@ -46,7 +46,8 @@ def complete_settings(files: Mapping[str, Statistics], settings: Settings) -> tu
     try:
         return replace(settings, **taken), line
     except InputError as error:
-        raise error.noted(f" ({line})") from None
+        error.note += f" ({line})"
+        raise
 
 
 def roundings(files: Mapping[str, Statistics]) -> dict[str, str]:
@@ -221,8 +222,9 @@ def _common_definition(
             problem = f"{reference_name} and {path} use different protocols ({', '.join(differences)})"
             mismatches.append(_different_protocols(problem, statistics.definition, measured, files))
     if mismatches and not settings.allow_mismatch:
-        raise mismatches[0].also(f"pass {option('allow_mismatch', True)} to compare them anyway", joiner="; or ")
-    return reference, [str(each) for each in mismatches]
+        mismatches[0].args += (f"pass {option('allow_mismatch', True)} to compare them anyway",)
+        raise mismatches[0]
+    return reference, [each.text for each in mismatches]
 
 
 def _against_request(path: str, definition: Definition, settings: Settings) -> list[FidtoolError]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from fidtool.cpus import available_cores
-from fidtool.diagnose.diagnosis import Checkup, SetInspection, health_of, inspect_set
+from fidtool.diagnose.diagnosis import Checkup, Health, SetInspection, health_of, inspect_set
 from fidtool.diagnose.differences import pair_findings
 from fidtool.diagnose.duplicates import shared_copies_of, shared_warning
 from fidtool.diagnose.findings import Finding
@@ -44,13 +45,17 @@ def check(run: RunContext, path: str, against: str | None, strict: bool = False)
     for one in sets:
         one.read()
 
+    def shown(health: Health) -> Health:
+        found = (replace(each, message=run.console.shown(each.message)) for each in health.findings)
+        return replace(health, findings=tuple(found))
+
     def conclude() -> Checkup:
         fake, *reals = [one.inspection() for one in sets]
         health = health_of(fake, sets[0].skipped, reals[0] if reals else None, generated=True)
         if not reals:
-            return Checkup(health, None, (), strict)
+            return Checkup(shown(health), None, (), strict)
         usual = health_of(reals[0], sets[1].skipped, fake, generated=False)
-        return Checkup(health, usual, tuple(_between(reals[0], fake)), strict)
+        return Checkup(shown(health), shown(usual), tuple(_between(reals[0], fake)), strict)
 
     return run.world.on_rank_zero(conclude)
 
@@ -123,7 +128,7 @@ class _CheckedSet:
                     raise batch.failure.error()
                 records = batch.records
                 buffer.put(batch.number, records.view(np.uint8).reshape(len(records), RECORD.itemsize))
-                self.skipped += batch.skipped
+                self.skipped += [replace(bad, reason=self._run.console.shown(bad.reason)) for bad in batch.skipped]
                 progress.advance(len(batch.sizes) + len(batch.skipped))
                 if self._world.must_stop():
                     break

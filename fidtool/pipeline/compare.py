@@ -20,7 +20,6 @@ from fidtool.pipeline.explain import Explanations
 from fidtool.pipeline.inputs import Inputs
 from fidtool.pipeline.measure import Measurer
 from fidtool.record import known_settings
-from fidtool.redaction import redacted
 from fidtool.results import Comparison, Exhibit, Influence, SetResult, SkippedFile, Uncertainty
 from fidtool.statistics.moments import Gaussian
 from fidtool.statistics.set_statistics import MeasuredSet, Statistics, facts_of
@@ -93,7 +92,7 @@ class Comparer:
             self._set_result(real),
             self._set_result(fake),
             {self.labels.key(name): number for name, number in numbers.items()},
-            tuple(map(redacted, warnings)),
+            tuple(map(self._run.console.shown, warnings)),
             skipped,
             diagnosis,
             uncertainty,

@@ -179,6 +179,7 @@ class Extraction:
             if batch.failure is not None:
                 remedy = "fix or remove the file" if self._checkpoint is None else "fix the file"
                 raise batch.failure.error(remedy, f"pass {option('on_error', 'skip')}")
+            batch.skipped = [replace(bad, reason=self._run.console.shown(bad.reason)) for bad in batch.skipped]
             skipped += batch.skipped
             if source is not None:
                 self._check_skipped(len(source), source.path, skipped)

@@ -123,13 +123,14 @@ class Inputs:
         )
         self._use(found.settings)
         for name, (said, reason) in found.left_out.items():
-            self.left_out[name] = reason
+            self.left_out[name] = self.run.console.shown(reason)
             self._note(said, is_result=not self._real, warns=True)  # an evaluation has them, a file does not
         self.adapted = found.adapted if fit else self.adapted
         if self._real:
             check_counts(found.settings, self._counts, fakes)
 
     def _note(self, line: str, is_result: bool = False, warns: bool = False) -> None:
+        line = self.run.console.shown(line)
         if line not in self.taken:
             self.taken.append(line)
             self.run.console.say(line, is_result, warns)
@@ -152,7 +153,7 @@ class Inputs:
 
     def _check_missing(self, source: ImageSet) -> None:
         if self.settings.on_error == "fail" and (missing := source.missing()):
-            raise missing_error(source.path, missing).also(f"pass {option('on_error', 'skip')}")
+            raise missing_error(source.path, missing, f"pass {option('on_error', 'skip')}")
 
     def _open_one(self, path: str) -> Opened:
         settings = self.settings

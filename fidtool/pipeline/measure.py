@@ -79,7 +79,7 @@ class Measurer:
             "images_resumed": self._resumed,
             "cached": tuple(self._cached),
             "probe": self.networks.probe,
-            "warnings": tuple(map(redacted, self.warnings)),
+            "warnings": tuple(map(self._run.console.shown, self.warnings)),
         }
 
     def _claim_checkpoint(self) -> str:

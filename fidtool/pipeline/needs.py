@@ -99,7 +99,8 @@ def check_count(metric: Metric, counts: Mapping[str, ImageCount], fakes: Collect
     except InputError as error:
         if not count.skippable:
             raise
-        raise error.also(f"a smaller {option('max_skip')}") from None
+        error.args += (f"a smaller {option('max_skip')}",)
+        raise
 
 
 def check_counts(settings: Settings, counts: Mapping[str, ImageCount], fakes: Collection[str]) -> None:

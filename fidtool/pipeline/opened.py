@@ -191,21 +191,21 @@ def require_order(real: str, fakes: Sequence[str]) -> None:
         raise InputError(problem, remedy, setting="fake")
 
 
-def missing_error(path: str, missing: Sequence[str]) -> InputError:
+def missing_error(path: str, missing: Sequence[str], *remedies: str) -> InputError:
     """Returns the error for a list of which these lines name files that do not exist, see `ImageSet.missing`."""
     line = missing[0].partition(": ")[2]
     more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
     kind, _, remedy = broken_link(line).partition(": ")
-    seems, remedies = f", which is {kind}" * bool(kind), [remedy or "fix the list"]
+    seems, advice = f", which is {kind}" * bool(kind), [remedy or "fix the list"]
     written = os.path.relpath(line, os.path.dirname(path))
     if os.path.exists(written):
         seems = f", but {written} exists, and paths are relative to the folder of the list"
-        remedies = ["move the list here"]
+        advice = ["move the list here"]
     odd = re.search(r"(\.\w+)[\s,;|]+[^./]+$|^\d+[\s,;|]+\S+(\.\w+)$", written)
     if odd and f"{odd[1] or odd[2]}".lower() in IMAGE_SUFFIXES:
         seems = ", and the line seems to have a label beside the path"
-        remedies = ["remove the labels", "write a .csv file whose first line is path,label"]
-    return InputError(f"{path} lists files that do not exist ({missing[0]}{more}){seems}:", *remedies)
+        advice = ["remove the labels", "write a .csv file whose first line is path,label"]
+    return InputError(f"{path} lists files that do not exist ({missing[0]}{more}){seems}:", *advice, *remedies)
 
 
 def require_exists(paths: Sequence[str]) -> None:
@@ -220,4 +220,5 @@ def require_exists(paths: Sequence[str]) -> None:
                 local_paths(path)
             except InputError as error:
                 names = suggested_references(path)[:2]
-                raise error.also(*(f"the published reference is {name}" for name in names)) from None
+                error.args += tuple(f"the published reference is {name}" for name in names)
+                raise

@@ -127,7 +127,8 @@ def open_run(
 
     def report(error: FidtoolError, printing: bool) -> None:
         if on_failure is not None:
-            on_failure(error.noted(finished.advice()), printing)
+            error.note += finished.advice()
+            on_failure(error, printing)
 
     with own_exceptions() if launch.world_size == 1 and on_failure is None else contextlib.nullcontext():
         try:
@@ -143,17 +144,15 @@ def open_run(
                     check_exact_products(device.exact_sums)
                     limit_bytes(), memory_bytes()  # reports an invalid environment variable before any work is done
                 torch_state.use(device.torch_device)
-                own_console = console if world.rank == 0 else Console()
+                own_console = console if world.rank == 0 else Console(spelling=console.spelling)
                 try:
                     yield RunContext(world, device, settings, own_console, clock, sets, torch_state.paused, finished)
                 finally:
                     sets.clear()  # releases the program's iterables without waiting for the garbage collector
         except FidtoolError as error:
             # On the command line `report` has printed the advice; in a program it is added to the exception.
-            advice = "" if on_failure is not None else finished.advice()
-            if not advice:
-                raise
-            raise error.noted(advice) from error.__cause__
+            error.note += "" if on_failure is not None else finished.advice()
+            raise
 
 
 @contextlib.contextmanager

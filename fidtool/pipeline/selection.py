@@ -61,7 +61,7 @@ def select(settings: Settings, sets: Sets, say: Callable[[str], None], fit: bool
             except RunError as error:
                 if not chosen and metric is in_order(settings.chosen)[-1]:
                     raise
-                left_out[metric.name] = f"'{metric.name}' is not computed: {error}", error.problem
+                left_out[metric.name] = f"'{metric.name}' is not computed: {error.text}", error.problem
                 continue
         chosen.append(fitted)
         adapted += [warning] if warning else []

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fidtool.cache_dir import atomic_write, check_target
-from fidtool.errors import InputError, option
+from fidtool.errors import InputError, Spelling, as_argument, option
 
 if TYPE_CHECKING:
     from fidtool.images.lookup import ImageLookup
@@ -30,7 +30,12 @@ def check_shown(files: Mapping[str, Path]) -> None:
 
 
 def write_shown(
-    evaluation: Evaluation, exhibits: Sequence[Exhibit | None], gallery: ImageLookup, setting: str, file: Path
+    evaluation: Evaluation,
+    exhibits: Sequence[Exhibit | None],
+    gallery: ImageLookup,
+    setting: str,
+    file: Path,
+    spelling: Spelling = as_argument,
 ) -> None:
     """Write the page or the plot atomically; see `html_report` and `sweep_plot`. The plot's suffix is its format."""
     if setting == "plot":
@@ -41,6 +46,6 @@ def write_shown(
         from fidtool.report.html import html_report
 
         # A path may contain bytes that are not UTF-8.
-        content = html_report(evaluation, exhibits, gallery).encode("utf-8", "replace")
+        content = html_report(evaluation, exhibits, gallery, spelling).encode("utf-8", "replace")
     with atomic_write(file) as handle:
         handle.write(content)

@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from fidtool.errors import option
+from fidtool.errors import Spelling, as_argument, option, rendered
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.images.lookup import ImageLookup
 from fidtool.labels import Labels
@@ -35,7 +35,12 @@ _LABELS = {
 }
 
 
-def html_report(evaluation: Evaluation, exhibits: Sequence[Exhibit | None], gallery: ImageLookup | None = None) -> str:
+def html_report(
+    evaluation: Evaluation,
+    exhibits: Sequence[Exhibit | None],
+    gallery: ImageLookup | None = None,
+    spelling: Spelling = as_argument,
+) -> str:
     """The page as text that can be encoded as UTF-8. Equal arguments and image files give equal pages.
 
     The images that it shows are read again. For an image that cannot be read, the page gives the reason.
@@ -50,7 +55,7 @@ def html_report(evaluation: Evaluation, exhibits: Sequence[Exhibit | None], gall
     sheets = _sheets(evaluation, exhibits, gallery or ImageLookup())
     sections, sweep = _sections(evaluation, exhibits, names, sheets), sweep_of(evaluation.results)
     page: str = (
-        _environment(python=isinstance(run.command, str))
+        _environment(isinstance(run.command, str), spelling)
         .get_template("report.html.j2")
         .render(
             evaluation=evaluation,
@@ -110,7 +115,7 @@ def _sections(
     ]
 
 
-def _environment(python: bool) -> Environment:
+def _environment(python: bool, spelling: Spelling) -> Environment:
     """An environment that escapes everything and treats undefined names as errors."""
     import jinja2
 
@@ -118,7 +123,8 @@ def _environment(python: bool) -> Environment:
         return files("fidtool.report").joinpath(name).read_text(encoding="utf-8")
 
     def text(value: object) -> object:
-        return legible(value) if type(value) is str else value  # Markup comes from the template itself
+        # Markup comes from the template itself.
+        return legible(rendered(value, spelling)) if type(value) is str else value
 
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(source),

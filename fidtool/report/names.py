@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Sequence
 
+from fidtool.errors import rendered
 from fidtool.redaction import redacted
 
 _ODD = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
@@ -22,7 +23,7 @@ def legible(text: str) -> str:
 
     Secrets in URLs are removed, see `fidtool.redaction.redacted`.
     """
-    return _ODD.sub(lambda found: ascii(found.group())[1:-1] if found.group() < "\x80" else "\ufffd", redacted(text))
+    return _ODD.sub(lambda found: ascii(found.group())[1:-1] if found.group() < "\x80" else "\ufffd", rendered(text))
 
 
 def shortened(text: str, longest: int = _LONGEST) -> str:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from fidtool.diagnose.diagnosis import Checkup
 from fidtool.diagnose.duplicates import NOTABLE_SHARE
-from fidtool.errors import FidtoolError
 from fidtool.names import counted
 from fidtool.record import Origin, changed_settings
 from fidtool.redaction import without_secrets
@@ -132,14 +131,14 @@ def timing_line(evaluation: Evaluation) -> str:
 # --- JSON ------------------------------------------------------------------------------------------------------------
 
 
-def failure_to_dict(error: FidtoolError, origin: Origin, config: Settings | None) -> dict[str, Any]:
+def failure_to_dict(code: int, reason: str, origin: Origin, config: Settings | None) -> dict[str, Any]:
     """Return the result JSON of a run that failed, without results."""
     found = {
         "schema": SCHEMA,
         "protocol": protocol_to_dict(None),
         "results": [],
         "run": {**origin._asdict(), "config": None if config is None else changed_settings(config)},
-        "exit": {"code": error.exit_code, "reason": str(error)},
+        "exit": {"code": code, "reason": reason},
     }
     return without_secrets(found)
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageFile
 
-from fidtool.errors import FidtoolError, InputError
+from fidtool.errors import FidtoolError, InputError, message_of
 from fidtool.sources.signatures import HEAD, refuse_foreign
 
 READ_AT_ONCE = 1 << 21
@@ -322,11 +322,6 @@ def opened(files: Files, file: int) -> Iterator[BinaryIO]:
 
 def _reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or message_of(error)
-
-
-def message_of(error: Exception) -> str:
-    """Returns an exception's message on one line; its class name if there is no message."""
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 class Reader:

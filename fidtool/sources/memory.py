@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fidtool.errors import FidtoolError, InputError, ProgramError, option
+from fidtool.errors import FidtoolError, InputError, ProgramError, message_of, option
 from fidtool.seeds import sample_seed
 from fidtool.sources.arrays import BFLOAT16, as_pixels, check_dtype, layout_of, refused, widened
-from fidtool.sources.contents import ContentError, Files, Read, Reader, Stamps, ValueRange, message_of, pillow_defaults
+from fidtool.sources.contents import ContentError, Files, Read, Reader, Stamps, ValueRange, pillow_defaults
 from fidtool.sources.image_set import ImageSet, ImageSource, Numbered
 from fidtool.validation import MAX_PIXELS
 

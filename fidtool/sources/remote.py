@@ -26,7 +26,7 @@ import numpy as np
 from fidtool.cache_dir import byte_limit, cache_dir, one_at_a_time
 from fidtool.distributed.signals import in_background
 from fidtool.download import MAX_TRIES, RETRIED_STATUSES, attempts, megabytes
-from fidtool.errors import InputError
+from fidtool.errors import InputError, message_of
 from fidtool.redaction import redacted
 from fidtool.sources.census import Census
 from fidtool.sources.contents import (
@@ -38,7 +38,6 @@ from fidtool.sources.contents import (
     Stamps,
     StoreError,
     head_of,
-    message_of,
     opened,
     too_large,
 )

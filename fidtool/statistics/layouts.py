@@ -28,7 +28,7 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
-from fidtool.errors import InputError, option
+from fidtool.errors import InputError, message_of, option
 from fidtool.features.protocol import (
     EMBEDDING,
     FEATURES,
@@ -41,7 +41,7 @@ from fidtool.features.protocol import (
 from fidtool.safe_pickle import NotDataError, begins_like_pickle, load_data
 from fidtool.sources.archives import first_member
 from fidtool.sources.array_files import SAMPLES, array_headers
-from fidtool.sources.contents import ContentError, Files, StoreError, head_of, message_of
+from fidtool.sources.contents import ContentError, Files, StoreError, head_of
 from fidtool.sources.image_set import canonical_order
 from fidtool.sources.opening import suffix_of
 from fidtool.sources.signatures import HEAD, PLAIN, refuse_foreign

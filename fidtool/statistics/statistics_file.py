@@ -16,7 +16,7 @@ from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from fidtool.cache_dir import atomic_write
-from fidtool.errors import FidtoolError, InputError, option
+from fidtool.errors import FidtoolError, InputError, message_of, option
 from fidtool.features.protocol import (
     EMBEDDING,
     FEATURES,
@@ -29,7 +29,7 @@ from fidtool.features.protocol import (
 from fidtool.images.decode import ImageProperties
 from fidtool.images.records import DETAILS, RECORD_ARRAYS, ImageRecords
 from fidtool.redaction import redacted, without_secrets
-from fidtool.sources.contents import BadFile, ContentError, Files, LocalFiles, StoreError, message_of
+from fidtool.sources.contents import BadFile, ContentError, Files, LocalFiles, StoreError
 from fidtool.sources.opening import split_key
 from fidtool.statistics.feature_buffer import reordered
 from fidtool.statistics.layouts import (

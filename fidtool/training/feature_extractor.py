@@ -6,7 +6,6 @@ import contextlib
 import copy
 import hashlib
 import io
-import logging
 import math
 import os
 import pickle
@@ -21,6 +20,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fidtool.cache_dir import one_at_a_time
+from fidtool.console import log_warning
 from fidtool.distributed.launch import Launch, discover_here
 from fidtool.errors import InputError, option, own_exceptions
 from fidtool.features.catalogue import (
@@ -137,7 +137,7 @@ class SharedExtractor:
                 problem = "protocol cannot be combined with a plain module, which gets the images as they are:"
                 raise InputError(problem, "omit it, or wrap the module in fidtool.Network", setting="protocol")
             return self._feature.extractor(cpu)
-        say = logging.getLogger("fidtool").warning
+        say = log_warning
         if isinstance(self._feature, str) and not self._feature.isdecimal():  # '2048' is refused below
             choice = NetworkChoice(self._feature, self._weights, names=_NAMES)
             with one_at_a_time("weights", _WEIGHTS_SECONDS):
@@ -176,7 +176,7 @@ def classifier(weights: PathLike | None) -> Weights:
     """Returns the weight and bias of Inception's classifier alone."""
     with one_at_a_time("weights", _WEIGHTS_SECONDS):
         file = None if weights is None else os.fspath(weights)
-        found = load_weights(file, logging.getLogger("fidtool").warning, classifier=True)
+        found = load_weights(file, log_warning, classifier=True)
     return replace(found, state={name: found.state[name] for name in ("fc.weight", "fc.bias")})
 
 

@@ -20,7 +20,7 @@ from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.parallel import fork_safe
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
-from fidtool.errors import InputError, RunError, TooFewImagesError, as_fidtool_error, spelled_by, warn_program
+from fidtool.errors import InputError, RunError, TooFewImagesError, as_fidtool_error, renamed, rendered, warn_program
 from fidtool.features.models.inception_weights import Weights
 from fidtool.features.network import Network
 from fidtool.features.protocol import ProtocolName, protocol_named
@@ -170,8 +170,8 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
             raise InputError("feature_step is for a plain module as feature; other networks have their own")
         else:
             chosen, protocol = feature, _protocol_of(feature, antialias, protocol)
-        typed = {} if feature_extractor_weights_path is None else {"weights": "feature_extractor_weights_path"}
-        with outside_autograd(), spelled_by(typed):
+        typed = "weights" if feature_extractor_weights_path is None else "feature_extractor_weights_path"
+        with outside_autograd(), renamed("weights", typed):
             network = SharedExtractor.of_metric(chosen, protocol, weights or feature_extractor_weights_path)
             # antialias is an argument of torchmetrics, which truncates with either protocol.
             asked = float_to_byte if antialias is None else float_to_byte or "floor"
@@ -228,7 +228,7 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
         values, warnings = world.broadcast((values, warnings))
         every = [name for number in self._metric.numbers for name in (number.name, number.spread) if name]
         counts = (sums.count("real") if "real" in sets else None, sums.count("fake") or 0)
-        return Result({name: values.get(name, 0.0) for name in every}, *counts, scope, warnings)
+        return Result({name: values.get(name, 0.0) for name in every}, *counts, scope, tuple(map(rendered, warnings)))
 
     @property
     def reference_digest(self) -> str:
@@ -425,7 +425,7 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
             self._sums.flush()
         except Exception as error:  # any error, such as out of memory, must be reported to the other ranks
             failure = error
-        failed = "" if failure is None else str(as_fidtool_error(failure))
+        failed = "" if failure is None else as_fidtool_error(failure).text
         payload = {**self._sums.settings(), "failed": failed, "lost": bool(self._sums.lost)}
         payloads = ranks.exchange(purpose, payload, self.sync_timeout, _REMEDY)
         if failure is not None:

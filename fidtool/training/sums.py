@@ -191,7 +191,8 @@ class ImageSums:
                 raise
             how = " with reset_real_features=True" if self._side == "real" else ""
             missing = f"The statistics lack some {SIDES[self._side]}; call reset(){how} before compute()"
-            raise error.noted(f". {missing}") from error
+            error.note += f". {missing}"
+            raise
 
     def to(self, device: torch.device) -> None:
         if device != self._device:

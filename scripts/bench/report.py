@@ -29,14 +29,13 @@ import json, sys
 from fidtool.cli.options import as_flag
 from fidtool.cpus import available_cores
 from fidtool.distributed.launch import discover
-from fidtool.errors import FidtoolError, spelled_by
+from fidtool.errors import FidtoolError, rendered
 from fidtool.features.device import choose_device
 from fidtool.record import versions
 try:
-    with spelled_by(as_flag):
-        device = choose_device(sys.argv[1] or None, discover())
+    device = choose_device(sys.argv[1] or None, discover())
 except FidtoolError as error:
-    sys.exit(str(error))
+    sys.exit(rendered(error.text, as_flag))
 found = {"device": str(device.torch_device), "device_name": device.name, "cores": available_cores()}
 print(json.dumps({**found, "versions": versions()}))
 """

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 import fidtool
 from fidtool.cli.options import as_flag
-from fidtool.errors import spelled_by
+from fidtool.errors import rendered
 from fidtool.pipeline import run as module
 from fidtool.pipeline.run import FinishedWork
 from support.command_line import Run
@@ -80,8 +80,7 @@ def test_work_is_mentioned_from_half_a_minute_on(monkeypatch: pytest.MonkeyPatch
     assert kept.advice() == ""
     kept.begin()
     now[0] += 1.0
-    with spelled_by(as_flag):
-        assert kept.advice() == f"; {NOTHING}"
+    assert rendered(kept.advice(), as_flag) == f"; {NOTHING}"
     kept.cached("a")
     cached = "are cached: run the same command again to reuse them"
     assert kept.advice() == f"; the statistics of a {cached}"
@@ -90,7 +89,7 @@ def test_work_is_mentioned_from_half_a_minute_on(monkeypatch: pytest.MonkeyPatch
     kept.begin()
     now[0] += 30.0
     in_python = REST.replace("--checkpoint DIR", "checkpoint=...")
-    assert kept.advice() == f"; the statistics of a and 1 more {cached}; {in_python}"
+    assert rendered(kept.advice()) == f"; the statistics of a and 1 more {cached}; {in_python}"
 
 
 def test_an_empty_checkpoint_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

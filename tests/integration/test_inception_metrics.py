@@ -158,7 +158,7 @@ def test_the_last_metric_that_lacks_its_weights_ends_the_run(
     found = here("compute", *few, "--metrics", "cmmd,fid", "--json")
     assert list(found.metrics) == ["fid"]
     reason = f"no weights for clip: the download from a mirror failed (offline{', and on' * 23}, and …)"
-    ways = "fetch the file elsewhere and pass it with --cmmd-weights FILE; or set HF_ENDPOINT"
+    ways = "fetch the file elsewhere and pass it with --cmmd-weights FILE, or set HF_ENDPOINT"
     assert found.json["not_computed"] == {"cmmd": reason}
     assert found.json["run"]["notes"] == [f"'cmmd' is not computed: {reason}: {ways}"]
     refused = here("compute", *few, "--metrics", "cmmd,is", "--is-splits", 2)

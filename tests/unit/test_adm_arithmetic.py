@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fidtool.distances.exact import FeatureSettings
+from fidtool.errors import rendered
 from fidtool.metrics.inception_score import SORTED
 from fidtool.metrics.metric import FeatureSet, MetricContext
 from fidtool.presets import with_preset
@@ -81,7 +82,9 @@ def test_inception_score_of_images_stored_by_class_has_a_warning() -> None:
         "set: the last part of the Inception Score has 30 of the 330 images and the others 100 each"
     )
     assert line.startswith(f"set: parts of 100 images in stored order have {found['is_order']:.2f} times the Inception")
-    assert "or pass splits of InceptionScore(...), which divides them at random, instead of part_size of" in line
+    assert "or pass splits of InceptionScore(...), which divides them at random, instead of part_size of" in rendered(
+        line
+    )
     assert computed("is", as_set(REAL, TRAINING), as_set(FAKE[order], FAKE, order))["is_order"] > SORTED
 
 

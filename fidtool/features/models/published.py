@@ -147,7 +147,6 @@ def downloading(choice: NetworkChoice, spec: str, source: str, mirror: str) -> I
             f"no weights for {spec}: the download from {source} failed ({reason}):",
             *ways,
             setting=choice.named("weights"),
-            joiner="; or ",
         ) from None
     finally:
         socket.setdefaulttimeout(before)

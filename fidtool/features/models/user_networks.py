@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fidtool.errors import InputError, RunError
+from fidtool.errors import InputError, RunError, message_of
 from fidtool.features.device import repeatable
 from fidtool.features.models.families import EXPORTED, NetworkChoice
 from fidtool.features.models.published import in_short, silent_logging
@@ -43,7 +43,7 @@ def from_factory(choice: NetworkChoice) -> tuple[Network, str]:
     except NoSourceError as error:
         raise InputError(f"{error} (from {named})", setting=setting) from None
     except (Exception, SystemExit) as error:
-        problem = f"{named} failed: {type(error).__name__}: {' '.join(str(error).split())}"
+        problem = f"{named} failed: {type(error).__name__}: {message_of(error)}"
         raise InputError(problem, setting=setting) from error
     if not isinstance(network, Network):
         problem = f"{named} returned {type(network).__name__}; it must return a fidtool.Network"

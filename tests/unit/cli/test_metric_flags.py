@@ -10,7 +10,7 @@ import pytest
 
 from fidtool import InputError, Metric, Number, Setting
 from fidtool.cli.options import GroupedCommand, as_flag, settings_options
-from fidtool.errors import spelled_by
+from fidtool.errors import rendered
 from fidtool.metrics.metric import METRICS
 from fidtool.metrics.registry import BUILT_IN
 from fidtool.settings import Settings
@@ -38,8 +38,10 @@ def settings_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Settings]:
         return settings()
 
     def run(*arguments: str) -> Settings:
-        with spelled_by(as_flag):
+        try:
             found: Settings = command.main(list(arguments), standalone_mode=False)
+        except InputError as error:
+            raise InputError(rendered(error.text, as_flag)) from None
         return found
 
     return run

@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFile
 
-from fidtool.cli.options import as_flag
 from fidtool.diagnose.findings import property_findings, property_warnings
-from fidtool.errors import spelled_by
+from fidtool.errors import option
 from fidtool.images.batches import PlannedBatch, cut_batches
 from fidtool.images.decode import DecodeError, DecodeOptions, ImageProperties, decode
 from fidtool.images.loader import DecodedBatch, LoadOptions, joined, load
@@ -143,7 +142,8 @@ def test_the_limit_is_exact_regardless_of_pillows(name: str, pillows_limit: int)
     with pytest.raises(DecodeError) as refused:
         decode(FILES[name], DecodeOptions(max_pixels=23 * 31 - 1))
     assert str(refused.value).endswith(
-        "713 pixels, more than the limit of 712 that protects against decompression bombs; max_pixels raises it"
+        "713 pixels, more than the limit of 712 that protects against decompression bombs; "
+        f"{option('max_pixels')} raises it"
     )
 
 
@@ -188,13 +188,12 @@ def all_batches(folder: Path, workers: int, size: int = 4) -> list[DecodedBatch]
     return whole
 
 
-def test_workers_name_settings_as_their_rank_does(tmp_path: Path) -> None:
+def test_workers_do_not_decide_how_settings_are_named(tmp_path: Path) -> None:
     source = list_folder(str(make_pictures(tmp_path / "set", 1)))
-    with spelled_by(as_flag):
-        options, batches = DecodeOptions(max_pixels=1), [PlannedBatch(0, [0])]
-        (batch,) = load(source, batches, LoadOptions(options, 1, patience=PATIENCE))
+    options, batches = DecodeOptions(max_pixels=1), [PlannedBatch(0, [0])]
+    (batch,) = load(source, batches, LoadOptions(options, 1, patience=PATIENCE))
     assert batch.failure is not None
-    assert batch.failure.message.endswith("; --max-pixels raises it")
+    assert batch.failure.message.endswith(f"; {option('max_pixels')} raises it")
 
 
 def test_batches_are_the_same_with_and_without_workers(tmp_path: Path) -> None:

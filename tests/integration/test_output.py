@@ -7,16 +7,18 @@ import os
 import signal
 import subprocess
 import sys
+import traceback
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 import fidtool as package
 from fidtool.cli.main import main
 from fidtool.pipeline.opened import open_set
-from support.command_line import Run, frechet
+from support.command_line import Run, assert_rendered, frechet
 from support.documents import checked, read_document
 from support.pictures import make_pictures
 from support.places import FD, TINY
@@ -48,6 +50,36 @@ def test_the_command_line_prints_warnings_only(here: Run, sets: tuple[Path, Path
         warnings.simplefilter("error", package.FidtoolWarning)
         few = here("compute", *sets[:2], "--extractor", TINY, "--num", 10)
     assert few.stderr.count("10 images each") == 1
+
+
+def test_settings_are_written_as_arguments_in_python(
+    sets: tuple[Path, Path, Path],
+    environment: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """In results, JSON, pages, warnings, logs and errors with their causes."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    real, fake, _ = sets
+    frames = [Image.new("RGB", (20, 20), colour) for colour in ("red", "green")]
+    frames[0].save(fake / "moving.gif", save_all=True, append_images=frames[1:])
+    Image.new("RGB", (500, 500)).save(fake / "large.png")
+    page, settings = tmp_path / "page.html", {"extractor": TINY, "max_pixels": 10_000}
+    with warnings.catch_warnings(record=True) as caught, caplog.at_level("INFO", "fidtool"):
+        warnings.simplefilter("always")
+        found = package.compute(real, fake, on_error="skip", max_skip=0.1, metrics="fid,kid", report=page, **settings)
+        health = package.check(fake, max_pixels=10_000)
+        statistics = package.compute_statistics(fake, on_error="skip", max_skip=0.1, **settings)
+    said = "\n".join([str(each.message) for each in caught] + caplog.messages)
+    for text in (repr(found.to_dict()), repr(found), page.read_text(), repr(health.to_dict()), repr(statistics), said):
+        assert_rendered(text)
+    assert "pass frames='all'" in said
+    assert "; max_pixels raises it" in f"{found.results[0].skipped}"
+    with pytest.raises(package.InputError, match=r"; max_pixels raises it; .* pass on_error='skip'") as refused:
+        package.compute(real, fake, **settings)
+    assert_rendered("".join(traceback.format_exception(refused.value)))
 
 
 def test_python_issues_each_warning(

@@ -28,6 +28,11 @@ def frechet(result: Mapping[str, Any]) -> float:
     return float(value)
 
 
+def assert_rendered(text: str) -> None:
+    """Check that a text, a JSON document or a page has no setting as `fidtool.errors.option` returns it."""
+    assert not re.search(r"(\x01|\\u0001|\\x01)[\w.()]+(\x02|\\u0002|\\x02)", text), text
+
+
 @dataclass
 class Outcome:
     """Exit status and output of a command."""
@@ -35,6 +40,10 @@ class Outcome:
     status: int
     stdout: str
     stderr: str
+
+    def __post_init__(self) -> None:
+        """Whatever a test runs: no setting is left as `fidtool.errors.option` returns it."""
+        assert_rendered(self.stdout + self.stderr)
 
     @property
     def json(self) -> dict[str, Any]:

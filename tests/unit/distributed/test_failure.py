@@ -6,9 +6,10 @@ import signal
 
 import pytest
 
+from fidtool.cli.options import as_flag
 from fidtool.distributed import signals
 from fidtool.distributed.failure import Failure, received_signal
-from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, StoppedError
+from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, StoppedError, option, rendered
 
 
 @pytest.mark.parametrize(
@@ -23,6 +24,11 @@ from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, Stop
 def test_every_rank_raises_the_same(error: FidtoolError, kind: type[FidtoolError], status: int) -> None:
     found = Failure.from_error(error, 3).to_error()
     assert (type(found), str(found), found.exit_code, found.location) == (kind, "no", status, "")
+
+
+def test_a_rank_that_prints_another_ranks_error_decides_how_its_settings_are_written() -> None:
+    found = Failure.from_error(InputError("no", f"pass {option('num', 3)}"), 3).to_error()
+    assert (str(found), rendered(found.text, as_flag)) == ("no; pass num=3", "no; pass --num 3")
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -84,10 +84,24 @@ class SharedExtractor:
 
     @classmethod
     def of_metric(
-        cls, feature: int | str | Network | PlainModule, protocol: str | None, weights: PathLike | None
+        cls,
+        feature: int | str | Network | nn.Module,
+        antialias: bool | None,
+        protocol: ProtocolName | None,
+        weights: PathLike | None,
+        weights_path: PathLike | None,
+        feature_step: int | None,
     ) -> SharedExtractor:
-        """The network for a metric: that of another metric if it is the same."""
-        new = cls(feature, protocol, weights)
+        """The network for a metric's arguments of these names: that of another metric if it is the same."""
+        if weights is not None and weights_path is not None:
+            raise InputError("weights and feature_extractor_weights_path are the same:", "pass one of them")
+        if isinstance(feature, nn.Module):
+            plain = PlainModule(feature, 18 if feature_step is None else feature_step)
+            new = cls(plain, protocol, weights or weights_path)
+        elif feature_step is not None:
+            raise InputError("feature_step is for a plain module as feature; other networks have their own")
+        else:
+            new = cls(feature, _protocol_of(feature, antialias, protocol), weights or weights_path)
         for other in _used:
             if other.definition == new.definition and other._module == new._module:
                 other._several = True
@@ -180,6 +194,17 @@ def classifier(weights: PathLike | None) -> Weights:
     return replace(found, state={name: found.state[name] for name in ("fc.weight", "fc.bias")})
 
 
+def _protocol_of(feature: object, antialias: bool | None, protocol: ProtocolName | None) -> ProtocolName | None:
+    """The name of the protocol that ``antialias`` selects, as torchmetrics, for Inception only."""
+    if antialias is None or not isinstance(feature, int):
+        return protocol
+    meant: ProtocolName = "torchmetrics" if antialias else "tensorflow"
+    if protocol is not None and protocol_named(protocol).name != meant:
+        problem = f"antialias={antialias} selects the protocol {meant!r}, and protocol={protocol!r} another one:"
+        raise InputError(problem, "pass one of the two", setting="protocol")
+    return meant
+
+
 def _copied(module: nn.Module) -> nn.Module:
     if isinstance(module, DistributedDataParallel):
         module = module.module
@@ -264,6 +289,14 @@ class FeatureExtractor(nn.Module):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._anchor = fn(self._anchor)
         return self
+
+
+def flag(name: str, value: Any) -> bool:
+    """Returns a bool, which may also be passed as 0 or 1 and as a scalar of NumPy or torch; a string is a mistake."""
+    plain = value.tolist() if hasattr(value, "tolist") else value
+    if not isinstance(plain, int) or plain not in (0, 1):
+        raise InputError(f"{name} must be True or False, not {value!r}")
+    return bool(plain)
 
 
 def pixels_of(

@@ -19,8 +19,8 @@ from fidtool.metrics.inception_score import InceptionScore as Scores
 from fidtool.metrics.kid import KID, SUBSET_SIZE
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Number
 from fidtool.metrics.prdc import PRDC, Ties
-from fidtool.training.feature_extractor import classifier
-from fidtool.training.metric import ImageMetric, Values, flag
+from fidtool.training.feature_extractor import classifier, flag
+from fidtool.training.metric import ImageMetric, Values
 from fidtool.validation import Setting
 
 Feature = int | str | Network | nn.Module

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import hashlib
 import inspect
 import itertools
 import re
 import traceback
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar, cast
+from typing import Any, ClassVar, Generic, NoReturn, TypeVar, cast
 
 import torch
 from torch import nn
@@ -23,12 +22,13 @@ from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError, TooFewImagesError, as_fidtool_error, renamed, rendered, warn_program
 from fidtool.features.models.inception_weights import Weights
 from fidtool.features.network import Network
-from fidtool.features.protocol import ProtocolName, protocol_named
+from fidtool.features.protocol import ProtocolName
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
 from fidtool.names import suggestion
 from fidtool.statistics.moments import Gaussian
 from fidtool.statistics.set_statistics import Statistics
-from fidtool.training.feature_extractor import PathLike, PlainModule, SharedExtractor, device_here, pixels_of
+from fidtool.training.base import Base
+from fidtool.training.feature_extractor import PathLike, SharedExtractor, device_here, flag, pixels_of
 from fidtool.training.group import (
     DEFAULT_TIMEOUT,
     Group,
@@ -41,47 +41,6 @@ from fidtool.training.group import (
 )
 from fidtool.training.sums import ALL, SIDES, STATE_NAMES, MetricSums, Result, check_same_settings
 from fidtool.validation import LONGEST_SECONDS
-
-
-class PlainMetric(nn.Module):
-    """The parts of ``torchmetrics.Metric`` that are used here, for programs without torchmetrics.
-
-    As a subclass of ``torchmetrics.Metric`` a metric can be in a ``MetricCollection`` and be moved, copied and logged
-    like any other. Its state is not registered with torchmetrics, which does not synchronise it.
-    """
-
-    def __init__(self, sync_on_compute: bool, process_group: Any, compute_with_cache: bool) -> None:
-        super().__init__()
-        self.sync_on_compute, self.process_group = sync_on_compute, process_group
-        self._anchor = torch.zeros(0, dtype=torch.uint8)
-
-    @property
-    def device(self) -> torch.device:
-        """The device on which the network runs."""
-        return self._anchor.device
-
-    def reset(self) -> None:
-        """For ``super().reset()``."""
-
-    def _plot(self, value: Any, ax: Any) -> Any:
-        raise InputError("plot() is torchmetrics':", "pip install 'torchmetrics[visual]'")
-
-    def clone(self) -> PlainMetric:
-        return copy.deepcopy(self)
-
-    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> PlainMetric:
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self._anchor = fn(self._anchor)
-        return self
-
-
-if TYPE_CHECKING:
-    from torchmetrics import Metric as Base
-else:
-    try:
-        from torchmetrics import Metric as Base
-    except ImportError:
-        Base = PlainMetric
 
 _made, _made_local = itertools.count(1), itertools.count(1)
 """Numbers of unnamed metrics: the same on all ranks that create their metrics in the same order."""
@@ -161,18 +120,9 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
             problem = "cannot be used: the metric synchronises the ranks itself, and in compute() only:"
             remedy = "omit it; see process_group and sync_on_compute"
             raise InputError(f"{which or 'distributed_available_fn'} {problem}", remedy)
-        if weights is not None and feature_extractor_weights_path is not None:
-            raise InputError("weights and feature_extractor_weights_path are the same:", "pass one of them")
-        chosen: int | str | Network | PlainModule
-        if isinstance(feature, nn.Module):
-            chosen = PlainModule(feature, 18 if feature_step is None else feature_step)
-        elif feature_step is not None:
-            raise InputError("feature_step is for a plain module as feature; other networks have their own")
-        else:
-            chosen, protocol = feature, _protocol_of(feature, antialias, protocol)
-        typed = "weights" if feature_extractor_weights_path is None else "feature_extractor_weights_path"
-        with outside_autograd(), renamed("weights", typed):
-            network = SharedExtractor.of_metric(chosen, protocol, weights or feature_extractor_weights_path)
+        file = feature_extractor_weights_path
+        with outside_autograd(), renamed("weights", "weights" if file is None else "feature_extractor_weights_path"):
+            network = SharedExtractor.of_metric(feature, antialias, protocol, weights, file, feature_step)
             # antialias is an argument of torchmetrics, which truncates with either protocol.
             asked = float_to_byte if antialias is None else float_to_byte or "floor"
             own = repr(self._metric) if self._per_image else ""
@@ -519,25 +469,6 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
         self.unsync()
         with outside_autograd():
             self._warn(self._sums.restore(state, *group_rank_and_size(self.process_group)))
-
-
-def flag(name: str, value: Any) -> bool:
-    """Returns a bool, which may also be passed as 0 or 1 and as a scalar of NumPy or torch; a string is a mistake."""
-    plain = value.tolist() if hasattr(value, "tolist") else value
-    if not isinstance(plain, int) or plain not in (0, 1):
-        raise InputError(f"{name} must be True or False, not {value!r}")
-    return bool(plain)
-
-
-def _protocol_of(feature: object, antialias: bool | None, protocol: ProtocolName | None) -> ProtocolName | None:
-    """The name of the protocol that ``antialias`` selects, as torchmetrics, for Inception only."""
-    if antialias is None or not isinstance(feature, int):
-        return protocol
-    meant: ProtocolName = "torchmetrics" if antialias else "tensorflow"
-    if protocol is not None and protocol_named(protocol).name != meant:
-        problem = f"antialias={antialias} selects the protocol {meant!r}, and protocol={protocol!r} another one:"
-        raise InputError(problem, "pass one of the two", setting="protocol")
-    return meant
 
 
 def _numbered_label(synced: bool) -> str:

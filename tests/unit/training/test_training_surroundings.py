@@ -24,7 +24,7 @@ from fidtool.training import (
     gather_with_grad,
     group,
 )
-from fidtool.training.metric import PlainMetric
+from fidtool.training.base import PlainMetric
 from support.pictures import fill, pictures
 from support.places import TINY
 from support.tiny_network import network

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import platform
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,6 +25,8 @@ from fidtool.torch_internals import pack_convolution_weight, packed_convolution
 
 _BATCH_NORM_EPS = 1e-3
 _RELU, _LINEAR = "relu", "none"
+_Chains = tuple[tuple[str | tuple[str, ...], ...], ...]
+_Pool = Callable[["_Block", torch.Tensor], torch.Tensor]
 _STEM_IMAGES = 2
 """Number of images per call of the layers with large maps on the CPU. Larger allocations are returned to the kernel
 after each layer and mapped again page by page, which took 5 % of the time on two cores."""
@@ -109,23 +112,24 @@ def packs(dtype: torch.dtype) -> bool:
         return False
 
 
-class _Branches(nn.Module):
-    """Base class of the mixed blocks: parallel branches over one input, concatenated along the channels.
+class _Block(nn.Module):
+    """A mixed block: parallel branches over one input, concatenated along the channels.
 
-    ``chains`` names the convolutions of each branch in order. The last entry may be a tuple of convolutions with the
-    same input.
+    Args:
+        chains: the convolutions of each branch in order. The last entry may be a tuple of convolutions with the same
+            input.
+        pool: computes the last branch, given the block and its input.
     """
 
-    chains: tuple[tuple[str | tuple[str, ...], ...], ...] = ()
-
-    def __init__(self, state: dict[str, torch.Tensor], block: str) -> None:
+    def __init__(self, state: dict[str, torch.Tensor], name: str, chains: _Chains, pool: _Pool) -> None:
         super().__init__()
-        for name in dict.fromkeys(key.split(".")[1] for key in state if key.startswith(f"{block}.")):
-            self.add_module(name, Convolution(state, f"{block}.{name}"))
+        self._chains, self._pool = chains, pool
+        for branch in dict.fromkeys(key.split(".")[1] for key in state if key.startswith(f"{name}.")):
+            self.add_module(branch, Convolution(state, f"{name}.{branch}"))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        outputs = [output for chain in self.chains for output in self._chain(chain, x)]
-        return torch.cat([*outputs, self.pool(x)], 1)
+        outputs = [output for chain in self._chains for output in self._chain(chain, x)]
+        return torch.cat([*outputs, self._pool(self, x)], 1)
 
     def _chain(self, chain: tuple[str | tuple[str, ...], ...], x: torch.Tensor) -> list[torch.Tensor]:
         for step in chain:
@@ -134,72 +138,44 @@ class _Branches(nn.Module):
             x = getattr(self, step)(x)
         return [x]
 
-    def pool(self, x: torch.Tensor) -> torch.Tensor:
-        """Apply the 1x1 projection, a 3x3 average pool without padding (the two commute), and the activation."""
-        projection: Convolution = self.branch_pool  # type: ignore[assignment]
-        projected = projection.linear(x)
-        return F.avg_pool2d(projected, 3, stride=1, padding=1, count_include_pad=False).relu_()
+
+def _projected_average(block: Any, x: torch.Tensor) -> torch.Tensor:
+    """The 1x1 projection, a 3x3 average pool without padding (the two commute), and the activation."""
+    projected = block.branch_pool.linear(x)
+    return F.avg_pool2d(projected, 3, stride=1, padding=1, count_include_pad=False).relu_()
 
 
-class _MixedA(_Branches):
-    """Mixed_5b, 5c, 5d."""
-
-    chains = (("branch1x1",), ("branch5x5_1", "branch5x5_2"), ("branch3x3dbl_1", "branch3x3dbl_2", "branch3x3dbl_3"))
-
-
-class _MixedB(_Branches):
-    """Mixed_6a: halves the resolution."""
-
-    chains = (("branch3x3",), ("branch3x3dbl_1", "branch3x3dbl_2", "branch3x3dbl_3"))
-
-    def pool(self, x: torch.Tensor) -> torch.Tensor:
-        return F.max_pool2d(x, 3, stride=2)
+def _projected_maximum(block: Any, x: torch.Tensor) -> torch.Tensor:
+    """The 2015 graph has a max pool in the last block, unlike the paper and other Inception networks."""
+    projected: torch.Tensor = block.branch_pool.linear(F.max_pool2d(x, 3, stride=1, padding=1))
+    return projected.relu_()
 
 
-class _MixedC(_Branches):
-    """Mixed_6b to 6e."""
-
-    chains = (
-        ("branch1x1",),
-        ("branch7x7_1", "branch7x7_2", "branch7x7_3"),
-        ("branch7x7dbl_1", "branch7x7dbl_2", "branch7x7dbl_3", "branch7x7dbl_4", "branch7x7dbl_5"),
-    )
+def _halved(block: Any, x: torch.Tensor) -> torch.Tensor:
+    """A max pool that halves the resolution."""
+    return F.max_pool2d(x, 3, stride=2)
 
 
-class _MixedD(_Branches):
-    """Mixed_7a: halves the resolution."""
-
-    chains = (("branch3x3_1", "branch3x3_2"), ("branch7x7x3_1", "branch7x7x3_2", "branch7x7x3_3", "branch7x7x3_4"))
-
-    def pool(self, x: torch.Tensor) -> torch.Tensor:
-        return F.max_pool2d(x, 3, stride=2)
-
-
-class _MixedE(_Branches):
-    """Mixed_7b."""
-
-    chains = (
-        ("branch1x1",),
-        ("branch3x3_1", ("branch3x3_2a", "branch3x3_2b")),
-        ("branch3x3dbl_1", "branch3x3dbl_2", ("branch3x3dbl_3a", "branch3x3dbl_3b")),
-    )
-
-
-class _MixedEMax(_MixedE):
-    """Mixed_7c: the 2015 graph uses a max pool here, unlike the paper and other Inception networks."""
-
-    def pool(self, x: torch.Tensor) -> torch.Tensor:
-        projection: Convolution = self.branch_pool  # type: ignore[assignment]
-        return projection.linear(F.max_pool2d(x, 3, stride=1, padding=1)).relu_()
-
-
-_BLOCKS: dict[str, type[_Branches]] = {
-    **dict.fromkeys(("Mixed_5b", "Mixed_5c", "Mixed_5d"), _MixedA),
-    "Mixed_6a": _MixedB,
-    **dict.fromkeys(("Mixed_6b", "Mixed_6c", "Mixed_6d", "Mixed_6e"), _MixedC),
-    "Mixed_7a": _MixedD,
-    "Mixed_7b": _MixedE,
-    "Mixed_7c": _MixedEMax,
+_A: _Chains = (("branch1x1",), ("branch5x5_1", "branch5x5_2"), ("branch3x3dbl_1", "branch3x3dbl_2", "branch3x3dbl_3"))
+_B: _Chains = (("branch3x3",), ("branch3x3dbl_1", "branch3x3dbl_2", "branch3x3dbl_3"))
+_C: _Chains = (
+    ("branch1x1",),
+    ("branch7x7_1", "branch7x7_2", "branch7x7_3"),
+    ("branch7x7dbl_1", "branch7x7dbl_2", "branch7x7dbl_3", "branch7x7dbl_4", "branch7x7dbl_5"),
+)
+_D: _Chains = (("branch3x3_1", "branch3x3_2"), ("branch7x7x3_1", "branch7x7x3_2", "branch7x7x3_3", "branch7x7x3_4"))
+_E: _Chains = (
+    ("branch1x1",),
+    ("branch3x3_1", ("branch3x3_2a", "branch3x3_2b")),
+    ("branch3x3dbl_1", "branch3x3dbl_2", ("branch3x3dbl_3a", "branch3x3dbl_3b")),
+)
+_BLOCKS: dict[str, tuple[_Chains, _Pool]] = {
+    **dict.fromkeys(("Mixed_5b", "Mixed_5c", "Mixed_5d"), (_A, _projected_average)),
+    "Mixed_6a": (_B, _halved),
+    **dict.fromkeys(("Mixed_6b", "Mixed_6c", "Mixed_6d", "Mixed_6e"), (_C, _projected_average)),
+    "Mixed_7a": (_D, _halved),
+    "Mixed_7b": (_E, _projected_average),
+    "Mixed_7c": (_E, _projected_maximum),
 }
 _SPATIAL = "Mixed_6d"
 """The block whose 1x1 branch provides the spatial features."""
@@ -222,7 +198,7 @@ class Inception(nn.Module):
             stem += [*(Convolution(state, name) for name in large), nn.MaxPool2d(3, stride=2)]
         self.stem = nn.Sequential(*stem)
         wanted = [name for name in _BLOCKS if dims > (768 if name.startswith("Mixed_7") else 192)]
-        self.blocks = nn.ModuleDict({name: _BLOCKS[name](state, name) for name in wanted})
+        self.blocks = nn.ModuleDict({name: _Block(state, name, *_BLOCKS[name]) for name in wanted})
         self.eval()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -201,8 +201,8 @@ class Outlet:
 
         # A result that was already written to stdout or to the file is not overwritten. If torchrun restarts the ranks,
         # only the last attempt prints its JSON. After a signal a restart is uncertain, so the file is written.
-        again = will_be_restarted()
-        if not self._published and _is_rank_zero() and (isinstance(error, StoppedError) or not again):
+        again, wanted = will_be_restarted(), self._output is not None or self._as_json
+        if wanted and not self._published and _is_rank_zero() and (isinstance(error, StoppedError) or not again):
             with contextlib.suppress(RunError):
                 self.publish(
                     failure_to_dict(error.exit_code, shown(error.text), self._origin, self._settings),

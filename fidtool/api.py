@@ -22,16 +22,15 @@ from fidtool.names import suggestion
 from fidtool.pipeline.check import check as check_images
 from fidtool.pipeline.check import refuse_same
 from fidtool.pipeline.evaluate import compute_statistics as statistics_of
-from fidtool.pipeline.evaluate import evaluate
-from fidtool.pipeline.inputs import Inputs
-from fidtool.pipeline.opened import GivenStatistics
+from fidtool.pipeline.evaluate import evaluate, prepare
 from fidtool.pipeline.run import RunContext, open_run
+from fidtool.pipeline.sets import RequestedSet, requested
 from fidtool.presets import with_preset
 from fidtool.record import Origin
 from fidtool.report.files import check_shown, write_shown
 from fidtool.results import Evaluation, Exhibit
 from fidtool.settings import CheckSettings, Settings, StatisticsSettings
-from fidtool.sources.memory import Images, Named, several
+from fidtool.sources.memory import Images, several
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.validation import declared
 
@@ -116,10 +115,6 @@ def _meant(keywords: Mapping[str, Any], known: Iterable[str]) -> str:
     return "".join(suggestion(name, known, 0.75) for name in keywords if name not in known)
 
 
-def _given(source: object) -> Images:
-    return GivenStatistics(source) if source is None or isinstance(source, Statistics) else Images(source)
-
-
 @_with_keywords_of(Settings)
 def compute(real: Source, fake: Source | Sequence[PathOrURL | Images | Statistics], settings: Settings) -> Evaluation:
     """Computes FID, or the metrics in ``metrics``, of one or several sets of generated images against real images.
@@ -149,15 +144,14 @@ def compute(real: Source, fake: Source | Sequence[PathOrURL | Images | Statistic
     fakes = several(fake, Statistics)
     if not fakes:
         raise InputError("there is no FAKE to compare with REAL")
-    named = Named(real, *fakes, images=_given)
-    paths = [named.of(real, "real"), *(named.of(each, "fake") for each in fakes)]
+    sets = requested((real, "real"), *((each, "fake") for each in fakes))
     files = {each: Path(file) for each in ("report", "plot") if (file := getattr(settings, each)) is not None}
     origin = Origin.here(sys.argv[0])
-    with _open_run(paths, settings, named.in_memory) as run:
+    with _open_run(sets, settings) as run:
         run.world.on_rank_zero(lambda: check_shown(files))
-        inputs = Inputs(run, paths)
-        evaluation, exhibits = evaluate(inputs, origin)
-        run.world.on_rank_zero(lambda: _show(files, evaluation, exhibits, inputs.lookup()))
+        prepared = prepare(run, sets, settings, evaluates=True)
+        evaluation, exhibits = evaluate(run, prepared, origin)
+        run.world.on_rank_zero(lambda: _show(files, evaluation, exhibits, prepared.lookup()))
         return evaluation
 
 
@@ -177,10 +171,9 @@ def compute_statistics(images: Source, settings: Settings) -> Statistics | None:
     Raises:
         fidtool.InputError, fidtool.RunError: see `compute`.
     """
-    named = Named(images, images=_given)
-    path = named.of(images, "images")
-    with _open_run([path], settings, named.in_memory) as run:
-        return statistics_of(Inputs(run, [path], real=False))
+    sets = requested((images, "images"))
+    with _open_run(sets, settings) as run:
+        return statistics_of(run, prepare(run, sets, settings, evaluates=False))
 
 
 @_with_keywords_of(CheckSettings)
@@ -201,18 +194,17 @@ def check(images: Source, against: Source | None = None, settings: Settings = _D
     Raises:
         fidtool.InputError, fidtool.RunError: see `compute`.
     """
-    named = Named(images, against, images=_given)
-    path, other = named.of(images, "images"), None if against is None else named.of(against, "real")
-    refuse_same(path, other, in_memory=bool(named.in_memory))
-    with _open_run([path] if other is None else [path, other], settings, named.in_memory) as run:
-        return check_images(run, path, other)
+    sets = requested((images, "images"), *([] if against is None else [(against, "real")]))
+    refuse_same(sets)
+    with _open_run(sets, settings) as run:
+        return check_images(run, sets, settings)
 
 
 @contextlib.contextmanager
-def _open_run(paths: Sequence[str], settings: Settings, in_memory: Mapping[str, Images]) -> Iterator[RunContext]:
+def _open_run(sets: Sequence[RequestedSet], settings: Settings) -> Iterator[RunContext]:
     """Context manager of a run that issues its warnings at its end, when no rank waits for one that raises them."""
     console = Console(report=settings.progress)
-    with open_run(paths, settings, console, in_memory) as run:
+    with open_run(sets, settings, console) as run:
         yield run
     for line in console.warned:
         warn_program(line)

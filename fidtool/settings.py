@@ -15,7 +15,7 @@ from fidtool.features.models.families import (
 )
 from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, NAMED_PROTOCOLS, ProtocolName, protocol_named
 from fidtool.images.framing import CROPS, EXAMPLE, normalised
-from fidtool.metrics.metric import ALL, METRICS, Metric
+from fidtool.metrics.metric import ALL, METRICS, Metric, MetricFacts
 from fidtool.metrics.registry import BUILT_IN, in_order, requested
 from fidtool.presets import PRESETS, preset_named
 from fidtool.validation import LONGEST_SECONDS, MAX_PIXELS, File, Setting, TorchDevice, Validated, text_of
@@ -266,7 +266,7 @@ class StatisticsSettings(CheckSettings):
         object.__setattr__(self, "of_all", self.of_all | of_all)
         for metric in chosen:
             if not self._is_of_all(metric):
-                metric.check_network(self.network.extractor, self.dims)
+                metric.check(MetricFacts(self.network.extractor, self.dims))
 
 
 @dataclass(frozen=True, kw_only=True)

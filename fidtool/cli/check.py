@@ -49,7 +49,7 @@ def check(
 
     paths = [images] if against is None else [images, against]
     if discover().world_size == 1:
-        from fidtool.pipeline.opened import require_exists
+        from fidtool.pipeline.opening import require_exists
 
         require_exists(paths)  # reports a typo before the slow import of torch
     if only_list:
@@ -60,13 +60,15 @@ def check(
     from fidtool.pipeline.check import check as check_images
     from fidtool.pipeline.check import refuse_same
     from fidtool.pipeline.run import open_run
+    from fidtool.pipeline.sets import requested
     from fidtool.report.text import checkup_lines, dumps
 
     console = Console(warnings=True, progress=not quiet, on_failure=print_failure, spelling=as_flag)
     chosen = settings()
-    refuse_same(images, against)
-    with open_run(paths, chosen, console) as run:
-        checkup = check_images(run, images, against, strict)
+    sets = requested(*((path, "") for path in paths))
+    refuse_same(sets)
+    with open_run(sets, chosen, console) as run:
+        checkup = check_images(run, sets, chosen, strict)
     if discover().rank > 0:
         return 0
     print_lines([dumps(checkup.to_dict())] if as_json else checkup_lines(checkup), _RESULT)
@@ -77,8 +79,8 @@ def check(
 
 def _list(path: str, settings: Settings, as_json: bool, quiet: bool) -> int:
     """Print the paths of the images that would be read. Secrets in URLs are removed."""
-    from fidtool.pipeline.needs import IMAGES
-    from fidtool.pipeline.opened import Messages, open_set
+    from fidtool.pipeline.opening import Messages, open_set
+    from fidtool.pipeline.sets import IMAGES, RequestedSet
     from fidtool.redaction import redacted, without_secrets
     from fidtool.report.text import dumps
 
@@ -86,7 +88,7 @@ def _list(path: str, settings: Settings, as_json: bool, quiet: bool) -> int:
         lambda line: click.echo(shown(line), err=True),
         lambda line: click.echo(f"warning: {shown(line)}", err=True),
     )
-    opened = open_set(path, None, settings, IMAGES, messages)
+    opened = open_set(RequestedSet(path), settings, IMAGES, messages)
     source = opened.images
     if source is None:
         raise InputError(f"{path} is a statistics file, which has no images")

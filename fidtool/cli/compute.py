@@ -81,22 +81,22 @@ def _run(
     from fidtool.distributed.launch import discover
 
     if discover().world_size == 1:
-        from fidtool.pipeline.opened import require_exists, require_order
+        from fidtool.pipeline.opening import require_exists, require_order
 
         require_exists([real, *fakes])  # reports a typo before the slow import of torch
         require_order(real, fakes)
-    from fidtool.pipeline.evaluate import evaluate
-    from fidtool.pipeline.inputs import Inputs
+    from fidtool.pipeline.evaluate import evaluate, prepare
     from fidtool.pipeline.run import open_run
+    from fidtool.pipeline.sets import requested
     from fidtool.report.files import write_shown
     from fidtool.report.text import framing_lines, influence_lines, result_lines, table_lines, timing_line
 
-    paths = [real, *fakes]
+    sets = requested(*((path, "") for path in (real, *fakes)))
     console = Console(warnings=True, progress=not quiet, on_failure=outlet.failed, spelling=as_flag)
-    with open_run(paths, settings, console) as run:
+    with open_run(sets, settings, console) as run:
         run.world.on_rank_zero(outlet.check)
-        inputs = Inputs(run, paths)
-        evaluation, exhibits = evaluate(inputs, origin)
+        prepared = prepare(run, sets, settings, evaluates=True)
+        evaluation, exhibits = evaluate(run, prepared, origin)
     if discover().rank > 0:
         # Only rank zero exits with the gate's status: a launcher kills rank zero if another rank exits first with an
         # error.
@@ -106,7 +106,7 @@ def _run(
     as_table = form == "table" or (form is None and on_terminal() and several)
     for line in [*([] if as_table else framing_lines(evaluation)), *influence_lines(evaluation)]:
         click.echo(line, err=True)
-    write = functools.partial(write_shown, evaluation, exhibits, inputs.lookup(), spelling=as_flag)
+    write = functools.partial(write_shown, evaluation, exhibits, prepared.lookup(), spelling=as_flag)
     lines = table_lines(evaluation) if as_table else result_lines(evaluation)
     outlet.publish(evaluation.to_dict(), lines, write)
     if evaluation.exit_code:

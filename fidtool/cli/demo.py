@@ -46,14 +46,15 @@ def demo(folder: str) -> None:
         f"Made {COUNT} drawings ({SIDE} x {SIDE} pixels) in {real} and {COUNT} blurred, recoloured ones in {fake}."
     )
 
-    from fidtool.pipeline.evaluate import evaluate
-    from fidtool.pipeline.inputs import Inputs
+    from fidtool.pipeline.evaluate import evaluate, prepare
     from fidtool.pipeline.run import open_run
+    from fidtool.pipeline.sets import requested
     from fidtool.report.text import result_lines
 
-    paths = [str(real), str(fake)]
-    with open_run(paths, Settings(), Console(progress=True, spelling=as_flag)) as run:
-        evaluation, _ = evaluate(Inputs(run, paths), Origin.here(("fidtool", "demo")))
+    sets = requested((real, ""), (fake, ""))
+    with open_run(sets, Settings(), Console(progress=True, spelling=as_flag)) as run:
+        prepared = prepare(run, sets, Settings(), evaluates=True)
+        evaluation, _ = evaluate(run, prepared, Origin.here(("fidtool", "demo")))
     definition = evaluation.definition
     assert definition is not None
     for line in result_lines(evaluation):

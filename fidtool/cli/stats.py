@@ -67,23 +67,24 @@ def stats(
 
     target = local_file("-o", output)
     if discover().world_size == 1:
-        from fidtool.pipeline.opened import require_exists
+        from fidtool.pipeline.opening import require_exists
 
         _check_target(target, layout, force)  # reports a typo before the slow import of torch
         require_exists([images])
     from fidtool.console import Console
-    from fidtool.pipeline.evaluate import compute_statistics, image_sample
-    from fidtool.pipeline.inputs import Inputs
+    from fidtool.pipeline.evaluate import compute_statistics, image_sample, prepare
     from fidtool.pipeline.run import open_run
+    from fidtool.pipeline.sets import requested
     from fidtool.statistics.statistics_file import write_statistics
 
     console = Console(warnings=True, progress=not quiet, on_failure=print_failure, spelling=as_flag)
-    with open_run([images], chosen, console) as run:
+    sets = requested((images, ""))
+    with open_run(sets, chosen, console) as run:
         run.world.on_rank_zero(lambda: _check_target(target, layout, force))
-        inputs = Inputs(run, [images], real=False)
-        sampled = layout == "adm" and inputs.any_images
-        sample = run.world.only_on_rank_zero(lambda: image_sample(inputs, stored) if sampled else None)
-        statistics = compute_statistics(inputs)
+        prepared = prepare(run, sets, chosen, evaluates=False)
+        sampled = layout == "adm" and prepared.measurer is not None
+        sample = run.world.only_on_rank_zero(lambda: image_sample(prepared, stored) if sampled else None)
+        statistics = compute_statistics(run, prepared)
     if statistics is None:
         return
     try:

@@ -38,23 +38,23 @@ class CMMD(Metric):
     def network(self) -> NetworkChoice:
         return NetworkChoice(self.extractor, text_of(self.weights), self.input_size, self.feature_step)
 
-    def check_available(self, weights: str | None, images: bool) -> None:
+    def obtain(self, weights: str | None, images: bool, say: Callable[[str], None] | None) -> None:
         if not images:
             return
         if find_spec("open_clip") is None:
+            if say is not None:
+                return  # the network is refused when it is built
             raise InputError("CMMD's network needs the package open_clip (pip install 'fidtool[clip]')")
-        from fidtool.features.models.clip import on_disk
+        from fidtool.features.models.clip import fetch, on_disk
 
-        if not on_disk(self.network()):
+        network = self.own_network
+        if network is None or on_disk(network):
+            return
+        if say is None:
             downloads = f"{option('metrics', 'cmmd')} downloads them"
             raise InputError(f"the weights of CMMD's network are not on this machine ({downloads})")
-
-    def obtain(self, weights: str | None, say: Callable[[str], None]) -> None:
-        if self.network() == CMMD().network() and find_spec("open_clip"):
-            from fidtool.features.models.clip import fetch, on_disk
-
-            if (network := self.own_network) and not on_disk(network):
-                fetch(network, say)
+        if network == CMMD().network():
+            fetch(network, say)
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
         from fidtool.distances.kernel import cmmd

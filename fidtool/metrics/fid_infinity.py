@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from fidtool.errors import InputError, option
-from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Number
-
-if TYPE_CHECKING:
-    from fidtool.features.protocol import Definition
+from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, MetricFacts, Number
 
 FEWEST_IMAGES = 5000
 """The smallest number of images at which the FID is linear in 1/N (Chong & Forsyth 2020)."""
@@ -37,22 +33,20 @@ class FIDInfinity(Metric):
     frechet = True
     phase = "extrapolation"
 
-    def check_features(self, definition: Definition | None, dims: int, file: str) -> None:
-        if dims >= FEWEST_IMAGES:
+    def check(self, facts: MetricFacts) -> None:
+        if facts.dims is not None and facts.dims >= FEWEST_IMAGES:
             raise InputError(
                 f"fid-infinity extrapolates from subsets of {FEWEST_IMAGES} images, which is too few for features of "
-                f"{dims} dimensions:",
+                f"{facts.dims} dimensions:",
                 "use a smaller network",
                 f"omit fid-infinity from {option('metrics')}",
                 setting="metrics",
             )
-
-    def check_count(self, images: int, has: str) -> None:
         fewest = FEWEST_IMAGES + POINTS - 1
-        if images < fewest:
+        if facts.images is not None and facts.images < fewest:
             raise InputError(
                 f"fid-infinity extrapolates from {POINTS} sample sizes, the smallest of {FEWEST_IMAGES} images, and "
-                f"{has}:",
+                f"{facts.has}:",
                 f"it needs at least {fewest}",
                 setting="metrics",
             )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fidtool.errors import InputError, option
 from fidtool.features.protocol import INCEPTION, INCEPTION_DIMS
-from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, Number
+from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, MetricFacts, Number
 from fidtool.validation import Setting
 
 if TYPE_CHECKING:
@@ -53,19 +53,28 @@ class InceptionScore(Metric):
         """See `Metric`."""
         return self.part_size is not None
 
-    def check_network(self, extractor: str, dims: int | None) -> None:
-        if extractor != "inception":
+    def check(self, facts: MetricFacts) -> None:
+        if facts.extractor != "inception":
             remedy = f"omit {option('extractor')}, or 'is' from {option('metrics')}"
             raise InputError("the Inception Score is defined for Inception only:", remedy, setting="metrics")
-        if dims not in (None, max(INCEPTION_DIMS)):
-            problem = f"the Inception Score needs {max(INCEPTION_DIMS)} dims, the input of the classifier, not {dims}"
-            raise InputError(problem, setting="dims")
+        if facts.requested_dims not in (None, max(INCEPTION_DIMS)):
+            needs = f"the Inception Score needs {max(INCEPTION_DIMS)} dims, the input of the classifier"
+            raise InputError(f"{needs}, not {facts.requested_dims}", setting="dims")
         if self.part_size is not None and self.splits != type(self).splits:
             part_size, splits = option(self.named("part_size")), option(self.named("splits"))
             problem = f"{part_size} and {splits} both divide a set into parts:"
             raise InputError(problem, "set one of them", setting=self.named("part_size"))
+        if facts.dims is not None:
+            self._check_features(facts.definition, facts.file)
+        if self.part_size is None and facts.images is not None and facts.images < self.splits:
+            raise InputError(
+                f"the Inception Score divides a set into {self.splits} parts, and {facts.has}:",
+                f"pass a smaller {option(self.named('splits'))}",
+                setting=self.named("splits"),
+            )
 
-    def check_features(self, definition: Definition | None, dims: int, file: str) -> None:
+    @staticmethod
+    def _check_features(definition: Definition | None, file: str) -> None:
         if definition is None:
             raise InputError(
                 f"the Inception Score needs Inception's features, and {file} does not state the network of its "
@@ -82,26 +91,15 @@ class InceptionScore(Metric):
                 setting="metrics",
             )
 
-    def check_count(self, images: int, has: str) -> None:
-        if self.part_size is None and images < self.splits:
-            raise InputError(
-                f"the Inception Score divides a set into {self.splits} parts, and {has}:",
-                f"pass a smaller {option(self.named('splits'))}",
-                setting=self.named("splits"),
-            )
+    def obtain(self, weights: str | None, images: bool, say: Callable[[str], None] | None) -> None:
+        from fidtool.features.models.inception_weights import classifier_on_disk, load_weights
 
-    def check_available(self, weights: str | None, images: bool) -> None:
-        from fidtool.features.models.inception_weights import classifier_on_disk
-
-        if not classifier_on_disk(weights):
+        if say is not None:
+            load_weights(weights, say, classifier=True)
+        elif not classifier_on_disk(weights):
             raise InputError(
                 "no weights with Inception's classifier are on this machine (`fidtool weights --download` gets them)"
             )
-
-    def obtain(self, weights: str | None, say: Callable[[str], None]) -> None:
-        from fidtool.features.models.inception_weights import load_weights
-
-        load_weights(weights, say, classifier=True)
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
         from fidtool.distances.inception_score import inception_score

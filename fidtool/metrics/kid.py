@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from fidtool.errors import InputError, TooFewImagesError, option
-from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, Number
+from fidtool.errors import TooFewImagesError, option
+from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, MetricFacts, Number
 from fidtool.validation import Setting
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class KID(Metric):
             digits=6,
         ),
     )
+    further = ("kid_subset_size",)
     real_features = fake_features = True
     _kernel: ClassVar[tuple[int, float | None, float]] = (3, None, 1.0)
 
@@ -45,39 +46,36 @@ class KID(Metric):
         """Images per subset."""
         return SUBSET_SIZE if self.subset_size is None else self.subset_size
 
-    def check_count(self, images: int, has: str) -> None:
-        if images < 2:
+    def check(self, facts: MetricFacts) -> None:
+        if facts.images is not None and facts.images < 2:
             remedy = f"omit kid from {option('metrics')}"
-            raise TooFewImagesError(f"KID needs at least two images per set, and {has}:", remedy, setting="metrics")
-        if images < self.size:
-            raise InputError(
-                f"KID draws subsets of {self.size} images, and {has}:",
-                f"pass {option(self.named('subset_size'), images)} or less",
-                setting=self.named("subset_size"),
-            )
-
-    def fitted(self, images: int, has: str) -> tuple[Mapping[str, Any], str]:
-        if self.subset_size is not None or not 2 <= images < SUBSET_SIZE:
-            return {}, ""
-        return {"subset_size": images}, f"KID draws subsets of {images} images instead of {SUBSET_SIZE}, because {has}"
+            problem = f"KID needs at least two images per set, and {facts.has}:"
+            raise TooFewImagesError(problem, remedy, setting="metrics")
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
         from fidtool.distances.kernel import kid
 
+        smaller = min(real, fake, key=lambda each: len(each.rows))
+        size = min(self.size, len(smaller.rows))
+        if size < self.size:
+            context.warnings.append(
+                f"KID draws subsets of {size} images instead of {self.size}, because {smaller.path} has {size}"
+            )
         # All subsets are the same if each is the whole set on both sides: one is enough, and there is no spread.
-        whole = self.size == len(real.rows) == len(fake.rows)
+        whole = size == len(real.rows) == len(fake.rows)
         found = kid(
             real.rows,
             fake.rows,
             context.world,
-            subset_size=self.size,
+            subset_size=size,
             subsets=1 if whole else self.subsets,
             seed=self.seed,
             feature_step=context.features.feature_step,
             device=context.features.device,
             kernel=self._kernel,
         )
-        return {"kid": found.mean} if whole else {"kid": found.mean, "kid_std": found.std}
+        values = {"kid": found.mean} if whole else {"kid": found.mean, "kid_std": found.std}
+        return values if size == self.size else {**values, "kid_subset_size": size}
 
     def record(self, definition: "Definition | None") -> Mapping[str, Any]:
         return {**super().record(definition), "subset_size": self.size}

@@ -58,6 +58,29 @@ class Number:
     inception: bool = False
 
 
+@dataclass(frozen=True)
+class MetricFacts:
+    """What is known about a run when a metric is checked.
+
+    Attributes:
+        extractor: the requested extractor.
+        requested_dims: the requested dimensions; None for the default.
+        definition: definition of the metric's features; None if it is not known yet, or a file does not state it.
+        dims: length of a feature vector; None if it is not known yet.
+        file: the statistics file that holds the features; empty if images are processed.
+        images: number of images in the smallest of the sets whose features the metric needs; None if not known yet.
+        has: a phrase that names this set and its number of images.
+    """
+
+    extractor: str
+    requested_dims: int | None = None
+    definition: Definition | None = None
+    dims: int | None = None
+    file: str = ""
+    images: int | None = None
+    has: str = ""
+
+
 @dataclass(frozen=True, eq=False)
 class FeatureSet:
     """The features of one set of images, as input of a metric.
@@ -178,48 +201,19 @@ class Metric(Validated):
         """Return the name of one of the metric's settings, as `fidtool.errors.option` takes it."""
         return f"{type(self).__name__}({setting})"
 
-    def check_network(self, extractor: str, dims: int | None) -> None:
-        """Refuse an extractor that the metric is not defined for, before anything is read."""
+    def check(self, facts: MetricFacts) -> None:
+        """Refuse, with an `InputError`, what the metric is not defined for; called whenever more facts are known."""
 
-    def check_features(self, definition: Definition | None, dims: int, file: str) -> None:
-        """Refuse features that the metric is not defined for, once their definition is known.
-
-        Args:
-            definition: the definition of the features; None if a statistics file does not state it.
-            dims: length of a feature vector.
-            file: the statistics file that holds the features; empty if images are processed.
-        """
-
-    def check_count(self, images: int, has: str) -> None:
-        """Refuse a set with too few images.
+    def obtain(self, weights: str | None, images: bool, say: Callable[[str], None] | None) -> None:
+        """Download weights that this metric alone needs.
 
         Args:
-            images: number of images in the smallest of the sets whose features the metric needs.
-            has: a phrase that names this set and its number of images.
+            weights: the value of ``--weights``.
+            images: whether images go through its network.
+            say: prints what is downloaded. None if nothing may be downloaded, for a metric that ``all`` selected: if
+                weights or a package are not on this machine, an InputError leaves it out. For a metric that was
+                requested by name with others, a RunError leaves it out.
         """
-
-    def check_available(self, weights: str | None, images: bool) -> None:
-        """Refuse a metric that needs a package that is not installed, or weights that are not on this machine.
-
-        Called only for metrics that ``all`` selected: ``all`` downloads nothing for a metric.
-        """
-
-    def obtain(self, weights: str | None, say: Callable[[str], None]) -> None:
-        """Download weights that this metric alone needs; ``weights`` is the value of ``--weights``.
-
-        Called for a metric that was requested by name with others: if a RunError is raised, the others are computed.
-        """
-
-    def fitted(self, images: int, has: str) -> tuple[Mapping[str, Any], str]:
-        """Adapt settings that were not set explicitly to the number of images.
-
-        Args:
-            images, has: see `check_count`.
-
-        Returns:
-            The changed settings by name, and a warning about them; both empty if nothing changes.
-        """
-        return {}, ""
 
     @abstractmethod
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:

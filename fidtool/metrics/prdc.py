@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from fidtool.errors import InputError, option
-from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, Number
+from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, MetricFacts, Number
 from fidtool.validation import Setting
 
 Ties = Literal["strict", "inclusive"]
@@ -38,10 +38,10 @@ class PRDC(Metric):
     )
     real_features = fake_features = True
 
-    def check_count(self, images: int, has: str) -> None:
-        if images <= self.nearest_k:
+    def check(self, facts: MetricFacts) -> None:
+        if facts.images is not None and facts.images <= self.nearest_k:
             raise InputError(
-                f"precision and recall use {self.nearest_k} neighbours of each image, and {has}:",
+                f"precision and recall use {self.nearest_k} neighbours of each image, and {facts.has}:",
                 f"pass a smaller {option(self.named('nearest_k'))}",
                 setting=self.named("nearest_k"),
             )

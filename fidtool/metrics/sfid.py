@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fidtool.errors import InputError, option
 from fidtool.features.protocol import SPATIAL
 from fidtool.metrics.fid import frechet
-from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Number
+from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, MetricFacts, Number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,12 +20,13 @@ class SpatialFID(Metric):
     numbers = (Number("sfid", "sFID", "lower", "Fréchet distance between spatial features", layer=SPATIAL),)
     frechet = True
 
-    def check_network(self, extractor: str, dims: int | None) -> None:
-        if extractor != "inception":
+    def check(self, facts: MetricFacts) -> None:
+        if facts.extractor != "inception":
             remedy = f"omit {option('extractor')}, or sfid from {option('metrics')}"
             raise InputError("sFID is defined for Inception only:", remedy, setting="metrics")
-        if dims in (64, 192):
-            problem = f"sFID needs Inception up to Mixed_6d: {option('dims', 768)} or 2048, not {dims}"
+        if facts.requested_dims in (64, 192):
+            need = f"{option('dims', 768)} or 2048, not {facts.requested_dims}"
+            problem = f"sFID needs Inception up to Mixed_6d: {need}"
             raise InputError(problem, setting="dims")
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from fidtool.errors import FidtoolError, InputError, option
-from fidtool.features.catalogue import inception_definition
 from fidtool.features.models.families import CMMD_EXTRACTOR, is_published
-from fidtool.features.models.inception_weights import TENSORS_SHA256
 from fidtool.features.protocol import (
     DEFAULT_PROTOCOL,
     FEATURES,
@@ -21,8 +19,9 @@ from fidtool.features.protocol import (
     protocol_named,
 )
 from fidtool.metrics.cmmd import CMMD
+from fidtool.metrics.metric import MetricFacts
 from fidtool.metrics.registry import in_order
-from fidtool.pipeline.needs import SetNeeds
+from fidtool.pipeline.sets import OpenedSet, SetNeeds, set_needs
 from fidtool.settings import Settings
 from fidtool.statistics.set_statistics import LayerStatistics, Statistics
 
@@ -118,23 +117,24 @@ def _network_of(definitions: Mapping[str, Definition], settings: Settings) -> di
 
 
 def agree(
-    files: Mapping[str, Statistics],
-    needs: Mapping[str, SetNeeds],
-    settings: Settings,
-    measured: Mapping[str, Definition] | None,
-    beside: Collection[str] = (),
+    sets: Iterable[OpenedSet], settings: Settings, measured: Definitions | None
 ) -> tuple[dict[str, Definition | None], list[str]]:
-    """Checks statistics files against the run's networks and against each other, before any image is read."""
+    """Checks statistics files against the run's networks and against each other, before any image is read.
+
+    Returns the definitions of the run's features, by layer, and warnings for all comparisons.
+    """
+    files = {each.path: (each, each.content.file) for each in sets if each.content.file is not None}
     definitions: dict[str, Definition | None] = {}
     warnings: list[str] = []
-    for layer in dict.fromkeys(layer for each in needs.values() for layer in each.layers):
+    for layer in set_needs(settings, real=True, fake=True).layers:
         metrics = [metric for metric in in_order(settings.chosen) if settings.layer_of(metric) == layer]
         title = _TITLES.get(layer) or f"features of {metrics[0].numbers[0].title}"
-        parts = {
-            path: file.layers[layer] if path in beside else require_layer(path, file, layer, title, needs[path])
-            for path, file in files.items()
-            if path not in beside or layer in file.layers
-        }
+        parts = {}
+        for path, (each, file) in files.items():
+            if each.holds != "both":
+                parts[path] = require_layer(path, file, layer, title, set_needs(settings, each.real, each.fake))
+            elif layer in file.layers:
+                parts[path] = file.layers[layer]
         definition = None if measured is None else measured[layer]
         dims = settings.dims if layer == FEATURES else None
         # The settings `protocol` and `extractor` do not apply to a metric's own network.
@@ -142,15 +142,16 @@ def agree(
         asked = replace(settings, protocol=None, extractor=None) if own else settings
         definitions[layer], mismatches = _common_definition(parts, definition, asked, dims)
         warnings += [line for line in mismatches if line not in warnings]
-        file, statistics = next(iter(parts.items()), ("", None))
+        first, statistics = next(iter(parts.items()), ("", None))
         if definition is not None:
-            file, dims = "", definition.dims
+            first, dims = "", definition.dims
         elif statistics is not None:
             dims = statistics.dims
         assert dims is not None
         stated = definitions[layer] or (_requested(settings, dims) if layer == FEATURES else None)
+        facts = MetricFacts(settings.network.extractor, settings.dims, stated, dims, first)
         for metric in metrics:
-            metric.check_features(stated, dims, file)
+            metric.check(facts)
     return definitions, [*warnings, *_unusual_networks(settings, definitions)]
 
 
@@ -158,6 +159,9 @@ def _requested(settings: Settings, dims: int) -> Definition | None:
     """The definition of features of files that state none, if the protocol was requested; else None."""
     if settings.protocol is None or settings.network.extractor != "inception" or dims not in INCEPTION_DIMS:
         return None
+    from fidtool.features.catalogue import inception_definition  # deferred, with torch
+    from fidtool.features.models.inception_weights import TENSORS_SHA256
+
     return inception_definition(protocol_named(settings.protocol), dims, TENSORS_SHA256)
 
 

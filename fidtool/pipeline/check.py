@@ -19,10 +19,10 @@ from fidtool.images.decode import DecodeOptions
 from fidtool.images.integrity import broadcast_images
 from fidtool.images.loader import LoadOptions, load, whole_batches
 from fidtool.images.records import RECORD, ImageRecords
-from fidtool.pipeline.inputs import identity
-from fidtool.pipeline.needs import IMAGES
-from fidtool.pipeline.opened import Messages, missing_error, open_set
+from fidtool.pipeline.opening import Messages, identity, missing_error, open_set
 from fidtool.pipeline.run import RunContext
+from fidtool.pipeline.sets import IMAGES, RequestedSet
+from fidtool.settings import Settings
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet, Indices
 from fidtool.statistics.feature_buffer import FeatureBuffer, in_canonical_order
@@ -32,16 +32,18 @@ _BATCHES_PER_WORKER = 8
 """Minimum number of batches per decoding worker: fewer are decoded before a worker has started."""
 
 
-def refuse_same(path: str, against: str | None, in_memory: bool = False) -> None:
+def refuse_same(requests: Sequence[RequestedSet]) -> None:
     """Refuses to check a set against itself."""
-    if path == against or (against is not None and not in_memory and identity(path) == identity(against)):
-        raise InputError(f"{path} and {against} are the same:", f"pass a different set to compare {path} with")
+    one, other = requests[0], requests[-1]
+    in_memory = one.given is not None or other.given is not None
+    if len(requests) > 1 and (one is other or (not in_memory and identity(one.path) == identity(other.path))):
+        problem = f"{one.path} and {other.path} are the same:"
+        raise InputError(problem, f"pass a different set to compare {one.path} with")
 
 
-def check(run: RunContext, path: str, against: str | None, strict: bool = False) -> Checkup:
+def check(run: RunContext, requests: Sequence[RequestedSet], settings: Settings, strict: bool = False) -> Checkup:
     """Inspects a set of images, alone or against real images or a file of their records. A collective."""
-    paths = [path] if against is None else [path, against]
-    sets = [_CheckedSet(run, name) for name in paths]
+    sets = [_CheckedSet(run, each, settings) for each in requests]
     for one in sets:
         one.read()
 
@@ -70,8 +72,8 @@ def _between(real: SetInspection, fake: SetInspection) -> list[Finding]:
 
 
 class _CheckedSet:
-    def __init__(self, run: RunContext, path: str) -> None:
-        self._run, self._world, self._settings, self._path = run, run.world, run.settings, path
+    def __init__(self, run: RunContext, request: RequestedSet, settings: Settings) -> None:
+        self._run, self._world, self._settings, self._request = run, run.world, settings, request
         self.skipped: list[BadFile] = []
         self._images: ImageSet | None = None
         self._buffer: FeatureBuffer | None = None
@@ -81,25 +83,25 @@ class _CheckedSet:
         """Decodes the set. A collective."""
         if not self._world.on_rank_zero(self._open):
             return
-        here, in_memory = self._images, self._run.in_memory.get(self._path)
-        self._images = images = broadcast_images(self._world, here, in_memory, self._settings.floats)
+        given, floats = self._request.given, self._settings.floats
+        self._images = images = broadcast_images(self._world, self._images, given, floats)
         self._read(images, plan_batches(images, _BATCH))
 
     def _open(self) -> bool:
         """Opens the set on rank zero. Returns whether it has images to decode: a statistics file only has records."""
-        settings, in_memory = self._settings, self._run.in_memory.get(self._path)
-        if in_memory is not None and in_memory.is_stream:
-            raise InputError(f"{self._path} is an iterable:", "pass images that can be indexed, such as a list")
+        settings, path = self._settings, self._request.path
+        if self._request.is_stream:
+            raise InputError(f"{path} is an iterable:", "pass images that can be indexed, such as a list")
         messages = Messages(self._run.console.say, self._run.console.warn)
-        opened = open_set(self._path, in_memory, settings, IMAGES, messages)
+        opened = open_set(self._request, settings, IMAGES, messages)
         if opened.images is not None:
             if len(missing := opened.images.missing()) == len(opened.images):
-                raise missing_error(self._path, missing)
+                raise missing_error(path, missing)
             self._images = opened.images.draw(settings.sampling())
             return True
         assert opened.file is not None
         if opened.file.pictures is None:
-            raise InputError(f"{self._path} has no records of its images:", "pass the images instead")
+            raise InputError(f"{path} has no records of its images:", "pass the images instead")
         self._known = opened.file.pictures
         return False
 
@@ -136,7 +138,7 @@ class _CheckedSet:
     def inspection(self) -> SetInspection:
         """The inspection of the set, on rank zero. Call `read` first."""
         passed_over = None if self._images is None else self._images.source.passed_over
-        found = inspect_set(self._path, self._known or self._records(), passed_over)
+        found = inspect_set(self._request.path, self._known or self._records(), passed_over)
         assert found is not None
         return found
 
@@ -145,6 +147,6 @@ class _CheckedSet:
         assert self._buffer is not None
         if len(self.skipped) == len(self._images):
             reason = f"{self.skipped[0].file}: {self.skipped[0].reason}"
-            raise InputError(f"no file in {self._path} can be read ({reason})")
+            raise InputError(f"no file in {self._request.path} can be read ({reason})")
         rows = in_canonical_order(self._images, self._buffer.array(), self.skipped)
         return ImageRecords.of(self._images, rows, self.skipped)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fidtool.diagnose.diagnosis import Diagnosis, SetInspection, diagnosis_of, inspect_set, pair_warnings, set_warnings
@@ -14,13 +14,13 @@ from fidtool.errors import FidtoolError, InputError, ProgramError, RunError, on_
 from fidtool.features.models.inception_weights import Weights, load_weights
 from fidtool.features.protocol import FEATURES
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
-from fidtool.metrics.registry import BUILT_IN, in_order, source_of
-from fidtool.pipeline.agreement import Definitions
+from fidtool.metrics.registry import BUILT_IN, source_of
 from fidtool.pipeline.explain import Explanations
-from fidtool.pipeline.inputs import Inputs
-from fidtool.pipeline.measure import Measurer
+from fidtool.pipeline.plan import Plan, PlannedMetric, SetPlan, check_count
+from fidtool.pipeline.run import RunContext
+from fidtool.pipeline.sets import Content, ImageCount
 from fidtool.record import known_settings
-from fidtool.results import Comparison, Exhibit, Influence, SetResult, SkippedFile, Uncertainty
+from fidtool.results import Comparison, Exhibit, SetResult, SkippedFile, Uncertainty
 from fidtool.statistics.moments import Gaussian
 from fidtool.statistics.set_statistics import MeasuredSet, Statistics, facts_of
 from fidtool.validation import declared, text_of
@@ -30,107 +30,107 @@ class Comparer:
     """Compares each FAKE with REAL. All ranks create and use it in the same way."""
 
     def __init__(
-        self, inputs: Inputs, measurer: Measurer | None, definitions: Definitions, warnings: list[str]
+        self, run: RunContext, plan: Plan, contents: Mapping[SetPlan, Content], known_weights: Weights | None
     ) -> None:
-        self._inputs, self._run, self._world = inputs, inputs.run, inputs.run.world
-        self._measurer, self._definitions, self._warnings = measurer, definitions, warnings
-        self.labels = self._world.on_rank_zero(lambda: inputs.labels(definitions))
+        self._run, self._world, self._plan, self._contents = run, run.world, plan, contents
+        self._weights = known_weights
         device = self._run.device.exact_sums
         self._features = {
-            layer: FeatureSettings.of(definitions.get(layer), device)
-            for layer in (FEATURES, *(layer for _, layer in self._metrics))
+            layer: FeatureSettings.of(plan.definitions.get(layer), device)
+            for layer in (FEATURES, *(each.layer for each in plan.metrics))
         }
-        self.explanations = Explanations(self._run, self._features[FEATURES], self.labels.title("fid"))
+        self.explanations = Explanations(run, plan.settings, self._features[FEATURES], plan.labels.title("fid"))
+        self.left_out: dict[str, str] = dict(plan.left_out)
+        """The requested metrics that cannot be computed, with the reasons."""
+        self.notes: list[str] = []
+        """What to say about the metrics that an iterable has too few images for."""
         self._real: SetInspection | None = None
         """The inspection of REAL, on rank zero."""
-
-    @property
-    def _metrics(self) -> list[tuple[Metric, str]]:
-        """The metrics with their layers; ``all`` may omit some of them once an iterable has been counted."""
-        settings = self._inputs.settings
-        return [(metric, settings.layer_of(metric)) for metric in in_order(settings.chosen)]
 
     @property
     def settings_of_metrics(self) -> dict[str, dict[str, Any]]:
         """The settings besides the features that determine each metric's value; for a custom metric also its source."""
         found = {}
-        for metric, layer in self._metrics:
-            recorded = dict(metric.record(self._definitions.get(layer)))
+        for metric, layer in ((each.metric, each.layer) for each in self._plan.metrics):
+            recorded = dict(metric.record(self._plan.definitions.get(layer)))
             if declared(type(metric)) or source_of(metric):
                 found[metric.name] = recorded | ({"source": source_of(metric)} if source_of(metric) else {})
         return found
 
-    def compare(self, real: MeasuredSet, fake: MeasuredSet) -> tuple[Comparison, Exhibit | None]:
+    def compare(self, real: MeasuredSet, fake: MeasuredSet, planned: SetPlan) -> tuple[Comparison, Exhibit | None]:
         """Returns the comparison on every rank, and additional data for a report on rank zero. A collective."""
-        numbers, warnings = self._numbers(real, fake)
-        diagnosis, seen = self._diagnosis(real, fake)
+        metrics = self._plan.metrics
+        if "stream" in (self._plan.sets[0].holds, planned.holds):
+            metrics = self._possible(real, fake)
+        numbers, warnings = self._numbers(metrics, real, fake)
+        contents = [self._contents.get(each, Content()) for each in (self._plan.sets[0], planned)]
+        diagnosis, seen = self._diagnosis(real, fake, contents)
         uncertainty = self.explanations.uncertainty(real, fake, diagnosis)
         influence = self.explanations.influence(real, fake, numbers.get("fid"))
         exhibit = self.explanations.exhibit(real, fake, seen)
-        comparison = self._world.on_rank_zero(
-            lambda: self._comparison(real, fake, numbers, warnings, diagnosis, uncertainty, influence)
-        )
-        return comparison, exhibit
 
-    def _comparison(
-        self,
-        real: MeasuredSet,
-        fake: MeasuredSet,
-        numbers: Mapping[str, float],
-        of_metrics: list[str],
-        diagnosis: Diagnosis | None,
-        uncertainty: Uncertainty | None,
-        influence: Influence | None,
-    ) -> Comparison:
-        warnings = self._comparison_warnings(real, fake) + of_metrics
-        warnings += () if diagnosis is None else diagnosis.lines
-        if uncertainty is not None:
-            warnings += _uncertainty_warnings(fake.path, uncertainty, self.labels.title("fid"))
-        skipped = skipped_files(real.path, _statistics(real))
-        skipped += skipped_files(fake.path, _statistics(fake)) if fake.path != real.path else ()
-        return Comparison(
-            self._set_result(real),
-            self._set_result(fake),
-            {self.labels.key(name): number for name, number in numbers.items()},
-            tuple(map(self._run.console.shown, warnings)),
-            skipped,
-            diagnosis,
-            uncertainty,
-            influence,
-            self.labels,
-        )
+        def comparison() -> Comparison:
+            lines = self._warnings(real, fake) + warnings
+            lines += () if diagnosis is None else diagnosis.lines
+            if uncertainty is not None:
+                lines += _uncertainty_warnings(fake.path, uncertainty, self._plan.labels.title("fid"))
+            skipped = skipped_files(real.path, _statistics(real))
+            skipped += skipped_files(fake.path, _statistics(fake)) if fake is not real else ()
+            return Comparison(
+                _set_result(real, contents[0]),
+                _set_result(fake, contents[1]),
+                {self._plan.labels.key(name): number for name, number in numbers.items()},
+                tuple(map(self._run.console.shown, lines)),
+                skipped,
+                diagnosis,
+                uncertainty,
+                influence,
+                self._plan.labels,
+            )
 
-    def _set_result(self, measured: MeasuredSet) -> SetResult:
-        path, statistics = measured.path, _statistics(measured)
-        images = self._inputs.images(path)
-        return SetResult(
-            path,
-            statistics.count,
-            statistics.found,
-            known_settings(statistics.config),
-            statistics.framing,
-            None if images is None else images.source.passed_over,
-            facts_of(measured, *self._inputs.published(path)),
-        )
+        return self._world.on_rank_zero(comparison), exhibit
 
-    def _comparison_warnings(self, real: MeasuredSet, fake: MeasuredSet) -> list[str]:
+    def _warnings(self, real: MeasuredSet, fake: MeasuredSet) -> list[str]:
         sets = {each.path: _statistics(each) for each in (real, fake)}
-        layers = {layer: None for metric, layer in self._metrics if metric.frechet}
+        layers = {each.layer: None for each in self._plan.metrics if each.metric.frechet}
         return [
-            *self._warnings,
-            *self._inputs.adapted,
+            *self._plan.warnings,
             *set_warnings(sets, layers),
-            *([f"{fake.path} is the same set as REAL: the values say nothing about a generator"] * (len(sets) == 1)),
-            *pair_warnings(real.path, sets[real.path], fake.path, sets[fake.path], frechet=bool(layers)),
+            *([f"{fake.path} is the same set as REAL: the values say nothing about a generator"] * (fake is real)),
+            *pair_warnings(real.path, _statistics(real), fake.path, _statistics(fake), frechet=bool(layers)),
         ]
+
+    def _possible(self, real: MeasuredSet, fake: MeasuredSet) -> tuple[PlannedMetric, ...]:
+        """The metrics for which the sets have enough images, once an iterable has been counted. A collective."""
+
+        def check() -> tuple[dict[str, str], list[str]]:
+            counts = [(each.path, each is fake, ImageCount(_statistics(each).count or 0)) for each in (real, fake)]
+            left_out, notes = {}, []
+            for each in self._plan.metrics:
+                try:
+                    check_count(each.metric, self._plan.settings, counts)
+                except InputError as error:
+                    if not each.optional:
+                        raise
+                    notes.append(f"{each.optional} omits '{each.metric.name}': {error.problem}")
+                    left_out[each.metric.name] = error.problem
+                    self._run.console.say(notes[-1], warns=True)
+            return left_out, notes
+
+        left_out, notes = self._world.on_rank_zero(check)
+        self.left_out |= left_out
+        self.notes += notes
+        return tuple(each for each in self._plan.metrics if each.metric.name not in left_out)
 
     # --- metrics -----------------------------------------------------------------------------------------------------
 
-    def _numbers(self, real: MeasuredSet, fake: MeasuredSet) -> tuple[dict[str, float], list[str]]:
+    def _numbers(
+        self, metrics: Sequence[PlannedMetric], real: MeasuredSet, fake: MeasuredSet
+    ) -> tuple[dict[str, float], list[str]]:
         """The values, and the warnings about them. A collective."""
         numbers: dict[str, float] = {}
         warnings: list[str] = []
-        for metric, layer in self._metrics:
+        for metric, layer in ((each.metric, each.layer) for each in metrics):
             context = MetricContext(self._world, self._features[layer], self._classifier)
             one = _feature_set(real, layer, metric.real_features)
             other = _feature_set(fake, layer, metric.fake_features)
@@ -155,31 +155,43 @@ class Comparer:
         return self._world.on_rank_zero(lambda: _checked(metric, found))
 
     def _classifier(self) -> Weights:
-        known = None if self._measurer is None else self._measurer.networks.weights
-        file = text_of(self._inputs.settings.weights)
-        return known or load_weights(file, self._run.console.say, classifier=True)
+        file = text_of(self._plan.settings.weights)
+        return self._weights or load_weights(file, self._run.console.say, classifier=True)
 
     def _diagnosis(
-        self, real: MeasuredSet, fake: MeasuredSet
+        self, real: MeasuredSet, fake: MeasuredSet, contents: Sequence[Content]
     ) -> tuple[Diagnosis | None, tuple[SetInspection | None, SetInspection | None]]:
-        settings = self._inputs.settings
+        settings = self._plan.settings
         if not settings.diagnose:
             return None, (None, None)
         seen: tuple[SetInspection | None, SetInspection | None] = (None, None)
 
         def diagnose() -> Diagnosis:
             nonlocal seen
-            self._real = self._real or self._inspected(real)
-            seen = self._real, self._real if fake.path == real.path else self._inspected(fake)
+            self._real = self._real or _inspected(real, contents[0])
+            seen = self._real, self._real if fake is real else _inspected(fake, contents[1])
             return diagnosis_of(*seen, settings.max_duplicates)
 
         with self._run.clock("diagnosis"):
             return self._world.on_rank_zero(diagnose), seen
 
-    def _inspected(self, measured: MeasuredSet) -> SetInspection | None:
-        images = self._inputs.images(measured.path)
-        passed_over = None if images is None else images.source.passed_over
-        return inspect_set(measured.path, _statistics(measured).pictures, passed_over)
+
+def _inspected(measured: MeasuredSet, content: Content) -> SetInspection | None:
+    passed_over = None if content.images is None else content.images.source.passed_over
+    return inspect_set(measured.path, _statistics(measured).pictures, passed_over)
+
+
+def _set_result(measured: MeasuredSet, content: Content) -> SetResult:
+    statistics = _statistics(measured)
+    return SetResult(
+        measured.path,
+        statistics.count,
+        statistics.found,
+        known_settings(statistics.config),
+        statistics.framing,
+        None if content.images is None else content.images.source.passed_over,
+        facts_of(measured, content.reference, content.sha256),
+    )
 
 
 def _statistics(measured: MeasuredSet) -> Statistics:

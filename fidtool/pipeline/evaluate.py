@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,48 +17,107 @@ from fidtool.images.batches import PlannedBatch
 from fidtool.images.decode import DecodeOptions
 from fidtool.images.framing import EXAMPLE, Crop
 from fidtool.images.loader import LoadOptions, load
+from fidtool.images.lookup import ImageLookup
 from fidtool.pipeline.compare import Comparer, skipped_files
-from fidtool.pipeline.inputs import Inputs
 from fidtool.pipeline.measure import Measurer
+from fidtool.pipeline.networks import RunNetworks
+from fidtool.pipeline.opening import Opening, check_number, open_sets
+from fidtool.pipeline.plan import Choice, Plan, SetPlan, check_count, choose, make_plan
+from fidtool.pipeline.run import RunContext
+from fidtool.pipeline.sets import Content, ImageCount, RequestedSet
 from fidtool.record import Origin, changed_settings, versions
 from fidtool.results import Comparison, Evaluation, Exhibit, RunRecord
 from fidtool.settings import Settings
 from fidtool.statistics.feature_buffer import RowStorage
-from fidtool.statistics.set_statistics import MeasuredSet, Statistics, spread_features, with_statistics
+from fidtool.statistics.set_statistics import MeasuredSet, Statistics, spread_features
 from fidtool.validation import declared
 
 
-def evaluate(inputs: Inputs, origin: Origin) -> tuple[Evaluation, list[Exhibit | None]]:
+class Prepared(NamedTuple):
+    """A run before its sets are measured.
+
+    Attributes:
+        measurer: None if no image goes through a network.
+        contents: what the sets hold, on rank zero; empty on the other ranks.
+    """
+
+    plan: Plan
+    measurer: Measurer | None
+    contents: Mapping[SetPlan, Content]
+
+    def lookup(self) -> ImageLookup:
+        """Reads individual images again, for a report. On rank zero."""
+        images = [content.images for content in self.contents.values() if content.images is not None]
+        spent = [each.path for each in self.plan.sets if each.holds == "stream"]
+        return ImageLookup(images, spent, self.plan.settings.floats)
+
+
+def prepare(run: RunContext, requests: Sequence[RequestedSet], settings: Settings, evaluates: bool) -> Prepared:
+    """Opens the sets, builds the networks, and decides all that the run will do. A collective.
+
+    Without ``evaluates``, there is one set, whose statistics are computed.
+    """
+    opening: Opening | None = None
+
+    def decide() -> Choice:
+        nonlocal opening
+        opening = open_sets(requests, settings, run.console.say, alone=not evaluates)
+        choice = choose(opening, run.console.say, evaluates)
+        for line in choice.notes:
+            run.console.say(line)
+        for line in choice.omissions:
+            run.console.say(line, is_result=not evaluates, warns=True)  # an evaluation has them, a file does not
+        return choice
+
+    with run.clock("list"):
+        choice = run.world.on_rank_zero(decide)
+    # Rank zero's default on all ranks: the plan must not depend on a rank's device.
+    batch_size = run.world.broadcast(choice.settings.batch_size or run.device.default_batch_size)
+    classifier = evaluates and choice.settings.metric("is") is not None
+    networks = RunNetworks(run, choice.settings, batch_size, classifier) if choice.images else None
+    measured = None if networks is None else networks.definitions
+    contents: dict[SetPlan, Content] = {}
+
+    def plan() -> Plan:
+        assert opening is not None
+        made = make_plan(opening, choice, measured, batch_size)
+        contents.update((planned, each.content) for planned, each in zip(made.sets, opening.sets, strict=True))
+        return made
+
+    planned = run.world.on_rank_zero(plan)
+    measurer = None if networks is None else Measurer(run, planned, requests, contents, networks)
+    return Prepared(planned, measurer, contents)
+
+
+def evaluate(run: RunContext, prepared: Prepared, origin: Origin) -> tuple[Evaluation, list[Exhibit | None]]:
     """Compute the metrics of each FAKE against REAL. A collective."""
-    run, settings = inputs.run, inputs.settings
-    measurer = Measurer(inputs) if inputs.any_images else None
-    measured = None if measurer is None else measurer.networks.definitions
-    definitions, warnings = run.world.on_rank_zero(lambda: inputs.agree(measured))
-    comparer = Comparer(inputs, measurer, definitions, warnings)
+    plan, measurer, contents = prepared
+    comparer = Comparer(run, plan, contents, None if measurer is None else measurer.networks.weights)
     results: list[Comparison] = []
     exhibits: list[Exhibit | None] = []
-    sets = _measured(inputs, measurer)
-    real = next(sets)
-    for fake in sets:
+    sets = _measured(run, prepared)
+    _, real = next(sets)
+    for planned, fake in sets:
         run.console.log(f"comparing {fake.path} with {real.path}")
-        comparison, exhibit = comparer.compare(real, fake)
+        comparison, exhibit = comparer.compare(real, fake, planned)
         results.append(comparison)
         exhibits.append(exhibit)
         del fake  # so that only one FAKE's features are in memory at a time
     work = {} if measurer is None else measurer.work
-    record, not_computed = run.world.on_rank_zero(lambda: (_record(inputs, work, origin), inputs.left_out))
+    record = run.world.on_rank_zero(lambda: _record(run, plan, work, origin, comparer.notes))
+    gated = plan.settings.gated
     evaluation = Evaluation(
-        definitions,
+        plan.definitions,
         tuple(results),
         record,
-        settings.fail_above,
-        settings.max_duplicates,
+        plan.settings.fail_above,
+        plan.settings.max_duplicates,
         comparer.settings_of_metrics,
         comparer.explanations.differences(),
-        settings.gated.numbers[0].name if settings.gated else "",
-        not_computed,
+        gated.numbers[0].name if gated else "",
+        {name: run.console.shown(reason) for name, reason in comparer.left_out.items()},
     )
-    if settings.preset is not None:
+    if plan.settings.preset is not None:
         verdicts = {f"{verdict.fake}: {verdict.line}": verdict for verdict in verify(evaluation)}
         evaluation = replace(evaluation, run=replace(record, notes=(*record.notes, *verdicts)))
         for line, verdict in verdicts.items():
@@ -70,34 +129,33 @@ def evaluate(inputs: Inputs, origin: Origin) -> tuple[Evaluation, list[Exhibit |
     return evaluation, exhibits
 
 
-def compute_statistics(inputs: Inputs) -> Statistics | None:
+def compute_statistics(run: RunContext, prepared: Prepared) -> Statistics | None:
     """Compute the statistics of a set of images. A collective."""
-    run, (path,) = inputs.run, inputs.paths
-    if run.world.on_rank_zero(lambda: inputs.statistics(path) is not None):
-        raise on_every_rank(InputError(f"{path} is already {inputs.kind_of(path)}:", "pass the images instead"))
-    measurer = Measurer(inputs)
-    statistics = measurer.measure(path).statistics
+    (planned,), measurer, settings = prepared.plan.sets, prepared.measurer, prepared.plan.settings
+    if measurer is None or planned.holds == "both":
+        raise on_every_rank(InputError(f"{planned.path} is already {planned.kind}:", "pass the images instead"))
+    statistics = measurer.measure(planned).statistics
     if statistics is None:
         return None
-    for skipped in skipped_files(path, statistics):
+    for skipped in skipped_files(planned.path, statistics):
         run.console.warn(f"skipped {skipped.file}: {skipped.reason}")
-    inspection = inspect_set(path, statistics.pictures)
+    inspection = inspect_set(planned.path, statistics.pictures)
     of_images = [] if inspection is None else inspection.warnings
-    for line in [*measurer.warnings, *set_warnings({path: statistics}), *of_images]:
+    for line in [*measurer.warnings, *set_warnings({planned.path: statistics}), *of_images]:
         run.console.warn(line)
     unrecorded = {name for name, each in declared(Settings).items() if not each.defines}
-    config = {name: value for name, value in changed_settings(inputs.settings).items() if name not in unrecorded}
+    config = {name: value for name, value in changed_settings(settings).items() if name not in unrecorded}
     return replace(statistics, config=config)
 
 
-def image_sample(inputs: Inputs, count: int | None) -> NDArray[np.uint8]:
+def image_sample(prepared: Prepared, count: int | None) -> NDArray[np.uint8]:
     """Return a random sample of the only set's images as the network gets them, on rank zero, without skipped ones.
 
     ``count`` is their number; None is ADM's 10,000, or all if there are fewer. The result is a uint8 array of shape
     (n, height, width, 3), memory-mapped from an unnamed file if it is large.
     """
-    (path,), settings = inputs.paths, inputs.settings
-    images = inputs.images(path)
+    (planned,), settings = prepared.plan.sets, prepared.plan.settings
+    path, images = planned.path, prepared.contents[planned].images
     assert images is not None
     if count is not None and not 1 <= count <= len(images):
         raise InputError(f"--images asks for {count} images but {path} has {len(images)}")
@@ -122,28 +180,42 @@ def image_sample(inputs: Inputs, count: int | None) -> NDArray[np.uint8]:
     return rows[:used].reshape(used, *shape)
 
 
-def _measured(inputs: Inputs, measurer: Measurer | None) -> Iterator[MeasuredSet]:
-    """Yield the set of each path, REAL's first, and process it when it is requested. Each step is a collective.
+def _measured(run: RunContext, prepared: Prepared) -> Iterator[tuple[SetPlan, MeasuredSet]]:
+    """Yield the sets, REAL first, and measure each when it is requested. Each step is a collective.
 
-    A path that occurs several times is processed once and held until its last occurrence; other sets can be freed.
+    A set that occurs several times is measured once and held until its last occurrence; others can be freed.
     """
-    held: dict[str, MeasuredSet] = {}
-    for position, path in enumerate(inputs.paths):
-        found = held.pop(path, None) or _measure(inputs, measurer, path)
-        if path in inputs.paths[position + 1 :]:
-            held[path] = found
-        yield found
+    plan, held = prepared.plan, dict[SetPlan, MeasuredSet]()
+    for position, planned in enumerate(plan.sets):
+        found = held.pop(planned, None) or _measure(run, prepared, planned)
+        if planned in plan.sets[position + 1 :]:
+            held[planned] = found
+        yield planned, found
         del found
 
 
-def _measure(inputs: Inputs, measurer: Measurer | None, path: str) -> MeasuredSet:
-    if measurer is not None and inputs.has_images[path]:
-        return with_statistics(measurer.measure(path), path, inputs.statistics(path), path in inputs.has_both)
-    return spread_features(path, inputs.statistics(path), inputs.needs[path].collected, inputs.run.world)
+def _measure(run: RunContext, prepared: Prepared, planned: SetPlan) -> MeasuredSet:
+    if prepared.measurer is None or planned.holds == "statistics":
+        file = prepared.contents.get(planned, Content()).file
+        return spread_features(planned.path, file, planned.needs.collected, run.world)
+    measured = prepared.measurer.measure(planned)
+    if planned.holds == "stream":
+        run.world.on_rank_zero(lambda: _check_counted(prepared.plan, planned, measured))
+    return measured
 
 
-def _record(inputs: Inputs, work: dict[str, Any], origin: Origin) -> RunRecord:
-    run = inputs.run
+def _check_counted(plan: Plan, planned: SetPlan, measured: MeasuredSet) -> None:
+    """Checks what could not be checked before the images of an iterable had been counted. On rank zero."""
+    assert measured.statistics is not None
+    count = measured.statistics.count or 0
+    if planned.fake:
+        check_number(plan.settings.expect, planned.path, count + len(measured.statistics.skipped))
+    for each in plan.metrics:
+        if not each.optional:
+            check_count(each.metric, plan.settings, [(planned.path, planned.fake, ImageCount(count))])
+
+
+def _record(run: RunContext, plan: Plan, work: dict[str, Any], origin: Origin, notes: Sequence[str]) -> RunRecord:
     seconds = run.clock.phases()
     extract = seconds.get("extract", 0.0)
     return RunRecord(
@@ -155,8 +227,8 @@ def _record(inputs: Inputs, work: dict[str, Any], origin: Origin) -> RunRecord:
         extraction=run.clock.parts(),
         images_per_second=work["images_computed"] / extract if work.get("images_computed") else None,
         versions=versions(),
-        config=changed_settings(inputs.settings),
-        notes=tuple(inputs.taken),
+        config=changed_settings(plan.settings),
+        notes=tuple(map(run.console.shown, (*plan.notes, *notes))),
         **origin._asdict(),
         **work,
     )

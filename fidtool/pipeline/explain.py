@@ -30,6 +30,7 @@ from fidtool.results import (
     Removal,
     Uncertainty,
 )
+from fidtool.settings import Settings
 from fidtool.statistics.moments import Gaussian
 from fidtool.statistics.set_statistics import MeasuredSet
 
@@ -46,8 +47,8 @@ _ROUGH = 0.2
 class Explanations:
     """Error bars, influences and exhibits of each FAKE, where they were requested. All ranks make the same calls."""
 
-    def __init__(self, run: RunContext, features: FeatureSettings, title: str) -> None:
-        self._run, self._world, self._settings = run, run.world, run.settings
+    def __init__(self, run: RunContext, settings: Settings, features: FeatureSettings, title: str) -> None:
+        self._run, self._world, self._settings = run, run.world, settings
         self._features, self._title = features, title
         self._bars: dict[str, ErrorBars] = {}
 
@@ -163,7 +164,7 @@ def _why_withheld(real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis | N
         return f"at least {fewest} images are needed for features of {dims} dimensions, and there are {images}"
     copies = None if diagnosis is None else diagnosis.fake
     dependent = "; the interval assumes independent samples and would be"
-    if fake.path == real.path:
+    if fake is real:
         return f"this set is REAL itself{dependent} wrong"
     if copies is None:
         return f"its images were not checked for duplicates, which are not independent{dependent} wrong"
@@ -176,7 +177,7 @@ def _why_withheld(real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis | N
 
 
 def _nothing_to_find(real: MeasuredSet, fake: MeasuredSet, images: int) -> str:
-    if fake.path == real.path:
+    if fake is real:
         return "this set is REAL itself"
     if fake.apart:
         return _APART
@@ -220,7 +221,7 @@ def _random(measured: MeasuredSet) -> tuple[str, ...]:
 
 
 def _neighbours(real: MeasuredSet, fake: MeasuredSet, device: torch.device) -> tuple[Neighbour, ...]:
-    if FEATURES not in real.features or FEATURES not in fake.features or fake.path == real.path:
+    if FEATURES not in real.features or FEATURES not in fake.features or fake is real:
         return ()
     some = fake.features[FEATURES][:MOST_NEIGHBOURS]
     rows, distances = nearest_rows(some, real.features[FEATURES], device)

@@ -19,6 +19,7 @@ from fidtool.images.loader import DecodedBatch, LoadOptions, joined, load, load_
 from fidtool.images.stream import Stream, StreamPlan
 from fidtool.names import counted
 from fidtool.pipeline.run import RunContext
+from fidtool.settings import Settings
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet, Indices
 from fidtool.statistics.accumulator import Accumulator, Layer
@@ -36,6 +37,7 @@ class Extraction:
     def __init__(
         self,
         run: RunContext,
+        settings: Settings,
         networks: Sequence[Extractor],
         layers: Mapping[str, Layer],
         batch_size: int,
@@ -44,7 +46,7 @@ class Extraction:
         checkpoint: Checkpoint | None,
         warn: Callable[[str], None],
     ) -> None:
-        self._run, self._world, self._settings = run, run.world, run.settings
+        self._run, self._world, self._settings = run, run.world, settings
         self._networks, self._layers = networks, layers
         self._batch_size, self._num_workers = batch_size, num_workers
         self._checkpoint, self._warn = checkpoint, warn

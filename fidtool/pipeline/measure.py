@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from typing import Any
@@ -17,9 +17,10 @@ from fidtool.images.integrity import broadcast_images, change_warning
 from fidtool.images.records import ImageRecords
 from fidtool.images.stream import Stream, images_of
 from fidtool.pipeline.extract import Extraction
-from fidtool.pipeline.inputs import Inputs
-from fidtool.pipeline.needs import SetNeeds
 from fidtool.pipeline.networks import RunNetworks
+from fidtool.pipeline.plan import Plan, SetPlan
+from fidtool.pipeline.run import RunContext
+from fidtool.pipeline.sets import Content, RequestedSet, SetNeeds
 from fidtool.record import libjpeg, versions
 from fidtool.redaction import redacted
 from fidtool.sources.image_set import ImageSet, real_path
@@ -27,24 +28,43 @@ from fidtool.statistics.accumulator import RECORDS, Accumulator, Layer
 from fidtool.statistics.cache import StatisticsCache
 from fidtool.statistics.checkpoint import Checkpoint, claim
 from fidtool.statistics.feature_buffer import Features, in_canonical_order
-from fidtool.statistics.set_statistics import LayerStatistics, MeasuredSet, Statistics, spread_features
+from fidtool.statistics.set_statistics import (
+    LayerStatistics,
+    MeasuredSet,
+    Statistics,
+    spread_features,
+    with_statistics,
+)
 from fidtool.validation import text_of
 
 
 class Measurer:
-    """Computes the statistics of image sets on all ranks. The constructor is a collective."""
+    """Measures the sets of a run on all ranks. The constructor is a collective.
 
-    def __init__(self, inputs: Inputs) -> None:
-        self._inputs, self._run, self._world = inputs, inputs.run, inputs.run.world
-        run, settings, device = inputs.run, inputs.run.settings, inputs.run.device
+    Args:
+        requests: the sets as this rank's caller passes them.
+        contents: what the sets hold, on rank zero; empty on the other ranks.
+        networks: None if no image goes through one.
+    """
+
+    def __init__(
+        self,
+        run: RunContext,
+        plan: Plan,
+        requests: Sequence[RequestedSet],
+        contents: Mapping[SetPlan, Content],
+        networks: RunNetworks,
+    ) -> None:
+        self._run, self._world, self._plan, self._settings = run, run.world, plan, plan.settings
+        self._requests, self._contents = requests, contents
+        settings, device = plan.settings, run.device
         self._cache = StatisticsCache(run.console.warn)
-        # Rank zero's default on all ranks: the plan must not depend on a rank's device.
-        self._batch_size = run.world.broadcast(settings.batch_size or device.default_batch_size)
+        self._batch_size = plan.batch_size
         default_workers = device.default_workers(run.world.launch)
         self._num_workers = default_workers if settings.num_workers is None else settings.num_workers
         self._images = self._passes = self._resumed = 0
         self._cached: list[str] = []
-        self.networks = RunNetworks(run, self._batch_size, inputs.needs_classifier)
+        self.networks = networks
         self.warnings = list(self.networks.warnings)
         self.arithmetic: dict[str, str | int] = {
             "device": device.name,
@@ -70,7 +90,7 @@ class Measurer:
     def work(self) -> dict[str, Any]:
         """The work done so far, as fields of `fidtool.results.RunRecord`; counts are over all ranks."""
         return {
-            "precision": self._run.settings.precision,
+            "precision": self._settings.precision,
             "kernels": self.networks.kernels,
             "batch_size": self._batch_size,
             "num_workers": self._num_workers,
@@ -83,13 +103,13 @@ class Measurer:
         }
 
     def _claim_checkpoint(self) -> str:
-        settings, definitions, sets = self._run.settings, self.networks.definitions, []
-        for path in self._inputs.indexable:
-            source, needs = self._inputs.images(path), self._inputs.needs[path]
+        settings, definitions, sets = self._settings, self.networks.definitions, []
+        for each in self._plan.indexable:
+            source, needs = self._contents[each].images, each.needs
             assert source is not None
             if not source.source.files.versioned:
                 raise InputError(
-                    f"{option('checkpoint')} cannot detect whether the images of {path} change before a resume:",
+                    f"{option('checkpoint')} cannot detect whether the images of {each.path} change before a resume:",
                     f"omit {option('checkpoint')}",
                     "store the images in files",
                     setting="checkpoint",
@@ -103,7 +123,7 @@ class Measurer:
                     **({"framing": source.framing} if source.framing else {}),
                 }
             )
-        layers = {layer for path in self._inputs.indexable for layer in self._inputs.needs[path].layers}
+        layers = {layer for each in self._plan.indexable for layer in each.needs.layers}
         further = {layer: each.fingerprint for layer, each in definitions.items() if layer in layers - {FEATURES}}
         definition = {**asdict(definitions[FEATURES]), "layers": further}
         order: dict[str, Any] = {"num": settings.num, "seed": settings.seed, "diagnose": settings.diagnose}
@@ -111,45 +131,47 @@ class Measurer:
         identity = {"definition": definition, "arithmetic": self.arithmetic, "order": order, "sets": sets}
         return claim(str(settings.checkpoint), identity, self._warn)
 
-    def measure(self, path: str) -> MeasuredSet:
+    def measure(self, planned: SetPlan) -> MeasuredSet:
         """Returns a set's statistics, on rank zero, and the features of each image, on all ranks. A collective."""
-        if path in self._inputs.streams:
-            return self._measure_stream(path)
-        known = self._world.only_on_rank_zero(lambda: self._from_cache(path))
+        if planned.holds == "stream":
+            return self._measure_stream(planned)
+        known = self._world.only_on_rank_zero(lambda: self._from_cache(planned))
         if self._world.broadcast(known is not None):
-            return spread_features(path, known, self._inputs.needs[path].collected, self._world)
+            return spread_features(planned.path, known, planned.needs.collected, self._world)
         self._run.finished.begin()
-        measured, cached = self._measure_images(path)
+        measured, cached = self._measure_images(planned)
         if cached:
-            self._run.finished.cached(path)
+            self._run.finished.cached(planned.path)
+        if planned.holds == "both":
+            file = self._contents[planned].file if self._contents else None
+            return with_statistics(measured, planned.path, file, apart=True)
         return measured
 
-    def _measure_images(self, path: str) -> tuple[MeasuredSet, bool]:
-        source, needs = self._inputs.images(path), self._inputs.needs[path]
-        images = broadcast_images(self._world, source, self._run.in_memory.get(path), self._run.settings.floats)
-        layers = self._layers(needs, needs.collected)
+    def _measure_images(self, planned: SetPlan) -> tuple[MeasuredSet, bool]:
+        source = self._contents[planned].images if self._contents else None
+        given = self._requests[planned.request].given
+        images = broadcast_images(self._world, source, given, self._settings.floats)
+        layers = self._layers(planned.needs, planned.needs.collected)
         extraction = self._extraction(layers, images.framing, self._checkpoint)
-        partial = extraction.run(self._inputs.indexable.index(path), images)
+        partial = extraction.run(self._plan.indexable.index(planned), images)
         return self._concluded(images if source is None else source, partial, extraction, layers)
 
-    def _measure_stream(self, path: str) -> MeasuredSet:
-        settings, images, needs = self._run.settings, self._inputs.streams[path], self._inputs.needs[path]
-        layers = self._layers(needs, needs.collected)
-        framing = self._inputs.framing(path)
-        extraction = self._extraction(layers, framing, None)
-        sampling = self._inputs.sampling(path)
+    def _measure_stream(self, planned: SetPlan) -> MeasuredSet:
+        settings, images, sampling = self._settings, self._requests[planned.request].given, planned.sampling
+        assert images is not None
+        layers = self._layers(planned.needs, planned.needs.collected)
+        extraction = self._extraction(layers, planned.framing, None)
         if sampling.num is not None and not (sampling.first or images.generates) and self._world.rank == 0:
             taken = f"{option(sampling.setting)} takes its first {sampling.num} images instead of a random subset"
             self._warn(f"{images.name} is an iterable: {taken}")
         split = settings.max_pixels if settings.frames == "all" else None
         stream = Stream(images, settings.floats, self._world, self._batch_size, sampling, self._run.outside, split)
         partial, plan = extraction.run_stream(stream, images.name)
-        found = replace(images_of(images, plan, settings.seed), framing=framing)
+        found = replace(images_of(images, plan, settings.seed), framing=planned.framing)
         measured, _ = self._concluded(found, partial, extraction, layers)
         if measured.statistics is not None and sampling.num is not None:
             # The total number of images is unknown.
             measured = replace(measured, statistics=replace(measured.statistics, found=None))
-        self._inputs.check_stream(path, measured.statistics)
         return measured
 
     def _concluded(
@@ -179,7 +201,7 @@ class Measurer:
         return {name: self._layer(name, name in collected) for name in needs.layers}
 
     def _layer(self, name: str, with_features: bool) -> Layer:
-        settings, definition = self._run.settings, self.networks.definitions[name]
+        settings, definition = self._settings, self.networks.definitions[name]
         network = settings.metric_networks.get(name, settings.network)
         step_setting = None if definition.standard else network.named("feature_step")
         return Layer(definition, with_features, network.subject, step_setting)
@@ -188,7 +210,7 @@ class Measurer:
         self, layers: Mapping[str, Layer], framing: str | None, checkpoint: Checkpoint | None
     ) -> Extraction:
         networks, counts = self.networks.networks(self.warnings.append), (self._batch_size, self._num_workers)
-        return Extraction(self._run, networks, layers, *counts, framing, checkpoint, self._warn)
+        return Extraction(self._run, self._settings, networks, layers, *counts, framing, checkpoint, self._warn)
 
     def _warn(self, line: str) -> None:
         if line not in self.warnings:
@@ -197,16 +219,17 @@ class Measurer:
 
     # --- on rank zero ------------------------------------------------------------------------------------------------
 
-    def _from_cache(self, path: str) -> Statistics | None:
-        source, needs = self._inputs.images(path), self._inputs.needs[path]
-        if source is None or not self._run.settings.cache:
+    def _from_cache(self, planned: SetPlan) -> Statistics | None:
+        source, needs = self._contents[planned].images, planned.needs
+        assert source is not None
+        if not self._settings.cache:
             return None
         for collected in dict.fromkeys([frozenset(needs.collected), needs.features]):
             layers = self._layers(needs, collected)
-            found = self._cache.find(source, layers, self.arithmetic, self._run.settings.diagnose)
+            found = self._cache.find(source, layers, self.arithmetic, self._settings.diagnose)
             if found is not None:
                 self._run.console.say(f"{source.path}: statistics of {len(source)} images read from the cache")
-                self._cached.append(path)
+                self._cached.append(planned.path)
                 return _as_found_now(found, source)
         return None
 
@@ -242,7 +265,7 @@ class Measurer:
         if changes := change_warning(source):
             self.warnings.append(changes)
             return False
-        if not self._run.settings.cache or result.skipped:  # a skipped file may be fixed later
+        if not self._settings.cache or result.skipped:  # a skipped file may be fixed later
             return False
         return self._cache.put(source, result)
 

@@ -28,8 +28,8 @@ from fidtool.features.protocol import (
     protocol_named,
 )
 from fidtool.metrics.cmmd import CMMD
-from fidtool.pipeline.needs import set_needs
 from fidtool.pipeline.run import RunContext
+from fidtool.pipeline.sets import set_needs
 from fidtool.settings import Settings
 
 _CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
@@ -44,10 +44,9 @@ class RunNetworks:
     that it imports or the files that it reads.
     """
 
-    def __init__(self, run: RunContext, batch_size: int, classifier: bool) -> None:
-        self._run, self._world, self._device = run, run.world, run.device
+    def __init__(self, run: RunContext, settings: Settings, batch_size: int, classifier: bool) -> None:
+        self._run, self._world, self._device, self._settings = run, run.world, run.device, settings
         self._batch_size, self._classifier = batch_size, classifier
-        settings = run.settings
         self._precision = settings.precision
         self._protocol = protocol_named(settings.protocol or DEFAULT_PROTOCOL)
         standard = settings.network.extractor == "inception"
@@ -128,7 +127,7 @@ class RunNetworks:
         definitions = {layer: each for layer, each in self.definitions.items() if layer not in self._own}
         with self._world.together():
             built = inception_extractor(self._protocol, definitions, weights, self._device, self._precision)
-        self._check_in_sync(built, self._run.settings.network)
+        self._check_in_sync(built, self._settings.network)
         return built
 
     def _check_in_sync(self, extractor: Extractor, choice: NetworkChoice) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fidtool.console import Console
@@ -13,9 +13,9 @@ from fidtool.distributed.launch import alone_here, discover_here
 from fidtool.distributed.world import World, open_world
 from fidtool.errors import FidtoolError, InputError, on_every_rank, option, own_exceptions
 from fidtool.features.device import Device, choose_device, repeatable
+from fidtool.pipeline.sets import RequestedSet
 from fidtool.record import recorded, versions
 from fidtool.settings import Settings
-from fidtool.sources.memory import Images
 from fidtool.statistics.cache import limit_bytes
 from fidtool.statistics.checkpoint import Checkpoint
 from fidtool.statistics.feature_buffer import memory_bytes
@@ -106,20 +106,16 @@ class RunContext:
 
     world: World
     device: Device
-    settings: Settings
     console: Console
     clock: Clock
-    in_memory: dict[str, Images]
     outside: Callable[[], contextlib.AbstractContextManager[None]]
     finished: FinishedWork
 
 
 @contextlib.contextmanager
-def open_run(
-    paths: Sequence[str], settings: Settings, console: Console, in_memory: Mapping[str, Images] | None = None
-) -> Iterator[RunContext]:
+def open_run(requests: Sequence[RequestedSet], settings: Settings, console: Console) -> Iterator[RunContext]:
     """Context manager that joins the other ranks and checks that all were started in the same way. A collective."""
-    clock, finished, sets = Clock(), FinishedWork(), dict(in_memory or {})
+    clock, finished = Clock(), FinishedWork()
     launch = alone_here() if settings.alone else discover_here()
     if launch.hint and launch.rank == 0:
         console.warn(f"waiting for the other {launch.world_size - 1} tasks of the SLURM job; {launch.hint}")
@@ -137,7 +133,7 @@ def open_run(
                 repeatable(settings.precision == "tf32") as torch_state,
                 open_world(launch, settings.peer_timeout, settings.timeout, report if on_failure else None) as world,
             ):
-                _check_same_start(world, paths, settings, sets)
+                _check_same_start(world, requests, settings)
                 with world.together():
                     device = choose_device(settings.device, world.launch)
                     _check_precision(settings.precision, device)
@@ -145,10 +141,7 @@ def open_run(
                     limit_bytes(), memory_bytes()  # reports an invalid environment variable before any work is done
                 torch_state.use(device.torch_device)
                 own_console = console if world.rank == 0 else Console(spelling=console.spelling)
-                try:
-                    yield RunContext(world, device, settings, own_console, clock, sets, torch_state.paused, finished)
-                finally:
-                    sets.clear()  # releases the program's iterables without waiting for the garbage collector
+                yield RunContext(world, device, own_console, clock, torch_state.paused, finished)
         except FidtoolError as error:
             # On the command line `report` has printed the advice; in a program it is added to the exception.
             error.note += "" if on_failure is not None else finished.advice()
@@ -170,15 +163,15 @@ def _one_thread() -> Iterator[None]:
         _running.release()
 
 
-def _check_same_start(world: World, paths: Sequence[str], settings: Settings, in_memory: Mapping[str, Images]) -> None:
+def _check_same_start(world: World, requests: Sequence[RequestedSet], settings: Settings) -> None:
     """Raises an InputError if the ranks have different arguments or library versions. A collective.
 
     Each rank would otherwise follow its own plan, and some images would count twice and others not at all.
     """
-    kinds = {f"the set {name}": images.kind for name, images in in_memory.items()}
+    kinds = {f"the set {each.path}": each.given.kind for each in requests if each.given is not None}
     # The device may differ between ranks.
     free = {"device": None, "report": settings.report is not None}
-    mine = {**recorded(settings), **versions(), "paths": list(paths), **kinds, **free}
+    mine = {**recorded(settings), **versions(), "paths": [each.path for each in requests], **kinds, **free}
     first, *others = world.gather(mine)
     for rank, other in enumerate(others, 1):
         for name in {**first, **other}:

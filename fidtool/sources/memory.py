@@ -259,33 +259,6 @@ def _only_iterable(images: object) -> bool:
     return any(each.__name__ == "IterableDataset" and "__getitem__" not in vars(each) for each in type(images).__mro__)
 
 
-class Named:
-    """Assigns unique names to sources that are Python objects. The name of a path is the path itself."""
-
-    def __init__(self, *sources: object, images: Callable[[object], Images] = Images) -> None:
-        self._images = images
-        self.in_memory: dict[str, Images] = {}
-        self._paths = {os.fspath(each) for each in sources if isinstance(each, (str, os.PathLike))}
-        self._seen: list[tuple[object, str]] = []
-
-    def of(self, source: object, default: str) -> str:
-        """Returns the name of a source. The same object always has the same name."""
-        if isinstance(source, (str, os.PathLike)):
-            return os.fspath(source)
-        for other, name in self._seen:
-            if other is source and source is not None:
-                return name
-        images = source if isinstance(source, Images) else self._images(source)
-        wanted = name = images.name or default
-        number = 1
-        while name in self.in_memory or name in self._paths:
-            number += 1
-            name = f"{wanted} {number}"
-        self.in_memory[name] = images.renamed(name)
-        self._seen.append((source, name))
-        return name
-
-
 def several(fake: Any, given: type) -> list[Any]:
     """Returns the FAKEs in an argument: a list or tuple of paths, or with sets in it (`Images`, objects of the type
     ``given`` or None in their place, functions), is several; everything else is one."""

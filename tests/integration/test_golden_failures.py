@@ -145,7 +145,6 @@ COMPUTE: dict[str, tuple[object, ...]] = {
     "error bars without a look": (*PAIR, "--uncertainty", "--no-diagnosis"),
     "influence without a distance": (*PAIR, "--influence", "--metrics", "kid"),
     "an idle flag": (*PAIR, "--nearest-k", 3),
-    "KID of few": (*PAIR, "--metrics", "kid", "--kid-subset-size", 1000),
     "KID of one": (*PAIR, "--metrics", "kid", "--num", 1, "--kid-subset-size", 2),
     "precision of few": (*PAIR, "--metrics", "prdc", "--nearest-k", 18),
     "infinity of few": (*PAIR, "--metrics", "fid-infinity"),

@@ -9,6 +9,7 @@ import pytest
 import fidtool as package
 from fidtool.features.protocol import EMBEDDING
 from fidtool.labels import Labels
+from fidtool.metrics.metric import MetricFacts
 from fidtool.statistics.statistics_file import read_statistics
 from support.command_line import Run
 from support.pictures import make_pictures
@@ -95,10 +96,10 @@ def test_cached_features_serve_runs_that_need_less(here: Run, sets: tuple[Path, 
     [
         (["--metrics", "fid,kit"], ["kit", "kid"]),
         (
-            ["--metrics", "kid", "--kid-subset-size", "40", "--on-error", "skip", "--max-skip", "0.1"],
+            ["--metrics", "prdc", "--nearest-k", "36", "--on-error", "skip", "--max-skip", "0.1"],
             [
                 "has 40, of which --on-error skip may skip 4",
-                "--kid-subset-size 36 or less, or a smaller --max-skip",
+                "pass a smaller --nearest-k, or a smaller --max-skip",
             ],
         ),
         (["--cmmd-weights", "clip.pt"], ["--cmmd-weights", "cmmd"]),
@@ -125,6 +126,6 @@ def test_prdc_does_not_warn_about_singular_covariances(here: Run, tmp_path: Path
 
 def test_fid_infinity_refuses_too_many_dimensions() -> None:
     metric = package.FIDInfinity()
-    metric.check_features(None, 4999, "")
+    metric.check(MetricFacts("mine.py:network", dims=4999))
     with pytest.raises(package.InputError, match=r"subsets of 5000 images.* 5000 dimensions: use a smaller network"):
-        metric.check_features(None, 5000, "")
+        metric.check(MetricFacts("mine.py:network", dims=5000))

@@ -17,7 +17,7 @@ from PIL import Image
 
 import fidtool as package
 from fidtool.cli.main import main
-from fidtool.pipeline.opened import open_set
+from fidtool.pipeline.opening import open_set
 from support.command_line import Run, assert_rendered, frechet
 from support.documents import checked, read_document
 from support.pictures import make_pictures
@@ -145,7 +145,7 @@ def test_a_signal_before_the_rendezvous_is_named_in_the_json(
 ) -> None:
     monkeypatch.setattr("fidtool.distributed.signals._first", signal.SIGTERM)
     monkeypatch.setattr(
-        "fidtool.pipeline.opened.require_exists", lambda paths: (_ for _ in ()).throw(KeyboardInterrupt)
+        "fidtool.pipeline.opening.require_exists", lambda paths: (_ for _ in ()).throw(KeyboardInterrupt)
     )
     with pytest.raises(SystemExit) as ended:
         main(["compute", "real", "fake", "--json"])

@@ -25,6 +25,7 @@ from fidtool.features.protocol import protocol_named
 from fidtool.images.decode import decode
 from fidtool.images.lookup import ImageLookup
 from fidtool.images.records import ImageRecords, no_records
+from fidtool.metrics.metric import MetricFacts
 from fidtool.metrics.registry import metric_named
 from fidtool.report.charts import histogram_chart
 from fidtool.settings import Settings
@@ -141,10 +142,10 @@ def test_devices_have_workers() -> None:
 
 def test_metrics_that_all_selects() -> None:
     cmmd = metric_named("cmmd")
-    cmmd.check_available(None, images=False)
+    cmmd.obtain(None, images=False, say=None)
     assert cmmd.record(None) == {}
     with pytest.raises(fidtool.InputError, match=r"pass a smaller splits of InceptionScore\(\.\.\.\)"):
-        metric_named("is").check_count(3, "fake has 3 images")
+        metric_named("is").check(MetricFacts("inception", images=3, has="fake has 3 images"))
 
 
 def test_empty_matrices_have_no_norm() -> None:

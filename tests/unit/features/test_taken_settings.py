@@ -12,7 +12,7 @@ from fidtool.features.catalogue import inception_definition
 from fidtool.features.models.families import CMMD_EXTRACTOR, is_published
 from fidtool.features.protocol import protocol_named
 from fidtool.pipeline.agreement import agree, complete_settings
-from fidtool.pipeline.needs import SetNeeds
+from fidtool.pipeline.sets import Content, OpenedSet, RequestedSet
 from fidtool.settings import Settings
 from fidtool.statistics.set_statistics import Statistics
 
@@ -60,7 +60,9 @@ def test_only_settings_that_files_agree_on_are_adopted() -> None:
     assert complete_settings({"a": bare_file(64)}, Settings())[0].dims == 64, "the features are taken to be Inception's"
     for dims in (1000, 2048):
         assert complete_settings({"a": bare_file(dims)}, Settings()) == (Settings(), "")
-    files, needs = {"a": file_of(), "b": file_of(dims=192)}, {"a": SetNeeds(), "b": SetNeeds()}
+    files = {"a": file_of(), "b": file_of(dims=192)}
     settings, _ = complete_settings(files, Settings())
+    sampling = settings.sampling()
+    sets = [OpenedSet(RequestedSet(a), a == "a", a != "a", None, sampling, Content(file=b)) for a, b in files.items()]
     with pytest.raises(InputError, match=r"b has features of 192 .*, but a has 64; statistics of different"):
-        agree(files, needs, settings, None)
+        agree(sets, settings, None)

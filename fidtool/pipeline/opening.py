@@ -1,0 +1,350 @@
+"""The sets of a run, opened on rank zero: images, statistics, or both; in a file, a folder, a store or in memory."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from fidtool.errors import InputError, RunError, option
+from fidtool.features.protocol import FEATURES
+from fidtool.images.frames import with_frames
+from fidtool.names import counted
+from fidtool.pipeline.agreement import complete_settings, settings_of_files
+from fidtool.pipeline.sets import Content, GivenStatistics, OpenedSet, RequestedSet, SetNeeds, set_needs
+from fidtool.record import overrides
+from fidtool.settings import Settings
+from fidtool.sources.array_files import Header, StoredArray, array_headers, tensors_in
+from fidtool.sources.arrays import has_floats
+from fidtool.sources.census import IMAGE_SUFFIXES
+from fidtool.sources.contents import Files, LocalFiles, StoreError, broken_link
+from fidtool.sources.folder import STDIN, is_pattern
+from fidtool.sources.image_set import Sampling, real_path
+from fidtool.sources.opening import STATISTICS_SUFFIXES, local_paths, open_images, split_key, suffix_of
+from fidtool.sources.reference_files import fetch
+from fidtool.sources.references import FEATURES as PUBLISHED_FEATURES
+from fidtool.sources.references import IMAGES as PUBLISHED_IMAGES
+from fidtool.sources.references import is_reference, named_reference, reference_at, suggested_references
+from fidtool.sources.remote import is_remote, remote_files
+from fidtool.statistics.layouts import NPZ, PICKLE, FileLayout, known_layout, layout_of, with_protocol
+from fidtool.statistics.set_statistics import with_features
+from fidtool.statistics.statistics_file import read_features_alone, read_statistics
+
+
+@dataclass(frozen=True)
+class Opening:
+    """The sets of a run, opened, on rank zero.
+
+    Attributes:
+        sets: REAL and the FAKEs, or the only set of ``fidtool stats``. A set that occurs several times is one object.
+        settings: the run's settings, completed from its statistics files.
+        notes: one sentence per setting that was completed, or that replaces one of the preset.
+        warnings: warnings about the sets, a sentence each.
+    """
+
+    sets: tuple[OpenedSet, ...]
+    settings: Settings
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def open_sets(requests: Sequence[RequestedSet], settings: Settings, say: Callable[[str], None], alone: bool) -> Opening:
+    """Opens REAL and the FAKEs, or the only set of ``fidtool stats``, which is ``alone``. No image is decoded."""
+    require_exists([each.path for each in requests if each.given is None])
+    requests, warnings = _spelled_once(requests)
+    if not alone:
+        require_order(requests[0].path, [each.path for each in requests[1:] if each.given is None])
+    messages, notes = Messages(say, warnings.append), overrides(settings)
+    needs, contents = _needs(requests, settings, alone), {}
+    # A bad statistics file is refused before a slow listing.
+    for request in sorted(needs, key=lambda each: not names_statistics(each.path)):
+        contents[request] = content = open_set(request, settings, needs[request], messages)
+        if not request.is_stream and request in requests[1:]:
+            _check_fake(request.path, content, settings)
+    completed, line = _completed(contents, settings)
+    for request, wanted in _needs(requests, completed, alone).items():
+        content = contents[request]
+        shares = content.file is not None and wanted != needs[request]  # CMMD now shares the layer of FID's features
+        if shares or (content.images is not None and completed.floats != settings.floats):  # the files' rounding
+            contents[request] = open_set(request, completed, wanted, messages)
+    notes += [line] if line else []
+    sets = _drawn(requests, contents, completed, alone)
+    for each in sets:
+        if each.holds == "both":
+            notes.append(f"{each.path}: Fréchet distances use its mean and covariance, other metrics its images")
+    return Opening(sets, completed, tuple(dict.fromkeys(notes)), tuple(warnings))
+
+
+def _needs(requests: Sequence[RequestedSet], settings: Settings, alone: bool) -> dict[RequestedSet, SetNeeds]:
+    fakes = requests if alone else requests[1:]
+    return {each: set_needs(settings, not alone and each is requests[0], each in fakes) for each in requests}
+
+
+def _completed(contents: Mapping[RequestedSet, Content], settings: Settings) -> tuple[Settings, str]:
+    """The settings, completed from the statistics files if images are compared with them, and what to say about it."""
+    files = {request.path: content.file for request, content in contents.items() if content.file is not None}
+    if any(request.is_stream or content.images is not None for request, content in contents.items()):
+        return complete_settings(files, settings)
+    return settings, settings_of_files(files, settings)
+
+
+def _drawn(
+    requests: Sequence[RequestedSet], contents: Mapping[RequestedSet, Content], settings: Settings, alone: bool
+) -> tuple[OpenedSet, ...]:
+    """The set of each request: the same object for the same path, framing and number of images."""
+    ways: list[tuple[str | None, Sampling]] = []
+    for number, request in enumerate(requests):
+        if contents[request].file is not None:  # its statistics are of its images as they are
+            ways.append((None, Sampling(None, settings.seed)))
+        else:
+            sampling = settings.sampling("num" if alone else "num_fake" if number else "num_real")
+            ways.append((settings.crop_fake if number else settings.crop, sampling))
+    keys = [(request, framing, sampling.num) for request, (framing, sampling) in zip(requests, ways, strict=True)]
+    sets: dict[object, OpenedSet] = {}
+    for request, key, (framing, sampling) in zip(requests, keys, ways, strict=True):
+        if key in sets:
+            continue
+        content = contents[request]
+        if request.is_stream:
+            setting = "num" if alone else "num_fake" if request is not requests[0] else "num_real"
+            again = any(each.request is request for each in sets.values())
+            _check_stream(request, sampling, settings, setting, again)
+        if content.images is not None:
+            images = replace(content.images.draw(sampling), framing=framing, floats=settings.floats)
+            if settings.on_error == "fail" and (missing := images.missing()):
+                raise missing_error(images.path, missing, f"pass {option('on_error', 'skip')}")
+            content = content._replace(images=images)
+        is_real = not alone and key == keys[0]
+        sets[key] = OpenedSet(request, is_real, alone or key in keys[1:], framing, sampling, content)
+    return tuple(sets[key] for key in keys)
+
+
+def _check_stream(request: RequestedSet, sampling: Sampling, settings: Settings, num: str, again: bool) -> None:
+    assert request.given is not None
+    if settings.checkpoint is not None:
+        problem = f"{option('checkpoint')} cannot resume in the middle of {request.path}, an iterable:"
+        raise InputError(problem, f"omit {option('checkpoint')}", setting="checkpoint")
+    if request.given.generates:
+        if sampling.num is None:
+            problem = f"{request.path} is a function, which can generate any number of images:"
+            raise InputError(problem, f"pass {option(num, ...)}", setting=num)
+    elif again:
+        problem = f"{request.path} is REAL and a FAKE with different crops or samples, but an iterable is read once:"
+        raise InputError(problem, "pass two iterables")
+
+
+def _check_fake(path: str, content: Content, settings: Settings) -> None:
+    found = content.images.found if content.images else content.file.count if content.file else None
+    check_number(settings.expect, path, found)
+    unrecorded = content.images is None and content.file is not None and content.file.pictures is None
+    if settings.max_duplicates is not None and unrecorded:
+        raise InputError(
+            f"{option('max_duplicates')} needs records of the images, and {path} has none:",
+            "pass the images instead",
+            "create the file again with `fidtool stats`",
+            setting="max_duplicates",
+        )
+
+
+def check_number(expect: int | None, path: str, count: int | None) -> None:
+    """Refuses a FAKE whose number of images is not the expected one."""
+    if expect is not None and count != expect:
+        found = "an unknown number of images" if count is None else count
+        raise InputError(f"{option('expect')} requires {expect} images but {path} has {found}", setting="expect")
+
+
+def _spelled_once(requests: Sequence[RequestedSet]) -> tuple[list[RequestedSet], list[str]]:
+    """Returns the sets, with REAL for every spelling of its path, and a warning per set with several spellings."""
+    sets: dict[object, list[RequestedSet]] = {}
+    for each in requests:
+        key: object = each if each.given is not None else identity(each.path)
+        sets.setdefault(key, []).append(each)
+    spelled = [[*dict.fromkeys(each.path for each in same)] for same in sets.values()]
+    warnings = [f"{', '.join(each[:-1])} and {each[-1]} are the same set" for each in spelled if len(each) > 1]
+    of_real = next(iter(sets.values()))
+    return [requests[0] if each in of_real else each for each in requests], warnings
+
+
+def identity(path: str) -> str:
+    """Returns the same string for all spellings of the path of a set."""
+    if is_reference(path):
+        reference, array = named_reference(path)
+        return f"{reference.name}:{array}"
+    path = path.removeprefix("file://")
+    name, key = split_key(path)
+    is_only = key and [*array_headers(LocalFiles([name]))] == [key]
+    return real_path(name if is_only else path).rstrip("/")
+
+
+class Messages(NamedTuple):
+    """Where messages go: ``say`` prints progress, ``warn`` takes warnings about the result."""
+
+    say: Callable[[str], None]
+    warn: Callable[[str], None]
+
+
+def open_set(request: RequestedSet, settings: Settings, needs: SetNeeds, messages: Messages) -> Content:
+    """Opens what a path names, or images in memory; see `open_source`. A stream is not opened."""
+    path, given = request.path, request.given
+    if isinstance(given, GivenStatistics):
+        return given.content()
+    if request.is_stream:
+        return Content()
+    if given is not None and settings.features and (rows := given.features()) is not None:
+        return Content(file=read_features_alone(path, rows, path, FEATURES in needs.collected))
+    opened = Content(given.image_set(settings.floats)) if given else open_source(path, settings, needs, messages)
+    if opened.images is None or settings.frames == "first":
+        return opened
+    return opened._replace(images=with_frames(opened.images, settings.max_pixels))
+
+
+def open_source(path: str, settings: Settings, needs: SetNeeds, messages: Messages) -> Content:
+    """Opens a set of images or a statistics file, without reading any image. A published reference is downloaded."""
+    require_exists([path])
+    if is_reference(path):
+        return _open_reference(path, settings, needs, messages)
+    try:
+        files = _single_file(path, settings.features, messages.say)
+        if files is not None and (found := _open_statistics(path, files, settings, needs, messages)) is not None:
+            return found
+    except StoreError as error:
+        raise RunError(str(error)) from None
+    return Content(open_images(path, settings.recursive, settings.floats, messages.say))
+
+
+def _open_reference(path: str, settings: Settings, needs: SetNeeds, messages: Messages) -> Content:
+    reference, array = named_reference(path)
+    alone = array if array in (PUBLISHED_IMAGES, PUBLISHED_FEATURES) else ""
+    if array and not alone and not reference.is_pickle:
+        raise InputError(f"{array} alone is no set that can be compared:", f"pass {reference.name}")
+    if not reference.protocol:
+        messages.warn(f"{reference.name}: {reference.note}")
+    lacking = {*reference.arrays} - {*reference.statistics} if needs.features and not alone else set()
+    images = PUBLISHED_IMAGES in (alone, *lacking)
+    wanted = [alone] if alone else [*reference.statistics, *([PUBLISHED_IMAGES] if images else [])]
+    fetched = fetch(reference, wanted, messages.say)
+    published = Content(reference=reference.name, sha256=fetched.sha256)
+    if images:
+        found = open_images(f"{fetched.path}:{PUBLISHED_IMAGES}")
+        source = replace(found.source, prefix=f"{reference.name}:{PUBLISHED_IMAGES}")
+        published = published._replace(images=replace(found, source=source))
+    if alone == PUBLISHED_IMAGES:
+        return published
+    entry = array if reference.is_pickle else ""
+    file = read_statistics(fetched.path, needs.collected, extractor=settings.network.extractor, key=entry)
+    if PUBLISHED_FEATURES in lacking:
+        further = fetch(reference, [PUBLISHED_FEATURES], messages.say)
+        file = with_features(file, read_statistics(further.path))
+        published = published._replace(sha256={**fetched.sha256, **further.sha256})
+    return published._replace(file=with_protocol(file, reference.protocol))
+
+
+def _single_file(path: str, features: bool, say: Callable[[str], None]) -> Files | None:
+    """The file that ``path`` names, which may hold statistics; None if there is none, or several."""
+    name, _ = split_key(path)
+    if is_pattern(name):
+        return None
+    if not is_remote(name):
+        return LocalFiles([name]) if os.path.isfile(name) else None
+    if names_statistics(name):
+        return remote_files(name, say)
+    if (suffix_of(name) and not features) or name.endswith("/"):
+        return None
+    try:
+        return remote_files(name, say)
+    except InputError:  # it is a folder, or does not exist
+        return None
+
+
+def _open_statistics(
+    path: str, files: Files, settings: Settings, needs: SetNeeds, messages: Messages
+) -> Content | None:
+    """The statistics in a file; None if it has images instead, by its content or, if that says nothing, its name."""
+    name, key = split_key(path)
+    layout = layout_of(files)
+    if (settings.features and (key or not layout.statistics)) or layout == FileLayout(kind=NPZ):
+        found = _open_features(path, files, key, settings.features, FEATURES in needs.collected)
+        if found is not None:
+            return found
+    expected = names_statistics(name) or (layout.kind and not suffix_of(name))
+    if not (layout.statistics or (expected and not layout.images)) or (key and layout.kind != PICKLE):
+        return None
+    file = read_statistics(path, needs.collected, files, settings.network.extractor, key)
+    if layout.images and not needs.met_by(file):
+        return Content(open_images(f"{path}:{layout.images}", settings.recursive, settings.floats), file)
+    if layout.images:
+        messages.warn(
+            f"{path} has both statistics (mu, sigma) and images ({layout.images}): using the statistics; pass "
+            f"{path}:{layout.images} to use the images"
+        )
+    return Content(file=file)
+
+
+def _open_features(path: str, files: Files, key: str, features: bool, wanted: bool) -> Content | None:
+    """The features, an array (N, D), that ``key`` names in a file, or its only ones; None if there are none."""
+    stored: Mapping[str, Header | StoredArray] = array_headers(files) or tensors_in(files)
+    if len(known_layout(stored)) > 1 and not key:
+        return None  # a mean and a covariance
+    rows = {name: each for name, each in stored.items() if len(each.shape) == 2 and key in ("", name)}
+    floats = {name: each for name, each in rows.items() if has_floats(each.dtype)}
+    if features and len(floats or rows) == 1:
+        ((name, each),) = (floats or rows).items()
+        source = each.read(files) if isinstance(each, StoredArray) else files
+        return Content(file=read_features_alone(path, source, name, wanted))
+    if floats and not key:
+        number = counted(len(floats), "array")
+        problem = f"{path} has {number} that may be features of images, for `compute` with {option('features', True)}:"
+        raise InputError(problem, *(f"pass {path}:{name}" for name in floats))
+    return None
+
+
+def names_statistics(path: str) -> bool:
+    """Whether a path names statistics by its suffix or as a reference. They are read before slow listings."""
+    name, _ = split_key(path)
+    name = name.partition("?")[0] if is_remote(name) else name
+    return is_reference(path) or name.lower().endswith(STATISTICS_SUFFIXES)
+
+
+def require_order(real: str, fakes: Sequence[str]) -> None:
+    """Raises an InputError if a FAKE is a published reference, which is of real images, and not REAL's own."""
+    own = reference_at(real)
+    published = [path for path in fakes if reference_at(path) not in (own, None)]
+    if published:
+        problem = f"{published[0]} is a published reference, of real images, and cannot be {option('fake')}:"
+        remedy = "pass generated images" if own else f"pass it as {option('real')}, which comes first"
+        raise InputError(problem, remedy, setting="fake")
+
+
+def missing_error(path: str, missing: Sequence[str], *remedies: str) -> InputError:
+    """Returns the error for a list of which these lines name files that do not exist, see `ImageSet.missing`."""
+    line = missing[0].partition(": ")[2]
+    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+    kind, _, remedy = broken_link(line).partition(": ")
+    seems, advice = f", which is {kind}" * bool(kind), [remedy or "fix the list"]
+    written = os.path.relpath(line, os.path.dirname(path))
+    if os.path.exists(written):
+        seems = f", but {written} exists, and paths are relative to the folder of the list"
+        advice = ["move the list here"]
+    odd = re.search(r"(\.\w+)[\s,;|]+[^./]+$|^\d+[\s,;|]+\S+(\.\w+)$", written)
+    if odd and f"{odd[1] or odd[2]}".lower() in IMAGE_SUFFIXES:
+        seems = ", and the line seems to have a label beside the path"
+        advice = ["remove the labels", "write a .csv file whose first line is path,label"]
+    return InputError(f"{path} lists files that do not exist ({missing[0]}{more}){seems}:", *advice, *remedies)
+
+
+def require_exists(paths: Sequence[str]) -> None:
+    """Raises an InputError that names the first of ``paths`` that does not exist. URLs are not requested."""
+    if list(paths).count(STDIN) > 1:
+        raise InputError(f"{STDIN} is standard input, which can only be used for one of the sets")
+    for path in paths:
+        if is_reference(path):
+            named_reference(path)
+        elif path != STDIN and not is_remote(split_key(path)[0]):
+            try:
+                local_paths(path)
+            except InputError as error:
+                names = suggested_references(path)[:2]
+                error.args += tuple(f"the published reference is {name}" for name in names)
+                raise

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fidtool.metrics.metric import FeatureSet as FeatureSet
     from fidtool.metrics.metric import Metric as Metric
     from fidtool.metrics.metric import MetricContext as MetricContext
+    from fidtool.metrics.metric import MetricFacts as MetricFacts
     from fidtool.metrics.metric import Number as Number
     from fidtool.metrics.prdc import PRDC as PRDC
     from fidtool.metrics.sfid import SpatialFID as SpatialFID
@@ -67,7 +68,7 @@ _NAMES = {
     "metrics.fid_infinity": "FIDInfinity",
     "metrics.inception_score": "InceptionScore",
     "metrics.kid": "KID",
-    "metrics.metric": "FeatureSet Metric MetricContext Number",
+    "metrics.metric": "FeatureSet Metric MetricContext MetricFacts Number",
     "metrics.prdc": "PRDC",
     "metrics.sfid": "SpatialFID",
     "results": "Comparison Evaluation RunRecord SetResult SkippedFile",

@@ -7,7 +7,6 @@ import functools
 import inspect
 import os
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, get_type_hints, overload
@@ -16,19 +15,18 @@ from fidtool.console import Console
 from fidtool.diagnose.diagnosis import Checkup
 from fidtool.distances.parallel import fork_safe
 from fidtool.errors import InputError, warn_program
-from fidtool.images.lookup import ImageLookup
 from fidtool.metrics.registry import is_name, metric_named, metric_settings
 from fidtool.names import suggestion
 from fidtool.pipeline.check import check as check_images
 from fidtool.pipeline.check import refuse_same
 from fidtool.pipeline.evaluate import compute_statistics as statistics_of
 from fidtool.pipeline.evaluate import evaluate, prepare
-from fidtool.pipeline.run import RunContext, open_run
+from fidtool.pipeline.run import open_run
 from fidtool.pipeline.sets import RequestedSet, requested
 from fidtool.presets import with_preset
 from fidtool.record import Origin
 from fidtool.report.files import check_shown, write_shown
-from fidtool.results import Evaluation, Exhibit
+from fidtool.results import Evaluation
 from fidtool.settings import CheckSettings, Settings, StatisticsSettings
 from fidtool.sources.memory import Images, several
 from fidtool.statistics.set_statistics import Statistics
@@ -147,12 +145,36 @@ def compute(real: Source, fake: Source | Sequence[PathOrURL | Images | Statistic
     sets = requested((real, "real"), *((each, "fake") for each in fakes))
     files = {each: Path(file) for each in ("report", "plot") if (file := getattr(settings, each)) is not None}
     origin = Origin.here(sys.argv[0])
-    with _open_run(sets, settings) as run:
-        run.world.on_rank_zero(lambda: check_shown(files))
+    with _warning(Console(report=settings.progress)) as console:
+        evaluation, write = evaluated(sets, settings, console, origin, lambda: check_shown(files))
+    for setting, file in files.items():
+        if write is None:
+            break
+        try:
+            write(setting, file)
+        except Exception as error:  # so that the evaluation is not lost
+            reason = (isinstance(error, OSError) and error.strerror) or repr(error)
+            warn_program(f"{file} could not be written: {reason}", RuntimeWarning)
+    return evaluation
+
+
+def evaluated(
+    sets: Sequence[RequestedSet], settings: Settings, console: Console, origin: Origin, check: Callable[[], None]
+) -> tuple[Evaluation, Callable[[str, Path], None] | None]:
+    """Compares the FAKEs with REAL, for `compute` and the command line. A collective.
+
+    Args:
+        check: called on rank zero before any work is done.
+
+    Returns:
+        The evaluation and, on rank zero, a function that writes a report or plot, given its setting and file.
+    """
+    with open_run(sets, settings, console) as run:
+        run.world.on_rank_zero(check)
         prepared = prepare(run, sets, settings, evaluates=True)
         evaluation, exhibits = evaluate(run, prepared, origin)
-        run.world.on_rank_zero(lambda: _show(files, evaluation, exhibits, prepared.lookup()))
-        return evaluation
+        write = functools.partial(write_shown, evaluation, exhibits, prepared.lookup(), spelling=console.spelling)
+        return evaluation, write if run.world.rank == 0 else None
 
 
 @_with_keywords_of(StatisticsSettings)
@@ -172,7 +194,7 @@ def compute_statistics(images: Source, settings: Settings) -> Statistics | None:
         fidtool.InputError, fidtool.RunError: see `compute`.
     """
     sets = requested((images, "images"))
-    with _open_run(sets, settings) as run:
+    with _warning(Console(report=settings.progress)) as console, open_run(sets, settings, console) as run:
         return statistics_of(run, prepare(run, sets, settings, evaluates=False))
 
 
@@ -196,27 +218,13 @@ def check(images: Source, against: Source | None = None, settings: Settings = _D
     """
     sets = requested((images, "images"), *([] if against is None else [(against, "real")]))
     refuse_same(sets)
-    with _open_run(sets, settings) as run:
+    with _warning(Console(report=settings.progress)) as console, open_run(sets, settings, console) as run:
         return check_images(run, sets, settings)
 
 
 @contextlib.contextmanager
-def _open_run(sets: Sequence[RequestedSet], settings: Settings) -> Iterator[RunContext]:
-    """Context manager of a run that issues its warnings at its end, when no rank waits for one that raises them."""
-    console = Console(report=settings.progress)
-    with open_run(sets, settings, console) as run:
-        yield run
+def _warning(console: Console) -> Iterator[Console]:
+    """Context manager that issues a run's warnings at its end, when no rank waits for one that raises them."""
+    yield console
     for line in console.warned:
         warn_program(line)
-
-
-def _show(
-    files: Mapping[str, Path], evaluation: Evaluation, exhibits: Sequence[Exhibit | None], gallery: ImageLookup
-) -> None:
-    """Writes the requested files, on rank zero. A failure is a warning, so that the evaluation is not lost."""
-    for setting, file in files.items():
-        try:
-            write_shown(evaluation, exhibits, gallery, setting, file)
-        except Exception as error:
-            reason = (isinstance(error, OSError) and error.strerror) or repr(error)
-            warnings.warn(f"{file} could not be written: {reason}", RuntimeWarning, stacklevel=2)

@@ -161,12 +161,12 @@ _GONE_THROUGH = {"fidtool", "torch", "torchmetrics", "lightning", "pytorch_light
 """Packages whose stack frames are skipped to find the user's line."""
 
 
-def warn_program(message: str) -> None:
+def warn_program(message: str, category: type[Warning] = FidtoolWarning) -> None:
     """Issue a warning for the line of the user's program that called fidtool, directly or through a library."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _GONE_THROUGH:
         level, frame = level + 1, frame.f_back
-    warnings.warn(rendered(message), FidtoolWarning, stacklevel=level)
+    warnings.warn(rendered(message), category, stacklevel=level)
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 
 import click
@@ -85,19 +84,14 @@ def _run(
 
         require_exists([real, *fakes])  # reports a typo before the slow import of torch
         require_order(real, fakes)
-    from fidtool.pipeline.evaluate import evaluate, prepare
-    from fidtool.pipeline.run import open_run
+    from fidtool.api import evaluated
     from fidtool.pipeline.sets import requested
-    from fidtool.report.files import write_shown
     from fidtool.report.text import framing_lines, influence_lines, result_lines, table_lines, timing_line
 
     sets = requested(*((path, "") for path in (real, *fakes)))
     console = Console(warnings=True, progress=not quiet, on_failure=outlet.failed, spelling=as_flag)
-    with open_run(sets, settings, console) as run:
-        run.world.on_rank_zero(outlet.check)
-        prepared = prepare(run, sets, settings, evaluates=True)
-        evaluation, exhibits = evaluate(run, prepared, origin)
-    if discover().rank > 0:
+    evaluation, write = evaluated(sets, settings, console, origin, outlet.check)
+    if write is None:
         # Only rank zero exits with the gate's status: a launcher kills rank zero if another rank exits first with an
         # error.
         return 0
@@ -106,7 +100,6 @@ def _run(
     as_table = form == "table" or (form is None and on_terminal() and several)
     for line in [*([] if as_table else framing_lines(evaluation)), *influence_lines(evaluation)]:
         click.echo(line, err=True)
-    write = functools.partial(write_shown, evaluation, exhibits, prepared.lookup(), spelling=as_flag)
     lines = table_lines(evaluation) if as_table else result_lines(evaluation)
     outlet.publish(evaluation.to_dict(), lines, write)
     if evaluation.exit_code:

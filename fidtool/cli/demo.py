@@ -46,15 +46,13 @@ def demo(folder: str) -> None:
         f"Made {COUNT} drawings ({SIDE} x {SIDE} pixels) in {real} and {COUNT} blurred, recoloured ones in {fake}."
     )
 
-    from fidtool.pipeline.evaluate import evaluate, prepare
-    from fidtool.pipeline.run import open_run
+    from fidtool.api import evaluated
     from fidtool.pipeline.sets import requested
     from fidtool.report.text import result_lines
 
     sets = requested((real, ""), (fake, ""))
-    with open_run(sets, Settings(), Console(progress=True, spelling=as_flag)) as run:
-        prepared = prepare(run, sets, Settings(), evaluates=True)
-        evaluation, _ = evaluate(run, prepared, Origin.here(("fidtool", "demo")))
+    console = Console(progress=True, spelling=as_flag)
+    evaluation, _ = evaluated(sets, Settings(), console, Origin.here(("fidtool", "demo")), lambda: None)
     definition = evaluation.definition
     assert definition is not None
     for line in result_lines(evaluation):

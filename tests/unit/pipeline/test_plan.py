@@ -1,0 +1,117 @@
+"""The plan of a run: a pure function of settings, opened sets and definitions."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fidtool
+from fidtool.features.catalogue import inception_definition
+from fidtool.features.protocol import FEATURES, protocol_named
+from fidtool.pipeline.opening import Opening, open_sets
+from fidtool.pipeline.plan import Choice, Plan, choose, make_plan
+from fidtool.pipeline.sets import requested
+from fidtool.settings import Settings
+from support.pictures import make_pictures
+
+DEFINITION = inception_definition(protocol_named("pytorch-fid"), 2048, "0" * 64)
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    return make_pictures(tmp_path / "real", 6, 0), make_pictures(tmp_path / "fake", 4, 1)
+
+
+def planned(*sources: object, alone: bool = False, **settings: object) -> tuple[Plan, Choice, Opening]:
+    """Return the plan of a run of sets, without building networks."""
+    said: list[str] = []
+    sets = requested(*((source, "set") for source in sources))
+    opening = open_sets(sets, Settings(**settings), said.append, alone)  # type: ignore[arg-type]
+    choice = choose(opening, said.append, evaluates=not alone)
+    measured = {FEATURES: DEFINITION} if choice.images else None
+    return make_plan(opening, choice, measured, 8), choice, opening
+
+
+def statistics(dims: int = 2048) -> fidtool.Statistics:
+    return fidtool.Statistics.of(np.zeros(dims), np.eye(dims), 100, DEFINITION if dims == 2048 else None)
+
+
+def test_a_set_is_one_object_wherever_it_occurs(folders: tuple[Path, Path]) -> None:
+    real, fake = folders
+    plan, _, _ = planned(real, fake, fake, f"{real}/")
+    assert plan.sets[1] is plan.sets[2]
+    assert plan.sets[0] is plan.sets[3], "another spelling of REAL"
+    assert [each.fake for each in plan.sets] == [True, True, True, True]
+    assert len(plan.indexable) == 2
+    other = pickle.loads(pickle.dumps(plan))  # as the other ranks receive it
+    assert other.sets[1] is other.sets[2]
+    assert other.sets[0] is not other.sets[1]
+
+
+@pytest.mark.parametrize("settings", [{"crop": "adm:8"}, {"crop_fake": "adm:8"}, {"num_real": 3}, {"num_fake": 3}])
+def test_a_path_with_two_framings_or_samples_is_two_sets(
+    folders: tuple[Path, Path], settings: dict[str, object]
+) -> None:
+    real = folders[0]
+    plan, _, opening = planned(real, real, **settings)
+    assert plan.sets[0] is not plan.sets[1]
+    assert [each.framing for each in plan.sets] == [settings.get("crop"), settings.get("crop_fake")]
+    assert [each.count and each.count.images for each in plan.sets] == [
+        settings.get("num_real", 6),
+        settings.get("num_fake", 6),
+    ]
+    assert [(each.real, each.fake) for each in opening.sets] == [(True, False), (False, True)]
+    assert len({*planned(real, real, crop="adm:8", crop_fake="adm:8")[0].sets}) == 1
+
+
+def test_needs_follow_from_roles_and_metrics(folders: tuple[Path, Path]) -> None:
+    plan, _, _ = planned(*folders, metrics=["fid", fidtool.InceptionScore(splits=2)])
+    assert [each.needs.features for each in plan.sets] == [frozenset(), {FEATURES}]
+    plan, _, _ = planned(*folders, metrics="kid")
+    assert [each.needs.features for each in plan.sets] == [{FEATURES}, {FEATURES}]
+    assert [(each.metric.name, each.layer, each.optional) for each in plan.metrics] == [("kid", FEATURES, "")]
+
+
+def test_facts_of_statistics_and_streams(folders: tuple[Path, Path]) -> None:
+    plan, choice, _ = planned(statistics(), statistics())
+    assert [each.holds for each in plan.sets] == ["statistics", "statistics"]
+    assert not choice.images
+    assert plan.indexable == []
+    assert plan.definitions == {FEATURES: DEFINITION}
+    stream = fidtool.Images(iter([np.zeros((8, 8, 3), np.uint8)]))
+    plan, choice, _ = planned(folders[0], stream)
+    assert [each.holds for each in plan.sets] == ["images", "stream"]
+    assert [each.request for each in plan.sets] == [0, 1]
+    assert plan.sets[1].count is None
+    assert choice.images
+
+
+def test_settings_are_completed_once_and_metrics_left_out(folders: tuple[Path, Path]) -> None:
+    plan, choice, _ = planned(statistics(64), statistics(64))
+    assert plan.settings.dims is None, "a run without images only says what its files have"
+    assert [line for line in choice.notes if "dims 64" in line]
+    plan, choice, _ = planned(*folders, metrics="all", extractor="mine.py:network")
+    assert {"is", "sfid", "prdc", "fid-infinity"} <= {*choice.left_out}
+    assert [each.metric.name for each in plan.metrics] == ["fid", "kid"]
+    assert plan.settings is choice.settings
+    assert plan.left_out == choice.left_out
+
+
+def test_refusals(folders: tuple[Path, Path]) -> None:
+    with pytest.raises(fidtool.InputError, match="has features of 64"):
+        planned(statistics(), statistics(64))
+    with pytest.raises(fidtool.InputError, match="only a mean and a covariance"):
+        planned(statistics(), folders[1], metrics="kid")
+    with pytest.raises(fidtool.InputError, match="use 5 neighbours"):
+        planned(*folders, metrics="prdc")
+
+
+def test_the_set_of_stats_stands_alone(folders: tuple[Path, Path]) -> None:
+    plan, _, opening = planned(folders[0], alone=True, metrics="kid", crop="adm:8", num=4)
+    (only,) = plan.sets
+    assert (only.framing, only.count and only.count.images) == ("adm:8", 4)
+    assert only.needs.features == {FEATURES}
+    assert not opening.sets[0].real

@@ -15,7 +15,7 @@ from fidtool.labels import Labels
 from fidtool.metrics.registry import BUILT_IN
 from fidtool.names import counted
 from fidtool.redaction import redacted, without_secrets
-from fidtool.sources.census import PassedOver
+from fidtool.sources.kinds import PassedOver
 from fidtool.statistics.set_statistics import SetFacts
 
 SCHEMA = 2

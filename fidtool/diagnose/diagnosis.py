@@ -34,8 +34,8 @@ from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL, layer_prefix
 from fidtool.images.records import ImageRecords
 from fidtool.names import counted
 from fidtool.redaction import without_secrets
-from fidtool.sources.census import PassedOver
 from fidtool.sources.contents import BadFile
+from fidtool.sources.kinds import PassedOver
 from fidtool.statistics.set_statistics import Statistics
 
 CHECKUP_SCHEMA = 1

@@ -24,7 +24,7 @@ from fidtool.errors import message_of, option
 from fidtool.images.framing import Crop
 from fidtool.sources.arrays import UnknownRangeError, as_pixels
 from fidtool.sources.contents import Content, Frame, Pixels, Read, ValueRange, pillow_defaults
-from fidtool.sources.signatures import AVIF, HEIF, JPEG_2000, WEBP, foreign_of, format_of
+from fidtool.sources.kinds import AVIF, HEIF, JPEG_2000, WEBP, foreign_of, format_of
 from fidtool.validation import MAX_PIXELS
 
 DECODER = "pillow"

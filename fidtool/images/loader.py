@@ -27,9 +27,9 @@ from fidtool.images.batches import PlannedBatch
 from fidtool.images.decode import DecodedImage, DecodeError, DecodeOptions, ImageProperties, decode_contents
 from fidtool.images.records import RecordArray, no_records, records_of
 from fidtool.images.workers import Workers
-from fidtool.sources.census import may_have_floats
 from fidtool.sources.contents import BadFile, ContentError, Frame, Read, ReadError
 from fidtool.sources.image_set import ImageSet
+from fidtool.sources.kinds import may_have_floats
 
 PART_BYTES = 1 << 24
 """A part of a batch has fewer bytes of pixels before its last image. A worker has up to three parts in memory."""

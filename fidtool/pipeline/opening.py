@@ -18,10 +18,10 @@ from fidtool.record import overrides
 from fidtool.settings import Settings
 from fidtool.sources.array_files import Header, StoredArray, array_headers, tensors_in
 from fidtool.sources.arrays import has_floats
-from fidtool.sources.census import IMAGE_SUFFIXES
 from fidtool.sources.contents import Files, LocalFiles, StoreError, broken_link
 from fidtool.sources.folder import STDIN, is_pattern
 from fidtool.sources.image_set import Sampling, real_path
+from fidtool.sources.kinds import IMAGE_SUFFIXES
 from fidtool.sources.opening import STATISTICS_SUFFIXES, local_paths, open_images, split_key, suffix_of
 from fidtool.sources.reference_files import fetch
 from fidtool.sources.references import FEATURES as PUBLISHED_FEATURES

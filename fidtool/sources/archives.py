@@ -26,7 +26,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError
-from fidtool.sources.census import Census, PassedOver
 from fidtool.sources.contents import (
     MOST_BYTES,
     ContentError,
@@ -41,7 +40,7 @@ from fidtool.sources.contents import (
     too_large,
 )
 from fidtool.sources.image_set import ImageSet, ImageSource, NamedFiles, Names, split_common_folder
-from fidtool.sources.signatures import HEAD, refuse_dataset
+from fidtool.sources.kinds import HEAD, Census, PassedOver, refuse_dataset
 
 Location = TypeVar("Location")
 

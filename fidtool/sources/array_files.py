@@ -37,7 +37,7 @@ from fidtool.sources.arrays import (
 )
 from fidtool.sources.contents import READ_AT_ONCE, Extent, ExtentReader, Files, Read, SequentialReader, opened
 from fidtool.sources.image_set import ImageSet, NamedFiles
-from fidtool.sources.signatures import HEAD, refuse_foreign
+from fidtool.sources.kinds import HEAD, refuse_foreign
 
 SAMPLES = "arr_0"
 """Name that numpy.savez gives the first array, as in the files of guided-diffusion."""

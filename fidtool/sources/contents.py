@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageFile
 
 from fidtool.errors import FidtoolError, InputError, message_of
-from fidtool.sources.signatures import HEAD, refuse_foreign
+from fidtool.sources.kinds import HEAD, refuse_foreign
 
 READ_AT_ONCE = 1 << 21
 """Bytes of a compressed stream to decompress at a time. Between two such steps, other threads can run."""

@@ -19,10 +19,9 @@ from typing import IO, Any
 
 from fidtool.errors import InputError
 from fidtool.names import folded
-from fidtool.sources.census import Census
 from fidtool.sources.contents import LocalFiles, Reader, head_of
 from fidtool.sources.image_set import ImageSet, ImageSource, Names, Prefixed
-from fidtool.sources.signatures import PLAIN, refuse_dataset, refuse_foreign
+from fidtool.sources.kinds import PLAIN, SUBFOLDER, Census, refuse_dataset, refuse_foreign
 
 
 def list_folder(path: str, recursive: bool = True) -> ImageSet:
@@ -58,7 +57,7 @@ def _images_below(path: str, recursive: bool, census: Census) -> Iterator[str]:
                 if _is_image(entry, census):
                     yield name
                 continue
-            census.folder()
+            census.passed_over[SUBFOLDER] += 1
             if recursive and entry.is_symlink():
                 links.append(name)
             elif recursive:
@@ -72,7 +71,7 @@ def _is_image(entry: os.DirEntry[str], census: Census) -> bool:
         return False
     if _is(entry.is_file) or (entry.is_symlink() and not os.path.exists(entry.path)):
         return True
-    census.other("not a regular file")
+    census.passed_over["not a regular file"] += 1
     return False
 
 

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from fidtool.errors import InputError, option
 from fidtool.names import counted
-from fidtool.sources.census import NOTHING, PassedOver, may_have_floats
 from fidtool.sources.contents import (
     GONE,
     BadFile,
@@ -28,6 +27,7 @@ from fidtool.sources.contents import (
     ValueRange,
     bytes_of,
 )
+from fidtool.sources.kinds import NOTHING, PassedOver, may_have_floats
 
 Indices = Sequence[int] | NDArray[np.int64]
 """Positions in a set."""

@@ -12,12 +12,20 @@ from fidtool.errors import InputError, RunError
 from fidtool.names import existing_like
 from fidtool.redaction import redacted
 from fidtool.sources.archives import first_member
-from fidtool.sources.census import FILE_KINDS, IMAGE_SUFFIXES, FileKind
 from fidtool.sources.contents import Files, LocalFiles, RefusedError, StoreError, ValueRange, broken_link, head_of
 from fidtool.sources.folder import STDIN, TABLES, TEXT, expand, is_pattern, list_folder, list_paths
 from fidtool.sources.image_set import ImageSet, NamedFiles, split_common_folder
+from fidtool.sources.kinds import (
+    FILE_KINDS,
+    IMAGE_SUFFIXES,
+    JSON,
+    PLAIN,
+    FileKind,
+    container_of,
+    format_of,
+    refuse_foreign,
+)
 from fidtool.sources.remote import is_remote, list_remote_folder, list_remote_paths, remote_files
-from fidtool.sources.signatures import JSON, PLAIN, container_of, format_of, refuse_foreign
 
 LISTS = (TEXT, *TABLES)
 KNOWN = (*(suffix for kind in FILE_KINDS for suffix in kind.suffixes), *LISTS)

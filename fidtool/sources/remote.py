@@ -28,7 +28,6 @@ from fidtool.distributed.signals import in_background
 from fidtool.download import MAX_TRIES, RETRIED_STATUSES, attempts, megabytes
 from fidtool.errors import InputError, message_of
 from fidtool.redaction import redacted
-from fidtool.sources.census import Census
 from fidtool.sources.contents import (
     MOST_BYTES,
     ContentError,
@@ -43,7 +42,7 @@ from fidtool.sources.contents import (
 )
 from fidtool.sources.folder import URL_WILDCARD, expand_braces, read_entries, refuse_repeated_lines
 from fidtool.sources.image_set import ImageSet, ImageSource, Names, Prefixed
-from fidtool.sources.signatures import JSON, PLAIN, refuse_foreign
+from fidtool.sources.kinds import JSON, PLAIN, Census, refuse_foreign
 
 T = TypeVar("T")
 

@@ -43,8 +43,8 @@ from fidtool.sources.archives import first_member
 from fidtool.sources.array_files import SAMPLES, array_headers
 from fidtool.sources.contents import ContentError, Files, StoreError, head_of
 from fidtool.sources.image_set import canonical_order
+from fidtool.sources.kinds import HEAD, PLAIN, refuse_foreign
 from fidtool.sources.opening import suffix_of
-from fidtool.sources.signatures import HEAD, PLAIN, refuse_foreign
 from fidtool.statistics.feature_buffer import Features, read_features, reordered, store_features
 from fidtool.statistics.set_statistics import Statistics
 

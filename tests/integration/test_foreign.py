@@ -17,8 +17,8 @@ import pytest
 import fidtool
 from fidtool.images.decode import DecodeError, decode
 from fidtool.sources.archives import _OPENERS
+from fidtool.sources.kinds import PLAIN, foreign_of
 from fidtool.sources.opening import open_images
-from fidtool.sources.signatures import PLAIN, foreign_of
 from support.command_line import Run
 from support.encoded import FILES
 from support.places import TINY

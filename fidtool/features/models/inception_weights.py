@@ -19,7 +19,7 @@ from fidtool.cache_dir import atomic_write, cache_dir
 from fidtool.download import DownloadError, fetched
 from fidtool.errors import FidtoolError, InputError, RunError, option
 from fidtool.redaction import redacted
-from fidtool.sources.signatures import refuse_foreign
+from fidtool.sources.kinds import refuse_foreign
 
 OFFICIAL_URL = (
     "https://github.com/mseitzer/pytorch-fid/releases/download/fid_weights/pt_inception-2015-12-05-6726825d.pth"

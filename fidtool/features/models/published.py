@@ -22,7 +22,7 @@ from fidtool.errors import InputError, RunError, option
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.network import Network
 from fidtool.sources.contents import LocalFiles, head_of
-from fidtool.sources.signatures import refuse_foreign
+from fidtool.sources.kinds import refuse_foreign
 
 _SILENCE_SECONDS = 30.0
 

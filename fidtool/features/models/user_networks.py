@@ -22,7 +22,7 @@ from fidtool.features.models.families import EXPORTED, NetworkChoice
 from fidtool.features.models.published import in_short, silent_logging
 from fidtool.features.network import Network
 from fidtool.sources.contents import LocalFiles, head_of
-from fidtool.sources.signatures import refuse_foreign
+from fidtool.sources.kinds import refuse_foreign
 from fidtool.user_code import NoSourceError, load
 
 _EXTRA = "fidtool.json"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fidtool.sources.signatures import foreign_of, format_of
+from fidtool.sources.kinds import foreign_of, format_of
 from support.encoded import encoded, noise
 
 

@@ -1,0 +1,276 @@
+"""Decides what a file is, by its first bytes or its suffix, and counts the files of a source that are ignored."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+import zlib
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
+from os.path import splitext
+
+from fidtool.errors import InputError, option
+from fidtool.names import counted
+
+HEAD = 1024
+"""Number of bytes that these functions need."""
+AVIF, HEIF, JPEG_2000, WEBP = "AVIF", "HEIF", "JPEG 2000", "WebP"
+_IMAGES = {
+    "PNG": rb"\x89PNG\r\n\x1a\n",
+    "JPEG": rb"\xff\xd8\xff",
+    "GIF": rb"GIF8[79]a",
+    "TIFF": rb"II\*\0|MM\0\*|II\+\0|MM\0\+",
+    WEBP: rb"RIFF.{4}WEBP",
+    JPEG_2000: rb"\0\0\0\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51",
+    # The major brand may be one that AVIF and HEIF share; then the compatible brands decide.
+    AVIF: rb".{4}ftyp(?:avif|avis|(?:mif1|msf1).{4}(?:.{4}){,11}?(?:avif|avis))",
+    HEIF: rb".{4}ftyp(?:hei[cxms]|hev[cxms]|mif1|msf1)",
+}
+ZIP, TAR, PARQUET, NPY = "a zip archive", "a tar archive", "a Parquet table", "a NumPy array (.npy)"
+_CONTAINERS = {ZIP: rb"PK\x03\x04", TAR: rb".{257}ustar", PARQUET: rb"PAR1", NPY: rb"\x93NUMPY"}
+_AGAIN = "download it again, as a server sent this in its place, for example a login or an error"
+JSON = "JSON text: write a list of paths as .txt or .jsonl; if a server sent it as an error, download the file again"
+PLAIN = "plain text: download or create the file again, or name it .txt if it is a list of paths"
+DAMAGED = {
+    "empty (0 bytes): copy or download it again": rb"\Z",
+    "a Git LFS pointer, not the file itself: run `git lfs pull` in its repository": rb"version https://(git-lfs|hawser)",
+    "a git-annex pointer, not the file itself: run `git annex get` in its repository": rb"/annex/objects/",
+    f"a web page (HTML): {_AGAIN}": rb"(?i)\W*(<!--.*?-->\s*)?<(!doctype html|html|head|body|script|title)\b",
+    f"a web page or XML in UTF-16: {_AGAIN}": rb"(\xff\xfe)?<\0[!?A-Za-z]\0|(\xfe\xff)?\0<\0[!?A-Za-z]",
+    "text in UTF-16: save it in UTF-8 if it is a list of paths": rb"\xff\xfe[^\0]\0|\xfe\xff\0[^\0]",
+    f"XML text: {_AGAIN}": rb"\W*<(\?xml|svg|Error)\b",
+    JSON: rb"(\xef\xbb\xbf)?\s*(\{\s*[\"}]|\[\s*[\[\]{\"\d-])",
+}
+_WRITE = "write its images to a folder or a Parquet table, or in Python pass fidtool.Images(dataset)"
+_CIFAR = rb"(data|(fine_|coarse_)?label(s|_names)|batch_label|filenames|num_cases_per_batch)[q\x94]"
+_VIDEO = rb"\x1aE\xdf\xa3|RIFF.{4}AVI |FLV\x01|\0\0\x01[\xb3\xba]|0&\xb2u\x8ef\xcf\x11|.{4}(ftyp|moov|mdat)"
+_DATASETS = {
+    f"an HDF5 file, which h5py reads: {_WRITE}": rb"(.{512})?\x89HDF\r\n\x1a\n",
+    f"a MATLAB file, which scipy.io.loadmat reads: {_WRITE}": rb"MATLAB 5\.0 MAT-file",
+    f"an LMDB database, which lmdb reads: {_WRITE}": rb".{16}\xde\xc0\xef\xbe",
+    f"a TFRecord file, which TensorFlow reads: {_WRITE}": rb".{4}\0{4}.{4}\n",  # its first field is a tf.train.Example
+    f"an Arrow table, which datasets.load_from_disk reads: {_WRITE}": rb"ARROW1\0\0|\xff{4}..[\0-\x0f]\0\x10\0\0\0",
+    f"an IDX file of MNIST, which torchvision reads: {_WRITE}": rb"\0\0\x08[\x01\x03]",
+    # A pickled dict, by its first key, in any protocol from 2 on.
+    f"a pickled batch of CIFAR, which torchvision reads: {_WRITE}": rb"\x80[\x02-\x05](\x95.{8})?\}(q.|\x94)?\("
+    rb"(c_codecs\nencode\nq.)?([UC\x8c].|[TXB].{4})" + _CIFAR,
+    "a video: write its frames to a folder, for example with `ffmpeg -i FILE frames/%06d.png`": _VIDEO,
+    "a 7z, RAR or Zstandard archive: extract it and pass the folder": rb"7z\xbc\xaf'\x1c|Rar!\x1a|\x28\xb5\x2f\xfd",
+}
+_UTF_8 = rb"(?:[\t\n\f\r -~]|[\xc2-\xf4][\x80-\xbf]{1,3})+[\xc2-\xf4]?[\x80-\xbf]*\Z"  # may end within a character
+
+_BINARY = re.compile(r"\b((data|test)_batch(_\d)?|(train|test|unlabeled)(_X)?)\.bin$")
+"""Names of files of pixels without a signature."""
+
+
+def _named(kinds: Mapping[str, bytes], head: bytes) -> str:
+    return next((name for name, pattern in kinds.items() if re.match(pattern, head, re.DOTALL)), "")
+
+
+def format_of(head: bytes) -> str:
+    """Returns the image format of a file by its first `HEAD` bytes; empty if it is none of those listed here.
+
+    Pillow's plugins also detect formats, but they depend on how Pillow was built, and some check only two letters,
+    with which a text file may begin as well.
+    """
+    return _named(_IMAGES, head[:HEAD])
+
+
+def container_of(head: bytes) -> str:
+    """Returns `ZIP`, `TAR`, `PARQUET` or `NPY`; empty for other files."""
+    return _named(_CONTAINERS, head)
+
+
+def foreign_of(head: bytes) -> str:
+    """Returns what a file is that has neither images nor statistics that fidtool reads, and what to do; else empty."""
+    head = _decompressed(head[:HEAD])
+    if format_of(head) or container_of(head):
+        return ""
+    return _named({**DAMAGED, **_DATASETS, PLAIN: _UTF_8}, head)
+
+
+def _decompressed(head: bytes) -> bytes:
+    """Returns the first bytes of what is compressed by gzip, as servers send pages; other bytes as they are."""
+    with contextlib.suppress(zlib.error):
+        return zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(head, HEAD) or head
+    return head
+
+
+def refuse_foreign(name: str, head: bytes, but: Container[str] = ()) -> None:
+    """Raises an InputError for a file with these first bytes if it is `foreign_of` any kind ``but`` these."""
+    found = foreign_of(head)
+    if not found and _BINARY.search(name) and not container_of(head):
+        found = f"a binary file of CIFAR or STL-10, which torchvision downloads in a form that it reads: {_WRITE}"
+    if found and found not in but:
+        kind, _, remedy = found.partition(": ")
+        packed = "" if _decompressed(head) == head else ", compressed by gzip"
+        raise InputError(f"{name} is {kind}{packed}:", remedy)
+
+
+def refuse_dataset(place: str, heads: Iterable[tuple[str, bytes]]) -> None:
+    """Refuses a set without images of whose files, by name and first bytes, one has them in a form that is not read."""
+    for name, head in itertools.islice(heads, 100):
+        refuse_foreign(f"no images in {place}: {name}", head, [*DAMAGED, PLAIN])
+
+
+# --- suffixes --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FileKind:
+    """A kind of file that contains images.
+
+    Attributes:
+        lister: the function that lists the images of such files, as ``module:function`` in `fidtool.sources`. It takes
+            a `fidtool.sources.image_set.NamedFiles` and returns an `ImageSet`.
+        content: what such a file is by its first bytes, see `container_of`.
+        keyed: whether a name after a colon selects a part of the file, as in ``samples.npz:images``.
+        numbered: whether the images in such a file have numbers instead of names.
+        often_other: whether such files usually contain something else, such as a network's weights. One of them in a
+            folder of images is not reported.
+    """
+
+    lister: str
+    suffixes: tuple[str, ...]
+    content: str = ""
+    keyed: bool = False
+    numbered: bool = False
+    often_other: bool = False
+
+
+_SAFETENSORS = "a safetensors file"
+_TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+FILE_KINDS = (
+    FileKind("archives:list_zips", (".zip",), ZIP, keyed=True),
+    FileKind("archives:list_tars", _TAR_SUFFIXES, TAR, keyed=True),
+    FileKind("array_files:list_npz", (".npz",), ZIP, keyed=True, numbered=True),
+    FileKind("array_files:list_torch", (".pt", ".pth"), ZIP, keyed=True, numbered=True, often_other=True),
+    FileKind(
+        "array_files:list_safetensors", (".safetensors",), _SAFETENSORS, keyed=True, numbered=True, often_other=True
+    ),
+    FileKind("parquet:list_parquet", (".parquet",), PARQUET, keyed=True, numbered=True),
+    FileKind("array_files:list_npy", (".npy",), NPY, numbered=True),
+)
+"""All kinds. To add one, write a module with a lister and add a line here."""
+ARCHIVE_SUFFIXES = tuple(suffix for kind in FILE_KINDS if not kind.often_other for suffix in kind.suffixes)
+"""Suffixes of files that usually contain images."""
+
+_OF_FLOATS = "tif tiff pfm"
+_SUFFIXES = f"png jpg jpeg jfif bmp webp {_OF_FLOATS} ppm pgm gif avif heic heif jp2 j2k jpx"
+IMAGE_SUFFIXES = frozenset(f".{name}" for name in _SUFFIXES.split())
+"""Suffixes of file names that count as images, in lower case, regardless of whether this Pillow can decode them."""
+_WITHOUT_FLOATS = tuple(IMAGE_SUFFIXES - {f".{name}" for name in _OF_FLOATS.split()})
+_IGNORED = frozenset({"__MACOSX"})
+_HIDDEN, SUBFOLDER = "hidden", "subfolder"
+
+
+def may_have_floats(name: str) -> bool:
+    """Whether an image with this name may consist of floats; all others have the same bytes for any value range."""
+    return not name.lower().endswith(_WITHOUT_FLOATS)
+
+
+@dataclass(frozen=True)
+class PassedOver:
+    """The files in a source that are ignored.
+
+    Attributes:
+        other: number of ignored files; a hidden folder counts as one.
+        words: a summary such as ``3 files (.txt), 1 hidden``; empty if no files were ignored.
+    """
+
+    other: int = 0
+    words: str = ""
+
+    def to_dict(self) -> dict[str, int]:
+        """Returns the count for the JSON result."""
+        return {"other": self.other}
+
+
+NOTHING = PassedOver()
+
+
+class Census:
+    """Counts the files that are ignored, by suffix, and hidden names and subfolders, in ``passed_over``."""
+
+    def __init__(self) -> None:
+        self.passed_over: Counter[str] = Counter()
+
+    def hides(self, name: str) -> bool:
+        """Whether the name of a file or folder (without its path) is hidden; if so, counts it."""
+        hidden = name.startswith(".") or name in _IGNORED
+        self.passed_over[_HIDDEN] += hidden
+        return hidden
+
+    def is_image(self, name: str) -> bool:
+        """Whether a file has an image suffix; if not, counts it as ignored."""
+        suffix = splitext(name)[1].lower()
+        if suffix in IMAGE_SUFFIXES:
+            return True
+        self.passed_over[suffix or "no suffix"] += 1
+        return False
+
+    def takes(self, path: str, key: str = "") -> bool:
+        """Whether a path inside an archive is that of an image; if not, counts it as ignored.
+
+        Args:
+            path: the path, separated by slashes.
+            key: what must follow the first dot of the name; empty accepts any name.
+        """
+        *folders, name = path.split("/")
+        if any((folder.startswith(".") and folder.strip(".")) or folder in _IGNORED for folder in folders):
+            self.passed_over[_HIDDEN] += 1
+            return False
+        if self.hides(name) or not self.is_image(name):
+            return False
+        if key and name.partition(".")[2] != key:
+            self.passed_over[f"not {key}"] += 1
+            return False
+        return True
+
+    def found(self, folders: bool = False) -> PassedOver:
+        """Returns the ignored files; ``folders`` is whether subfolders were ignored as well."""
+        return PassedOver(self.passed_over.total() - self.passed_over[SUBFOLDER], self._summary(folders))
+
+    def nothing_found(self, path: str, kind: str, recursive: bool = True) -> str:
+        """Returns the error message for a source without images."""
+        summary = self._summary(folders=True)
+        if not summary:
+            return f"no images in {path}: the {kind} is empty"
+        hint = ""
+        if self.passed_over[SUBFOLDER] and not recursive:
+            hint = f"; omit {option('recursive', False)} to include subfolders"
+        if archive := self._archive():
+            if kind == "folder":
+                hint += f"; to read archives, name them, as in '{path.rstrip('/')}/*{archive}'"
+            elif kind != "location":
+                hint += f"; archives inside an archive are not read: extract them and pass '*{archive}'"
+        if kind == "location":
+            hint += "; to read an archive or array, use a URL that ends in its suffix"
+        return f"no images in {path}: it contains {summary}; image files are those named {_SUFFIXES}{hint}"
+
+    def _archive(self) -> str:
+        """Returns the suffix of the most frequent kind of archive among the ignored files; empty if there is none."""
+        return next((kind for kind, _ in self.passed_over.most_common() if kind in ARCHIVE_SUFFIXES), "")
+
+    def beside(self, path: str) -> str:
+        """Returns a warning if a folder of images also contains archives; else an empty string."""
+        if not (archive := self._archive()):
+            return ""
+        count = self.passed_over[archive]
+        return f"{path} contains {count} {archive} {'file, which is' if count == 1 else 'files, which are'} not read"
+
+    def _summary(self, folders: bool) -> str:
+        """Returns a summary such as ``3 files (.txt), 1 hidden``, with the most frequent kind first."""
+        counts = Counter({kind: count for kind, count in self.passed_over.items() if count})
+        below, hidden = counts.pop(SUBFOLDER, 0), counts.pop(_HIDDEN, 0)
+        kinds = sorted(counts.items(), key=lambda each: (-each[1], each[0]))  # independent of the listing order
+        named = [f"{counted(count, 'file')} ({suffix})" for suffix, count in kinds[:4]]
+        if more := sum(count for _, count in kinds[4:]):
+            named.append(f"{more} other{'s' if more > 1 else ''}")
+        if below and folders:
+            named.append(f"{below} {SUBFOLDER}{'s' if below > 1 else ''}")
+        if hidden:
+            named.append(f"{hidden} {_HIDDEN}")
+        return ", ".join(named)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from fidtool.cli.options import OnceCommand
 from fidtool.cli.output import columns, print_lines, shown
+from fidtool.download import megabytes
 from fidtool.errors import InputError
 from fidtool.names import counted, folded
 from fidtool.redaction import redacted
-
-if TYPE_CHECKING:
-    from fidtool.sources.references import Reference
+from fidtool.sources.reference_files import PublishedFile, fetch, folder, mirrored, published_files
+from fidtool.sources.references import FEATURES, REFERENCES, Reference, named_reference
 
 _EXAMPLES = (
     ("List the references", "fidtool refs"),
@@ -55,49 +55,41 @@ def refs(names: tuple[str, ...], as_json: bool, download: str | None) -> None:
 
 def _of_project(name: str) -> list[Reference]:
     """Return the references of the project that is named, or none."""
-    from fidtool.sources.references import REFERENCES
-
     return [each for each in REFERENCES.values() if folded(each.name.partition(":")[0]) == folded(name.rstrip(":"))]
 
 
 def _chosen(names: Sequence[str]) -> list[Reference]:
-    from fidtool.sources.references import REFERENCES, named_reference
-
     if not names:
         return list(REFERENCES.values())
     return list(dict.fromkeys(each for name in names for each in _of_project(name) or [named_reference(name)[0]]))
 
 
 def _download(name: str) -> None:
-    from fidtool.sources.reference_files import fetch
-    from fidtool.sources.references import FEATURES, named_reference
-
     reference, array = named_reference(name)
     arrays = {FEATURES} if array == FEATURES else {*reference.statistics, array} - {""}
-    found = fetch(reference, arrays, lambda line: click.echo(shown(line), err=True))
-    hashes = columns([(f"  {array}", f"SHA-256 {digest}") for array, digest in found.sha256.items()])
-    print_lines([str(found.path), *hashes], "the result")
+    path, sha256 = fetch(reference, arrays, lambda line: click.echo(shown(line), err=True))
+    hashes = columns([(f"  {array}", f"SHA-256 {digest}") for array, digest in sha256.items()])
+    print_lines([str(path), *hashes], "the result")
+
+
+def _cached(reference: Reference) -> list[PublishedFile]:
+    return [file for file in published_files(reference) if file.arrays]
 
 
 def _as_dict(reference: Reference) -> dict[str, Any]:
-    from fidtool.sources.reference_files import holdings
-
-    held = [{"path": str(each.path), "arrays": each.arrays, "bytes": each.size} for each in holdings(reference)]
+    held = [{"path": str(each.path), "arrays": each.arrays, "bytes": each.size} for each in _cached(reference)]
     facts = asdict(reference) | {"protocol": reference.protocol or None, "features_url": reference.features_url or None}
     return {**facts, "cached": held}
 
 
 def _print_table(references: Sequence[Reference]) -> None:
-    from fidtool.download import megabytes
-    from fidtool.sources.reference_files import folder, holdings
-
-    held = {each.name: holdings(each) for each in references}
-    files = [each for found in held.values() for each in found]
+    files: list[PublishedFile] = []
     rows = [("name", "protocol", "real images", "fakes", "size", "in the cache")]
     for each in references:
-        cached = "; ".join(f"{', '.join(one.arrays)} ({megabytes(one.size)})" for one in held[each.name])
-        counts = _count(each.real_images), _count(each.fakes)
-        rows.append((each.name, each.protocol or "?", *counts, _size(each), cached))
+        cached = _cached(each)
+        files += cached
+        counts = _count(each.real_images), f"{each.fakes}"
+        rows.append((each.name, each.protocol or "?", *counts, _size(each), "; ".join(map(str, cached))))
     total = megabytes(sum(each.size for each in files))
     lines = [f"{folder()}: {counted(len(files), 'file')}, {total}", *columns(rows)]
     print_lines([line.rstrip() for line in lines], "the list")
@@ -113,9 +105,6 @@ def _size(reference: Reference) -> str:
 
 def _details(reference: Reference) -> list[str]:
     """Return everything about a reference as lines."""
-    from fidtool.download import megabytes
-    from fidtool.sources.reference_files import holdings, mirrored
-
     rows = [
         ("protocol", reference.protocol or "none of fidtool's"),
         ("real images", _count(reference.real_images)),
@@ -128,7 +117,6 @@ def _details(reference: Reference) -> list[str]:
         ("features", redacted(mirrored(reference.features_url)) if reference.features_url else ""),
         ("source", reference.source),
         ("note", reference.note),
+        *(("in the cache", f"{file.path}: {file}") for file in _cached(reference)),
     ]
-    for held in holdings(reference):
-        rows.append(("in the cache", f"{held.path}: {', '.join(held.arrays)} ({megabytes(held.size)})"))
     return [reference.name, *columns([(f"  {label}", text) for label, text in rows if text])]

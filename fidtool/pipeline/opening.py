@@ -224,20 +224,20 @@ def _open_reference(path: str, settings: Settings, needs: SetNeeds, messages: Me
     lacking = {*reference.arrays} - {*reference.statistics} if needs.features and not alone else set()
     images = PUBLISHED_IMAGES in (alone, *lacking)
     wanted = [alone] if alone else [*reference.statistics, *([PUBLISHED_IMAGES] if images else [])]
-    fetched = fetch(reference, wanted, messages.say)
-    published = Content(reference=reference.name, sha256=fetched.sha256)
+    local, sha256 = fetch(reference, wanted, messages.say)
+    published = Content(reference=reference.name, sha256=sha256)
     if images:
-        found = open_images(f"{fetched.path}:{PUBLISHED_IMAGES}")
+        found = open_images(f"{local}:{PUBLISHED_IMAGES}")
         source = replace(found.source, prefix=f"{reference.name}:{PUBLISHED_IMAGES}")
         published = published._replace(images=replace(found, source=source))
     if alone == PUBLISHED_IMAGES:
         return published
     entry = array if reference.is_pickle else ""
-    file = read_statistics(fetched.path, needs.collected, extractor=settings.network.extractor, key=entry)
+    file = read_statistics(local, needs.collected, extractor=settings.network.extractor, key=entry)
     if PUBLISHED_FEATURES in lacking:
-        further = fetch(reference, [PUBLISHED_FEATURES], messages.say)
-        file = with_features(file, read_statistics(further.path))
-        published = published._replace(sha256={**fetched.sha256, **further.sha256})
+        features, further = fetch(reference, [PUBLISHED_FEATURES], messages.say)
+        file = with_features(file, read_statistics(features))
+        published = published._replace(sha256={**sha256, **further})
     return published._replace(file=with_protocol(file, reference.protocol))
 
 

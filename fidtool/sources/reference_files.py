@@ -10,7 +10,7 @@ import time
 import zipfile
 import zlib
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,44 +33,28 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Fetched:
-    """A reference's file on this machine.
+class PublishedFile:
+    """One of a reference's published files, an ``.npz`` or a pickle, and its copy in the cache.
 
     Attributes:
-        path: an ``.npz`` with at least the wanted arrays, or the pickle.
-        sha256: SHA-256 of each wanted array's ``.npy`` data; of the whole file for a pickle, by the file's name.
+        name: name of the reference.
+        url: address that the project publishes.
+        path: place in the cache.
+        pickle: a pickle's published name, which also stands for its only array; empty for an ``.npz``.
+        arrays: arrays that are in the cache; empty if the file is missing or not readable.
+        size: size of the copy in bytes.
     """
-
-    path: Path
-    sha256: dict[str, str]
-
-
-@dataclass(frozen=True)
-class Holding:
-    """A file of a reference in the cache, with its size in bytes. A pickle's only array is its published name."""
-
-    path: Path
-    arrays: tuple[str, ...]
-    size: int
-
-
-@dataclass(frozen=True)
-class _Hosted:
-    """One of a reference's published files: its address, its place in the cache, and a pickle's published name."""
 
     name: str
     url: str
     path: Path
     pickle: str = ""
+    arrays: tuple[str, ...] = ()
+    size: int = 0
 
-    def held(self) -> tuple[str, ...]:
-        """Return the arrays that are in the cache; none if the file is not readable."""
-        with contextlib.suppress(OSError, *_UNREADABLE):
-            if self.pickle:
-                return (self.pickle,) if self.path.exists() else ()
-            with zipfile.ZipFile(self.path) as archive:
-                return tuple(map(_array, archive.infolist()))
-        return ()
+    def __str__(self) -> str:
+        """Return what is in the cache: ``mu, sigma (33.6 MB)``."""
+        return f"{', '.join(self.arrays)} ({megabytes(self.size)})"
 
 
 def _array(info: zipfile.ZipInfo) -> str:
@@ -82,41 +66,47 @@ def folder() -> Path:
     return cache_dir() / "references"
 
 
-def _files(reference: Reference) -> list[_Hosted]:
-    stem = folder() / reference.name.replace(":", "-")
+def published_files(reference: Reference) -> list[PublishedFile]:
+    """Return the file of a reference, and the one with its features if there is one."""
+    stem = f"{folder() / reference.name.replace(':', '-')}"
     published = Path(reference.url)
     pickle = published.name if reference.is_pickle else ""
-    files = [_Hosted(reference.name, reference.url, stem.with_name(f"{stem.name}{published.suffix}"), pickle)]
+    files = [PublishedFile(reference.name, reference.url, Path(f"{stem}{published.suffix}"), pickle)]
     if reference.features_url:
-        files.append(_Hosted(reference.name, reference.features_url, stem.with_name(f"{stem.name}-kid.npz")))
-    return files
+        files.append(PublishedFile(reference.name, reference.features_url, Path(f"{stem}-kid.npz")))
+    return [_looked_up(file) for file in files]
 
 
-def holdings(reference: Reference) -> list[Holding]:
-    """Return the files of a reference that are in the cache."""
-    files = [(file, file.held()) for file in _files(reference)]
-    return [Holding(file.path, held, file.path.stat().st_size) for file, held in files if held]
+def _looked_up(file: PublishedFile) -> PublishedFile:
+    with contextlib.suppress(OSError, *_UNREADABLE):
+        size = file.path.stat().st_size
+        if file.pickle:
+            return replace(file, arrays=(file.pickle,), size=size)
+        with zipfile.ZipFile(file.path) as archive:
+            return replace(file, arrays=tuple(map(_array, archive.infolist())), size=size)
+    return file
 
 
-def fetch(reference: Reference, arrays: Collection[str], say: Say) -> Fetched:
-    """Return a file with these arrays of a reference, which is downloaded if the cache has none.
+def fetch(reference: Reference, arrays: Collection[str], say: Say) -> tuple[Path, dict[str, str]]:
+    """Return a file with these arrays of a reference, which is downloaded if the cache has none, and their SHA-256s.
 
     Of a large file, only the arrays are downloaded if the server returns parts of files. Empty ``arrays``
-    mean all statistics. Features are in a file of their own.
+    mean all statistics. Features are in a file of their own. An SHA-256 is of the array's
+    ``.npy`` data; for a pickle, it is of the whole file, by the file's name.
     """
     wanted = frozenset(arrays or reference.statistics)
     with_features = FEATURES in wanted
     if with_features and (len(wanted) > 1 or not reference.features_url):
         raise InputError(f"{reference.name} has no file with {', '.join(sorted(wanted))}")
-    file = _files(reference)[with_features]
+    file = published_files(reference)[with_features]
     if file.pickle:
         wanted = frozenset({file.pickle})
-    held = {*file.held()} & {*reference.arrays, *wanted}
+    held = {*file.arrays} & {*reference.arrays, *wanted}
     sha256 = _read_cached(file, wanted) if wanted <= held else _download(file, wanted | held, say)
-    return Fetched(file.path, {array: sha256[array] for array in sorted(wanted)})
+    return file.path, {array: sha256[array] for array in sorted(wanted)}
 
 
-def _read_cached(file: _Hosted, wanted: Collection[str]) -> dict[str, str]:
+def _read_cached(file: PublishedFile, wanted: Collection[str]) -> dict[str, str]:
     try:
         with open(file.path, "rb") as handle:
             return _hashes(file, handle, wanted)
@@ -126,7 +116,7 @@ def _read_cached(file: _Hosted, wanted: Collection[str]) -> dict[str, str]:
         raise InputError(f"{file.path} cannot be read ({error}):", "delete it to download it again") from None
 
 
-def _hashes(file: _Hosted, handle: IO[bytes], wanted: Collection[str]) -> dict[str, str]:
+def _hashes(file: PublishedFile, handle: IO[bytes], wanted: Collection[str]) -> dict[str, str]:
     """Return the SHA-256 of each wanted array in an open file."""
     handle.seek(0)
     if file.pickle:
@@ -149,7 +139,7 @@ def _sha256(handle: IO[bytes]) -> str:
     return digest.hexdigest()
 
 
-def _members(file: _Hosted, archive: zipfile.ZipFile, wanted: Collection[str]) -> list[zipfile.ZipInfo]:
+def _members(file: PublishedFile, archive: zipfile.ZipFile, wanted: Collection[str]) -> list[zipfile.ZipInfo]:
     """Return the members of an ``.npz`` that are the wanted arrays, in the order in which they are stored."""
     members = {_array(info): info for info in archive.infolist()}
     if missing := sorted(set(wanted) - members.keys()):
@@ -169,7 +159,7 @@ def mirrored(url: str) -> str:
     return f"{mirror.rstrip('/')}/{url.partition('://')[2]}" if mirror else url
 
 
-def _download(file: _Hosted, wanted: Collection[str], say: Say) -> dict[str, str]:
+def _download(file: PublishedFile, wanted: Collection[str], say: Say) -> dict[str, str]:
     """Put the wanted arrays into the cache and return their SHA-256s."""
     url = mirrored(file.url)
     try:
@@ -198,7 +188,7 @@ def _download(file: _Hosted, wanted: Collection[str], say: Say) -> dict[str, str
         raise RunError(problem, "set FIDTOOL_CACHE") from None
 
 
-def _copy(file: _Hosted, remote: RemoteFile, target: IO[bytes], wanted: Collection[str], say: Say) -> None:
+def _copy(file: PublishedFile, remote: RemoteFile, target: IO[bytes], wanted: Collection[str], say: Say) -> None:
     """Write the file, or an ``.npz`` with its wanted arrays."""
     large = remote.size is not None and remote.size > _WHOLE_BYTES and not file.pickle
     if remote.ranges and large:
@@ -210,7 +200,9 @@ def _copy(file: _Hosted, remote: RemoteFile, target: IO[bytes], wanted: Collecti
     _copy_blocks(remote, target, file.name, remote.size, say)
 
 
-def _copy_members(file: _Hosted, remote: RemoteFile, target: IO[bytes], wanted: Collection[str], say: Say) -> None:
+def _copy_members(
+    file: PublishedFile, remote: RemoteFile, target: IO[bytes], wanted: Collection[str], say: Say
+) -> None:
     buffered = io.BufferedReader(remote, _BLOCK_BYTES)
     with zipfile.ZipFile(buffered) as archive, zipfile.ZipFile(target, "w") as kept:
         members = _members(file, archive, wanted)

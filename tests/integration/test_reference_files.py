@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fidtool import download
 from fidtool.errors import InputError, RunError
 from fidtool.sources import reference_files
-from fidtool.sources.reference_files import Fetched, fetch, folder, holdings
+from fidtool.sources.reference_files import fetch, folder, published_files
 from fidtool.sources.references import FEATURES, IMAGES, REFERENCES, Reference
 from support.command_line import Run
 from support.http_store import HttpStore, http_store, kept
@@ -87,12 +87,13 @@ def members(file: Path) -> dict[str, str]:
         }
 
 
-def assert_same(found: Fetched, published: Path, *arrays: str) -> None:
+def assert_same(found: tuple[Path, dict[str, str]], published: Path, *arrays: str) -> None:
     """The file has the published arrays, and their hashes are returned."""
     wanted = {array: members(published)[array] for array in arrays}
-    assert found.sha256 == wanted
-    assert {array: members(found.path)[array] for array in arrays} == wanted
-    with np.load(found.path) as ours, np.load(published) as theirs:
+    path, sha256 = found
+    assert sha256 == wanted
+    assert {array: members(path)[array] for array in arrays} == wanted
+    with np.load(path) as ours, np.load(published) as theirs:
         assert all(np.array_equal(ours[array], theirs[array]) for array in arrays)
 
 
@@ -101,11 +102,11 @@ def test_a_small_file_is_downloaded_once_and_whole(mirror: HttpStore) -> None:
     found = fetch(EDM, [], said.append)
     published = mirror.folder / served(EDM.url)
     assert_same(found, published, "mu", "sigma")
-    assert found.path == folder() / "edm-cifar10.npz"
-    assert found.path.read_bytes() == published.read_bytes()
+    assert found[0] == folder() / "edm-cifar10.npz"
+    assert found[0].read_bytes() == published.read_bytes()
     assert said == [f"downloading edm:cifar10 from {mirror.url}{served(EDM.url)} (0.1 MB)"]
     asked = mirror.asked[served(EDM.url)]
-    assert fetch(EDM, ["mu"], said.append) == Fetched(found.path, {"mu": found.sha256["mu"]})
+    assert fetch(EDM, ["mu"], said.append) == (found[0], {"mu": found[1]["mu"]})
     assert (mirror.asked[served(EDM.url)], len(said)) == (asked, 1)
 
 
@@ -120,12 +121,12 @@ def test_only_the_statistics_of_a_large_file_are_downloaded(mirror: HttpStore, m
     assert wanted < mirror.sent[served(ADM.url)] < wanted + 10_000
     assert said[0].startswith("downloading mu, sigma, mu_s, sigma_s of adm:imagenet256 from ")
     assert said[0].endswith(f"({wanted / 1e6:.1f} MB of {size / 1e6:.1f} MB)")
-    assert [holding.arrays for holding in holdings(ADM)] == [STATISTICS]
+    assert [file.arrays for file in published_files(ADM)] == [STATISTICS]
 
     images = fetch(ADM, [IMAGES], quiet)  # with what was there, so that both are from the same file
-    assert images.path == found.path
+    assert images[0] == found[0]
     assert_same(images, published, IMAGES)
-    assert {*members(images.path)} == {IMAGES, *STATISTICS}
+    assert {*members(images[0])} == {IMAGES, *STATISTICS}
 
 
 def test_a_server_without_ranges_sends_the_whole_file(mirror: HttpStore) -> None:
@@ -148,9 +149,9 @@ def test_features_are_in_a_file_of_their_own(mirror: HttpStore) -> None:
 def test_a_pickle_is_downloaded_whole(mirror: HttpStore) -> None:
     found = fetch(EDM2, ["fid"], quiet)
     data = (mirror.folder / served(EDM2.url)).read_bytes()
-    assert found.path == folder() / "edm2-img64.pkl"
-    assert found.path.read_bytes() == data
-    assert found.sha256 == {"img64.pkl": hashlib.sha256(data).hexdigest()}
+    assert found[0] == folder() / "edm2-img64.pkl"
+    assert found[0].read_bytes() == data
+    assert found[1] == {"img64.pkl": hashlib.sha256(data).hexdigest()}
     assert fetch(EDM2, [], quiet) == found
     assert mirror.sent[served(EDM2.url)] == len(data)
 
@@ -233,11 +234,11 @@ def test_a_cache_that_cannot_be_written(mirror: HttpStore, tmp_path: Path, monke
 
 def test_a_damaged_copy_is_downloaded_again_or_refused(mirror: HttpStore) -> None:
     found = fetch(EDM, [], quiet)
-    data = found.path.read_bytes()
-    found.path.write_bytes(data[: len(data) // 2])
+    data = found[0].read_bytes()
+    found[0].write_bytes(data[: len(data) // 2])
     assert fetch(EDM, [], quiet) == found
-    assert found.path.read_bytes() == data
-    found.path.write_bytes(data[:5000] + bytes(100) + data[5100:])
+    assert found[0].read_bytes() == data
+    found[0].write_bytes(data[:5000] + bytes(100) + data[5100:])
     with pytest.raises(InputError, match=r"cannot be read \(Bad CRC-32.*\): delete it to download it again"):
         fetch(EDM, [], quiet)
 

@@ -137,11 +137,12 @@ class Measurer:
             return self._measure_stream(planned)
         known = self._world.only_on_rank_zero(lambda: self._from_cache(planned))
         if self._world.broadcast(known is not None):
-            return spread_features(planned.path, known, planned.needs.collected, self._world)
-        self._run.finished.begin()
-        measured, cached = self._measure_images(planned)
-        if cached:
-            self._run.finished.cached(planned.path)
+            measured = spread_features(planned.path, known, planned.needs.collected, self._world)
+        else:
+            self._run.finished.begin()
+            measured, cached = self._measure_images(planned)
+            if cached:
+                self._run.finished.cached(planned.path)
         if planned.holds == "both":
             file = self._contents[planned].file if self._contents else None
             return with_statistics(measured, planned.path, file, apart=True)

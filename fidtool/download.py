@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.client
 import io
 import math
@@ -11,11 +12,9 @@ import re
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Generator, Iterator
+from typing import Any
 from urllib.parse import unquote_to_bytes
-
-T = TypeVar("T")
 
 MAX_TRIES = 5
 RETRIED_STATUSES = frozenset({408, 425, 429})
@@ -30,6 +29,7 @@ _SLOWEST = 1 << 18
 """Bytes per second that a large file must reach on average."""
 _FIRST_BYTES = 1 << 16
 """Bytes of the first request, which finds out the size of the file and whether the server returns parts of it."""
+_BLOCK_BYTES = 1 << 20
 
 
 class DownloadError(Exception):
@@ -57,12 +57,11 @@ def megabytes(number: int) -> str:
 
 def fetched(url: str) -> bytes:
     """Return the file at ``url``. Raises a DownloadError if the download fails."""
-    with RemoteFile(url) as file:
-        return file.readall()
+    return RemoteFile(url).read()
 
 
-class RemoteFile(io.RawIOBase):
-    """A file on a web server, opened for reading. Sequential reads share one request.
+class RemoteFile:
+    """A file on a web server, opened for reading, also by `zipfile.ZipFile`. Sequential reads share one request.
 
     Raises a DownloadError if there is no such file, or the server cannot be reached; also on reading.
 
@@ -75,21 +74,14 @@ class RemoteFile(io.RawIOBase):
     """
 
     def __init__(self, url: str) -> None:
-        super().__init__()
         self.size: int | None = None
         self.ranges = False
         self.stop = _FIRST_BYTES
-        self._url, self._position = url, 0
-        self._response: Any = None
-        self._end: int | None = None  # of the response; None if the server does not state it
-        self._answered = False
+        self._url, self._position, self._answered = url, 0, False
         self._deadline = time.monotonic() + _DOWNLOAD_SECONDS
-        self._repeated(self._open)
+        self._blocks = self._arriving(0)
+        self._ahead = bytearray(next(self._blocks, b""))
         self._deadline += (self.size or 0) / _SLOWEST
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
 
     def seekable(self) -> bool:
         """Whether the server returns parts of the file."""
@@ -103,77 +95,79 @@ class RemoteFile(io.RawIOBase):
         """Set the position; nothing is requested before the next read."""
         position = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size or 0}[whence] + offset
         if position != self._position:
-            self._hang_up()
+            self._blocks.close()
+            self._blocks, self._ahead = self._arriving(position), bytearray()
         self._position = position
         return position
 
-    def readinto(self, buffer: Any) -> int:
-        """Read at least one byte into ``buffer``, unless the file ends here; return the number of bytes."""
-        data = self._repeated(lambda: self._some(len(buffer)))
-        buffer[: len(data)] = data
+    def read(self, count: int = -1) -> bytes:
+        """Return this number of bytes, or all that are left if it is negative; fewer at the end of the file."""
+        while (count < 0 or len(self._ahead) < count) and (block := next(self._blocks, b"")):
+            self._ahead += block
+        if count < 0:
+            count = len(self._ahead)
+        data = bytes(memoryview(self._ahead)[:count])
+        del self._ahead[:count]
         self._position += len(data)
-        return len(data)
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._hang_up()
-        super().close()
-
-    def _some(self, most: int) -> bytes:
-        """Return up to ``most`` bytes of what has arrived; empty at the end of the file."""
-        if self.size is not None and self._position >= self.size:
-            return b""
-        if self._response is None or self._position == self._end:
-            self._open()
-        data: bytes = self._response.read1(most)
-        if not data and self.size is not None:
-            raise OSError("the connection was closed")
         return data
 
-    def _repeated(self, work: Callable[[], T]) -> T:
-        """Return the result of ``work``, which is repeated if it fails for a reason that may be temporary."""
-        problem = ""
-        for _ in attempts():
-            total = "" if self.size is None else f" of {self.size}"
-            place = f" at byte {self._position}{total}" if self._position else ""
-            if time.monotonic() > self._deadline:
-                raise DownloadError(f"it is incomplete after the deadline{place}")
+    def _arriving(self, position: int) -> Generator[bytes, None, None]:
+        """Yield the file from this position on as it arrives. Requests that break are repeated from where they were."""
+        tries = attempts()
+        next(tries)
+        while self.size is None or position < self.size:
             try:
-                return work()
+                with self._request(position) as (response, end):
+                    while data := response.read1(_BLOCK_BYTES):
+                        position, tries = position + len(data), attempts()
+                        next(tries)
+                        yield data
+                        self._check_time(position)
+                if end is None:
+                    return
+                if position < end:
+                    raise OSError("the connection was closed")
             except (OSError, ValueError, http.client.HTTPException) as error:
-                self._hang_up()
-                problem = f"{_reason(error)}{place}"
+                problem = f"{_reason(error)}{self._place(position)}"
                 status = error.code if isinstance(error, urllib.error.HTTPError) else 500 if self._answered else 0
                 if isinstance(error, ValueError) or (status < 500 and status not in RETRIED_STATUSES):
                     raise DownloadError(problem) from None
-                if self._position and not self.ranges:
+                if position and not self.ranges:
                     raise DownloadError(f"{problem}, and the server cannot send the rest alone") from None
-        raise DownloadError(f"{problem}, in {MAX_TRIES} attempts")
+                if not next(tries, 0):
+                    raise DownloadError(f"{problem}, in {MAX_TRIES} attempts") from None
 
-    def _open(self) -> None:
-        """Request the file from the position on. The response must begin there and be of the same file as before."""
-        self._hang_up()
-        first = self._position
+    @contextlib.contextmanager
+    def _request(self, first: int) -> Iterator[tuple[Any, int | None]]:
+        """Request the file from ``first`` on; give the response, and where it ends if the server states it.
+
+        The response must begin there and be of the same file as before.
+        """
+        self._check_time(first)
         last = (self.stop if self.stop > first else self.size or first + _FIRST_BYTES) - 1
         asked = request(self._url, {"Range": f"bytes={first}-{last}"})
-        self._response = response = urllib.request.urlopen(asked, timeout=_SILENCE_SECONDS)
-        length = response.headers.get("Content-Length")
-        size = self._end = int(length) if length else None
-        partial = getattr(response, "status", None) == http.client.PARTIAL_CONTENT
-        if partial or first:
-            content_range = response.headers.get("Content-Range") or ""
-            part = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", content_range)
-            if part is None or int(part[1]) != first:
-                raise ValueError(f"the server returned {content_range!r} for the bytes from {first} on")
-            size, self._end = int(part[3]), int(part[2]) + 1
-        if self._answered and size != self.size:
-            raise ValueError("the file changes while it is downloaded")
-        self.size, self.ranges, self._answered = size, partial, True
+        with urllib.request.urlopen(asked, timeout=_SILENCE_SECONDS) as response:
+            length = response.headers.get("Content-Length")
+            size = end = int(length) if length else None
+            partial = getattr(response, "status", None) == http.client.PARTIAL_CONTENT
+            if partial or first:
+                content_range = response.headers.get("Content-Range") or ""
+                part = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", content_range)
+                if part is None or int(part[1]) != first:
+                    raise ValueError(f"the server returned {content_range!r} for the bytes from {first} on")
+                size, end = int(part[3]), int(part[2]) + 1
+            if self._answered and size != self.size:
+                raise ValueError("the file changes while it is downloaded")
+            self.size, self.ranges, self._answered = size, partial, True
+            yield response, end
 
-    def _hang_up(self) -> None:
-        if self._response is not None:
-            self._response.close()
-        self._response = None
+    def _check_time(self, position: int) -> None:
+        if time.monotonic() > self._deadline:
+            raise DownloadError(f"it is incomplete after the deadline{self._place(position)}")
+
+    def _place(self, position: int) -> str:
+        total = "" if self.size is None else f" of {self.size}"
+        return f" at byte {position}{total}" if position else ""
 
 
 def _reason(error: Exception) -> str:

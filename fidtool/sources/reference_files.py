@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import os
 import time
 import zipfile
@@ -165,8 +164,7 @@ def _download(file: PublishedFile, wanted: Collection[str], say: Say) -> dict[st
     try:
         file.path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(file.path) as target:
-            with RemoteFile(url) as remote:
-                _copy(file, remote, target, wanted, say)
+            _copy(file, RemoteFile(url), target, wanted, say)
             return _hashes(file, target, wanted)
     except InputError:  # a ValueError
         raise
@@ -203,8 +201,7 @@ def _copy(file: PublishedFile, remote: RemoteFile, target: IO[bytes], wanted: Co
 def _copy_members(
     file: PublishedFile, remote: RemoteFile, target: IO[bytes], wanted: Collection[str], say: Say
 ) -> None:
-    buffered = io.BufferedReader(remote, _BLOCK_BYTES)
-    with zipfile.ZipFile(buffered) as archive, zipfile.ZipFile(target, "w") as kept:
+    with zipfile.ZipFile(remote) as archive, zipfile.ZipFile(target, "w") as kept:
         members = _members(file, archive, wanted)
         starts = sorted(info.header_offset for info in archive.infolist())
         names = ", ".join(_array(info) for info in members)
@@ -215,7 +212,6 @@ def _copy_members(
             remote.stop = next((start for start in starts if start > info.header_offset), archive.start_dir)
             with archive.open(info) as member, kept.open(zipfile.ZipInfo(info.filename), "w", force_zip64=True) as out:
                 _copy_blocks(member, out, named, info.file_size, say)
-    buffered.detach()  # the caller closes the remote file
 
 
 def _copy_blocks(source: Any, target: IO[bytes], name: str, size: int | None, say: Say) -> None:

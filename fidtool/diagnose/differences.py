@@ -71,6 +71,12 @@ _REPEATS, _SOME_REPEATS, _FEW_REPEATS = 18, 0.2, 0.05
 """Images of repeated pixels have at least 18 % uneven columns or rows: 24 % if enlarged by 8, whereas cartoons have
 about 10 % and photos none. They are reported if they are more than 20 % of a set and less than 5 % of the other."""
 
+_SEVERE = ("colourless", "rough", "clipped", "alike")
+"""Codes of the differences of high severity."""
+
+_Difference = tuple[str, str]
+"""Code and message."""
+
 
 def pair_findings(real: ImageRecords, fake: ImageRecords, own: Sequence[Finding]) -> list[Finding]:
     """Returns the differences between FAKE and REAL, except those that follow from FAKE's ``own`` findings."""
@@ -87,18 +93,19 @@ def pair_findings(real: ImageRecords, fake: ImageRecords, own: Sequence[Finding]
     throughout = {finding.code for finding in own if finding.count > _THROUGHOUT * len(fake)}
     if throughout & {"negative", "pale", "unscaled", "black", "clipped", "noise"}:
         explained = {"brightness", "clipped", "contrast", "grayscale", "rough", "colourless", "alike", "less detail"}
-    codes = {finding.code for finding in found}
+    codes = {code for code, _ in found}
     if "clipped" in codes:
         explained |= {"brightness", "alike"}
     if "alike" in codes:  # a few images do not represent the set's values and channels
         explained |= {"contrast", "swapped channels", "colourless", "grayscale", "less detail", "stretched"}
     if "rough" in codes:
         explained |= {"less detail"}
-    return [finding for finding in found if finding.code not in explained]
+    return [_finding(code, message, len(fake)) for code, message in found if code not in explained]
 
 
-def _about_all(code: str, message: str, fake: RecordArray, severity: Severity = "medium") -> Finding:
-    return Finding(code, severity, len(fake), "", message)
+def _finding(code: str, message: str, images: int) -> Finding:
+    severity: Severity = "low" if code == NOT_COMPARED else "high" if code in _SEVERE else "medium"
+    return Finding(code, severity, images, "", message)
 
 
 def _certain(real: NDArray[np.generic], fake: NDArray[np.generic]) -> bool:
@@ -118,17 +125,15 @@ def _most_certain(images: int, others: int) -> float:
     return float(np.sqrt(3.0 * images * others / (images + others + 1.0)))
 
 
-def _not_compared(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
+def _not_compared(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
     count, other = len(fake), len(real)
     if min(count, other) < _ENOUGH:
         reason = f"too few images ({count} in FAKE, {other} in REAL)"
         but = ", except where nearly all differ" * (_most_certain(count, other) > _CERTAIN)
-        yield _about_all(
-            NOT_COMPARED, f"{reason} to compare brightness, colours, values, variety and detail{but}", fake, "low"
-        )
+        yield NOT_COMPARED, f"{reason} to compare brightness, colours, values, variety and detail{but}"
     if older := [name for name, records in (("REAL", real), ("FAKE", fake)) if not _known(records).all()]:
         message = f"the statistics of {' and '.join(older)} are of an earlier version, without the range and detail of "
-        yield _about_all(NOT_COMPARED, f"{message}images: create them again to compare these as well", fake, "low")
+        yield NOT_COMPARED, f"{message}images: create them again to compare these as well"
 
 
 def _known(records: RecordArray) -> NDArray[np.bool_]:
@@ -136,33 +141,30 @@ def _known(records: RecordArray) -> NDArray[np.bool_]:
     return known
 
 
-def _sizes(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
+def _sizes(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
     one, other = usual_size(real), usual_size(fake)
     if one is not None and other is not None and one != other:
-        yield _about_all(
+        yield (
             "other size",
             f"FAKE's images are {other[0]} x {other[1]} pixels and REAL's {one[0]} x {one[1]}: "
             f"{_by_size(min(*one, *other))}; prepare both sets at the same size",
-            fake,
         )
         return
     sides = [np.median(_side(records)) for records in (real, fake)]
     if max(sides) > _COARSER * min(sides) and min(sides) < _INPUT_SIDE:
-        yield _about_all(
+        yield (
             "other size",
             f"the median side of FAKE's images is {sides[1]:.0f} pixels and that of REAL's {sides[0]:.0f}: "
             f"{_by_size(min(sides))}; prepare both sets at the same size",
-            fake,
         )
     shapes = [np.log(records["width"] / records["height"]) for records in (real, fake)]
     wide, other_wide = (float(np.median(shape)) for shape in shapes)
     # If FAKE's sizes vary too, both sets are photos, and the protocol squeezes them to squares alike.
     if other is not None and one is None and abs(wide - other_wide) > np.log(1.2):
-        yield _about_all(
+        yield (
             "other shape",
             f"the median ratio of width to height is {np.exp(wide):.2f} in REAL and {np.exp(other_wide):.2f} in FAKE: "
             "the protocol squeezes all images to squares; crop REAL as for training",
-            fake,
         )
 
 
@@ -179,15 +181,14 @@ def _side(records: RecordArray) -> NDArray[np.float64]:
     return np.sqrt(area)
 
 
-def _colours(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
+def _colours(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
     light = [brightness(records) for records in (real, fake)]
     shift = float(light[1].mean() - light[0].mean())
     if abs(shift) > max(_BRIGHTER * float(light[0].std()), _LEAST_SHIFT) and _certain(*light):
-        yield _about_all(
+        yield (
             "brightness",
             f"FAKE's images are {'lighter' if shift > 0 else 'darker'} than REAL's by {abs(shift):.0f} of 255 levels "
             "on average: check how values are converted to bytes, and what was sampled",
-            fake,
         )
     chroma = [_chroma(records) for records in (real, fake)]
     (blue, red), (fake_blue, fake_red) = (each.mean(axis=0) for each in chroma)
@@ -195,28 +196,23 @@ def _colours(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
     swapped = abs(blue - fake_red) + abs(red - fake_blue)
     balances = [each @ [1.0, -1.0] for each in chroma]
     if straight > 2 * _LEAST_COLOUR and swapped < _SWAPPED * straight and _certain(*balances):
-        yield _about_all(
+        yield (
             "swapped channels",
             "FAKE's mean colours match REAL's after red and blue are swapped: if both show the same kind of images, "
             "FAKE's channels were saved in BGR order, or its images are negatives; swap the channels or invert the "
             "values",
-            fake,
         )
     gray = [float((records["gray"] == 1).mean()) for records in (real, fake)]
     if abs(gray[0] - gray[1]) > _GRAYER and _certain(real["gray"], fake["gray"]):
-        yield _about_all(
-            "grayscale", f"{gray[0]:.0%} of REAL's images are grayscale, and {gray[1]:.0%} of FAKE's", fake
-        )
+        yield "grayscale", f"{gray[0]:.0%} of REAL's images are grayscale, and {gray[1]:.0%} of FAKE's"
         return
     colours = [_colourfulness(records) for records in (real, fake)]
     colour, faint = (float(np.median(each)) for each in colours)
     if colour >= _LEAST_COLOUR and faint < _FAINTER * colour and _certain(*colours):
-        yield _about_all(
+        yield (
             "colourless",
             f"FAKE's images have almost no colour ({faint:.0f} levels against REAL's {colour:.0f}, medians): CHW and "
             "HWC layouts were confused, which gives a grid of small grey images, or one channel was saved as all three",
-            fake,
-            "high",
         )
 
 
@@ -234,45 +230,40 @@ def _chroma(records: RecordArray) -> NDArray[np.float64]:
     return result
 
 
-def _values(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
+def _values(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
     rough, rougher = (float(np.median(records["roughness"])) for records in (real, fake))
     # Smaller images of the same things are rougher.
     comparable = np.median(_side(fake)) > _AS_FINE * np.median(_side(real))
     comparable &= _certain(real["roughness"], fake["roughness"])
     if comparable and rough < NOISE and rougher > _ROUGHER * rough + _LEAST_ROUGHER and rougher < NOISE:
-        yield _about_all(
+        yield (
             "rough",
             f"neighbouring pixels differ more in FAKE than in REAL ({rougher:.0f}% against {rough:.0f}% of the "
             "difference between unrelated pixels): noise remains, values overflowed when they were converted to "
             "bytes, CHW and HWC layouts were confused, or REAL was enlarged or blurred",
-            fake,
-            "high",
         )
     ends = [(one["zeros"] + one["full"].astype(float) - 3.0 * one["black"]) / one["values"] for one in (real, fake)]
     clipped = [float(np.median(each)) for each in ends]
     # Black borders and backgrounds are not clipping, which sets single channels to 0.
     if clipped[1] > max(_CLIPPED, _MORE_CLIPPED * clipped[0]) and _certain(*ends):
-        yield _about_all(
+        yield (
             "clipped",
             f"{clipped[1]:.0%} of FAKE's values are 0 or 255 against {clipped[0]:.0%} of REAL's (medians): values of a "
             "wider range, such as normalised ones, were clipped when they were converted to bytes, or the images have "
             "white borders",
-            fake,
-            "high",
         )
         return
     contrasts = [contrast(records) for records in (real, fake)]
     usual, other = (float(np.median(each)) for each in contrasts)
     if not _FLATTER * usual <= other <= usual / _FLATTER and _certain(*contrasts):
-        yield _about_all(
+        yield (
             "contrast",
             f"FAKE's images have {'less' if other < usual else 'more'} contrast than REAL's (a standard deviation of "
             f"{other:.0f} levels against {usual:.0f}, medians): check how values are converted to bytes",
-            fake,
         )
 
 
-def _variety(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
+def _variety(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
     varied, other = (_between_images(records) for records in (real, fake))
     # Images of less contrast naturally differ less.
     usual, spread = (
@@ -280,13 +271,11 @@ def _variety(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
     )
     from_mean = [(thumbs - thumbs.mean(axis=0)).std(axis=1) for thumbs in (real["thumb"], fake["thumb"])]
     if other / spread < _ALIKE * varied / usual and _certain(*from_mean):
-        yield _about_all(
+        yield (
             "alike",
             f"FAKE's images are all alike: they differ from each other by {other:.0f} levels, and REAL's by "
             f"{varied:.0f} (coarse thumbnails): the generator has collapsed to a few images, or all have the same "
             "prompt, class or background",
-            fake,
-            "high",
         )
 
 
@@ -296,28 +285,26 @@ def _between_images(records: RecordArray) -> float:
     return float(np.sqrt(variances[BRIGHTNESS // 2 :].mean()))
 
 
-def _qualities(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
+def _qualities(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
     lossy = [float((records["flags"] >> FLAGS["lossy"] & 1).mean()) for records in (real, fake)]
     if abs(lossy[0] - lossy[1]) > _LOSSY_GAP:
-        yield _about_all(
+        yield (
             "lossy",
             f"{lossy[1]:.0%} of FAKE's images are in a lossy format (JPEG, lossy WebP) against {lossy[0]:.0%} of "
             "REAL's: compression artefacts change the distance; save both sets in the same format",
-            fake,
         )
     if min(float((records["quality"] > 0).mean()) for records in (real, fake)) < 0.5:
         return
     one, other = (float(np.median(records["quality"][records["quality"] > 0])) for records in (real, fake))
     if abs(one - other) > _QUALITY:
-        yield _about_all(
+        yield (
             "other quality",
             f"REAL's JPEGs have quality {one:.0f} and FAKE's {other:.0f} (medians): the compression artefacts differ, "
             "which changes the distance; save both sets at the same quality",
-            fake,
         )
 
 
-def _pixels(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
+def _pixels(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
     """Yields the differences in what is not known of all images, and can be compared at one size only."""
     sides = sorted(float(np.median(_side(records))) for records in (real, fake) if len(records))
     if len(sides) == 2 and sides[1] <= _SIMILAR_SIDE * sides[0]:
@@ -325,23 +312,22 @@ def _pixels(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
         yield from _detail(real, fake)
 
 
-def _stretching(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
+def _stretching(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
     lossy = bool((fake["flags"] >> FLAGS["lossy"] & 1).mean() > 0.5)
     slack, most = _STRETCHED[lossy]
     usual, full = ((one["lowest"] <= slack) & (one["highest"] >= 255 - slack) for one in (real, fake))
     few = np.minimum(fake["zeros"], fake["full"]) <= np.maximum(2, _FEW_AT_END * fake["values"])
     least = _FEW_UNSTRETCHED if few.mean() > 0.5 and not lossy else _UNSTRETCHED
     if full.mean() > most and usual.mean() < least and _certain(usual, full):
-        yield _about_all(
+        yield (
             "stretched",
             f"{full.mean():.0%} of FAKE's images use the whole range from 0 to 255, but only {usual.mean():.0%} of "
             "REAL's: each was stretched to its own smallest and largest value, as by (x - min) / (max - min) or "
             "save_image(normalize=True), or values were clipped; convert all images with the same fixed range",
-            fake,
         )
 
 
-def _detail(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
+def _detail(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
     """Yields what one of the sets lacks: detail above a part of its resolution, or pixels that differ."""
     enlarged = "enlarged from a smaller size"
     sides = (fake, "FAKE", real, "REAL", "the generator leaves it out"), (real, "REAL", fake, "FAKE", "FAKE's is noise")
@@ -351,21 +337,19 @@ def _detail(real: RecordArray, fake: RecordArray) -> Iterator[Finding]:
         repeated = [(each["repeats"] >= _REPEATS) & _has_many_colours(each) for each in (one, other)]
         shares = [float(each.mean()) for each in repeated]
         if shares[0] > _SOME_REPEATS and shares[1] < _FEW_REPEATS and _certain(*repeated):
-            yield _about_all(
+            yield (
                 "repeated pixels",
                 f"{shares[0]:.0%} of {name}'s images consist of repeated pixels, and {shares[1]:.0%} of "
                 f"{other_name}'s: they were {enlarged}; prepare both sets in the same way",
-                fake,
             )
             return
         for part, share in ((0.75, ""), (0.5, "at least half of "), (0.25, "at least a quarter of ")):
             if (kept := _kept_detail(one, other, part)) is not None:
-                yield _about_all(
+                yield (
                     "less detail",
                     f"{share}{name}'s images have hardly any detail above about {kept} of their resolution, and "
                     f"{other_name}'s have: they were {enlarged} or blurred, or {reason}; prepare both sets in the same "
                     "way",
-                    fake,
                 )
                 return
 

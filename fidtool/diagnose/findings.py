@@ -60,6 +60,30 @@ _ALWAYS_UNUSUAL = ("unscaled", "black", "pale")
 """Findings that are reported even if both sets have them, because one faulty program may have written both. Noise is
 not one of them, as some textures are noisy."""
 
+_TEXTS = {
+    "unscaled": f"have no pixel value above {_UNSCALED}: values in [0, 1] were saved as bytes without scaling; "
+    "multiply them by 255",
+    "black": "are black: they are failed samples (NaN becomes 0), images blanked by a filter, or values below 1 "
+    "saved as bytes; check what the generator returns",
+    "constant": "have a single colour: remove them, or generate them again if they are samples",
+    "noise": "look like noise (neighbouring pixels are unrelated): the generator is untrained or has diverged, too "
+    "few sampling steps were used, or values overflowed when they were converted to bytes",
+    "negative": f"have more than {_BLACK_SHARE:.0%} of their values at 0, often in a single channel: it looks as if "
+    "values in [-1, 1] had been clipped to [0, 1]; convert them with (x + 1) / 2",
+    "pale": f"have no pixel value below {_PALE}: it looks as if values in [0, 1] had been converted as if they "
+    "were in [-1, 1]; omit (x + 1) / 2",
+    "clipped": f"have more than {_SATURATED:.0%} of their values at 0 or 255: unless they are drawings in pure "
+    "colours, values of a wider range, such as normalised ones, were clipped when they were converted to bytes",
+    "dark": f"have no pixel value above {_DARK}: they show something dark, or their values were scaled down twice",
+    "odd size": "are not {} pixels like the others: check that they belong to the set",
+    "gray": "are grayscale and the others are in colour",
+    "strong compression": f"are JPEGs of quality below {_STRONG} (the median is {{}}): compression artefacts "
+    "change the distance; compress less, or both sets alike",
+    "mixed formats": "are in a lossy format (JPEG, lossy WebP) and the others are not, so only some have compression "
+    "artefacts: save all in the same format",
+}
+"""What is said of the images of a finding, by its code. ``{}`` is replaced by a detail."""
+
 Severity = Literal["high", "medium", "low"]
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 """The most severe first."""
@@ -128,52 +152,28 @@ def property_findings(images: ImageRecords) -> list[Finding]:
     ]
 
 
-def _finding(images: ImageRecords, code: str, severity: Severity, which: NDArray[np.bool_], message: str) -> Finding:
-    """Makes a finding about the images ``which``, at least one; ``{}`` in the message is replaced by their number."""
+def _finding(
+    images: ImageRecords, code: str, severity: Severity, which: NDArray[np.bool_], detail: str = ""
+) -> Finding:
+    """Makes a finding about the images ``which``, at least one."""
     indices = np.flatnonzero(which)
-    number = f"{len(indices)} of {len(which)} images"
-    return Finding(code, severity, len(indices), images.file(int(indices[0])), message.format(number))
+    message = f"{len(indices)} of {len(which)} images {_TEXTS[code].format(detail)}"
+    return Finding(code, severity, len(indices), images.file(int(indices[0])), message)
 
 
 def _values(images: ImageRecords) -> Iterator[Finding]:
     records, finding = images.records, partial(_finding, images)
     constant, unscaled = records["low"] == records["high"], records["high"] <= _UNSCALED
-    if unscaled.mean() > 0.5 and (records["high"][unscaled] > 0).mean() > _ODD_ONES:
-        yield finding(
-            "unscaled",
-            "high",
-            unscaled,
-            f"{{}} have no pixel value above {_UNSCALED}: values in [0, 1] were saved as bytes without scaling; "
-            "multiply them by 255",
-        )
-    elif unscaled.mean() > 0.5:
-        yield finding(
-            "black",
-            "high",
-            unscaled,
-            "{} are black: they are failed samples (NaN becomes 0), images blanked by a filter, or values below 1 "
-            "saved as bytes; check what the generator returns",
-        )
+    if unscaled.mean() > 0.5:
+        yield finding("unscaled" if (records["high"][unscaled] > 0).mean() > _ODD_ONES else "black", "high", unscaled)
     elif constant.any():
-        severity: Severity = "high" if constant.mean() > 0.01 else "low"
-        yield finding(
-            "constant",
-            severity,
-            constant,
-            "{} have a single colour: remove them, or generate them again if they are samples",
-        )
+        yield finding("constant", "high" if constant.mean() > 0.01 else "low", constant)
     two_valued = records["bins"][:, [0, -1]].sum(axis=1) > _MOST * records["values"]
     spread = contrast(records)
     strong = (spread >= _NOISE_CONTRAST) | ((spread >= _FAINT) & (brightness(records) >= _DARK))
     noise = (records["roughness"] >= NOISE) & strong & ~two_valued
     if noise.sum() > max(min(_FEW, len(noise) // 2), 0.01 * len(noise)):
-        yield finding(
-            "noise",
-            "high",
-            noise,
-            "{} look like noise (neighbouring pixels are unrelated): the generator is untrained or has diverged, too "
-            "few sampling steps were used, or values overflowed when they were converted to bytes",
-        )
+        yield finding("noise", "high", noise)
     yield from _ranges(images)
 
 
@@ -184,42 +184,19 @@ def _ranges(images: ImageRecords) -> Iterator[Finding]:
     black = (zeros > _BLACK_SHARE) & (zeros < _MOSTLY_BLACK) & (full < _MIXED) & torn
     black &= contrast(records) >= _CLIPPED_CONTRAST
     if black.mean() > _NEGATIVE:
-        yield finding(
-            "negative",
-            "medium",
-            black,
-            f"{{}} have more than {_BLACK_SHARE:.0%} of their values at 0, often in a single channel: it looks as if "
-            "values in [-1, 1] had been clipped to [0, 1]; convert them with (x + 1) / 2",
-        )
+        yield finding("negative", "medium", black)
         return
     pale = (records["low"] >= _PALE) & (records["high"] > records["low"])
     if pale.mean() > _MOST:
-        yield finding(
-            "pale",
-            "high",
-            pale,
-            f"{{}} have no pixel value below {_PALE}: it looks as if values in [0, 1] had been converted as if they "
-            "were in [-1, 1]; omit (x + 1) / 2",
-        )
+        yield finding("pale", "high", pale)
         return
     ends = zeros + full
     clipped = torn & (np.minimum(zeros, full) > _EACH_END) & (ends > _SATURATED) & (ends < _MOST)
     if clipped.mean() > _CLIPPED:
-        yield finding(
-            "clipped",
-            "high",
-            clipped,
-            f"{{}} have more than {_SATURATED:.0%} of their values at 0 or 255: unless they are drawings in pure "
-            "colours, values of a wider range, such as normalised ones, were clipped when they were converted to bytes",
-        )
+        yield finding("clipped", "high", clipped)
     dark = (records["high"] <= _DARK) & (records["high"] > _UNSCALED) & (records["high"] > records["low"])
     if dark.mean() > _MIXED and dark.sum() > _FEW:
-        yield finding(
-            "dark",
-            "low",
-            dark,
-            f"{{}} have no pixel value above {_DARK}: they show something dark, or their values were scaled down twice",
-        )
+        yield finding("dark", "low", dark)
 
 
 def _mixtures(images: ImageRecords) -> Iterator[Finding]:
@@ -231,35 +208,17 @@ def _mixtures(images: ImageRecords) -> Iterator[Finding]:
     usual = kinds[counts.argmax()]
     if len(kinds) > 1 and counts.max() >= (1 - _OTHER_SIZES) * len(sizes):
         one = int(np.flatnonzero(sizes == usual)[0])
-        name = f"{records['width'][one]} x {records['height'][one]}"
-        yield finding(
-            "odd size",
-            "low",
-            sizes != usual,
-            f"{{}} are not {name} pixels like the others: check that they belong to the set",
-        )
+        yield finding("odd size", "low", sizes != usual, f"{records['width'][one]} x {records['height'][one]}")
     gray = (records["gray"] == 1) & (records["low"] < records["high"])
     if _MIXED < gray.mean() <= 0.5 and gray.sum() > _FEW:
-        yield finding("gray", "low", gray, "{} are grayscale and the others are in colour")
+        yield finding("gray", "low", gray)
     quality = records["quality"]
     jpeg = quality > 0
     lossy = (records["flags"] >> FLAGS["lossy"] & 1).astype(np.bool_)
-    if jpeg.any() and np.median(quality[jpeg]) < _STRONG:
-        yield finding(
-            "strong compression",
-            "medium",
-            jpeg & (quality < _STRONG),
-            f"{{}} are JPEGs of quality below {_STRONG} (the median is {np.median(quality[jpeg]):.0f}): compression "
-            "artefacts change the distance; compress less, or both sets alike",
-        )
+    if jpeg.any() and (median := np.median(quality[jpeg])) < _STRONG:
+        yield finding("strong compression", "medium", jpeg & (quality < _STRONG), f"{median:.0f}")
     if _MIXED < lossy.mean() < 1 - _MIXED:
-        yield finding(
-            "mixed formats",
-            "low",
-            lossy,
-            "{} are in a lossy format (JPEG, lossy WebP) and the others are not, so only some have compression "
-            "artefacts: save all in the same format",
-        )
+        yield finding("mixed formats", "low", lossy)
 
 
 def usual_size(records: RecordArray) -> tuple[int, int] | None:

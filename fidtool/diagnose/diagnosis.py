@@ -15,7 +15,7 @@ from fidtool.diagnose.duplicates import (
     NOTABLE_SHARE,
     Duplicates,
     SharedCopies,
-    duplicates_warning,
+    duplicates_message,
     find_duplicates,
     has_notable_copies,
     shared_copies_of,
@@ -74,7 +74,7 @@ class SetInspection:
         found = self.duplicates
         warnings = []
         if found.exact >= max(NOTABLE_SHARE * found.images, FEWEST_COPIES) or found.share >= _HALF:
-            warnings.append(duplicates_warning(self.path, found, False))
+            warnings.append(f"{self.path}: {duplicates_message(found, False)}")
         if not found.complete:
             reason = "the set has too many images to search for near duplicates"
             warnings.append(f"{self.path}: only exact duplicates were searched for: {reason}")
@@ -143,7 +143,7 @@ def diagnosis_of(real: SetInspection | None, fake: SetInspection | None, gate: f
         lines += real.copies_warnings + _warnings(real.path, real_findings)
     if fake is not None:
         if has_notable_copies(fake.duplicates, real_copies) or (gate is not None and fake.duplicates.share > gate):
-            lines.append(duplicates_warning(fake.path, fake.duplicates, True))
+            lines.append(f"{fake.path}: {duplicates_message(fake.duplicates, True)}")
         findings = fake.unusual_findings(real)
         lines += _warnings(fake.path, findings)
     if real is not None and fake is not None:
@@ -333,9 +333,8 @@ def _unreadable(files: Sequence[BadFile]) -> list[Finding]:
 def _copies(inspection: SetInspection, other: SetInspection | None, generated: bool) -> list[Finding]:
     if not has_notable_copies(inspection.duplicates, None if other is None else other.duplicates):
         return []
-    path, found = inspection.path, inspection.duplicates
-    message = duplicates_warning(path, found, generated).removeprefix(f"{path}: ")
-    return [Finding("copies", "high", found.copies, found.examples[0][0], message)]
+    found = inspection.duplicates
+    return [Finding("copies", "high", found.copies, found.examples[0][0], duplicates_message(found, generated))]
 
 
 def set_warnings(sets: Mapping[str, Statistics], gaussians: Collection[str] = (FEATURES,)) -> list[str]:

@@ -75,16 +75,6 @@ def find_copies(records: RecordArray) -> tuple[Groups, Groups | None]:
     return exact, near[exact]
 
 
-def find_shared_copies(real: RecordArray, fake: RecordArray) -> NDArray[np.int64]:
-    """Images of ``fake`` identical to one of ``real``, except plain ones: int64 of shape (pairs, 2), fake first."""
-    order = np.argsort(real["digest"], kind="stable")
-    digests = real["digest"][order]
-    positions = np.searchsorted(digests, fake["digest"])
-    equal = digests[np.minimum(positions, len(digests) - 1)] == fake["digest"]
-    found = np.flatnonzero(equal & (fake["low"] < fake["high"]))
-    return np.stack([found, order[positions[found]]], axis=1)
-
-
 def _firsts(values: NDArray[np.generic]) -> Groups:
     _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
     result: Groups = first[inverse.reshape(-1)].astype(np.int64)
@@ -297,10 +287,15 @@ def _in_natural_order(name: str) -> list[tuple[int, int, str]]:
 
 
 def shared_copies_of(real: ImageRecords, fake: ImageRecords) -> SharedCopies:
-    """Finds the images of FAKE that are also in REAL."""
-    pairs = find_shared_copies(real.records, fake.records)
-    examples = ((fake.file(int(one)), real.file(int(other))) for one, other in pairs[:_FILES])
-    return SharedCopies(len(pairs), tuple(examples))
+    """Finds the images of FAKE that are also in REAL, except those of a single colour."""
+    wanted = fake.records["digest"]
+    order = np.argsort(real.records["digest"], kind="stable")
+    digests = real.records["digest"][order]
+    positions = np.searchsorted(digests, wanted)
+    equal = digests[np.minimum(positions, len(digests) - 1)] == wanted
+    found = np.flatnonzero(equal & (fake.records["low"] < fake.records["high"]))
+    pairs = ((fake.file(int(one)), real.file(int(order[positions[one]]))) for one in found[:_FILES])
+    return SharedCopies(len(found), tuple(pairs))
 
 
 def has_notable_copies(fake: Duplicates, real: Duplicates | None) -> bool:
@@ -333,14 +328,12 @@ def _threshold(usual: float) -> float:
 # --- messages --------------------------------------------------------------------------------------------------------
 
 
-def duplicates_warning(name: str, found: Duplicates, generated: bool) -> str:
-    """Returns a warning about at least one duplicate."""
+def duplicates_message(found: Duplicates, generated: bool) -> str:
+    """Returns what to say of a set with at least one duplicate."""
     kinds = " or ".join(kind for kind, number in (("exact", found.exact), ("near", found.near)) if number)
     count = f"{found.copies} of {found.images} images ({found.share:.0%})"
-    remedy = "every duplicate counts in the statistics, so remove unintended ones"
-    if generated:
-        remedy = _advice(found)
-    return f"{name}: {count} are {kinds} duplicates: {_described(found)}; {remedy}"
+    remedy = _advice(found) if generated else "every duplicate counts in the statistics, so remove unintended ones"
+    return f"{count} are {kinds} duplicates: {_described(found)}; {remedy}"
 
 
 def _described(found: Duplicates) -> str:
@@ -364,12 +357,10 @@ def _advice(found: Duplicates) -> str:
 def shared_warning(real: str, fake: str, shared: SharedCopies, images: int) -> str:
     """Returns a warning about images of FAKE that are also in REAL."""
     one, other = shared.examples[0]
-    count, reason = (
-        f"{shared.count} of {images}",
-        "real images were mixed in (remove them), or the generator has memorised",
-    )
-    if shared.count == images:
-        count, reason = f"all {images}", "they are real images, or the generator has memorised its"
+    count, reason = f"all {images}", "they are real images, or the generator has memorised its"
+    if shared.count < images:
+        count = f"{shared.count} of {images}"
+        reason = "real images were mixed in (remove them), or the generator has memorised"
     are = "is" if shared.count == 1 < images else "are"
     same = f"{count} images in {fake} {are} pixel-identical to images in {real} (for example {one} and {other})"
     return f"{same}: {reason} training images"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fidtool.diagnose import duplicates
-from fidtool.diagnose.duplicates import find_copies, find_duplicates, find_shared_copies, has_notable_copies
+from fidtool.diagnose.duplicates import SharedCopies, find_copies, find_duplicates, has_notable_copies, shared_copies_of
 from fidtool.images.records import BRIGHTNESS, RECORD, ImageRecords, RecordArray
 from support.degenerate import records_of, sample
 from support.encoded import encoded
@@ -65,10 +65,12 @@ class TestCopies:
         assert near_copies(records) == expected.tolist()
 
     def test_what_two_sets_share(self) -> None:
-        real = records_of([encoded(sample(seed)) for seed in range(5)])
-        fake = records_of([encoded(sample(seed)) for seed in (9, 3, 8, 0)])
-        assert find_shared_copies(real, fake).tolist() == [[1, 3], [3, 0]]
-        assert find_shared_copies(real, fake[[0, 2]]).tolist() == []
+        real, fake, other = (
+            ImageRecords(records_of([encoded(sample(seed)) for seed in seeds]), [f"{name}{seed}" for seed in seeds])
+            for name, seeds in (("real", (0, 1, 2, 3, 4)), ("fake", (9, 3, 8, 0)), ("other", (9, 8)))
+        )
+        assert shared_copies_of(real, fake) == SharedCopies(2, (("fake3", "real3"), ("fake0", "real0")))
+        assert shared_copies_of(real, other) == SharedCopies(0, ())
 
     def test_only_exact_duplicates_of_noise_are_found(self) -> None:
         """Near duplicates of noise are not searched for, because all thumbnails of noise are alike."""

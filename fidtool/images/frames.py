@@ -71,7 +71,7 @@ class FrameReader(Reader):
     """
 
     def __init__(self, reader: Reader, items: NDArray[np.int64], numbers: NDArray[np.int64]) -> None:
-        self._reader, self._items, self._numbers = reader, items, numbers
+        self.files, self._reader, self._items, self._numbers = reader.files, reader, items, numbers
         self.in_order, self.at_once, self.scaled = reader.in_order, reader.at_once, reader.scaled
         self.variant = f"{reader.variant}, all frames"
 

@@ -18,7 +18,7 @@ from fidtool.images.frames import split
 from fidtool.seeds import sample_seed
 from fidtool.sources.contents import Read, Reader, ValueRange, bytes_of
 from fidtool.sources.image_set import ImageSet, ImageSource, Names, Numbered, Sampling, canonical_order
-from fidtool.sources.memory import Images, MemoryReader, NoFiles
+from fidtool.sources.memory import Images, MemoryReader
 
 
 @dataclass(frozen=True)
@@ -149,5 +149,5 @@ def images_of(stream: Images, plan: StreamPlan, seed: int) -> ImageSet:
     """Returns the images of an iterable as a set in canonical order. Their contents cannot be read again."""
     reader: Reader = _SpentReader(stream.name)
     file_index = np.zeros(len(plan.names), dtype=np.int32)
-    source = ImageSource(stream.name, "iterable", plan.names, stream.name, NoFiles(stream.name), reader, file_index, 0)
+    source = ImageSource(stream.name, "iterable", plan.names, stream.name, reader, file_index, 0)
     return ImageSet.of(source, canonical_order(len(plan.names), seed).tolist())

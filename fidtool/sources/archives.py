@@ -72,7 +72,7 @@ class Listing(Generic[Location]):
         files = self.file_index.tolist()
         by_name = sorted(range(len(names)), key=lambda image: (files[image], names[image]))
         index, began, passed_over = self.file_index, self.began, self.passed_over
-        source = ImageSource(named.path, kind, self.names, named.prefix, named.files, reader, index, began, passed_over)
+        source = ImageSource(named.path, kind, self.names, named.prefix, reader, index, began, passed_over)
         return ImageSet.of(source, by_name)
 
 
@@ -461,13 +461,12 @@ class CompressedTarReader(SequentialReader):
         self._file_index, self._problems, self._key = file_index, problems, key
         self.variant = key
 
-    def walk(self, handle: BinaryIO, file: int, items: NDArray[np.int64]) -> Iterator[Read]:
-        first = sum(self._counts[:file])
+    def walk(self, handle: BinaryIO, file: int, first: int, items: NDArray[np.int64]) -> Iterator[Read]:
         stream, _ = _opened(handle)
         left = deque(items.tolist())
-        for number, info in enumerate(_images(stream, Census(), self._key)):
-            if number == left[0]:
-                item = first + left.popleft()
+        for item, info in enumerate(_images(stream, Census(), self._key), first):
+            if item == left[0]:
+                left.popleft()
                 if item in self._problems:
                     yield ContentError(self._problems[item])
                 else:

@@ -171,7 +171,8 @@ def _list_arrays(named: NamedFiles, find: Callable[[str, BinaryIO], Found]) -> I
         with opened(named.files, file) as handle:
             found.append(find(name, handle))
     packed = any(array.member for array, _ in found)
-    reader = (PackedReader if packed else ArrayReader)(named.files, ArrayRows(found, named))
+    rows = ArrayReader(named, found)
+    reader = PackedReader(rows) if packed else rows
     counts = [array.shape[0] for array, _ in found]
     if any(array.dtype != np.uint8 for array, _ in found):
         # Refused here, a run would otherwise process the sets before.
@@ -183,71 +184,58 @@ def _list_arrays(named: NamedFiles, find: Callable[[str, BinaryIO], Found]) -> I
     return set_of_rows(named, "compressed array" if packed else f"array ({kinds})", counts, reader, began)
 
 
-class ArrayRows:
-    """The arrays of a set, one per file, and how their rows become pixels."""
+class ArrayReader(ExtentReader):
+    """Reads rows of arrays, one array per file."""
 
-    def __init__(self, found: Sequence[Found], named: NamedFiles) -> None:
+    encoded = False
+
+    def __init__(self, named: NamedFiles, found: Sequence[Found]) -> None:
+        super().__init__(named.files)
         self.arrays, self._layouts = zip(*found, strict=True)
-        self._paths, self._value_range = named.files.paths, named.value_range
+        self._value_range = named.value_range
         self._ends = np.cumsum([array.shape[0] for array in self.arrays])
         self.scaled = any(has_floats(array.dtype) for array in self.arrays)
         self.variant = self._value_range.variant if self.scaled and self._value_range is not None else ""
 
-    def place(self, item: int) -> tuple[int, int]:
+    def _place(self, item: int) -> tuple[int, int]:
         """Returns the file and the row of an image."""
         file = int(np.searchsorted(self._ends, item, side="right")) if len(self.arrays) > 1 else 0
         return file, item - int(self._ends[file]) + self.arrays[file].shape[0]
 
-    def extent(self, file: int, row: int) -> Extent:
-        """Returns the bytes of an image."""
+    def extent(self, item: int) -> Extent:
+        file, row = self._place(item)
         array = self.arrays[file]
         return file, array.start + row * array.strides[0], array.span
 
-    def pixels(self, file: int, row: int, data: bytes) -> Read:
-        """Returns the image in its bytes."""
-        image = self._layouts[file].image(self.arrays[file].row(data))
-        return as_pixels(image, self._value_range, f"{self._paths[file]}[{row}]")
-
-
-class ArrayReader(ExtentReader):
-    """Reads rows of arrays."""
-
-    encoded = False
-
-    def __init__(self, files: Files, rows: ArrayRows) -> None:
-        super().__init__(files)
-        self._rows, self.scaled, self.variant = rows, rows.scaled, rows.variant
-
-    def extent(self, item: int) -> Extent:
-        return self._rows.extent(*self._rows.place(item))
-
     def unpack(self, item: int, data: bytes) -> Read:
-        return self._rows.pixels(*self._rows.place(item), data)
+        file, row = self._place(item)
+        image = self._layouts[file].image(self.arrays[file].row(data))
+        return as_pixels(image, self._value_range, f"{self.files.paths[file]}[{row}]")
 
 
 class PackedReader(SequentialReader):
-    """Reads compressed arrays sequentially, row by row."""
+    """Reads ``rows`` of compressed arrays sequentially."""
 
     encoded = False
 
-    def __init__(self, files: Files, rows: ArrayRows) -> None:
-        super().__init__(files, [array.shape[0] for array in rows.arrays])
+    def __init__(self, rows: ArrayReader) -> None:
+        super().__init__(rows.files, [array.shape[0] for array in rows.arrays])
         self._rows, self.scaled, self.variant = rows, rows.scaled, rows.variant
 
-    def walk(self, handle: BinaryIO, file: int, items: NDArray[np.int64]) -> Iterator[Read]:
+    def walk(self, handle: BinaryIO, file: int, first: int, items: NDArray[np.int64]) -> Iterator[Read]:
         with zipfile.ZipFile(handle) as archive:
             member = cast(io.RawIOBase, archive.open(self._rows.arrays[file].member))
             with io.BufferedReader(member, READ_AT_ONCE) as data:
-                for row in items.tolist():
-                    _, start, length = self._rows.extent(file, row)
+                for item in items.tolist():
+                    _, start, length = self._rows.extent(item)
                     data.seek(start)
                     content = data.read(length)
                     if len(content) < length:
                         raise EOFError("its array is truncated")
-                    yield self._rows.pixels(file, row, content)
+                    yield self._rows.unpack(item, content)
 
     def damaged(self, file: int, reason: str) -> InputError:
-        return InputError(f"{self._files.paths[file]} is damaged: {reason}", "copy or create it again")
+        return InputError(f"{self.files.paths[file]} is damaged: {reason}", "copy or create it again")
 
 
 # --- NumPy -----------------------------------------------------------------------------------------------------------

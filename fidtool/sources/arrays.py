@@ -249,4 +249,4 @@ def set_of_rows(named: NamedFiles, kind: str, counts: Sequence[int], reader: Rea
     else:
         labels = split_common_folder(named.files.paths)[1]
         names = Names(f"{label}[{row}]" for label, count in zip(labels, counts, strict=True) for row in range(count))
-    return ImageSet.of(ImageSource(named.path, kind, names, named.prefix, named.files, reader, file_index, began))
+    return ImageSet.of(ImageSource(named.path, kind, names, named.prefix, reader, file_index, began))

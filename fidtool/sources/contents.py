@@ -182,7 +182,7 @@ class Files(abc.ABC):
     Attributes:
         at_once: number of files that are best read together.
         remote: whether the files are in a remote store, which is the same for all ranks.
-        timed: whether the stamps contain times.
+        versioned: whether the stamps distinguish versions of a file.
         sizes: the sizes that rank zero found, int64 array of shape (files,), which local files must have; None on rank
             zero itself.
     """
@@ -190,13 +190,8 @@ class Files(abc.ABC):
     paths: Sequence[str]
     at_once = 1
     remote = False
-    timed = True
+    versioned = True
     sizes: NDArray[np.int64] | None = None
-
-    @property
-    def versioned(self) -> bool:
-        """Whether the stamps distinguish versions of a file."""
-        return True
 
     @abc.abstractmethod
     def open(self, file: int, buffering: int = -1) -> BinaryIO:
@@ -330,6 +325,7 @@ class Reader:
     Readers are pickled for other ranks.
 
     Attributes:
+        files: the files that contain the images.
         in_order: whether images can only be read sequentially, with `stream`; otherwise `read` accepts any order.
         at_once: number of images that are best read together.
         variant: settings with which the same files have different contents.
@@ -344,12 +340,12 @@ class Reader:
     encoded = True
 
     def __init__(self, files: Files) -> None:
-        self._files = files
+        self.files = files
         self.at_once = files.at_once
 
     def read(self, items: Sequence[int]) -> list[Read]:
         """Returns the contents of these images."""
-        return list(self._files.read_whole(items))
+        return list(self.files.read_whole(items))
 
     def stream(self, items: NDArray[np.int64]) -> Iterator[Read]:
         """Yields the contents of these images, whose numbers must ascend."""
@@ -370,7 +366,7 @@ class ExtentReader(Reader, abc.ABC):
     at_once = 1
 
     def __init__(self, files: Files) -> None:
-        self._files, self.in_order = files, files.remote
+        self.files, self.in_order = files, files.remote
 
     @abc.abstractmethod
     def extent(self, item: int) -> Extent:
@@ -384,7 +380,7 @@ class ExtentReader(Reader, abc.ABC):
         return [self._read(int(item)) for item in items]
 
     def _read(self, item: int) -> Read:
-        data = self._files.read(*self.extent(item))
+        data = self.files.read(*self.extent(item))
         return data if isinstance(data, Exception) else self.unpack(item, data)
 
 
@@ -395,11 +391,11 @@ class SequentialReader(Reader, abc.ABC):
     form = "the archive"
 
     def __init__(self, files: Files, counts: Sequence[int]) -> None:
-        self._files, self._counts = files, counts
+        self.files, self._counts = files, counts
 
     @abc.abstractmethod
-    def walk(self, handle: BinaryIO, file: int, items: NDArray[np.int64]) -> Iterator[Read]:
-        """Yields the images of one file with these numbers, which ascend and start at 0 in each file.
+    def walk(self, handle: BinaryIO, file: int, first: int, items: NDArray[np.int64]) -> Iterator[Read]:
+        """Yields these images of one file, whose numbers ascend; ``first`` is that of the first image in the file.
 
         May raise any exception if the file is damaged.
         """
@@ -416,16 +412,16 @@ class SequentialReader(Reader, abc.ABC):
     def stream(self, items: NDArray[np.int64]) -> Iterator[Read]:
         first = 0
         for file, count in enumerate(self._counts):
-            inside = items[(items >= first) & (items < first + count)] - first
+            inside = items[(items >= first) & (items < first + count)]
             if len(inside):
-                yield from self._of_file(file, inside)
+                yield from self._of_file(file, first, inside)
             first += count
 
-    def _of_file(self, file: int, items: NDArray[np.int64]) -> Iterator[Read]:
+    def _of_file(self, file: int, first: int, items: NDArray[np.int64]) -> Iterator[Read]:
         done = 0
         try:
-            with self._files.open(file) as handle:
-                for content in self.walk(handle, file, items):
+            with self.files.open(file) as handle:
+                for content in self.walk(handle, file, first, items):
                     yield content
                     done += 1
                 return

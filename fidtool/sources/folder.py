@@ -38,9 +38,9 @@ def list_folder(path: str, recursive: bool = True) -> ImageSet:
         refuse_dataset(path, ((file, head_of(LocalFiles([file]))) for file in below))
         raise InputError(census.nothing_found(path, "folder", recursive))
     names, prefix = Names(found), os.path.join(path, "")
-    files = LocalFiles(Prefixed(prefix, names))
-    reader, rest = Reader(files), (census.found(folders=not recursive), census.beside(path))
-    return ImageSet.of(ImageSource(path, "folder", names, prefix, files, reader, None, listed, *rest))
+    reader = Reader(LocalFiles(Prefixed(prefix, names)))
+    rest = census.found(folders=not recursive), census.beside(path)
+    return ImageSet.of(ImageSource(path, "folder", names, prefix, reader, None, listed, *rest))
 
 
 def _images_below(path: str, recursive: bool, census: Census) -> Iterator[str]:
@@ -153,9 +153,8 @@ def list_paths(path: str, file: str, suffix: str = TEXT, column: str = "") -> Im
         entries, folder = [(os.path.join(folder, each), line) for each, line in entries], ""
     entries.sort()
     names, lines = Names(each for each, _ in entries), [line for _, line in entries]
-    files = LocalFiles(Prefixed(folder, names))
-    source = ImageSource(path, "list of files", names, folder, files, Reader(files), None, began, lines=lines)
-    return ImageSet.of(source)
+    reader = Reader(LocalFiles(Prefixed(folder, names)))
+    return ImageSet.of(ImageSource(path, "list of files", names, folder, reader, None, began, lines=lines))
 
 
 def read_entries(handle: IO[bytes], what: str, suffix: str = TEXT, column: str = "") -> list[Entry]:

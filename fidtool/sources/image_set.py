@@ -58,13 +58,17 @@ class ImageSource:
     kind: str
     names: Sequence[str]
     prefix: str
-    files: Files
     reader: Reader
     file_index: NDArray[np.int32] | None
     listed: int
     passed_over: PassedOver = NOTHING
     warning: str = ""
     lines: Sequence[int] = ()
+
+    @property
+    def files(self) -> Files:
+        """The files that contain its images."""
+        return self.reader.files
 
 
 @dataclass(frozen=True)

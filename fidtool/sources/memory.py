@@ -114,7 +114,6 @@ class Images:
             raise InputError(f"no images in {self.name}: it is empty")
         if getattr(self._images, "ndim", 0) > 1:
             layout_of(self._images.shape, self.name)  # refuses a single image, whose rows would count as images
-        files, file_index = NoFiles(self.name), np.zeros(count, dtype=np.int32)
         # Decoding workers are forks of this process, which cannot use its GPU.
         images = _on_host(self._images)
         reader = MemoryReader(self.name, images, value_range)
@@ -122,10 +121,8 @@ class Images:
             (first,) = reader.read([0])
             if isinstance(first, InputError):
                 raise refused(first, reader, count)
-        kind = f"Python {type(self._images).__name__}"
-        return ImageSet.of(
-            ImageSource(self.name, kind, Numbered(count), self.name, files, reader, file_index, time.time_ns())
-        )
+        kind, file_index = f"Python {type(self._images).__name__}", np.zeros(count, dtype=np.int32)
+        return ImageSet.of(ImageSource(self.name, kind, Numbered(count), self.name, reader, file_index, time.time_ns()))
 
     def features(self) -> NDArray[Any] | None:
         """Returns the array if it has two dimensions, as features of images have; of a list of them, all rows."""
@@ -270,17 +267,13 @@ def several(fake: Any, given: type) -> list[Any]:
 
 
 class NoFiles(Files):
-    """Placeholder for the files of sources that have none."""
+    """Placeholder for the files of images in memory."""
 
-    def __init__(self, name: str) -> None:
-        self.paths = [name]
-
-    @property
-    def versioned(self) -> bool:
-        return False
+    paths: Sequence[str] = ()
+    versioned = False
 
     def open(self, file: int, buffering: int = -1) -> Any:
-        raise ContentError(f"{self.paths[0]} is not a file")
+        raise ContentError("it is not a file")
 
     def stamps(self) -> Stamps:
         return np.zeros((1, 5), dtype=np.int64)
@@ -296,6 +289,7 @@ class MemoryReader(Reader):
     scaled = True
 
     def __init__(self, name: str, images: Any, value_range: ValueRange | None) -> None:
+        super().__init__(NoFiles())
         self._name, self._images, self._value_range = name, images, value_range
         self.encoded = not hasattr(images, "ndim")
 

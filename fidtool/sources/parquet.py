@@ -96,12 +96,12 @@ class ParquetReader(SequentialReader):
         self._tables = tables
         self.variant = " ".join(table.column for table in tables)
 
-    def walk(self, handle: BinaryIO, file: int, items: NDArray[np.int64]) -> Iterator[Read]:
+    def walk(self, handle: BinaryIO, file: int, first: int, items: NDArray[np.int64]) -> Iterator[Read]:
         table = self._tables[file]
         # The whole table may not fit into memory.
         parquet = _pyarrow("").parquet.ParquetFile(handle, buffer_size=_BUFFER, pre_buffer=False)
         column = f"{table.column}.{_BYTES}" if table.is_struct else table.column
-        wanted, end = iter(items.tolist()), 0
+        wanted, end = iter(items.tolist()), first
         row = next(wanted)
         for group, count in enumerate(table.groups):
             start, end = end, end + count

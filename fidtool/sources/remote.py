@@ -91,16 +91,11 @@ class RemoteFiles(Files):
 
     at_once = AT_ONCE
     remote = True
-    timed = False
 
     def __init__(self, paths: Sequence[str], stamps: Stamps) -> None:
         self.paths, self._stamps = paths, stamps
+        self.versioned = bool(stamps[:, 1].all())  # whether the store states the versions of all objects
         self._unversioned = uuid.uuid4().hex
-
-    @property
-    def versioned(self) -> bool:
-        """Whether the store states the versions of all objects."""
-        return bool(self._stamps[:, 1].all())
 
     def stamps(self) -> Stamps:
         return self._stamps
@@ -251,9 +246,8 @@ def list_remote_folder(url: str, recursive: bool) -> ImageSet:
         raise InputError(census.nothing_found(url, "location"))
     names = Names(sorted(images))
     stamps = np.array([stamp_of(images[name]) for name in names], dtype=np.int64)
-    files = RemoteFiles(Prefixed(prefix, names), stamps)
-    found = ImageSource(url, "remote folder", names, prefix, files, Reader(files), None, began, census.found())
-    return ImageSet.of(found)
+    reader = Reader(RemoteFiles(Prefixed(prefix, names), stamps))
+    return ImageSet.of(ImageSource(url, "remote folder", names, prefix, reader, None, began, census.found()))
 
 
 def _objects_below(url: str, recursive: bool) -> dict[str, Mapping[str, Any]]:
@@ -328,9 +322,8 @@ def list_remote_paths(path: str, files: Files, suffix: str, column: str) -> Imag
         lines, prefix = whole, ""
     ordered = sorted((line, number) for line, (_, number) in zip(lines, entries, strict=True))
     names, numbers = Names(line for line, _ in ordered), [number for _, number in ordered]
-    objects = RemoteFiles(Prefixed(prefix, names), np.zeros((len(names), 5), dtype=np.int64))
-    reader = Reader(objects)
-    return ImageSet.of(ImageSource(path, "list of files", names, prefix, objects, reader, None, began, lines=numbers))
+    reader = Reader(RemoteFiles(Prefixed(prefix, names), np.zeros((len(names), 5), dtype=np.int64)))
+    return ImageSet.of(ImageSource(path, "list of files", names, prefix, reader, None, began, lines=numbers))
 
 
 def _kind(url: str) -> str:

@@ -124,7 +124,8 @@ class StatisticsCache:
 
         An entry that is there and has everything is kept.
         """
-        if not images.source.files.versioned or (images.source.files.timed and _too_fresh(images)):
+        files = images.source.files
+        if not files.versioned or (not files.remote and _too_fresh(images)):
             return False
         try:
             self._folder.mkdir(parents=True, exist_ok=True)

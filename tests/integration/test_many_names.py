@@ -19,7 +19,7 @@ PLAN = textwrap.dedent("""
     count, ranks = int(sys.argv[1]), 7
     names = Names(f"{number:08}.png" for number in range(count))
     files = LocalFiles(Prefixed("set/", names))
-    found = ImageSource("set", "folder", names, "set/", files, Reader(files), None, 0)
+    found = ImageSource("set", "folder", names, "set/", Reader(files), None, 0)
     stamps = np.zeros((count, 5), dtype=np.int64)
     images = ImageSet(found, stamps, np.arange(count, dtype=np.uint32)).draw(Sampling(None, 3))
     images = pickle.loads(pickle.dumps(images.for_other_ranks())).received()

@@ -20,7 +20,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, BinaryIO, Generic, TypeVar
+from typing import IO, Any, BinaryIO, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +40,7 @@ from fidtool.sources.contents import (
     too_large,
 )
 from fidtool.sources.image_set import ImageSet, ImageSource, NamedFiles, Names, split_common_folder
-from fidtool.sources.kinds import HEAD, Census, PassedOver, refuse_dataset
+from fidtool.sources.kinds import HEAD, Census, refuse_dataset
 
 Location = TypeVar("Location")
 
@@ -50,44 +50,21 @@ _MANY = 0.5
 """Smallest fraction of the samples that must have each kind of image; some samples may be incomplete."""
 
 
-@dataclass(frozen=True)
-class Listing(Generic[Location]):
-    """The images in one or more archives, in stored order.
-
-    Attributes:
-        names: names of the images, prefixed with the archive's name if there are several archives.
-        file_index: index of each image's archive, int32 array of shape (images,).
-        began: time at which listing began, in nanoseconds since 1970.
-    """
-
-    names: Names
-    locations: list[Location]
-    file_index: NDArray[np.int32]
-    passed_over: PassedOver
-    began: int
-
-    def image_set(self, named: NamedFiles, kind: str, reader: Reader) -> ImageSet:
-        """Returns the images as a set, sorted by archive and name."""
-        names = list(self.names)
-        files = self.file_index.tolist()
-        by_name = sorted(range(len(names)), key=lambda image: (files[image], names[image]))
-        index, began, passed_over = self.file_index, self.began, self.passed_over
-        source = ImageSource(named.path, kind, self.names, named.prefix, reader, index, began, passed_over)
-        return ImageSet.of(source, by_name)
-
-
 def _list_members(
     named: NamedFiles,
     kind: str,
     members: Callable[[str, BinaryIO, Census], Iterable[tuple[str, Location]]],
     stored: Callable[[Location], int],
-) -> Listing[Location]:
+    reader_of: Callable[[NDArray[np.int32], list[Location]], tuple[str, Reader]],
+) -> ImageSet:
     """Lists the images in all files. Without a key, samples that consist of several images are refused.
 
     Args:
         members: lists the images in one archive. It is called with the archive's path, the open file and a census, and
             reports to the census every member whose name is not an image's.
         stored: sort key of a location, in the order in which an archive stores its members.
+        reader_of: returns the kind of the archives and their reader, from the index of each image's archive, int32
+            array of shape (images,), and the images' locations.
     """
     began = time.time_ns()
     census = Census()
@@ -113,7 +90,12 @@ def _list_members(
         raise InputError(census.nothing_found(named.path, kind))
     if not named.key:
         _refuse_several(named.path, names)
-    return Listing(Names(names), locations, np.concatenate(file_index), census.found(), began)
+    index = np.concatenate(file_index)
+    files = index.tolist()
+    by_name = sorted(range(len(names)), key=lambda image: (files[image], names[image]))
+    kind, reader = reader_of(index, locations)
+    source = ImageSource(named.path, kind, Names(names), named.prefix, reader, index, began, census.found())
+    return ImageSet.of(source, by_name)
 
 
 def _heads(handle: BinaryIO) -> Iterator[tuple[str, bytes]]:
@@ -184,10 +166,12 @@ _LOCATION = np.dtype(
 
 def list_zips(named: NamedFiles) -> ImageSet:
     """Lists the images in zip archives. For the key see `list_tars`."""
-    listing = _list_members(named, "zip archive", partial(_zipped, named.key), stored=lambda location: location[0])
-    locations = np.array(listing.locations, dtype=_LOCATION)
-    reader = ZipReader(named.files, listing.file_index, locations)
-    return listing.image_set(named, "zip archive", reader)
+
+    def reader_of(file_index: NDArray[np.int32], locations: list[Any]) -> tuple[str, Reader]:
+        return kind, ZipReader(named.files, file_index, np.array(locations, dtype=_LOCATION))
+
+    kind = "zip archive"
+    return _list_members(named, kind, partial(_zipped, named.key), lambda location: location[0], reader_of)
 
 
 def _zipped(
@@ -331,14 +315,15 @@ def list_tars(named: NamedFiles) -> ImageSet:
         handle.seek(0)
         return _tarred(key, path, handle, census)
 
+    def reader_of(file_index: NDArray[np.int32], locations: list[_Location]) -> tuple[str, Reader]:
+        problems = {item: location.problem for item, location in enumerate(locations) if location.problem}
+        if packed:
+            return "compressed tar archive", CompressedTarReader(files, file_index, problems, key)
+        extents = np.array([(location.start, location.length) for location in locations], dtype=np.int64)
+        return "tar archive", TarReader(files, file_index, extents, problems)
+
     kind = "compressed tar archive" if packed else "tar archive"
-    listing = _list_members(named, kind, members, stored=lambda location: 0 if packed else location.start)
-    kind = "compressed tar archive" if packed else "tar archive"
-    problems = {item: location.problem for item, location in enumerate(listing.locations) if location.problem}
-    if packed:
-        return listing.image_set(named, kind, CompressedTarReader(files, listing.file_index, problems, key))
-    extents = np.array([(location.start, location.length) for location in listing.locations], dtype=np.int64)
-    return listing.image_set(named, kind, TarReader(files, listing.file_index, extents, problems))
+    return _list_members(named, kind, members, lambda location: 0 if packed else location.start, reader_of)
 
 
 def _opened(handle: BinaryIO) -> tuple[IO[bytes], bool]:
@@ -458,7 +443,7 @@ class CompressedTarReader(SequentialReader):
 
     def __init__(self, files: Files, file_index: NDArray[np.int32], problems: dict[int, str], key: str) -> None:
         super().__init__(files, np.bincount(file_index, minlength=len(files.paths)).tolist())
-        self._file_index, self._problems, self._key = file_index, problems, key
+        self._problems, self._key = problems, key
         self.variant = key
 
     def walk(self, handle: BinaryIO, file: int, first: int, items: NDArray[np.int64]) -> Iterator[Read]:

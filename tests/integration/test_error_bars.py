@@ -134,7 +134,7 @@ class TestReport:
     def test_a_failed_page_does_not_lose_the_result(
         self, sets: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], tmp_path: Path
     ) -> None:
-        def full(*_: object) -> None:
+        def full(*_: object, **__: object) -> None:
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr("fidtool.api.write_shown", full)

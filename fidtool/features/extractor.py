@@ -228,7 +228,7 @@ def run_networks(
 
     Args:
         parts: the parts of the batches. They are read in the calling thread. Each is resized as soon as it is read, so
-            that the images of a batch need not be in memory at the same time.
+            that the images of a batch need not be in memory at the same time. The last is resized with the pass.
         images: returns the images of a part on the device, possibly none; called in any thread.
         ends: whether a part is the last of its batch.
         stop: whether to stop early, without waiting for running work.
@@ -245,7 +245,7 @@ def run_networks(
         with timed():
             return [network.inputs(pixels) for network in extractors] if pixels else None
 
-    process = partial(_process_batch, extractors, timed)
+    process = partial(_process_batch, extractors, prepare, timed)
     threads = extractors[0].device.own_threads
     pool, here = ForwardThreads(threads), ForwardThreads(0)
     alone = in_turns and threads > 0
@@ -257,18 +257,19 @@ def run_networks(
     try:
         for part in takewhile(lambda _: not stop(), parts):
             batch.append(part)
-            prepared.append((here if alone else pool).submit(prepare, part))
-            recent.append(prepared[-1])
-            if ends(part):
-                held.append((batch, prepared))
-                batch, prepared = [], []
-                if not alone or len(held) == threads:
-                    running += [(whole, pool.submit(process, inputs)) for whole, inputs in held]
-                    held = []
-                    yield from _finished(running, 0 if alone else threads, stop)
-            if len(recent) > threads:
-                _wait(recent.popleft(), stop)
-        running += [(whole, pool.submit(process, inputs)) for whole, inputs in held]
+            if not ends(part):
+                prepared.append((here if alone else pool).submit(prepare, part))
+                recent.append(prepared[-1])
+                if len(recent) > threads:
+                    _wait(recent.popleft(), stop)
+                continue
+            held.append((batch, prepared))
+            batch, prepared = [], []
+            if not alone or len(held) == threads:
+                running += [(whole, pool.submit(process, (whole[-1], earlier))) for whole, earlier in held]
+                held = []
+                yield from _finished(running, 0 if alone else threads, stop)
+        running += [(whole, pool.submit(process, (whole[-1], earlier))) for whole, earlier in held]
         yield from _finished(running, 0, stop)
     except _StoppedError:
         return
@@ -280,11 +281,15 @@ def run_networks(
 
 def _process_batch(
     extractors: Sequence[Extractor],
+    prepare: Callable[[Item], list[torch.Tensor] | None],
     timed: Callable[[], contextlib.AbstractContextManager[None]],
-    prepared: list[Future[Any]],
+    job: tuple[Item, list[Future[Any]]],
 ) -> dict[str, torch.Tensor] | None:
-    # They were submitted before, so they are done, or other threads are working on them.
-    several = [each for each in (future.result() for future in prepared) if each is not None]
+    """The features of a batch, of which the last part and the prepared ones before it are given."""
+    last, earlier = job
+    own = prepare(last)
+    # The earlier parts were submitted before, so they are done, or other threads are working on them.
+    several = [each for each in (*(future.result() for future in earlier), own) if each is not None]
     if not several:
         return None
     with timed():

@@ -2,17 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 from fidtool.errors import TooFewImagesError, option
 from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, MetricFacts, Number
 from fidtool.validation import Setting
-
-if TYPE_CHECKING:
-    from fidtool.features.protocol import Definition
-
-SUBSET_SIZE = 1000
-"""Images per subset if the sets are large enough."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,8 +14,8 @@ class KID(Metric):
     """Kernel Inception Distance (Bińkowski et al. 2018): the squared MMD with a cubic kernel, over random subsets."""
 
     subsets: int = Setting(100, METRICS, "N", least=1).help("KID: number of pairs of random subsets to average over.")
-    subset_size: int | None = Setting(None, METRICS, "N", least=2).help(
-        "KID: images per subset.", default=f"{SUBSET_SIZE}, or the number of images in the smallest set if that is less"
+    subset_size: int = Setting(1000, METRICS, "N", least=2).help(
+        "KID: images per subset, or all of the smaller set of a comparison if it has fewer."
     )
     seed: int = Setting(0, METRICS).help("KID: seed of the random subsets.")
 
@@ -41,11 +35,6 @@ class KID(Metric):
     real_features = fake_features = True
     _kernel: ClassVar[tuple[int, float | None, float]] = (3, None, 1.0)
 
-    @property
-    def size(self) -> int:
-        """Images per subset."""
-        return SUBSET_SIZE if self.subset_size is None else self.subset_size
-
     def check(self, facts: MetricFacts) -> None:
         if facts.images is not None and facts.images < 2:
             remedy = f"omit kid from {option('metrics')}"
@@ -56,10 +45,10 @@ class KID(Metric):
         from fidtool.distances.kernel import kid
 
         smaller = min(real, fake, key=lambda each: len(each.rows))
-        size = min(self.size, len(smaller.rows))
-        if size < self.size:
+        size = min(self.subset_size, len(smaller.rows))
+        if size < self.subset_size:
             context.warnings.append(
-                f"KID draws subsets of {size} images instead of {self.size}, because {smaller.path} has {size}"
+                f"KID draws subsets of {size} images instead of {self.subset_size}, because {smaller.path} has {size}"
             )
         # All subsets are the same if each is the whole set on both sides: one is enough, and there is no spread.
         whole = size == len(real.rows) == len(fake.rows)
@@ -75,7 +64,4 @@ class KID(Metric):
             kernel=self._kernel,
         )
         values = {"kid": found.mean} if whole else {"kid": found.mean, "kid_std": found.std}
-        return values if size == self.size else {**values, "kid_subset_size": size}
-
-    def record(self, definition: "Definition | None") -> Mapping[str, Any]:
-        return {**super().record(definition), "subset_size": self.size}
+        return values if size == self.subset_size else {**values, "kid_subset_size": size}

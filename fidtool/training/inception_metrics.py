@@ -16,7 +16,7 @@ from fidtool.features.network import Network
 from fidtool.features.protocol import INCEPTION_DIMS
 from fidtool.metrics.fid import FID, frechet
 from fidtool.metrics.inception_score import InceptionScore as Scores
-from fidtool.metrics.kid import KID, SUBSET_SIZE
+from fidtool.metrics.kid import KID
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Number
 from fidtool.metrics.prdc import PRDC, Ties
 from fidtool.training.feature_extractor import classifier, flag
@@ -128,7 +128,7 @@ class KernelInceptionDistance(_PerImage[_Pair]):
         self,
         feature: Feature = 2048,
         subsets: int = 100,
-        subset_size: int = SUBSET_SIZE,
+        subset_size: int = KID.subset_size,
         degree: int = 3,
         gamma: float | None = None,
         coef: float = 1.0,

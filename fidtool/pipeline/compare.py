@@ -91,13 +91,16 @@ class Comparer:
         return self._world.on_rank_zero(comparison), exhibit
 
     def _warnings(self, real: MeasuredSet, fake: MeasuredSet) -> list[str]:
-        sets = {each.path: _statistics(each) for each in (real, fake)}
+        names = real.path, fake.path
+        if fake is not real and fake.path == real.path:  # one path, cropped or sampled in two ways
+            names = f"{real.path} as REAL", f"{fake.path} as FAKE"
+        sets = dict(zip(names, map(_statistics, (real, fake)), strict=True))
         layers = {each.layer: None for each in self._plan.metrics if each.metric.frechet}
         return [
             *self._plan.warnings,
             *set_warnings(sets, layers),
             *([f"{fake.path} is the same set as REAL: the values say nothing about a generator"] * (fake is real)),
-            *pair_warnings(real.path, _statistics(real), fake.path, _statistics(fake), frechet=bool(layers)),
+            *pair_warnings(names[0], _statistics(real), names[1], _statistics(fake), frechet=bool(layers)),
         ]
 
     def _possible(self, real: MeasuredSet, fake: MeasuredSet) -> tuple[PlannedMetric, ...]:

@@ -22,8 +22,6 @@ from torch import nn
 from fidtool.distributed.replicas import named_tensors
 from fidtool.errors import FidtoolError, ProgramError, RunError, option
 from fidtool.features.device import Device, computing_on
-from fidtool.features.models.inception import packs
-from fidtool.features.network import fixed_batch
 from fidtool.features.protocol import Definition
 from fidtool.features.resize import Preparation, network_input, resize
 from fidtool.names import counted
@@ -31,7 +29,8 @@ from fidtool.names import counted
 Item = TypeVar("Item")
 Run = Callable[[torch.Tensor], Any]
 
-_HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_PROBE_SIDE = 64
 
 _STOP_SECONDS = 0.1
 """Interval at which an early stop is checked."""
@@ -52,7 +51,7 @@ def placed(module: nn.Module, device: torch.device, precision: str = "fp32", sta
         precision: see `fidtool.settings.Settings`. TF32 is switched on by `fidtool.features.device.repeatable`.
         standard: whether it is Inception, all of whose layers support half precision.
     """
-    half = _HALVES.get(precision)
+    half = HALVES.get(precision)
     module.to(device, half if standard else None)
 
     def run(x: torch.Tensor) -> Any:
@@ -65,10 +64,12 @@ def placed(module: nn.Module, device: torch.device, precision: str = "fp32", sta
     return run
 
 
-def kernels(device: torch.device, precision: str, standard: bool) -> str:
-    """Return which convolution kernels run, for the record: ``torch`` or ``oneDNN, packed``."""
-    packed = standard and device.type == "cpu" and packs(_HALVES.get(precision, torch.float32))
-    return "oneDNN, packed" if packed else "torch"
+def fixed_batch(count: int, device: torch.device) -> list[torch.Tensor]:
+    """Return ``count`` different images of noise, uint8 of shape (64, 64, 3), with the same values on every device."""
+    values = torch.arange(count * _PROBE_SIDE * _PROBE_SIDE * 3, dtype=torch.int64, device="cpu")
+    # A multiplicative hash of the position, because torch's random numbers are the program's.
+    pixels = values.mul_(2654435761).bitwise_right_shift_(16).bitwise_and_(255).to(torch.uint8)
+    return list(pixels.view(count, _PROBE_SIDE, _PROBE_SIDE, 3).to(device))
 
 
 class Extractor:

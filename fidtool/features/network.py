@@ -1,22 +1,28 @@
-"""A network with the description of its input: the form of every ``--extractor`` except Inception."""
+"""Networks other than Inception: what one is, and the way from ``--extractor`` to the extractor that runs it."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib import import_module
 from operator import index
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from fidtool.errors import InputError, ProgramError, RunError
-from fidtool.features.device import Device, computing_on
+from fidtool.errors import InputError, ProgramError, RunError, about, option
+from fidtool.features.device import Device, computing_on, repeatable
+from fidtool.features.extractor import Extractor, fixed_batch
+from fidtool.features.models.families import FEATURE_STEPS, MODEL_FAMILIES, NetworkChoice, check_extractor
+from fidtool.features.protocol import DECODER, DEFAULT_PROTOCOL, FEATURES, Definition, Protocol, protocol_named
 from fidtool.features.resize import Preparation
 
-_SIDE = 64
+if TYPE_CHECKING:
+    from fidtool.features.models.published import State
+
 _REPEATS = 0.02
 """Largest accepted difference between the features of an image alone and in a batch, relative to their norm. In
 bfloat16 they differ, because different kernels run."""
@@ -62,25 +68,19 @@ class Network:
                 raise InputError(f"Network.{name} cannot be {getattr(self, name)!r}") from None
         if self.input_size < 1:
             raise InputError(f"Network.input_size must be at least 1 pixel, not {self.input_size}")
-        if len(self.mean) != 3 or len(self.std) != 3 or not all(value > 0 for value in self.std):
-            raise InputError("Network.mean and Network.std must have three values each, and std must be positive")
-        if not all(map(math.isfinite, (*self.mean, *self.std))):
-            raise InputError("Network.mean and Network.std must be finite")
-        if not -100 <= self.feature_step <= 100:
+        three = len(self.mean) == len(self.std) == 3 and all(map(math.isfinite, (*self.mean, *self.std)))
+        if not three or not all(value > 0 for value in self.std):
+            raise InputError(
+                "Network.mean and Network.std must have three finite values each, and std must be positive"
+            )
+        if not FEATURE_STEPS[0] <= self.feature_step <= FEATURE_STEPS[1]:
             raise InputError(f"Network.feature_step must be in -100..100, not {self.feature_step}")
-        self._check_preparation()
-
-    def _check_preparation(self) -> None:
-        if self.preparation is None:
-            return
-        if not isinstance(self.preparation, Preparation):
+        if not isinstance(self.preparation, (Preparation, type(None))):
             kind = type(self.preparation).__name__
             raise InputError(f"Network.preparation must be a fidtool.Preparation, not {kind}")
-        edge = self.preparation.edge
-        if edge is not None and edge < self.input_size:
-            raise InputError(
-                f"Network.input_size {self.input_size} cannot be cropped from images resized to {edge} pixels"
-            )
+        if self.preparation and self.preparation.edge is not None and self.preparation.edge < self.input_size:
+            cropped = f"cannot be cropped from images resized to {self.preparation.edge} pixels"
+            raise InputError(f"Network.input_size {self.input_size} {cropped}")
 
     @property
     def normalization(self) -> str:
@@ -132,43 +132,116 @@ def content_of(tensor: torch.Tensor) -> bytes:
     return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
 
 
-def fixed_batch(count: int, device: torch.device) -> list[torch.Tensor]:
-    """Return ``count`` different images of noise, uint8 of shape (64, 64, 3), with the same values on every device."""
-    values = torch.arange(count * _SIDE * _SIDE * 3, dtype=torch.int64, device="cpu")
-    # A multiplicative hash of the position, because torch's random numbers are the program's.
-    pixels = values.mul_(2654435761).bitwise_right_shift_(16).bitwise_and_(255).to(torch.uint8)
-    return list(pixels.view(count, _SIDE, _SIDE, 3).to(device))
+def fetch_state(choice: NetworkChoice, say: Callable[[str], None]) -> State | None:
+    """Read or download the tensors of a network. Called on rank zero only, for all ranks."""
+    with about(choice.subject), repeatable():
+        check_extractor(choice)
+        state: State | None = _library(choice).fetch(choice, say)
+        return state
 
 
-def output_dims(network: Network, device: Device) -> int:
+def custom_extractor(
+    choice: NetworkChoice,
+    state: State | None,
+    protocol: Protocol | None,
+    device: Device,
+    precision: str = "fp32",
+    layer: str = FEATURES,
+) -> Extractor:
+    """Return the extractor of a network that is not Inception, with what `fetch_state` returned, on every rank.
+
+    Runs the file of a factory.
+    """
+    with about(choice.subject):
+        with repeatable():
+            network, name = _library(choice).build(choice, state)
+        if choice.feature_step is not None:
+            network = replace(network, feature_step=choice.feature_step)
+        return network_extractor(network, name, protocol, device, precision, layer, choice.named("extractor"))
+
+
+def _library(choice: NetworkChoice) -> Any:
+    """The module with ``fetch`` and ``build``, see `MODEL_FAMILIES`."""
+    kind = choice.extractor.partition(":")[0]
+    return import_module(f"fidtool.features.models.{kind if kind in MODEL_FAMILIES else 'user_networks'}")
+
+
+def network_extractor(
+    network: Network,
+    name: str,
+    protocol: Protocol | None,
+    device: Device,
+    precision: str = "fp32",
+    layer: str = FEATURES,
+    setting: str = "extractor",
+) -> Extractor:
+    """Return the extractor of a network that is not Inception.
+
+    Puts its module into evaluation mode and disables the gradients of its parameters.
+
+    Args:
+        network: the network. If it has its own preparation, that determines the resize, and the covariance's ddof is 1.
+        protocol: determines resize and ddof of a network without its own preparation; None is the default protocol.
+
+    Raises:
+        InputError: if a protocol is requested for a network with its own preparation.
+        RunError: if the network fails on a probe image, or its features are not repeatable.
+    """
+    if network.preparation is not None and protocol is not None:
+        raise InputError(
+            f"{option('protocol', protocol.name)} cannot be combined with {option(setting, name)}, which prepares the "
+            f"images with its own transform ({network.preparation.describe(network.input_size)}):",
+            f"omit {option('protocol')}",
+            setting="protocol",
+        )
+    standard = protocol or protocol_named(DEFAULT_PROTOCOL)
+    preparation = network.preparation or Preparation(standard.resize)
+    module = frozen(network.module)
+    definition = Definition(
+        extractor=name,
+        weights_sha256=module_digest(module),
+        dims=_output_dims(module, network.input_size, device),
+        feature_step=network.feature_step,
+        input_size=network.input_size,
+        normalization=network.normalization,
+        resize=preparation.describe(network.input_size),
+        decoder=DECODER,
+        ddof=1 if network.preparation else standard.ddof,
+    )
+    offset, scale = (tuple(255.0 * value for value in values) for values in (network.mean, network.std))
+    extractor = Extractor(module, {layer: definition}, preparation, offset, scale, device, precision)
+    _check_repeatable(extractor, name)
+    return extractor
+
+
+def _output_dims(module: nn.Module, size: int, device: Device) -> int:
     """Run one black image through the network and return the length of its feature vector."""
-    size = network.input_size
     black = torch.zeros(1, 3, size, size, dtype=torch.float32, device=device.torch_device)
     with torch.inference_mode(), computing_on(device.torch_device):
         try:
-            output = network.module.to(device.torch_device)(black)
+            output = module.to(device.torch_device)(black)
         except (Exception, SystemExit) as error:
             message = " ".join(str(error).split())[:300]
             raise ProgramError(
                 f"the network fails on a 1x3x{size}x{size} input: {type(error).__name__}: {message}"
             ) from error
-    if not isinstance(output, torch.Tensor) or output.ndim not in (2, 4) or len(output) != 1:
-        shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
-        raise RunError(f"the network returned {shape} for one image; it should return (1, D) or (1, D, h, w)")
-    if channels_last(output):
+    tensor = isinstance(output, torch.Tensor)
+    if not tensor or output.ndim not in (2, 4) or len(output) != 1 or channels_last(output):
         raise RunError(
-            f"the network returned {tuple(output.shape)} for one image, apparently with the channels last; it should "
-            "return (1, D) or (1, D, h, w)"
+            f"the network returned {tuple(output.shape) if tensor else type(output).__name__} for one image; it should "
+            "return (1, D) or (1, D, h, w), not with the channels last"
         )
     return int(output.shape[1])
 
 
-def check_repeatable(features: Callable[[list[torch.Tensor]], torch.Tensor], name: str, device: Device) -> None:
+def _check_repeatable(extractor: Extractor, name: str) -> None:
     """Refuse a network whose features of an image are random or depend on the other images in the batch."""
-    first, second = fixed_batch(2, device.torch_device)
-    with computing_on(device.torch_device):
+    device = extractor.device.torch_device
+    first, second = fixed_batch(2, device)
+    with computing_on(device):
         # The neighbour is darker, because batch norm in training mode treats batches of the same noise almost alike.
-        together, alone = (features(images)[0].cpu().double() for images in ([first, second // 4], [first]))
+        batches = [first, second // 4], [first]
+        together, alone = (extractor.features(images)[0].cpu().double() for images in batches)
     if not (together.isfinite().all() and alone.isfinite().all()):
         return  # reported for the first batch of images
     if (together - alone).norm() > _REPEATS * torch.maximum(together.norm(), alone.norm()):

@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from fidtool.errors import InputError
+from fidtool.errors import InputError, option
 from fidtool.names import closest, folded, unknown
 
 if TYPE_CHECKING:
@@ -56,7 +56,12 @@ ProtocolName = Literal["pytorch-fid", "tensorflow", "adm", "edm", "clean", "torc
 """The names of the protocols that the help lists, for type checkers. `protocol_named` understands others as well."""
 DEFAULT_PROTOCOL: ProtocolName = "pytorch-fid"
 
+DECODER = "pillow"
+"""Name of the decoder in the fingerprint: a different decoder changes a feature vector by about 5 %."""
+
 INCEPTION = "inception-2015-12-05"
+INCEPTION_SHA256 = "c9ce7f36d5ee9536ecde7e5b5b679a59d152a85abff7981e0d6c0e5d706e3557"
+"""`fidtool.features.models.inception_weights.digest` of the published weights. It is the same for all files."""
 INCEPTION_DIMS = (64, 192, 768, 2048)
 INCEPTION_INPUT_SIZE = 299
 INCEPTION_FEATURE_STEP = 18
@@ -245,3 +250,29 @@ class Definition:
 
 
 _FIELD_TYPES = {each.name: {"int": int, "str": str}[str(each.type)] for each in fields(Definition)}
+
+
+def inception_definition(protocol: Protocol, dims: int, weights_sha256: str, setting: str = "dims") -> Definition:
+    """Return the definition of Inception's features under ``protocol``."""
+    if dims not in INCEPTION_DIMS:
+        known = ", ".join(map(str, INCEPTION_DIMS))
+        raise InputError(f"{option(setting, dims)}: Inception has features of {known} dimensions", setting=setting)
+    return Definition(
+        extractor=INCEPTION,
+        weights_sha256=weights_sha256,
+        dims=dims,
+        feature_step=INCEPTION_FEATURE_STEP,
+        input_size=INCEPTION_INPUT_SIZE,
+        normalization=f"(x-{protocol.offset:g})/{protocol.scale:g}",
+        resize=protocol.resize,
+        decoder=DECODER,
+        ddof=protocol.ddof,
+    )
+
+
+def spatial_definition(inception: Definition) -> Definition:
+    """Return the definition of the spatial features of the network that ``inception`` defines."""
+    if inception.dims < 768:
+        problem = f"sFID needs Inception up to Mixed_6d: {option('dims', 768)} or 2048, not {inception.dims}"
+        raise InputError(problem, setting="dims")
+    return replace(inception, extractor=SPATIAL_EXTRACTOR, dims=SPATIAL_DIMS)

@@ -27,8 +27,6 @@ from fidtool.sources.contents import Content, Frame, Pixels, Read, ValueRange, p
 from fidtool.sources.kinds import AVIF, HEIF, JPEG_2000, WEBP, foreign_of, format_of
 from fidtool.validation import MAX_PIXELS
 
-DECODER = "pillow"
-"""Name of the decoder in the protocol's fingerprint: a different decoder changes a feature vector by about 5 %."""
 _LONGEST_SIDE = 2**24
 """Not far beyond this limit, the number of bits in a row overflows Pillow's integers, which it reports as a lack of
 memory."""

@@ -13,9 +13,11 @@ from fidtool.features.protocol import (
     FEATURES,
     INCEPTION,
     INCEPTION_DIMS,
+    INCEPTION_SHA256,
     PROTOCOLS,
     SPATIAL,
     Definition,
+    inception_definition,
     protocol_named,
 )
 from fidtool.metrics.cmmd import CMMD
@@ -159,10 +161,7 @@ def _requested(settings: Settings, dims: int) -> Definition | None:
     """The definition of features of files that state none, if the protocol was requested; else None."""
     if settings.protocol is None or settings.network.extractor != "inception" or dims not in INCEPTION_DIMS:
         return None
-    from fidtool.features.catalogue import inception_definition  # deferred, with torch
-    from fidtool.features.models.inception_weights import TENSORS_SHA256
-
-    return inception_definition(protocol_named(settings.protocol), dims, TENSORS_SHA256)
+    return inception_definition(protocol_named(settings.protocol), dims, INCEPTION_SHA256)
 
 
 def require_layer(path: str, statistics: Statistics, layer: str, title: str, needs: SetNeeds) -> LayerStatistics:

@@ -7,25 +7,22 @@ from collections.abc import Callable
 
 from fidtool.distributed.replicas import combined_hash, find_differences, tensor_hashes
 from fidtool.errors import InputError, on_every_rank, option
-from fidtool.features.catalogue import (
-    custom_extractor,
-    fetch_state,
-    inception_definition,
-    inception_extractor,
-    spatial_definition,
-)
 from fidtool.features.device import Device
-from fidtool.features.extractor import Extractor, kernels, probe_of
+from fidtool.features.extractor import Extractor, probe_of
 from fidtool.features.models.families import NetworkChoice
-from fidtool.features.models.inception_weights import TENSORS_SHA256, Weights, load_weights
+from fidtool.features.models.inception import inception_extractor, kernels
+from fidtool.features.models.inception_weights import Weights, load_weights
 from fidtool.features.protocol import (
     DEFAULT_PROTOCOL,
     FEATURES,
     INCEPTION_DIMS,
+    INCEPTION_SHA256,
     SPATIAL,
     Definition,
     Protocol,
+    inception_definition,
     protocol_named,
+    spatial_definition,
 )
 from fidtool.metrics.cmmd import CMMD
 from fidtool.pipeline.run import RunContext
@@ -79,7 +76,7 @@ class RunNetworks:
                 same = f"{network.option('extractor', settings.extractor)} with the same weights and feature step"
                 self._run.console.say(f"{other}: pass {same} to use one network for both")
             self._build_own(layer, network, None)
-        if self.weights is not None and self.weights.sha256 != TENSORS_SHA256:
+        if self.weights is not None and self.weights.sha256 != INCEPTION_SHA256:
             self.warnings.append(
                 f"{self.weights.origin} does not have the standard FID weights (SHA-256 of the tensors "
                 f"{self.weights.sha256}): the values are not comparable with published ones; see "
@@ -96,6 +93,8 @@ class RunNetworks:
 
     def _build_own(self, layer: str, choice: NetworkChoice, protocol: Protocol | None) -> None:
         """Rank zero loads the weights and every rank builds the network. Raises if the ranks' networks differ."""
+        from fidtool.features.network import custom_extractor, fetch_state  # not needed for Inception
+
         state = self._world.on_rank_zero(lambda: fetch_state(choice, self._run.console.say))
         if state is not None and state.warning:
             self.warnings.append(state.warning)
@@ -126,7 +125,7 @@ class RunNetworks:
         assert weights is not None
         definitions = {layer: each for layer, each in self.definitions.items() if layer not in self._own}
         with self._world.together():
-            built = inception_extractor(self._protocol, definitions, weights, self._device, self._precision)
+            built = inception_extractor(self._protocol, definitions, weights.state, self._device, self._precision)
         self._check_in_sync(built, self._settings.network)
         return built
 

@@ -34,9 +34,12 @@ from fidtool.features.protocol import (
     FEATURES,
     INCEPTION_DIMS,
     INCEPTION_FEATURE_STEP,
+    INCEPTION_SHA256,
     SPATIAL,
     SPATIAL_DIMS,
+    inception_definition,
     protocol_named,
+    spatial_definition,
 )
 from fidtool.safe_pickle import NotDataError, begins_like_pickle, load_data
 from fidtool.sources.archives import first_member
@@ -414,11 +417,8 @@ def with_protocol(statistics: Statistics, protocol: str) -> Statistics:
     # The other networks of these tools have other dimensions.
     if not protocol or statistics.dims != max(INCEPTION_DIMS):
         return statistics
-    from fidtool.features.catalogue import inception_definition, spatial_definition
-    from fidtool.features.models.inception_weights import TENSORS_SHA256
-
     spatial = statistics.layers.get(SPATIAL)
-    definition = inception_definition(protocol_named(protocol), statistics.dims, TENSORS_SHA256)
+    definition = inception_definition(protocol_named(protocol), statistics.dims, INCEPTION_SHA256)
     layers = {**statistics.layers, FEATURES: replace(statistics.layers[FEATURES], definition=definition)}
     if spatial is not None and spatial.dims == SPATIAL_DIMS:
         layers[SPATIAL] = replace(spatial, definition=spatial_definition(definition))

@@ -23,28 +23,31 @@ from fidtool.cache_dir import one_at_a_time
 from fidtool.console import log_warning
 from fidtool.distributed.launch import Launch, discover_here
 from fidtool.errors import InputError, option, own_exceptions
-from fidtool.features.catalogue import (
-    custom_extractor,
-    fetch_state,
-    inception_definition,
-    inception_extractor,
-    network_extractor,
-)
 from fidtool.features.device import Device, computing_on, device_of, full_fp32, repeatable
 from fidtool.features.extractor import Extractor
 from fidtool.features.models.families import NetworkChoice
+from fidtool.features.models.inception import inception_extractor
 from fidtool.features.models.inception_weights import Weights, load_weights
-from fidtool.features.network import Network, content_of, frozen, module_digest
+from fidtool.features.network import (
+    Network,
+    content_of,
+    custom_extractor,
+    fetch_state,
+    frozen,
+    module_digest,
+    network_extractor,
+)
 from fidtool.features.protocol import (
+    DECODER,
     DEFAULT_PROTOCOL,
     FEATURES,
     INCEPTION_DIMS,
     Definition,
     ProtocolName,
+    inception_definition,
     protocol_named,
 )
 from fidtool.features.resize import Preparation
-from fidtool.images.decode import DECODER
 from fidtool.settings import CheckSettings
 from fidtool.sources.arrays import hint_of_axes
 from fidtool.validation import declared
@@ -176,7 +179,7 @@ class SharedExtractor:
         with one_at_a_time("weights", _WEIGHTS_SECONDS):
             weights = load_weights(self._weights, say)
         definition = inception_definition(protocol, self._feature, weights.sha256)
-        return inception_extractor(protocol, {FEATURES: definition}, weights, cpu)
+        return inception_extractor(protocol, {FEATURES: definition}, weights.state, cpu)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SharedExtractor:
         return self

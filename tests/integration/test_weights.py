@@ -94,7 +94,7 @@ def test_different_weights_in_the_cache_give_a_warning(
     here: Run, empty_cache: Path, converted_weights: tuple[bytes, str], tmp_path: Path
 ) -> None:
     """A cache folder may come from another machine. The hash inside the file does not show which network it has."""
-    assert converted_weights[1] == weights.TENSORS_SHA256
+    assert converted_weights[1] == weights.INCEPTION_SHA256
     file = weights.converted_path()
     file.parent.mkdir(parents=True)
     file.write_bytes(_other_tensor(converted_weights[0], tmp_path))

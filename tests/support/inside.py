@@ -18,11 +18,10 @@ from fidtool.distances import extrapolation, frechet, inception_score, jackknife
 from fidtool.distances.exact import FeatureSettings
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
-from fidtool.features.catalogue import build_network, fetch_state, inception_definition, network_extractor
 from fidtool.features.device import device_of
 from fidtool.features.models.families import NetworkChoice
-from fidtool.features.models.inception_weights import TENSORS_SHA256
-from fidtool.features.protocol import FEATURES, PROTOCOLS, Definition
+from fidtool.features.network import custom_extractor, fetch_state
+from fidtool.features.protocol import FEATURES, INCEPTION_SHA256, PROTOCOLS, Definition, inception_definition
 from fidtool.images.decode import DecodeOptions, decode
 from fidtool.sources.arrays import as_pixels
 from fidtool.sources.contents import ValueRange
@@ -135,15 +134,16 @@ def influences(real: Features, fake: Features) -> NDArray[np.float64]:
 # Networks and their fingerprints.
 
 
-def inception(protocol: str, dims: int = 2048, weights_sha256: str = TENSORS_SHA256) -> Definition:
+def inception(protocol: str, dims: int = 2048, weights_sha256: str = INCEPTION_SHA256) -> Definition:
     return inception_definition(PROTOCOLS[protocol], dims, weights_sha256)
 
 
 def definition_of(spec: str, protocol: str | None = None, **settings: Any) -> Definition:
     choice = NetworkChoice(spec, **settings)
-    network, name = build_network(choice, fetch_state(choice, print))
     device = device_of(torch.device("cpu"), Launch())
-    return network_extractor(network, name, PROTOCOLS[protocol] if protocol else None, device).definition
+    return custom_extractor(
+        choice, fetch_state(choice, print), PROTOCOLS[protocol] if protocol else None, device
+    ).definition
 
 
 # Sets of images and the cache.

@@ -19,9 +19,8 @@ from torch import nn
 import fidtool
 from fidtool.cli.output import print_whole
 from fidtool.distributed.launch import Launch
-from fidtool.features.catalogue import inception_definition, spatial_definition
 from fidtool.features.device import Device, choose_device
-from fidtool.features.protocol import protocol_named
+from fidtool.features.protocol import inception_definition, protocol_named, spatial_definition
 from fidtool.images.decode import decode
 from fidtool.images.lookup import ImageLookup
 from fidtool.images.records import ImageRecords, no_records

@@ -15,14 +15,14 @@ import torch
 import torch.nn.functional as F
 
 from fidtool.errors import InputError
-from fidtool.features.models.families import DINOV2_MODELS, NetworkChoice
+from fidtool.features.models.families import NetworkChoice
 from fidtool.features.models.published import State, downloading, load_strictly, read_tensors, require, weights_file
 from fidtool.features.network import Network
 from fidtool.features.resize import Preparation
 
 _ARCHITECTURES = {
     name: f"vit_{size}_patch14_dinov2"
-    for name, size in zip(DINOV2_MODELS, ("small", "base", "large", "giant"), strict=True)
+    for name, size in {"vits14": "small", "vitb14": "base", "vitl14": "large", "vitg14": "giant"}.items()
 }
 """timm's names of the models."""
 _SIZE, _PATCH = 224, 14

@@ -33,8 +33,9 @@ MODEL_FAMILIES = {
     "clip": ModelFamily("clip[:MODEL]", "clip:ViT-B-32", "ViT-L-14-336-quickgelu"),
 }
 """The families, by the part of ``--extractor`` before the colon. To add one, add a line here and a module of that name
-to this package with the functions ``fetch`` and ``build``, see `fidtool.features.models.published.PublishedModels`."""
-DINOV2_MODELS = ("vits14", "vitb14", "vitl14", "vitg14")
+to this package with two functions. ``fetch(choice, say)``, called on rank zero, reads or downloads the weights and
+returns a `fidtool.features.models.published.State`. ``build(choice, state)``, called on every rank, returns the
+`fidtool.Network` and its name for the fingerprint."""
 NAMED_EXTRACTORS = ", ".join(["inception", *(family.usage for family in MODEL_FAMILIES.values())])
 """Values of ``--extractor`` that are neither files nor code, for the help and for messages."""
 CMMD_EXTRACTOR = f"clip:{MODEL_FAMILIES['clip'].default}"
@@ -103,27 +104,31 @@ def usual_spelling(extractor: str) -> str:
 
 
 def check_extractor(choice: NetworkChoice) -> None:
-    """Refuse an extractor that has none of the known forms."""
+    """Refuse an extractor that has none of the known forms, and settings that are not for it."""
     extractor, setting = choice.extractor, choice.named("extractor")
     kind, colon, model = extractor.partition(":")
-    if kind in MODEL_FAMILIES:
-        if not model and (colon or not MODEL_FAMILIES[kind].default):
-            problem = f"{choice.option('extractor', extractor)} needs the name of a model, as in"
-            raise InputError(f"{problem} {MODEL_FAMILIES[kind].example}", setting=setting)
+    file, program = extractor.removesuffix(":"), is_program(extractor)
+    named, family = choice.option("extractor", extractor), MODEL_FAMILIES.get(kind)
+    if extractor == "inception":
         return
-    if extractor == "inception" or is_program(extractor) or is_code_spec(extractor):
-        return
-    if is_python_file(extractor):
-        file = extractor.removesuffix(":")
+    if family is not None:
+        if not model and (colon or not family.default):
+            raise InputError(f"{named} needs the name of a model, as in {family.example}", setting=setting)
+    elif is_python_file(extractor):
         if not Path(file).is_file():
-            raise InputError(f"no file {file} (from {choice.option('extractor', extractor)})", setting=setting)
-        problem = (
-            f"{choice.option('extractor', extractor)} needs the name of a function that returns a fidtool.Network:"
-        )
+            raise InputError(f"no file {file} (from {named})", setting=setting)
+        problem = f"{named} needs the name of a function that returns a fidtool.Network:"
         raise InputError(problem, f"{file}:NAME", setting=setting)
-    listed = (
-        f"{NAMED_EXTRACTORS}, FILE.pt2 or TorchScript FILE.pt, and FILE.py:NAME or package.module:NAME "
-        "for a custom network"
-    )
-    close = closest(extractor, ("inception", *MODEL_FAMILIES))
-    raise InputError(unknown("extractor", extractor, close, listed), setting=setting)
+    elif not (program or is_code_spec(extractor)):
+        listed = (
+            f"{NAMED_EXTRACTORS}, FILE.pt2 or TorchScript FILE.pt, and FILE.py:NAME or package.module:NAME "
+            "for a custom network"
+        )
+        close = closest(extractor, ("inception", *MODEL_FAMILIES))
+        raise InputError(unknown("extractor", extractor, close, listed), setting=setting)
+    elif choice.weights is not None:
+        problem = "is for Inception and published networks; a custom network comes with its weights"
+        raise InputError(f"{choice.option('weights')} {problem}", setting=choice.named("weights"))
+    if choice.input_size is not None and not program:
+        problem = f"is for exported programs; the input size of {extractor} is known"
+        raise InputError(f"{choice.option('input_size')} {problem}", setting=choice.named("input_size"))

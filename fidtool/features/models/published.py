@@ -10,17 +10,15 @@ import pickle
 import socket
 import textwrap
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import nn
 
 from fidtool.errors import InputError, RunError, option
 from fidtool.features.models.families import NetworkChoice
-from fidtool.features.network import Network
 from fidtool.sources.contents import LocalFiles, head_of
 from fidtool.sources.kinds import refuse_foreign
 
@@ -38,16 +36,6 @@ class State:
     origin: str
     entry: str = ""
     warning: str = ""
-
-
-class PublishedModels(Protocol):
-    """The functions of the module of a `fidtool.features.models.families.ModelFamily`."""
-
-    def fetch(self, choice: NetworkChoice, say: Callable[[str], None]) -> State:
-        """Read or download a model's weights. Called on rank zero."""
-
-    def build(self, choice: NetworkChoice, state: State) -> tuple[Network, str]:
-        """Build the network with these weights, called on every rank; return its name for the fingerprint as well."""
 
 
 def require(package: str, extra: str, choice: NetworkChoice) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,7 @@ import torch
 from torch import nn
 
 from fidtool.errors import InputError, RunError, message_of
-from fidtool.features.device import repeatable
-from fidtool.features.models.families import EXPORTED, NetworkChoice
+from fidtool.features.models.families import EXPORTED, NetworkChoice, is_program
 from fidtool.features.models.published import in_short, silent_logging
 from fidtool.features.network import Network
 from fidtool.sources.contents import LocalFiles, head_of
@@ -29,17 +29,22 @@ _EXTRA = "fidtool.json"
 _KEYS = ("input_size", "mean", "std", "feature_step")
 
 
-def from_factory(choice: NetworkChoice) -> tuple[Network, str]:
-    """Run a factory, see `fidtool.user_code.load`. This runs the file's code with the caller's rights.
+def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> None:
+    """Custom networks come with their weights."""
 
-    Returns the network, and its name for the fingerprint, which `load` returns.
+
+def build(choice: NetworkChoice, state: None) -> tuple[Network, str]:
+    """Load a program, or run a factory, with the caller's rights.
+
+    A program's name for the fingerprint is the file's name with the start of its SHA-256; for that of a factory see
+    `fidtool.user_code.load`.
     """
-    spec, setting = choice.extractor, choice.named("extractor")
-    named = choice.option("extractor", spec)
+    if is_program(choice.extractor):
+        return _from_program(choice)
+    setting, named = choice.named("extractor"), choice.option("extractor", choice.extractor)
     try:
-        with repeatable():
-            factory, name = load(spec)
-            network = factory()
+        factory, name = load(choice.extractor)
+        network = factory()
     except NoSourceError as error:
         raise InputError(f"{error} (from {named})", setting=setting) from None
     except (Exception, SystemExit) as error:
@@ -51,46 +56,32 @@ def from_factory(choice: NetworkChoice) -> tuple[Network, str]:
     return network, name
 
 
-def from_program(choice: NetworkChoice) -> tuple[Network, str]:
-    """Load a program. TorchScript and exported programs contain only computations.
-
-    Its name for the fingerprint is the file's name with the start of its SHA-256.
-    """
-    spec, input_size = choice.extractor, choice.input_size
-    path = Path(spec)
+def _from_program(choice: NetworkChoice) -> tuple[Network, str]:
+    """TorchScript and exported programs contain only computations."""
+    spec, path = choice.extractor, Path(choice.extractor)
     if not path.is_file():
         problem = f"no file {spec} (from {choice.option('extractor', spec)})"
         raise InputError(problem, setting=choice.named("extractor"))
     module, extra = _exported(choice) if path.suffix in EXPORTED else _torchscript(choice)
-    settings = _settings(spec, extra)
-    stated = settings.pop("input_size", None)
-    if stated is None and input_size is None:
-        setting = choice.named("input_size")
-        remedies = [f"pass {choice.option('input_size', ...)}"] if setting else []
-        remedies.append(f'save the program with an extra file {_EXTRA} that holds {{"input_size": N}}')
-        raise InputError(f"{spec} does not state the size of its input:", *remedies, setting=setting or None)
-    if None not in (stated, input_size) and stated != input_size:
-        problem = f"{choice.option('input_size', input_size)}: {spec} states an input of {stated} pixels"
-        raise InputError(problem, setting=choice.named("input_size"))
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
     try:
-        network = Network(module, stated if input_size is None else input_size, **settings)
-    except InputError as error:
-        raise InputError(f"{_EXTRA} in {spec}: {error}") from None
-    return network, f"{path.name}@{digest[:12]}"
-
-
-def _settings(spec: str, extra: str | bytes) -> dict[str, Any]:
-    """The contents of the extra file, by the names of `Network`'s attributes."""
-    if not extra:
-        return {}
-    try:
-        settings = json.loads(extra)
+        settings = json.loads(extra or "{}")
     except ValueError as error:
         raise InputError(f"{_EXTRA} in {spec} is not valid JSON ({error})") from None
     if not isinstance(settings, dict) or set(settings) - set(_KEYS):
         raise InputError(f"{_EXTRA} in {spec} must be an object with {', '.join(_KEYS)} and nothing else")
-    return settings
+    setting, stated = choice.named("input_size"), settings.pop("input_size", choice.input_size)
+    if stated is None:
+        remedies = [f"pass {choice.option('input_size', ...)}"] if setting else []
+        remedies.append(f'save the program with an extra file {_EXTRA} that holds {{"input_size": N}}')
+        raise InputError(f"{spec} does not state the size of its input:", *remedies, setting=setting or None)
+    if choice.input_size not in (None, stated):
+        problem = f"{choice.option('input_size', choice.input_size)}: {spec} states an input of {stated} pixels"
+        raise InputError(problem, setting=setting)
+    try:
+        network = Network(module, stated, **settings)
+    except InputError as error:
+        raise InputError(f"{_EXTRA} in {spec}: {error}") from None
+    return network, f"{path.name}@{hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
 
 
 def _torchscript(choice: NetworkChoice) -> tuple[nn.Module, str | bytes]:

@@ -13,8 +13,8 @@ from PIL import Image
 
 import fidtool
 from fidtool.distributed.launch import Launch
-from fidtool.features.catalogue import network_extractor
 from fidtool.features.device import device_of
+from fidtool.features.network import network_extractor
 from support.own_networks import SETTINGS, save_script
 from support.published_networks import built, make_sets
 

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 import fidtool
-from fidtool.features.catalogue import spatial_definition
-from fidtool.features.models.inception_weights import OFFICIAL_SHA256, OFFLINE_SHA256, TENSORS_SHA256
-from fidtool.features.protocol import INCEPTION_DIMS, PROTOCOLS, Definition
+from fidtool.features.models.inception_weights import OFFICIAL_SHA256, OFFLINE_SHA256
+from fidtool.features.protocol import INCEPTION_DIMS, INCEPTION_SHA256, PROTOCOLS, Definition, spatial_definition
 from support.exact_sets import beside_network
 from support.goldens import FOLDER, Golden
 from support.inside import definition_of, inception
@@ -55,7 +54,7 @@ def test_protocols(golden: Golden) -> None:
 
 
 def test_weights(golden: Golden) -> None:
-    golden("features/weights", {"official": OFFICIAL_SHA256, "offline": OFFLINE_SHA256, "tensors": TENSORS_SHA256})
+    golden("features/weights", {"official": OFFICIAL_SHA256, "offline": OFFLINE_SHA256, "tensors": INCEPTION_SHA256})
 
 
 def ramps(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -8,7 +8,7 @@ from torchvision.models.inception import BasicConv2d, Inception3
 
 from fidtool.features.device import repeatable
 from fidtool.features.models import inception
-from fidtool.features.models.inception import Convolution, Inception, SpatialInception
+from fidtool.features.models.inception import Convolution, Inception
 from fidtool.features.models.inception_weights import load_weights
 from support.offline import needs_weights, network_inputs
 
@@ -47,7 +47,7 @@ def test_bits_do_not_depend_on_the_batch(state: dict[str, torch.Tensor], images:
 @needs_weights
 def test_spatial_features_do_not_change_the_main_features(state: dict[str, torch.Tensor], images: torch.Tensor) -> None:
     with repeatable(), torch.inference_mode():
-        features, spatial = SpatialInception(state, 768)(images[:3])
+        features, spatial = Inception(state, 768, spatial=True)(images[:3])
         assert torch.equal(features, Inception(state, 768)(images[:3]))
     assert spatial.shape == (3, 2023)
     assert spatial.min() >= 0

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from fidtool.errors import InputError
-from fidtool.features.catalogue import inception_definition
 from fidtool.features.models.families import CMMD_EXTRACTOR, is_published
-from fidtool.features.protocol import protocol_named
+from fidtool.features.protocol import inception_definition, protocol_named
 from fidtool.pipeline.agreement import agree, complete_settings
 from fidtool.pipeline.sets import Content, OpenedSet, RequestedSet
 from fidtool.settings import Settings

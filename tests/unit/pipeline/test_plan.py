@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import fidtool
-from fidtool.features.catalogue import inception_definition
-from fidtool.features.protocol import FEATURES, protocol_named
+from fidtool.features.protocol import FEATURES, inception_definition, protocol_named
 from fidtool.pipeline.opening import Opening, open_sets
 from fidtool.pipeline.plan import Choice, Plan, choose, make_plan
 from fidtool.pipeline.sets import requested

@@ -23,28 +23,27 @@ def with_frames(images: ImageSet, max_pixels: int) -> ImageSet:
 
     Local files are opened, and images in archives, tables, stores and memory are read. What cannot be read counts once.
     """
-    source = images.source
-    counts = list(_counts(images, max_pixels)) if source.reader.encoded else [1]
+    counts = list(_counts(images, max_pixels)) if images.reader.encoded else [1]
     if max(counts) == 1:
         return images
     frames = [(item, number) for item, count in enumerate(counts) for number in range(count)]
-    names = Names(source.names[item] + f"[{number}]" * (counts[item] > 1) for item, number in frames)
+    names = Names(images.stored[item] + f"[{number}]" * (counts[item] > 1) for item, number in frames)
     items, numbers = np.array(frames).T
-    files = items if source.file_index is None else source.file_index[items]
-    reader = FrameReader(source.reader, items, numbers)
-    source = replace(source, names=names, reader=reader, file_index=files.astype(np.int32))
-    return replace(images, source=source, order=np.argsort(np.argsort(images.order)[items], kind="stable"))
+    files = (items if images.file_index is None else images.file_index[items]).astype(np.int32)
+    reader = FrameReader(images.reader, items, numbers)
+    order = np.argsort(np.argsort(images.order)[items], kind="stable")
+    return replace(images, stored=names, reader=reader, file_index=files, order=order)
 
 
 def _counts(images: ImageSet, max_pixels: int) -> Iterator[int]:
     """Yields the number of frames of each image in a source."""
-    source = images.source
-    if source.file_index is not None or source.files.remote:
-        yield from (len(split(content, max_pixels)) for content in source.reader.stream(np.arange(images.found)))
+    files = images.reader.files
+    if images.file_index is not None or files.remote:
+        yield from (len(split(content, max_pixels)) for content in images.reader.read(np.arange(images.found)))
         return
     for file in range(images.found):
         count = 1
-        with contextlib.suppress(Exception), source.files.open(file) as handle:
+        with contextlib.suppress(Exception), files.open(file) as handle:
             count = frame_count(handle, max_pixels)
         yield count
 
@@ -72,16 +71,14 @@ class FrameReader(Reader):
 
     def __init__(self, reader: Reader, items: NDArray[np.int64], numbers: NDArray[np.int64]) -> None:
         self.files, self._reader, self._items, self._numbers = reader.files, reader, items, numbers
-        self.in_order, self.at_once, self.scaled = reader.in_order, reader.at_once, reader.scaled
+        self.in_order, self.scaled = reader.in_order, reader.scaled
         self.variant = f"{reader.variant}, all frames"
 
-    def read(self, items: Sequence[int]) -> list[Read]:
-        return list(map(_frame, self._reader.read(self._items[items].tolist()), self._numbers[items].tolist()))
-
-    def stream(self, items: NDArray[np.int64]) -> Iterator[Read]:
-        contents = self._reader.stream(np.unique(self._items[items]))
-        for content, (_, frames) in zip(contents, groupby(items.tolist(), self._items.__getitem__), strict=False):
-            yield from (_frame(content, int(self._numbers[frame])) for frame in frames)
+    def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
+        frames = [(item, list(same)) for item, same in groupby(items.tolist(), self._items.__getitem__)]
+        contents = self._reader.read(np.array([item for item, _ in frames], dtype=np.int64))
+        for content, (_, same) in zip(contents, frames, strict=False):
+            yield from (_frame(content, int(self._numbers[frame])) for frame in same)
 
     def around(self, reader: Reader) -> FrameReader:
         return FrameReader(reader, self._items, self._numbers)

@@ -28,8 +28,8 @@ def broadcast_images(
     mine = images or sent.received()
     with world.together():
         if in_memory is not None:
-            own = in_memory.image_set(value_range).source
-            mine = replace(mine, source=replace(mine.source, reader=mine.source.reader.around(own.reader)))
+            own = in_memory.image_set(value_range)
+            mine = replace(mine, reader=mine.reader.around(own.reader))
         seen = mine.sample(), socket.gethostname()
     (first, _), *others = world.gather(seen)
     for rank, (sample, host) in enumerate(others, 1):

@@ -155,7 +155,7 @@ def _read_ahead(source: ImageSet | None, batch: PlannedBatch) -> Iterator[list[t
     contents: Iterable[Read] | None = batch.contents
     if contents is None:
         assert source is not None
-        files, contents = map(source.file, batch.indices), source.contents(batch.indices)
+        files, contents = map(source.file, batch.indices), source.read(batch.indices)
     some: list[tuple[str, Read]] = []
     size = 0
     for file, content in zip(files, contents, strict=True):
@@ -250,7 +250,7 @@ def load(
     workers = _started(source, sum(len(batch.indices) for batch in batches), options)
     parts = iter(batches) if workers is None else chain.from_iterable(map(cutter, batches))
     # What can only be read sequentially is read in this process; a remote store is slow to respond.
-    if source.in_order or (workers is None and source.source.files.remote):
+    if source.in_order or (workers is None and source.reader.files.remote):
         parts = read_ahead(_read(source, batches, parts))
     yield from _decoded(source, parts, workers, cutter, options)
 
@@ -363,10 +363,10 @@ def _read(source: ImageSet, batches: Sequence[PlannedBatch], parts: Iterator[Pla
     """Reads parts of batches. A source that can only be read sequentially is read in one pass."""
     stream = None
     if source.in_order and batches:
-        stream = source.stream(np.concatenate([np.asarray(batch.indices, dtype=np.int64) for batch in batches]))
+        stream = source.read(np.concatenate([np.asarray(batch.indices, dtype=np.int64) for batch in batches]))
     for part in parts:
         files = list(map(source.file, part.indices))
-        contents = list(source.contents(part.indices)) if stream is None else [next(stream, _TOO_FEW) for _ in files]
+        contents = list(source.read(part.indices)) if stream is None else [next(stream, _TOO_FEW) for _ in files]
         yield replace(part, files=files, contents=contents)
 
 

@@ -38,7 +38,7 @@ class ImageLookup:
         if self._sets[number].in_order:
             self.prefetch([file])
             return self._prefetched[file]
-        return self._sets[number].read([index])[0]
+        return next(self._sets[number].read([index]))
 
     def prefetch(self, files: Iterable[str]) -> None:
         """Reads and stores the requested images that must be read sequentially, in one pass over each source."""
@@ -49,7 +49,7 @@ class ImageLookup:
         for number, entries in wanted.items():
             images = self._sets[number]
             entries.sort(key=lambda entry: int(images.order[entry[0]]))
-            contents = images.stream(np.array([index for index, _ in entries]))
+            contents = images.read(np.array([index for index, _ in entries]))
             self._prefetched |= dict(zip((file for _, file in entries), contents, strict=False))
 
     def _position(self, file: str) -> tuple[int, int] | None:
@@ -59,7 +59,7 @@ class ImageLookup:
                 images.file(index): (number, index)
                 for number, images in enumerate(self._sets)
                 # Files of a local folder, of which there may be millions, are opened by their paths instead.
-                if images.source.file_index is not None or images.source.files.remote
+                if images.file_index is not None or images.reader.files.remote
                 for index in range(len(images))
             }
         return self._positions.get(file)

@@ -16,8 +16,8 @@ from fidtool.errors import InputError, on_every_rank
 from fidtool.images.batches import PlannedBatch, cut_batches
 from fidtool.images.frames import split
 from fidtool.seeds import sample_seed
-from fidtool.sources.contents import Read, Reader, ValueRange, bytes_of
-from fidtool.sources.image_set import ImageSet, ImageSource, Names, Numbered, Sampling, canonical_order
+from fidtool.sources.contents import Read, ValueRange, bytes_of
+from fidtool.sources.image_set import ImageSet, Names, Numbered, Sampling, canonical_order
 from fidtool.sources.memory import Images, MemoryReader
 
 
@@ -27,7 +27,7 @@ class StreamPlan:
 
     sizes: list[int]
     first: int
-    names: Names | Numbered
+    names: Names
 
 
 class Stream:
@@ -147,7 +147,6 @@ class _SpentReader(MemoryReader):
 
 def images_of(stream: Images, plan: StreamPlan, seed: int) -> ImageSet:
     """Returns the images of an iterable as a set in canonical order. Their contents cannot be read again."""
-    reader: Reader = _SpentReader(stream.name)
-    file_index = np.zeros(len(plan.names), dtype=np.int32)
-    source = ImageSource(stream.name, "iterable", plan.names, stream.name, reader, file_index, 0)
-    return ImageSet.of(source, canonical_order(len(plan.names), seed).tolist())
+    reader, order = _SpentReader(stream.name), canonical_order(len(plan.names), seed)
+    stamps, files = reader.files.stamps(), np.zeros(len(plan.names), dtype=np.int32)
+    return ImageSet(stream.name, "iterable", plan.names, stream.name, reader, stamps, order, files)

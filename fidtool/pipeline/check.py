@@ -137,7 +137,7 @@ class _CheckedSet:
 
     def inspection(self) -> SetInspection:
         """The inspection of the set, on rank zero. Call `read` first."""
-        passed_over = None if self._images is None else self._images.source.passed_over
+        passed_over = None if self._images is None else self._images.passed_over
         found = inspect_set(self._request.path, self._known or self._records(), passed_over)
         assert found is not None
         return found

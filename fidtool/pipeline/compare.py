@@ -180,7 +180,7 @@ class Comparer:
 
 
 def _inspected(measured: MeasuredSet, content: Content) -> SetInspection | None:
-    passed_over = None if content.images is None else content.images.source.passed_over
+    passed_over = None if content.images is None else content.images.passed_over
     return inspect_set(measured.path, _statistics(measured).pictures, passed_over)
 
 
@@ -192,7 +192,7 @@ def _set_result(measured: MeasuredSet, content: Content) -> SetResult:
         statistics.found,
         known_settings(statistics.config),
         statistics.framing,
-        None if content.images is None else content.images.source.passed_over,
+        None if content.images is None else content.images.passed_over,
         facts_of(measured, content.reference, content.sha256),
     )
 

@@ -107,7 +107,7 @@ class Measurer:
         for each in self._plan.indexable:
             source, needs = self._contents[each].images, each.needs
             assert source is not None
-            if not source.source.files.versioned:
+            if not source.reader.files.versioned:
                 raise InputError(
                     f"{option('checkpoint')} cannot detect whether the images of {each.path} change before a resume:",
                     f"omit {option('checkpoint')}",
@@ -273,7 +273,7 @@ class Measurer:
 
 def _as_found_now(statistics: Statistics, source: ImageSet) -> Statistics:
     pictures = statistics.pictures
-    named = None if pictures is None else replace(pictures, prefix=source.source.prefix)
+    named = None if pictures is None else replace(pictures, prefix=source.prefix)
     with_features = any(layer.features is not None for layer in statistics.layers.values())
     order = source.numbers() if with_features else None
     return replace(statistics, found=source.found, pictures=named, order=order)

@@ -228,8 +228,7 @@ def _open_reference(path: str, settings: Settings, needs: SetNeeds, messages: Me
     published = Content(reference=reference.name, sha256=sha256)
     if images:
         found = open_images(f"{local}:{PUBLISHED_IMAGES}")
-        source = replace(found.source, prefix=f"{reference.name}:{PUBLISHED_IMAGES}")
-        published = published._replace(images=replace(found, source=source))
+        published = published._replace(images=replace(found, prefix=f"{reference.name}:{PUBLISHED_IMAGES}"))
     if alone == PUBLISHED_IMAGES:
         return published
     entry = array if reference.is_pickle else ""

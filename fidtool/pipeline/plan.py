@@ -266,8 +266,8 @@ def _settings_without_effect(sets: Sequence[OpenedSet], settings: Settings, imag
     if not images and (idle := _idle_with_files(settings)):
         have = "has" if len(idle) == 1 else "have"
         found.append(f"{' and '.join(idle)} {have} no effect on the values: only statistics are compared")
-    found += [each.source.warning for each in sources if each.source.warning]
-    if not settings.recursive and (others := [each.path for each in sources if "folder" not in each.source.kind]):
+    found += [each.warning for each in sources if each.warning]
+    if not settings.recursive and (others := [each.path for each in sources if "folder" not in each.kind]):
         found.append(f"{option('recursive', False)} has no effect on {', '.join(others)}: it only affects folders")
     if settings.features and not files:
         found.append(f"{option('features', True)} has no effect: no set is an array of two dimensions")

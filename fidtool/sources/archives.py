@@ -12,7 +12,6 @@ import lzma
 import posixpath
 import struct
 import tarfile
-import time
 import zipfile
 import zlib
 from bisect import bisect_right
@@ -39,7 +38,7 @@ from fidtool.sources.contents import (
     opened,
     too_large,
 )
-from fidtool.sources.image_set import ImageSet, ImageSource, NamedFiles, Names, split_common_folder
+from fidtool.sources.image_set import ImageSet, NamedFiles, Names, split_common_folder
 from fidtool.sources.kinds import HEAD, Census, refuse_dataset
 
 Location = TypeVar("Location")
@@ -66,7 +65,6 @@ def _list_members(
         reader_of: returns the kind of the archives and their reader, from the index of each image's archive, int32
             array of shape (images,), and the images' locations.
     """
-    began = time.time_ns()
     census = Census()
     names: list[str] = []
     locations: list[Location] = []
@@ -94,8 +92,8 @@ def _list_members(
     files = index.tolist()
     by_name = sorted(range(len(names)), key=lambda image: (files[image], names[image]))
     kind, reader = reader_of(index, locations)
-    source = ImageSource(named.path, kind, Names(names), named.prefix, reader, index, began, census.found())
-    return ImageSet.of(source, by_name)
+    stamps, order = named.files.stamps(), np.array(by_name, dtype=np.uint32)
+    return ImageSet(named.path, kind, Names(names), named.prefix, reader, stamps, order, index, census.found())
 
 
 def _heads(handle: BinaryIO) -> Iterator[tuple[str, bytes]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -165,7 +164,6 @@ Found: TypeAlias = tuple[StoredArray, Layout]
 
 
 def _list_arrays(named: NamedFiles, find: Callable[[str, BinaryIO], Found]) -> ImageSet:
-    began = time.time_ns()
     found = []
     for file, name in enumerate(named.files.paths):
         with opened(named.files, file) as handle:
@@ -176,12 +174,12 @@ def _list_arrays(named: NamedFiles, find: Callable[[str, BinaryIO], Found]) -> I
     counts = [array.shape[0] for array, _ in found]
     if any(array.dtype != np.uint8 for array, _ in found):
         # Refused here, a run would otherwise process the sets before.
-        for first in reader.stream(np.cumsum([0, *counts[:-1]])):
+        for first in reader.read(np.cumsum([0, *counts[:-1]])):
             if isinstance(first, InputError):
                 raise refused(first, reader, sum(counts), spread=not packed)
     axes = {-1: "NHW", 0: "NCHW", 2: "NHWC"}
     kinds = ", ".join(dict.fromkeys(f"{dtype_name(array.dtype)} {axes[layout.channels]}" for array, layout in found))
-    return set_of_rows(named, "compressed array" if packed else f"array ({kinds})", counts, reader, began)
+    return set_of_rows(named, "compressed array" if packed else f"array ({kinds})", counts, reader)
 
 
 class ArrayReader(ExtentReader):

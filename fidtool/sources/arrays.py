@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fidtool.errors import InputError, option
 from fidtool.sources.contents import ContentError, Pixels, Reader, ValueRange
-from fidtool.sources.image_set import ImageSet, ImageSource, NamedFiles, Names, Numbered, split_common_folder
+from fidtool.sources.image_set import ImageSet, NamedFiles, Names, Numbered, split_common_folder
 
 _CHANNELS = frozenset({1, 3, 4})
 _RANGES, _SLACK = ((0, 1), (-1, 1), (0, 255)), 0.1
@@ -225,7 +225,7 @@ def refused(error: InputError, reader: Reader, count: int, spread: bool = True) 
         return error
     number = min(count, _SAMPLED)
     items = np.linspace(0, count - 1, number).astype(np.int64) if spread else np.arange(number)
-    found = [each.found for each in (error, *reader.stream(items)) if isinstance(each, UnknownRangeError)]
+    found = [each.found for each in (error, *reader.read(items)) if isinstance(each, UnknownRangeError)]
     low, high = min(each[2] for each in found), max(each[3] for each in found)
     what, dtype, *own = found[0]
     more = "" if own == [low, high] else f" with {number - 1} others"
@@ -235,18 +235,15 @@ def refused(error: InputError, reader: Reader, count: int, spread: bool = True) 
 _MOST_IMAGES = 200_000_000
 
 
-def set_of_rows(named: NamedFiles, kind: str, counts: Sequence[int], reader: Reader, began: int) -> ImageSet:
-    """Returns the images in files whose images have row numbers instead of names.
-
-    Args:
-        began: time at which listing began, in nanoseconds since 1970.
-    """
+def set_of_rows(named: NamedFiles, kind: str, counts: Sequence[int], reader: Reader) -> ImageSet:
+    """Returns the images in files whose images have row numbers instead of names."""
     if sum(counts) > _MOST_IMAGES:
         raise InputError(f"{named.path} states that it contains {sum(counts)} images; the limit is {_MOST_IMAGES}")
     file_index = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     if len(counts) == 1:
-        names: Names | Numbered = Numbered(counts[0])
+        names: Names = Numbered(counts[0])
     else:
         labels = split_common_folder(named.files.paths)[1]
         names = Names(f"{label}[{row}]" for label, count in zip(labels, counts, strict=True) for row in range(count))
-    return ImageSet.of(ImageSource(named.path, kind, names, named.prefix, reader, file_index, began))
+    order = np.arange(len(names), dtype=np.uint32)
+    return ImageSet(named.path, kind, names, named.prefix, reader, named.files.stamps(), order, file_index)

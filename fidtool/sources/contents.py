@@ -182,7 +182,7 @@ class Files(abc.ABC):
     Attributes:
         at_once: number of files that are best read together.
         remote: whether the files are in a remote store, which is the same for all ranks.
-        versioned: whether the stamps distinguish versions of a file.
+        versioned: whether the stamps distinguish versions of a file. Images in memory have no files.
         sizes: the sizes that rank zero found, int64 array of shape (files,), which local files must have; None on rank
             zero itself.
     """
@@ -235,7 +235,7 @@ class LocalFiles(Files):
     """Files on this machine."""
 
     def __init__(self, paths: Sequence[str]) -> None:
-        self.paths = paths
+        self.paths, self.versioned = paths, len(paths) > 0
 
     def open(self, file: int, buffering: int = -1) -> BinaryIO:
         path = self.paths[file]
@@ -326,31 +326,24 @@ class Reader:
 
     Attributes:
         files: the files that contain the images.
-        in_order: whether images can only be read sequentially, with `stream`; otherwise `read` accepts any order.
-        at_once: number of images that are best read together.
+        in_order: whether images can only be read sequentially.
         variant: settings with which the same files have different contents.
         scaled: whether the images are floats, scaled by a value range.
         encoded: whether there may be encoded images.
     """
 
     in_order = False
-    at_once = 1
     variant = ""
     scaled = False
     encoded = True
 
     def __init__(self, files: Files) -> None:
         self.files = files
-        self.at_once = files.at_once
 
-    def read(self, items: Sequence[int]) -> list[Read]:
-        """Returns the contents of these images."""
-        return list(self.files.read_whole(items))
-
-    def stream(self, items: NDArray[np.int64]) -> Iterator[Read]:
-        """Yields the contents of these images, whose numbers must ascend."""
-        for start in range(0, len(items), self.at_once):
-            yield from self.read(items[start : start + self.at_once].tolist())
+    def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
+        """Yields the contents of these images, whose numbers must ascend if they can only be read sequentially."""
+        for start in range(0, len(items), self.files.at_once):
+            yield from self.files.read_whole(items[start : start + self.files.at_once].tolist())
 
     def around(self, reader: Reader) -> Reader:
         """Returns another rank's own reader of images in memory, with what was decided on rank zero."""
@@ -363,8 +356,6 @@ class ExtentReader(Reader, abc.ABC):
     Local files are read in any order, copies of remote ones sequentially, so that each rank downloads only its own.
     """
 
-    at_once = 1
-
     def __init__(self, files: Files) -> None:
         self.files, self.in_order = files, files.remote
 
@@ -376,12 +367,10 @@ class ExtentReader(Reader, abc.ABC):
     def unpack(self, item: int, data: bytes) -> Read:
         """Returns the content of an image from the bytes of its extent."""
 
-    def read(self, items: Sequence[int]) -> list[Read]:
-        return [self._read(int(item)) for item in items]
-
-    def _read(self, item: int) -> Read:
-        data = self.files.read(*self.extent(item))
-        return data if isinstance(data, Exception) else self.unpack(item, data)
+    def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
+        for item in items.tolist():
+            data = self.files.read(*self.extent(item))
+            yield data if isinstance(data, Exception) else self.unpack(item, data)
 
 
 class SequentialReader(Reader, abc.ABC):
@@ -404,12 +393,7 @@ class SequentialReader(Reader, abc.ABC):
         """Returns the error for each image of a damaged file that could not be reached."""
         return ContentError(f"{self.form} is damaged: {reason}")
 
-    def read(self, items: Sequence[int]) -> list[Read]:
-        order = np.argsort(np.asarray(items, dtype=np.int64), kind="stable")
-        found = dict(zip(order.tolist(), self.stream(np.asarray(items, dtype=np.int64)[order]), strict=True))
-        return [found[position] for position in range(len(items))]
-
-    def stream(self, items: NDArray[np.int64]) -> Iterator[Read]:
+    def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
         first = 0
         for file, count in enumerate(self._counts):
             inside = items[(items >= first) & (items < first + count)]

@@ -11,16 +11,17 @@ import json
 import os
 import re
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import IO, Any
 
+import numpy as np
+
 from fidtool.errors import InputError
 from fidtool.names import folded
 from fidtool.sources.contents import LocalFiles, Reader, head_of
-from fidtool.sources.image_set import ImageSet, ImageSource, Names, Prefixed
+from fidtool.sources.image_set import ImageSet, Names
 from fidtool.sources.kinds import PLAIN, SUBFOLDER, Census, refuse_dataset, refuse_foreign
 
 
@@ -30,7 +31,6 @@ def list_folder(path: str, recursive: bool = True) -> ImageSet:
     Hidden names and ``__MACOSX`` are ignored. Symbolic links are followed; a folder that several links point to is
     listed once. A broken link with an image suffix is listed, so that it causes an error instead of being ignored.
     """
-    listed = time.time_ns()
     census = Census()
     found = sorted(_images_below(path, recursive, census))
     if not found:
@@ -38,9 +38,9 @@ def list_folder(path: str, recursive: bool = True) -> ImageSet:
         refuse_dataset(path, ((file, head_of(LocalFiles([file]))) for file in below))
         raise InputError(census.nothing_found(path, "folder", recursive))
     names, prefix = Names(found), os.path.join(path, "")
-    reader = Reader(LocalFiles(Prefixed(prefix, names)))
-    rest = census.found(folders=not recursive), census.beside(path)
-    return ImageSet.of(ImageSource(path, "folder", names, prefix, reader, None, listed, *rest))
+    files, order = LocalFiles(names.after(prefix)), np.arange(len(names), dtype=np.uint32)
+    rest = None, census.found(folders=not recursive), census.beside(path)
+    return ImageSet(path, "folder", names, prefix, Reader(files), files.stamps(), order, *rest)
 
 
 def _images_below(path: str, recursive: bool, census: Census) -> Iterator[str]:
@@ -134,7 +134,6 @@ def list_paths(path: str, file: str, suffix: str = TEXT, column: str = "") -> Im
             relative to the working directory.
         suffix, column: see `read_entries`.
     """
-    began = time.time_ns()
     if file in (STDIN, "/dev/stdin"):
         if sys.stdin is None:  # closed by the shell (<&-)
             raise InputError("the list on standard input cannot be read: standard input is closed")
@@ -153,8 +152,8 @@ def list_paths(path: str, file: str, suffix: str = TEXT, column: str = "") -> Im
         entries, folder = [(os.path.join(folder, each), line) for each, line in entries], ""
     entries.sort()
     names, lines = Names(each for each, _ in entries), [line for _, line in entries]
-    reader = Reader(LocalFiles(Prefixed(folder, names)))
-    return ImageSet.of(ImageSource(path, "list of files", names, folder, reader, None, began, lines=lines))
+    files, order = LocalFiles(names.after(folder)), np.arange(len(names), dtype=np.uint32)
+    return ImageSet(path, "list of files", names, folder, Reader(files), files.stamps(), order, lines=lines)
 
 
 def read_entries(handle: IO[bytes], what: str, suffix: str = TEXT, column: str = "") -> list[Entry]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import abc
+import copy
 import hashlib
 import itertools
 import os
@@ -34,41 +34,7 @@ Indices = Sequence[int] | NDArray[np.int64]
 _SAMPLED = 64
 """Number of samples of the contents that ranks compare."""
 _BLOCK = 1 << 16
-"""Number of images to process at a time."""
-_PIECE = 1 << 16
-"""Bytes per sample for sources that can only be read sequentially."""
-
-
-@dataclass(frozen=True)
-class ImageSource:
-    """A listed source.
-
-    Attributes:
-        path: the source as passed by the caller.
-        kind: display name of its kind, such as ``folder`` or ``zip archive``.
-        names: names of its images, in the reader's numbering.
-        prefix: prefix of a name where an image is shown.
-        file_index: index of each image's file, int32 array of shape (images,); None if every image is a file.
-        listed: time at which listing began, in nanoseconds since 1970.
-        warning: a warning about the source, as a sentence; empty if there is none.
-        lines: line of each image in a list of paths, which is sorted; empty on all ranks but rank zero.
-    """
-
-    path: str
-    kind: str
-    names: Sequence[str]
-    prefix: str
-    reader: Reader
-    file_index: NDArray[np.int32] | None
-    listed: int
-    passed_over: PassedOver = NOTHING
-    warning: str = ""
-    lines: Sequence[int] = ()
-
-    @property
-    def files(self) -> Files:
-        """The files that contain its images."""
-        return self.reader.files
+"""Number of images to process at a time, and bytes per sample of what can only be read sequentially."""
 
 
 @dataclass(frozen=True)
@@ -113,76 +79,79 @@ class Sampling(NamedTuple):
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Images of one source. They are sorted until `draw` selects and permutes them.
+    """Images of one source. They are sorted by name until `draw` selects and permutes them.
 
     Attributes:
-        source: the listed source.
+        path: the source as passed by the caller.
+        kind: display name of its kind, such as ``folder`` or ``zip archive``.
+        stored: names of all images in the source, in the reader's numbering.
+        prefix: prefix of a name where an image is shown.
         stamps: see `fidtool.sources.contents.Stamps`; empty on all ranks but rank zero.
         order: number in the source of each image, integer array of shape (images,).
+        file_index: index of the file of each of ``stored``, int32 array; None if every image is a file.
+        warning: a warning about the source, as a sentence; empty if there is none.
+        lines: line of each image in a list of paths, which is sorted; empty on all ranks but rank zero.
+        listed: time at which listing began, in nanoseconds since 1970.
         framing: how the images are cropped and resized after they are read, see `fidtool.images.framing.Crop`; None if
             they are not.
         floats: how the floats of encoded images become bytes; None if it is not specified.
     """
 
-    source: ImageSource
+    path: str
+    kind: str
+    stored: Sequence[str]
+    prefix: str
+    reader: Reader
     stamps: Stamps = field(repr=False)
     order: NDArray[np.integer] = field(repr=False)
+    file_index: NDArray[np.int32] | None = field(default=None, repr=False)
+    passed_over: PassedOver = NOTHING
+    warning: str = ""
+    lines: Sequence[int] = field(default=(), repr=False)
+    listed: int = 0
     framing: str | None = None
     floats: ValueRange | None = None
 
     @property
     def scaled(self) -> bool:
         """Whether images may be of floats, whose bytes depend on a value range."""
-        reader = self.source.reader
-        return reader.scaled or (reader.encoded and any(map(may_have_floats, self.source.names)))
-
-    @classmethod
-    def of(cls, source: ImageSource, by_name: Sequence[int] | None = None) -> ImageSet:
-        """Returns all images of a source, in the order ``by_name`` of their numbers; None if they are stored sorted."""
-        count = len(source.names)
-        order = np.arange(count) if by_name is None else np.array(by_name, dtype=np.int64)
-        return cls(source, source.files.stamps(), order.astype(np.uint32) if count < 2**32 else order)
+        return self.reader.scaled or (self.reader.encoded and any(map(may_have_floats, self.stored)))
 
     def __len__(self) -> int:
         return len(self.order)
 
     @property
-    def path(self) -> str:
-        """The source as passed by the caller."""
-        return self.source.path
-
-    @property
     def found(self) -> int:
         """Number of images in the source, before `draw`."""
-        return len(self.source.names)
+        return len(self.stored)
 
     @property
     def in_order(self) -> bool:
         """Whether the images can only be read sequentially, in stored order."""
-        return self.source.reader.in_order
+        return self.reader.in_order
 
     def name(self, index: int) -> str:
         """Returns the name of image ``index``."""
-        return self.source.names[int(self.order[index])]
+        return self.stored[int(self.order[index])]
 
     @property
     def names(self) -> Iterator[str]:
         """The names of all images, in the order of this set."""
-        return map(self.source.names.__getitem__, map(int, self.order))
+        return map(self.stored.__getitem__, map(int, self.order))
 
     def file(self, index: int) -> str:
         """Returns the path of image ``index``, for messages."""
-        return f"{self.source.prefix}{self.name(index)}"
+        return f"{self.prefix}{self.name(index)}"
 
     def summary(self) -> dict[str, str | int | bool]:
         """Returns a description of the set for the JSON result."""
         return {
             "source": self.path,
-            "kind": self.source.kind,
+            "kind": self.kind,
             "count": len(self),
             "found": self.found,
             "in_order": self.in_order,
-            "passed_over": self.source.passed_over.words,
+            "passed_over": self.passed_over.words,
         }
 
     def in_words(self) -> str:
@@ -190,23 +159,16 @@ class ImageSet:
         found = counted(self.found, "image")
         drawn = f"{len(self)} of {found}" if len(self) < self.found else found
         access = "sequentially" if self.in_order else "in any order"
-        ignored = self.source.passed_over.words
+        ignored = self.passed_over.words
         rest = f"; ignored: {ignored}" if ignored else ""
-        return f"{self.source.kind}, {drawn}, read {access}{rest}"
+        return f"{self.kind}, {drawn}, read {access}{rest}"
 
-    def read(self, indices: Indices) -> list[Read]:
-        """Returns the contents of these images, with errors in place of those that cannot be read."""
-        return self.source.reader.read([int(self.order[index]) for index in indices])
+    def read(self, indices: Indices) -> Iterator[Read]:
+        """Yields the contents of these images, with errors in place of those that cannot be read.
 
-    def contents(self, indices: Indices) -> Iterator[Read]:
-        """Yields the same, but holds only as many images in memory as the reader reads together."""
-        step = self.source.reader.at_once
-        for start in range(0, len(indices), step):
-            yield from self.read(indices[start : start + step])
-
-    def stream(self, indices: NDArray[np.int64]) -> Iterator[Read]:
-        """Yields the contents of these images, whose indices must be in stored order."""
-        return self.source.reader.stream(self.order[indices].astype(np.int64))
+        If images can only be read sequentially, the indices must be in stored order.
+        """
+        return self.reader.read(self.order[indices].astype(np.int64))
 
     def draw(self, sampling: Sampling) -> ImageSet:
         """Returns the images in canonical order: all of them, or a sample. An InputError if there are too few."""
@@ -215,7 +177,7 @@ class ImageSet:
             raise sampling.too_few(f"{self.path} has {len(self)}")
         order = self.order
         if first:  # a list is the user's own order
-            order = order[np.sort(np.argsort(self.source.lines)[:num])] if self.source.lines else order[:num]
+            order = order[np.sort(np.argsort(self.lines)[:num])] if self.lines else order[:num]
         return replace(self, order=order[canonical_order(len(order), seed)[:num]])
 
     def numbers(self, without: Collection[BadFile] = ()) -> NDArray[np.int64]:
@@ -229,25 +191,25 @@ class ImageSet:
     def identity(self) -> str:
         """Returns the SHA-256 of the source's real path, the images' names, order and framing, and the variant."""
         sha = hashlib.sha256(os.fsencode(real_path(self.path)) + b"\0")
-        sha.update(self.source.reader.variant.encode() + b"\0")
-        sha.update(hashes_of(self.source.names))
+        sha.update(self.reader.variant.encode() + b"\0")
+        sha.update(hashes_of(self.stored))
         sha.update(self.order.astype("<i8").data)
         if self.framing is not None:
             sha.update(f"framed by {self.framing}".encode())
-        if self.floats is not None and not self.source.reader.variant and self.scaled:
+        if self.floats is not None and not self.reader.variant and self.scaled:
             sha.update(self.floats.variant.encode())
         return sha.hexdigest()
 
     def stamps_of(self, indices: Indices) -> Stamps:
         """Returns the stamps of these images' files, int64 array of shape (images, 5)."""
         items = self.order[indices]
-        found: Stamps = self.stamps[items if self.source.file_index is None else self.source.file_index[items]]
+        found: Stamps = self.stamps[items if self.file_index is None else self.file_index[items]]
         return found
 
     def state(self) -> str:
         """Returns the SHA-256 of the stamps of the images' files. It differs if files are added, removed or changed."""
         sha = hashlib.sha256()
-        if self.source.file_index is not None:
+        if self.file_index is not None:
             sha.update(np.ascontiguousarray(self.stamps, dtype="<i8").data)
             return sha.hexdigest()
         for start in range(0, len(self), _BLOCK):
@@ -264,46 +226,44 @@ class ImageSet:
 
     def missing(self) -> list[str]:
         """Returns the lines of a list, with their paths, whose files did not exist when the source was listed."""
-        paths, lines = self.source.files.paths, self.source.lines
+        paths, lines = self.reader.files.paths, self.lines
         gone = np.flatnonzero(self.stamps[:, 0] == GONE) if lines else ()
         return [f"line {lines[int(file)]}: {paths[int(file)]}" for file in gone]
 
     def changed(self) -> list[str]:
         """Returns the paths of files that have changed since the source was listed."""
-        files = self.source.files
+        files = self.reader.files
         return [files.paths[file] for file in files.changed(self.stamps)]
 
     def for_other_ranks(self) -> ImageSet:
         """Returns this set as it is sent to other ranks: with the files' sizes in place of their stamps."""
-        return replace(self, source=replace(self.source, lines=()), stamps=self.stamps[:, :1].copy())
+        return replace(self, lines=(), stamps=self.stamps[:, :1].copy())
 
     def received(self) -> ImageSet:
         """Returns the set that rank zero sent, whose files this rank compares by their sizes when it opens them."""
-        self.source.files.sizes = self.stamps[:, 0]
+        self.reader.files.sizes = self.stamps[:, 0]
         return replace(self, stamps=self.stamps[:0])
 
     def sample(self) -> str:
         """Returns the SHA-256 of a sample of the contents, by which ranks check that they see the same images."""
         sha = hashlib.sha256()
-        for content in self._sampled(_SAMPLED // 8 if self.source.files.remote else _SAMPLED):
+        for content in self._sampled():
             if isinstance(content, (ForeignError, StoreError)):
                 raise InputError(str(content))
             sha.update(hashlib.sha256(bytes_of(content)).digest())
         return sha.hexdigest()
 
-    def _sampled(self, count: int) -> Iterator[Read]:
+    def _sampled(self) -> Iterator[Read]:
+        files = self.reader.files
         if not self.in_order:
-            yield from self.contents(range(min(count, len(self))))
-            return
-        files = self.source.files
-        if files.remote:  # each rank downloads only what it reads, and compares its size
-            return
-        sizes = files.stamps()[:, 0].clip(0)
-        ends = np.cumsum(sizes)
-        for position in np.linspace(0, max(0, int(ends[-1]) - _PIECE), count).astype(np.int64):
-            file = int(np.searchsorted(ends, position, side="right"))
-            start = int(position - ends[file] + sizes[file])
-            yield files.read(file, start, min(_PIECE, int(sizes[file]) - start))
+            yield from self.read(range(min(_SAMPLED // 8 if files.remote else _SAMPLED, len(self))))
+        elif not files.remote:  # of those, each rank downloads only what it reads, and compares its size
+            sizes = files.stamps()[:, 0].clip(0)
+            ends = np.cumsum(sizes)
+            for position in np.linspace(0, max(0, int(ends[-1]) - _BLOCK), _SAMPLED).astype(np.int64):
+                file = int(np.searchsorted(ends, position, side="right"))
+                start = int(position - ends[file] + sizes[file])
+                yield files.read(file, start, min(_BLOCK, int(sizes[file]) - start))
 
 
 def hashes_of(names: Sequence[str]) -> bytes:
@@ -327,30 +287,9 @@ def real_path(path: str) -> str:
 
 
 _SEPARATOR = b"\0"
-_NAMES_AT_ONCE = 1 << 16
 
 
-class _LazyNames(Sequence[str]):
-    """A sequence of names that are created on access."""
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[str]: ...
-
-    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
-        if isinstance(index, slice):
-            return [self._at(each) for each in range(*index.indices(len(self)))]
-        if not -len(self) <= index < len(self):
-            raise IndexError(index)
-        return self._at(index % len(self))
-
-    @abc.abstractmethod
-    def _at(self, index: int) -> str:
-        """Returns name ``index``, which is not negative."""
-
-
-class Names(_LazyNames):
+class Names(Sequence[str]):
     """Names stored contiguously in memory; each takes eight bytes in addition to its own.
 
     A tuple of strings would take three times as much. Forked workers share this memory, whereas the reference count of
@@ -361,60 +300,44 @@ class Names(_LazyNames):
             surrogates, as in `os.fsdecode`.
     """
 
+    _prefix = ""
+
     def __init__(self, names: Iterable[str]) -> None:
-        self.__setstate__((_SEPARATOR.join(_pieces(names)),))
+        # In large pieces, because millions of small objects would take several times the memory.
+        waiting = iter(names)
+        pieces = iter(lambda: _SEPARATOR.join(map(os.fsencode, itertools.islice(waiting, _BLOCK))), b"")
+        self._text = _SEPARATOR.join(pieces)
+        separators = np.flatnonzero(np.frombuffer(self._text, dtype=np.uint8) == 0)
+        self._ends = np.append(separators, len(self._text)) if self._text else separators
+
+    def after(self, prefix: str) -> Names:
+        """Returns these names after a prefix. They share the memory."""
+        found = copy.copy(self)
+        found._prefix = prefix
+        return found
 
     def __len__(self) -> int:
         return len(self._ends)
 
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        positions = range(len(self))[index]
+        return self._at(positions) if isinstance(positions, int) else list(map(self._at, positions))
+
     def _at(self, index: int) -> str:
         start = int(self._ends[index - 1]) + 1 if index else 0
-        return os.fsdecode(self._text[start : int(self._ends[index])])
+        return f"{self._prefix}{os.fsdecode(self._text[start : int(self._ends[index])])}"
 
     def __iter__(self) -> Iterator[str]:
-        return map(os.fsdecode, self._text.split(_SEPARATOR)) if self._text else iter(())
-
-    def __getstate__(self) -> tuple[bytes]:
-        return (self._text,)  # for other ranks, which find the ends again
-
-    def __setstate__(self, state: tuple[bytes]) -> None:
-        (self._text,) = state
-        separators = np.flatnonzero(np.frombuffer(self._text, dtype=np.uint8) == 0)
-        self._ends = np.append(separators, len(self._text)) if self._text else np.zeros(0, dtype=np.int64)
+        for name in self._text.split(_SEPARATOR) if self._text else ():
+            yield f"{self._prefix}{os.fsdecode(name)}"
 
 
-def _pieces(names: Iterable[str]) -> Iterator[bytes]:
-    """Yields names joined in large pieces, because millions of small objects would take several times the memory."""
-    waiting = iter(names)
-    while piece := list(itertools.islice(waiting, _NAMES_AT_ONCE)):
-        yield _SEPARATOR.join(map(os.fsencode, piece))
-
-
-def split_common_folder(paths: Sequence[str]) -> tuple[str, list[str]]:
-    """Returns the common folder of several paths, with a trailing slash or empty, and the rest of each path."""
-    folders = [path.split("/")[:-1] for path in paths]
-    shared = itertools.takewhile(lambda level: len(set(level)) == 1, zip(*folders, strict=False))
-    prefix = "".join(f"{level[0]}/" for level in shared)
-    return prefix, [path[len(prefix) :] for path in paths]
-
-
-class Prefixed(_LazyNames):
-    """Names with a common prefix."""
-
-    def __init__(self, prefix: str, names: Sequence[str]) -> None:
-        self._prefix, self._names = prefix, names
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def _at(self, index: int) -> str:
-        return f"{self._prefix}{self._names[index]}"
-
-    def __iter__(self) -> Iterator[str]:
-        return (f"{self._prefix}{name}" for name in self._names)
-
-
-class Numbered(_LazyNames):
+class Numbered(Names):
     """Names for images without names: ``[0]``, ``[1]`` and so on. They take no memory."""
 
     def __init__(self, count: int) -> None:
@@ -425,6 +348,17 @@ class Numbered(_LazyNames):
 
     def _at(self, index: int) -> str:
         return f"[{index}]"
+
+    def __iter__(self) -> Iterator[str]:
+        return map(self._at, range(self._count))
+
+
+def split_common_folder(paths: Sequence[str]) -> tuple[str, list[str]]:
+    """Returns the common folder of several paths, with a trailing slash or empty, and the rest of each path."""
+    folders = [path.split("/")[:-1] for path in paths]
+    shared = itertools.takewhile(lambda level: len(set(level)) == 1, zip(*folders, strict=False))
+    prefix = "".join(f"{level[0]}/" for level in shared)
+    return prefix, [path[len(prefix) :] for path in paths]
 
 
 def canonical_order(count: int, seed: int = 0, first: int | None = None) -> NDArray[np.int64]:
@@ -443,7 +377,10 @@ def canonical_order(count: int, seed: int = 0, first: int | None = None) -> NDAr
         int64 array of shape (count,), or (first,) if ``first`` is less than ``count``.
     """
     z = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    z += np.uint64(_mix(seed))
+    # Unmixed, the stream of seed k + constant would be that of seed k, shifted by one position.
+    mask = (1 << 64) - 1
+    mixed = (seed * 0xD1342543DE82EF95 + 0x2545F4914F6CDD1D) & mask
+    z += np.uint64((mixed ^ (mixed >> 32)) * 0xDABA0B6EB09322E3 & mask)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     z ^= z >> np.uint64(31)
@@ -452,10 +389,3 @@ def canonical_order(count: int, seed: int = 0, first: int | None = None) -> NDAr
         return np.argsort(z, kind="stable").astype(np.int64)
     smallest = np.argpartition(z, first)[:first]
     return smallest[np.argsort(z[smallest])].astype(np.int64)
-
-
-def _mix(seed: int) -> int:
-    # Unmixed, the stream of seed k + constant would be that of seed k, shifted by one position.
-    mask = (1 << 64) - 1
-    z = (seed * 0xD1342543DE82EF95 + 0x2545F4914F6CDD1D) & mask
-    return (z ^ (z >> 32)) * 0xDABA0B6EB09322E3 & mask

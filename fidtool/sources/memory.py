@@ -6,7 +6,6 @@ import contextlib
 import copy
 import inspect
 import os
-import time
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from multiprocessing import parent_process
@@ -19,8 +18,8 @@ from PIL import Image
 from fidtool.errors import FidtoolError, InputError, ProgramError, message_of, option
 from fidtool.seeds import sample_seed
 from fidtool.sources.arrays import BFLOAT16, as_pixels, check_dtype, layout_of, refused, widened
-from fidtool.sources.contents import ContentError, Files, Read, Reader, Stamps, ValueRange, pillow_defaults
-from fidtool.sources.image_set import ImageSet, ImageSource, Numbered
+from fidtool.sources.contents import ContentError, LocalFiles, Read, Reader, ValueRange, pillow_defaults
+from fidtool.sources.image_set import ImageSet, Numbered
 from fidtool.validation import MAX_PIXELS
 
 if TYPE_CHECKING:
@@ -118,11 +117,12 @@ class Images:
         images = _on_host(self._images)
         reader = MemoryReader(self.name, images, value_range)
         if isinstance(images, (list, tuple)) or hasattr(images, "ndim"):  # to read others may take long
-            (first,) = reader.read([0])
+            (first,) = reader.read(np.zeros(1, dtype=np.int64))
             if isinstance(first, InputError):
                 raise refused(first, reader, count)
         kind, file_index = f"Python {type(self._images).__name__}", np.zeros(count, dtype=np.int32)
-        return ImageSet.of(ImageSource(self.name, kind, Numbered(count), self.name, reader, file_index, time.time_ns()))
+        stamps, order = reader.files.stamps(), np.arange(count)
+        return ImageSet(self.name, kind, Numbered(count), self.name, reader, stamps, order, file_index)
 
     def features(self) -> NDArray[Any] | None:
         """Returns the array if it has two dimensions, as features of images have; of a list of them, all rows."""
@@ -266,19 +266,6 @@ def several(fake: Any, given: type) -> list[Any]:
     return [fake]
 
 
-class NoFiles(Files):
-    """Placeholder for the files of images in memory."""
-
-    paths: Sequence[str] = ()
-    versioned = False
-
-    def open(self, file: int, buffering: int = -1) -> Any:
-        raise ContentError("it is not a file")
-
-    def stamps(self) -> Stamps:
-        return np.zeros((1, 5), dtype=np.int64)
-
-
 class MemoryReader(Reader):
     """Reads the images of a sequence.
 
@@ -289,12 +276,12 @@ class MemoryReader(Reader):
     scaled = True
 
     def __init__(self, name: str, images: Any, value_range: ValueRange | None) -> None:
-        super().__init__(NoFiles())
+        super().__init__(LocalFiles([]))
         self._name, self._images, self._value_range = name, images, value_range
         self.encoded = not hasattr(images, "ndim")
 
-    def read(self, items: Sequence[int]) -> list[Read]:
-        return [self._content(int(item)) for item in items]
+    def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
+        return map(self._content, items.tolist())
 
     def _content(self, item: int) -> Read:
         what = f"{self._name}[{item}]"

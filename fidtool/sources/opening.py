@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from os.path import splitext
 from pathlib import Path
@@ -48,26 +50,28 @@ def open_images(
         value_range: how an array of floats becomes bytes.
         say: prints progress.
     """
-    if path in (STDIN, "/dev/stdin") or Path(path).is_fifo():  # a shell's <(find …)
-        return list_paths(path, path)
-    if os.path.isdir(path):
-        return list_folder(path, recursive)
+    began = time.time_ns()
     name, key = split_key(path)
     suffix = suffix_of(name)
     try:
-        if is_remote(name):
-            if not suffix:
-                _refuse_image(path, name)
-                return list_remote_folder(name, recursive)
-            files: Files = remote_files(name, say)
-        else:
+        if path in (STDIN, "/dev/stdin") or Path(path).is_fifo():  # a shell's <(find …)
+            found = list_paths(path, path)
+        elif os.path.isdir(path):
+            found = list_folder(path, recursive)
+        elif not is_remote(name):
             files = LocalFiles(local_paths(path))
             _refuse_misnamed(files, suffix)
-        return _listed(path, suffix, files, key, value_range)
+            found = _listed(path, suffix, files, key, value_range)
+        elif suffix:
+            found = _listed(path, suffix, remote_files(name, say), key, value_range)
+        else:
+            _refuse_image(path, name)
+            found = list_remote_folder(name, recursive)
     except RefusedError as error:
         raise InputError(str(error)) from None
     except StoreError as error:
         raise RunError(str(error)) from None
+    return replace(found, listed=began)
 
 
 def local_paths(path: str) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -36,7 +35,6 @@ def list_parquet(named: NamedFiles) -> ImageSet:
 
     The key is the column's name; the default is the only column that has image bytes.
     """
-    began = time.time_ns()
     _pyarrow(named.path)
     tables = []
     for file, name in enumerate(named.files.paths):
@@ -46,7 +44,7 @@ def list_parquet(named: NamedFiles) -> ImageSet:
     if not sum(counts):
         raise InputError(f"no images in {named.path}: it contains no rows")
     reader = ParquetReader(named.files, tables)
-    return set_of_rows(named, "Parquet table", counts, reader, began)
+    return set_of_rows(named, "Parquet table", counts, reader)
 
 
 def _pyarrow(path: str) -> Any:

@@ -41,7 +41,7 @@ from fidtool.sources.contents import (
     too_large,
 )
 from fidtool.sources.folder import URL_WILDCARD, expand_braces, read_entries, refuse_repeated_lines
-from fidtool.sources.image_set import ImageSet, ImageSource, Names, Prefixed
+from fidtool.sources.image_set import ImageSet, Names
 from fidtool.sources.kinds import JSON, PLAIN, Census, refuse_foreign
 
 T = TypeVar("T")
@@ -237,7 +237,6 @@ def stamp_of(info: Mapping[str, Any]) -> tuple[int, int, int, int, int]:
 
 def list_remote_folder(url: str, recursive: bool) -> ImageSet:
     """Lists the images below a URL, sorted by relative name. Hidden names are ignored, as in a folder."""
-    began = time.time_ns()
     prefix = url if url.endswith("/") else f"{url}/"
     objects = _objects_below(url, recursive)
     census = Census()
@@ -246,8 +245,8 @@ def list_remote_folder(url: str, recursive: bool) -> ImageSet:
         raise InputError(census.nothing_found(url, "location"))
     names = Names(sorted(images))
     stamps = np.array([stamp_of(images[name]) for name in names], dtype=np.int64)
-    reader = Reader(RemoteFiles(Prefixed(prefix, names), stamps))
-    return ImageSet.of(ImageSource(url, "remote folder", names, prefix, reader, None, began, census.found()))
+    reader, order = Reader(RemoteFiles(names.after(prefix), stamps)), np.arange(len(names), dtype=np.uint32)
+    return ImageSet(url, "remote folder", names, prefix, reader, stamps, order, passed_over=census.found())
 
 
 def _objects_below(url: str, recursive: bool) -> dict[str, Mapping[str, Any]]:
@@ -307,7 +306,7 @@ def list_remote_paths(path: str, files: Files, suffix: str, column: str) -> Imag
 
     The store is not queried for each image, so missing and changed images are not detected here.
     """
-    began, url = time.time_ns(), files.paths[0]
+    url = files.paths[0]
     refuse_foreign(f"the list {url}", head_of(files) or b"\0", [PLAIN, *[JSON] * (suffix == ".jsonl")])
     with opened(files, 0) as handle:
         entries = read_entries(handle, f"the list {url}", suffix, column)
@@ -322,8 +321,9 @@ def list_remote_paths(path: str, files: Files, suffix: str, column: str) -> Imag
         lines, prefix = whole, ""
     ordered = sorted((line, number) for line, (_, number) in zip(lines, entries, strict=True))
     names, numbers = Names(line for line, _ in ordered), [number for _, number in ordered]
-    reader = Reader(RemoteFiles(Prefixed(prefix, names), np.zeros((len(names), 5), dtype=np.int64)))
-    return ImageSet.of(ImageSource(path, "list of files", names, prefix, reader, None, began, lines=numbers))
+    stamps, order = np.zeros((len(names), 5), dtype=np.int64), np.arange(len(names), dtype=np.uint32)
+    reader = Reader(RemoteFiles(names.after(prefix), stamps))
+    return ImageSet(path, "list of files", names, prefix, reader, stamps, order, lines=numbers)
 
 
 def _kind(url: str) -> str:

@@ -124,7 +124,7 @@ class StatisticsCache:
 
         An entry that is there and has everything is kept.
         """
-        files = images.source.files
+        files = images.reader.files
         if not files.versioned or (not files.remote and _too_fresh(images)):
             return False
         try:
@@ -211,4 +211,4 @@ def _too_fresh(images: ImageSet) -> bool:
     """
     times = images.stamps[:, 1:3]
     coarse = not (times % 1_000_000_000).any()
-    return bool(images.source.listed - times.max() < (_COARSE_CLOCK_NS if coarse else _FINE_CLOCK_NS))
+    return bool(images.listed - times.max() < (_COARSE_CLOCK_NS if coarse else _FINE_CLOCK_NS))

@@ -108,7 +108,7 @@ def test_each_frame_is_read_once_under_its_name(folder: Path, form: str) -> None
         at = images.order.tolist().index(place)
         np.testing.assert_array_equal(decode(content).pixels, list(expected.values())[at])
     places = images.order.argsort()
-    for place, content in zip(places, images.source.reader.stream(np.arange(19)), strict=True):
+    for place, content in zip(places, images.reader.read(np.arange(19)), strict=True):
         found = decode(content)
         np.testing.assert_array_equal(found.pixels, list(expected.values())[place])
         assert not found.properties.animated

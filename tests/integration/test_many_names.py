@@ -14,14 +14,13 @@ PLAN = textwrap.dedent("""
     import numpy as np
     from fidtool.images.batches import deal, plan_batches
     from fidtool.sources.contents import LocalFiles, Reader
-    from fidtool.sources.image_set import ImageSet, ImageSource, Names, Prefixed, Sampling
+    from fidtool.sources.image_set import ImageSet, Names, Sampling
 
     count, ranks = int(sys.argv[1]), 7
     names = Names(f"{number:08}.png" for number in range(count))
-    files = LocalFiles(Prefixed("set/", names))
-    found = ImageSource("set", "folder", names, "set/", Reader(files), None, 0)
-    stamps = np.zeros((count, 5), dtype=np.int64)
-    images = ImageSet(found, stamps, np.arange(count, dtype=np.uint32)).draw(Sampling(None, 3))
+    reader, stamps = Reader(LocalFiles(names.after("set/"))), np.zeros((count, 5), dtype=np.int64)
+    found = ImageSet("set", "folder", names, "set/", reader, stamps, np.arange(count, dtype=np.uint32))
+    images = found.draw(Sampling(None, 3))
     images = pickle.loads(pickle.dumps(images.for_other_ranks())).received()
     batches = plan_batches(images, 64)
     seen = np.zeros(count, dtype=np.uint8)

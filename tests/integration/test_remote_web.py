@@ -14,7 +14,7 @@ import pytest
 
 from fidtool import download
 from fidtool.sources import remote
-from fidtool.sources.image_set import Names, Prefixed
+from fidtool.sources.image_set import Names
 from support.command_line import Run
 from support.http_store import HttpStore, http_store
 from support.places import TINY
@@ -198,7 +198,7 @@ def test_reading_from_a_store_that_does_not_answer_times_out(
     monkeypatch.setattr(remote, "_REQUEST_TIMEOUT", 0.2)
     monkeypatch.setattr(HttpStore, "fault", lambda self, name: silent.wait() and None)
     names = Names(["images/000.png"])
-    files = remote.RemoteFiles(Prefixed(web.url, names), remote.np.zeros((1, 5), dtype=int))
+    files = remote.RemoteFiles(names.after(web.url), remote.np.zeros((1, 5), dtype=int))
     (answer,) = files.read_whole([0])
     assert isinstance(answer, remote.StoreError)
     assert "after 5 attempts" in str(answer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -73,10 +73,9 @@ def test_permission_denied_is_reported(here: Run, tmp_path: Path, monkeypatch: p
     images = make_pictures(tmp_path / "images", 5)
     read = ImageSet.read
 
-    def denied(self: ImageSet, indices: Sequence[int]) -> list[Read]:
-        if any(self.name(index) == "00002.png" for index in indices):
-            return [PermissionError(13, "Permission denied") for _ in indices]
-        return read(self, indices)
+    def denied(self: ImageSet, indices: Sequence[int]) -> Iterator[Read]:
+        for index, content in zip(indices, read(self, indices), strict=True):
+            yield PermissionError(13, "Permission denied") if self.name(index) == "00002.png" else content
 
     monkeypatch.setattr(ImageSet, "read", denied)
     run = here("compute", images, images, "--extractor", TINY)

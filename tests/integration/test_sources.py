@@ -69,7 +69,7 @@ def test_each_name_has_the_right_image(forms: dict[str, str], form: str) -> None
     names = names_in(Path(forms["folder"]))
     seen = []
     for batch in plan_batches(images, 5):
-        contents = list(images.stream(np.asarray(batch))) if images.in_order else images.read(batch)
+        contents = list(images.read(batch))
         files = [images.file(index) for index in batch]
         for content, file in zip(contents, files, strict=True):
             place = int(file[file.rindex("[") + 1 : -1]) if file.endswith("]") else names.index(tail(file, names))

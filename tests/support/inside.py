@@ -25,7 +25,7 @@ from fidtool.features.protocol import FEATURES, INCEPTION_SHA256, PROTOCOLS, Def
 from fidtool.images.decode import DecodeOptions, decode
 from fidtool.sources.arrays import as_pixels
 from fidtool.sources.contents import ValueRange
-from fidtool.sources.image_set import ImageSet, Sampling, hashes_of
+from fidtool.sources.image_set import Sampling, hashes_of
 from fidtool.sources.opening import open_images
 from fidtool.statistics.cache import StatisticsCache
 from fidtool.statistics.moments import ExactMoments, FeatureSizes, Gaussian
@@ -183,7 +183,7 @@ def marks_of(folder: str, path: str, stamps: Callable[[int], NDArray[np.int64]],
         drawn: size and seed of a sample.
     """
     found = open_images(folder, True, None)
-    held = ImageSet(replace(found.source, path=path), stamps(len(found)), found.order)
+    held = replace(found, path=path, stamps=stamps(len(found)))
     return {
         "names": hashes_of(list(held.names)).hex(),
         "identity": held.identity(),

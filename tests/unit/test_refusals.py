@@ -187,7 +187,7 @@ def test_images_of_a_report_are_found_again(tmp_path: Path) -> None:
     images = [open_images(str(path)) for path in (folder, folder)]
     lookup = ImageLookup([], spent=["stream"])
     assert isinstance(lookup.read("stream[3]"), Exception)
-    assert lookup.read(images[0].file(1)) == images[0].read([1])[0]
+    assert lookup.read(images[0].file(1)) == next(images[0].read([1]))
     values = np.zeros((2, 8, 8, 3), dtype=np.uint8)
     np.savez_compressed(tmp_path / "a.npz", values)
     np.save(tmp_path / "a.npy", values)

@@ -245,7 +245,7 @@ def test_images_that_become_larger_are_decoded_in_parts(
     if form == "folder":
         parts = list(load(source, batches, options))
     else:
-        read = (replace(each, files=list("abcdefgh"), contents=source.read(each.indices)) for each in batches)
+        read = (replace(each, files=list("abcdefgh"), contents=list(source.read(each.indices))) for each in batches)
         parts = list(load_stream(read, options))
     assert [int(image[0, 0, 0]) for part in parts for image in part.take_images(lambda x: x)] == list(range(16))
     assert max(len(part.sizes) for part in parts if part.sizes[0] == (8, 8)) == 1

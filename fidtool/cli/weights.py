@@ -27,19 +27,20 @@ _EXAMPLES = (
 @click.option("--weights", "explicit", metavar="FILE", help="File to search first, as with `compute --weights`.")
 def weights(download: bool, verify_: bool, explicit: str | None) -> None:
     """List the locations that are searched for the Inception weights, in order."""
-    from fidtool.features.models.inception_weights import fetch, places, verify
+    from fidtool.features.models import inception_weights
 
     if download:
-        loaded = fetch(lambda line: click.echo(shown(line), err=True))
+        loaded = inception_weights.download(lambda line: click.echo(shown(line), err=True))
+        inception_weights.keep(loaded)
         click.echo(f"downloaded and verified; tensors' SHA-256 {loaded.sha256}", err=True)
     errors: list[str] = []
     used = False
-    for place in places(explicit):
+    for place in inception_weights.places(explicit):
         state, used = _state(place, used)
         click.echo(f"{state:14}{shown(place.label):18}{redacted(str(place.note or place.path))}")
         if verify_ and place.path and place.there:
             try:
-                verdict = verify(place.path)
+                verdict = inception_weights.verify(place.path)
             except InputError as error:
                 errors += [error.text] if place.label != "torch hub" else []  # a run does not use such a file
                 verdict = "DAMAGED OR UNKNOWN"

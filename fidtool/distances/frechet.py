@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
@@ -64,8 +62,7 @@ def frechet_distance(
             raise InputError(f"the statistics have different dimensions: {mean1.shape[0]} against {mean2.shape[0]}")
         difference = mean1 - mean2
         rest = (difference @ difference).item() + cov1.trace().item() + cov2.trace().item()
-        overlap = _overlap(factor(cov1, count1, "first"), factor(cov2, count2, "second"), rest)
-    distance = rest - 2.0 * overlap
+        distance = rest - 2.0 * _overlap(factor(cov1, count1, "first"), factor(cov2, count2, "second"), rest)
     if not np.isfinite(distance):
         raise RunError("the Fréchet distance overflowed: the features are too large for float64")
     return max(distance, 0.0)
@@ -74,27 +71,17 @@ def frechet_distance(
 def _checked(mu: ArrayLike, sigma: ArrayLike, which: str) -> tuple[torch.Tensor, torch.Tensor]:
     if np.iscomplexobj(mu) or np.iscomplexobj(sigma):
         raise InputError(f"the {which} statistics are complex numbers")
-    mean = _tensor(np.atleast_1d(np.asarray(mu, dtype=np.float64)))
-    cov = _tensor(np.atleast_2d(np.asarray(sigma, dtype=np.float64)))
+    arrays = np.atleast_1d(np.asarray(mu, dtype=np.float64)), np.atleast_2d(np.asarray(sigma, dtype=np.float64))
+    mean, cov = (torch.from_numpy(np.require(array, requirements=["C", "W"])) for array in arrays)
     if mean.ndim != 1 or not len(mean) or cov.shape != (len(mean), len(mean)):
         shapes = f"mu of shape {tuple(mean.shape)} and sigma of shape {tuple(cov.shape)}"
         raise InputError(f"the {which} statistics have {shapes}")
-    largest = _largest(cov)
+    largest, asymmetry = (float(torch.linalg.vector_norm(matrix, torch.inf)) for matrix in (cov, cov - cov.T))
     if not (mean.isfinite().all() and np.isfinite(largest)):
         raise InputError(f"the {which} statistics contain NaN or infinite values")
-    if _largest(cov - cov.T) > 1e-6 * largest:
+    if asymmetry > 1e-6 * largest:
         raise InputError(f"the {which} sigma is not symmetric, so it is not a covariance")
     return mean, cov
-
-
-def _tensor(array: NDArray[np.float64]) -> torch.Tensor:
-    array = np.ascontiguousarray(array)
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
-
-
-def _largest(matrix: torch.Tensor) -> float:
-    """Returns the largest absolute value of an entry; NaN if any entry is NaN."""
-    return float(torch.linalg.vector_norm(matrix, torch.inf))
 
 
 def covariance_factor(sigma: ArrayLike, count: int | None = None) -> torch.Tensor:
@@ -108,7 +95,11 @@ def covariance_factor(sigma: ArrayLike, count: int | None = None) -> torch.Tenso
     """
     with using_threads(linear_algebra_threads()):
         _, cov = _checked(np.zeros(len(np.asarray(sigma))), sigma, "given")
-        return factor(cov, count, "given").matrix
+        return factor(cov, count, "given")[0]
+
+
+Factor = tuple[torch.Tensor, float | None]
+"""L of a covariance L Lᵀ; and if it is a Cholesky factor, a triangular one, the logarithm of its determinant."""
 
 
 def _overlap(first: Factor, second: Factor, rest: float) -> float:
@@ -117,14 +108,29 @@ def _overlap(first: Factor, second: Factor, rest: float) -> float:
     Args:
         rest: the value from which twice the norm will be subtracted. It determines the accuracy that is needed.
     """
-    overlaps = product(first, second)
+    (matrix1, log_determinant1), (matrix2, log_determinant2) = first, second
+    if log_determinant1 is None:
+        overlaps = matrix1.T @ matrix2
+    else:
+        rows = range(0, len(matrix1), _BLOCK)
+        # Above its block, a column of L1 is zero.
+        overlaps = torch.cat([matrix1[row:, row : row + _BLOCK].T @ matrix2[row:] for row in rows])
     if overlaps.numel() == 0:
         return 0.0
-    if first.log_determinant is not None and second.log_determinant is not None:
-        norm, error = _by_eigenvalues(overlaps, first.log_determinant + second.log_determinant)
+    if log_determinant1 is not None and log_determinant2 is not None:
+        norm, error = _by_eigenvalues(overlaps, log_determinant1 + log_determinant2)
         if 2.0 * error <= _ENOUGH * (rest - 2.0 * norm):
             return norm
-    return _by_singular_values(overlaps)
+    try:
+        return float(torch.linalg.svdvals(overlaps).sum())
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+        # LAPACK's divide and conquer can fail to converge; the slower QR iteration then may not.
+        import scipy.linalg
+
+        try:
+            return float(scipy.linalg.svd(overlaps.numpy(), compute_uv=False, lapack_driver="gesvd").sum())
+        except np.linalg.LinAlgError as error:
+            raise RunError(f"the singular values did not converge: {error}") from error
 
 
 def _by_eigenvalues(matrix: torch.Tensor, log_determinant: float) -> tuple[float, float]:
@@ -134,39 +140,17 @@ def _by_eigenvalues(matrix: torch.Tensor, log_determinant: float) -> tuple[float
     is estimated with the determinant, which is known from the pivots of the factors: if all eigenvalues were off by the
     same amount, the logarithms would differ by about this amount divided by the smallest eigenvalue.
     """
-    gram = lower_gram(matrix)
+    gram = torch.zeros_like(matrix)  # only its lower triangle is computed
+    for row in range(0, len(matrix), _BLOCK):
+        torch.mm(matrix[row:], matrix[row : row + _BLOCK].T, out=gram[row:, row : row + _BLOCK])
     odd = len(gram) % 2
     # The last bits of MKL's eigenvalues of a large matrix of odd size differ between two calls: it gets one more, 0.
     values = torch.linalg.eigvalsh(torch.nn.functional.pad(gram, (0, odd, 0, odd)))[odd:]
     smallest = values[0].item()
     if not smallest > 0.0:
         return 0.0, float("inf")
-    discrepancy = abs(values.log().sum().item() - 2.0 * log_determinant) + len(values) * np.finfo(np.float64).eps
+    discrepancy = abs(values.log().sum().item() - 2.0 * log_determinant) + len(values) * _EPSILON
     return values.sqrt().sum().item(), 0.5 * len(values) * discrepancy * smallest**0.5
-
-
-def _by_singular_values(matrix: torch.Tensor) -> float:
-    try:
-        return float(torch.linalg.svdvals(matrix).sum())
-    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
-        # LAPACK's divide and conquer can fail to converge; the slower QR iteration then may not.
-        import scipy.linalg
-
-        try:
-            return float(scipy.linalg.svd(matrix.numpy(), compute_uv=False, lapack_driver="gesvd").sum())
-        except np.linalg.LinAlgError as error:
-            raise RunError(f"the singular values did not converge: {error}") from error
-
-
-# --- factors of a covariance -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Factor:
-    """Factor L of a covariance L Lᵀ."""
-
-    matrix: torch.Tensor
-    log_determinant: float | None = None
 
 
 def factor(matrix: torch.Tensor, count: int | None, which: str) -> Factor:
@@ -188,11 +172,11 @@ def factor(matrix: torch.Tensor, count: int | None, which: str) -> Factor:
         # A tiny pivot means that the last directions contain rounding errors instead of data.
         pivots = lower.diagonal()
         if failed.item() == 0 and (pivots.min() / pivots.max()).item() ** 2 > dims * _EPSILON:
-            return Factor(lower, pivots.log().sum().item())
+            return lower, pivots.log().sum().item()
     pivoted, remaining = _pivoted(matrix, most)
     if remaining <= max(dims, _PANEL) * _EPSILON * matrix.diagonal().max().item():
-        return Factor(pivoted)
-    return Factor(_by_eigenvectors(matrix, most, count, which))
+        return pivoted, None
+    return _by_eigenvectors(matrix, most, count, which), None
 
 
 def _pivoted(matrix: torch.Tensor, most: int) -> tuple[torch.Tensor, float]:
@@ -245,36 +229,20 @@ def _by_eigenvectors(matrix: torch.Tensor, most: int, count: int | None, which: 
     return columns
 
 
-def product(first: Factor, second: Factor) -> torch.Tensor:
-    """Returns L1ᵀ L2, of shape (rank of L1, rank of L2)."""
-    if first.log_determinant is None:
-        return first.matrix.T @ second.matrix
-    rows = range(0, len(first.matrix), _BLOCK)
-    # Above its block, a column of L1 is zero.
-    return torch.cat([first.matrix[row:, row : row + _BLOCK].T @ second.matrix[row:] for row in rows])
-
-
-def lower_gram(matrix: torch.Tensor) -> torch.Tensor:
-    """Returns P Pᵀ of a square P. Only the lower triangle of the result is valid."""
-    gram = torch.zeros_like(matrix)
-    for row in range(0, len(matrix), _BLOCK):
-        torch.mm(matrix[row:], matrix[row : row + _BLOCK].T, out=gram[row:, row : row + _BLOCK])
-    return gram
-
-
-# --- the derivative --------------------------------------------------------------------------------------------------
-
-
 def influence(
     real: Gaussian, fitted: Gaussian, fake: NDArray[np.float32], world: World, device: torch.device
 ) -> NDArray[np.float64]:
     """Returns the influence of each generated image on the distance: the derivative by its weight (von Mises 1947).
 
     The gradients of the distance with respect to the mean and covariance of the fakes are 2 (mu_fake - mu_real) and
-    I - T, where T is the optimal transport map of `transport_root`. An image moves mean and covariance by
+    I - T, where T transports N(0, sigma_fake) to N(0, sigma_real) at least cost. An image moves mean and covariance by
     u = x - mu_fake and u uᵀ - sigma_fake. The influence is therefore h(x) = 2 <mu_fake - mu_real, u> + |u|² - uᵀ T u,
     minus its mean. Without the k images of a set S, the distance changes by the negative sum over S of h / (n - k), to
     first order in k / n.
+
+    With sigma_real = L Lᵀ and A = Lᵀ sigma_fake L, T = L A^(-1/2) Lᵀ: the last trace in the Fréchet distance is that of
+    A^(1/2), and its derivative with respect to A is A^(-1/2) / 2. Directions in which A consists of rounding errors are
+    omitted; their contribution to T is small, because L is small there.
 
     Args:
         fake: features of shape (n, D); one block at a time is read.
@@ -284,11 +252,14 @@ def influence(
     Returns:
         h of each image: float64 array of shape (n,), with mean zero up to rounding.
     """
-    root = transport_root(real, fitted).to(device)
-    mu = torch.from_numpy(fitted.mu).to(device)
-    shift = 2.0 * (mu - torch.from_numpy(real.mu).to(device))
+    factor = covariance_factor(real.sigma, real.count)
     values = np.zeros(len(fake))
     with using_threads(linear_algebra_threads()):
+        eigenvalues, vectors = torch.linalg.eigh(factor.T @ torch.from_numpy(fitted.sigma) @ factor)
+        kept = eigenvalues > len(eigenvalues) * _EPSILON * eigenvalues.max()
+        root = (factor @ (vectors[:, kept] * eigenvalues[kept] ** -0.25)).to(device)
+        mu = torch.from_numpy(fitted.mu).to(device)
+        shift = 2.0 * (mu - torch.from_numpy(real.mu).to(device))
         for part in parts_of(len(fake), BLOCK_ROWS):
             away = torch.from_numpy(fake[part].astype(np.float64)).to(device) - mu
             quadratic = away.square().sum(1) - (away @ root).square().sum(1)
@@ -297,18 +268,3 @@ def influence(
                 break
     centred: NDArray[np.float64] = values - values.mean()
     return centred
-
-
-def transport_root(real: Gaussian, fake: Gaussian) -> torch.Tensor:
-    """Returns M with M Mᵀ = T, the linear map that transports N(0, sigma_fake) to N(0, sigma_real) at least cost.
-
-    With sigma_real = L Lᵀ and A = Lᵀ sigma_fake L, T = L A^(-1/2) Lᵀ: the last trace in the Fréchet distance is that of
-    A^(1/2), and its derivative with respect to A is A^(-1/2) / 2. Directions in which A consists of rounding errors are
-    omitted; their contribution to T is small, because L is small there.
-    """
-    factor = covariance_factor(real.sigma, real.count)
-    with using_threads(linear_algebra_threads()):
-        values, vectors = torch.linalg.eigh(factor.T @ torch.from_numpy(fake.sigma) @ factor)
-        kept = values > len(values) * np.finfo(np.float64).eps * values.max()
-        root: torch.Tensor = factor @ (vectors[:, kept] * values[kept] ** -0.25)
-    return root

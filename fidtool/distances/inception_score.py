@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool.cpus import available_threads
-from fidtool.distances.exact import BLOCK_ROWS, FeatureBlock, inner_products, parts_of, quantize_features
+from fidtool.distances.exact import BLOCK_ROWS, parts_of, quantize_features
 from fidtool.distances.parallel import using_threads
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
@@ -76,26 +76,35 @@ def inception_score(
     (rows,) = quantize_features([features], _FINEST_STEP, alone, cpu)
     (classes,) = quantize_features([weight], _FINEST_STEP, alone, cpu)
     classifier, unit = classes.block(slice(None)), 2.0 ** -(rows.step + classes.step)
-    ends = [*range(part_size, count, part_size), count] if part_size else _ends(count, splits)
+    ends = range(part_size, count, part_size) if part_size else [part * count // splits for part in range(1, splits)]
     places = np.arange(count) if order is None else np.argsort(order, kind="stable")
 
     def score_of(split: NDArray[np.int64]) -> float:
-        parts = [split[part] for part in parts_of(len(split), BLOCK_ROWS)]
-        return _score([_summed(rows.block(part), classifier, bias, unit) for part in parts], len(split))
+        sums, entropies = [], []
+        for part in parts_of(len(split), BLOCK_ROWS):
+            with using_threads(available_threads()):
+                logits = rows.block(split[part]).integers @ classifier.integers.T
+            logits.mul_(unit)
+            if bias is not None:
+                logits += torch.from_numpy(bias.astype(np.float64))
+            log_p = logits.log_softmax(1)
+            p = log_p.exp()
+            sums.append(p.sum(0))
+            entropies.append(math.fsum((p * log_p).sum(1).tolist()))
+        mean = torch.stack(sums).sum(0) / len(split)
+        # The mean KL divergence is the mean over x of sum p(y|x) log p(y|x), minus sum p(y) log p(y).
+        return math.exp(math.fsum(entropies) / len(split) - math.fsum(torch.xlogy(mean, mean).tolist()))
 
     ratio, error = None, 0.0
     with using_threads(1):
-        scores = [score_of(split) for split in np.split(places, ends[:-1])]
+        scores = [score_of(split) for split in np.split(places, ends)]
         if order is not None and part_size is not None and part_size < count:
             whole = count // part_size
             some = max(1, min(max(whole, _RANDOM_PARTS), _RANDOM_ROWS // part_size))
             # The rows are in random order already.
-            drawn = [
-                np.arange(count),
-                *(np.random.RandomState(i).permutation(count) for i in range(1, -(-some // whole))),
-            ]
-            parts = np.concatenate([rows[: whole * part_size].reshape(whole, part_size) for rows in drawn])[:some]
-            by_chance = [score_of(part) for part in parts]
+            orders = [np.random.RandomState(i).permutation(count) for i in range(1, -(-some // whole))]
+            drawn = [each[: whole * part_size].reshape(whole, part_size) for each in (np.arange(count), *orders)]
+            by_chance = [score_of(part) for part in np.concatenate(drawn)[:some]]
             usual = math.fsum(by_chance) / some
             ratio = math.fsum(scores[:whole]) / whole / usual
             if some >= _FEWEST_RANDOM:
@@ -103,28 +112,3 @@ def inception_score(
     mean = math.fsum(scores) / len(scores)
     std = math.sqrt(math.fsum((score - mean) ** 2 for score in scores) / len(scores))
     return InceptionScore(mean, std, ratio, error)
-
-
-def _ends(count: int, splits: int) -> list[int]:
-    return [(split + 1) * count // splits for split in range(splits)]
-
-
-def _summed(
-    block: FeatureBlock, classes: FeatureBlock, bias: NDArray[np.float32] | None, unit: float
-) -> tuple[torch.Tensor, float]:
-    """Returns the sums over the rows of p(y|x), shape (classes,), and of the sum over y of p(y|x) log p(y|x)."""
-    with using_threads(available_threads()):
-        logits = inner_products(block, classes)
-    logits.mul_(unit)
-    if bias is not None:
-        logits += torch.from_numpy(bias.astype(np.float64))
-    log_p = logits.log_softmax(1)
-    p = log_p.exp()
-    return p.sum(0), math.fsum((p * log_p).sum(1).tolist())
-
-
-def _score(sums: list[tuple[torch.Tensor, float]], count: int) -> float:
-    """Returns exp of the mean KL divergence: the mean over x of sum p(y|x) log p(y|x), minus sum p(y) log p(y)."""
-    p = torch.stack([of_block for of_block, _ in sums]).sum(0) / count
-    negative_entropy = math.fsum(value for _, value in sums) / count
-    return math.exp(negative_entropy - math.fsum(torch.xlogy(p, p).tolist()))

@@ -55,8 +55,13 @@ def interval(parts: NDArray[np.float64]) -> Interval:
     return Interval(value, error, value - _T * error, value + bend + math.hypot(_T * error, bend))
 
 
-def interval_between(one: NDArray[np.float64], other: NDArray[np.float64]) -> Interval:
-    """Returns the first distance minus the second, with standard error and interval."""
+def difference(one: NDArray[np.float64], other: NDArray[np.float64]) -> Interval:
+    """Returns the bias-corrected FID of one set minus that of another: positive if the other is closer to REAL.
+
+    The sets are compared block by block, so that common variation cancels. This requires that image i of both
+    comes from the same latents: equal numbers of images and the same order of names. For independent sets, the interval
+    is as narrow as that of an unpaired comparison. It is symmetric and has the same coverage as that of a single set.
+    """
     value, error, _ = _spread(one - other)
     return Interval(value, error, value - _T * error, value + _T * error)
 
@@ -102,26 +107,18 @@ def _weights(*blocks: int) -> list[float]:
     return [math.prod(other / (other - own) for other in x if other != own) for own in x]
 
 
-def halvings() -> NDArray[np.bool_]:
-    """Returns ways to halve 20 blocks. Any two give four quarters; all pairs of blocks share a half equally often.
-
-    They are the rows of a Hadamard matrix, constructed from the squares modulo 19 (Paley 1933).
-
-    Returns:
-        bool array of shape (19, 20): whether a block is in the first half.
-    """
-    prime = BLOCKS - 1
-    squares = {number * number % prime for number in range(prime)}
-    return np.array([[False] + [(column - row) % prime in squares for column in range(prime)] for row in range(prime)])
-
-
 def members() -> NDArray[np.bool_]:
     """Returns which blocks are in each part: all; all but one; six halves, each with its complement; four quarters.
+
+    The halves are rows of a Hadamard matrix, constructed from the squares modulo 19 (Paley 1933): any two give four
+    quarters, and in all 19 of them, all pairs of blocks share a half equally often.
 
     Returns:
         bool array of shape (1 + 20 + 2 * 6 + 4, 20).
     """
-    ways = halvings()
+    prime = BLOCKS - 1
+    squares = {number * number % prime for number in range(prime)}
+    ways = [np.array([False] + [(column - row) % prime in squares for column in range(prime)]) for row in range(prime)]
     halves = [half for way in ways[:_SPLITS] for half in (way, ~way)]
     quarters = [first & second for first in (ways[0], ~ways[0]) for second in (ways[1], ~ways[1])]
     return np.vstack([np.ones((1, BLOCKS), dtype=np.bool_), ~np.eye(BLOCKS, dtype=np.bool_), halves, quarters])

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial, reduce
 from operator import mul
 
@@ -22,7 +21,6 @@ from fidtool.distances.exact import (
     FeatureBlock,
     QuantizedFeatures,
     Rows,
-    inner_products,
     parts_of,
     quantize_features,
     squared_distances,
@@ -42,20 +40,6 @@ _SIGMA, _SCALE = 10.0, 1000.0
 """Bandwidth of CMMD's kernel, and the factor of its value."""
 
 
-@dataclass(frozen=True)
-class KID:
-    """The Kernel Inception Distance.
-
-    Attributes:
-        mean: mean over the subsets. The estimate is unbiased, so it may be negative if it is close to 0.
-        std: population standard deviation (ddof 0) over the subsets; 0 for one subset. It is not the standard error of
-            the mean.
-    """
-
-    mean: float
-    std: float
-
-
 def kid(
     real: NDArray[np.float32],
     fake: NDArray[np.float32],
@@ -68,7 +52,7 @@ def kid(
     device: torch.device = torch.device("cpu"),  # noqa: B008 (immutable)
     draws: Sequence[Draw] | None = None,
     kernel: tuple[int, float | None, float] = (3, None, 1.0),
-) -> KID:
+) -> tuple[float, float]:
     """Returns the Kernel Inception Distance (Bińkowski et al. 2018). A collective.
 
     It is the squared maximum mean discrepancy with the kernel k(x, y) = (<x, y> / D + 1)³. The unbiased estimate
@@ -90,15 +74,33 @@ def kid(
         device: the device on which products are computed; it must support float64.
         draws: the subsets, as another tool drew them.
         kernel: degree, gamma and coef of another kernel, (gamma <x, y> + coef) ** degree; a gamma of None is 1 / D.
+
+    Returns:
+        The mean over the subsets, which may be negative if it is close to 0, because the estimate is unbiased; and
+        their population standard deviation (ddof 0), 0 for one subset, which is not the standard error of the mean.
     """
     reals, fakes = quantize_features([real, fake], feature_step, world, device)
     degree, gamma, coef = kernel
     divisor = 4.0**reals.step * reals.dims if gamma is None else 4.0**reals.step / gamma
-    sums = _Sums(partial(_polynomial, threads=fair_threads(world), divisor=divisor, coef=coef, degree=degree), world)
+    threads = fair_threads(world)
+
+    def polynomial(first: FeatureBlock, second: FeatureBlock) -> torch.Tensor:
+        with using_threads(threads):
+            products = first.integers @ second.integers.T
+        return reduce(mul, [products.div_(divisor).add_(coef)] * degree)
 
     def of_subset(number: int) -> float:
-        rows = draws[number] if draws else _draw(len(real), len(fake), subset_size, seed, number)
-        return _subset_mmd(reals, fakes, rows, sums)
+        real_rows, fake_rows = draws[number] if draws else _draw(len(real), len(fake), subset_size, seed, number)
+        parts = parts_of(len(real_rows), BLOCK_ROWS)
+        some, others = [real_rows[part] for part in parts], [fake_rows[part] for part in parts]
+        within = [
+            _within(polynomial, features, own, part, world)
+            for features, own in ((reals, some), (fakes, others))
+            for part in range(len(parts))
+        ]
+        between = [_between(polynomial, reals, rows, fakes, others, world) for rows in some]
+        count = len(real_rows)
+        return math.fsum(within) / (count * (count - 1)) - 2.0 * math.fsum(between) / count**2
 
     std = math.nan
     with contextlib.suppress(OverflowError, ValueError), using_threads(1):  # the latter of infinity minus infinity
@@ -107,7 +109,7 @@ def kid(
         std = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
     if not math.isfinite(std):
         raise on_every_rank(RunError("KID's kernel is too large:", "scale the features in the network"))
-    return KID(mean, std)
+    return mean, std
 
 
 def _draw(reals: int, fakes: int, size: int, seed: int, number: int) -> Draw:
@@ -118,51 +120,25 @@ def _draw(reals: int, fakes: int, size: int, seed: int, number: int) -> Draw:
     return real, fake
 
 
-@dataclass(frozen=True)
-class _Sums:
-    """Sums of kernel values in a fixed order."""
+def _within(kernel: Kernel, features: QuantizedFeatures, parts: Sequence[Rows], number: int, world: World) -> float:
+    """Returns the sum over pairs a != b within one part, plus twice the sum over pairs with each later part."""
+    first = features.block(parts[number])
+    sums = [kernel(first, first).fill_diagonal_(0.0).sum(1)]
+    sums += [2.0 * kernel(first, second).sum(1) for second in features.blocks(parts[number + 1 :], world)]
+    return _added(sums)
 
-    kernel: Kernel
-    world: World
 
-    def within(self, features: QuantizedFeatures, parts: Sequence[Rows], number: int) -> float:
-        """Returns the sum over pairs a != b within one part, plus twice the sum over pairs with each later part."""
-        first = features.block(parts[number])
-        sums = [self.kernel(first, first).fill_diagonal_(0.0).sum(1)]
-        sums += [2.0 * self.kernel(first, second).sum(1) for second in features.blocks(parts[number + 1 :], self.world)]
-        return _added(sums)
-
-    def between(self, one: QuantizedFeatures, rows: Rows, other: QuantizedFeatures, parts: Sequence[Rows]) -> float:
-        """Returns the sum over pairs of some rows of one set and all parts of the other."""
-        first = one.block(rows)
-        return _added([self.kernel(first, second).sum(1) for second in other.blocks(parts, self.world)])
+def _between(
+    kernel: Kernel, one: QuantizedFeatures, rows: Rows, other: QuantizedFeatures, parts: Sequence[Rows], world: World
+) -> float:
+    """Returns the sum over pairs of some rows of one set and all parts of the other."""
+    first = one.block(rows)
+    return _added([kernel(first, second).sum(1) for second in other.blocks(parts, world)])
 
 
 def _added(sums: Sequence[torch.Tensor]) -> float:
     """Returns the sum of all entries, rounded once. Waits for an accelerator once, not for each tensor."""
     return math.fsum(torch.cat(list(sums)).tolist()) if sums else 0.0  # empty if the run must stop
-
-
-def _subset_mmd(reals: QuantizedFeatures, fakes: QuantizedFeatures, draw: Draw, sums: _Sums) -> float:
-    """Returns the unbiased estimate on one subset."""
-    count = len(draw[0])
-    real_parts, fake_parts = ([rows[part] for part in parts_of(count, BLOCK_ROWS)] for rows in draw)
-    within = [
-        sums.within(features, parts, part)
-        for features, parts in ((reals, real_parts), (fakes, fake_parts))
-        for part in range(len(parts))
-    ]
-    between = [sums.between(reals, rows, fakes, fake_parts) for rows in real_parts]
-    return math.fsum(within) / (count * (count - 1)) - 2.0 * math.fsum(between) / count**2
-
-
-def _polynomial(
-    first: FeatureBlock, second: FeatureBlock, *, threads: int, divisor: float, coef: float, degree: int
-) -> torch.Tensor:
-    with using_threads(threads):
-        products = inner_products(first, second)
-    base = products.div_(divisor).add_(coef)
-    return reduce(mul, [base] * degree)
 
 
 def cmmd(
@@ -192,24 +168,23 @@ def cmmd(
     """
     reals, fakes = quantize_features([real, fake], feature_step, world, device)
     factor = -(4.0**-reals.step) / (2.0 * _SIGMA**2)
-    sums = _Sums(partial(_gaussian_less_one, threads=fair_threads(world), factor=factor), world)
+    threads = fair_threads(world)
+
+    def gaussian_less_one(first: FeatureBlock, second: FeatureBlock) -> torch.Tensor:
+        with using_threads(threads):
+            distances = squared_distances(first, second)
+        return distances.mul_(factor).expm1_()
+
     real_parts, fake_parts = parts_of(len(real), BLOCK_ROWS), parts_of(len(fake), BLOCK_ROWS)
     jobs = [
-        partial(sums.within, features, parts, number)
+        partial(_within, gaussian_less_one, features, parts, number, world)
         for features, parts in ((reals, real_parts), (fakes, fake_parts))
         for number in range(len(parts))
     ]
-    jobs += [partial(sums.between, reals, rows, fakes, fake_parts) for rows in real_parts]
+    jobs += [partial(_between, gaussian_less_one, reals, rows, fakes, fake_parts, world) for rows in real_parts]
     with using_threads(1):
         values = share_out(jobs, world)
     ends = (len(real_parts), len(real_parts) + len(fake_parts))
     within_real, within_fake, between = (math.fsum(part) for part in np.split(np.array(values), ends))
     means = (within_real / len(real) ** 2, within_fake / len(fake) ** 2, -2.0 * between / (len(real) * len(fake)))
     return max(_SCALE * math.fsum(means), 0.0)
-
-
-def _gaussian_less_one(first: FeatureBlock, second: FeatureBlock, *, threads: int, factor: float) -> torch.Tensor:
-    """Returns exp(factor |a - b|²) - 1, which is 0 for the pair of an image with itself."""
-    with using_threads(threads):
-        distances = squared_distances(first, second)
-    return distances.mul_(factor).expm1_()

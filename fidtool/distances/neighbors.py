@@ -81,14 +81,30 @@ def prdc(
         device: device for distances; it must support float64.
     """
     reals, fakes = quantize_features([real, fake], feature_step, world, device)
+    in_ball = torch.le if ties == "inclusive" else torch.lt
+    # Of this rank's fakes: how many are in at least one real ball, and in how many in all.
+    precise, hits = numbers = torch.zeros(2, dtype=torch.int64, device=device)
+    # Which reals these fakes cover and recall.
+    covered, recalled = flags = torch.zeros(2, len(reals), dtype=torch.bool, device=device)
     with using_threads(fair_threads(world)):
         real_radii, fake_radii = (_squared_radii(features, k, world) for features in (reals, fakes))
-        counted = _count(reals, fakes, real_radii, fake_radii, ties, world)
-        numbers, flags = map(world.sum_, counted)
-    precise, hits = numbers.tolist()
-    covered, recalled = flags.count_nonzero(1).tolist()
-    one, other = (len(radii) - int(radii.count_nonzero()) for radii in (real_radii, fake_radii))
-    return PRDC(precise / len(fake), recalled / len(real), hits / (k * len(fake)), covered / len(real), (one, other))
+        with world.together():
+            for rows in deal(_parts(len(fakes), world), world.rank, world.size):
+                some = fakes.block(rows)
+                inside = torch.zeros_like(some.squares, dtype=torch.bool)
+                for others in reals.blocks(_parts(len(reals), world), world):
+                    distances = squared_distances(some, others)  # each once for all four metrics
+                    in_real = in_ball(distances, real_radii[others.rows])
+                    inside |= in_real.any(1)
+                    hits += in_real.count_nonzero()
+                    covered[others.rows] |= in_real.any(0)
+                    recalled[others.rows] |= in_ball(distances, fake_radii[rows, None]).any(0)
+                precise += inside.count_nonzero()
+        precise_fakes, pairs = world.sum_(numbers).tolist()
+        covered_reals, recalled_reals = world.sum_(flags.long()).count_nonzero(1).tolist()
+    n, m = len(real), len(fake)
+    zeros = (n - int(real_radii.count_nonzero()), m - int(fake_radii.count_nonzero()))
+    return PRDC(precise_fakes / m, recalled_reals / n, pairs / (k * m), covered_reals / n, zeros)
 
 
 def _parts(count: int, world: World) -> list[slice]:
@@ -126,41 +142,6 @@ def _keep_nearest(nearest: torch.Tensor, block: FeatureBlock, distances: torch.T
 def _smallest(values: torch.Tensor, count: int) -> torch.Tensor:
     """Returns the ``count`` smallest values of each row, ascending."""
     return values.topk(count, dim=1, largest=False, sorted=True).values
-
-
-def _count(
-    reals: QuantizedFeatures,
-    fakes: QuantizedFeatures,
-    real_radii: torch.Tensor,
-    fake_radii: torch.Tensor,
-    ties: Ties,
-    world: World,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compares this rank's fakes with all reals. Each distance is computed once for all four metrics.
-
-    The radii are squared, of shapes (n,) and (m,).
-
-    Returns:
-        Two int64 tensors. Shape (2,): the number of these fakes in at least one real ball, and the number of pairs of
-        such a fake and a real ball around it. Shape (2, n): which reals are covered and which are recalled by these
-        fakes, as 0 or 1.
-    """
-    in_ball = torch.le if ties == "inclusive" else torch.lt
-    numbers = torch.zeros(2, dtype=torch.int64, device=reals.device)
-    covered, recalled = flags = torch.zeros(2, len(reals), dtype=torch.bool, device=reals.device)
-    with world.together():
-        for rows in deal(_parts(len(fakes), world), world.rank, world.size):
-            some = fakes.block(rows)
-            precise = torch.zeros_like(some.squares, dtype=torch.bool)
-            for others in reals.blocks(_parts(len(reals), world), world):
-                distances = squared_distances(some, others)
-                in_real = in_ball(distances, real_radii[others.rows])
-                precise |= in_real.any(1)
-                numbers[1] += in_real.count_nonzero()
-                covered[others.rows] |= in_real.any(0)
-                recalled[others.rows] |= in_ball(distances, fake_radii[rows, None]).any(0)
-            numbers[0] += precise.count_nonzero()
-    return numbers, flags.long()
 
 
 def nearest_cosine_distance(

@@ -52,7 +52,7 @@ class KID(Metric):
             )
         # All subsets are the same if each is the whole set on both sides: one is enough, and there is no spread.
         whole = size == len(real.rows) == len(fake.rows)
-        found = kid(
+        mean, spread = kid(
             real.rows,
             fake.rows,
             context.world,
@@ -63,5 +63,5 @@ class KID(Metric):
             device=context.features.device,
             kernel=self._kernel,
         )
-        values = {"kid": found.mean} if whole else {"kid": found.mean, "kid_std": found.std}
+        values = {"kid": mean} if whole else {"kid": mean, "kid_std": spread}
         return values if size == self.subset_size else {**values, "kid_subset_size": size}

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from fidtool.diagnose.diagnosis import Diagnosis, SetInspection, health_of
 from fidtool.diagnose.duplicates import NOTABLE_SHARE, are_dependent
-from fidtool.distances.error_bars import ErrorBars, difference, error_bars, fewest_images, fid_curve
+from fidtool.distances.error_bars import error_bars, fewest_images, fid_curve
 from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.frechet import frechet_distance, influence
+from fidtool.distances.jackknife import difference, interval
 from fidtool.distances.neighbors import nearest_rows
 from fidtool.features.protocol import FEATURES
 from fidtool.images.records import ImageRecords
@@ -50,7 +51,7 @@ class Explanations:
     def __init__(self, run: RunContext, settings: Settings, features: FeatureSettings, title: str) -> None:
         self._run, self._world, self._settings = run, run.world, settings
         self._features, self._title = features, title
-        self._bars: dict[str, ErrorBars] = {}
+        self._parts: dict[str, NDArray[np.float64]] = {}
 
     def uncertainty(self, real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis | None) -> Uncertainty | None:
         """The error bars of the distance of ``fake``; None if they were not requested. A collective."""
@@ -59,9 +60,10 @@ class Explanations:
         with self._run.clock("uncertainty"):
             if withheld := _why_withheld(real, fake, diagnosis):
                 return Uncertainty(None, None, withheld, () if fake.apart else self._curve(real, fake))
-            bars = error_bars(self._target(real), fake.features[FEATURES], self._features, self._world)
-            self._bars[fake.path] = bars
-            return Uncertainty(bars.bias, bars.corrected, "", bars.curve)
+            parts, curve = error_bars(self._target(real), fake.features[FEATURES], self._features, self._world)
+            self._parts[fake.path] = parts
+            corrected = interval(parts)
+            return Uncertainty(float(parts[0]) - corrected.value, corrected, "", curve)
 
     def _target(self, real: MeasuredSet) -> Gaussian:
         return self._world.on_rank_zero(lambda: _target_of(real))
@@ -69,8 +71,8 @@ class Explanations:
     def differences(self) -> tuple[Difference, ...]:
         """The difference of each pair of FAKEs that have error bars."""
         return tuple(
-            Difference(one, other, difference(self._bars[one], self._bars[other]))
-            for one, other in itertools.combinations(self._bars, 2)
+            Difference(one, other, difference(self._parts[one], self._parts[other]))
+            for one, other in itertools.combinations(self._parts, 2)
         )
 
     def influence(self, real: MeasuredSet, fake: MeasuredSet, distance: float | None) -> Influence | None:

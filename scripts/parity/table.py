@@ -119,7 +119,7 @@ class Ours:
     def kid(self, protocol: ProtocolName, draws: Draws) -> float:
         """Return KID on the given subsets."""
         real, fake = self.features(protocol)
-        return kid(real, fake, World(Launch()), feature_step=INCEPTION_FEATURE_STEP, draws=draws).mean
+        return kid(real, fake, World(Launch()), feature_step=INCEPTION_FEATURE_STEP, draws=draws)[0]
 
     def prdc(self, protocol: ProtocolName, k: int, ties: Ties) -> dict[str, float]:
         """Return precision, recall, density and coverage by name."""

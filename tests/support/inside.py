@@ -62,8 +62,7 @@ def bits_of(values: torch.Tensor, step: int) -> dict[str, Any]:
 
 
 def kid(real: Features, fake: Features, *, feature_step: int = STEP, **settings: Any) -> list[float]:
-    found = kernel.kid(real, fake, _alone(), feature_step=feature_step, **settings)
-    return [found.mean, found.std]
+    return [*kernel.kid(real, fake, _alone(), feature_step=feature_step, **settings)]
 
 
 def cmmd(real: Features, fake: Features, *, feature_step: int = STEP, **settings: Any) -> float:
@@ -103,7 +102,7 @@ def _target(real: Features) -> frechet.Gaussian:
 
 
 def error_bars(real: Features, fake: Features) -> Any:
-    """Return an object with ``fid``, ``bias``, ``corrected``, ``parts`` and ``curve``."""
+    """Return FIDs of parts, and the curve."""
     return bars.error_bars(_target(real), fake, _settings(), _alone())
 
 
@@ -114,11 +113,7 @@ def fid_curve(real: Features, fake: Features) -> Any:
 def blocks() -> dict[str, Any]:
     """Return which images are left out together for error bars."""
     parts = ["".join(str(int(block)) for block in row) for row in jackknife.members()]
-    return {
-        "blocks": jackknife.BLOCKS,
-        "parts": parts,
-        "halvings": [int(row.sum()) for row in jackknife.halvings()],
-    }
+    return {"blocks": jackknife.BLOCKS, "parts": parts}
 
 
 def fid_infinity(real: Features, fake: Features, **settings: Any) -> Any:

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool import frechet_distance
-from fidtool.distances.jackknife import Interval, interval, interval_between, members
+from fidtool.distances.jackknife import Interval, difference, interval, members
 from fidtool.statistics.moments import Gaussian
 
 Array = NDArray[np.float64]
@@ -22,7 +22,7 @@ def distance(one: Gaussian, other: Gaussian) -> float:
 
 
 def distances_of_parts(real: Gaussian, rows: Array) -> Array:
-    """Return `ErrorBars.parts` of many sets at once, which is faster. ``rows`` has shape (sets, n, D)."""
+    """Return the result of `error_bars` for many sets at once, which is faster. ``rows`` has shape (sets, n, D)."""
     factor = torch.from_numpy(np.linalg.cholesky(real.sigma))
     middle = rows.mean((0, 1))
     # A few sets at a time, so that their matrices stay in the processor's cache.
@@ -63,7 +63,7 @@ def check_coverage(
     """
     batches = [[distances_of_parts(real, rows) for rows in draw()] for _ in range(DRAWS // AT_ONCE)]
     one, other = (np.concatenate(own) for own in zip(*batches, strict=True))
-    found = [[*map(interval, one)], [*map(interval, other)], [*map(interval_between, one, other)]]
+    found = [[*map(interval, one)], [*map(interval, other)], [*map(difference, one, other)]]
     true = [distance(real, fake) for fake in fakes]
     for own, truth in zip(found, [*true, true[0] - true[1]], strict=True):
         assert 92 <= covered(own, truth) <= 98

@@ -135,14 +135,9 @@ def _weights(count: int, device: torch.device) -> torch.Tensor:
     """Pseudo-random odd numbers from the mixing function of SplitMix64 (Steele, Lea and Flood 2014)."""
     with torch.inference_mode(False):
         values = torch.arange(1, count + 1, dtype=torch.int64, device=device) * _GOLDEN
-        for shift, factor in ((30, _MIX1), (27, _MIX2)):
-            values = (values ^ _shifted(values, shift)) * factor
-        return (values ^ _shifted(values, 31)) | 1
-
-
-def _shifted(values: torch.Tensor, bits: int) -> torch.Tensor:
-    """Logical right shift."""
-    return (values >> bits) & ((1 << (64 - bits)) - 1)
+        for bits, factor in ((30, _MIX1), (27, _MIX2), (31, 1)):
+            values = (values ^ (values >> bits) & ((1 << (64 - bits)) - 1)) * factor  # a logical shift
+        return values | 1
 
 
 def shared_images_warning(hashes: Sequence[NDArray[np.int64]], ranks: Sequence[int]) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError, on_every_rank, option, own_exceptions, warn_program
 from fidtool.features.device import computing_on, repeatable
-from fidtool.features.extractor import Extractor, run_networks
+from fidtool.features.extractor import run_networks
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.statistics.moments import ExactMoments, check_exact_products
 from fidtool.statistics.set_statistics import Statistics
@@ -39,55 +39,19 @@ STATE_NAMES = {_SHARE, _DEFINITION, _FLOOR, *(f"{side}_{name}" for side in SIDES
 State = dict[str, torch.Tensor]
 _Image = tuple[torch.Tensor, int]
 """Pixels and their hash."""
+_NO_ROWS = np.zeros((0, 0), dtype=np.float32)
 
 
-class FeatureRows:
-    """Feature vectors in host memory, each with a hash of its image. It has the methods of `ExactMoments`."""
+@dataclass(frozen=True)
+class _Seen:
+    """Images that went through the network: int64 hashes of shape (n,), and their features if these are needed.
 
-    dims = 0  # need not be known
+    ``restored`` is whether they come from a checkpoint.
+    """
 
-    def __init__(self) -> None:
-        self._rows: list[NDArray[np.float32]] = []
-        self._hashes: list[NDArray[np.int64]] = []
-        self.refused: RunError | None = None
-
-    @property
-    def count(self) -> int:
-        return sum(map(len, self._rows))
-
-    def add(self, features: torch.Tensor, hashes: torch.Tensor) -> None:
-        """Adds a batch: floats of shape (n, dims) and int64 of shape (n,). Raises a RunError unless all are finite."""
-        if not features.isfinite().all():
-            problem = "the network returned a feature that is NaN or infinite:"
-            self.refused = self.refused or RunError(problem, "check its weights and input")
-        self.flush()
-        self._rows.append(features.to("cpu", torch.float32).numpy())
-        self._hashes.append(hashes.cpu().numpy())
-
-    def flush(self) -> None:
-        """Raises the error if a feature was refused."""
-        if self.refused is not None:
-            raise copy.copy(self.refused)
-
-    def to(self, device: torch.device) -> None:
-        """Does nothing: the rows stay in host memory."""
-
-    def merge(self, world: World) -> None:
-        """Gathers the rows of all ranks, in place. A collective."""
-        everyone = world.gather((self._rows, self._hashes))
-        self._rows, self._hashes = ([part for own in kind for part in own] for kind in zip(*everyone, strict=True))
-
-    def totals(self) -> dict[str, NDArray[Any]]:
-        """Returns the number, the rows and the hashes, for `absorb`. They are ordered by the hashes: pseudo-random."""
-        if not self._rows:
-            return {"count": np.array(0), "rows": np.zeros((0, 0), np.float32), "order": np.zeros(0, np.int64)}
-        rows, hashes = np.concatenate(self._rows), np.concatenate(self._hashes)
-        order = np.argsort(hashes, kind="stable")
-        return {"count": np.array(len(rows)), "rows": rows[order], "order": hashes[order]}
-
-    def absorb(self, totals: dict[str, NDArray[Any]]) -> None:
-        """Adds rows from `totals`."""
-        self.add(torch.from_numpy(totals["rows"]), torch.from_numpy(totals["order"]))
+    hashes: NDArray[np.int64]
+    rows: NDArray[np.float32] | None = None
+    restored: bool = False
 
 
 class ImageSums:
@@ -107,56 +71,47 @@ class ImageSums:
         self.clear()
 
     def clear(self) -> None:
-        self._store = self._empty(self._features.definition.dims)
+        self._moments: ExactMoments | None = None  # a plain module's first output shows the length of a vector
         self._waiting: list[_Image] = []
-        self._restored: list[torch.Tensor] = []  # hashes of the images of a checkpoint
-        self._hashes: list[torch.Tensor] = []  # those of all others
+        self._seen: list[_Seen] = []
+        self.of_ranks: list[NDArray[np.int64]] = []  # hashes of each rank's images, after a merge
 
-    def _empty(self, dims: int) -> ExactMoments | FeatureRows:
-        if self._per_image:
-            return FeatureRows()
+    def _empty(self, dims: int) -> ExactMoments:
         definition = self._features.definition
         device, setting = device_here(self._device).exact_sums, None if definition.standard else "feature_step"
         return ExactMoments(dims, definition.feature_step, device, setting)
 
-    def _know(self, dims: int) -> None:
-        """Tells the length of a feature vector, which is unknown before a plain module's first output."""
-        if isinstance(self._store, ExactMoments) and not self._store.dims:
-            self._store = self._empty(dims)
-
     @property
     def count(self) -> int:
-        return self._store.count + len(self._waiting)
+        seen = sum(len(each.hashes) for each in self._seen) if self._moments is None else self._moments.count
+        return seen + len(self._waiting)
 
     def add(self, images: torch.Tensor) -> None:
         """Adds images and runs the network on full batches. If the network fails, none of the images are added."""
-        hashes = image_hashes(images)
         laid_out = images if self._features.plain else images.permute(0, 2, 3, 1)
         new = laid_out.clone(memory_format=torch.contiguous_format)
-        waiting = [*self._waiting, *zip(new, hashes.tolist(), strict=True)]
-        extractor, batch_size = self._network()
-        # A multiple of the number of batches that run in parallel.
-        at_once = batch_size * extractor.device.forward_threads
-        ready = len(waiting) // at_once * at_once
-        with self._explaining_refusal():
-            if ready:
-                self._extract(waiting[:ready], extractor, batch_size)
-        self._waiting = waiting[ready:]
-        self._hashes.append(hashes)
+        waiting = [*self._waiting, *zip(new, image_hashes(images).tolist(), strict=True)]
+        self._waiting = self._extract(waiting, partial=False)
 
     def flush(self) -> None:
         """Runs the network on the waiting images; the last batch is padded with black images."""
+        self._waiting = self._extract(self._waiting, partial=True)
         with self._explaining_refusal():
-            if self._waiting:
-                self._extract(self._waiting, *self._network())
-                self._waiting = []
-            self._store.flush()
+            if self._moments is not None:
+                self._moments.flush()
+            elif not all(np.isfinite(each.rows).all() for each in self._seen if each.rows is not None):
+                problem = "the network returned a feature that is NaN or infinite:"
+                raise RunError(problem, "check its weights and input")
 
-    def _network(self) -> tuple[Extractor, int]:
+    def _extract(self, images: list[_Image], partial: bool) -> list[_Image]:
+        """Adds the features of images, and returns those of a partial batch, which are only added if ``partial``."""
         extractor = self._features.extractor(self._device)
-        return extractor, self._batch_size or extractor.device.default_batch_size
-
-    def _extract(self, images: list[_Image], extractor: Extractor, batch_size: int) -> None:
+        batch_size = self._batch_size or extractor.device.default_batch_size
+        at_once = batch_size * extractor.device.forward_threads  # batches that run in parallel
+        ready = len(images) if partial else len(images) // at_once * at_once
+        if not ready:
+            return images
+        images, left = images[:ready], images[ready:]
         kinds = [(image.shape, image.dtype) if self._features.plain else () for image, _ in images]
         alike = [
             [each for each, own in zip(images, kinds, strict=True) if own == kind] for kind in dict.fromkeys(kinds)
@@ -175,11 +130,13 @@ class ImageSums:
 
         with computing_on(extractor.device.torch_device):
             features = self._features.once(self._side, (self._device, batch_size, marks), compute)
-            self._know(features.shape[1])
-            if isinstance(self._store, FeatureRows):
-                self._store.add(features, torch.tensor(marks, dtype=torch.int64, device="cpu"))
-            else:
-                self._store.add(features)
+            rows = features.to("cpu", torch.float32).numpy() if self._per_image else None
+            if rows is None:
+                self._moments = self._moments or self._empty(features.shape[1])
+                with self._explaining_refusal():
+                    self._moments.add(features)
+        self._seen.append(_Seen(np.array(marks, dtype=np.int64), rows))
+        return left
 
     @contextlib.contextmanager
     def _explaining_refusal(self) -> Iterator[None]:
@@ -187,81 +144,90 @@ class ImageSums:
         try:
             yield
         except RunError as error:
-            if not self._store.refused:
-                raise
-            how = " with reset_real_features=True" if self._side == "real" else ""
-            missing = f"The statistics lack some {SIDES[self._side]}; call reset(){how} before compute()"
+            missing = f"The statistics lack some {SIDES[self._side]}; call reset(){self._how_to_reset} before compute()"
             error.note += f". {missing}"
             raise
+
+    @property
+    def _how_to_reset(self) -> str:
+        return " with reset_real_features=True" if self._side == "real" else ""
 
     def to(self, device: torch.device) -> None:
         if device != self._device:
             sums_device = device_here(device).exact_sums
             check_exact_products(sums_device)
             self._device = device
-            self._store.to(sums_device)
+            if self._moments is not None:
+                self._moments.to(sums_device)
             self._waiting = [(image.to(device), mark) for image, mark in self._waiting]
 
     def merged(self, world: World) -> ImageSums:
         """Returns the statistics of all ranks, without changing this object. A collective; call `flush` first."""
         other = copy.copy(self)
-        dims = world.gather(self._store.dims) if self._features.plain else []
+        dims = max(world.gather(0 if self._moments is None else self._moments.dims))
         with world.together():  # memory may run out on one rank
-            other._store = copy.deepcopy(self._store)
-            other._know(max(dims, default=0))
-        other._store.merge(world)
-        everyone = world.gather((_joined(self._restored).numpy(), _joined(self._hashes).numpy()))
-        other._restored, other._hashes = (list(map(torch.from_numpy, kind)) for kind in zip(*everyone, strict=True))
+            other._moments = (copy.deepcopy(self._moments) or self._empty(dims)) if dims else None
+        if other._moments is not None:
+            other._moments.merge(world)
+        everyone = world.gather(self._seen)
+        other._seen = [each for seen in everyone for each in seen]
+        other.of_ranks = [_hashes(seen) for seen in everyone]
         return other
 
     def added_again_warning(self) -> str:
         """A warning about images that were restored and then added; empty if these are as few as duplicates can be."""
-        restored, added = _joined(self._restored).numpy(), _joined(self._hashes).numpy()
+        restored, added = (_hashes(each for each in self._seen if each.restored == old) for old in (True, False))
         again = len(np.intersect1d(added, restored))
         if again <= max(3, min(len(restored), len(added)) // 4):
             return ""
-        how = " with reset_real_features=True" if self._side == "real" else ""
         return (
             f"{again} {SIDES[self._side]} that were added after a checkpoint was loaded are in it too and count twice: "
-            f"call reset(){how} after loading it, or persistent(False) before saving it"
+            f"call reset(){self._how_to_reset} after loading it, or persistent(False) before saving it"
         )
 
     def statistics(self) -> Statistics:
         """Mean and covariance of the features."""
         definition = self._features.definition
-        if isinstance(self._store, FeatureRows):
+        if self._moments is None:
             rows, settings = self.rows(), FeatureSettings.of(definition, device_here(self._device).exact_sums)
             gaussian = settings.gaussian(rows, np.arange(len(rows)), World(Launch()))
         else:
             if not definition.standard:
-                self._store.check_precision()
-            gaussian = self._store.mean_covariance(definition.ddof)
+                self._moments.check_precision()
+            gaussian = self._moments.mean_covariance(definition.ddof)
         return Statistics.of(gaussian.mu, gaussian.sigma, gaussian.count, definition)
 
     def rows(self) -> NDArray[np.float32]:
-        """The features of each image, see `FeatureRows.totals`."""
-        assert isinstance(self._store, FeatureRows)
-        return self._store.totals()["rows"]
+        """The features of each image, in the order of the images' hashes, which is pseudo-random."""
+        rows = [each.rows for each in self._seen if each.rows is not None]
+        return np.concatenate(rows)[np.argsort(_hashes(self._seen), kind="stable")] if rows else _NO_ROWS
 
     def totals(self) -> State:
         """The sums as CPU tensors, for symmetric matrices the upper triangle. Call `flush` first."""
-        totals = {name: torch.from_numpy(np.array(values)) for name, values in self._store.totals().items()}
-        return {**totals, "marks": _joined([*self._restored, *self._hashes])}
+        marks = _hashes(self._seen)
+        kept = {"count": np.array(self.count), "rows": self.rows(), "order": np.sort(marks)}
+        totals = kept if self._moments is None else self._moments.totals()
+        return {name: torch.from_numpy(np.array(values)) for name, values in {**totals, "marks": marks}.items()}
 
     def absorb(self, totals: State, restored: bool = False) -> None:
         """Adds the sums that `totals` returned, ``restored`` from a checkpoint or of another metric."""
         try:
             arrays = {name: values.cpu().numpy() for name, values in totals.items()}
-            self._know(0 if self._per_image else len(arrays["sum"]))
-            self._store.absorb(arrays)
+            if self._per_image:
+                seen = _Seen(arrays["order"], arrays["rows"], restored)
+            else:
+                moments = self._moments or self._empty(self._features.definition.dims or len(arrays["sum"]))
+                moments.absorb(arrays)
+                self._moments = moments
+                # Earlier versions have no hashes of real images.
+                seen = _Seen(arrays.get("marks", np.zeros(0, np.int64)), None, restored)
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"the statistics to add are not those of this metric's features: {error}") from None
-        if "marks" in totals:  # earlier versions have none of real images
-            (self._restored if restored else self._hashes).append(totals["marks"].cpu())
+        self._seen.append(seen)
 
 
-def _joined(hashes: Sequence[torch.Tensor]) -> torch.Tensor:
-    return torch.cat([torch.zeros(0, dtype=torch.int64, device="cpu"), *hashes])
+def _hashes(seen: Iterable[_Seen]) -> NDArray[np.int64]:
+    return np.concatenate([np.zeros(0, dtype=np.int64), *(each.hashes for each in seen)])
 
 
 @dataclass(frozen=True)
@@ -312,7 +278,12 @@ class MetricSums:
             self.fixed_name = "real_statistics" if isinstance(fixed, Statistics) else os.fspath(fixed)
             wanted = (FEATURES,) if per_image else ()
             self._fixed = fixed if isinstance(fixed, Statistics) else read_statistics(self.fixed_name, wanted)
-            self._check_fixed(self._fixed)
+            mine, theirs = features.definition, self._fixed.definition
+            if mine.dims and self._fixed.dims != mine.dims:
+                dims = f"{self._fixed.dims} dimensions, but the metric's have {mine.dims}"
+                raise InputError(f"{self.fixed_name} has features of {dims}")
+            if theirs is not None:
+                _check_same_protocol(theirs, mine, self.fixed_name, "the statistics")
             stated = (self._fixed.config or {}).get("float_to_byte", self.float_to_byte)
             if float_to_byte is None:
                 self.float_to_byte = features.rounding(stated)
@@ -322,13 +293,6 @@ class MetricSums:
                 problem = f"{self.fixed_name} has no features of each image, which this metric needs:"
                 raise InputError(problem, "write the file with `fidtool stats REAL --metrics kid -o FILE`")
         self._rounding = "" if self.float_to_byte == features.rounding(None) else self.float_to_byte
-
-    def _check_fixed(self, statistics: Statistics) -> None:
-        mine, theirs, name = self.network.definition, statistics.definition, self.fixed_name
-        if mine.dims and statistics.dims != mine.dims:
-            raise InputError(f"{name} has features of {statistics.dims} dimensions, but the metric's have {mine.dims}")
-        if theirs is not None:
-            _check_same_protocol(theirs, mine, name, "the statistics")
 
     def add(self, pixels: torch.Tensor, real: bool) -> None:
         self._sides["real" if real else "fake"].add(pixels)
@@ -367,8 +331,7 @@ class MetricSums:
 
     def shared_images_warning(self, ranks: Sequence[int]) -> str:
         """Call it on the result of `merged`."""
-        by_rank = zip(self._sides["fake"]._restored, self._sides["fake"]._hashes, strict=True)
-        return shared_images_warning([torch.cat(pair).numpy() for pair in by_rank], ranks)
+        return shared_images_warning(self._sides["fake"].of_ranks, ranks)
 
     def added_again_warnings(self) -> list[str]:
         return [sums.added_again_warning() for sums in self._sides.values()]
@@ -425,7 +388,13 @@ class MetricSums:
 
         Each image is restored on one rank only. Returns a warning if this rank's images are not restored.
         """
-        was, of = self._owner(state)
+        try:
+            definition = Definition.from_json(bytes(state[_DEFINITION].tolist()).decode())
+            was, of = state[_SHARE].tolist()
+        except (KeyError, TypeError, ValueError) as error:
+            problem = "the checkpoint has no valid definition of its features: this metric did not save it"
+            raise InputError(problem) from error
+        _check_same_protocol(definition, self.network.definition, "the checkpoint", "the checkpoint")
         if (_FLOOR in state) != bool(self._rounding):
             theirs = "that of its protocol" if _FLOOR not in state else "floor" if state[_FLOOR] else "round"
             problem = f"{option('float_to_byte')} of the metric in the checkpoint is {theirs}:"
@@ -447,18 +416,6 @@ class MetricSums:
             if own:
                 sums.absorb(own, restored=True)
         return ""
-
-    def _owner(self, state: State) -> tuple[int, int]:
-        """The rank, or `ALL`, and the number of ranks with which a checkpoint was saved."""
-        try:
-            definition = Definition.from_json(bytes(state[_DEFINITION].tolist()).decode())
-            was, of = state[_SHARE].tolist()
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(
-                "the checkpoint has no valid definition of its features: this metric did not save it"
-            ) from error
-        _check_same_protocol(definition, self.network.definition, "the checkpoint", "the checkpoint")
-        return was, of
 
 
 def _check_same_protocol(theirs: Definition, mine: Definition, name: str, owner: str) -> None:

@@ -70,6 +70,7 @@ def test_images_of_a_checkpoint_that_are_added_again(make: Callable[..., ImageMe
     saved.update(pictures(20, 1), real=True)
     state, old = saved.state_dict(), {**saved.state_dict()}
     del old["real_marks"]  # as by an earlier version
+    knows = "real_order" in old  # hashes beside the features
 
     def resumed(state: dict[str, Any], again: int) -> ImageMetric[Any]:
         metric = make(network(), reset_real_features=False)
@@ -80,7 +81,7 @@ def test_images_of_a_checkpoint_that_are_added_again(make: Callable[..., ImageMe
 
     with warnings.catch_warnings():
         warnings.simplefilter("error", fidtool.FidtoolWarning)
-        for metric in (resumed(state, 0), resumed(state, 5), resumed(old, 20)):
+        for metric in (resumed(state, 0), resumed(state, 5), resumed(old, 0 if knows else 20)):
             metric.compute()
         few = make(network())
         few.update(torch.cat([pictures(3, 5)] * 7), real=False)  # of a collapsed generator

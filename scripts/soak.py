@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
@@ -28,6 +28,9 @@ import fidtool
 NETWORK = f"{Path(__file__).parent / 'bench' / 'networks.py'}:network"
 CHECKPOINT = "checkpoint"
 SIDE = 8
+BATCH = 10
+PARTS = 64
+"""Largest number of parts of a checkpoint."""
 LARGEST_GROWTH = 1.05
 """Largest ratio of the peak memory in the second half of a run to that in the first half."""
 STARTING = 20
@@ -51,7 +54,7 @@ def make_images(folder: Path, count: int) -> None:
 def start(folder: Path, output: str, ranks: int, checkpoint: bool) -> list[subprocess.Popen[str]]:
     """Start `fidtool stats` on ``ranks`` ranks, which find each other by environment variables."""
     command = [sys.executable, "-m", "fidtool", "stats", "images", "-o", output, "--force", "--extractor", NETWORK]
-    command += ["--no-cache", "--batch-size", "10"]
+    command += ["--no-cache", "--batch-size", str(BATCH)]
     if checkpoint:
         command += ["--checkpoint", CHECKPOINT]
     with socket.socket() as probe:
@@ -79,18 +82,20 @@ def resident(pid: int) -> int:
     return int(found[1]) // 1024 if found else 0
 
 
-def watch(processes: list[subprocess.Popen[str]], seconds: float) -> Iterator[int]:
-    """Yield the memory of the largest process each second, until all have exited or ``seconds`` have passed."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until and any(process.poll() is None for process in processes):
-        time.sleep(1.0)
-        yield max(resident(process.pid) for process in processes)
+def watch(processes: list[subprocess.Popen[str]], enough: Callable[[], bool]) -> Iterator[int]:
+    """Yield the memory of the largest process each second, until all have exited, it is ``enough``, or an hour."""
+    started = seen = time.monotonic()
+    while any(process.poll() is None for process in processes) and not enough() and seen < started + 3600:
+        time.sleep(0.05)
+        if time.monotonic() >= seen + 1.0:
+            seen = time.monotonic()
+            yield max(resident(process.pid) for process in processes)
 
 
 def report(processes: list[subprocess.Popen[str]], memory: list[int], text: str) -> str:
     """Wait for the processes, print their statuses and memory, and return rank zero's stderr."""
     errors = [process.communicate(timeout=60)[1] for process in processes]
-    late = [size for size in memory[5:] if size] or memory
+    late = [size for size in memory[5:] if size] or memory or [0]
     statuses = [process.returncode for process in processes]
     click.echo(f"{text}: exit statuses {statuses}, memory after 5 s: {min(late)} to {max(late)} MiB")
     working = memory[:-ENDING]
@@ -100,19 +105,25 @@ def report(processes: list[subprocess.Popen[str]], memory: list[int], text: str)
     return errors[0]
 
 
-def run_with_kills(folder: Path, kills: int, chance: random.Random, duration: float) -> None:
+def run_with_kills(folder: Path, images: int, kills: int, chance: random.Random) -> None:
     """Kill and resume ``fidtool stats`` ``kills`` times, on random numbers of ranks; then let it finish.
 
+    A run is killed when it has saved some parts of its checkpoint, which leave parts for the later kills.
+
     Args:
-        folder: folder with the images.
-        kills: number of kills.
-        chance: draws the times of the kills and the numbers of ranks.
-        duration: seconds that the run takes without kills.
+        folder: folder with ``images`` images.
+        chance: draws the numbers of parts and of ranks.
     """
+
+    def saved() -> int:
+        return len(list((folder / CHECKPOINT).glob("*.npz")))
+
     for number in range(1, kills + 2):
         ranks, last = chance.choice([1, 2, 3]), number > kills
+        left = min(-(-images // BATCH), PARTS) - saved()
+        target = saved() + chance.randint(1, max(1, left // (kills - number + 2)))
         processes = start(folder, "killed.npz", ranks, checkpoint=True)
-        memory = list(watch(processes, 3600 if last else 5 + chance.uniform(0.1, 0.6) * duration / kills))
+        memory = list(watch(processes, lambda: not last and saved() >= target))  # noqa: B023
         running = [process for process in processes if process.poll() is None]
         if not last and not running:
             raise click.ClickException("the run finished before it was killed: use more --images")
@@ -129,15 +140,14 @@ def run_with_kills(folder: Path, kills: int, chance: random.Random, duration: fl
 @click.option(
     "--folder", type=click.Path(path_type=Path), default=Path("soak"), show_default=True, help="Folder for all files."
 )
-@click.option("--seed", default=0, show_default=True, help="Seed for the times of the kills and the numbers of ranks.")
+@click.option("--seed", default=0, show_default=True, help="Seed for the kills and the numbers of ranks.")
 def main(images: int, kills: int, folder: Path, seed: int) -> None:
     """See the module."""
     make_images(folder / "images", images)
     shutil.rmtree(folder / CHECKPOINT, ignore_errors=True)
-    started = time.monotonic()
     whole = start(folder, "whole.npz", 1, checkpoint=False)
-    report(whole, list(watch(whole, 3600)), "not killed, 1 rank")
-    run_with_kills(folder, kills, random.Random(seed), time.monotonic() - started)
+    report(whole, list(watch(whole, lambda: False)), "not killed, 1 rank")
+    run_with_kills(folder, images, kills, random.Random(seed))
     first, second = (fidtool.read_statistics(folder / name) for name in ("whole.npz", "killed.npz"))
     if (first.count, first.traits) != (second.count, second.traits) or first.count != images:
         raise click.ClickException(f"{second.count} of {images} images counted; without kills {first.count}")

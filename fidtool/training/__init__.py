@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from fidtool.distributed.rendezvous import AbsentRanksError
     from fidtool.training.checks import OutOfSyncError, assert_in_sync, assert_optimized, wrap_trainable
     from fidtool.training.feature_extractor import FeatureExtractor
-    from fidtool.training.gather import dist_sync_fn, gather_with_grad
+    from fidtool.training.group import dist_sync_fn, gather_with_grad
     from fidtool.training.inception_metrics import (
         FrechetInceptionDistance,
         InceptionScore,
@@ -42,7 +42,7 @@ _HOMES = {
     "FIDCallback": "fidtool.training.lightning_callback",
     "FeatureExtractor": "fidtool.training.feature_extractor",
     "FrechetLoss": "fidtool.training.loss",
-    **dict.fromkeys(("dist_sync_fn", "gather_with_grad"), "fidtool.training.gather"),
+    **dict.fromkeys(("dist_sync_fn", "gather_with_grad"), "fidtool.training.group"),
     **dict.fromkeys(
         ("OutOfSyncError", "assert_in_sync", "assert_optimized", "wrap_trainable"), "fidtool.training.checks"
     ),

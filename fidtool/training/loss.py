@@ -16,8 +16,7 @@ from fidtool.errors import InputError, TooFewImagesError
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.statistics.statistics_file import read_statistics
 from fidtool.training.feature_extractor import PathLike
-from fidtool.training.gather import Grad, abandon_gathering, gather_with_grad
-from fidtool.training.group import DEFAULT_TIMEOUT, Group
+from fidtool.training.group import DEFAULT_TIMEOUT, Grad, Group, abandon_gathering, gather_with_grad
 
 _SMALL_SQUARE = 1e-8
 """Eigenvalues of a Gram matrix below this fraction of the largest have too few correct digits."""

@@ -108,7 +108,9 @@ def _meant(keywords: Mapping[str, Any], known: Iterable[str]) -> str:
             of_metrics.setdefault(kind.__name__, []).append(f"{each.name}={keywords[name]!r}")
     if objects := [f"fidtool.{kind}({', '.join(values)})" for kind, values in of_metrics.items()]:
         asked = str(keywords.get("metrics", "")).split(",")
-        others = [repr(name) for name in asked if is_name(name) and type(metric_named(name)).__name__ not in of_metrics]
+        others = [
+            repr(name) for name in asked if is_name(name) and type(metric_named(name).metric).__name__ not in of_metrics
+        ]
         return f"; write metrics=[{', '.join([*others, *objects])}]"
     return "".join(suggestion(name, known, 0.75) for name in keywords if name not in known)
 

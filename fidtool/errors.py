@@ -24,8 +24,8 @@ def option(name: str, value: object = None) -> str:
     """Return a setting as a part of a message, which `rendered` replaces by ``--on-error skip`` or ``on_error='skip'``.
 
     Args:
-        name: keyword of `fidtool.compute` or of a class of `fidtool.training`; ``KID(subset_size)`` for a setting of a
-            metric.
+        name: keyword of `fidtool.compute` or of a class of `fidtool.training`; ``KID(kid.subset_size)`` for a setting
+            of a metric.
         value: its value. None names the setting only; ``...`` is a placeholder for any value.
     """
     return f"\x01{name}\x02{'...' if value is ... else repr(value)}\x03"
@@ -35,6 +35,7 @@ def as_argument(name: str, value: object = None) -> str:
     """Format a setting as a Python argument: ``on_error='skip'``. See `option`."""
     if name.endswith(")"):
         kind, _, setting = name[:-1].partition("(")
+        setting = setting.rpartition(".")[2]
         return f"{setting} of {kind}(...)" if value is None else f"{kind}({setting}={value!r})"
     return name if value is None else f"{name}={'...' if value is ... else repr(value)}"
 

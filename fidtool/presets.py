@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fidtool.errors import InputError
+from fidtool.errors import InputError, option
 from fidtool.metrics.registry import metric_settings, requested
 from fidtool.names import closest, folded, unknown
 
@@ -174,11 +174,16 @@ def with_preset(given: Mapping[str, Any], metric_values: Mapping[str, Any] | Non
         metric_values: settings of metrics by `fidtool.metrics.registry.key_of`, which apply to metrics named in
             ``metrics``.
     """
-    name, values = given.get("preset"), dict(metric_values or {})
-    usual = preset_named(name).settings if isinstance(name, str) else {}
+    name, metric_values = given.get("preset"), metric_values or {}
+    preset = preset_named(name) if isinstance(name, str) else None
+    usual = preset.settings if preset else {}
     settings = {each: value for each, value in usual.items() if each not in metric_settings()} | dict(given)
-    replaced = {*settings, *(other for setting, other in _REPLACED.items() if setting in values)}
-    values = {each: value for each, value in usual.items() if each not in replaced} | values
-    if "metrics" in settings or values:
-        settings["metrics"], settings["of_all"] = requested(settings.get("metrics", "fid"), values)
+    replaced = {other for setting, other in _REPLACED.items() if setting in metric_values}
+    values = {each: value for each, value in usual.items() if each not in replaced}
+    settings["metrics"] = requested(settings.get("metrics", "fid"), metric_values, values)
+    if preset and "metrics" not in given:
+        settings["metrics"] = tuple(
+            each._replace(optional=option("preset", preset.name)) if each.metric.name in preset.optional else each
+            for each in settings["metrics"]
+        )
     return settings

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from fidtool.errors import option
-from fidtool.metrics.registry import BUILT_IN, key_of, metric_settings, spec_of
+from fidtool.metrics.registry import BUILT_IN, key_of, metric_settings
 from fidtool.presets import preset_named, with_preset
 from fidtool.settings import OUTPUT, PYTHON, Settings
 from fidtool.validation import declared
@@ -54,14 +54,14 @@ def recorded(settings: Settings) -> dict[str, Any]:
 def _of_metrics(settings: Settings) -> dict[str, Any]:
     built_in: dict[str, Any] = {}
     custom: dict[str, Any] = {}
-    for metric in settings.chosen:
+    for metric in (each.metric for each in settings.requested):
         for name, each in declared(type(metric)).items():
-            key, value = key_of(type(metric), name), getattr(metric, name)
-            if type(metric) in BUILT_IN.values():
+            key, value = key_of(metric.name, name), getattr(metric, name)
+            if metric.name in BUILT_IN:
                 built_in[key] = value
             elif value != each.default:
                 custom[key] = value
-    return {"metrics": [spec_of(metric) for metric in settings.chosen], "metric_options": custom or None, **built_in}
+    return {"metrics": [each.spec for each in settings.requested], "metric_options": custom or None, **built_in}
 
 
 def changed_settings(settings: Settings) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 """Declarations of all settings: the keywords of `fidtool.compute` and the options of the command line."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import floor, inf
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 from fidtool.errors import InputError, option
 from fidtool.features.models.families import (
@@ -15,8 +16,8 @@ from fidtool.features.models.families import (
 )
 from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, NAMED_PROTOCOLS, ProtocolName, protocol_named
 from fidtool.images.framing import CROPS, EXAMPLE, normalised
-from fidtool.metrics.metric import ALL, METRICS, Metric, MetricFacts
-from fidtool.metrics.registry import BUILT_IN, in_order, requested
+from fidtool.metrics.metric import METRICS, Metric, MetricFacts
+from fidtool.metrics.registry import BUILT_IN, Requested, requested
 from fidtool.presets import PRESETS, preset_named
 from fidtool.validation import LONGEST_SECONDS, MAX_PIXELS, File, Setting, TorchDevice, Validated, text_of
 
@@ -90,10 +91,6 @@ class CheckSettings(Validated):
             problem = f"{option('progress')} must be True or a function, not {self.progress!r}:"
             raise InputError(problem, f"pass {option('progress', True)} for progress bars", setting="progress")
 
-    @staticmethod
-    def _called(name: str) -> str:
-        return option(name)
-
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class StatisticsSettings(CheckSettings):
@@ -135,8 +132,6 @@ class StatisticsSettings(CheckSettings):
         f"Metrics to compute in one pass over the images: {', '.join(BUILT_IN)}, all (each of these that can "
         "be computed), or FILE.py:NAME for a custom metric, whose code is executed. See `fidtool metrics`."
     )
-    of_all: frozenset[str] = frozenset()
-    """Names of the metrics that only ``all`` selected."""
     on_error: Literal["fail", "skip"] = Setting("fail", IMAGES).help(
         "If a file cannot be read: fail, or skip it with a warning."
     )
@@ -180,14 +175,16 @@ class StatisticsSettings(CheckSettings):
             object.__setattr__(self, "protocol", protocol_named(self.protocol).name)
         if self.extractor is not None:
             object.__setattr__(self, "extractor", usual_spelling(self.extractor))
-        if self.device is not None:
-            if not isinstance(self.device, str) and not hasattr(self.device, "type"):
-                problem = f"{option('device')} must be a string or a torch.device, not {self.device!r}"
-                raise InputError(problem, setting="device")
-            object.__setattr__(self, "device", str(self.device))
+        if not isinstance(self.device, str | None) and not hasattr(self.device, "type"):
+            problem = f"{option('device')} must be a string or a torch.device, not {self.device!r}"
+            raise InputError(problem, setting="device")
+        object.__setattr__(self, "device", self.device and str(self.device))
         check_extractor(self.network)
         object.__setattr__(self, "crop", normalised(self.crop, "crop"))
-        self._choose_metrics()
+        object.__setattr__(self, "metrics", requested(self.metrics))
+        for each in self.requested:
+            if not each.optional:
+                each.metric.check(MetricFacts(self.network.extractor, self.dims))
         if self.dims is not None and self.network.extractor != "inception":
             problem = f"{option('dims')} selects a layer of Inception; a custom network's output decides its dimensions"
             raise InputError(problem, setting="dims")
@@ -197,10 +194,8 @@ class StatisticsSettings(CheckSettings):
                 f"{option(name)} is fixed for Inception, so that its values are comparable; it is for other extractors"
             )
             raise InputError(problem, setting=name)
-        if self.checkpoint == "":
-            raise InputError(f"{option('checkpoint')} must be the path of a folder, not empty", setting="checkpoint")
-        if self.checkpoint is not None and "://" in str(self.checkpoint):
-            problem = f"{option('checkpoint')} must be a folder on this machine, and {self.checkpoint} is a URL"
+        if self.checkpoint is not None and ("://" in str(self.checkpoint) or not str(self.checkpoint)):
+            problem = f"{option('checkpoint')} must be a folder on this machine, not {str(self.checkpoint)!r}"
             raise InputError(problem, setting="checkpoint")
 
     @property
@@ -223,7 +218,7 @@ class StatisticsSettings(CheckSettings):
     @property
     def metric_networks(self) -> dict[str, NetworkChoice]:
         """Networks that metrics have themselves, by the layer of their features."""
-        own = {self.layer_of(metric): metric.own_network for metric in in_order(self.chosen)}
+        own = {self.layer_of(metric): metric.own_network for metric in self.chosen}
         return {layer: network for layer, network in own.items() if network is not None and layer != FEATURES}
 
     def layer_of(self, metric: Metric) -> str:
@@ -231,26 +226,24 @@ class StatisticsSettings(CheckSettings):
         return FEATURES if metric.network() == self.network else metric.layer
 
     @property
-    def chosen(self) -> tuple[Metric, ...]:
+    def requested(self) -> tuple[Requested, ...]:
         """The requested metrics, in their order."""
-        return tuple(metric for metric in self.metrics if isinstance(metric, Metric))
+        return cast(tuple[Requested, ...], self.metrics)
+
+    @property
+    def in_order(self) -> list[Requested]:
+        """The same in the order in which they are computed and listed: built-in ones first."""
+        places = {name: place for place, name in enumerate(BUILT_IN)}
+        return sorted(self.requested, key=lambda each: places.get(each.metric.name, len(places)))
+
+    @property
+    def chosen(self) -> list[Metric]:
+        """The metrics in this order."""
+        return [each.metric for each in self.in_order]
 
     def metric(self, name: str) -> Metric | None:
         """Return the metric of this name; None if it was not requested."""
         return next((metric for metric in self.chosen if metric.name == name), None)
-
-    def selects_if_possible(self, metric: Metric) -> str:
-        """Return the option that selects a metric only if it can be computed; empty if it was requested by name."""
-        if self._is_of_all(metric):
-            return option("metrics", ALL)
-        if self.preset is None or metric.name not in preset_named(self.preset).optional:
-            return ""
-        listed = str(preset_named(self.preset).settings["metrics"]).split(",")
-        return option("preset", self.preset) if [each.name for each in self.chosen] == listed else ""
-
-    def _is_of_all(self, metric: Metric) -> bool:
-        """Whether ``all`` selected a metric and none of its settings was set."""
-        return metric.name in self.of_all and metric == type(metric)()
 
     def most_skipped(self, count: int) -> int:
         """Return how many of ``count`` files may be skipped."""
@@ -258,15 +251,6 @@ class StatisticsSettings(CheckSettings):
 
         # The decimal value, as typed: 0.29 of 100 is 29, but the nearest float is slightly less.
         return floor(Fraction(repr(self.max_skip)) * count) if self.on_error == "skip" else 0
-
-    def _choose_metrics(self) -> None:
-        """Replace the names of metrics by the metrics."""
-        chosen, of_all = requested(self.metrics)
-        object.__setattr__(self, "metrics", chosen)
-        object.__setattr__(self, "of_all", self.of_all | of_all)
-        for metric in chosen:
-            if not self._is_of_all(metric):
-                metric.check(MetricFacts(self.network.extractor, self.dims))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -346,19 +330,17 @@ class Settings(StatisticsSettings):
     @property
     def gated(self) -> Metric | None:
         """The metric that ``fail_above`` limits, the first requested Fréchet distance; None if there is none."""
-        return next((metric for metric in self.chosen if metric.frechet), None)
+        return next((each.metric for each in self.requested if each.metric.frechet), None)
 
 
 def _two_numbers(value: object) -> tuple[float, float] | None:
     """Return black and white of a value range, which is a string or two numbers."""
     if value is None:
         return None
-    try:
+    with contextlib.suppress(ValueError, TypeError):
         black, white = (float(part) for part in (value.split(",") if isinstance(value, str) else value))  # type: ignore[attr-defined]
-    except (ValueError, TypeError):
-        problem = f"{option('value_range')} must be two numbers, black and white, such as 0,1 or -1,1, not {value!r}"
-        raise InputError(problem, setting="value_range") from None
-    if not -inf < black < white < inf:
-        problem = f"{option('value_range')} must rise from black to white, as 0,1 or -1,1 do, not {value!r}"
-        raise InputError(problem, setting="value_range")
-    return black, white
+        if -inf < black < white < inf:
+            return black, white
+    named = option("value_range")
+    problem = f"{named} must be two numbers that rise from black to white, such as 0,1 or -1,1, not {value!r}"
+    raise InputError(problem, setting="value_range")

@@ -13,6 +13,9 @@ from typing import Any
 
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
+_READ = "__fidtool_read__"
+"""Name in a module of the content of the file that was run."""
+
 
 class NoSourceError(Exception):
     """The file or module does not exist, or does not define the object."""
@@ -60,6 +63,9 @@ def load(spec: str) -> tuple[Any, str]:
 def _module_of(file: Path) -> ModuleType:
     # The name includes the folders, so that two files with the same name are two modules.
     name = "fidtool_user" + re.sub(r"\W", "_", str(file.resolve()))
+    content = file.read_bytes()
+    if name in sys.modules and vars(sys.modules[name]).get(_READ) == content:
+        return sys.modules[name]  # so that two objects of a file are of one module
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise ImportError(f"{file} cannot be loaded as a Python module")
@@ -69,6 +75,7 @@ def _module_of(file: Path) -> ModuleType:
     # The file can import its neighbours, as a script can.
     _let_import_from(str(file.resolve().parent))
     spec.loader.exec_module(module)
+    vars(module)[_READ] = content
     return module
 
 

@@ -6,8 +6,9 @@ the same fields, see `fidtool.cli.options`.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from math import inf
 from numbers import Real
@@ -15,7 +16,7 @@ from operator import index
 from types import NoneType, UnionType
 from typing import Any, Literal, Protocol, Union, get_args, get_origin, get_type_hints
 
-from fidtool.errors import InputError
+from fidtool.errors import InputError, option
 
 LONGEST_SECONDS = 30.0 * 86400
 """Upper limit of all timeouts."""
@@ -97,30 +98,24 @@ class Setting:
             return f"from {self.least:.10g} to {self.most:.10g}"
         return f"at least {self.least:.10g}" if self.least > -inf else ""
 
-    def checked(self, value: Any, called: Callable[[str], str] = str) -> Any:
-        """Return the value as a plain Python type that JSON can hold."""
+    def checked(self, value: Any, named: str = "") -> Any:
+        """Return the value as a plain Python type that JSON can hold. Errors call it ``named``."""
         if value is None and self.optional:
             return None
-        try:
-            value = _plain(value, self.kind)
-        except TypeError:
-            raise self._refused(called, _WANTED[self.kind], value) from None
-        fits = str(value) in self.choices if self.choices else True
-        if not fits or (self.kind in (int, float) and not self.least <= value <= self.most):
-            raise self._refused(called, self.allowed, value)
+        wanted = _WANTED.get(self.kind, "")
+        with contextlib.suppress(TypeError):
+            value, wanted = _plain(value, self.kind), self.allowed
+            fits = str(value) in self.choices if self.choices else True
+            if fits and (self.kind not in (int, float) or self.least <= value <= self.most):
+                return value
+        raise InputError(f"{named or self.name} must be {wanted}, not {value!r}", setting=self.name)
+
+    def parsed(self, value: Any) -> Any:
+        """Convert a string to the setting's type; return any other value, and what `checked` refuses, unchanged."""
+        if isinstance(value, str) and self.kind in (int, float, bool):
+            with contextlib.suppress(ValueError):
+                return _SWITCHES.get(value.lower(), value) if self.kind is bool else self.kind(value)
         return value
-
-    def parsed(self, value: Any, called: Callable[[str], str] = str) -> Any:
-        """Convert a string to the setting's type, and return any other value unchanged. See `checked`."""
-        if not isinstance(value, str) or self.kind not in (int, float, bool):
-            return value
-        try:
-            return _SWITCHES[value.lower()] if self.kind is bool else self.kind(value)
-        except (ValueError, KeyError):
-            raise self._refused(called, _WANTED[self.kind].lower(), value) from None
-
-    def _refused(self, called: Callable[[str], str], wanted: str, value: object) -> InputError:
-        return InputError(f"{called(self.name)} must be {wanted}, not {value!r}", setting=self.name)
 
 
 _WANTED = {int: "an integer", float: "a number", bool: "True or False", str: "a string", os.PathLike: "a string"}
@@ -128,6 +123,8 @@ _WANTED = {int: "an integer", float: "a number", bool: "True or False", str: "a 
 
 def _plain(value: Any, kind: type) -> Any:
     """Return a value as a plain Python type; a TypeError if it is not of this kind, see `Setting`."""
+    if kind is object:
+        return value
     if kind is bool and not isinstance(value, str) and value in (True, False):
         return bool(value)
     if kind is int and not isinstance(value, bool):
@@ -136,8 +133,6 @@ def _plain(value: Any, kind: type) -> Any:
         return float(value)
     if (kind is str and isinstance(value, str)) or (kind is os.PathLike and isinstance(value, (str, os.PathLike))):
         return os.fspath(value)
-    if kind is object:
-        return value
     raise TypeError
 
 
@@ -146,29 +141,26 @@ _known: dict[type, Mapping[str, Setting]] = {}
 
 def declared(kind: type) -> Mapping[str, Setting]:
     """Return the settings of a dataclass by name, in their order."""
-    if kind in _known:
-        return _known[kind]
-    hints, found = get_type_hints(kind), dict[str, Setting]()
-    for each in fields(kind) if is_dataclass(kind) else ():
-        if (made := each.metadata.get("setting")) is None:
-            continue
-        accepted = hints[each.name]
-        types = get_args(accepted) if get_origin(accepted) in (Union, UnionType) else (accepted,)
-        literals = tuple(choice for each in types if get_origin(each) is Literal for choice in get_args(each))
-        choices = literals or None if made.choices is None else made.choices
-        found[each.name] = replace(
-            made, name=each.name, kind=_kind_of(types), optional=NoneType in types, choices=choices
-        )
-    _known[kind] = found
-    return found
+    if kind not in _known:
+        hints, found = get_type_hints(kind), fields(kind) if is_dataclass(kind) else ()
+        of_fields = {each.name: each.metadata["setting"] for each in found if "setting" in each.metadata}
+        _known[kind] = {name: _typed(each, name, hints[name]) for name, each in of_fields.items()}
+    return _known[kind]
 
 
-def _kind_of(types: tuple[Any, ...]) -> type:
-    """Return the kind of a field, see `Setting`."""
+def _typed(setting: Setting, name: str, hint: Any) -> Setting:
+    """Return the setting with what follows from its field's type."""
+    types = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    literals = tuple(choice for each in types if get_origin(each) is Literal for choice in get_args(each))
     kinds = {str if get_origin(each) is Literal else get_origin(each) or each for each in types} - {NoneType}
-    if os.PathLike in kinds:
-        return os.PathLike
-    return kinds.pop() if kinds in ({int}, {float}, {bool}, {str}) else object
+    kind = os.PathLike if os.PathLike in kinds else kinds.pop() if len(kinds) == 1 else object
+    return replace(
+        setting,
+        name=name,
+        kind=kind if kind in _WANTED else object,
+        optional=NoneType in types,
+        choices=literals or None if setting.choices is None else setting.choices,
+    )
 
 
 class Validated:
@@ -176,8 +168,4 @@ class Validated:
 
     def __post_init__(self) -> None:
         for name, each in declared(type(self)).items():
-            object.__setattr__(self, name, each.checked(getattr(self, name), self._called))
-
-    @staticmethod
-    def _called(name: str) -> str:
-        return name
+            object.__setattr__(self, name, each.checked(getattr(self, name), option(name)))

@@ -48,7 +48,7 @@ def metrics(names: tuple[str, ...], as_json: bool) -> None:
 
     NAME can be FILE.py:NAME for a custom metric, whose code is executed.
     """
-    chosen = [metric_named(name) for name in names or BUILT_IN]
+    chosen = [metric_named(name).metric for name in names or BUILT_IN]
     found = [_described(metric) for metric in chosen]
     if as_json:
         _print_json("metrics", found)

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 import click
 
 from fidtool.cli import hints
-from fidtool.errors import InputError, LaunchError, as_argument
-from fidtool.metrics.metric import METRICS, Metric
-from fidtool.metrics.registry import BUILT_IN, key_named, key_of, metric_settings
+from fidtool.errors import LaunchError, as_argument
+from fidtool.metrics.metric import METRICS
+from fidtool.metrics.registry import BUILT_IN, key_of, metric_settings
 from fidtool.presets import with_preset
 from fidtool.settings import GROUPS, OUTPUT, CheckSettings, Settings, StatisticsSettings
 from fidtool.validation import Setting, declared
@@ -95,7 +95,9 @@ QUIET = option(
 
 def as_flag(name: str, value: object = None) -> str:
     """Format a setting as a flag: ``--on-error skip``. See `fidtool.errors.option`."""
-    name = key_named(name)
+    if name.endswith(")"):
+        owner, _, setting = name[:-1].partition("(")[2].partition(".")
+        name = key_of(owner, setting)
     if "." in name:
         return f"--metric-option {name}" if value is None else f"--metric-option {name}={_shown(value)}"
     if name in ("real", "fake"):
@@ -155,20 +157,7 @@ def settings_options(kind: type[CheckSettings]) -> Callable[[Callable[..., Any]]
 def _settings(given: dict[str, Any], metric_values: dict[str, Any]) -> Settings:
     typed = {name: value for name, value in given.items() if was_typed(name)}
     metric_values = {key: value for key, value in metric_values.items() if "." in key or was_typed(key)}
-    settings = Settings(**given | with_preset(typed, metric_values))
-    own = metric_settings()
-    for key, value in metric_values.items():
-        owner, name = (own[key][0].name, own[key][1].name) if key in own else key.split(".", 1)
-        if "." in key and name in declared(BUILT_IN.get(owner, Metric)):
-            problem = f"--metric-option is for metrics from files, not for {owner}:"
-            raise InputError(problem, f"write {as_flag(key_of(BUILT_IN[owner], name), value)}")
-        if (metric := settings.metric(owner)) is None:
-            problem = f"{as_flag(key)} is a setting of {owner}, which is not computed:"
-            raise InputError(problem, f"add {owner} to --metrics", setting=key)
-        if name not in (known := declared(type(metric))):
-            listed = f"there are {', '.join(known)}" if known else "it has none"
-            raise InputError(f"the metric {owner} has no setting {name!r}; {listed}")
-    return settings
+    return Settings(**given | with_preset(typed, metric_values))
 
 
 def was_typed(flag: str) -> bool:
@@ -201,6 +190,9 @@ def _assignments(context: click.Context, parameter: click.Parameter, texts: Sequ
         place, equals, value = text.partition("=")
         if not equals or "." not in place:
             raise click.BadParameter(f"{text!r} is not NAME.SETTING=VALUE", context, parameter)
+        if (owner := place.partition(".")[0]) in BUILT_IN:
+            problem = f"{owner} is not a metric from a file: its settings are options, see `fidtool metrics {owner}`"
+            raise click.BadParameter(problem, context, parameter)
         found[place] = value
     return found or None
 

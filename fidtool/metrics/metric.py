@@ -199,7 +199,7 @@ class Metric(Validated):
 
     def named(self, setting: str) -> str:
         """Return the name of one of the metric's settings, as `fidtool.errors.option` takes it."""
-        return f"{type(self).__name__}({setting})"
+        return f"{type(self).__name__}({self.name}.{setting})"
 
     def check(self, facts: MetricFacts) -> None:
         """Refuse, with an `InputError`, what the metric is not defined for; called whenever more facts are known."""

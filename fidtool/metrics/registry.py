@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import is_dataclass, replace
@@ -38,37 +37,55 @@ ABOUT_ALL = (
 NUMBERS: dict[str, Number] = {number.name: number for kind in BUILT_IN.values() for number in kind.numbers}
 
 
-class _Loaded(NamedTuple):
-    """A custom metric, the value of ``--metrics`` that names it, and the same with the start of its file's SHA-256."""
+class Requested(NamedTuple):
+    """A metric of a run.
+
+    Attributes:
+        spec: the value of ``--metrics`` that selects it.
+        source: file and object of a custom metric that ``--metrics`` named, with the start of the file's SHA-256.
+        optional: the option that selects it only if it can be computed; empty if it was requested by name.
+    """
 
     metric: Metric
     spec: str
-    source: str
+    source: str = ""
+    optional: str = ""
 
 
-_loaded: dict[str, _Loaded] = {}
-"""Custom metrics by absolute spec, so that their code runs once."""
+def _all_names() -> dict[str, type[Metric]]:
+    """The built-in metrics by each name that is understood."""
+    return {
+        name: kind
+        for kind in BUILT_IN.values()
+        for name in (kind.name, *(number.name for number in kind.numbers), *kind.other_names)
+    }
 
 
-def metric_named(spec: str) -> Metric:
-    """Return a metric with default settings."""
-    kinds = {folded(name): kind for name, kind in _all_names().items()}
-    if kind := kinds.get(folded(spec)):
-        return kind()
+def is_name(text: str) -> bool:
+    """Whether a text is ``all`` or a name of a built-in metric."""
+    return folded(text) in {ALL, *map(folded, _all_names())}
+
+
+def metric_named(spec: str) -> Requested:
+    """Return a metric with default settings. The code of a custom one is run."""
+    if kind := {folded(name): kind for name, kind in _all_names().items()}.get(folded(spec)):
+        return Requested(kind(), kind.name)
     if folded(spec) == ALL:
-        raise InputError(
-            f"{spec} is not a single metric. It selects each of {', '.join(BUILT_IN)} that can be computed"
-        )
-    if not is_code_spec(spec):
-        raise _unknown_metric(spec)
-    path, _, name = spec.rpartition(":")
-    place = f"{os.path.abspath(path)}:{name}" if path.endswith(".py") else spec
-    if place not in _loaded:
-        _loaded[place] = _load(spec)
-    return _loaded[place].metric
+        problem = f"{spec} is not a single metric. It selects each of {', '.join(BUILT_IN)} that can be computed"
+        raise InputError(problem, setting="metrics")
+    if is_code_spec(spec):
+        return _load(spec)
+    named = option("metrics", spec)
+    if is_python_file(spec):
+        file = spec.removesuffix(":")
+        if not Path(file).is_file():
+            raise InputError(f"no file {file} (from {named})", setting="metrics")
+        raise InputError(f"{named} needs the name of a metric in this file:", f"{file}:NAME", setting="metrics")
+    close = closest(spec, [*BUILT_IN, ALL, *_all_names()])
+    raise InputError(unknown("metric", spec, close, ", ".join([*BUILT_IN, ALL])), setting="metrics")
 
 
-def _load(spec: str) -> _Loaded:
+def _load(spec: str) -> Requested:
     named = option("metrics", spec)
     try:
         found, source = load(spec)
@@ -84,129 +101,104 @@ def _load(spec: str) -> _Loaded:
         problem = f"{named} is a {type(metric).__name__}; it must be a fidtool.Metric"
         raise InputError(problem, setting="metrics")
     _check_declaration(metric, named)
-    return _Loaded(metric, spec, source)
+    return Requested(metric, spec, source)
 
 
-def is_name(text: str) -> bool:
-    """Whether a text is ``all`` or a name of a built-in metric."""
-    return folded(text) in {ALL, *map(folded, _all_names())}
-
-
-def _all_names() -> dict[str, type[Metric]]:
-    """The built-in metrics by each name that is understood."""
-    return {
-        name: kind
-        for kind in BUILT_IN.values()
-        for name in (kind.name, *(number.name for number in kind.numbers), *kind.other_names)
-    }
-
-
-def _unknown_metric(spec: str) -> InputError:
-    if is_python_file(spec):
-        file = spec.removesuffix(":")
-        if not Path(file).is_file():
-            return InputError(f"no file {file} (from {option('metrics', spec)})", setting="metrics")
-        problem = f"{option('metrics', spec)} needs the name of a metric in this file:"
-        return InputError(problem, f"{file}:NAME", setting="metrics")
-    names = {name: name for name in [*BUILT_IN, *NUMBERS, ALL]}
-    names |= {name: kind.name for name, kind in _all_names().items() if name not in names}
-    close = dict.fromkeys(names[name] for name in closest(spec, names))
-    return InputError(unknown("metric", spec, [*close], ", ".join([*BUILT_IN, ALL])), setting="metrics")
-
-
-def spec_of(metric: Metric) -> str:
-    """Return the value of ``--metrics`` that selects a metric."""
-    kind = type(metric)
-    return metric.name if kind in BUILT_IN.values() else _found(kind)[0] or f"{kind.__module__}:{kind.__qualname__}"
-
-
-def source_of(metric: Metric) -> str:
-    """Return the file and object of a metric that ``--metrics`` named, with the file's SHA-256; or empty."""
-    return _found(type(metric))[1]
-
-
-def _found(kind: type[Metric]) -> tuple[str, str]:
-    return next(((each.spec, each.source) for each in _loaded.values() if type(each.metric) is kind), ("", ""))
-
-
-def key_of(kind: type[Metric], setting: str) -> str:
+def key_of(owner: str, setting: str) -> str:
     """Return the name of a metric's setting in the record of a run; that of a built-in metric's flag is the same.
 
     ``kid_subset_size`` for a built-in metric, ``mind.directions`` for a custom one.
     """
-    if kind not in BUILT_IN.values():
-        return f"{kind.name}.{setting}"
-    flag = declared(kind)[setting].flag or f"{kind.name}-{setting}"
+    if owner not in BUILT_IN:
+        return f"{owner}.{setting}"
+    flag = declared(BUILT_IN[owner])[setting].flag or f"{owner}-{setting}"
     return flag.removeprefix("--").replace("-", "_")
 
 
 def metric_settings() -> dict[str, tuple[type[Metric], Setting]]:
     """Return the settings of the built-in metrics by `key_of`, with the metrics."""
-    return {key_of(kind, name): (kind, each) for kind in BUILT_IN.values() for name, each in declared(kind).items()}
-
-
-def key_named(name: str) -> str:
-    """Return `key_of` a setting that messages name as `Metric.named` does; any other name unchanged."""
-    called, _, setting = name.removesuffix(")").partition("(")
-    for kind in (*BUILT_IN.values(), *(type(each.metric) for each in _loaded.values())):
-        if kind.__name__ == called and setting in declared(kind):
-            return key_of(kind, setting)
-    return name
+    return {
+        key_of(kind.name, name): (kind, each) for kind in BUILT_IN.values() for name, each in declared(kind).items()
+    }
 
 
 def requested(
-    metrics: str | Iterable[str | Metric], values: Mapping[str, Any] | None = None
-) -> tuple[tuple[Metric, ...], frozenset[str]]:
-    """Return the requested metrics in their order, and the names of those that only ``all`` selected.
+    metrics: object, values: Mapping[str, Any] | None = None, usual: Mapping[str, Any] | None = None
+) -> tuple[Requested, ...]:
+    """Return the requested metrics in their order.
 
     Args:
         metrics: as the setting of this name. A metric that is also requested by name or as an object replaces that of
             ``all``.
         values: settings of the metrics that are requested by name, by `key_of`. Strings are parsed.
+        usual: the same of a preset, which may be of metrics that are not requested.
     """
-    chosen: dict[str, Metric] = {}
-    of_all: set[str] = set()
+    chosen: dict[str, Requested] = {}
     for each in _listed(metrics):
-        by_all = isinstance(each, str) and folded(each) == ALL
-        for metric in [kind() for kind in BUILT_IN.values()] if by_all else [_metric(each)]:
-            used = metric if isinstance(each, Metric) else _with_values(metric, values or {})
-            if used.name not in chosen or (used.name in of_all and not by_all):
-                chosen[used.name] = used
-                (of_all.add if by_all else of_all.discard)(used.name)
-            elif chosen[used.name] != used and not by_all:
-                how = "with different settings" if type(chosen[used.name]) is type(used) else "as two different classes"
-                raise InputError(f"the metric {used.name} is requested twice, {how}", setting="metrics")
+        for new in _selected(each, {**(usual or {}), **(values or {})}):
+            known = chosen.get(new.metric.name)
+            if known is None or (known.optional and not new.optional):
+                chosen[new.metric.name] = new
+            elif known.metric != new.metric and not new.optional:
+                how = (
+                    "with different settings" if type(known.metric) is type(new.metric) else "as two different classes"
+                )
+                raise InputError(f"the metric {new.metric.name} is requested twice, {how}", setting="metrics")
     if not chosen:
         raise InputError(f"{option('metrics')} is empty; the metrics are {', '.join(BUILT_IN)}", setting="metrics")
-    _check_together([*chosen.values()])
-    return tuple(chosen.values()), frozenset(of_all)
+    _check_keys(values or {}, chosen)
+    _check_together([each.metric for each in chosen.values()])
+    return tuple(chosen.values())
 
 
 def _listed(metrics: object) -> list[Any]:
     try:
-        return [each.strip() for each in metrics.split(",")] if isinstance(metrics, str) else [*metrics]  # type: ignore[misc]
+        if isinstance(metrics, str):
+            return [*dict.fromkeys(each.strip() for each in metrics.split(","))]
+        return [*metrics]  # type: ignore[misc]
     except TypeError:
         problem = f"{option('metrics')} must be names of metrics, not {metrics!r}"
         raise InputError(problem, setting="metrics") from None
 
 
-def _metric(each: object) -> Metric:
+def _selected(each: object, values: Mapping[str, Any]) -> list[Requested]:
+    """Return the metrics that one element of ``metrics`` selects."""
+    if isinstance(each, Requested):
+        return [each]
     if isinstance(each, type):
         raise InputError(f"{option('metrics')} has a class:", f"write {each.__name__}()", setting="metrics")
-    if not isinstance(each, Metric):
-        return metric_named(str(each).strip())
-    _check_declaration(each, type(each).__name__)
-    return each
+    if isinstance(each, Metric):
+        kind = type(each)
+        _check_declaration(each, kind.__name__)
+        return [Requested(each, each.name if kind in BUILT_IN.values() else f"{kind.__module__}:{kind.__qualname__}")]
+    if folded(str(each)) != ALL:
+        found = metric_named(str(each).strip())
+        return [found._replace(metric=_with_values(found.metric, values))]
+    metrics = [_with_values(kind(), values) for kind in BUILT_IN.values()]
+    # One whose settings were set is wanted.
+    return [Requested(each, each.name, "", option("metrics", ALL) if each == type(each)() else "") for each in metrics]
 
 
 def _with_values(metric: Metric, values: Mapping[str, Any]) -> Metric:
     """Return the metric with those of the values, by `key_of`, that are its settings."""
     found = {}
     for name, each in declared(type(metric)).items():
-        if (key := key_of(type(metric), name)) in values:
-            value = each.parsed(values[key], lambda name: option(metric.named(name)))
-            found[name] = each.checked(value, lambda name: option(metric.named(name)))
+        if (key := key_of(metric.name, name)) in values:
+            found[name] = each.checked(each.parsed(values[key]), option(metric.named(name)))
     return replace(metric, **found) if found else metric  # type: ignore[type-var]
+
+
+def _check_keys(keys: Iterable[str], chosen: Mapping[str, Requested]) -> None:
+    """Refuse what is not `key_of` a setting of a requested metric."""
+    known = {key_of(name, setting) for name, each in chosen.items() for setting in declared(type(each.metric))}
+    for key in (key for key in keys if key not in known):
+        owner = key.partition(".")[0] if "." in key else metric_settings()[key][0].name
+        if owner not in chosen:
+            problem = f"{option(key)} is a setting of {owner}, which is not computed:"
+            raise InputError(problem, f"add {owner} to {option('metrics')}", setting=key)
+        names = ", ".join(declared(type(chosen[owner].metric))) or "none"
+        setting = key.removeprefix(f"{owner}.")
+        raise InputError(f"the metric {owner} has no setting {setting!r}; there are {names}", setting=key)
 
 
 def _check_together(metrics: Sequence[Metric]) -> None:
@@ -248,15 +240,9 @@ def _check_declaration(metric: Metric, named: str) -> None:
             "name the layer, as in Number(..., layer='mine'), and return fidtool.NetworkChoice(...) from network()",
         )
     else:
-        taken = {*BUILT_IN, *(each for built_in in BUILT_IN.values() for each in _names_of(built_in()))}
+        taken = {*BUILT_IN, *NUMBERS, *(number.spread for number in NUMBERS.values())}
         # With another network, fid is called fd.
         if same := [each for each in (name, *_names_of(metric)) if re.sub("^fd", "fid", each) in taken]:
             fault = f"{same[0]} is the name of a built-in metric or value:", "choose another name"
     if fault:
         raise InputError(f"{named}: {fault[0]}", fault[1], setting="metrics")
-
-
-def in_order(metrics: Iterable[Metric]) -> list[Metric]:
-    """Return metrics in the order in which they are computed and listed: built-in ones first."""
-    places = {name: place for place, name in enumerate(BUILT_IN)}
-    return sorted(metrics, key=lambda metric: places.get(metric.name, len(places)))

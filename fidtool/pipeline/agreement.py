@@ -22,7 +22,6 @@ from fidtool.features.protocol import (
 )
 from fidtool.metrics.cmmd import CMMD
 from fidtool.metrics.metric import MetricFacts
-from fidtool.metrics.registry import in_order
 from fidtool.pipeline.sets import OpenedSet, SetNeeds, set_needs
 from fidtool.settings import Settings
 from fidtool.statistics.set_statistics import LayerStatistics, Statistics
@@ -129,7 +128,7 @@ def agree(
     definitions: dict[str, Definition | None] = {}
     warnings: list[str] = []
     for layer in set_needs(settings, real=True, fake=True).layers:
-        metrics = [metric for metric in in_order(settings.chosen) if settings.layer_of(metric) == layer]
+        metrics = [metric for metric in settings.chosen if settings.layer_of(metric) == layer]
         title = _TITLES.get(layer) or f"features of {metrics[0].numbers[0].title}"
         parts = {}
         for path, (each, file) in files.items():
@@ -190,7 +189,7 @@ def require_layer(path: str, statistics: Statistics, layer: str, title: str, nee
 
 def _unusual_networks(settings: Settings, definitions: Definitions) -> list[str]:
     found = []
-    for metric in in_order(settings.chosen):
+    for metric in settings.chosen:
         definition = definitions.get(settings.layer_of(metric))
         if metric.usual_network and definition is not None and definition.extractor != metric.usual_network:
             found.append(

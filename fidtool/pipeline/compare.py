@@ -14,9 +14,9 @@ from fidtool.errors import FidtoolError, InputError, ProgramError, RunError, on_
 from fidtool.features.models.inception_weights import Weights, load_weights
 from fidtool.features.protocol import FEATURES
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
-from fidtool.metrics.registry import BUILT_IN, source_of
+from fidtool.metrics.registry import BUILT_IN, Requested
 from fidtool.pipeline.explain import Explanations
-from fidtool.pipeline.plan import Plan, PlannedMetric, SetPlan, check_count
+from fidtool.pipeline.plan import Plan, SetPlan, check_count
 from fidtool.pipeline.run import RunContext
 from fidtool.pipeline.sets import Content, ImageCount
 from fidtool.record import known_settings
@@ -37,7 +37,7 @@ class Comparer:
         device = self._run.device.exact_sums
         self._features = {
             layer: FeatureSettings.of(plan.definitions.get(layer), device)
-            for layer in (FEATURES, *(each.layer for each in plan.metrics))
+            for layer in (FEATURES, *map(plan.settings.layer_of, plan.settings.chosen))
         }
         self.explanations = Explanations(run, plan.settings, self._features[FEATURES], plan.labels.title("fid"))
         self.left_out: dict[str, str] = dict(plan.left_out)
@@ -50,16 +50,16 @@ class Comparer:
     @property
     def settings_of_metrics(self) -> dict[str, dict[str, Any]]:
         """The settings besides the features that determine each metric's value; for a custom metric also its source."""
-        found = {}
-        for metric, layer in ((each.metric, each.layer) for each in self._plan.metrics):
-            recorded = dict(metric.record(self._plan.definitions.get(layer)))
-            if declared(type(metric)) or source_of(metric):
-                found[metric.name] = recorded | ({"source": source_of(metric)} if source_of(metric) else {})
+        found, settings = {}, self._plan.settings
+        for metric, source in ((each.metric, each.source) for each in settings.in_order):
+            recorded = dict(metric.record(self._plan.definitions.get(settings.layer_of(metric))))
+            if declared(type(metric)) or source:
+                found[metric.name] = recorded | ({"source": source} if source else {})
         return found
 
     def compare(self, real: MeasuredSet, fake: MeasuredSet, planned: SetPlan) -> tuple[Comparison, Exhibit | None]:
         """Returns the comparison on every rank, and additional data for a report on rank zero. A collective."""
-        metrics = self._plan.metrics
+        metrics = self._plan.settings.in_order
         if "stream" in (self._plan.sets[0].holds, planned.holds):
             metrics = self._possible(real, fake)
         numbers, warnings = self._numbers(metrics, real, fake)
@@ -95,7 +95,8 @@ class Comparer:
         if fake is not real and fake.path == real.path:  # one path, cropped or sampled in two ways
             names = f"{real.path} as REAL", f"{fake.path} as FAKE"
         sets = dict(zip(names, map(_statistics, (real, fake)), strict=True))
-        layers = {each.layer: None for each in self._plan.metrics if each.metric.frechet}
+        settings = self._plan.settings
+        layers = {settings.layer_of(metric): None for metric in settings.chosen if metric.frechet}
         return [
             *self._plan.warnings,
             *set_warnings(sets, layers),
@@ -103,13 +104,13 @@ class Comparer:
             *pair_warnings(names[0], _statistics(real), names[1], _statistics(fake), frechet=bool(layers)),
         ]
 
-    def _possible(self, real: MeasuredSet, fake: MeasuredSet) -> tuple[PlannedMetric, ...]:
+    def _possible(self, real: MeasuredSet, fake: MeasuredSet) -> list[Requested]:
         """The metrics for which the sets have enough images, once an iterable has been counted. A collective."""
 
         def check() -> tuple[dict[str, str], list[str]]:
             counts = [(each.path, each is fake, ImageCount(_statistics(each).count or 0)) for each in (real, fake)]
             left_out, notes = {}, []
-            for each in self._plan.metrics:
+            for each in self._plan.settings.in_order:
                 try:
                     check_count(each.metric, self._plan.settings, counts)
                 except InputError as error:
@@ -123,17 +124,18 @@ class Comparer:
         left_out, notes = self._world.on_rank_zero(check)
         self.left_out |= left_out
         self.notes += notes
-        return tuple(each for each in self._plan.metrics if each.metric.name not in left_out)
+        return [each for each in self._plan.settings.in_order if each.metric.name not in left_out]
 
     # --- metrics -----------------------------------------------------------------------------------------------------
 
     def _numbers(
-        self, metrics: Sequence[PlannedMetric], real: MeasuredSet, fake: MeasuredSet
+        self, metrics: Sequence[Requested], real: MeasuredSet, fake: MeasuredSet
     ) -> tuple[dict[str, float], list[str]]:
         """The values, and the warnings about them. A collective."""
         numbers: dict[str, float] = {}
         warnings: list[str] = []
-        for metric, layer in ((each.metric, each.layer) for each in metrics):
+        for metric in (each.metric for each in metrics):
+            layer = self._plan.settings.layer_of(metric)
             context = MetricContext(self._world, self._features[layer], self._classifier)
             one = _feature_set(real, layer, metric.real_features)
             other = _feature_set(fake, layer, metric.fake_features)

@@ -210,7 +210,7 @@ def _check_counted(plan: Plan, planned: SetPlan, measured: MeasuredSet) -> None:
     count = measured.statistics.count or 0
     if planned.fake:
         check_number(plan.settings.expect, planned.path, count + len(measured.statistics.skipped))
-    for each in plan.metrics:
+    for each in plan.settings.in_order:
         if not each.optional:
             check_count(each.metric, plan.settings, [(planned.path, planned.fake, ImageCount(count))])
 

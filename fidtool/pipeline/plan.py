@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from fidtool.errors import InputError, RunError, option
 from fidtool.features.models.families import NETWORK_SETTINGS, NetworkChoice
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.labels import Labels, labels_of
 from fidtool.metrics.metric import Metric, MetricFacts
-from fidtool.metrics.registry import in_order
 from fidtool.pipeline.agreement import agree, require_layer, roundings
 from fidtool.pipeline.opening import Opening
 from fidtool.pipeline.sets import ImageCount, OpenedSet, SetNeeds, set_needs
@@ -47,20 +46,6 @@ class SetPlan:
 
 
 @dataclass(frozen=True)
-class PlannedMetric:
-    """A metric of a run.
-
-    Attributes:
-        layer: the layer whose features it uses.
-        optional: the option that selects it only if it can be computed; empty if it was requested by name.
-    """
-
-    metric: Metric
-    layer: str
-    optional: str
-
-
-@dataclass(frozen=True)
 class Choice:
     """What the sets decide before the networks are built.
 
@@ -86,7 +71,6 @@ class Plan:
     Attributes:
         sets: REAL and the FAKEs in the order of the arguments, or the only set of ``fidtool stats``. A set that occurs
             several times is one object.
-        metrics: in the order in which they are computed and listed.
         definitions: definitions of the features by layer; None if only files of unknown protocol are compared.
         labels: names of the values.
         batch_size: images in a full forward pass.
@@ -95,7 +79,6 @@ class Plan:
 
     settings: Settings
     sets: tuple[SetPlan, ...]
-    metrics: tuple[PlannedMetric, ...]
     definitions: Mapping[str, Definition | None]
     labels: Labels
     batch_size: int
@@ -116,12 +99,11 @@ def choose(opening: Opening, say: Callable[[str], None], evaluates: bool) -> Cho
     """
     settings, sets = opening.settings, [*dict.fromkeys(opening.sets)]
     images = any(each.holds != "statistics" for each in sets)
-    ordered = in_order(settings.chosen)
+    ordered = settings.in_order
     chosen: list[Metric] = []
     omissions, left_out = [], {}
-    for metric in ordered:
+    for metric, by in ((each.metric, each.optional) for each in ordered):
         works = images and (metric.network() is None or settings.layer_of(metric) != FEATURES)
-        by = settings.selects_if_possible(metric)
         try:
             if by:
                 _check_optional(metric, settings, sets, works, evaluates)
@@ -129,7 +111,7 @@ def choose(opening: Opening, say: Callable[[str], None], evaluates: bool) -> Cho
                 metric.obtain(settings.network.weights, works, say)
             chosen.append(metric)
         except (InputError, RunError) as error:
-            is_only = not chosen and metric is ordered[-1]
+            is_only = not chosen and metric is ordered[-1].metric
             if isinstance(error, InputError) != bool(by) or (is_only and not by):
                 raise
             said = (
@@ -140,7 +122,8 @@ def choose(opening: Opening, say: Callable[[str], None], evaluates: bool) -> Cho
             omissions.append(said)
             left_out[metric.name] = error.problem
     if len(chosen) < len(ordered):
-        settings = replace(settings, metrics=tuple(metric for metric in settings.chosen if metric in chosen))
+        possible: Any = [each for each in settings.requested if each.metric in chosen]
+        settings = replace(settings, metrics=possible)
     for metric in chosen if evaluates else ():
         check_count(metric, settings, _counts(sets, settings))
     return Choice(settings, images, opening.notes, tuple(omissions), left_out)
@@ -219,15 +202,10 @@ def make_plan(opening: Opening, choice: Choice, measured: Mapping[str, Definitio
         )
         for each in opening.sets
     }
-    metrics = tuple(
-        PlannedMetric(metric, settings.layer_of(metric), settings.selects_if_possible(metric))
-        for metric in in_order(settings.chosen)
-    )
     warnings = [*opening.warnings, *mismatches, *_order_warnings(opening.sets)]
     return Plan(
         settings,
         tuple(planned[each] for each in opening.sets),
-        metrics,
         definitions,
         _labels(opening.sets, settings, definitions, choice.images),
         batch_size,

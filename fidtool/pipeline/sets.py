@@ -10,7 +10,6 @@ from typing import Literal, NamedTuple
 
 from fidtool.errors import InputError, option
 from fidtool.features.protocol import FEATURES
-from fidtool.metrics.registry import in_order
 from fidtool.settings import Settings
 from fidtool.sources.image_set import ImageSet, Sampling
 from fidtool.sources.memory import Images
@@ -53,7 +52,7 @@ IMAGES = SetNeeds(features=frozenset({FEATURES}))
 
 def set_needs(settings: Settings, real: bool, fake: bool) -> SetNeeds:
     """Returns what a run's metrics, error bars and report need of a set."""
-    metrics = [(metric, settings.layer_of(metric)) for metric in in_order(settings.chosen)]
+    metrics = [(metric, settings.layer_of(metric)) for metric in settings.chosen]
     layers = dict.fromkeys([FEATURES, *(layer for _, layer in metrics)])
     features = {
         layer for metric, layer in metrics if (real and metric.real_features) or (fake and metric.fake_features)

@@ -28,8 +28,8 @@ SPELLINGS = [
     (("weights", ...), "--weights FILE", "weights=..."),
     (("diagnose",), "--diagnosis", "diagnose"),
     (("diagnose", False), "--no-diagnosis", "diagnose=False"),
-    (("KID(subset_size)", 5), "--kid-subset-size 5", "KID(subset_size=5)"),
-    (("PRDC(nearest_k)",), "--nearest-k", "nearest_k of PRDC(...)"),
+    (("KID(kid.subset_size)", 5), "--kid-subset-size 5", "KID(subset_size=5)"),
+    (("PRDC(prdc.nearest_k)",), "--nearest-k", "nearest_k of PRDC(...)"),
     (("feature", 64), "feature=64", "feature=64"),
 ]
 

@@ -34,17 +34,18 @@ from fidtool.settings import Settings
 )
 def test_metrics(typed: str, meant: str) -> None:
     found = metric_named(typed)
-    assert found == BUILT_IN[meant]()
+    assert found.metric == BUILT_IN[meant]()
     assert [metric.name for metric in Settings(metrics=f"{typed},{meant}").chosen] == [meant]
 
 
 def test_all_metrics() -> None:
-    chosen, of_all = requested("All")
-    assert [metric.name for metric in chosen] == list(BUILT_IN)
-    assert of_all == {*BUILT_IN}
+    chosen = requested("All")
+    assert [each.metric.name for each in chosen] == list(BUILT_IN)
+    assert all(each.optional for each in chosen)
     kid = KID(subset_size=9)
-    chosen, of_all = requested(["all", kid, "fid"])
-    assert (chosen[1], of_all) == (kid, {*BUILT_IN} - {"kid", "fid"})
+    chosen = requested(["all", kid, "fid"])
+    assert chosen[1].metric == kid
+    assert {each.spec for each in chosen if not each.optional} == {"kid", "fid"}
     with pytest.raises(InputError, match=r"all is not a single metric\. It selects each of fid, kid, is"):
         metric_named("all")
 

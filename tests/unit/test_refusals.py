@@ -140,11 +140,11 @@ def test_devices_have_workers() -> None:
 
 
 def test_metrics_that_all_selects() -> None:
-    cmmd = metric_named("cmmd")
+    cmmd = metric_named("cmmd").metric
     cmmd.obtain(None, images=False, say=None)
     assert cmmd.record(None) == {}
     with pytest.raises(fidtool.InputError, match=r"pass a smaller splits of InceptionScore\(\.\.\.\)"):
-        metric_named("is").check(MetricFacts("inception", images=3, has="fake has 3 images"))
+        metric_named("is").metric.check(MetricFacts("inception", images=3, has="fake has 3 images"))
 
 
 def test_empty_matrices_have_no_norm() -> None:

@@ -53,13 +53,13 @@ def test_a_metrics_setting_has_its_own_flag(settings_of: Callable[..., Settings]
     assert settings_of("--metrics", "energy").metric("energy") == Energy()
 
 
-def test_the_option_for_custom_metrics_names_the_flag(settings_of: Callable[..., Settings]) -> None:
-    words = "is for metrics from files, not for energy: write --energy-subset-size 30$"
-    with pytest.raises(InputError, match=words):
+def test_the_option_for_custom_metrics_says_where_the_flag_is(settings_of: Callable[..., Settings]) -> None:
+    words = "energy is not a metric from a file: its settings are options, see `fidtool metrics energy`$"
+    with pytest.raises(click.BadParameter, match=words):
         settings_of("--metrics", "energy", "--metric-option", "energy.subset_size=30")
 
 
-def test_an_error_names_the_flag(settings_of: Callable[..., Settings]) -> None:
+def test_an_error_says_where_the_flag_is(settings_of: Callable[..., Settings]) -> None:
     with pytest.raises(InputError, match=r"^--energy-subset-size must be at least 1, not 0$"):
         settings_of("--metrics", "energy", "--energy-subset-size", "0")
 

@@ -71,7 +71,10 @@ def test_needs_follow_from_roles_and_metrics(folders: tuple[Path, Path]) -> None
     assert [each.needs.features for each in plan.sets] == [frozenset(), {FEATURES}]
     plan, _, _ = planned(*folders, metrics="kid")
     assert [each.needs.features for each in plan.sets] == [{FEATURES}, {FEATURES}]
-    assert [(each.metric.name, each.layer, each.optional) for each in plan.metrics] == [("kid", FEATURES, "")]
+    metrics = [
+        (each.metric.name, plan.settings.layer_of(each.metric), each.optional) for each in plan.settings.in_order
+    ]
+    assert metrics == [("kid", FEATURES, "")]
 
 
 def test_facts_of_statistics_and_streams(folders: tuple[Path, Path]) -> None:
@@ -94,7 +97,7 @@ def test_settings_are_completed_once_and_metrics_left_out(folders: tuple[Path, P
     assert [line for line in choice.notes if "dims 64" in line]
     plan, choice, _ = planned(*folders, metrics="all", extractor="mine.py:network")
     assert {"is", "sfid", "prdc", "fid-infinity"} <= {*choice.left_out}
-    assert [each.metric.name for each in plan.metrics] == ["fid", "kid"]
+    assert [each.name for each in plan.settings.chosen] == ["fid", "kid"]
     assert plan.settings is choice.settings
     assert plan.left_out == choice.left_out
 

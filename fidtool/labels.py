@@ -18,6 +18,7 @@ from fidtool.metrics.cmmd import CMMD
 from fidtool.metrics.metric import Number
 from fidtool.metrics.registry import BUILT_IN, NUMBERS
 from fidtool.settings import Settings
+from fidtool.statistics.set_statistics import Statistics
 
 _NETWORK = "inception"
 """Name of Inception as value of ``--extractor``."""
@@ -52,17 +53,15 @@ class Labels:
 
     def title(self, name: str) -> str:
         """Return the title in text, such as ``FID`` or ``KID (dinov2)``."""
-        network, dims = self._qualifier(name)
-        title = self.numbers[name].title
-        title = title if self._of_inception else re.sub("^FID", "FD", title)
-        words = network or (f"{dims} dimensions" if dims else "")
+        qualifier, title = self._qualifier(name), self.numbers[name].title
+        title = title if self.network == _NETWORK else re.sub("^FID", "FD", title)
+        words = f"{qualifier} dimensions" if isinstance(qualifier, int) else qualifier
         return f"{title} ({words})" if words else title
 
     def key(self, name: str) -> str:
         """Return the key in the JSON, such as ``fid`` or ``kid_std_dinov2``."""
-        network, dims = self._qualifier(name)
-        key = name if self._of_inception else re.sub("^fid", "fd", name)
-        suffix = re.sub("[^0-9A-Za-z]", "_", network) or (str(dims) if dims else "")
+        key = name if self.network == _NETWORK else re.sub("^fid", "fd", name)
+        suffix = re.sub("[^0-9A-Za-z]", "_", str(self._qualifier(name)))
         return f"{key}_{suffix}" if suffix else key
 
     def network_of(self, name: str) -> str:
@@ -70,7 +69,7 @@ class Labels:
         number = self._number(name)
         if number.layer not in (FEATURES, SPATIAL):
             return self.own_networks.get(number.layer) or USUAL_NETWORKS.get(number.layer, "its own network")
-        if number.inception or number.layer == SPATIAL or self._of_inception:
+        if number.inception or number.layer == SPATIAL or self.network == _NETWORK:
             return "Inception"
         return self.network or "unknown network"
 
@@ -79,28 +78,23 @@ class Labels:
         owners = (number for number in self.numbers.values() if name in (number.name, number.spread))
         return next(owners, NUMBERS["fid"])
 
-    @property
-    def _of_inception(self) -> bool:
-        return self.network == _NETWORK
-
-    def _qualifier(self, name: str) -> tuple[str, int | None]:
-        """Return what qualifies a value: the network, the dimensions, or neither."""
+    def _qualifier(self, name: str) -> str | int:
+        """Return what qualifies a value: the network, the dimensions, or an empty string."""
         number = self._number(name)
         if number.inception or number.layer == SPATIAL:
-            return "", None
+            return ""
         if number.layer != FEATURES:
-            return self.own_networks.get(number.layer, ""), None
-        if self.network and not self._of_inception:
-            return self.network, None
-        return "", None if self._of_inception and self.dims == max(INCEPTION_DIMS) else self.dims
+            return self.own_networks.get(number.layer, "")
+        if self.network == _NETWORK and self.dims == max(INCEPTION_DIMS):
+            return ""
+        return self.dims if self.network in ("", _NETWORK) else self.network
 
 
 def labels_of(
     definitions: Mapping[str, Definition | None],
     config: Settings,
     measured: bool,
-    dims: int,
-    files: Mapping[str, Sequence[Definition]] | None = None,
+    files: Sequence[Statistics] = (),
 ) -> Labels:
     """Return the names of a run's metric values.
 
@@ -109,24 +103,25 @@ def labels_of(
             tools' statistics files, count as Inception's if they have the dimensions of one of its layers.
         config: the settings, which have the requested networks.
         measured: whether images were processed with these networks. If not, only statistics files are compared.
-        files: definitions in the statistics files, by layer; with ``allow_mismatch`` they can differ.
+        files: the statistics files, whose definitions can differ with ``allow_mismatch``.
     """
-    definition, in_files = definitions[FEATURES], files or {}
-    if definition is None:
-        network = _NETWORK if dims in INCEPTION_DIMS else ""
-    else:
-        network = _spelled([definition, *in_files.get(FEATURES, ())], config.network.extractor, measured)
+    found: dict[str, list[Definition]] = {}
+    for layer, definition in definitions.items():
+        parts = [file.layers[layer].definition for file in files if layer in file.layers]
+        found[layer] = [each for each in (definition, *parts) if each is not None]
+    definition = definitions[FEATURES]
+    dims = files[0].dims if definition is None else definition.dims
+    network = _NETWORK if dims in INCEPTION_DIMS else ""
+    if definition is not None:
+        network = _spelled(found[FEATURES], config.network.extractor, measured)
     own, others = {}, []
     for metric in config.chosen:
-        layer, asked = config.layer_of(metric), metric.network()
+        asked, of_metric = metric.network(), found.get(config.layer_of(metric), [])
         others += [number for number in metric.numbers if number.name not in NUMBERS]
-        if asked is None or (embedding := definitions.get(layer)) is None:
-            continue
-        of_metric = [embedding, *in_files.get(layer, ())]
-        if any(each.extractor != metric.usual_network for each in of_metric):
+        if asked is not None and any(each.extractor != metric.usual_network for each in of_metric):
             own[metric.layer] = _spelled(of_metric, asked.extractor, measured)
-            if own[metric.layer] == _NETWORK and embedding.dims != max(INCEPTION_DIMS):
-                own[metric.layer] += f" {embedding.dims}"
+            if own[metric.layer] == _NETWORK and of_metric[0].dims != max(INCEPTION_DIMS):
+                own[metric.layer] += f" {of_metric[0].dims}"
     return Labels(network, dims, own, tuple(others))
 
 

@@ -79,16 +79,14 @@ def check(
 
 def _list(path: str, settings: Settings, as_json: bool, quiet: bool) -> int:
     """Print the paths of the images that would be read. Secrets in URLs are removed."""
-    from fidtool.pipeline.opening import Messages, open_set
+    from fidtool.pipeline.opening import open_set
     from fidtool.pipeline.sets import IMAGES, RequestedSet
     from fidtool.redaction import redacted, without_secrets
     from fidtool.report.text import dumps
 
-    messages = Messages(
-        lambda line: click.echo(shown(line), err=True),
-        lambda line: click.echo(f"warning: {shown(line)}", err=True),
-    )
-    opened = open_set(RequestedSet(path), settings, IMAGES, messages)
+    opened = open_set(RequestedSet(path), settings, IMAGES, lambda line: click.echo(shown(line), err=True))
+    if opened.warning:
+        click.echo(f"warning: {shown(opened.warning)}", err=True)
     source = opened.images
     if source is None:
         raise InputError(f"{path} is a statistics file, which has no images")

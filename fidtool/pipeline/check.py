@@ -19,13 +19,14 @@ from fidtool.images.decode import DecodeOptions
 from fidtool.images.integrity import broadcast_images
 from fidtool.images.loader import LoadOptions, load, whole_batches
 from fidtool.images.records import RECORD, ImageRecords
-from fidtool.pipeline.opening import Messages, identity, missing_error, open_set
+from fidtool.pipeline.opening import identity, missing_error, open_set
 from fidtool.pipeline.run import RunContext
 from fidtool.pipeline.sets import IMAGES, RequestedSet
 from fidtool.settings import Settings
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet, Indices
 from fidtool.statistics.feature_buffer import FeatureBuffer, in_canonical_order
+from fidtool.statistics.set_statistics import Statistics
 
 _BATCH = 32
 _BATCHES_PER_WORKER = 8
@@ -84,6 +85,7 @@ class _CheckedSet:
         if not self._world.on_rank_zero(self._open):
             return
         given, floats = self._request.given, self._settings.floats
+        assert not isinstance(given, Statistics)
         self._images = images = broadcast_images(self._world, self._images, given, floats)
         self._read(images, plan_batches(images, _BATCH))
 
@@ -92,8 +94,9 @@ class _CheckedSet:
         settings, path = self._settings, self._request.path
         if self._request.is_stream:
             raise InputError(f"{path} is an iterable:", "pass images that can be indexed, such as a list")
-        messages = Messages(self._run.console.say, self._run.console.warn)
-        opened = open_set(self._request, settings, IMAGES, messages)
+        opened = open_set(self._request, settings, IMAGES, self._run.console.say)
+        if opened.warning:
+            self._run.console.warn(opened.warning)
         if opened.images is not None:
             if len(missing := opened.images.missing()) == len(opened.images):
                 raise missing_error(path, missing)

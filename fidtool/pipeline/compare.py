@@ -6,6 +6,7 @@ import math
 import os
 import traceback
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fidtool.diagnose.diagnosis import Diagnosis, SetInspection, diagnosis_of, inspect_set, pair_warnings, set_warnings
@@ -16,9 +17,9 @@ from fidtool.features.protocol import FEATURES
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
 from fidtool.metrics.registry import BUILT_IN, Requested
 from fidtool.pipeline.explain import Explanations
-from fidtool.pipeline.plan import Plan, SetPlan, check_count
+from fidtool.pipeline.plan import Plan, check_count
 from fidtool.pipeline.run import RunContext
-from fidtool.pipeline.sets import Content, ImageCount
+from fidtool.pipeline.sets import Content, SetPlan
 from fidtool.record import known_settings
 from fidtool.results import Comparison, Exhibit, SetResult, SkippedFile, Uncertainty
 from fidtool.statistics.moments import Gaussian
@@ -61,7 +62,7 @@ class Comparer:
         """Returns the comparison on every rank, and additional data for a report on rank zero. A collective."""
         metrics = self._plan.settings.in_order
         if "stream" in (self._plan.sets[0].holds, planned.holds):
-            metrics = self._possible(real, fake)
+            metrics = self._possible(real, fake, planned)
         numbers, warnings = self._numbers(metrics, real, fake)
         contents = [self._contents.get(each, Content()) for each in (self._plan.sets[0], planned)]
         diagnosis, seen = self._diagnosis(real, fake, contents)
@@ -104,15 +105,16 @@ class Comparer:
             *pair_warnings(names[0], _statistics(real), names[1], _statistics(fake), frechet=bool(layers)),
         ]
 
-    def _possible(self, real: MeasuredSet, fake: MeasuredSet) -> list[Requested]:
+    def _possible(self, real: MeasuredSet, fake: MeasuredSet, planned: SetPlan) -> list[Requested]:
         """The metrics for which the sets have enough images, once an iterable has been counted. A collective."""
 
         def check() -> tuple[dict[str, str], list[str]]:
-            counts = [(each.path, each is fake, ImageCount(_statistics(each).count or 0)) for each in (real, fake)]
+            first = replace(self._plan.sets[0], count=_statistics(real).count, holds="stream", fake=fake is real)
+            sets = [first, replace(planned, count=_statistics(fake).count, holds="stream")]
             left_out, notes = {}, []
             for each in self._plan.settings.in_order:
                 try:
-                    check_count(each.metric, self._plan.settings, counts)
+                    check_count(each.metric, self._plan.settings, sets)
                 except InputError as error:
                     if not each.optional:
                         raise

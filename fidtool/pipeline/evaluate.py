@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +22,9 @@ from fidtool.pipeline.compare import Comparer, skipped_files
 from fidtool.pipeline.measure import Measurer
 from fidtool.pipeline.networks import RunNetworks
 from fidtool.pipeline.opening import Opening, check_number, open_sets
-from fidtool.pipeline.plan import Choice, Plan, SetPlan, check_count, choose, make_plan
+from fidtool.pipeline.plan import Plan, check_count, choose, make_plan
 from fidtool.pipeline.run import RunContext
-from fidtool.pipeline.sets import Content, ImageCount, RequestedSet
+from fidtool.pipeline.sets import Content, RequestedSet, SetPlan
 from fidtool.record import Origin, changed_settings, versions
 from fidtool.results import Comparison, Evaluation, Exhibit, RunRecord
 from fidtool.settings import Settings
@@ -59,34 +59,23 @@ def prepare(run: RunContext, requests: Sequence[RequestedSet], settings: Setting
     """
     opening: Opening | None = None
 
-    def decide() -> Choice:
+    def decide() -> tuple[Settings, bool]:
         nonlocal opening
-        opening = open_sets(requests, settings, run.console.say, alone=not evaluates)
-        choice = choose(opening, run.console.say, evaluates)
-        for line in choice.notes:
-            run.console.say(line)
-        for line in choice.omissions:
-            run.console.say(line, is_result=not evaluates, warns=True)  # an evaluation has them, a file does not
-        return choice
+        opened = open_sets(requests, settings, run.console, alone=not evaluates)
+        opening = choose(opened, run.console, evaluates)
+        return opening.settings, opening.images
 
     with run.clock("list"):
-        choice = run.world.on_rank_zero(decide)
+        chosen, images = run.world.on_rank_zero(decide)
     # Rank zero's default on all ranks: the plan must not depend on a rank's device.
-    batch_size = run.world.broadcast(choice.settings.batch_size or run.device.default_batch_size)
-    classifier = evaluates and choice.settings.metric("is") is not None
-    networks = RunNetworks(run, choice.settings, batch_size, classifier) if choice.images else None
+    batch_size = run.world.broadcast(chosen.batch_size or run.device.default_batch_size)
+    classifier = evaluates and chosen.metric("is") is not None
+    networks = RunNetworks(run, chosen, batch_size, classifier) if images else None
     measured = None if networks is None else networks.definitions
-    contents: dict[SetPlan, Content] = {}
-
-    def plan() -> Plan:
-        assert opening is not None
-        made = make_plan(opening, choice, measured, batch_size)
-        contents.update((planned, each.content) for planned, each in zip(made.sets, opening.sets, strict=True))
-        return made
-
-    planned = run.world.on_rank_zero(plan)
-    measurer = None if networks is None else Measurer(run, planned, requests, contents, networks)
-    return Prepared(planned, measurer, contents)
+    plan = run.world.on_rank_zero(lambda: make_plan(cast(Opening, opening), measured, batch_size))
+    contents = {} if opening is None else opening.contents
+    measurer = None if networks is None else Measurer(run, plan, requests, contents, networks)
+    return Prepared(plan, measurer, contents)
 
 
 def evaluate(run: RunContext, prepared: Prepared, origin: Origin) -> tuple[Evaluation, list[Exhibit | None]]:
@@ -197,7 +186,7 @@ def _measured(run: RunContext, prepared: Prepared) -> Iterator[tuple[SetPlan, Me
 def _measure(run: RunContext, prepared: Prepared, planned: SetPlan) -> MeasuredSet:
     if prepared.measurer is None or planned.holds == "statistics":
         file = prepared.contents.get(planned, Content()).file
-        return spread_features(planned.path, file, planned.needs.collected, run.world)
+        return spread_features(planned.path, file, prepared.plan.needs[planned].collected, run.world)
     measured = prepared.measurer.measure(planned)
     if planned.holds == "stream":
         run.world.on_rank_zero(lambda: _check_counted(prepared.plan, planned, measured))
@@ -212,7 +201,7 @@ def _check_counted(plan: Plan, planned: SetPlan, measured: MeasuredSet) -> None:
         check_number(plan.settings.expect, planned.path, count + len(measured.statistics.skipped))
     for each in plan.settings.in_order:
         if not each.optional:
-            check_count(each.metric, plan.settings, [(planned.path, planned.fake, ImageCount(count))])
+            check_count(each.metric, plan.settings, [replace(planned, count=count)])
 
 
 def _record(run: RunContext, plan: Plan, work: dict[str, Any], origin: Origin, notes: Sequence[str]) -> RunRecord:

@@ -18,12 +18,13 @@ from fidtool.images.records import ImageRecords
 from fidtool.images.stream import Stream, images_of
 from fidtool.pipeline.extract import Extraction
 from fidtool.pipeline.networks import RunNetworks
-from fidtool.pipeline.plan import Plan, SetPlan
+from fidtool.pipeline.plan import Plan
 from fidtool.pipeline.run import RunContext
-from fidtool.pipeline.sets import Content, RequestedSet, SetNeeds
+from fidtool.pipeline.sets import Content, RequestedSet, SetNeeds, SetPlan
 from fidtool.record import libjpeg, versions
 from fidtool.redaction import redacted
 from fidtool.sources.image_set import ImageSet, real_path
+from fidtool.sources.memory import Images
 from fidtool.statistics.accumulator import RECORDS, Accumulator, Layer
 from fidtool.statistics.cache import StatisticsCache
 from fidtool.statistics.checkpoint import Checkpoint, claim
@@ -105,7 +106,7 @@ class Measurer:
     def _claim_checkpoint(self) -> str:
         settings, definitions, sets = self._settings, self.networks.definitions, []
         for each in self._plan.indexable:
-            source, needs = self._contents[each].images, each.needs
+            source, needs = self._contents[each].images, self._plan.needs[each]
             assert source is not None
             if not source.reader.files.versioned:
                 raise InputError(
@@ -123,7 +124,7 @@ class Measurer:
                     **({"framing": source.framing} if source.framing else {}),
                 }
             )
-        layers = {layer for each in self._plan.indexable for layer in each.needs.layers}
+        layers = {layer for each in self._plan.indexable for layer in self._plan.needs[each].layers}
         further = {layer: each.fingerprint for layer, each in definitions.items() if layer in layers - {FEATURES}}
         definition = {**asdict(definitions[FEATURES]), "layers": further}
         order: dict[str, Any] = {"num": settings.num, "seed": settings.seed, "diagnose": settings.diagnose}
@@ -137,7 +138,7 @@ class Measurer:
             return self._measure_stream(planned)
         known = self._world.only_on_rank_zero(lambda: self._from_cache(planned))
         if self._world.broadcast(known is not None):
-            measured = spread_features(planned.path, known, planned.needs.collected, self._world)
+            measured = spread_features(planned.path, known, self._plan.needs[planned].collected, self._world)
         else:
             self._run.finished.begin()
             measured, cached = self._measure_images(planned)
@@ -151,16 +152,17 @@ class Measurer:
     def _measure_images(self, planned: SetPlan) -> tuple[MeasuredSet, bool]:
         source = self._contents[planned].images if self._contents else None
         given = self._requests[planned.request].given
+        assert not isinstance(given, Statistics)
         images = broadcast_images(self._world, source, given, self._settings.floats)
-        layers = self._layers(planned.needs, planned.needs.collected)
+        layers = self._layers(self._plan.needs[planned], self._plan.needs[planned].collected)
         extraction = self._extraction(layers, images.framing, self._checkpoint)
         partial = extraction.run(self._plan.indexable.index(planned), images)
         return self._concluded(images if source is None else source, partial, extraction, layers)
 
     def _measure_stream(self, planned: SetPlan) -> MeasuredSet:
         settings, images, sampling = self._settings, self._requests[planned.request].given, planned.sampling
-        assert images is not None
-        layers = self._layers(planned.needs, planned.needs.collected)
+        assert isinstance(images, Images)
+        layers = self._layers(self._plan.needs[planned], self._plan.needs[planned].collected)
         extraction = self._extraction(layers, planned.framing, None)
         if sampling.num is not None and not (sampling.first or images.generates) and self._world.rank == 0:
             taken = f"{option(sampling.setting)} takes its first {sampling.num} images instead of a random subset"
@@ -221,7 +223,7 @@ class Measurer:
     # --- on rank zero ------------------------------------------------------------------------------------------------
 
     def _from_cache(self, planned: SetPlan) -> Statistics | None:
-        source, needs = self._contents[planned].images, planned.needs
+        source, needs = self._contents[planned].images, self._plan.needs[planned]
         assert source is not None
         if not self._settings.cache:
             return None

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
+from fidtool.console import Console
 from fidtool.errors import InputError, RunError, option
 from fidtool.features.protocol import FEATURES
 from fidtool.images.frames import with_frames
 from fidtool.names import counted
-from fidtool.pipeline.agreement import complete_settings, settings_of_files
-from fidtool.pipeline.sets import Content, GivenStatistics, OpenedSet, RequestedSet, SetNeeds, set_needs
+from fidtool.pipeline.agreement import complete_settings
+from fidtool.pipeline.sets import Content, RequestedSet, SetNeeds, SetPlan, set_needs
 from fidtool.record import overrides
 from fidtool.settings import Settings
 from fidtool.sources.array_files import Header, StoredArray, array_headers, tensors_in
@@ -22,6 +23,7 @@ from fidtool.sources.contents import Files, LocalFiles, StoreError, broken_link
 from fidtool.sources.folder import STDIN, is_pattern
 from fidtool.sources.image_set import Sampling, real_path
 from fidtool.sources.kinds import IMAGE_SUFFIXES
+from fidtool.sources.memory import Images
 from fidtool.sources.opening import STATISTICS_SUFFIXES, local_paths, open_images, split_key, suffix_of
 from fidtool.sources.reference_files import fetch
 from fidtool.sources.references import FEATURES as PUBLISHED_FEATURES
@@ -29,52 +31,71 @@ from fidtool.sources.references import IMAGES as PUBLISHED_IMAGES
 from fidtool.sources.references import is_reference, named_reference, reference_at, suggested_references
 from fidtool.sources.remote import is_remote, remote_files
 from fidtool.statistics.layouts import NPZ, PICKLE, FileLayout, known_layout, layout_of, with_protocol
-from fidtool.statistics.set_statistics import with_features
+from fidtool.statistics.set_statistics import Statistics, with_features
 from fidtool.statistics.statistics_file import read_features_alone, read_statistics
 
 
 @dataclass(frozen=True)
 class Opening:
-    """The sets of a run, opened, on rank zero.
+    """What is known before the networks are built, on rank zero.
 
     Attributes:
         sets: REAL and the FAKEs, or the only set of ``fidtool stats``. A set that occurs several times is one object.
+        contents: what each set holds; empty for a stream.
         settings: the run's settings, completed from its statistics files.
         notes: one sentence per setting that was completed, or that replaces one of the preset.
         warnings: warnings about the sets, a sentence each.
+        left_out: the metrics that cannot be computed, with the reasons.
     """
 
-    sets: tuple[OpenedSet, ...]
+    sets: tuple[SetPlan, ...]
+    contents: Mapping[SetPlan, Content]
     settings: Settings
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def images(self) -> bool:
+        """Whether images go through the networks."""
+        return any(each.holds != "statistics" for each in self.sets)
+
+    @property
+    def files(self) -> dict[SetPlan, Statistics]:
+        """The statistics of the sets that have them."""
+        return {each: content.file for each, content in self.contents.items() if content.file is not None}
 
 
-def open_sets(requests: Sequence[RequestedSet], settings: Settings, say: Callable[[str], None], alone: bool) -> Opening:
+def open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Console, alone: bool) -> Opening:
     """Opens REAL and the FAKEs, or the only set of ``fidtool stats``, which is ``alone``. No image is decoded."""
     require_exists([each.path for each in requests if each.given is None])
     requests, warnings = _spelled_once(requests)
     if not alone:
         require_order(requests[0].path, [each.path for each in requests[1:] if each.given is None])
-    messages, notes = Messages(say, warnings.append), overrides(settings)
-    needs, contents = _needs(requests, settings, alone), {}
+    needs = _needs(requests, settings, alone)
+    contents: dict[RequestedSet, Content] = {}
     # A bad statistics file is refused before a slow listing.
     for request in sorted(needs, key=lambda each: not names_statistics(each.path)):
-        contents[request] = content = open_set(request, settings, needs[request], messages)
+        contents[request] = content = open_set(request, settings, needs[request], console.say)
         if not request.is_stream and request in requests[1:]:
             _check_fake(request.path, content, settings)
-    completed, line = _completed(contents, settings)
+    files = {request.path: content.file for request, content in contents.items() if content.file is not None}
+    images = any(request.is_stream or content.images is not None for request, content in contents.items())
+    completed, line = complete_settings(files, settings, images)
     for request, wanted in _needs(requests, completed, alone).items():
         content = contents[request]
         shares = content.file is not None and wanted != needs[request]  # CMMD now shares the layer of FID's features
         if shares or (content.images is not None and completed.floats != settings.floats):  # the files' rounding
-            contents[request] = open_set(request, completed, wanted, messages)
-    notes += [line] if line else []
-    sets = _drawn(requests, contents, completed, alone)
-    for each in sets:
+            contents[request] = open_set(request, completed, wanted, console.say)
+    drawn = _drawn(requests, contents, completed, alone)
+    notes = dict.fromkeys([*overrides(settings), *([line] if line else [])])
+    for each, _ in drawn:
         if each.holds == "both":
-            notes.append(f"{each.path}: Fréchet distances use its mean and covariance, other metrics its images")
-    return Opening(sets, completed, tuple(dict.fromkeys(notes)), tuple(warnings))
+            notes[f"{each.path}: Fréchet distances use its mean and covariance, other metrics its images"] = None
+    for note in notes:
+        console.say(note)
+    warnings += [content.warning for content in contents.values() if content.warning]
+    return Opening(tuple(each for each, _ in drawn), dict(drawn), completed, tuple(notes), tuple(warnings))
 
 
 def _needs(requests: Sequence[RequestedSet], settings: Settings, alone: bool) -> dict[RequestedSet, SetNeeds]:
@@ -82,56 +103,56 @@ def _needs(requests: Sequence[RequestedSet], settings: Settings, alone: bool) ->
     return {each: set_needs(settings, not alone and each is requests[0], each in fakes) for each in requests}
 
 
-def _completed(contents: Mapping[RequestedSet, Content], settings: Settings) -> tuple[Settings, str]:
-    """The settings, completed from the statistics files if images are compared with them, and what to say about it."""
-    files = {request.path: content.file for request, content in contents.items() if content.file is not None}
-    if any(request.is_stream or content.images is not None for request, content in contents.items()):
-        return complete_settings(files, settings)
-    return settings, settings_of_files(files, settings)
-
-
 def _drawn(
     requests: Sequence[RequestedSet], contents: Mapping[RequestedSet, Content], settings: Settings, alone: bool
-) -> tuple[OpenedSet, ...]:
+) -> list[tuple[SetPlan, Content]]:
     """The set of each request: the same object for the same path, framing and number of images."""
-    ways: list[tuple[str | None, Sampling]] = []
+    ways: list[tuple[RequestedSet, str | None, Sampling]] = []
     for number, request in enumerate(requests):
         if contents[request].file is not None:  # its statistics are of its images as they are
-            ways.append((None, Sampling(None, settings.seed)))
+            ways.append((request, None, Sampling(None, settings.seed)))
         else:
             sampling = settings.sampling("num" if alone else "num_fake" if number else "num_real")
-            ways.append((settings.crop_fake if number else settings.crop, sampling))
-    keys = [(request, framing, sampling.num) for request, (framing, sampling) in zip(requests, ways, strict=True)]
-    sets: dict[object, OpenedSet] = {}
-    for request, key, (framing, sampling) in zip(requests, keys, ways, strict=True):
-        if key in sets:
+            ways.append((request, settings.crop_fake if number else settings.crop, sampling))
+    keys = [(request, framing, sampling.num) for request, framing, sampling in ways]
+    sets: dict[object, tuple[SetPlan, Content]] = {}
+    for number, (request, framing, sampling) in enumerate(ways):
+        if (key := keys[number]) in sets:
             continue
-        content = contents[request]
-        if request.is_stream:
-            setting = "num" if alone else "num_fake" if request is not requests[0] else "num_real"
-            again = any(each.request is request for each in sets.values())
-            _check_stream(request, sampling, settings, setting, again)
-        if content.images is not None:
-            images = replace(content.images.draw(sampling), framing=framing, floats=settings.floats)
+        content, kind, given = contents[request], "a statistics file", request.given
+        images, file, count = content.images, content.file, None
+        holds: Literal["images", "stream", "statistics", "both"] = "statistics" if images is None else "both"
+        if file is None:
+            holds = "stream" if images is None else "images"
+        else:
+            count = file.count if file.features is None else len(file.features)
+        if given is not None:
+            kind = "a fidtool.Statistics" if isinstance(given, Statistics) else "an array of features"
+        if isinstance(given, Images) and given.is_stream:
+            again = any(each.path == request.path for each, _ in sets.values())
+            num = "num" if alone else "num_fake" if number else "num_real"
+            _check_stream(request.path, given, settings, num if sampling.num is None else "", again)
+        if images is not None:
+            images = replace(images.draw(sampling), framing=framing, floats=settings.floats)
             if settings.on_error == "fail" and (missing := images.missing()):
                 raise missing_error(images.path, missing, f"pass {option('on_error', 'skip')}")
-            content = content._replace(images=images)
-        is_real = not alone and key == keys[0]
-        sets[key] = OpenedSet(request, is_real, alone or key in keys[1:], framing, sampling, content)
-    return tuple(sets[key] for key in keys)
+            content, count = content._replace(images=images), len(images)
+        real, fake = not alone and key == keys[0], alone or key in keys[1:]
+        sets[key] = SetPlan(request.path, number, kind, holds, real, fake, count, framing, sampling), content
+    return [sets[key] for key in keys]
 
 
-def _check_stream(request: RequestedSet, sampling: Sampling, settings: Settings, num: str, again: bool) -> None:
-    assert request.given is not None
+def _check_stream(path: str, given: Images, settings: Settings, lacking: str, again: bool) -> None:
+    """Refuses an iterable that cannot be used; ``lacking`` names the number of images if it was not passed."""
     if settings.checkpoint is not None:
-        problem = f"{option('checkpoint')} cannot resume in the middle of {request.path}, an iterable:"
+        problem = f"{option('checkpoint')} cannot resume in the middle of {path}, an iterable:"
         raise InputError(problem, f"omit {option('checkpoint')}", setting="checkpoint")
-    if request.given.generates:
-        if sampling.num is None:
-            problem = f"{request.path} is a function, which can generate any number of images:"
-            raise InputError(problem, f"pass {option(num, ...)}", setting=num)
+    if given.generates:
+        if lacking:
+            problem = f"{path} is a function, which can generate any number of images:"
+            raise InputError(problem, f"pass {option(lacking, ...)}", setting=lacking)
     elif again:
-        problem = f"{request.path} is REAL and a FAKE with different crops or samples, but an iterable is read once:"
+        problem = f"{path} is REAL and a FAKE with different crops or samples, but an iterable is read once:"
         raise InputError(problem, "pass two iterables")
 
 
@@ -178,54 +199,51 @@ def identity(path: str) -> str:
     return real_path(name if is_only else path).rstrip("/")
 
 
-class Messages(NamedTuple):
-    """Where messages go: ``say`` prints progress, ``warn`` takes warnings about the result."""
-
-    say: Callable[[str], None]
-    warn: Callable[[str], None]
-
-
-def open_set(request: RequestedSet, settings: Settings, needs: SetNeeds, messages: Messages) -> Content:
-    """Opens what a path names, or images in memory; see `open_source`. A stream is not opened."""
+def open_set(request: RequestedSet, settings: Settings, needs: SetNeeds, say: Callable[[str], None]) -> Content:
+    """Opens a set of images or statistics, without reading any image. A stream is not opened."""
     path, given = request.path, request.given
-    if isinstance(given, GivenStatistics):
-        return given.content()
-    if request.is_stream:
+    if isinstance(given, Statistics):
+        if not given.layers:
+            raise InputError(f"{path} is None, which only ranks above zero may pass, in place of statistics")
+        return Content(file=given)
+    if given is None:
+        opened = _open_path(path, settings, needs, say)
+    elif given.is_stream:
         return Content()
-    if given is not None and settings.features and (rows := given.features()) is not None:
+    elif settings.features and (rows := given.features()) is not None:
         return Content(file=read_features_alone(path, rows, path, FEATURES in needs.collected))
-    opened = Content(given.image_set(settings.floats)) if given else open_source(path, settings, needs, messages)
+    else:
+        opened = Content(given.image_set(settings.floats))
     if opened.images is None or settings.frames == "first":
         return opened
     return opened._replace(images=with_frames(opened.images, settings.max_pixels))
 
 
-def open_source(path: str, settings: Settings, needs: SetNeeds, messages: Messages) -> Content:
-    """Opens a set of images or a statistics file, without reading any image. A published reference is downloaded."""
+def _open_path(path: str, settings: Settings, needs: SetNeeds, say: Callable[[str], None]) -> Content:
     require_exists([path])
     if is_reference(path):
-        return _open_reference(path, settings, needs, messages)
+        return _open_reference(path, settings, needs, say)
     try:
-        files = _single_file(path, settings.features, messages.say)
-        if files is not None and (found := _open_statistics(path, files, settings, needs, messages)) is not None:
+        files = _single_file(path, settings.features, say)
+        if files is not None and (found := _open_statistics(path, files, settings, needs)) is not None:
             return found
     except StoreError as error:
         raise RunError(str(error)) from None
-    return Content(open_images(path, settings.recursive, settings.floats, messages.say))
+    return Content(open_images(path, settings.recursive, settings.floats, say))
 
 
-def _open_reference(path: str, settings: Settings, needs: SetNeeds, messages: Messages) -> Content:
+def _open_reference(path: str, settings: Settings, needs: SetNeeds, say: Callable[[str], None]) -> Content:
+    """Downloads a published reference."""
     reference, array = named_reference(path)
     alone = array if array in (PUBLISHED_IMAGES, PUBLISHED_FEATURES) else ""
     if array and not alone and not reference.is_pickle:
         raise InputError(f"{array} alone is no set that can be compared:", f"pass {reference.name}")
-    if not reference.protocol:
-        messages.warn(f"{reference.name}: {reference.note}")
     lacking = {*reference.arrays} - {*reference.statistics} if needs.features and not alone else set()
     images = PUBLISHED_IMAGES in (alone, *lacking)
     wanted = [alone] if alone else [*reference.statistics, *([PUBLISHED_IMAGES] if images else [])]
-    local, sha256 = fetch(reference, wanted, messages.say)
-    published = Content(reference=reference.name, sha256=sha256)
+    local, sha256 = fetch(reference, wanted, say)
+    warning = "" if reference.protocol else f"{reference.name}: {reference.note}"
+    published = Content(None, None, warning, reference.name, sha256)
     if images:
         found = open_images(f"{local}:{PUBLISHED_IMAGES}")
         published = published._replace(images=replace(found, prefix=f"{reference.name}:{PUBLISHED_IMAGES}"))
@@ -234,7 +252,7 @@ def _open_reference(path: str, settings: Settings, needs: SetNeeds, messages: Me
     entry = array if reference.is_pickle else ""
     file = read_statistics(local, needs.collected, extractor=settings.network.extractor, key=entry)
     if PUBLISHED_FEATURES in lacking:
-        features, further = fetch(reference, [PUBLISHED_FEATURES], messages.say)
+        features, further = fetch(reference, [PUBLISHED_FEATURES], say)
         file = with_features(file, read_statistics(features))
         published = published._replace(sha256={**sha256, **further})
     return published._replace(file=with_protocol(file, reference.protocol))
@@ -257,9 +275,7 @@ def _single_file(path: str, features: bool, say: Callable[[str], None]) -> Files
         return None
 
 
-def _open_statistics(
-    path: str, files: Files, settings: Settings, needs: SetNeeds, messages: Messages
-) -> Content | None:
+def _open_statistics(path: str, files: Files, settings: Settings, needs: SetNeeds) -> Content | None:
     """The statistics in a file; None if it has images instead, by its content or, if that says nothing, its name."""
     name, key = split_key(path)
     layout = layout_of(files)
@@ -271,14 +287,16 @@ def _open_statistics(
     if not (layout.statistics or (expected and not layout.images)) or (key and layout.kind != PICKLE):
         return None
     file = read_statistics(path, needs.collected, files, settings.network.extractor, key)
-    if layout.images and not needs.met_by(file):
+    if not layout.images:
+        return Content(file=file)
+    there = {layer for layer, each in file.layers.items() if each.features is not None or layer not in needs.features}
+    if not there.issuperset(needs.layers) or (needs.order and file.order is None):
         return Content(open_images(f"{path}:{layout.images}", settings.recursive, settings.floats), file)
-    if layout.images:
-        messages.warn(
-            f"{path} has both statistics (mu, sigma) and images ({layout.images}): using the statistics; pass "
-            f"{path}:{layout.images} to use the images"
-        )
-    return Content(file=file)
+    warning = (
+        f"{path} has both statistics (mu, sigma) and images ({layout.images}): using the statistics; pass "
+        f"{path}:{layout.images} to use the images"
+    )
+    return Content(None, file, warning)
 
 
 def _open_features(path: str, files: Files, key: str, features: bool, wanted: bool) -> Content | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
+from fidtool.console import Console
 from fidtool.errors import InputError, RunError, option
 from fidtool.features.models.families import NETWORK_SETTINGS, NetworkChoice
 from fidtool.features.protocol import FEATURES, Definition
@@ -13,55 +14,8 @@ from fidtool.labels import Labels, labels_of
 from fidtool.metrics.metric import Metric, MetricFacts
 from fidtool.pipeline.agreement import agree, require_layer, roundings
 from fidtool.pipeline.opening import Opening
-from fidtool.pipeline.sets import ImageCount, OpenedSet, SetNeeds, set_needs
+from fidtool.pipeline.sets import SetNeeds, SetPlan, set_needs
 from fidtool.settings import Settings
-from fidtool.sources.image_set import Sampling
-
-
-@dataclass(frozen=True, eq=False)
-class SetPlan:
-    """A set of a run. The same path with two framings or samples is two sets.
-
-    Attributes:
-        path: the set, as the caller passes it.
-        request: number of the first argument that names it.
-        kind: what a set that has statistics is, for messages.
-        holds: images, a stream of them, statistics, or statistics and images, which give what the statistics lack.
-        fake: whether it is a FAKE; REAL may be one as well.
-        count: number of images; None if it is not known yet.
-        framing: how its images are cropped and resized, see `fidtool.images.framing.Crop`; None if they are not.
-        sampling: which of its images are used.
-        needs: what the run needs of it.
-    """
-
-    path: str
-    request: int
-    kind: str
-    holds: Literal["images", "stream", "statistics", "both"]
-    fake: bool
-    count: ImageCount | None
-    framing: str | None
-    sampling: Sampling
-    needs: SetNeeds
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What the sets decide before the networks are built.
-
-    Attributes:
-        settings: the run's settings with the metrics that can be computed. They are not changed any more.
-        images: whether images go through the networks.
-        notes: what to say about the settings.
-        omissions: what to say about each metric that cannot be computed.
-        left_out: the names of these metrics, with the reasons.
-    """
-
-    settings: Settings
-    images: bool
-    notes: tuple[str, ...]
-    omissions: tuple[str, ...]
-    left_out: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -71,14 +25,18 @@ class Plan:
     Attributes:
         sets: REAL and the FAKEs in the order of the arguments, or the only set of ``fidtool stats``. A set that occurs
             several times is one object.
+        needs: what the run needs of each set.
         definitions: definitions of the features by layer; None if only files of unknown protocol are compared.
         labels: names of the values.
         batch_size: images in a full forward pass.
+        notes: what to say about the settings and about each metric that is left out.
         warnings: about all comparisons, a sentence each.
+        left_out: the requested metrics that cannot be computed, with the reasons.
     """
 
     settings: Settings
     sets: tuple[SetPlan, ...]
+    needs: Mapping[SetPlan, SetNeeds]
     definitions: Mapping[str, Definition | None]
     labels: Labels
     batch_size: int
@@ -89,159 +47,119 @@ class Plan:
     @property
     def indexable(self) -> list[SetPlan]:
         """The sets with images that can be read again, each once, in processing order."""
-        return [each for each in dict.fromkeys(self.sets) if each.holds in ("images", "both")]
+        return [each for each in self.needs if each.holds in ("images", "both")]
 
 
-def choose(opening: Opening, say: Callable[[str], None], evaluates: bool) -> Choice:
+def choose(opening: Opening, console: Console, evaluates: bool) -> Opening:
     """Omits those metrics of ``all`` that cannot be computed, and those whose weights cannot be obtained.
 
-    A run's only metric is not omitted. Without ``evaluates``, the set's statistics are written to a file.
+    A run's only metric is not omitted. Without ``evaluates``, the set's statistics are written to a file. From here on
+    no setting is changed.
     """
-    settings, sets = opening.settings, [*dict.fromkeys(opening.sets)]
-    images = any(each.holds != "statistics" for each in sets)
+    settings, sets = opening.settings, [*opening.contents]
     ordered = settings.in_order
     chosen: list[Metric] = []
     omissions, left_out = [], {}
     for metric, by in ((each.metric, each.optional) for each in ordered):
-        works = images and (metric.network() is None or settings.layer_of(metric) != FEATURES)
+        works = opening.images and (metric.network() is None or settings.layer_of(metric) != FEATURES)
         try:
             if by:
-                _check_optional(metric, settings, sets, works, evaluates)
+                _check_optional(metric, opening, works, evaluates)
             elif len(ordered) > 1 and evaluates and (works or metric.network() is None):
-                metric.obtain(settings.network.weights, works, say)
+                metric.obtain(settings.network.weights, works, console.say)
             chosen.append(metric)
         except (InputError, RunError) as error:
             is_only = not chosen and metric is ordered[-1].metric
             if isinstance(error, InputError) != bool(by) or (is_only and not by):
                 raise
-            said = (
-                f"{by} omits '{metric.name}': {error.problem}"
-                if by
-                else f"'{metric.name}' is not computed: {error.text}"
-            )
-            omissions.append(said)
+            said = f"{by} omits '{metric.name}': {error.problem}"
+            omissions.append(said if by else f"'{metric.name}' is not computed: {error.text}")
             left_out[metric.name] = error.problem
     if len(chosen) < len(ordered):
         possible: Any = [each for each in settings.requested if each.metric in chosen]
         settings = replace(settings, metrics=possible)
     for metric in chosen if evaluates else ():
-        check_count(metric, settings, _counts(sets, settings))
-    return Choice(settings, images, opening.notes, tuple(omissions), left_out)
+        check_count(metric, settings, sets)
+    for line in omissions:
+        console.say(line, is_result=not evaluates, warns=True)  # an evaluation has them, a file does not
+    return replace(opening, settings=settings, notes=(*opening.notes, *omissions), left_out=left_out)
 
 
-def _check_optional(
-    metric: Metric, settings: Settings, sets: Sequence[OpenedSet], works: bool, evaluates: bool
-) -> None:
+def _check_optional(metric: Metric, opening: Opening, works: bool, evaluates: bool) -> None:
     """Refuses a metric that cannot be computed; ``works`` is whether images go through its network."""
-    layer, extractor = settings.layer_of(metric), settings.network.extractor
+    settings = opening.settings
+    layer, extractor, title = settings.layer_of(metric), settings.network.extractor, metric.numbers[0].title
     metric.check(MetricFacts(extractor, settings.dims))
     parts = {}
-    for each in sets:
-        if each.holds != "statistics" or each.content.file is None:
-            continue
-        needed = (metric.real_features and each.real) or (metric.fake_features and each.fake)
-        needs, title = SetNeeds(features=frozenset({layer} if needed else ())), metric.numbers[0].title
-        parts[each.path] = require_layer(each.path, each.content.file, layer, f"features of {title}", needs)
-    if parts and all(each.holds == "statistics" for each in sets):
+    for each, file in opening.files.items():
+        if each.holds == "statistics":
+            needed = (metric.real_features and each.real) or (metric.fake_features and each.fake)
+            parts[each.path] = require_layer(each.path, file, layer, f"features of {title}", needed)
+    if parts and not opening.images:
         path, part = next(iter(parts.items()))
         stated = (each.definition for each in parts.values() if each.definition is not None)
         metric.check(MetricFacts(extractor, settings.dims, next(stated, None), part.dims, path))
     if evaluates or metric.network() is not None:
         metric.obtain(settings.network.weights, works, None)
     if evaluates:
-        check_count(metric, settings, _counts(sets, settings))
+        check_count(metric, settings, opening.contents)
 
 
-Counts = Sequence[tuple[str, bool, ImageCount]]
-"""The path of a set, whether it is a FAKE, and its number of images."""
-
-
-def _counts(sets: Iterable[OpenedSet], settings: Settings) -> Counts:
-    return [(each.path, each.fake, count) for each in sets if (count := each.count(settings)) is not None]
-
-
-def check_count(metric: Metric, settings: Settings, counts: Counts) -> None:
+def check_count(metric: Metric, settings: Settings, sets: Iterable[SetPlan]) -> None:
     """Refuses sets that are too small for a metric: it is the smallest whose per-image features it needs."""
-    used = [(path, count) for path, fake, count in counts if metric.fake_features and (metric.real_features or fake)]
-    if not used:
+    certain: list[tuple[int, str, int]] = []
+    for each in sets:
+        if each.count is not None and metric.fake_features and (metric.real_features or each.fake):
+            skippable = settings.most_skipped(each.count) if each.holds in ("images", "both") else 0
+            certain.append((each.count - skippable, f"{each.path} has {each.count}", skippable))
+    if not certain:
         return
-    path, count = min(used, key=lambda item: item[1].certain)
+    images, has, skippable = min(certain, key=lambda item: item[0])
+    has += f", of which {option('on_error', 'skip')} may skip {skippable}" if skippable else ""
     try:
-        metric.check(
-            MetricFacts(settings.network.extractor, settings.dims, images=count.certain, has=f"{path} has {count}")
-        )
+        metric.check(MetricFacts(settings.network.extractor, settings.dims, images=images, has=has))
     except InputError as error:
-        if not count.skippable:
-            raise
-        error.args += (f"a smaller {option('max_skip')}",)
+        if skippable:
+            error.args += (f"a smaller {option('max_skip')}",)
         raise
 
 
-def make_plan(opening: Opening, choice: Choice, measured: Mapping[str, Definition] | None, batch_size: int) -> Plan:
+def make_plan(opening: Opening, measured: Mapping[str, Definition] | None, batch_size: int) -> Plan:
     """Returns the plan of a run. A pure function.
 
     Args:
+        opening: as `choose` returns it.
         measured: definitions of the features that this run's networks compute; None if only statistics are compared.
 
     Raises:
         InputError: if statistics files do not have what is needed, or do not agree with each other or the networks.
     """
-    settings = choice.settings
-    definitions, mismatches = agree(dict.fromkeys(opening.sets), settings, measured)
-    planned = {
-        each: SetPlan(
-            each.path,
-            opening.sets.index(each),
-            each.kind,
-            each.holds,
-            each.fake,
-            each.count(settings),
-            each.framing,
-            each.sampling,
-            set_needs(settings, each.real, each.fake),
-        )
-        for each in opening.sets
-    }
-    warnings = [*opening.warnings, *mismatches, *_order_warnings(opening.sets)]
+    settings, files = opening.settings, opening.files
+    definitions, mismatches = agree(files, settings, measured)
+    real, *fakes = opening.contents
+    pass_it = f"if it is of the real images, pass it as {option('real')}, which comes first"
+    order = [  # statistics are usually those of REAL
+        f"{each.path} is {each.kind}, compared as {option('fake')} with the images of {real.path}: {pass_it}"
+        for each in fakes
+        if each in files and real not in files
+    ]
     return Plan(
         settings,
-        tuple(planned[each] for each in opening.sets),
+        opening.sets,
+        {each: set_needs(settings, each.real, each.fake) for each in opening.contents},
         definitions,
-        _labels(opening.sets, settings, definitions, choice.images),
+        labels_of(definitions, settings, opening.images, [*files.values()]),
         batch_size,
-        (*choice.notes, *choice.omissions),
-        (*warnings, *_settings_without_effect(opening.sets, settings, choice.images)),
-        choice.left_out,
+        opening.notes,
+        (*opening.warnings, *mismatches, *order, *_settings_without_effect(opening)),
+        opening.left_out,
     )
 
 
-def _labels(
-    sets: Sequence[OpenedSet], settings: Settings, definitions: Mapping[str, Definition | None], images: bool
-) -> Labels:
-    files = [each.content.file for each in sets if each.content.file is not None]
-    definition = definitions[FEATURES]
-    dims = files[0].dims if definition is None else definition.dims
-    found = {layer: [file.layers.get(layer) for file in files] for layer in definitions}
-    stated = {layer: [one.definition for one in parts if one and one.definition] for layer, parts in found.items()}
-    return labels_of(definitions, settings, images, dims, stated)
-
-
-def _order_warnings(sets: Sequence[OpenedSet]) -> list[str]:
-    """Statistics are usually those of REAL."""
-    real, fakes = sets[0], dict.fromkeys(sets[1:])
-    pass_it = f"if it is of the real images, pass it as {option('real')}, which comes first"
-    return [
-        f"{each.path} is {each.kind}, compared as {option('fake')} with the images of {real.path}: {pass_it}"
-        for each in fakes
-        if each.content.file is not None and real.content.file is None
-    ]
-
-
-def _settings_without_effect(sets: Sequence[OpenedSet], settings: Settings, images: bool) -> list[str]:
-    each_once, found = [*dict.fromkeys(sets)], []
-    files = {each.path: each.content.file for each in each_once if each.content.file is not None}
-    sources = [each.content.images for each in each_once if each.content.images is not None]
-    if not images and (idle := _idle_with_files(settings)):
+def _settings_without_effect(opening: Opening) -> list[str]:
+    settings, files, found = opening.settings, opening.files, []
+    sources = [content.images for content in opening.contents.values() if content.images is not None]
+    if not opening.images and (idle := _idle_with_files(settings)):
         have = "has" if len(idle) == 1 else "have"
         found.append(f"{' and '.join(idle)} {have} no effect on the values: only statistics are compared")
     found += [each.warning for each in sources if each.warning]
@@ -249,22 +167,23 @@ def _settings_without_effect(sets: Sequence[OpenedSet], settings: Settings, imag
         found.append(f"{option('recursive', False)} has no effect on {', '.join(others)}: it only affects folders")
     if settings.features and not files:
         found.append(f"{option('features', True)} has no effect: no set is an array of two dimensions")
-    streams = any(each.holds == "stream" for each in sets)
+    streams = any(each.holds == "stream" for each in opening.sets)
     scaled = streams or (settings.floats and any(each.scaled for each in sources))
     if settings.value_range is not None and not scaled:
         found.append(f"{option('value_range')} has no effect: it only affects images of floats")
     if settings.float_to_byte is not None and not (scaled and settings.floats):
         found.append(f"{option('float_to_byte')} has no effect: it only affects images of floats")
-    how = roundings(files) | ({} if settings.floats is None else {"this run": settings.rounding})
+    how = roundings({each.path: file for each, file in files.items()})
+    how |= {} if settings.floats is None else {"this run": settings.rounding}
     if len({*how.values()}) > 1:
         each = ", ".join(f"{value} in {where}" for where, value in how.items())
         found.append(f"floats became bytes in different ways ({option('float_to_byte')}): {each}")
-    for number, one in enumerate(sets):
-        if one.content.file is not None:
-            given = {"crop": settings.crop} if number == 0 else {"crop_fake": settings.crop_fake}
+    for number, one in enumerate(opening.sets):
+        if one in files:
             sampling = settings.sampling("num_fake" if number else "num_real")
-            given[sampling.setting] = sampling.num  # type: ignore[assignment]
-            found += [f"{one.path} is {one.kind}: {option(name)} does not apply to it" for name in given if given[name]]
+            crop = ("crop_fake", settings.crop_fake) if number else ("crop", settings.crop)
+            given = [name for name, value in (crop, (sampling.setting, sampling.num)) if value]
+            found += [f"{one.path} is {one.kind}: {option(name)} does not apply to it" for name in given]
     return [*dict.fromkeys(found)]
 
 

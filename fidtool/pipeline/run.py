@@ -168,7 +168,7 @@ def _check_same_start(world: World, requests: Sequence[RequestedSet], settings: 
 
     Each rank would otherwise follow its own plan, and some images would count twice and others not at all.
     """
-    kinds = {f"the set {each.path}": each.given.kind for each in requests if each.given is not None}
+    kinds = {f"the set {each.path}": getattr(each.given, "kind", "") for each in requests if each.given is not None}
     # The device may differ between ranks.
     free = {"device": None, "report": settings.report is not None}
     mine = {**recorded(settings), **versions(), "paths": [each.path for each in requests], **kinds, **free}

@@ -1,14 +1,13 @@
-"""What is known about a set of a run before it is measured: what it holds, and what the run needs of it."""
+"""The sets of a run before they are measured: as the caller passes them, what they hold, and what is needed of them."""
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from fidtool.errors import InputError, option
 from fidtool.features.protocol import FEATURES
 from fidtool.settings import Settings
 from fidtool.sources.image_set import ImageSet, Sampling
@@ -32,13 +31,6 @@ class SetNeeds:
     features: frozenset[str] = frozenset()
     optional: frozenset[str] = frozenset()
     order: bool = False
-
-    def met_by(self, statistics: Statistics) -> bool:
-        """Whether statistics have everything that is needed."""
-        layers = statistics.layers
-        without_features = any(layers[name].features is None for name in self.features & layers.keys())
-        unordered = self.order and statistics.order is None
-        return {*self.layers} <= layers.keys() and not without_features and not unordered
 
     @property
     def collected(self) -> tuple[str, ...]:
@@ -69,11 +61,11 @@ class RequestedSet:
     """A set as the caller passes it: a path, or the name of what is ``given`` in memory."""
 
     path: str
-    given: Images | None = None
+    given: Images | Statistics | None = None
 
     @property
     def is_stream(self) -> bool:
-        return self.given is not None and self.given.is_stream
+        return isinstance(self.given, Images) and self.given.is_stream
 
 
 def requested(*sources: tuple[object, str]) -> list[RequestedSet]:
@@ -86,116 +78,58 @@ def requested(*sources: tuple[object, str]) -> list[RequestedSet]:
     sets = []
     for number, (source, default) in enumerate(sources):
         key: object = number if source is None else id(source)
+        given: Images | Statistics
         if isinstance(source, (str, os.PathLike)):
-            key = path = os.fspath(source)
-            found.setdefault(path, RequestedSet(path))
+            key = os.fspath(source)
+            found.setdefault(key, RequestedSet(key))
         elif key not in found:
-            found[key] = _in_memory(source, default, names)
-            names.add(found[key].path)
+            if source is None:  # ranks other than zero may pass it in place of statistics
+                given = Statistics({})
+            else:
+                given = source if isinstance(source, (Images, Statistics)) else Images(source)
+            wanted = (given.name if isinstance(given, Images) else "") or default
+            copies = itertools.chain([wanted], (f"{wanted} {copy}" for copy in itertools.count(2)))
+            name = next(each for each in copies if each not in names)
+            names.add(name)
+            found[key] = RequestedSet(name, given.renamed(name) if isinstance(given, Images) else given)
         sets.append(found[key])
     return sets
 
 
-def _in_memory(source: object, default: str, taken: Collection[str]) -> RequestedSet:
-    if source is None or isinstance(source, Statistics):
-        given: Images = GivenStatistics(source)
-    else:
-        given = source if isinstance(source, Images) else Images(source)
-    wanted = name = given.name or default
-    for copy in itertools.count(2):
-        if name not in taken:
-            break
-        name = f"{wanted} {copy}"
-    return RequestedSet(name, given.renamed(name))
-
-
-class GivenStatistics(Images):
-    """A set of which a program passes the statistics. On ranks other than zero they may be None."""
-
-    def __init__(self, statistics: Statistics | None) -> None:
-        self.name, self.is_stream, self.generates, self._statistics = "", False, False, statistics
-
-    @property
-    def kind(self) -> str:
-        return "statistics"
-
-    def content(self) -> Content:
-        if self._statistics is None:
-            raise InputError(f"{self.name} is None, which only ranks above zero may pass, in place of statistics")
-        return Content(file=self._statistics)
-
-
 class Content(NamedTuple):
-    """The images or the statistics of a set; with both, the images give what the statistics lack."""
+    """The images or the statistics of a set; with both, the images give what the statistics lack.
+
+    ``warning`` is about this choice, or about a published reference, whose name and SHA-256 of each array follow.
+    """
 
     images: ImageSet | None = None
     file: Statistics | None = None
+    warning: str = ""
     reference: str = ""
     sha256: Mapping[str, str] = {}
 
 
-@dataclass(frozen=True)
-class ImageCount:
-    """Number of images in a set, and how many of them may be skipped as unreadable."""
-
-    images: int
-    skippable: int = 0
-
-    @property
-    def certain(self) -> int:
-        """Number of images that are certain to be used."""
-        return self.images - self.skippable
-
-    def __str__(self) -> str:
-        if not self.skippable:
-            return f"{self.images}"
-        return f"{self.images}, of which {option('on_error', 'skip')} may skip {self.skippable}"
-
-
 @dataclass(frozen=True, eq=False)
-class OpenedSet:
-    """A set of a run, on rank zero. A path with two framings or samples is two sets.
+class SetPlan:
+    """A set of a run. The same path with two framings or samples is two sets.
 
     Attributes:
-        request: the set as the caller passes it, first.
+        path: the set, as the caller passes it.
+        request: number of the first argument that names it.
+        kind: what a set that has statistics is, for messages.
+        holds: images, a stream of them, statistics, or statistics and images, which give what the statistics lack.
         real, fake: its roles, REAL and FAKE; it may have both.
+        count: number of images; None if it is not known yet.
         framing: how its images are cropped and resized, see `fidtool.images.framing.Crop`; None if they are not.
         sampling: which of its images are used.
-        content: what it holds; empty for a stream.
     """
 
-    request: RequestedSet
+    path: str
+    request: int
+    kind: str
+    holds: Literal["images", "stream", "statistics", "both"]
     real: bool
     fake: bool
+    count: int | None
     framing: str | None
     sampling: Sampling
-    content: Content
-
-    @property
-    def path(self) -> str:
-        return self.request.path
-
-    @property
-    def holds(self) -> Literal["images", "stream", "statistics", "both"]:
-        if self.request.is_stream:
-            return "stream"
-        if self.content.images is None:
-            return "statistics"
-        return "images" if self.content.file is None else "both"
-
-    @property
-    def kind(self) -> str:
-        """What a set that has statistics is, for messages."""
-        if self.request.given is None:
-            return "a statistics file"
-        return "a fidtool.Statistics" if isinstance(self.request.given, GivenStatistics) else "an array of features"
-
-    def count(self, settings: Settings) -> ImageCount | None:
-        """The number of images; None if it is not known."""
-        images, file = self.content.images, self.content.file
-        if images is not None:
-            return ImageCount(len(images), settings.most_skipped(len(images)))
-        if file is None:
-            return None
-        count = file.count if file.features is None else len(file.features)
-        return None if count is None else ImageCount(count)

@@ -11,7 +11,7 @@ from fidtool.errors import InputError
 from fidtool.features.models.families import CMMD_EXTRACTOR, is_published
 from fidtool.features.protocol import inception_definition, protocol_named
 from fidtool.pipeline.agreement import agree, complete_settings
-from fidtool.pipeline.sets import Content, OpenedSet, RequestedSet
+from fidtool.pipeline.sets import SetPlan
 from fidtool.settings import Settings
 from fidtool.statistics.set_statistics import Statistics
 
@@ -26,14 +26,14 @@ def file_of(**changes: object) -> Statistics:
 
 def test_defaults_are_not_mentioned() -> None:
     usual = inception_definition(protocol_named("pytorch-fid"), 2048, "0" * 64)
-    assert complete_settings({"a.npz": file_of(**vars(usual))}, Settings()) == (Settings(), "")
-    assert complete_settings({}, Settings()) == (Settings(), "")
+    assert complete_settings({"a.npz": file_of(**vars(usual))}, Settings(), True) == (Settings(), "")
+    assert complete_settings({}, Settings(), True) == (Settings(), "")
 
 
 def test_cmmds_network_has_its_published_name() -> None:
-    config, line = complete_settings({"a.npz": file_of(extractor=CMMD_EXTRACTOR)}, Settings())
+    config, line = complete_settings({"a.npz": file_of(extractor=CMMD_EXTRACTOR)}, Settings(), True)
     assert (config.extractor, line) == ("clip", "taken from a.npz: extractor clip")
-    assert complete_settings({"a.npz": file_of(extractor="dinov2:vits14")}, Settings(dims=64))[1] == ""
+    assert complete_settings({"a.npz": file_of(extractor="dinov2:vits14")}, Settings(dims=64), True)[1] == ""
 
 
 @pytest.mark.parametrize(
@@ -54,14 +54,16 @@ def bare_file(dims: int) -> Statistics:
 
 def test_only_settings_that_files_agree_on_are_adopted() -> None:
     files = {"a": file_of(), "b": file_of(resize=protocol_named("clean").resize)}
-    config, line = complete_settings(files, Settings())
+    config, line = complete_settings(files, Settings(), True)
     assert (config.dims, config.protocol, line) == (64, None, "taken from a and b: dims 64")
-    assert complete_settings({"a": bare_file(64)}, Settings())[0].dims == 64, "the features are taken to be Inception's"
+    assert complete_settings({"a": bare_file(64)}, Settings(), True)[0].dims == 64, (
+        "the features are taken to be Inception's"
+    )
     for dims in (1000, 2048):
-        assert complete_settings({"a": bare_file(dims)}, Settings()) == (Settings(), "")
+        assert complete_settings({"a": bare_file(dims)}, Settings(), True) == (Settings(), "")
     files = {"a": file_of(), "b": file_of(dims=192)}
-    settings, _ = complete_settings(files, Settings())
+    settings, _ = complete_settings(files, Settings(), True)
     sampling = settings.sampling()
-    sets = [OpenedSet(RequestedSet(a), a == "a", a != "a", None, sampling, Content(file=b)) for a, b in files.items()]
+    sets = {SetPlan(a, 0, "", "statistics", a == "a", a != "a", 100, None, sampling): b for a, b in files.items()}
     with pytest.raises(InputError, match=r"b has features of 192 .*, but a has 64; statistics of different"):
         agree(sets, settings, None)

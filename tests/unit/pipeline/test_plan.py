@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import fidtool
+from fidtool.console import Console
 from fidtool.features.protocol import FEATURES, inception_definition, protocol_named
 from fidtool.pipeline.opening import Opening, open_sets
-from fidtool.pipeline.plan import Choice, Plan, choose, make_plan
+from fidtool.pipeline.plan import Plan, choose, make_plan
 from fidtool.pipeline.sets import requested
 from fidtool.settings import Settings
 from support.pictures import make_pictures
@@ -24,14 +25,12 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
     return make_pictures(tmp_path / "real", 6, 0), make_pictures(tmp_path / "fake", 4, 1)
 
 
-def planned(*sources: object, alone: bool = False, **settings: object) -> tuple[Plan, Choice, Opening]:
+def planned(*sources: object, alone: bool = False, **settings: object) -> tuple[Plan, Opening]:
     """Return the plan of a run of sets, without building networks."""
-    said: list[str] = []
-    sets = requested(*((source, "set") for source in sources))
-    opening = open_sets(sets, Settings(**settings), said.append, alone)  # type: ignore[arg-type]
-    choice = choose(opening, said.append, evaluates=not alone)
-    measured = {FEATURES: DEFINITION} if choice.images else None
-    return make_plan(opening, choice, measured, 8), choice, opening
+    console, sets = Console(), requested(*((source, "set") for source in sources))
+    opening = open_sets(sets, Settings(**settings), console, alone)  # type: ignore[arg-type]
+    opening = choose(opening, console, evaluates=not alone)
+    return make_plan(opening, {FEATURES: DEFINITION} if opening.images else None, 8), opening
 
 
 def statistics(dims: int = 2048) -> fidtool.Statistics:
@@ -40,7 +39,7 @@ def statistics(dims: int = 2048) -> fidtool.Statistics:
 
 def test_a_set_is_one_object_wherever_it_occurs(folders: tuple[Path, Path]) -> None:
     real, fake = folders
-    plan, _, _ = planned(real, fake, fake, f"{real}/")
+    plan, _ = planned(real, fake, fake, f"{real}/")
     assert plan.sets[1] is plan.sets[2]
     assert plan.sets[0] is plan.sets[3], "another spelling of REAL"
     assert [each.fake for each in plan.sets] == [True, True, True, True]
@@ -55,10 +54,10 @@ def test_a_path_with_two_framings_or_samples_is_two_sets(
     folders: tuple[Path, Path], settings: dict[str, object]
 ) -> None:
     real = folders[0]
-    plan, _, opening = planned(real, real, **settings)
+    plan, opening = planned(real, real, **settings)
     assert plan.sets[0] is not plan.sets[1]
     assert [each.framing for each in plan.sets] == [settings.get("crop"), settings.get("crop_fake")]
-    assert [each.count and each.count.images for each in plan.sets] == [
+    assert [each.count for each in plan.sets] == [
         settings.get("num_real", 6),
         settings.get("num_fake", 6),
     ]
@@ -67,39 +66,36 @@ def test_a_path_with_two_framings_or_samples_is_two_sets(
 
 
 def test_needs_follow_from_roles_and_metrics(folders: tuple[Path, Path]) -> None:
-    plan, _, _ = planned(*folders, metrics=["fid", fidtool.InceptionScore(splits=2)])
-    assert [each.needs.features for each in plan.sets] == [frozenset(), {FEATURES}]
-    plan, _, _ = planned(*folders, metrics="kid")
-    assert [each.needs.features for each in plan.sets] == [{FEATURES}, {FEATURES}]
-    metrics = [
-        (each.metric.name, plan.settings.layer_of(each.metric), each.optional) for each in plan.settings.in_order
-    ]
-    assert metrics == [("kid", FEATURES, "")]
+    plan, _ = planned(*folders, metrics=["fid", fidtool.InceptionScore(splits=2)])
+    assert [plan.needs[each].features for each in plan.sets] == [frozenset(), {FEATURES}]
+    plan, _ = planned(*folders, metrics="kid")
+    assert [plan.needs[each].features for each in plan.sets] == [{FEATURES}, {FEATURES}]
+    assert [(each.name, plan.settings.layer_of(each)) for each in plan.settings.chosen] == [("kid", FEATURES)]
 
 
 def test_facts_of_statistics_and_streams(folders: tuple[Path, Path]) -> None:
-    plan, choice, _ = planned(statistics(), statistics())
+    plan, opening = planned(statistics(), statistics())
     assert [each.holds for each in plan.sets] == ["statistics", "statistics"]
-    assert not choice.images
+    assert not opening.images
     assert plan.indexable == []
     assert plan.definitions == {FEATURES: DEFINITION}
     stream = fidtool.Images(iter([np.zeros((8, 8, 3), np.uint8)]))
-    plan, choice, _ = planned(folders[0], stream)
+    plan, opening = planned(folders[0], stream)
     assert [each.holds for each in plan.sets] == ["images", "stream"]
     assert [each.request for each in plan.sets] == [0, 1]
     assert plan.sets[1].count is None
-    assert choice.images
+    assert opening.images
 
 
 def test_settings_are_completed_once_and_metrics_left_out(folders: tuple[Path, Path]) -> None:
-    plan, choice, _ = planned(statistics(64), statistics(64))
+    plan, opening = planned(statistics(64), statistics(64))
     assert plan.settings.dims is None, "a run without images only says what its files have"
-    assert [line for line in choice.notes if "dims 64" in line]
-    plan, choice, _ = planned(*folders, metrics="all", extractor="mine.py:network")
-    assert {"is", "sfid", "prdc", "fid-infinity"} <= {*choice.left_out}
+    assert [line for line in opening.notes if "dims 64" in line]
+    plan, opening = planned(*folders, metrics="all", extractor="mine.py:network")
+    assert {"is", "sfid", "prdc", "fid-infinity"} <= {*opening.left_out}
     assert [each.name for each in plan.settings.chosen] == ["fid", "kid"]
-    assert plan.settings is choice.settings
-    assert plan.left_out == choice.left_out
+    assert plan.settings is opening.settings
+    assert plan.left_out == opening.left_out
 
 
 def test_refusals(folders: tuple[Path, Path]) -> None:
@@ -112,8 +108,8 @@ def test_refusals(folders: tuple[Path, Path]) -> None:
 
 
 def test_the_set_of_stats_stands_alone(folders: tuple[Path, Path]) -> None:
-    plan, _, opening = planned(folders[0], alone=True, metrics="kid", crop="adm:8", num=4)
+    plan, opening = planned(folders[0], alone=True, metrics="kid", crop="adm:8", num=4)
     (only,) = plan.sets
-    assert (only.framing, only.count and only.count.images) == ("adm:8", 4)
-    assert only.needs.features == {FEATURES}
+    assert (only.framing, only.count) == ("adm:8", 4)
+    assert plan.needs[only].features == {FEATURES}
     assert not opening.sets[0].real

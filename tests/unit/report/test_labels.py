@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import fidtool as package
@@ -66,7 +67,8 @@ def test_a_name_shows_which_features_a_value_is_based_on(labels: Labels, name: s
     ],
 )
 def test_the_definition_decides(definition: Definition | None, measured: bool, dims: int, expected: Labels) -> None:
-    assert labels_of({FEATURES: definition}, Settings(extractor="dinov2"), measured, dims) == expected
+    files = [package.Statistics.of(np.zeros(dims), np.eye(dims))]
+    assert labels_of({FEATURES: definition}, Settings(extractor="dinov2"), measured, files) == expected
 
 
 @pytest.mark.parametrize(
@@ -76,9 +78,7 @@ def test_the_definition_decides(definition: Definition | None, measured: bool, d
 def test_cmmd_names_a_network_that_is_not_the_authors(network: str, measured: bool, expected: str) -> None:
     definitions = {FEATURES: defined(INCEPTION, 2048), EMBEDDING: defined(network, 1024)}
     config = Settings(metrics=("fid", CMMD(extractor="dinov2")))
-    assert labels_of(definitions, config, measured, 2048) == Labels(
-        own_networks={EMBEDDING: expected} if expected else {}
-    )
+    assert labels_of(definitions, config, measured) == Labels(own_networks={EMBEDDING: expected} if expected else {})
 
 
 def test_in_python_fid_is_none_for_other_networks(sets: tuple[Path, Path], environment: dict[str, str]) -> None:

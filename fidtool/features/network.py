@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from importlib import import_module
+from importlib.util import find_spec
 from operator import index
 from typing import TYPE_CHECKING, Any
 
@@ -136,6 +137,10 @@ def fetch_state(choice: NetworkChoice, say: Callable[[str], None]) -> State | No
     """Read or download the tensors of a network. Called on rank zero only, for all ranks."""
     with about(choice.subject), repeatable():
         check_extractor(choice)
+        family = MODEL_FAMILIES.get(choice.family)
+        if family is not None and family.package and find_spec(family.package) is None:
+            problem = f"{choice.option('extractor', choice.full)} needs the package {family.package}:"
+            raise InputError(problem, f"pip install 'fidtool[{family.extra}]'", setting=choice.named("extractor"))
         state: State | None = _library(choice).fetch(choice, say)
         return state
 
@@ -162,8 +167,9 @@ def custom_extractor(
 
 def _library(choice: NetworkChoice) -> Any:
     """The module with ``fetch`` and ``build``, see `MODEL_FAMILIES`."""
-    kind = choice.extractor.partition(":")[0]
-    return import_module(f"fidtool.features.models.{kind if kind in MODEL_FAMILIES else 'user_networks'}")
+    return import_module(
+        f"fidtool.features.models.{choice.family if choice.family in MODEL_FAMILIES else 'user_networks'}"
+    )
 
 
 def network_extractor(

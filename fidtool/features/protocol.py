@@ -25,31 +25,26 @@ class Protocol(NamedTuple):
     Attributes:
         name: value of ``--protocol``.
         resize: see `Resize`. Images are resized to the network's square without keeping their aspect ratio.
-        offset, scale: a pixel value x in 0..255 enters Inception as (x - offset) / scale.
-        ddof: the covariance is divided by n - ddof.
         equals: tools that compute the same value.
         used_by: papers and code that report it.
         other_names: further names that ``--protocol`` accepts and the help lists.
         understood: further names that ``--protocol`` accepts and the help does not list. Each stands for exactly this
             arithmetic.
+        offset, scale: a pixel value x in 0..255 enters Inception as (x - offset) / scale.
+        ddof: the covariance is divided by n - ddof.
         float_to_byte: how the tool converts floats to bytes, a value of ``--float-to-byte``.
     """
 
     name: str
     resize: Resize
-    offset: float
-    scale: float
-    ddof: int
     equals: str
     used_by: str
     other_names: tuple[str, ...] = ()
     understood: tuple[str, ...] = ()
+    offset: float = 128.0
+    scale: float = 128.0
+    ddof: int = 1
     float_to_byte: str = "round"
-
-    @property
-    def normalization(self) -> str:
-        """The normalisation as the fingerprint spells it."""
-        return f"(x-{self.offset:g})/{self.scale:g}"
 
 
 ProtocolName = Literal["pytorch-fid", "tensorflow", "adm", "edm", "clean", "torchmetrics", "stylegan"]
@@ -91,19 +86,15 @@ PROTOCOLS = {
         Protocol(
             "pytorch-fid",
             "bilinear",
-            127.5,
-            127.5,
-            1,
             "pytorch-fid 0.3.0; clean-fid mode='legacy_pytorch'",
             "papers that name pytorch-fid, which are most of those in PyTorch",
             understood=("legacy_pytorch",),
+            offset=127.5,
+            scale=127.5,
         ),
         Protocol(
             "tensorflow",
             "bilinear-tf1",
-            128.0,
-            128.0,
-            1,
             "the 2015 TensorFlow graph: TTUR, ADM's evaluator, EDM and EDM2, torch-fidelity, torchmetrics with "
             "antialias=False",
             "TTUR and TensorFlow papers since; ADM (guided-diffusion) and users of its evaluator, such as DiT and "
@@ -114,9 +105,6 @@ PROTOCOLS = {
         Protocol(
             "clean",
             "bicubic-antialias",
-            128.0,
-            128.0,
-            1,
             "clean-fid 0.1.35 mode='clean'",
             "papers that name clean-fid, such as pix2pix-turbo and CycleGAN-turbo",
             understood=("clean-fid",),
@@ -124,9 +112,6 @@ PROTOCOLS = {
         Protocol(
             "torchmetrics",
             "bilinear-antialias",
-            128.0,
-            128.0,
-            1,
             "torchmetrics 1.9.0 FrechetInceptionDistance by default (antialias=True)",
             "training loops that log torchmetrics' FID",
             float_to_byte="floor",
@@ -134,13 +119,11 @@ PROTOCOLS = {
         Protocol(
             "stylegan",
             "bilinear-tf1",
-            128.0,
-            128.0,
-            0,
             "the metric fid50k_full of StyleGAN2-ADA and StyleGAN3, in PyTorch",
             "StyleGAN2-ADA, StyleGAN3, StyleGAN-XL and others built on their code",
             # Not stylegan2: the first StyleGAN2, in TensorFlow, divides the covariance by n - 1.
             understood=("stylegan2-ada", "stylegan2-ada-pytorch", "stylegan3", "stylegan-xl"),
+            ddof=0,
         ),
     )
 }

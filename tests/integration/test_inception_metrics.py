@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import torch
 
 import fidtool
 from fidtool.features.models import inception_weights as weights
-from fidtool.features.models.families import NetworkChoice
+from fidtool.features.models.families import MODEL_FAMILIES, NetworkChoice
 from fidtool.features.protocol import SPATIAL
 from fidtool.statistics.statistics_file import read_statistics
 from support import adm_evaluator
@@ -148,8 +149,8 @@ def test_the_last_metric_that_lacks_its_weights_ends_the_run(
     from fidtool.features.models import clip
     from fidtool.features.models.published import downloading
 
-    def fetch(choice: NetworkChoice, say: object) -> None:
-        with downloading(choice, "clip", "a mirror", "HF_ENDPOINT"):
+    def fetch(choice: NetworkChoice, say: Any) -> None:
+        with downloading(choice, "a mirror", say):
             raise OSError("offline" + ", and\non" * 40)
 
     monkeypatch.setattr(clip, "on_disk", lambda choice: False)
@@ -157,9 +158,10 @@ def test_the_last_metric_that_lacks_its_weights_ends_the_run(
     monkeypatch.setenv("FIDTOOL_WEIGHTS_URL", "http://127.0.0.1:9/none.pth")
     found = here("compute", *few, "--metrics", "cmmd,fid", "--json")
     assert list(found.metrics) == ["fid"]
-    reason = f"no weights for clip: the download from a mirror failed (offline{', and on' * 23}, and …)"
-    ways = "fetch the file elsewhere and pass it with --cmmd-weights FILE, or set HF_ENDPOINT"
+    failed = f"the download from a mirror failed (offline{', and on' * 23}, and …)"
+    reason = f"no weights for clip:ViT-L-14-336-quickgelu: {failed}"
+    ways = f"fetch the file elsewhere and pass it with --cmmd-weights FILE, or set {MODEL_FAMILIES['clip'].mirror}"
     assert found.json["not_computed"] == {"cmmd": reason}
     assert found.json["run"]["notes"] == [f"'cmmd' is not computed: {reason}: {ways}"]
     refused = here("compute", *few, "--metrics", "cmmd,is", "--is-splits", 2)
-    assert (refused.status, "no weights for clip" in refused.error) == (1, True)
+    assert (refused.status, "no weights for clip:" in refused.error) == (1, True)

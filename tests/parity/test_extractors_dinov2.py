@@ -196,7 +196,7 @@ def test_download(
     arguments = ("stats", "real", "--extractor", "dinov2:vits14", "-o")
     downloaded = here(*arguments, "downloaded.npz")
     assert downloaded.status == 0, downloaded.stderr
-    assert f"downloading the weights of DINOv2 vits14: {server}" in downloaded.stderr
+    assert f"getting the weights of dinov2:vits14: {server}" in downloaded.stderr
     assert downloaded.stdout == ""
     assert [file.name for file in (place / "torch-home").rglob("*.pth")] == [vits14[0].name]
     assert here(*arguments, "local.npz", "--weights", vits14[0]).status == 0

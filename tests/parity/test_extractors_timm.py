@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,8 @@ from safetensors.torch import save_file  # a dependency of timm
 from timm.data import create_transform, resolve_model_data_config
 
 from fidtool.errors import InputError
-from fidtool.features.models import published
 from fidtool.features.models.families import NetworkChoice
-from fidtool.features.models.timm import _architecture, _preparation, _read
+from fidtool.features.models.timm import _architecture, _read, preparation_of
 from support.command_line import Run
 from support.published_networks import distance, features, make_sets, randomised, refused_extractor
 
@@ -56,7 +54,7 @@ def test_features_are_the_input_of_the_classifier(here: Run, place: Path, name: 
 def test_a_checkpoint_of_another_project(place: Path) -> None:
     """DINOv2's checkpoint has different tensor names, which timm's model converts."""
     choice = NetworkChoice("timm:vit_small_patch14_dinov2", str(place / "dinov2.pth"))
-    model = _architecture(choice)
+    model, _, _ = _architecture(choice)
     tensors = {**model.state_dict(), "mask_token": torch.zeros(1, 384)}
     torch.save(tensors, place / "dinov2.pth")
     read = _read(choice, model)
@@ -82,17 +80,14 @@ def test_mistakes_are_reported(here: Run, place: Path, spec: str, weights: str |
 def test_an_unsupported_transform_is_refused() -> None:
     config = {"input_size": (3, 64, 64), "interpolation": "bicubic", "crop_mode": "border", "crop_pct": 1.0}
     with pytest.raises(InputError, match="crop mode border; fidtool supports"):
-        _preparation("any", config)
+        preparation_of("any", config)
 
 
 @pytest.mark.parametrize(("spec", "package", "extra"), [("dinov2", "timm", "timm"), ("clip", "open_clip", "clip")])
 def test_a_missing_extra_is_named(
     here: Run, place: Path, monkeypatch: pytest.MonkeyPatch, spec: str, package: str, extra: str
 ) -> None:
-    found = importlib.util.find_spec
-    stub = type("Util", (), {"find_spec": staticmethod(lambda name: None if name == package else found(name))})
-    monkeypatch.setattr(published.importlib, "util", stub)
+    monkeypatch.setattr("fidtool.features.network.find_spec", lambda name: None if name == package else name)
     outcome = here("compute", "real", "fake", "--extractor", spec, "--quiet")
-    monkeypatch.undo()
     assert outcome.status == 2
     assert f"needs the package {package}: pip install 'fidtool[{extra}]'" in outcome.error

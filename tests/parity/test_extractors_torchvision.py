@@ -103,7 +103,7 @@ def test_download(here: Run, place: Path, server: str, monkeypatch: pytest.Monke
     arguments = ("compute", "real", "fake", "--extractor", "torchvision:resnet18", "--json")
     downloaded = here(*arguments)
     assert downloaded.status == 0, downloaded.stderr
-    assert f"downloading the weights IMAGENET1K_V1 of torchvision's resnet18: {server}" in downloaded.stderr
+    assert f"getting the weights of torchvision:resnet18: {server}" in downloaded.stderr
     local = here(*arguments, "--weights", "resnet18.pth")
     assert downloaded.fid == local.fid
     assert downloaded.json["protocol"] == local.json["protocol"]

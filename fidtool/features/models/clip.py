@@ -6,6 +6,7 @@ filter on 8 bits, and divides the embedding by its norm.
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,7 @@ from fidtool.features.models.families import NetworkChoice
 from fidtool.features.models.published import (
     State,
     downloading,
-    is_torchscript,
     load_strictly,
-    looks_like_path,
-    require,
     silent_logging,
     unreadable,
     weights_file,
@@ -34,6 +32,8 @@ from fidtool.names import suggestion
 _Three = tuple[float, float, float]
 _HUB_FILES = ["open_clip_model.safetensors", "open_clip_pytorch_model.bin"]
 """The files that open_clip looks for in a repository of the Hugging Face Hub."""
+_SUFFIXES = {".pt", ".pth", ".bin", ".ckpt", ".safetensors"}
+"""A value of ``weights`` with one of these is a path and not a tag."""
 _FEATURE_STEP = 22
 """Entries of a unit vector are below 1, and about 0.03 on average: with this step they have about 17 bits and a range
 up to 2."""
@@ -41,31 +41,34 @@ up to 2."""
 
 def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
     """Read the weights from a file, or let open_clip download them: those of a tag, or else OpenAI's."""
-    name, weights = _checked_model(choice), choice.weights
     import open_clip
 
+    name, weights, setting = choice.model, choice.weights, choice.named("extractor")
+    config = open_clip.get_model_config(name)
+    if config is None:
+        raise InputError(f"open_clip has no model {name!r}{suggestion(name, open_clip.list_models())}", setting=setting)
+    if "hf_model_name" in config["text_cfg"]:
+        problem = f"clip:{name} would download a text network that is not needed:"
+        raise InputError(problem, "choose a different model", setting=setting)
     if weights is not None and Path(weights).is_file():
         try:
-            if is_torchscript(Path(weights)):
+            if _is_torchscript(Path(weights)):
                 return State(_openai(Path(weights)), weights, "openai")  # only OpenAI publishes TorchScript
             return State(_visual(name, weights).state_dict(), weights)
         except Exception as error:
             raise unreadable(weights, error) from None
-    if weights is not None and looks_like_path(weights):
+    if weights is not None and (Path(weights).suffix in _SUFFIXES or "/" in weights):
         weights_file(choice)
     tags = open_clip.list_pretrained_tags_by_model(name)
     tag = weights or "openai"
     if tag not in tags:
-        remedy = f"pass {choice.option('weights', ...)}"
-        if tags:
-            remedy = f"pass {choice.option('weights')} with one of {', '.join(tags)}, or a file"
+        listed = f" with one of {', '.join(tags)}, or a file" if tags else ""
+        remedy = f"pass {choice.option('weights', None if tags else ...)}{listed}"
         raise InputError(f"there are no weights {tag!r} for clip:{name}:", remedy, setting=choice.named("weights"))
     published = open_clip.get_pretrained_cfg(name, tag)
     hub = published.get("hf_hub")  # preferred by open_clip
     source = f"https://huggingface.co/{hub.rstrip('/')}" if hub else published.get("url") or f"open_clip's {tag}"
-    say(f"getting open_clip's weights {tag} of {name}: {source}")
-    mirror = "HF_HOME to a folder that has the file in it, or HF_ENDPOINT to a mirror"
-    with downloading(choice, f"clip:{name}", source, mirror):
+    with downloading(choice, source, say):
         return State(_visual(name, tag).state_dict(), tag, tag)
 
 
@@ -85,15 +88,14 @@ def on_disk(choice: NetworkChoice) -> bool:
 
 
 def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
-    """See `fidtool.features.models.published.PublishedModels`."""
-    name = _checked_model(choice)
-    visual = _visual(name, None)
-    load_strictly(visual, state.tensors, f"clip:{name}", state.origin)
-    mean, std = _colours(name, state.entry, visual)
+    """Build the image tower, whose features are its embedding divided by the Euclidean norm."""
+    visual = _visual(choice.model, None)
+    load_strictly(visual, state.tensors, choice, state.origin)
+    mean, std = _colours(choice.model, state.entry, visual)
     size = visual.image_size
-    preparation = Preparation("pillow-bicubic", "largest square")
     side = size[0] if isinstance(size, tuple) else size
-    return Network(_Unit(visual), side, mean, std, _FEATURE_STEP, preparation), f"clip:{name}"
+    preparation = Preparation("pillow-bicubic", "largest square")
+    return Network(_Unit(visual), side, mean, std, _FEATURE_STEP, preparation), choice.full
 
 
 def _colours(name: str, entry: str, visual: Any) -> tuple[_Three, _Three]:
@@ -112,19 +114,12 @@ def _colours(name: str, entry: str, visual: Any) -> tuple[_Three, _Three]:
     return (r, g, b), (dr, dg, db)
 
 
-def _checked_model(choice: NetworkChoice) -> str:
-    """The model's name, if open_clip has the model and can build its image tower without further downloads."""
-    require("open_clip", "clip", choice)
-    import open_clip
-
-    name, setting = choice.model, choice.named("extractor")
-    config = open_clip.get_model_config(name)
-    if config is None:
-        raise InputError(f"open_clip has no model {name!r}{suggestion(name, open_clip.list_models())}", setting=setting)
-    if "hf_model_name" in config["text_cfg"]:
-        problem = f"clip:{name} would download a text network that is not needed:"
-        raise InputError(problem, "choose a different model", setting=setting)
-    return name
+def _is_torchscript(path: Path) -> bool:
+    """Whether a file is a TorchScript archive, which ``torch.load`` does not read."""
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return any(name.endswith("/constants.pkl") for name in archive.namelist())
 
 
 def _openai(file: Path) -> dict[str, torch.Tensor]:

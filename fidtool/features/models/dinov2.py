@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 from fidtool.errors import InputError
 from fidtool.features.models.families import NetworkChoice
-from fidtool.features.models.published import State, downloading, load_strictly, read_tensors, require, weights_file
+from fidtool.features.models.published import State, downloading, load_strictly, read_tensors, weights_file
 from fidtool.features.network import Network
 from fidtool.features.resize import Preparation
 
@@ -29,30 +29,26 @@ _SIZE, _PATCH = 224, 14
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-def url(name: str) -> str:
-    """Return the URL of the weights: ``FIDTOOL_DINOV2_URL``, or else that of their publisher."""
-    published = f"https://dl.fbaipublicfiles.com/dinov2/dinov2_{name}/dinov2_{name}_pretrain.pth"
-    return os.environ.get("FIDTOOL_DINOV2_URL") or published
-
-
 def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
     """Read a file, or the published one from torch.hub's folder or a download."""
-    name = _checked_model(choice)
+    name = choice.model
+    if name not in _ARCHITECTURES:
+        problem = f"there is no dinov2:{name}; there are {', '.join(_ARCHITECTURES)}"
+        raise InputError(problem, setting=choice.named("extractor"))
     if choice.weights is not None:
         return State(read_tensors(weights_file(choice)), choice.weights)
-    source = url(name)
-    say(f"downloading the weights of DINOv2 {name}: {source}")
-    with downloading(choice, f"dinov2:{name}", source, "FIDTOOL_DINOV2_URL to the address of a mirror"):
+    published = f"https://dl.fbaipublicfiles.com/dinov2/dinov2_{name}/dinov2_{name}_pretrain.pth"
+    source = os.environ.get("FIDTOOL_DINOV2_URL") or published
+    with downloading(choice, source, say):
         state = torch.hub.load_state_dict_from_url(source, map_location="cpu", progress=False, weights_only=True)
     return State(state, source)
 
 
 def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
-    """See `fidtool.features.models.published.PublishedModels`."""
-    name = _checked_model(choice)
+    """Build the network, whose features are the class token after the final norm."""
     import timm
 
-    module = timm.create_model(_ARCHITECTURES[name], pretrained=False, img_size=_SIZE, num_classes=0)
+    module = timm.create_model(_ARCHITECTURES[choice.model], pretrained=False, img_size=_SIZE, num_classes=0)
     tensors = {
         # Only the SwiGLU layers of vitg14 have different names in timm.
         key.replace(".mlp.w12.", ".mlp.fc1.").replace(".mlp.w3.", ".mlp.fc2."): value
@@ -61,17 +57,8 @@ def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
     }
     if "pos_embed" in tensors:
         tensors["pos_embed"] = position_embedding(tensors["pos_embed"], _SIZE // _PATCH)
-    load_strictly(module, tensors, f"dinov2:{name}", state.origin)
-    return Network(module, _SIZE, _MEAN, _STD, preparation=Preparation("pillow-bicubic")), f"dinov2:{name}"
-
-
-def _checked_model(choice: NetworkChoice) -> str:
-    """The model's name, if the model exists and timm is installed."""
-    if choice.model not in _ARCHITECTURES:
-        problem = f"there is no dinov2:{choice.model}; there are {', '.join(_ARCHITECTURES)}"
-        raise InputError(problem, setting=choice.named("extractor"))
-    require("timm", "timm", choice)
-    return choice.model
+    load_strictly(module, tensors, choice, state.origin)
+    return Network(module, _SIZE, _MEAN, _STD, preparation=Preparation("pillow-bicubic")), choice.full
 
 
 def position_embedding(table: torch.Tensor, side: int) -> torch.Tensor:

@@ -16,21 +16,27 @@ from fidtool.user_code import is_code_spec, is_python_file
 class ModelFamily(NamedTuple):
     """Published networks that one library builds or one project has published.
 
-    ``default`` is empty if a model must be named. ``pattern`` excludes paths, code and addresses on a hub.
+    ``default`` is empty if a model must be named. ``pattern`` excludes paths, code and addresses on a hub. ``package``
+    and ``extra`` must be installed. ``mirror`` is a way to get the weights without the usual download.
     """
 
     usage: str
-    example: str
-    default: str = ""
+    default: str
+    mirror: str
+    package: str = ""
+    extra: str = ""
     pattern: str = r"[\w.-]+"
 
 
+_TORCH_HOME = "TORCH_HOME to a folder that has the file in hub/checkpoints"
+_HUB = "HF_HOME to a folder that has the file in it, or HF_ENDPOINT to a mirror"
+_URL = "FIDTOOL_DINOV2_URL to the address of a mirror"
 MODEL_FAMILIES = {
-    "torchvision": ModelFamily("torchvision:NAME[:node]", "torchvision:resnet50", pattern=r"\w+(:[\w.]+)?"),
-    "timm": ModelFamily("timm:NAME", "timm:resnet50"),
-    "dinov2": ModelFamily("dinov2[:ARCH]", "dinov2:vitb14", "vitl14"),
+    "torchvision": ModelFamily("torchvision:NAME[:node]", "", _TORCH_HOME, pattern=r"\w+(:[\w.]+)?"),
+    "timm": ModelFamily("timm:NAME", "", _HUB, "timm", "timm"),
+    "dinov2": ModelFamily("dinov2[:ARCH]", "vitl14", _URL, "timm", "timm"),
     # OpenAI's weights were trained with the fast GELU, which open_clip builds under this name.
-    "clip": ModelFamily("clip[:MODEL]", "clip:ViT-B-32", "ViT-L-14-336-quickgelu"),
+    "clip": ModelFamily("clip[:MODEL]", "ViT-L-14-336-quickgelu", _HUB, "open_clip", "clip"),
 }
 """The families, by the part of ``--extractor`` before the colon. To add one, add a line here and a module of that name
 to this package with two functions. ``fetch(choice, say)``, called on rank zero, reads or downloads the weights and
@@ -80,10 +86,19 @@ class NetworkChoice:
     names: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
+    def family(self) -> str:
+        """For a published network, its key in `MODEL_FAMILIES`."""
+        return self.extractor.partition(":")[0]
+
+    @property
     def model(self) -> str:
         """The model of a published network: the part after the family's name, or the family's default."""
-        family, _, model = self.extractor.partition(":")
-        return model or MODEL_FAMILIES[family].default
+        return self.extractor.partition(":")[2] or MODEL_FAMILIES[self.family].default
+
+    @property
+    def full(self) -> str:
+        """The extractor of a published network with its model."""
+        return f"{self.family}:{self.model}"
 
     def named(self, setting: str) -> str:
         """The name of one of the four settings, for messages; empty if it cannot be set."""
@@ -113,7 +128,8 @@ def check_extractor(choice: NetworkChoice) -> None:
         return
     if family is not None:
         if not model and (colon or not family.default):
-            raise InputError(f"{named} needs the name of a model, as in {family.example}", setting=setting)
+            problem = f"{named} needs the name of a model, as in {kind}:{family.default or 'resnet50'}"
+            raise InputError(problem, setting=setting)
     elif is_python_file(extractor):
         if not Path(file).is_file():
             raise InputError(f"no file {file} (from {named})", setting=setting)

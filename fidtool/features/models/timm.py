@@ -4,41 +4,35 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import nn
 
 from fidtool.errors import InputError
 from fidtool.features.models.families import NetworkChoice
-from fidtool.features.models.published import State, downloading, load_strictly, require, unreadable, weights_file
+from fidtool.features.models.published import State, downloading, load_strictly, unreadable, weights_file
 from fidtool.features.network import Network
 from fidtool.features.resize import Framing, Preparation, Resize
 from fidtool.names import suggestion
 
 _RESIZES: dict[str, Resize] = {"bilinear": "pillow-bilinear", "bicubic": "pillow-bicubic"}
 _FRAMINGS: dict[str, Framing] = {"center": "shorter edge", "squash": "squash"}
-_CACHE = "HF_HOME to a folder that has the file in it, or HF_ENDPOINT to a mirror"
 
 
 def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
     """Read a .pth or .safetensors file, or let timm download its own weights."""
-    name, model = choice.model, _architecture(choice)
-    _preparation(name, _data_config(model))  # refused before anything is downloaded
+    model, _, _ = _architecture(choice)  # refused before anything is downloaded
     if choice.weights is not None:
         return State(_read(choice, model), choice.weights)
     import timm
 
-    config = model.pretrained_cfg
-    source = config.get("hf_hub_id") or config.get("url")
+    source = model.pretrained_cfg.get("hf_hub_id") or model.pretrained_cfg.get("url")
     if not source:
         remedies = f"pass {choice.option('weights', ...)}", "choose a different model"
-        raise InputError(f"timm has no weights for {name}:", *remedies, setting=choice.named("weights"))
-    say(f"getting timm's weights for {name}: {source}")
-    with downloading(choice, f"timm:{name}", source, _CACHE):
-        loaded = timm.create_model(name, pretrained=True, num_classes=0)
-    return State(loaded.state_dict(), source)
+        raise InputError(f"timm has no weights for {choice.model}:", *remedies, setting=choice.named("weights"))
+    with downloading(choice, source, say):
+        return State(timm.create_model(choice.model, pretrained=True, num_classes=0).state_dict(), source)
 
 
 def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
@@ -46,36 +40,31 @@ def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
 
     Its name lacks the tag of the weights, which their hash identifies.
     """
-    name, model = choice.model, _architecture(choice)
-    config = _data_config(model)
-    preparation = _preparation(name, config)
-    load_strictly(model, state.tensors, f"timm:{name}", state.origin)
+    model, config, preparation = _architecture(choice)
+    load_strictly(model, state.tensors, choice, state.origin)
     network = Network(model, config["input_size"][1], config["mean"], config["std"], preparation=preparation)
-    return network, f"timm:{name.partition('.')[0]}"
+    return network, choice.full.partition(".")[0]
 
 
-def _architecture(choice: NetworkChoice) -> Any:
-    require("timm", "timm", choice)
+def _architecture(choice: NetworkChoice) -> tuple[Any, Any, Preparation]:
+    """The model without weights, timm's data config, and the preparation of its evaluation transform."""
     import timm
+    from timm.data import resolve_model_data_config
 
     name = choice.model
     if not timm.is_model(name):
         problem = f"timm has no model {name!r}{suggestion(name, timm.list_models())}"
         raise InputError(problem, setting=choice.named("extractor"))
     try:
-        return timm.create_model(name, pretrained=False, num_classes=0)
+        model = timm.create_model(name, pretrained=False, num_classes=0)
     except RuntimeError as error:  # an unknown tag
         problem = f"timm cannot build {name}: {' '.join(str(error).split())[:200]}"
         raise InputError(problem, setting=choice.named("extractor")) from None
+    config = resolve_model_data_config(model)
+    return model, config, preparation_of(name, config)
 
 
-def _data_config(model: nn.Module) -> Any:
-    from timm.data import resolve_model_data_config
-
-    return resolve_model_data_config(model)
-
-
-def _preparation(name: str, config: Any) -> Preparation:
+def preparation_of(name: str, config: Mapping[str, Any]) -> Preparation:
     """The preparation of timm's evaluation transform (create_transform with the model's data config)."""
     channels, height, width = config["input_size"]
     resize, framing = _RESIZES.get(config["interpolation"]), _FRAMINGS.get(config["crop_mode"])
@@ -109,5 +98,5 @@ def _read(choice: NetworkChoice, model: Any) -> dict[str, torch.Tensor]:
     if convert is not None and set(kept) != wanted:
         tensors = dict(convert(tensors, model))
         kept = without_classifier()
-    load_strictly(model, kept, f"timm:{choice.model}", str(path))
+    load_strictly(model, kept, choice, str(path))
     return kept

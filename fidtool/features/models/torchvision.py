@@ -20,7 +20,6 @@ from fidtool.names import suggestion
 _RESIZES: dict[str, Resize] = {"bilinear": "pillow-bilinear", "bicubic": "pillow-bicubic"}
 _AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")
 """Auxiliary outputs of googlenet and inception_v3, used only in training."""
-_CACHE = "TORCH_HOME to a folder that has the file in hub/checkpoints"
 
 
 def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
@@ -48,8 +47,7 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
         )
     entry = entries[weights or "DEFAULT"]
     _preset(model, entry)  # refused before anything is downloaded
-    say(f"downloading the weights {entry.name} of torchvision's {model}: {entry.url}")
-    with downloading(choice, f"torchvision:{model}", entry.url, _CACHE):
+    with downloading(choice, entry.url, say):
         loaded = torchvision.models.get_model(model, weights=entry, progress=False)
     return State(loaded.state_dict(), entry.url, entry.name)
 
@@ -70,7 +68,7 @@ def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
         _fit_classes(module, tensors)
     for key in dropped:
         del tensors[key]
-    load_strictly(module, tensors, f"torchvision:{model}", state.origin)
+    load_strictly(module, tensors, choice, state.origin)
     network = Network(
         _at_node(module, model, node) if node else module,
         preset.crop_size[0],
@@ -78,7 +76,7 @@ def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
         tuple(preset.std),
         preparation=Preparation(_RESIZES[preset.interpolation.value], "shorter edge", preset.resize_size[0]),
     )
-    return network, f"torchvision:{choice.model}"
+    return network, choice.full
 
 
 def _entries(model: str) -> Any:

@@ -30,7 +30,7 @@ from fidtool.diagnose.findings import (
     unusual_findings,
 )
 from fidtool.errors import option
-from fidtool.features.protocol import EMBEDDING, FEATURES, SPATIAL, layer_prefix
+from fidtool.features.protocol import FEATURES, SPATIAL, layer_prefix
 from fidtool.images.records import ImageRecords
 from fidtool.names import counted
 from fidtool.redaction import without_secrets
@@ -63,35 +63,26 @@ class SetInspection:
             return list(self.findings)
         return unusual_findings(self.findings, len(self.pictures), other.findings, len(other.pictures))
 
-    @property
-    def warnings(self) -> list[str]:
-        """Warnings about a set that was not generated, or may not have been."""
-        return self.copies_warnings + _warnings(self.path, self.findings)
-
-    @property
-    def copies_warnings(self) -> list[str]:
-        """The warnings about duplicates among `warnings`."""
-        found = self.duplicates
-        warnings = []
+    def warnings(self, other: SetInspection | None = None) -> list[str]:
+        """Returns warnings about a set that was not generated, or may not have been."""
+        found, warnings = self.duplicates, []
         if found.exact >= max(NOTABLE_SHARE * found.images, FEWEST_COPIES) or found.share >= _HALF:
             warnings.append(f"{self.path}: {duplicates_message(found, False)}")
         if not found.complete:
             reason = "the set has too many images to search for near duplicates"
             warnings.append(f"{self.path}: only exact duplicates were searched for: {reason}")
-        return warnings
+        return warnings + _warnings(self.path, self.unusual_findings(other))
 
 
 def inspect_set(path: str, images: ImageRecords | None, passed_over: PassedOver | None = None) -> SetInspection | None:
     """Diagnoses a set of images."""
     if images is None:
         return None
-    findings = set_findings(images)
-    return SetInspection(path, images, find_duplicates(images), findings, passed_over)
+    return SetInspection(path, images, find_duplicates(images), set_findings(images), passed_over)
 
 
 def _warnings(where: str, findings: list[Finding]) -> list[str]:
-    serious = [finding for finding in findings if finding.severity != "low"]
-    return [f"{where}: {finding.message}" for finding in serious]
+    return [f"{where}: {finding.message}" for finding in findings if finding.severity != "low"]
 
 
 @dataclass(frozen=True)
@@ -122,7 +113,7 @@ class Diagnosis:
             },
             "shared": None if self.shared is None else asdict(self.shared),
             "findings": [
-                {"set": name, **finding.to_dict()}
+                {"set": name, **asdict(finding)}
                 for name, findings in (("fake", self.findings), ("real", self.real_findings))
                 for finding in findings
             ],
@@ -134,19 +125,16 @@ def diagnosis_of(real: SetInspection | None, fake: SetInspection | None, gate: f
     real_copies, fake_copies = (None if one is None else one.duplicates for one in (real, fake))
     if fake is real:
         fake = None
-    lines: list[str] = []
-    real_findings: list[Finding] = []
-    findings: list[Finding] = []
-    shared = None
+    lines = [] if real is None else real.warnings(fake)
+    real_findings = [] if real is None else real.unusual_findings(fake)
+    if fake is None:
+        return Diagnosis(real_copies, fake_copies, None, (), tuple(real_findings), tuple(lines))
+    found = fake.duplicates
+    if has_notable_copies(found, real_copies) or (gate is not None and found.share > gate):
+        lines.append(f"{fake.path}: {duplicates_message(found, True)}")
+    findings, shared = fake.unusual_findings(real), None
+    lines += _warnings(fake.path, findings)
     if real is not None:
-        real_findings = real.unusual_findings(fake)
-        lines += real.copies_warnings + _warnings(real.path, real_findings)
-    if fake is not None:
-        if has_notable_copies(fake.duplicates, real_copies) or (gate is not None and fake.duplicates.share > gate):
-            lines.append(f"{fake.path}: {duplicates_message(fake.duplicates, True)}")
-        findings = fake.unusual_findings(real)
-        lines += _warnings(fake.path, findings)
-    if real is not None and fake is not None:
         shared = shared_copies_of(real.pictures, fake.pictures)
         if shared.count:
             lines.append(shared_warning(real.path, fake.path, shared, len(fake.pictures)))
@@ -196,7 +184,6 @@ class Health:
         """Returns the set as it appears in the JSON."""
         return asdict(self) | {
             "duplicates": self.duplicates.to_dict(),
-            "findings": [finding.to_dict() for finding in self.findings],
             "passed_over": None if self.passed_over is None else self.passed_over.to_dict(),
         }
 
@@ -247,17 +234,13 @@ class Checkup:
     @property
     def exit_code(self) -> int:
         """Exit status: 3 if findings are a failure and at least one is not about REAL alone, else 0."""
-        return 3 if self.strict and self._failures else 0
-
-    @property
-    def _failures(self) -> int:
-        return len(self.images.findings) + sum(finding.code != NOT_COMPARED for finding in self.between)
+        return 0 if self.exit_reason == "done" else 3
 
     @property
     def exit_reason(self) -> str:
         """Reason for the exit status."""
-        number = self._failures
-        return f"gate missed: {counted(number, 'finding')}" if self.exit_code else "done"
+        number = len(self.images.findings) + sum(finding.code != NOT_COMPARED for finding in self.between)
+        return f"gate missed: {counted(number, 'finding')}" if self.strict and number else "done"
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the result as it appears in the JSON."""
@@ -265,7 +248,7 @@ class Checkup:
             "schema": CHECKUP_SCHEMA,
             "images": self.images.to_dict(),
             "against": None if self.against is None else self.against.to_dict(),
-            "between": [finding.to_dict() for finding in self.between],
+            "between": [asdict(finding) for finding in self.between],
             "exit": {"code": self.exit_code, "reason": self.exit_reason},
         }
         return without_secrets(found)
@@ -275,11 +258,23 @@ def health_of(
     inspection: SetInspection, unreadable: Sequence[BadFile], other: SetInspection | None, generated: bool
 ) -> Health:
     """Describes a set of at least one image. What it has in common with ``other`` is not a finding."""
-    images = inspection.pictures
+    images, found = inspection.pictures, inspection.duplicates
     records = images.records
     sizes = np.char.add(np.char.add(records["width"].astype("U"), "x"), records["height"].astype("U"))
     light = brightness(records)
     bins = records["bins"].sum(axis=0, dtype=np.int64)
+    qualities, quality = None, records["quality"][records["quality"] > 0]
+    if len(quality):
+        least, median, most = map(round, _spread(quality))
+        qualities = least, median, most
+    findings: list[Finding] = []
+    if unreadable:
+        first, files = unreadable[0], counted(len(unreadable), "file")
+        message = f"{files} cannot be read (for example: {first.reason}): fix or remove unreadable files"
+        findings.append(Finding("unreadable", "high", len(unreadable), first.file, message))
+    if has_notable_copies(found, None if other is None else other.duplicates):
+        message = duplicates_message(found, generated)
+        findings.append(Finding("copies", "high", found.copies, found.examples[0][0], message))
     return Health(
         path=inspection.path,
         images=len(images),
@@ -287,18 +282,13 @@ def health_of(
         modes=_counts(records["mode"].astype("U"), None),
         sizes=_counts(sizes, 10),
         aspect_ratios=_spread(records["width"] / records["height"]),
-        jpeg_quality=_qualities(records["quality"][records["quality"] > 0]),
+        jpeg_quality=qualities,
         brightness=(float(light.mean()), float(light.std())),
         histogram=tuple((bins / bins.sum()).tolist()),
         grayscale=float((records["gray"] == 1).mean()),
         unreadable=tuple(unreadable),
-        duplicates=inspection.duplicates,
-        findings=(
-            *_unreadable(unreadable),
-            *_copies(inspection, other, generated),
-            *inspection.unusual_findings(other),
-            *property_findings(images),
-        ),
+        duplicates=found,
+        findings=(*findings, *inspection.unusual_findings(other), *property_findings(images)),
         passed_over=inspection.passed_over,
     )
 
@@ -313,30 +303,6 @@ def _spread(values: NDArray[Any]) -> tuple[float, float, float]:
     return float(values.min()), float(np.median(values)), float(values.max())
 
 
-def _qualities(quality: NDArray[np.uint8]) -> tuple[int, int, int] | None:
-    if not len(quality):
-        return None
-    least, median, most = map(round, _spread(quality))
-    return least, median, most
-
-
-def _unreadable(files: Sequence[BadFile]) -> list[Finding]:
-    if not files:
-        return []
-    number, first = len(files), files[0]
-    message = f"{number} files cannot be read: fix or remove them (the first: {first.reason})"
-    if number == 1:
-        message = f"1 file cannot be read: fix or remove it ({first.reason})"
-    return [Finding("unreadable", "high", number, first.file, message)]
-
-
-def _copies(inspection: SetInspection, other: SetInspection | None, generated: bool) -> list[Finding]:
-    if not has_notable_copies(inspection.duplicates, None if other is None else other.duplicates):
-        return []
-    found = inspection.duplicates
-    return [Finding("copies", "high", found.copies, found.examples[0][0], duplicates_message(found, generated))]
-
-
 def set_warnings(sets: Mapping[str, Statistics], gaussians: Collection[str] = (FEATURES,)) -> list[str]:
     """Returns warnings about sets, each by itself; ``gaussians`` are the layers whose covariance is compared."""
     found = [
@@ -347,52 +313,36 @@ def set_warnings(sets: Mapping[str, Statistics], gaussians: Collection[str] = (F
     if gaussians:
         found += _covariance_warnings(sets, gaussians)
     for name, statistics in sets.items():
-        found += _image_warnings(name, statistics)
-    return found
-
-
-def _image_warnings(name: str, statistics: Statistics) -> list[str]:
-    found = []
-    count, traits = statistics.count, statistics.traits
-    if count is not None and count > 1 and not statistics.sigma.any():
-        found.append(
-            f"{name}: all {count} images have the same features: either they are all the same image, or the network "
-            "ignores its input"
-        )
-    found += [f"{name}: {text}" for text in (property_warnings(vars(traits)).values() if traits else ())]
-    if statistics.skipped:
-        example, number = statistics.skipped[0].file, len(statistics.skipped)
-        files = f"{number} files could not be read and were skipped (for example {example})"
-        if number == 1:
-            files = f"1 file could not be read and was skipped ({example})"
-        found.append(f"{name}: {files}" + ("" if count is None else f"; {count} images were used"))
+        count, traits = statistics.count, statistics.traits
+        if count is not None and count > 1 and not statistics.sigma.any():
+            found.append(
+                f"{name}: all {count} images have the same features: either they are all the same image, or the "
+                "network ignores its input"
+            )
+        found += [f"{name}: {text}" for text in (property_warnings(vars(traits)).values() if traits else ())]
+        if skipped := statistics.skipped:
+            used = "" if count is None else f"; {count} images were used"
+            files = f"{counted(len(skipped), 'unreadable file')} skipped (for example {skipped[0].file})"
+            found.append(f"{name}: {files}{used}")
     return found
 
 
 def _covariance_warnings(sets: Mapping[str, Statistics], gaussians: Collection[str]) -> list[str]:
-    largest, dims = FEATURES, 0
-    for statistics in sets.values():
-        for layer in gaussians:
-            if layer in statistics.layers and statistics.layers[layer].dims > dims:
-                largest, dims = layer, statistics.layers[layer].dims
+    layers = {
+        (of_set.layers[name].dims, name) for of_set in sets.values() for name in gaussians if name in of_set.layers
+    }
+    dims, largest = max(layers, default=(0, FEATURES))
     counts = {name: statistics.count for name, statistics in sets.items() if statistics.count is not None}
     found = [
         f"{name} has a single image: its covariance is taken to be zero" for name, count in counts.items() if count == 1
     ]
     distances = "sFID values" if largest == SPATIAL else "Fréchet distances"
-    if few := {name: count for name, count in counts.items() if 1 < count <= dims}:
+    if few := [f"{name} has only {count} images" for name, count in counts.items() if 1 < count <= dims]:
         found.append(
-            f"{_have_images(few)} for {dims} dimensions: {distances} are far too high; use more than {dims}, and to "
+            f"{' and '.join(few)} for {dims} dimensions: {distances} are far too high; use more than {dims}, and to "
             "compare with a paper as many as it used (most use 50,000)"
         )
     return found
-
-
-def _have_images(counts: Mapping[str, int]) -> str:
-    (first, number), *others = counts.items()
-    if others and {*counts.values()} == {number}:
-        return f"{' and '.join(counts)} have only {number} images each"
-    return " and ".join([f"{first} has only {number} images", *(f"{name} {count}" for name, count in others)])
 
 
 def pair_warnings(
@@ -408,42 +358,28 @@ def pair_warnings(
                 "Fréchet distance depends on the smaller one; use equal numbers of images, for example with "
                 f"{option('num')}"
             )
-    if real.arithmetic is not None and fake.arithmetic is not None:
-        both = real.arithmetic.keys() & fake.arithmetic.keys()  # earlier versions did not store the kernels
-        keys = ["device", "precision", "torch", *(["kernels"] if "kernels" in both else [])]
-        differing = [key for key in keys if real.arithmetic.get(key) != fake.arithmetic.get(key)]
+    one, other = real.arithmetic, fake.arithmetic
+    if one is None or other is None:
+        return found
+    # Earlier versions did not store the kernels.
+    keys = ["device", "precision", "torch", *(["kernels"] if "kernels" in one.keys() & other.keys() else [])]
+    differing = [key for key in keys if one.get(key) != other.get(key)]
+    if differing:
+        pairs = ", ".join(f"{key} {one.get(key)} against {other.get(key)}" for key in differing)
+        effect = "the last digits may differ"
         if "precision" in differing:
-            found.append(
-                f"{real_name} was computed in {real.arithmetic.get('precision')} and {fake_name} in "
-                f"{fake.arithmetic.get('precision')}: part of their distance is due to that; compute both in the same "
-                "precision"
-            )
-        elif differing:
-            pairs = ", ".join(
-                f"{key} {real.arithmetic.get(key)} against {fake.arithmetic.get(key)}" for key in differing
-            )
-            found.append(f"{real_name} and {fake_name} were computed differently ({pairs}): the last digits may differ")
-        elif real.arithmetic.get("batch_size") == fake.arithmetic.get("batch_size") and (
-            layer := _changed_code(real, fake)  # on a GPU the probe batch has the batch size
-        ):
-            network = {FEATURES: "the extractor", SPATIAL: "the extractor", EMBEDDING: "CMMD's network"}.get(layer)
-            network = network or f"the network of {layer!r}"
+            effect = "part of their distance is due to that; compute both in the same precision"
+        found.append(f"{real_name} and {fake_name} were computed differently ({pairs}): {effect}")
+    elif one.get("batch_size") == other.get("batch_size"):  # on a GPU the probe batch has the batch size
+        probes = [
+            f"{layer_prefix(layer, '_')}probe"
+            for layer in real.layers
+            if layer in fake.layers and real.layers[layer].definition == fake.layers[layer].definition
+        ]
+        if any(one.get(probe) != other.get(probe) for probe in probes):
             found.append(
                 f"{real_name} and {fake_name} were computed by networks that give different features for the same "
-                f"image, although the file and the tensors of {network} are the same: code or files that it imports or "
-                "reads have changed; compute both again"
+                "image, although their files and tensors are the same: code or files that they import or read have "
+                "changed; compute both again"
             )
     return found
-
-
-def _changed_code(real: Statistics, fake: Statistics) -> str:
-    """Returns the layer whose features of the probe batch differ despite equal definitions; empty if there is none."""
-    assert real.arithmetic is not None
-    assert fake.arithmetic is not None
-    for layer in real.layers:
-        if layer not in fake.layers or real.layers[layer].definition != fake.layers[layer].definition:
-            continue
-        probe = f"{layer_prefix(layer, '_')}probe"
-        if real.arithmetic.get(probe) != fake.arithmetic.get(probe):
-            return layer
-    return ""

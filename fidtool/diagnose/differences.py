@@ -71,8 +71,11 @@ _REPEATS, _SOME_REPEATS, _FEW_REPEATS = 18, 0.2, 0.05
 """Images of repeated pixels have at least 18 % uneven columns or rows: 24 % if enlarged by 8, whereas cartoons have
 about 10 % and photos none. They are reported if they are more than 20 % of a set and less than 5 % of the other."""
 
-_SEVERE = ("colourless", "rough", "clipped", "alike")
-"""Codes of the differences of high severity."""
+_SEVERITIES: dict[str, Severity] = {
+    NOT_COMPARED: "low",
+    **dict.fromkeys(("colourless", "rough", "clipped", "alike"), "high"),
+}
+"""Severities by the code of a difference, if it is not medium."""
 
 _Difference = tuple[str, str]
 """Code and message."""
@@ -80,15 +83,13 @@ _Difference = tuple[str, str]
 
 def pair_findings(real: ImageRecords, fake: ImageRecords, own: Sequence[Finding]) -> list[Finding]:
     """Returns the differences between FAKE and REAL, except those that follow from FAKE's ``own`` findings."""
-    found = [
-        *_sizes(real.records, fake.records),
-        *_colours(real.records, fake.records),
-        *_qualities(real.records, fake.records),
-        *_values(real.records, fake.records),
-        *_variety(real.records, fake.records),
-        *_pixels(*(images.records[_known(images.records)] for images in (real, fake))),
-        *_not_compared(real.records, fake.records),
-    ]
+    records = real.records, fake.records
+    known = real.records[_known(real.records)], fake.records[_known(fake.records)]
+    found = [*_sizes(*records), *_colours(*records), *_qualities(*records), *_values(*records)]
+    sides = sorted(float(np.median(_side(each))) for each in known if len(each))
+    if len(sides) == 2 and sides[1] <= _SIMILAR_SIDE * sides[0]:
+        found += [*_stretching(*known), *_detail(*known)]
+    found += _not_compared(*records)
     explained = set()
     throughout = {finding.code for finding in own if finding.count > _THROUGHOUT * len(fake)}
     if throughout & {"negative", "pale", "unscaled", "black", "clipped", "noise"}:
@@ -100,12 +101,11 @@ def pair_findings(real: ImageRecords, fake: ImageRecords, own: Sequence[Finding]
         explained |= {"contrast", "swapped channels", "colourless", "grayscale", "less detail", "stretched"}
     if "rough" in codes:
         explained |= {"less detail"}
-    return [_finding(code, message, len(fake)) for code, message in found if code not in explained]
-
-
-def _finding(code: str, message: str, images: int) -> Finding:
-    severity: Severity = "low" if code == NOT_COMPARED else "high" if code in _SEVERE else "medium"
-    return Finding(code, severity, images, "", message)
+    return [
+        Finding(code, _SEVERITIES.get(code, "medium"), len(fake), "", message)
+        for code, message in found
+        if code not in explained
+    ]
 
 
 def _certain(real: NDArray[np.generic], fake: NDArray[np.generic]) -> bool:
@@ -137,26 +137,25 @@ def _not_compared(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]
 
 
 def _known(records: RecordArray) -> NDArray[np.bool_]:
+    """Whether the range and the detail of an image are known."""
     known: NDArray[np.bool_] = records["highest"] >= records["high"]
     return known
 
 
 def _sizes(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
     one, other = usual_size(real), usual_size(fake)
+    sides = [float(np.median(_side(records))) for records in (real, fake)]
+    smaller, differing = min(sides), ""
     if one is not None and other is not None and one != other:
-        yield (
-            "other size",
-            f"FAKE's images are {other[0]} x {other[1]} pixels and REAL's {one[0]} x {one[1]}: "
-            f"{_by_size(min(*one, *other))}; prepare both sets at the same size",
-        )
-        return
-    sides = [np.median(_side(records)) for records in (real, fake)]
-    if max(sides) > _COARSER * min(sides) and min(sides) < _INPUT_SIDE:
-        yield (
-            "other size",
-            f"the median side of FAKE's images is {sides[1]:.0f} pixels and that of REAL's {sides[0]:.0f}: "
-            f"{_by_size(min(sides))}; prepare both sets at the same size",
-        )
+        smaller = min(*one, *other)
+        differing = f"FAKE's images are {other[0]} x {other[1]} pixels and REAL's {one[0]} x {one[1]}"
+    elif max(sides) > _COARSER * smaller and smaller < _INPUT_SIDE:
+        differing = f"the median side of FAKE's images is {sides[1]:.0f} pixels and that of REAL's {sides[0]:.0f}"
+    if differing:
+        effect = "they are shrunk by different factors, which changes the distance"
+        if smaller < _INPUT_SIDE:
+            effect = "the smaller ones are blurred when they are enlarged, which changes the distance"
+        yield "other size", f"{differing}: {effect}; prepare both sets at the same size"
     shapes = [np.log(records["width"] / records["height"]) for records in (real, fake)]
     wide, other_wide = (float(np.median(shape)) for shape in shapes)
     # If FAKE's sizes vary too, both sets are photos, and the protocol squeezes them to squares alike.
@@ -166,13 +165,6 @@ def _sizes(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
             f"the median ratio of width to height is {np.exp(wide):.2f} in REAL and {np.exp(other_wide):.2f} in FAKE: "
             "the protocol squeezes all images to squares; crop REAL as for training",
         )
-
-
-def _by_size(side: float) -> str:
-    """Returns what the protocol does to the images, if the smallest side of both sets has this many pixels."""
-    if side < _INPUT_SIDE:
-        return "the smaller ones are blurred when they are enlarged, which changes the distance"
-    return "they are shrunk by different factors, which changes the distance"
 
 
 def _side(records: RecordArray) -> NDArray[np.float64]:
@@ -190,7 +182,9 @@ def _colours(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
             f"FAKE's images are {'lighter' if shift > 0 else 'darker'} than REAL's by {abs(shift):.0f} of 255 levels "
             "on average: check how values are converted to bytes, and what was sampled",
         )
-    chroma = [_chroma(records) for records in (real, fake)]
+    # B - Y and R - Y in the parts of each image: shape (images, 2, parts).
+    parts = [2.0 * (each["thumb"][:, BRIGHTNESS:].reshape(len(each), 2, -1) - 128.0) for each in (real, fake)]
+    chroma = [each.mean(axis=2) for each in parts]
     (blue, red), (fake_blue, fake_red) = (each.mean(axis=0) for each in chroma)
     straight = abs(blue - fake_blue) + abs(red - fake_red)
     swapped = abs(blue - fake_red) + abs(red - fake_blue)
@@ -206,7 +200,7 @@ def _colours(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
     if abs(gray[0] - gray[1]) > _GRAYER and _certain(real["gray"], fake["gray"]):
         yield "grayscale", f"{gray[0]:.0%} of REAL's images are grayscale, and {gray[1]:.0%} of FAKE's"
         return
-    colours = [_colourfulness(records) for records in (real, fake)]
+    colours = [np.hypot(each[:, 0], each[:, 1]).mean(axis=1) for each in parts]
     colour, faint = (float(np.median(each)) for each in colours)
     if colour >= _LEAST_COLOUR and faint < _FAINTER * colour and _certain(*colours):
         yield (
@@ -214,20 +208,6 @@ def _colours(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
             f"FAKE's images have almost no colour ({faint:.0f} levels against REAL's {colour:.0f}, medians): CHW and "
             "HWC layouts were confused, which gives a grid of small grey images, or one channel was saved as all three",
         )
-
-
-def _colourfulness(records: RecordArray) -> NDArray[np.float64]:
-    """Returns each image's mean distance from grey, in levels: float64 array of shape (images,)."""
-    blue, red = 2.0 * (records["thumb"][:, BRIGHTNESS:].reshape(len(records), 2, -1).swapaxes(0, 1) - 128.0)
-    result: NDArray[np.float64] = np.hypot(blue, red).mean(axis=1)
-    return result
-
-
-def _chroma(records: RecordArray) -> NDArray[np.float64]:
-    """Returns the means of B - Y and R - Y over each image: float64 array of shape (images, 2)."""
-    colours = records["thumb"][:, BRIGHTNESS:].reshape(len(records), 2, -1)
-    result: NDArray[np.float64] = 2.0 * (colours.mean(axis=2) - 128.0)
-    return result
 
 
 def _values(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
@@ -244,6 +224,8 @@ def _values(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
         )
     ends = [(one["zeros"] + one["full"].astype(float) - 3.0 * one["black"]) / one["values"] for one in (real, fake)]
     clipped = [float(np.median(each)) for each in ends]
+    contrasts = [contrast(records) for records in (real, fake)]
+    usual, other = (float(np.median(each)) for each in contrasts)
     # Black borders and backgrounds are not clipping, which sets single channels to 0.
     if clipped[1] > max(_CLIPPED, _MORE_CLIPPED * clipped[0]) and _certain(*ends):
         yield (
@@ -252,37 +234,26 @@ def _values(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
             "wider range, such as normalised ones, were clipped when they were converted to bytes, or the images have "
             "white borders",
         )
-        return
-    contrasts = [contrast(records) for records in (real, fake)]
-    usual, other = (float(np.median(each)) for each in contrasts)
-    if not _FLATTER * usual <= other <= usual / _FLATTER and _certain(*contrasts):
+    elif not _FLATTER * usual <= other <= usual / _FLATTER and _certain(*contrasts):
         yield (
             "contrast",
             f"FAKE's images have {'less' if other < usual else 'more'} contrast than REAL's (a standard deviation of "
             f"{other:.0f} levels against {usual:.0f}, medians): check how values are converted to bytes",
         )
-
-
-def _variety(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
-    varied, other = (_between_images(records) for records in (real, fake))
+    thumbs = [records["thumb"][:, :BRIGHTNESS] for records in (real, fake)]
+    # In the half of the thumbnail that varies most between images; the other may be a background.
+    variances = [np.sort(each.var(axis=0))[BRIGHTNESS // 2 :] for each in thumbs]
+    varied, varied_fake = (float(np.sqrt(each.mean())) for each in variances)
     # Images of less contrast naturally differ less.
-    usual, spread = (
-        max(float(np.median(records["thumb"][:, :BRIGHTNESS].std(axis=1))), 1.0) for records in (real, fake)
-    )
-    from_mean = [(thumbs - thumbs.mean(axis=0)).std(axis=1) for thumbs in (real["thumb"], fake["thumb"])]
-    if other / spread < _ALIKE * varied / usual and _certain(*from_mean):
+    inside, inside_fake = (max(float(np.median(each.std(axis=1))), 1.0) for each in thumbs)
+    from_mean = [(each - each.mean(axis=0)).std(axis=1) for each in (real["thumb"], fake["thumb"])]
+    if varied_fake / inside_fake < _ALIKE * varied / inside and _certain(*from_mean):
         yield (
             "alike",
-            f"FAKE's images are all alike: they differ from each other by {other:.0f} levels, and REAL's by "
+            f"FAKE's images are all alike: they differ from each other by {varied_fake:.0f} levels, and REAL's by "
             f"{varied:.0f} (coarse thumbnails): the generator has collapsed to a few images, or all have the same "
             "prompt, class or background",
         )
-
-
-def _between_images(records: RecordArray) -> float:
-    """Levels by which images differ, in the half of the thumbnail that varies most; the other may be a background."""
-    variances = np.sort(records["thumb"][:, :BRIGHTNESS].var(axis=0))
-    return float(np.sqrt(variances[BRIGHTNESS // 2 :].mean()))
 
 
 def _qualities(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
@@ -302,14 +273,6 @@ def _qualities(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
             f"REAL's JPEGs have quality {one:.0f} and FAKE's {other:.0f} (medians): the compression artefacts differ, "
             "which changes the distance; save both sets at the same quality",
         )
-
-
-def _pixels(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
-    """Yields the differences in what is not known of all images, and can be compared at one size only."""
-    sides = sorted(float(np.median(_side(records))) for records in (real, fake) if len(records))
-    if len(sides) == 2 and sides[1] <= _SIMILAR_SIDE * sides[0]:
-        yield from _stretching(real, fake)
-        yield from _detail(real, fake)
 
 
 def _stretching(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:

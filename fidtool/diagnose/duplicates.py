@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.images.records import BRIGHTNESS, NOISE, ImageRecords, RecordArray
+from fidtool.names import counted
 
 _TOLERANCE = 0.06
 """Thumbnails are near duplicates up to this root mean square difference, as a share of their contrast (the standard
@@ -93,11 +94,24 @@ def _leaders(thumbs: NDArray[np.uint8]) -> Groups:
     tolerance = tolerances(thumbs)
     points = _coordinates(thumbs, tolerance)
     alive = leader
-    while len(pairs := _near_pairs(thumbs, tolerance, points, alive)):
-        groups = _joined(len(alive), pairs)
+    while True:
+        near = []
+        candidates = _neighbours(points[alive])
+        for pairs in np.array_split(candidates, -(-len(candidates) // _PAIRS) or 1):
+            one, other = thumbs[alive[pairs]].astype(np.int32).transpose(1, 0, 2)
+            squares = np.square(one - other).mean(axis=1)
+            near.append(pairs[squares <= tolerance[alive[pairs]].min(axis=1) ** 2])
+        joined = np.concatenate(near)
+        if not len(joined):
+            return leader
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import connected_components
+
+        ones = np.ones(len(joined), dtype=np.int8)
+        graph = coo_array((ones, (joined[:, 0], joined[:, 1])), shape=(len(alive), len(alive)))
+        groups = _firsts(connected_components(graph, directed=False)[1])
         leader = alive[groups][np.searchsorted(alive, leader)]
         alive = np.unique(leader)
-    return leader
 
 
 def tolerances(thumbs: NDArray[np.uint8]) -> NDArray[np.float64]:
@@ -123,15 +137,6 @@ def _coordinates(thumbs: NDArray[np.uint8], tolerance: NDArray[np.float64]) -> N
     return points
 
 
-def _near_pairs(
-    thumbs: NDArray[np.uint8], tolerance: NDArray[np.float64], points: NDArray[np.float64], alive: Groups
-) -> NDArray[np.int64]:
-    """Finds pairs of near duplicates, as indices into ``alive``: for each image some of its nearest. Shape (n, 2)."""
-    pairs = _neighbours(points[alive])
-    parts = np.array_split(pairs, -(-len(pairs) // _PAIRS) or 1)
-    return np.concatenate([part[_are_near(thumbs, tolerance, alive[part])] for part in parts])
-
-
 def _neighbours(points: NDArray[np.float64]) -> Groups:
     """Finds pairs of points that may be within 1 of each other: for each point at least its nearest. Shape (n, 2)."""
     if len(points) <= _FEW:
@@ -146,22 +151,6 @@ def _neighbours(points: NDArray[np.float64]) -> Groups:
     second = neighbours.reshape(-1)
     other = (second < len(points)) & (first != second)  # the tree returns its length where there is no neighbour
     return np.stack([first[other], second[other]], axis=1)
-
-
-def _are_near(thumbs: NDArray[np.uint8], tolerance: NDArray[np.float64], pairs: Groups) -> NDArray[np.bool_]:
-    one, other = thumbs[pairs].astype(np.int32).transpose(1, 0, 2)
-    squares = np.square(one - other).mean(axis=1)
-    result: NDArray[np.bool_] = squares <= tolerance[pairs].min(axis=1) ** 2
-    return result
-
-
-def _joined(count: int, pairs: NDArray[np.int64]) -> Groups:
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    graph = coo_array((np.ones(len(pairs), dtype=np.int8), (pairs[:, 0], pairs[:, 1])), shape=(count, count))
-    _, labels = connected_components(graph, directed=False)
-    return _firsts(labels)
 
 
 NOTABLE_SHARE = 0.01
@@ -300,12 +289,17 @@ def shared_copies_of(real: ImageRecords, fake: ImageRecords) -> SharedCopies:
 
 def has_notable_copies(fake: Duplicates, real: Duplicates | None) -> bool:
     """Returns whether ``fake`` has more duplicates than is natural for its kind of images, judged by ``real``."""
-    exact, usual = (0.0, 0.0) if real is None else (real.exact / real.images, _usual(real, fake.images))
     if fake.copies < FEWEST_COPIES:
         return False
-    return fake.exact / fake.images >= max(NOTABLE_SHARE, _threshold(exact)) or fake.share >= max(
-        _NOTABLE_NEAR_SHARE, _threshold(usual)
-    )
+    exact = usual = 0.0
+    if real is not None:
+        exact = real.exact / real.images
+        # Any two images of REAL's kind are near duplicates at about this rate, divided by the images.
+        rate = real.near / real.images if real.near >= FEWEST_COPIES else 0.0
+        near = 1.0 - math.exp(-rate * max(1.0, fake.images / real.images))
+        usual = exact + min(near, _MOST_BY_NATURE)
+    most_exact, most = (min(_TIMES_REAL * each, each + _BEYOND_REAL) for each in (exact, usual))
+    return fake.exact / fake.images >= max(NOTABLE_SHARE, most_exact) or fake.share >= max(_NOTABLE_NEAR_SHARE, most)
 
 
 def are_dependent(fake: Duplicates, real: Duplicates | None) -> bool:
@@ -314,53 +308,35 @@ def are_dependent(fake: Duplicates, real: Duplicates | None) -> bool:
     return fake.exact >= NOTABLE_SHARE * fake.images or fake.share >= max(_NOTABLE_NEAR_SHARE, usual)
 
 
-def _usual(real: Duplicates, images: int) -> float:
-    """Share of near duplicates that as many images of REAL's kind have: any two are alike at about share / images."""
-    rate = real.near / real.images if real.near >= FEWEST_COPIES else 0.0
-    near = 1.0 - math.exp(-rate * max(1.0, images / real.images))
-    return real.exact / real.images + min(near, _MOST_BY_NATURE)
-
-
-def _threshold(usual: float) -> float:
-    return min(_TIMES_REAL * usual, usual + _BEYOND_REAL)
-
-
 # --- messages --------------------------------------------------------------------------------------------------------
 
 
 def duplicates_message(found: Duplicates, generated: bool) -> str:
     """Returns what to say of a set with at least one duplicate."""
     kinds = " or ".join(kind for kind, number in (("exact", found.exact), ("near", found.near)) if number)
-    count = f"{found.copies} of {found.images} images ({found.share:.0%})"
-    remedy = _advice(found) if generated else "every duplicate counts in the statistics, so remove unintended ones"
-    return f"{count} are {kinds} duplicates: {_described(found)}; {remedy}"
-
-
-def _described(found: Duplicates) -> str:
-    if found.unique == 1:
-        return f"the same image {found.images} times"
-    text = f"{found.unique} different images"
-    if found.pattern is None:
-        return f"{text}, {found.unique - found.multiplicities.get(1, 0)} of them repeated"
-    apart = "next to each other" if found.pattern.stride == 1 else f"{found.pattern.stride} files apart"
-    return f"{text}, mostly {found.pattern.multiplicity} times each, {apart}"
-
-
-def _advice(found: Duplicates) -> str:
+    described = f"{found.unique} different images"
     remedy = "give each sample its own seed, fidtool.sample_seed(seed, i) for sample i"
-    if found.pattern is None:
-        return f"if these are generated samples, {remedy}"
-    processes = f"{found.pattern.multiplicity} processes had used the same random seed"
-    return f"it looks as if {processes}, or each batch had started from it: {remedy}"
+    if found.unique == 1:
+        described = f"the same image {found.images} times"
+    elif found.pattern is None:
+        described += f", {found.unique - found.multiplicities.get(1, 0)} of them repeated"
+    else:
+        described += f", mostly {found.pattern.multiplicity} times each, {counted(found.pattern.stride, 'file')} apart"
+    if not generated:
+        remedy = "every duplicate counts in the statistics, so remove unintended ones"
+    elif found.pattern is None:
+        remedy = f"if these are generated samples, {remedy}"
+    else:
+        processes = f"{found.pattern.multiplicity} processes had used the same random seed"
+        remedy = f"it looks as if {processes}, or each batch had started from it: {remedy}"
+    count = f"{found.copies} of {found.images} images ({found.share:.0%})"
+    return f"{count} are {kinds} duplicates: {described}; {remedy}"
 
 
 def shared_warning(real: str, fake: str, shared: SharedCopies, images: int) -> str:
     """Returns a warning about images of FAKE that are also in REAL."""
     one, other = shared.examples[0]
-    count, reason = f"all {images}", "they are real images, or the generator has memorised its"
-    if shared.count < images:
-        count = f"{shared.count} of {images}"
-        reason = "real images were mixed in (remove them), or the generator has memorised"
-    are = "is" if shared.count == 1 < images else "are"
-    same = f"{count} images in {fake} {are} pixel-identical to images in {real} (for example {one} and {other})"
-    return f"{same}: {reason} training images"
+    return (
+        f"{shared.count} of {images} images in {fake} are pixel-identical to images in {real} (for example {one} and "
+        f"{other}): remove real images that were mixed in; otherwise the generator has memorised training images"
+    )

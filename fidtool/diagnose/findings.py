@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from functools import partial
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,14 +107,18 @@ class Finding:
     example: str
     message: str
 
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the finding as it appears in the JSON."""
-        return asdict(self)
+
+_Found = tuple[str, Severity, NDArray[np.bool_], str]
+"""Code, severity, which images are concerned, and what replaces ``{}`` in the text."""
 
 
 def set_findings(images: ImageRecords) -> list[Finding]:
     """Returns the findings about the images of one set, the most severe first."""
-    found = [*_values(images), *_mixtures(images)]
+    found = []
+    for code, severity, which, detail in (*_values(images.records), *_mixtures(images.records)):
+        indices = np.flatnonzero(which)
+        message = f"{len(indices)} of {len(images)} images {_TEXTS[code].format(detail)}"
+        found.append(Finding(code, severity, len(indices), images.file(int(indices[0])), message))
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
@@ -152,73 +155,55 @@ def property_findings(images: ImageRecords) -> list[Finding]:
     ]
 
 
-def _finding(
-    images: ImageRecords, code: str, severity: Severity, which: NDArray[np.bool_], detail: str = ""
-) -> Finding:
-    """Makes a finding about the images ``which``, at least one."""
-    indices = np.flatnonzero(which)
-    message = f"{len(indices)} of {len(which)} images {_TEXTS[code].format(detail)}"
-    return Finding(code, severity, len(indices), images.file(int(indices[0])), message)
-
-
-def _values(images: ImageRecords) -> Iterator[Finding]:
-    records, finding = images.records, partial(_finding, images)
-    constant, unscaled = records["low"] == records["high"], records["high"] <= _UNSCALED
+def _values(records: RecordArray) -> Iterator[_Found]:
+    low, high, roughness = records["low"], records["high"], records["roughness"]
+    constant, unscaled = low == high, high <= _UNSCALED
     if unscaled.mean() > 0.5:
-        yield finding("unscaled" if (records["high"][unscaled] > 0).mean() > _ODD_ONES else "black", "high", unscaled)
+        yield "unscaled" if (high[unscaled] > 0).mean() > _ODD_ONES else "black", "high", unscaled, ""
     elif constant.any():
-        yield finding("constant", "high" if constant.mean() > 0.01 else "low", constant)
+        yield "constant", "high" if constant.mean() > 0.01 else "low", constant, ""
     two_valued = records["bins"][:, [0, -1]].sum(axis=1) > _MOST * records["values"]
     spread = contrast(records)
     strong = (spread >= _NOISE_CONTRAST) | ((spread >= _FAINT) & (brightness(records) >= _DARK))
-    noise = (records["roughness"] >= NOISE) & strong & ~two_valued
+    noise = (roughness >= NOISE) & strong & ~two_valued
     if noise.sum() > max(min(_FEW, len(noise) // 2), 0.01 * len(noise)):
-        yield finding("noise", "high", noise)
-    yield from _ranges(images)
-
-
-def _ranges(images: ImageRecords) -> Iterator[Finding]:
-    records, finding = images.records, partial(_finding, images)
+        yield "noise", "high", noise, ""
     zeros, full = (records[name] / records["values"] for name in ("zeros", "full"))
     torn = (records["zeros"] - 3.0 * records["black"]) / records["values"] > _TORN
-    black = (zeros > _BLACK_SHARE) & (zeros < _MOSTLY_BLACK) & (full < _MIXED) & torn
-    black &= contrast(records) >= _CLIPPED_CONTRAST
-    if black.mean() > _NEGATIVE:
-        yield finding("negative", "medium", black)
-        return
-    pale = (records["low"] >= _PALE) & (records["high"] > records["low"])
-    if pale.mean() > _MOST:
-        yield finding("pale", "high", pale)
-        return
-    ends = zeros + full
+    black = (zeros > _BLACK_SHARE) & (zeros < _MOSTLY_BLACK) & (full < _MIXED) & torn & (spread >= _CLIPPED_CONTRAST)
+    pale, ends = (low >= _PALE) & ~constant, zeros + full
     clipped = torn & (np.minimum(zeros, full) > _EACH_END) & (ends > _SATURATED) & (ends < _MOST)
-    if clipped.mean() > _CLIPPED:
-        yield finding("clipped", "high", clipped)
-    dark = (records["high"] <= _DARK) & (records["high"] > _UNSCALED) & (records["high"] > records["low"])
-    if dark.mean() > _MIXED and dark.sum() > _FEW:
-        yield finding("dark", "low", dark)
+    dark = (high <= _DARK) & (high > _UNSCALED) & ~constant
+    if black.mean() > _NEGATIVE:
+        yield "negative", "medium", black, ""
+    elif pale.mean() > _MOST:
+        yield "pale", "high", pale, ""
+    else:
+        if clipped.mean() > _CLIPPED:
+            yield "clipped", "high", clipped, ""
+        if dark.mean() > _MIXED and dark.sum() > _FEW:
+            yield "dark", "low", dark, ""
 
 
-def _mixtures(images: ImageRecords) -> Iterator[Finding]:
-    records, finding = images.records, partial(_finding, images)
+def _mixtures(records: RecordArray) -> Iterator[_Found]:
     # Portrait and landscape photos of the same camera count as the same size.
     sides = np.sort(np.stack([records["width"], records["height"]], axis=1).astype(np.int64), axis=1)
     sizes = sides[:, 0] << 32 | sides[:, 1]
     kinds, counts = np.unique(sizes, return_counts=True)
-    usual = kinds[counts.argmax()]
+    odd = sizes != kinds[counts.argmax()]
     if len(kinds) > 1 and counts.max() >= (1 - _OTHER_SIZES) * len(sizes):
-        one = int(np.flatnonzero(sizes == usual)[0])
-        yield finding("odd size", "low", sizes != usual, f"{records['width'][one]} x {records['height'][one]}")
+        usual = records[odd.argmin()]
+        yield "odd size", "low", odd, f"{usual['width']} x {usual['height']}"
     gray = (records["gray"] == 1) & (records["low"] < records["high"])
     if _MIXED < gray.mean() <= 0.5 and gray.sum() > _FEW:
-        yield finding("gray", "low", gray)
+        yield "gray", "low", gray, ""
     quality = records["quality"]
     jpeg = quality > 0
-    lossy = (records["flags"] >> FLAGS["lossy"] & 1).astype(np.bool_)
     if jpeg.any() and (median := np.median(quality[jpeg])) < _STRONG:
-        yield finding("strong compression", "medium", jpeg & (quality < _STRONG), f"{median:.0f}")
+        yield "strong compression", "medium", jpeg & (quality < _STRONG), f"{median:.0f}"
+    lossy = (records["flags"] >> FLAGS["lossy"] & 1).astype(np.bool_)
     if _MIXED < lossy.mean() < 1 - _MIXED:
-        yield finding("mixed formats", "low", lossy)
+        yield "mixed formats", "low", lossy, ""
 
 
 def usual_size(records: RecordArray) -> tuple[int, int] | None:

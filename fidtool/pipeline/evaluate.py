@@ -129,7 +129,7 @@ def compute_statistics(run: RunContext, prepared: Prepared) -> Statistics | None
     for skipped in skipped_files(planned.path, statistics):
         run.console.warn(f"skipped {skipped.file}: {skipped.reason}")
     inspection = inspect_set(planned.path, statistics.pictures)
-    of_images = [] if inspection is None else inspection.warnings
+    of_images = [] if inspection is None else inspection.warnings()
     for line in [*measurer.warnings, *set_warnings({planned.path: statistics}), *of_images]:
         run.console.warn(line)
     unrecorded = {name for name, each in declared(Settings).items() if not each.defines}

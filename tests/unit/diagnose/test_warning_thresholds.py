@@ -37,9 +37,9 @@ def test_a_covariance_needs_more_images_than_dims(count: int, words: str | None)
 
 def test_too_few_images_in_several_sets_are_one_warning() -> None:
     (found,) = set_warnings({"a": statistics(50), "b": statistics(50)})
-    assert found.startswith("a and b have only 50 images each for 64 dimensions: ")
+    assert found.startswith("a has only 50 images and b has only 50 images for 64 dimensions: ")
     (found,) = set_warnings({"a": statistics(50), "b": statistics(40), "c": statistics(65)})
-    assert found.startswith("a has only 50 images and b 40 for 64 dimensions: ")
+    assert found.startswith("a has only 50 images and b has only 40 images for 64 dimensions: ")
 
 
 @pytest.mark.parametrize("trait", ["alpha", "deep", "animated", "rotated", "clipped", "bands"])

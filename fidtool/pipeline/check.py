@@ -18,14 +18,15 @@ from fidtool.images.batches import PlannedBatch, deal, plan_batches
 from fidtool.images.decode import DecodeOptions
 from fidtool.images.integrity import broadcast_images
 from fidtool.images.loader import LoadOptions, load, whole_batches
-from fidtool.images.records import RECORD, ImageRecords
+from fidtool.images.records import ImageRecords
 from fidtool.pipeline.opening import identity, missing_error, open_set
 from fidtool.pipeline.run import RunContext
 from fidtool.pipeline.sets import IMAGES, RequestedSet
 from fidtool.settings import Settings
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet, Indices
-from fidtool.statistics.feature_buffer import FeatureBuffer, in_canonical_order
+from fidtool.statistics.accumulator import RECORDS, Accumulator
+from fidtool.statistics.rows import in_canonical_order
 from fidtool.statistics.set_statistics import Statistics
 
 _BATCH = 32
@@ -75,9 +76,8 @@ def _between(real: SetInspection, fake: SetInspection) -> list[Finding]:
 class _CheckedSet:
     def __init__(self, run: RunContext, request: RequestedSet, settings: Settings) -> None:
         self._run, self._world, self._settings, self._request = run, run.world, settings, request
-        self.skipped: list[BadFile] = []
         self._images: ImageSet | None = None
-        self._buffer: FeatureBuffer | None = None
+        self._found: Accumulator | None = None
         self._known: ImageRecords | None = None
 
     def read(self) -> None:
@@ -110,15 +110,18 @@ class _CheckedSet:
 
     def _read(self, images: ImageSet, batches: Sequence[Indices]) -> None:
         with self._world.together():
-            self._buffer = FeatureBuffer(list(map(len, batches)), RECORD.itemsize, np.uint8)
+            self._found = found = Accumulator({}, list(map(len, batches)), inspected=True)
             planned = [PlannedBatch(number, indices) for number, indices in enumerate(batches)]
             mine = deal(planned, self._world.rank, self._world.size, images.in_order)
-            self._decode(images, mine, self._buffer)
-        self._buffer.merge(self._world)
-        skipped = [bad for theirs in self._world.gather(self.skipped) for bad in theirs]
-        self.skipped = sorted(skipped, key=lambda bad: bad.file)
+            self._decode(images, mine, found)
+        found.merge(self._world, images.path)
 
-    def _decode(self, images: ImageSet, mine: list[PlannedBatch], buffer: FeatureBuffer) -> None:
+    @property
+    def skipped(self) -> list[BadFile]:
+        """The files that could not be read."""
+        return [] if self._found is None else self._found.skipped
+
+    def _decode(self, images: ImageSet, mine: list[PlannedBatch], found: Accumulator) -> None:
         settings, ranks = self._settings, self._world.launch.local_world_size
         options = DecodeOptions(True, settings.max_pixels, records=True, pixels=False, floats=settings.floats)
         workers = settings.num_workers
@@ -131,9 +134,8 @@ class _CheckedSet:
             for batch in whole_batches(loaded):
                 if batch.failure is not None:
                     raise batch.failure.error()
-                records = batch.records
-                buffer.put(batch.number, records.view(np.uint8).reshape(len(records), RECORD.itemsize))
-                self.skipped += [replace(bad, reason=self._run.console.shown(bad.reason)) for bad in batch.skipped]
+                skipped = [replace(bad, reason=self._run.console.shown(bad.reason)) for bad in batch.skipped]
+                found.add(batch.number, None, batch.properties, batch.records, skipped)
                 progress.advance(len(batch.sizes) + len(batch.skipped))
                 if self._world.must_stop():
                     break
@@ -147,9 +149,10 @@ class _CheckedSet:
 
     def _records(self) -> ImageRecords:
         assert self._images is not None
-        assert self._buffer is not None
+        assert self._found is not None
         if len(self.skipped) == len(self._images):
             reason = f"{self.skipped[0].file}: {self.skipped[0].reason}"
             raise InputError(f"no file in {self._request.path} can be read ({reason})")
-        rows = in_canonical_order(self._images, self._buffer.array(), self.skipped)
+        parts = self._found.rows()
+        rows = in_canonical_order(self._images, np.hstack([parts[name] for name in RECORDS]), self.skipped)
         return ImageRecords.of(self._images, rows, self.skipped)

@@ -28,7 +28,7 @@ from fidtool.pipeline.sets import Content, RequestedSet, SetPlan
 from fidtool.record import Origin, changed_settings, versions
 from fidtool.results import Comparison, Evaluation, Exhibit, RunRecord
 from fidtool.settings import Settings
-from fidtool.statistics.feature_buffer import RowStorage
+from fidtool.statistics.rows import RowStorage
 from fidtool.statistics.set_statistics import MeasuredSet, Statistics, spread_features
 from fidtool.validation import declared
 

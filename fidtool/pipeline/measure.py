@@ -28,7 +28,7 @@ from fidtool.sources.memory import Images
 from fidtool.statistics.accumulator import RECORDS, Accumulator, Layer
 from fidtool.statistics.cache import StatisticsCache
 from fidtool.statistics.checkpoint import Checkpoint, claim
-from fidtool.statistics.feature_buffer import Features, in_canonical_order
+from fidtool.statistics.rows import Features, in_canonical_order
 from fidtool.statistics.set_statistics import (
     LayerStatistics,
     MeasuredSet,
@@ -187,8 +187,8 @@ class Measurer:
         for line in itertools.chain.from_iterable(self._world.gather(self.warnings)):
             self._warn(line)
         with self._world.together():
-            rows = {name: buffer.array() for name, buffer in partial.buffers.items()}
-            features = {name: in_canonical_order(images, each, partial.skipped) for name, each in rows.items()}
+            rows = partial.rows().items()
+            features = {name: in_canonical_order(images, each, partial.skipped) for name, each in rows}
             parts = [features.pop(name) for name in RECORDS if name in features]
 
         def finish() -> tuple[Statistics, bool]:

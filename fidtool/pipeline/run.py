@@ -18,8 +18,8 @@ from fidtool.record import recorded, versions
 from fidtool.settings import Settings
 from fidtool.statistics.cache import limit_bytes
 from fidtool.statistics.checkpoint import Checkpoint
-from fidtool.statistics.feature_buffer import memory_bytes
 from fidtool.statistics.moments import check_exact_products
+from fidtool.statistics.rows import memory_bytes
 
 WORTH_TELLING_SECONDS = 30.0
 """Lost work is only reported if it took at least this long."""

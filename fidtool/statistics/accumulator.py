@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,15 +18,15 @@ from fidtool.features.protocol import Definition, layer_prefix
 from fidtool.images.decode import ImageProperties
 from fidtool.images.records import RecordArray, columns_of, no_records
 from fidtool.sources.contents import BadFile
-from fidtool.statistics.feature_buffer import FeatureBuffer
 from fidtool.statistics.moments import FEWEST_BITS, ExactMoments, FeatureSizes
+from fidtool.statistics.rows import CHUNK_BYTES, RowStorage
 
 _FIRST_BATCH_BITS = FEWEST_BITS - 3
 """If the features of the first batch have fewer bits than this, the whole set would be refused in the end."""
 _ROWS = "kept."
 """Prefix of the names of the arrays with the rows of each image."""
 RECORDS = tuple(columns_of(no_records()))
-"""Keys of the images' records, whose bytes are stored in several parts, in `Accumulator.buffers`."""
+"""Keys of the images' records, whose bytes are stored in several parts, in `Accumulator.rows`."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,6 @@ class Accumulator:
 
     Attributes:
         moments: exact sums over the images that were added, by layer.
-        buffers: per-image features by layer, for layers that need them; the images' records as bytes under `RECORDS`.
         traits: properties of the images.
         skipped: files that could not be read.
         counts: number of images of each batch, -1 for batches not added: int64 array of shape (batches,).
@@ -64,38 +64,61 @@ class Accumulator:
     def __init__(
         self,
         layers: Mapping[str, Layer],
-        sizes: Sequence[int],
+        sizes: Sequence[int] | NDArray[np.int64],
         device: torch.device | str = "cpu",
         inspected: bool = False,
         first: int = 0,
     ) -> None:
-        self._layers, self._sizes, self._device, self._inspected, self.first = layers, sizes, device, inspected, first
+        self._layers, self._device, self._inspected, self.first = layers, device, inspected, first
+        self._sizes = np.array(sizes, dtype=np.int64)
+        self._starts = np.cumsum(self._sizes) - self._sizes
+        self.counts = np.full(len(sizes), -1, dtype=np.int64)
         self.moments = {
             name: ExactMoments(layer.definition.dims, layer.definition.feature_step, device, layer.step_setting)
             for name, layer in layers.items()
         }
-        self.buffers = {
-            name: FeatureBuffer(sizes, layer.definition.dims) for name, layer in layers.items() if layer.with_features
+        count = int(self._sizes.sum())
+        self._rows = {
+            name: RowStorage(count, each.definition.dims) for name, each in layers.items() if each.with_features
         }
         if inspected:
-            empty = columns_of(no_records())
-            self.buffers |= {name: FeatureBuffer(sizes, rows.shape[1], np.uint8) for name, rows in empty.items()}
+            records = columns_of(no_records())
+            self._rows |= {name: RowStorage(count, each.shape[1], np.uint8) for name, each in records.items()}
         self.traits = ImageProperties()
         self.skipped: list[BadFile] = []
-        self.counts = np.full(len(sizes), -1, dtype=np.int64)
-
-    def empty(self, sizes: Sequence[int], first: int = 0) -> Accumulator:
-        """Returns empty statistics of the same kind, of other batches."""
-        return Accumulator(self._layers, sizes, self._device, self._inspected, first)
 
     def of_batches(self, batches: range) -> Accumulator:
         """Returns empty statistics of some of the batches."""
-        return self.empty(self._sizes[batches.start - self.first : batches.stop - self.first], batches.start)
+        sizes = self._sizes[batches.start - self.first : batches.stop - self.first]
+        return Accumulator(self._layers, sizes, self._device, self._inspected, batches.start)
 
     @property
     def count(self) -> int:
         """Number of images added."""
-        return next(iter(self.moments.values())).count
+        return int(self.counts.clip(0).sum())
+
+    def rows(self) -> dict[str, NDArray[Any]]:
+        """Returns the rows of the images in the order of the plan, without gaps for skipped files.
+
+        They are the features of layers that need them by the name of the layer, and the bytes of the images' records
+        under `RECORDS`: arrays of shape (images, dims), memory-mapped if they are large.
+        """
+        return {name: self._packed(storage) for name, storage in self._rows.items()}
+
+    def _packed(self, storage: RowStorage) -> NDArray[Any]:
+        everything = storage.array()
+        if np.array_equal(self.counts, self._sizes):
+            return everything
+        packed, start = RowStorage(self.count, everything.shape[1], everything.dtype), 0
+        for batch in map(int, np.flatnonzero(self.counts > 0)):
+            rows = everything[self._place(batch)]
+            packed.write(start, rows)
+            start += len(rows)
+        return packed.array()
+
+    def _place(self, batch: int) -> slice:
+        """Returns the place of a batch, by its number here, in the storage of rows."""
+        return slice(int(self._starts[batch]), int(self._starts[batch] + self.counts[batch]))
 
     def add(
         self,
@@ -106,22 +129,24 @@ class Accumulator:
         skipped: Iterable[BadFile],
     ) -> None:
         """Adds the batch of this number in the plan; ``features`` are None if it has no images."""
-        place, rows = batch - self.first, columns_of(records)
-        for name, moments in self.moments.items():
-            layer = self._layers[name]
-            vectors = torch.empty(0, layer.definition.dims, device="cpu") if features is None else features[name]
-            if features is not None:
-                with about(layer.subject):
-                    if batch == 0 and not layer.definition.standard:
-                        _check_first_batch(vectors, layer)
-                    moments.add(vectors)
+        rows: dict[str, NDArray[Any]] = dict(columns_of(records))
+        count, features = len(records), features or {}
+        for name, layer in self._layers.items() if features else ():
+            vectors = features[name]
+            count = len(vectors)
+            with about(layer.subject):
+                if batch == 0 and not layer.definition.standard:
+                    _check_first_batch(vectors, layer)
+                self.moments[name].add(vectors)
             if layer.with_features:
                 rows[name] = vectors.cpu().numpy()
-        for name, buffer in self.buffers.items():
-            buffer.put(place, rows[name])
+        place = batch - self.first
+        if count:
+            for name, storage in self._rows.items():
+                storage.write(int(self._starts[place]), rows[name])
         self.traits += traits
         self.skipped += skipped
-        self.counts[place] = 0 if features is None else len(next(iter(features.values())))
+        self.counts[place] = count
 
     def flush(self) -> None:
         """Adds the rows that the sums hold back, so that errors are raised now."""
@@ -134,9 +159,11 @@ class Accumulator:
         start = other.first - self.first
         for name, moments in self.moments.items():
             moments.add_sums(other.moments[name])
-        for name, buffer in self.buffers.items():
-            buffer.absorb(other.buffers[name], start)
         added = np.flatnonzero(other.counts >= 0)
+        for name, storage in self._rows.items():
+            theirs = other._rows[name].array()
+            for batch in map(int, added):
+                storage.write(int(self._starts[start + batch]), theirs[other._place(batch)])
         self.counts[start + added] = other.counts[added]
         self.traits += other.traits
         self.skipped += other.skipped
@@ -150,7 +177,7 @@ class Accumulator:
             if totals["high"].max() < 2**30:  # by Cauchy-Schwarz, all sums are below 2 ** 62 then
                 totals["low"] += totals.pop("high") << 32
             arrays |= {f"{layer_prefix(name, '.')}{key}": array for key, array in totals.items()}
-        arrays |= {f"{_ROWS}{name}": buffer.array() for name, buffer in self.buffers.items()}
+        arrays |= {f"{_ROWS}{name}": rows for name, rows in self.rows().items()}
         record = {"traits": asdict(self.traits), "skipped": [[bad.file, bad.reason] for bad in self.skipped]}
         return {**arrays, "counts": self.counts, "record": np.array(json.dumps(record))}
 
@@ -168,17 +195,19 @@ class Accumulator:
             own = {each.removeprefix(prefix): array for each, array in arrays.items() if each.startswith(prefix)}
             self.moments[name] = moments.restored(own)
         ends = np.cumsum(self.counts)
-        for name, buffer in self.buffers.items():
-            for batch, rows in enumerate(np.split(arrays[f"{_ROWS}{name}"], ends[:-1])):
-                buffer.put(batch, rows)
+        for name, storage in self._rows.items():
+            rows = arrays[f"{_ROWS}{name}"]
+            for start, part in zip(self._starts, np.split(rows, ends[:-1]), strict=True):
+                storage.write(int(start), part)
+            if len(rows) != self.count:
+                raise ValueError("it does not have all of its rows")
         if not self._is_whole():
             raise ValueError("it does not have all of its images")
 
     def _is_whole(self) -> bool:
         """Whether every batch was added, and everything is of the same number of images."""
-        counts = {int(self.counts.sum()), sum(self._sizes) - len(self.skipped)}
+        counts = {self.count, int(self._sizes.sum()) - len(self.skipped)}
         counts |= {moments.count for moments in self.moments.values()}
-        counts |= {int(buffer.counts.sum()) for buffer in self.buffers.values()}
         return len(counts) == 1 and bool((self.counts >= 0).all())
 
     def merge(self, world: World, name: str) -> None:
@@ -186,14 +215,26 @@ class Accumulator:
         everyone = world.gather((self.counts, self.traits, self.skipped))
         for moments in self.moments.values():
             moments.merge(world)
-        for buffer in self.buffers.values():
-            buffer.merge(world)
+        if world.size > 1:
+            for storage in self._rows.values():
+                self._merge_rows(storage, world)
         times = sum((counts >= 0).astype(np.int64) for counts, _, _ in everyone)
         self.counts = np.maximum.reduce([counts for counts, _, _ in everyone])
         self.traits = sum((traits for _, traits, _ in everyone), ImageProperties())
         self.skipped = sorted((bad for _, _, skipped in everyone for bad in skipped), key=lambda bad: bad.file)
         if np.any(times != 1) or not self._is_whole():
             raise RunError(f"not every image of {name} was counted exactly once", "please report this")
+
+    def _merge_rows(self, storage: RowStorage, world: World) -> None:
+        """Gives all ranks the rows of all ranks, a limited number of bytes at a time. A collective."""
+        everything, own = storage.array(), [int(batch) for batch in np.flatnonzero(self.counts > 0)]
+        at_once = max(1, CHUNK_BYTES // (world.size * storage.row_bytes * int(self._sizes.max(initial=1))))
+        for start in range(0, max(world.gather(len(own))), at_once):
+            mine = [(batch, np.array(everything[self._place(batch)])) for batch in own[start : start + at_once]]
+            received = world.gather(mine)
+            with world.together():
+                for batch, rows in itertools.chain(*received[: world.rank], *received[world.rank + 1 :]):
+                    storage.write(int(self._starts[batch]), rows)
 
 
 def _check_first_batch(features: torch.Tensor, layer: Layer) -> None:

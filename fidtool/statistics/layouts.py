@@ -48,7 +48,7 @@ from fidtool.sources.contents import ContentError, Files, StoreError, head_of
 from fidtool.sources.image_set import canonical_order
 from fidtool.sources.kinds import HEAD, PLAIN, refuse_foreign
 from fidtool.sources.opening import suffix_of
-from fidtool.statistics.feature_buffer import Features, read_features, reordered, store_features
+from fidtool.statistics.rows import Features, read_features, reordered, store_features
 from fidtool.statistics.set_statistics import Statistics
 
 NPZ, ZIP, NPY, PICKLE, TORCH = "npz", "zip", "npy", "pickle", "torch"

@@ -16,7 +16,7 @@ from fidtool.features.protocol import FEATURES, Definition
 from fidtool.images.decode import ImageProperties
 from fidtool.images.records import ImageRecords
 from fidtool.sources.contents import BadFile
-from fidtool.statistics.feature_buffer import Features, broadcast_features
+from fidtool.statistics.rows import Features, broadcast_features
 
 _MOST_SIZES = 5
 """Number of sizes of images that are listed."""

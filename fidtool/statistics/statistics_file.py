@@ -31,7 +31,6 @@ from fidtool.images.records import DETAILS, RECORD_ARRAYS, ImageRecords
 from fidtool.redaction import redacted, without_secrets
 from fidtool.sources.contents import BadFile, ContentError, Files, LocalFiles, StoreError
 from fidtool.sources.opening import split_key
-from fidtool.statistics.feature_buffer import reordered
 from fidtool.statistics.layouts import (
     AS_ARRAY,
     NamedArrays,
@@ -45,6 +44,7 @@ from fidtool.statistics.layouts import (
     with_origin,
     with_protocol,
 )
+from fidtool.statistics.rows import reordered
 from fidtool.statistics.set_statistics import LayerStatistics, Statistics
 
 _WANTED = ("mu", "sigma", "count", "fingerprint", "run")

@@ -21,7 +21,6 @@ from fidtool.images.decode import DecodedImage
 from fidtool.pipeline import run
 from fidtool.statistics.accumulator import Accumulator
 from fidtool.statistics.checkpoint import Checkpoint
-from fidtool.statistics.feature_buffer import FeatureBuffer
 from fidtool.statistics.moments import ExactMoments
 
 sys.path.insert(0, os.path.dirname(__file__))
@@ -170,7 +169,7 @@ def _fill_the_disk(owner: type, name: str, space: int) -> None:
 if FAULT == "disk full":
     _fill_the_disk(Checkpoint, "save", 1024)
 if HERE and FAULT == "no room for features":
-    _fill_the_disk(FeatureBuffer, "merge", 64)
+    _fill_the_disk(Accumulator, "_merge_rows", 64)
 
 
 def network() -> fidtool.Network:

@@ -43,7 +43,7 @@ def whole(batches: list[int]) -> Accumulator:
 
 def shown(found: Accumulator) -> tuple[Any, ...]:
     sums = [{name: each.tolist() for name, each in moments.totals().items()} for moments in found.moments.values()]
-    rows = {name: buffer.array().tolist() for name, buffer in found.buffers.items()}
+    rows = {name: each.tolist() for name, each in found.rows().items()}
     return sums, rows, found.traits, sorted(bad.file for bad in found.skipped), found.counts.tolist()
 
 
@@ -65,7 +65,7 @@ def test_parts_add_up_whoever_wrote_them(tmp_path: Path) -> None:
         assert shown(total) == shown(whole([batch for part in mine for batch in part.batches]))
     found, left, said = loaded(tmp_path)
     assert (shown(found), left, said) == (shown(whole([*range(8)])), [], [])
-    assert set(RECORDS) < set(found.buffers)
+    assert set(RECORDS) < set(found.rows())
     assert len(list(tmp_path.iterdir())) == 3
 
 

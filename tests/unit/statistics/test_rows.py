@@ -6,9 +6,14 @@ import os
 
 import numpy as np
 import pytest
+import torch
 
 from fidtool.errors import RunError
-from fidtool.statistics.feature_buffer import FeatureBuffer, Features, RowStorage
+from fidtool.features.protocol import FEATURES, Definition
+from fidtool.images.decode import ImageProperties
+from fidtool.images.records import no_records
+from fidtool.statistics.accumulator import Accumulator, Layer
+from fidtool.statistics.rows import Features, RowStorage
 
 SIZES = (3, 3, 3, 2)
 
@@ -25,20 +30,16 @@ def place(request: pytest.FixtureRequest, environment: dict[str, str], monkeypat
     return str(request.param)
 
 
-def test_batches_may_be_added_in_any_order(place: str) -> None:
-    buffer = FeatureBuffer(SIZES, 4)
+@pytest.mark.parametrize("counts", [SIZES, (3, 0, 1, 2)])
+def test_batches_may_be_added_in_any_order_and_skipped_files_leave_no_gaps(place: str, counts: tuple[int, ...]) -> None:
+    layer = Layer(Definition("made up", "", 4, 8, 8, "", "bilinear", "pillow", 1), with_features=True)
+    found = Accumulator({FEATURES: layer}, SIZES)
     for batch in (2, 0, 3, 1):
-        buffer.put(batch, vectors(batch, SIZES[batch]))
-    expected = np.concatenate([vectors(batch, size) for batch, size in enumerate(SIZES)])
-    assert np.array_equal(buffer.array(), expected)
-    assert isinstance(buffer.array(), np.memmap) == (place == "file")
-
-
-def test_skipped_files_leave_no_gaps(place: str) -> None:
-    buffer = FeatureBuffer(SIZES, 4)
-    for batch, count in enumerate((3, 0, 1, 2)):
-        buffer.put(batch, vectors(batch, count))
-    assert np.array_equal(buffer.array(), np.concatenate([vectors(0, 3), vectors(2, 1), vectors(3, 2)]))
+        some = torch.from_numpy(vectors(batch, counts[batch]))
+        found.add(batch, {FEATURES: some} if len(some) else None, ImageProperties(), no_records(), [])
+    rows = found.rows()[FEATURES]
+    assert np.array_equal(rows, np.concatenate([vectors(batch, count) for batch, count in enumerate(counts)]))
+    assert isinstance(rows, np.memmap) == (place == "file")
 
 
 def test_a_full_disk_is_reported(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ def test_files_that_change_during_the_run_are_reported(
     images = make_pictures(tmp_path / "images", 20)
     read = ImageSet.read
 
-    def then_changed(self: ImageSet, indices: Sequence[int]) -> list[Read]:
+    def then_changed(self: ImageSet, indices: Sequence[int]) -> Iterator[Read]:
         data = read(self, indices)
         if 7 in indices:
             os.utime(self.file(7), ns=(1, 1))

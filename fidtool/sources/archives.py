@@ -15,11 +15,11 @@ import tarfile
 import zipfile
 import zlib
 from bisect import bisect_right
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import IO, Any, BinaryIO, TypeVar
+from operator import itemgetter
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +31,9 @@ from fidtool.sources.contents import (
     Extent,
     ExtentReader,
     Files,
+    PackedReader,
     Read,
     Reader,
-    SequentialReader,
     head_of,
     opened,
     too_large,
@@ -41,46 +41,45 @@ from fidtool.sources.contents import (
 from fidtool.sources.image_set import ImageSet, NamedFiles, Names, split_common_folder
 from fidtool.sources.kinds import HEAD, Census, refuse_dataset
 
-Location = TypeVar("Location")
-
 _MOST_KINDS = 8
 """Maximum number of images in a sample. More different endings of names do not denote kinds of images."""
 _MANY = 0.5
 """Smallest fraction of the samples that must have each kind of image; some samples may be incomplete."""
 
 
+Found = tuple[str, int, int, Any]
+"""Name of a member, its first byte, number of bytes, and what its reader must know."""
+
+
 def _list_members(
     named: NamedFiles,
     kind: str,
-    members: Callable[[str, BinaryIO, Census], Iterable[tuple[str, Location]]],
-    stored: Callable[[Location], int],
-    reader_of: Callable[[NDArray[np.int32], list[Location]], tuple[str, Reader]],
+    members: Callable[[str, BinaryIO, Census], Iterable[Found]],
+    reader_of: Callable[[NDArray[np.int32], NDArray[np.int64], list[Any]], tuple[str, Reader]],
 ) -> ImageSet:
     """Lists the images in all files. Without a key, samples that consist of several images are refused.
 
     Args:
         members: lists the images in one archive. It is called with the archive's path, the open file and a census, and
             reports to the census every member whose name is not an image's.
-        stored: sort key of a location, in the order in which an archive stores its members.
-        reader_of: returns the kind of the archives and their reader, from the index of each image's archive, int32
-            array of shape (images,), and the images' locations.
+        reader_of: returns the kind of the archives and their reader, from the index of each image's archive, the
+            extents in the archives, int64 array of shape (images, 2), and what ``members`` found besides.
     """
-    census = Census()
+    census, several = Census(), len(named.files.paths) > 1
     names: list[str] = []
-    locations: list[Location] = []
-    file_index: list[NDArray[np.int32]] = []
-    labels = split_common_folder(named.files.paths)[1]
-    for file, archive in enumerate(named.files.paths):
-        with opened(named.files, file) as handle:
-            found = list(members(archive, handle, census))
-            if any("\0" in name for name, _ in found):
+    extents: list[NDArray[np.int64]] = []
+    details: list[Any] = []
+    counts: list[int] = []
+    for archive, label in zip(named.files.paths, split_common_folder(named.files.paths)[1], strict=True):
+        with opened(named.files, len(counts)) as handle:
+            found = sorted(members(archive, handle, census), key=itemgetter(1))  # as stored
+            if any("\0" in name for name, *_ in found):
                 raise ValueError("a member's name contains a null character")
-        _refuse_duplicates(archive, [posixpath.normpath(name) for name, _ in found])
-        found.sort(key=lambda member: stored(member[1]))
-        prefix = f"{labels[file]}/" if len(labels) > 1 else ""
-        names += [f"{prefix}{name}" for name, _ in found]
-        locations += [location for _, location in found]
-        file_index.append(np.full(len(found), file, dtype=np.int32))
+        _refuse_duplicates(archive, [posixpath.normpath(name) for name, *_ in found])
+        names += [f"{label}/{name}" if several else name for name, *_ in found]
+        extents.append(np.array([extent for _, *extent, _ in found], dtype=np.int64).reshape(-1, 2))
+        details += [detail for *_, detail in found]
+        counts.append(len(found))
     if not names:
         if census.passed_over:
             with opened(named.files, 0) as handle:
@@ -88,12 +87,12 @@ def _list_members(
         raise InputError(census.nothing_found(named.path, kind))
     if not named.key:
         _refuse_several(named.path, names)
-    index = np.concatenate(file_index)
-    files = index.tolist()
-    by_name = sorted(range(len(names)), key=lambda image: (files[image], names[image]))
-    kind, reader = reader_of(index, locations)
-    stamps, order = named.files.stamps(), np.array(by_name, dtype=np.uint32)
-    return ImageSet(named.path, kind, Names(names), named.prefix, reader, stamps, order, index, census.found())
+    files = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+    owners = files.tolist()
+    order = np.array(sorted(range(len(names)), key=lambda item: (owners[item], names[item])), dtype=np.uint32)
+    kind, reader = reader_of(files, np.concatenate(extents), details)
+    stamps = named.files.stamps()
+    return ImageSet(named.path, kind, Names(names), named.prefix, reader, stamps, order, files, census.found())
 
 
 def _heads(handle: BinaryIO) -> Iterator[tuple[str, bytes]]:
@@ -157,24 +156,19 @@ _ENCRYPTED = 0x1
 _RARE_METHODS = {9: "deflate64", 12: "bzip2", 14: "lzma", 93: "zstd", 98: "ppmd"}
 _METHODS = {zipfile.ZIP_STORED: False, zipfile.ZIP_DEFLATED: True}
 
-_LOCATION = np.dtype(
-    [("start", "<i8"), ("length", "<i8"), ("packed", "<i8"), ("size", "<i8"), ("crc", "<u4"), ("deflated", "?")]
-)
+_CHECKS = np.dtype([("packed", "<i8"), ("size", "<i8"), ("crc", "<u4"), ("deflated", "?")])
 
 
 def list_zips(named: NamedFiles) -> ImageSet:
     """Lists the images in zip archives. For the key see `list_tars`."""
 
-    def reader_of(file_index: NDArray[np.int32], locations: list[Any]) -> tuple[str, Reader]:
-        return kind, ZipReader(named.files, file_index, np.array(locations, dtype=_LOCATION))
+    def reader_of(files: NDArray[np.int32], extents: NDArray[np.int64], checks: list[Any]) -> tuple[str, Reader]:
+        return "zip archive", ZipReader(named.files, files, extents, np.array(checks, dtype=_CHECKS))
 
-    kind = "zip archive"
-    return _list_members(named, kind, partial(_zipped, named.key), lambda location: location[0], reader_of)
+    return _list_members(named, "zip archive", partial(_zipped, named.key), reader_of)
 
 
-def _zipped(
-    key: str, path: str, handle: BinaryIO, census: Census
-) -> Iterator[tuple[str, tuple[int, int, int, int, int, bool]]]:
+def _zipped(key: str, path: str, handle: BinaryIO, census: Census) -> Iterator[Found]:
     with zipfile.ZipFile(handle) as archive:
         starts = sorted({info.header_offset for info in archive.infolist()} | {archive.start_dir})
         for info in archive.infolist():
@@ -188,8 +182,7 @@ def _zipped(
                     raise zipfile.BadZipFile(f"{name} has an impossible size or position")
                 following = starts[bisect_right(starts, start)] if start < archive.start_dir else start
                 length = min(following - start, _LONGEST + info.compress_size)
-                deflated = _METHODS[info.compress_type]
-                yield name, (start, length, info.compress_size, info.file_size, info.CRC, deflated)
+                yield name, start, length, (info.compress_size, info.file_size, info.CRC, _METHODS[info.compress_type])
 
 
 def check_member(archive: str, info: zipfile.ZipInfo) -> None:
@@ -205,35 +198,43 @@ def check_member(archive: str, info: zipfile.ZipInfo) -> None:
         )
 
 
-class ZipReader(ExtentReader):
-    """Reads members of zip archives."""
+class _MemberReader(ExtentReader):
+    """Reads members of archives.
 
-    def __init__(self, files: Files, file_index: NDArray[np.int32], locations: NDArray[np.void]) -> None:
+    Args:
+        file_index: index of each member's archive, int32 array of shape (members,).
+        extents: first byte and number of bytes of each member, int64 array of shape (members, 2).
+        details: what else is known of each member.
+    """
+
+    def __init__(self, files: Files, file_index: NDArray[np.int32], extents: NDArray[np.int64], details: Any) -> None:
         super().__init__(files)
-        self._file_index, self._locations = file_index, locations
+        self._file_index, self._extents, self._details = file_index, extents, details
 
     def extent(self, item: int) -> Extent:
-        location = self._locations[item]
-        return int(self._file_index[item]), int(location["start"]), int(location["length"])
+        start, length = self._extents[item]
+        return int(self._file_index[item]), int(start), int(length)
+
+
+class ZipReader(_MemberReader):
+    """Reads members of zip archives, whose details are an array of `_CHECKS`."""
 
     def unpack(self, item: int, data: bytes) -> Read:
-        location = self._locations[item]
-        packed, size = int(location["packed"]), int(location["size"])
+        packed, size, crc, deflated = self._details[item].tolist()
         if size > MOST_BYTES:
             return too_large(size)
         start = body_start(data)
         if start is None or start + packed > len(data):
             return ContentError("the archive is damaged: this member is not where the directory says")
         content = data[start : start + packed]
-        if location["deflated"]:
-            inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+        if deflated:
             try:
-                content = inflate.decompress(content, size + 1)
+                content = zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, size + 1)
             except zlib.error as error:
                 return ContentError(f"the archive is damaged: {error}")
             except MemoryError as error:
                 return error
-        if len(content) != size or zlib.crc32(content) != int(location["crc"]):
+        if len(content) != size or zlib.crc32(content) != crc:
             return ContentError("the archive is damaged: this member's checksum does not match")
         return content
 
@@ -289,61 +290,54 @@ class _Header(tarfile.TarInfo):
         return info
 
 
-@dataclass(frozen=True, slots=True)
-class _Location:
-    """First byte and length of a member, or why it cannot be read."""
-
-    start: int
-    length: int
-    problem: str = ""
-
-
 def list_tars(named: NamedFiles) -> ImageSet:
     """Lists the images in tar archives, compressed or not.
 
     If samples consist of several images (WebDataset's ``input.png`` and ``output.png``), the key selects those whose
     names end in it after the first dot; without a key all images count.
     """
-    files, key = named.files, named.key
-    packed = head_of(files).startswith(tuple(_OPENERS))
+    packed = head_of(named.files).startswith(tuple(_OPENERS))
 
-    def members(path: str, handle: BinaryIO, census: Census) -> Iterator[tuple[str, _Location]]:
+    def members(path: str, handle: BinaryIO, census: Census) -> Iterator[Found]:
         nonlocal packed
-        packed = _opened(handle)[1] or packed
-        handle.seek(0)
-        return _tarred(key, path, handle, census)
+        packed |= _opened(handle) is not handle
+        return _tarred(named.key, handle, census)
 
-    def reader_of(file_index: NDArray[np.int32], locations: list[_Location]) -> tuple[str, Reader]:
-        problems = {item: location.problem for item, location in enumerate(locations) if location.problem}
-        if packed:
-            return "compressed tar archive", CompressedTarReader(files, file_index, problems, key)
-        extents = np.array([(location.start, location.length) for location in locations], dtype=np.int64)
-        return "tar archive", TarReader(files, file_index, extents, problems)
+    def reader_of(files: NDArray[np.int32], extents: NDArray[np.int64], details: list[str]) -> tuple[str, Reader]:
+        problems = {item: problem for item, problem in enumerate(details) if problem}
+        reader = TarReader(named.files, files, extents, problems)
+        if not packed:
+            return "tar archive", reader
+        reader.variant = named.key
+        return "compressed tar archive", PackedReader(
+            reader, np.bincount(files, minlength=len(named.files.paths)).tolist()
+        )
 
-    kind = "compressed tar archive" if packed else "tar archive"
-    return _list_members(named, kind, members, lambda location: 0 if packed else location.start, reader_of)
+    return _list_members(named, "compressed tar archive" if packed else "tar archive", members, reader_of)
 
 
-def _opened(handle: BinaryIO) -> tuple[IO[bytes], bool]:
-    """Returns the decompressed archive, and whether it was compressed."""
+def _opened(handle: BinaryIO) -> IO[bytes]:
+    """Returns the contents of a compressed archive; the same object if it is not compressed."""
+    handle.seek(0)
     head = handle.read(8)
     handle.seek(0)
-    for magic, opener in _OPENERS.items():
-        if head.startswith(magic):
-            return opener(handle), True  # type: ignore[operator]
-    return handle, False
+    opener: Any = next((opener for magic, opener in _OPENERS.items() if head.startswith(magic)), None)
+    return opener(handle) if opener else handle
 
 
-def _tarred(key: str, path: str, handle: BinaryIO, census: Census) -> Iterator[tuple[str, _Location]]:
-    stream, packed = _opened(handle)
+def _tarred(key: str, handle: BinaryIO, census: Census) -> Iterator[Found]:
+    stream = _opened(handle)
     links: dict[str, str] = {}
     linked = []
-    for info in _images(stream, census, key):
-        if not info.islnk() and not info.issym():
-            yield info.name.removeprefix("./"), _location(info)
-        elif packed:  # members are found again by their order, so a link must keep its position
+    for info in _walk(stream):
+        name = info.name.removeprefix("./")
+        if not (info.isreg() or info.islnk() or info.issym()) or not census.takes(name, key):
+            continue
+        if info.isreg():
+            yield name, *_extent(info)
+        elif stream is not handle:
             why = f"it is a link to {_target(info)}; links in compressed archives are not followed"
-            yield info.name.removeprefix("./"), _Location(0, 0, why)
+            yield name, info.offset_data, 0, why
         else:
             links[_key(info.name)] = _target(info)
             linked.append(info.name)
@@ -352,36 +346,28 @@ def _tarred(key: str, path: str, handle: BinaryIO, census: Census) -> Iterator[t
         handle.seek(0)
         wanted = set(links.values())
         targets = {
-            _key(each.name): _location(each) for each in _walk(handle) if each.isreg() and _key(each.name) in wanted
+            _key(each.name): _extent(each) for each in _walk(handle) if each.isreg() and _key(each.name) in wanted
         }
     for member in linked:
         name, hops = _key(member), 0
         while name in links and hops < _MOST_LINKS:
             name, hops = links[name], hops + 1
-        location = targets.get(name, _Location(0, 0, f"it is a link to {name}, which is not in the archive"))
-        yield member.removeprefix("./"), location
+        extent = targets.get(name, (0, 0, f"it is a link to {name}, which is not in the archive"))
+        yield member.removeprefix("./"), *extent
 
 
-def _location(info: tarfile.TarInfo) -> _Location:
+def _extent(info: tarfile.TarInfo) -> tuple[int, int, str]:
+    """Returns first byte and length of a member, and why it cannot be read."""
     if info.issparse():
-        return _Location(0, 0, "it is a sparse file: create the archive again without --sparse")
+        return info.offset_data, 0, "it is a sparse file: create the archive again without --sparse"
     if info.size > MOST_BYTES:
-        return _Location(0, 0, str(too_large(info.size)))
-    return _Location(info.offset_data, info.size)
+        return info.offset_data, 0, str(too_large(info.size))
+    return info.offset_data, info.size, ""
 
 
 def _target(info: tarfile.TarInfo) -> str:
     """Returns the name of the member to which a link points."""
     return _key(info.linkname if info.islnk() else posixpath.join(posixpath.dirname(info.name), info.linkname))
-
-
-def _images(stream: IO[bytes], census: Census, key: str) -> Iterator[tarfile.TarInfo]:
-    """Yields the members with an image's name, in stored order; with a ``key``, only those that match it."""
-    for info in _walk(stream):
-        name = info.name.removeprefix("./")
-        is_file = info.isreg() or info.islnk() or info.issym()
-        if is_file and census.takes(name, key):
-            yield info
 
 
 def _walk(stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:
@@ -409,52 +395,11 @@ def _walk(stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:
         raise ValueError(f"more than {_MOST_PADDING} zero bytes follow its end mark, as in an incomplete download")
 
 
-class TarReader(ExtentReader):
-    """Reads members of uncompressed tar archives.
-
-    Args:
-        file_index: index of each member's archive, int32 array of shape (members,).
-        extents: first byte and number of bytes of each member, int64 array of shape (members, 2).
-        problems: why a member cannot be read, by its number.
-    """
-
-    def __init__(
-        self, files: Files, file_index: NDArray[np.int32], extents: NDArray[np.int64], problems: dict[int, str]
-    ) -> None:
-        super().__init__(files)
-        self._file_index, self._extents, self._problems = file_index, extents, problems
-
-    def extent(self, item: int) -> Extent:
-        start, length = self._extents[item]
-        return int(self._file_index[item]), int(start), int(length)
+class TarReader(_MemberReader):
+    """Reads members of tar archives, whose details are why a member cannot be read, by its number."""
 
     def unpack(self, item: int, data: bytes) -> Read:
-        return ContentError(self._problems[item]) if item in self._problems else data
+        return ContentError(self._details[item]) if item in self._details else data
 
-
-class CompressedTarReader(SequentialReader):
-    """Reads members of tar archives sequentially; used if any of the archives is compressed.
-
-    ``file_index`` is the index of each member's archive, int32 array of shape (members,); ``problems`` says why a
-    member cannot be read, by its number.
-    """
-
-    def __init__(self, files: Files, file_index: NDArray[np.int32], problems: dict[int, str], key: str) -> None:
-        super().__init__(files, np.bincount(file_index, minlength=len(files.paths)).tolist())
-        self._problems, self._key = problems, key
-        self.variant = key
-
-    def walk(self, handle: BinaryIO, file: int, first: int, items: NDArray[np.int64]) -> Iterator[Read]:
-        stream, _ = _opened(handle)
-        left = deque(items.tolist())
-        for item, info in enumerate(_images(stream, Census(), self._key), first):
-            if item == left[0]:
-                left.popleft()
-                if item in self._problems:
-                    yield ContentError(self._problems[item])
-                else:
-                    stream.seek(info.offset_data)
-                    yield stream.read(info.size)
-                if not left:
-                    return
-        yield from [ContentError("the archive has fewer members than when it was listed")] * len(left)
+    def decompressed(self, handle: BinaryIO, file: int) -> IO[bytes]:
+        return _opened(handle)

@@ -10,10 +10,10 @@ import io
 import json
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import IO, Any, BinaryIO, NamedTuple, TypeAlias, cast
+from typing import IO, Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 from numpy.lib import format as npy
@@ -24,17 +24,17 @@ from fidtool.safe_pickle import CheckedReader, NotDataError, SafeUnpickler
 from fidtool.sources.archives import check_member, stored_at
 from fidtool.sources.arrays import (
     BFLOAT16,
-    Layout,
+    as_hwc,
     as_pixels,
+    channel_axis,
     check_dtype,
     dtype_name,
     has_floats,
-    layout_of,
     refused,
     set_of_rows,
     widened,
 )
-from fidtool.sources.contents import READ_AT_ONCE, Extent, ExtentReader, Files, Read, SequentialReader, opened
+from fidtool.sources.contents import READ_AT_ONCE, Extent, ExtentReader, Files, PackedReader, Read, opened
 from fidtool.sources.image_set import ImageSet, NamedFiles
 from fidtool.sources.kinds import HEAD, refuse_foreign
 
@@ -45,7 +45,7 @@ _MOST_SPREAD = 64
 _UNKNOWN = np.dtype("V1")
 """Placeholder for dtypes that images cannot have."""
 _NAMED = 8
-"""Maximum number of tensors that a message names."""
+"""Maximum number of arrays that a message names."""
 _MOST_HEADER = 10_000
 """Largest header of a NumPy array in bytes."""
 _MOST_JSON = 100_000_000
@@ -104,10 +104,10 @@ class StoredArray:
             values: NDArray[Any] = np.ndarray(self.shape, self.dtype, handle.read(), strides=self.strides)
         return widened(values) if values.dtype == BFLOAT16 else values
 
-    def layout(self, what: str, size: int) -> Layout:
-        """Returns the layout of its images, after checks; ``size`` is that of the file or member in bytes."""
+    def checked_axis(self, what: str, limit: int) -> int:
+        """Returns the `channel_axis` of its images, after checks; its bytes must end at ``limit`` at the latest."""
         check_dtype(self.dtype, what, self.kind)
-        layout = layout_of(self.shape, what)
+        axis = channel_axis(self.shape, what)
         # Reading an image must not require reading many times its bytes.
         if not self.strides or self.span > _MOST_SPREAD * prod(self.shape[1:]) * self.dtype.itemsize:
             raise InputError(
@@ -116,19 +116,18 @@ class StoredArray:
                 "save tensor.contiguous()",
             )
         end = self.start + (self.shape[0] - 1) * self.strides[0] + self.span
-        if end > size:
-            raise InputError(f"{what} is truncated: its array ends at byte {end}, and the file has {size} bytes")
-        return layout
+        if end > limit:
+            raise InputError(f"{what} is truncated: its array ends at byte {end}, and the file has {limit} bytes")
+        return axis
+
+
+Found = tuple[StoredArray, str, int]
+"""The array of images in a file, what it is called in messages, and the byte at which it must end at the latest."""
 
 
 def list_npy(named: NamedFiles) -> ImageSet:
     """Lists the images in ``.npy`` files, which contain one array each."""
-
-    def find(name: str, handle: BinaryIO) -> Found:
-        array = _stored(handle)
-        return array, array.layout(name, handle.seek(0, 2))
-
-    return _list_arrays(named, find)
+    return _list_arrays(named, lambda name, handle: (_stored(handle), name, handle.seek(0, 2)))
 
 
 def list_npz(named: NamedFiles) -> ImageSet:
@@ -139,101 +138,82 @@ def list_npz(named: NamedFiles) -> ImageSet:
     return _list_arrays(named, lambda name, handle: _in_npz(name, handle, named.key))
 
 
-def list_torch(named: NamedFiles) -> ImageSet:
-    """Lists the images in one tensor of each file, as written by ``torch.save``.
+def list_tensors(named: NamedFiles) -> ImageSet:
+    """Lists the images in one tensor of each file of ``torch.save`` or safetensors. The key is the tensor's name."""
 
-    The key is the tensor's name; the default is the only tensor that has the shape of images.
-    """
-    return _list_tensors(named, _of_torch)
-
-
-def list_safetensors(named: NamedFiles) -> ImageSet:
-    """Lists the images in safetensors files; see `list_torch`."""
-    return _list_tensors(named, _of_safetensors)
-
-
-def _list_tensors(named: NamedFiles, tensors_of: Callable[[BinaryIO, str], dict[str, StoredArray]]) -> ImageSet:
     def find(name: str, handle: BinaryIO) -> Found:
-        tensor, what = _chosen_tensor(name, tensors_of(handle, name), named.key)
-        return tensor, tensor.layout(what, handle.seek(0, 2))
+        tensors = _tensors_of(name, handle)
+        chosen = _chosen(name, tensors, named.key)
+        return tensors[chosen], f"{chosen} in {name}" if chosen else name, handle.seek(0, 2)
 
     return _list_arrays(named, find)
 
 
-Found: TypeAlias = tuple[StoredArray, Layout]
-
-
 def _list_arrays(named: NamedFiles, find: Callable[[str, BinaryIO], Found]) -> ImageSet:
-    found = []
+    arrays, axes = [], []
     for file, name in enumerate(named.files.paths):
         with opened(named.files, file) as handle:
-            found.append(find(name, handle))
-    packed = any(array.member for array, _ in found)
-    rows = ArrayReader(named, found)
-    reader = PackedReader(rows) if packed else rows
-    counts = [array.shape[0] for array, _ in found]
-    if any(array.dtype != np.uint8 for array, _ in found):
+            array, what, limit = find(name, handle)
+        axes.append(array.checked_axis(what, limit))
+        arrays.append(array)
+    counts, packed = [array.shape[0] for array in arrays], any(array.member for array in arrays)
+    rows = ArrayReader(named, arrays, axes)
+    reader = PackedReader(rows, counts) if packed else rows
+    if any(array.dtype != np.uint8 for array in arrays):
         # Refused here, a run would otherwise process the sets before.
         for first in reader.read(np.cumsum([0, *counts[:-1]])):
             if isinstance(first, InputError):
                 raise refused(first, reader, sum(counts), spread=not packed)
-    axes = {-1: "NHW", 0: "NCHW", 2: "NHWC"}
-    kinds = ", ".join(dict.fromkeys(f"{dtype_name(array.dtype)} {axes[layout.channels]}" for array, layout in found))
+    layouts = [{-1: "NHW", 0: "NCHW", 2: "NHWC"}[axis] for axis in axes]
+    pairs = zip(arrays, layouts, strict=True)
+    kinds = ", ".join(dict.fromkeys(f"{dtype_name(array.dtype)} {layout}" for array, layout in pairs))
     return set_of_rows(named, "compressed array" if packed else f"array ({kinds})", counts, reader)
 
 
+def _chosen(name: str, arrays: Mapping[str, StoredArray], key: str) -> str:
+    """Returns the name of the array of images in a file: ``key``, else `SAMPLES`, else the only one that may be it."""
+    shaped = [each for each, array in arrays.items() if len(array.shape) > 2 and not array.dtype.hasobject]
+    images = [each for each in shaped if len(arrays[each].shape) < 5] or shaped
+    likely = [key] if key else [each for each in arrays if each == SAMPLES or len(arrays) == 1] or images
+    if len(likely) == 1 and likely[0] in arrays:
+        return likely[0]
+    has = [f"{each or 'one tensor'} ({array.kind or array.dtype} {array.shape})" for each, array in arrays.items()]
+    more = f" and {len(has) - _NAMED} more" if len(has) > _NAMED else ""
+    advice = f"none is named {key}" if key else f"name the array of images, {name}:NAME"
+    advice = advice if images else "save the images as one uint8 array or tensor"
+    raise InputError(f"{name} contains {', '.join(has[:_NAMED]) or 'no array or tensor'}{more}:", advice)
+
+
 class ArrayReader(ExtentReader):
-    """Reads rows of arrays, one array per file."""
+    """Reads rows of arrays, one array per file, of which ``axes`` are those of the channels, see `channel_axis`."""
 
     encoded = False
 
-    def __init__(self, named: NamedFiles, found: Sequence[Found]) -> None:
+    def __init__(self, named: NamedFiles, arrays: Sequence[StoredArray], axes: Sequence[int]) -> None:
         super().__init__(named.files)
-        self.arrays, self._layouts = zip(*found, strict=True)
-        self._value_range = named.value_range
-        self._ends = np.cumsum([array.shape[0] for array in self.arrays])
-        self.scaled = any(has_floats(array.dtype) for array in self.arrays)
+        self._arrays, self._axes, self._value_range = arrays, axes, named.value_range
+        self._ends = np.cumsum([array.shape[0] for array in arrays])
+        self.scaled = any(has_floats(array.dtype) for array in arrays)
         self.variant = self._value_range.variant if self.scaled and self._value_range is not None else ""
 
     def _place(self, item: int) -> tuple[int, int]:
         """Returns the file and the row of an image."""
-        file = int(np.searchsorted(self._ends, item, side="right")) if len(self.arrays) > 1 else 0
-        return file, item - int(self._ends[file]) + self.arrays[file].shape[0]
+        file = int(np.searchsorted(self._ends, item, side="right")) if len(self._arrays) > 1 else 0
+        return file, item - int(self._ends[file]) + self._arrays[file].shape[0]
 
     def extent(self, item: int) -> Extent:
         file, row = self._place(item)
-        array = self.arrays[file]
+        array = self._arrays[file]
         return file, array.start + row * array.strides[0], array.span
 
     def unpack(self, item: int, data: bytes) -> Read:
         file, row = self._place(item)
-        image = self._layouts[file].image(self.arrays[file].row(data))
+        image = as_hwc(self._arrays[file].row(data), self._axes[file])
         return as_pixels(image, self._value_range, f"{self.files.paths[file]}[{row}]")
 
-
-class PackedReader(SequentialReader):
-    """Reads ``rows`` of compressed arrays sequentially."""
-
-    encoded = False
-
-    def __init__(self, rows: ArrayReader) -> None:
-        super().__init__(rows.files, [array.shape[0] for array in rows.arrays])
-        self._rows, self.scaled, self.variant = rows, rows.scaled, rows.variant
-
-    def walk(self, handle: BinaryIO, file: int, first: int, items: NDArray[np.int64]) -> Iterator[Read]:
-        with zipfile.ZipFile(handle) as archive:
-            member = cast(io.RawIOBase, archive.open(self._rows.arrays[file].member))
-            with io.BufferedReader(member, READ_AT_ONCE) as data:
-                for item in items.tolist():
-                    _, start, length = self._rows.extent(item)
-                    data.seek(start)
-                    content = data.read(length)
-                    if len(content) < length:
-                        raise EOFError("its array is truncated")
-                    yield self._rows.unpack(item, content)
-
-    def damaged(self, file: int, reason: str) -> InputError:
-        return InputError(f"{self.files.paths[file]} is damaged: {reason}", "copy or create it again")
+    def decompressed(self, handle: BinaryIO, file: int) -> IO[bytes]:
+        archive = zipfile.ZipFile(handle)
+        return io.BufferedReader(cast(io.RawIOBase, archive.open(self._arrays[file].member)), READ_AT_ONCE)
 
 
 # --- NumPy -----------------------------------------------------------------------------------------------------------
@@ -263,37 +243,19 @@ def array_headers(files: Files) -> dict[str, Header]:
 
 def _in_npz(name: str, handle: BinaryIO, key: str) -> Found:
     with zipfile.ZipFile(handle) as archive:
-        chosen = key or _chosen_name(name, archive)
-        infos = [info for info in archive.infolist() if info.filename == f"{chosen}.npy"]
-        if len(infos) != 1:
-            has = ", ".join(entry.removesuffix(".npy") for entry in archive.namelist()[:8]) or "nothing"
-            number = "no array" if not infos else f"{len(infos)} arrays"
-            raise InputError(f"{name} has {number} named {chosen}; it contains {has}")
-        (info,) = infos
-        check_member(name, info)
-        with archive.open(info) as member:
-            array = _stored(member)
-    layout = array.layout(f"{chosen} in {name}", info.file_size)
+        records = {info.filename[:-4]: info for info in archive.infolist() if info.filename.endswith(".npy")}
+        usual = key or SAMPLES
+        arrays = {}
+        for each in [usual] if usual in records else records:
+            check_member(name, records[each])
+            with archive.open(records[each]) as member:
+                arrays[each] = _stored(member)
+    chosen = _chosen(name, arrays, key)
+    array, info, what = arrays[chosen], records[chosen], f"{chosen} in {name}"
     if info.compress_type != zipfile.ZIP_STORED:
-        return replace(array, member=info.filename), layout
-    return replace(array, start=array.start + stored_at(info, handle)), layout
-
-
-def _chosen_name(name: str, archive: zipfile.ZipFile) -> str:
-    names = [entry.removesuffix(".npy") for entry in archive.namelist() if entry.endswith(".npy")]
-    if SAMPLES in names:
-        return SAMPLES
-    several = []
-    for each in names:
-        with archive.open(f"{each}.npy") as member:
-            shape, _, dtype = read_header(member)
-        several.append((each, shape, dtype))
-    shaped = [(each, shape) for each, shape, dtype in several if len(shape) > 2 and not dtype.hasobject]
-    images = [each for each, shape in shaped if len(shape) < 5] or [each for each, _ in shaped]
-    if len(images) == 1:
-        return images[0]
-    has = ", ".join(f"{each} ({dtype.name} {shape})" for each, shape, dtype in several[:8]) or "no array"
-    raise InputError(f"{name} has no array {SAMPLES}; it contains {has}:", f"name the array of images, {name}:NAME")
+        return replace(array, member=info.filename), what, info.file_size
+    first = stored_at(info, handle)
+    return replace(array, start=first + array.start), what, first + info.file_size
 
 
 def _stored(member: IO[bytes]) -> StoredArray:
@@ -322,34 +284,20 @@ def read_header(member: IO[bytes]) -> Header:
 
 def tensors_in(files: Files) -> dict[str, StoredArray]:
     """Returns the tensors in a file of ``torch.save`` or safetensors by name; none of other files."""
-    tensors_of = _of_safetensors if files.paths[0].endswith(".safetensors") else _of_torch
     with contextlib.suppress(Exception), files.open(0) as handle:
-        return tensors_of(handle, "")
+        return _tensors_of(files.paths[0], handle)
     return {}
 
 
-def _chosen_tensor(name: str, tensors: Mapping[str, StoredArray], key: str) -> tuple[StoredArray, str]:
-    if not key and len(tensors) == 1:
-        ((key, tensor),) = tensors.items()
-        return tensor, f"{key} in {name}" if key else name
-    images = [each for each, tensor in tensors.items() if len(tensor.shape) in (3, 4)]
-    chosen = key or (images[0] if len(images) == 1 else "")
-    if chosen not in tensors:
-        some = list(tensors.items())[:_NAMED]
-        has = ", ".join(f"{each or 'one tensor'} ({tensor.kind} {tensor.shape})" for each, tensor in some)
-        if len(tensors) > _NAMED:
-            has += f" and {len(tensors) - _NAMED} more tensors"
-        advice = f"it contains no {key}" if key else f"name the tensor of images, {name}:NAME"
-        if not images:
-            advice = "save the images as one uint8 tensor, torch.save(images, …)"
-        raise InputError(f"{name} contains {has or 'no tensor at its top level'}: {advice}")
-    return tensors[chosen], f"{chosen} in {name}"
+def _tensors_of(name: str, handle: BinaryIO) -> dict[str, StoredArray]:
+    is_safe = name.lower().partition("?")[0].endswith(".safetensors")
+    return _of_safetensors(handle) if is_safe else _of_torch(name, handle)
 
 
 # --- safetensors -----------------------------------------------------------------------------------------------------
 
 
-def _of_safetensors(handle: BinaryIO, _: str) -> dict[str, StoredArray]:
+def _of_safetensors(handle: BinaryIO) -> dict[str, StoredArray]:
     # The file begins with the header's length (8 bytes) and the header, a JSON object of names, dtypes and positions.
     length = int.from_bytes(handle.read(8), "little")
     if length > _MOST_JSON:
@@ -372,18 +320,7 @@ def _of_safetensors(handle: BinaryIO, _: str) -> dict[str, StoredArray]:
 # --- torch -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _View:
-    """A tensor as torch.save describes it: in a record of the archive. Offset and strides are numbers of elements."""
-
-    record: str
-    kind: str
-    offset: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-
-
-def _of_torch(handle: BinaryIO, name: str) -> dict[str, StoredArray]:
+def _of_torch(name: str, handle: BinaryIO) -> dict[str, StoredArray]:
     # torch.save writes a zip archive of a pickle and the storages, none of them compressed.
     if not zipfile.is_zipfile(handle):
         handle.seek(0)
@@ -391,27 +328,20 @@ def _of_torch(handle: BinaryIO, name: str) -> dict[str, StoredArray]:
         raise InputError(f"{name} was not written by torch.save of torch 1.6 or later:", "save the tensor again")
     with zipfile.ZipFile(handle) as archive:
         records = {info.filename.partition("/")[2]: info for info in archive.infolist()}
-        if "data.pkl" not in records or "constants.pkl" in records:
-            raise InputError(f"{name} is not a tensor written by torch.save, but perhaps a TorchScript program")
-        views = _views(io.BytesIO(_record(records["data.pkl"], handle)), name)
-        order = _record(records["byteorder"], handle).decode() if "byteorder" in records else "little"
-        return {key: _located(view, records, handle, "<" if order == "little" else ">") for key, view in views.items()}
-
-
-def _located(view: _View, records: Mapping[str, zipfile.ZipInfo], handle: BinaryIO, order: str) -> StoredArray:
-    info = records[f"data/{view.record}"]
-    first = stored_at(info, handle)
-    known = _STORAGES.get(view.kind)
-    dtype = np.dtype(f"{order}{known}") if known else _UNKNOWN
-    if view.kind == "BFloat16" and order == "<":
-        dtype = BFLOAT16
-    if min([view.offset, *view.shape, *view.strides]) < 0:
-        raise ValueError("a tensor has a negative offset, size or stride")
-    last = view.offset + 1 + sum((side - 1) * step for side, step in zip(view.shape, view.strides, strict=True))
-    if 0 not in view.shape and last * dtype.itemsize > info.file_size:
-        raise ValueError("a tensor extends beyond its storage")
-    strides = tuple(step * dtype.itemsize for step in view.strides)
-    return StoredArray(view.shape, dtype, first + view.offset * dtype.itemsize, strides, view.kind.lower())
+    if "data.pkl" not in records or "constants.pkl" in records:
+        raise InputError(f"{name} is not a tensor written by torch.save, but perhaps a TorchScript program")
+    try:
+        value = _Unpickler(records, handle).load()
+    except NotDataError as error:
+        raise InputError(
+            f"{name} is not read: {error}. Python objects are not loaded, because loading them can run code:",
+            "save a tensor of the images or a dict of tensors",
+        ) from None
+    if isinstance(value, StoredArray):
+        return {"": value}
+    if isinstance(value, dict):
+        return {str(key): each for key, each in value.items() if isinstance(each, StoredArray)}
+    raise InputError(f"{name} contains a {type(value).__name__}:", "save one tensor of all images, torch.stack(images)")
 
 
 def _record(info: zipfile.ZipInfo, handle: BinaryIO) -> bytes:
@@ -425,45 +355,55 @@ def _record(info: zipfile.ZipInfo, handle: BinaryIO) -> bytes:
     return data
 
 
-def _views(text: BinaryIO, name: str) -> dict[str, _View]:
-    try:
-        value = _Unpickler(CheckedReader(text), _KNOWN).load()
-    except NotDataError as error:
-        raise InputError(
-            f"{name} is not read: {error}. Python objects are not loaded, because loading them can run code:",
-            "save a tensor of the images or a dict of tensors",
-        ) from None
-    if isinstance(value, _View):
-        return {"": value}
-    if isinstance(value, dict):
-        return {str(key): each for key, each in value.items() if isinstance(each, _View)}
-    raise InputError(f"{name} contains a {type(value).__name__}:", "save one tensor of all images, torch.stack(images)")
+class _Storage(NamedTuple):
+    """The elements of tensors: the name of their class, position and number of the bytes, and their order."""
+
+    kind: str
+    start: int
+    size: int
+    order: str
 
 
 class _Unpickler(SafeUnpickler):
-    """Reads tensors written by torch.save."""
+    """Reads tensors written by torch.save, whose storages are other ``records`` of the archive."""
+
+    def __init__(self, records: Mapping[str, zipfile.ZipInfo], handle: BinaryIO) -> None:
+        super().__init__(CheckedReader(io.BytesIO(_record(records["data.pkl"], handle))), _KNOWN)
+        self._records, self._handle = records, handle
+        order = _record(records["byteorder"], handle) if "byteorder" in records else b"little"
+        self._order = "<" if order == b"little" else ">"
 
     def find_class(self, module: str, name: str) -> Any:
         if module in ("torch", "torch.storage") and (name.endswith("Storage") or name in _STORAGES):
             return name
         return super().find_class(module, name)
 
-    def persistent_load(self, reference: Any) -> Any:
-        """Returns the record of a storage and the name of its class."""
+    def persistent_load(self, reference: Any) -> _Storage:
         _, kind, record, *_ = reference
-        return record, kind
+        info = self._records[f"data/{record}"]
+        return _Storage(kind, stored_at(info, self._handle), info.file_size, self._order)
 
 
-def _tensor(storage: Any, offset: int, shape: Sequence[int], strides: Sequence[int], *rest: object) -> _View:
-    record, kind = storage
-    kind = next((each for each in rest if isinstance(each, str)), kind)  # of newer dtypes, in untyped storages
-    return _View(record, kind.removesuffix("Storage"), int(offset), tuple(map(int, shape)), tuple(map(int, strides)))
+def _tensor(storage: _Storage, offset: int, shape: Sequence[int], strides: Sequence[int], *rest: object) -> StoredArray:
+    # The storages of newer dtypes are untyped, and the tensor has the dtype.
+    kind = next((each for each in rest if isinstance(each, str)), storage.kind).removesuffix("Storage")
+    dtype = np.dtype(f"{storage.order}{_STORAGES[kind]}") if kind in _STORAGES else _UNKNOWN
+    if kind == "BFloat16" and storage.order == "<":
+        dtype = BFLOAT16
+    size, offset, shape, strides = dtype.itemsize, int(offset), tuple(map(int, shape)), tuple(map(int, strides))
+    if min([offset, *shape, *strides]) < 0:
+        raise ValueError("a tensor has a negative offset, size or stride")
+    last = offset + 1 + sum((side - 1) * step for side, step in zip(shape, strides, strict=True))
+    if 0 not in shape and last * size > storage.size:
+        raise ValueError("a tensor extends beyond its storage")
+    steps = tuple(step * size for step in strides)
+    return StoredArray(shape, dtype, storage.start + offset * size, steps, kind.lower())
 
 
 _KNOWN = {
     ("torch._utils", "_rebuild_tensor_v2"): _tensor,
     ("torch._utils", "_rebuild_tensor_v3"): _tensor,
-    ("torch._utils", "_rebuild_parameter"): lambda view, *_: view,
+    ("torch._utils", "_rebuild_parameter"): lambda tensor, *_: tensor,
     ("collections", "OrderedDict"): lambda *_: {},
     ("torch", "Size"): tuple,
 }

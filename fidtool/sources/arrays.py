@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import isqrt, prod
 from typing import Any
 
@@ -38,25 +37,13 @@ BFLOAT16 = np.dtype([("bfloat16", "<u2")])
 """Placeholder dtype for bfloat16, which NumPy lacks: the upper half of a float32."""
 
 
-@dataclass(frozen=True)
-class Layout:
-    """The axes of an image in an array.
-
-    Attributes:
-        shape: shape of one image as stored.
-        channels: index of the channel axis in ``shape``; -1 if there is none.
-    """
-
-    shape: tuple[int, ...]
-    channels: int
-
-    def image(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Returns a view of one stored image in the shape (height, width, channels)."""
-        return values[..., None] if self.channels < 0 else np.moveaxis(values, self.channels, -1)
+def as_hwc(values: NDArray[Any], axis: int) -> NDArray[Any]:
+    """Returns a view of an image in the shape (height, width, channels); see `channel_axis`."""
+    return values[..., None] if axis < 0 else np.moveaxis(values, axis, -1)
 
 
-def layout_of(shape: Sequence[int], what: str, single: bool = False) -> Layout:
-    """Infers the layout of an array of images from its shape: an axis of length 1, 3 or 4 holds the channels.
+def channel_axis(shape: Sequence[int], what: str, single: bool = False) -> int:
+    """Returns the axis of the channels in each image of an array, which has the length 1, 3 or 4; -1 if there is none.
 
     If it is a ``single`` image, whose first axis of length 1 was added, messages have the shape without it.
     """
@@ -64,7 +51,7 @@ def layout_of(shape: Sequence[int], what: str, single: bool = False) -> Layout:
     if len(shape) in (3, 4) and min(shape) <= 0:
         raise InputError(f"no images in {what}: its shape is {text}")
     if len(shape) == 3 and shape[0] not in (3, 4) and shape[1] > 4 and shape[2] > 4:
-        return Layout(tuple(shape[1:]), -1)
+        return -1
     if len(shape) == 4 and tuple(shape[2:]) != (1, 1):
         first, last = shape[1] in _CHANNELS, shape[3] in _CHANNELS
         if first and last:
@@ -73,7 +60,7 @@ def layout_of(shape: Sequence[int], what: str, single: bool = False) -> Layout:
                 "store it as NHWC with more than 4 rows and columns, or the images as files",
             )
         if first or last:
-            return Layout(tuple(shape[1:]), 2 if last else 0)
+            return 2 if last else 0
     needed = "NHWC or NCHW with 1, 3 or 4 channels, or NHW"
     hint = "; for a single image, use array[None]" if len(shape) == 3 else _hint_of_rows(shape)
     if single:

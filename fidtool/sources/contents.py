@@ -11,7 +11,8 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO, NamedTuple, TypeAlias
+from itertools import groupby
+from typing import IO, BinaryIO, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -367,6 +368,10 @@ class ExtentReader(Reader, abc.ABC):
     def unpack(self, item: int, data: bytes) -> Read:
         """Returns the content of an image from the bytes of its extent."""
 
+    def decompressed(self, handle: BinaryIO, file: int) -> IO[bytes]:
+        """Returns the contents of a compressed file, for `PackedReader`."""
+        raise NotImplementedError
+
     def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
         for item in items.tolist():
             data = self.files.read(*self.extent(item))
@@ -374,43 +379,45 @@ class ExtentReader(Reader, abc.ABC):
 
 
 class SequentialReader(Reader, abc.ABC):
-    """Reads images whose positions are not known before their file is read, such as those in compressed archives."""
+    """Reads images whose files must be read from their beginning. ``counts`` is the number of images in each file."""
 
     in_order = True
-    form = "the archive"
 
     def __init__(self, files: Files, counts: Sequence[int]) -> None:
-        self.files, self._counts = files, counts
+        self.files, self._ends = files, np.cumsum(counts)
 
     @abc.abstractmethod
-    def walk(self, handle: BinaryIO, file: int, first: int, items: NDArray[np.int64]) -> Iterator[Read]:
-        """Yields these images of one file, whose numbers ascend; ``first`` is that of the first image in the file.
-
-        May raise any exception if the file is damaged.
-        """
-
-    def damaged(self, file: int, reason: str) -> Exception:
-        """Returns the error for each image of a damaged file that could not be reached."""
-        return ContentError(f"{self.form} is damaged: {reason}")
+    def walk(self, handle: BinaryIO, file: int, items: list[int]) -> Iterator[Read]:
+        """Yields these images of one file, whose numbers ascend. May raise any exception if the file is damaged."""
 
     def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
-        first = 0
-        for file, count in enumerate(self._counts):
-            inside = items[(items >= first) & (items < first + count)]
-            if len(inside):
-                yield from self._of_file(file, first, inside)
-            first += count
+        for file, of_file in groupby(items.tolist(), lambda item: int(np.searchsorted(self._ends, item, "right"))):
+            inside, done = list(of_file), 0
+            try:
+                with self.files.open(file) as handle:
+                    for content in self.walk(handle, file, inside):
+                        yield content
+                        done += 1
+                continue
+            except (OSError, StoreError, ForeignError, MemoryError) as error:
+                failure: Exception = error
+            except Exception as error:  # libraries raise many kinds of errors for damaged files
+                failure = ContentError(f"its file is damaged: {message_of(error)}")
+            yield from [failure] * (len(inside) - done)
 
-    def _of_file(self, file: int, first: int, items: NDArray[np.int64]) -> Iterator[Read]:
-        done = 0
-        try:
-            with self.files.open(file) as handle:
-                for content in self.walk(handle, file, first, items):
-                    yield content
-                    done += 1
-                return
-        except (OSError, StoreError, ForeignError, MemoryError) as error:
-            failure: Exception = error
-        except Exception as error:  # libraries raise many kinds of errors for damaged files
-            failure = self.damaged(file, message_of(error))
-        yield from [failure] * (len(items) - done)
+
+class PackedReader(SequentialReader):
+    """Reads the images of ``rows``, whose extents are those in the decompressed contents of files."""
+
+    def __init__(self, rows: ExtentReader, counts: Sequence[int]) -> None:
+        super().__init__(rows.files, counts)
+        self._rows, self.scaled, self.encoded, self.variant = rows, rows.scaled, rows.encoded, rows.variant
+
+    def walk(self, handle: BinaryIO, file: int, items: list[int]) -> Iterator[Read]:
+        with self._rows.decompressed(handle, file) as stream:
+            for item in items:
+                _, start, length = self._rows.extent(item)
+                data = stream.read(length) if length and stream.seek(start) == start else b""
+                if len(data) < length:
+                    raise EOFError("it is truncated")
+                yield self._rows.unpack(item, data)

@@ -146,10 +146,8 @@ FILE_KINDS = (
     FileKind("archives:list_zips", (".zip",), ZIP, keyed=True),
     FileKind("archives:list_tars", _TAR_SUFFIXES, TAR, keyed=True),
     FileKind("array_files:list_npz", (".npz",), ZIP, keyed=True, numbered=True),
-    FileKind("array_files:list_torch", (".pt", ".pth"), ZIP, keyed=True, numbered=True, often_other=True),
-    FileKind(
-        "array_files:list_safetensors", (".safetensors",), _SAFETENSORS, keyed=True, numbered=True, often_other=True
-    ),
+    FileKind("array_files:list_tensors", (".pt", ".pth"), ZIP, keyed=True, numbered=True, often_other=True),
+    FileKind("array_files:list_tensors", (".safetensors",), _SAFETENSORS, keyed=True, numbered=True, often_other=True),
     FileKind("parquet:list_parquet", (".parquet",), PARQUET, keyed=True, numbered=True),
     FileKind("array_files:list_npy", (".npy",), NPY, numbered=True),
 )

@@ -17,7 +17,7 @@ from PIL import Image
 
 from fidtool.errors import FidtoolError, InputError, ProgramError, message_of, option
 from fidtool.seeds import sample_seed
-from fidtool.sources.arrays import BFLOAT16, as_pixels, check_dtype, layout_of, refused, widened
+from fidtool.sources.arrays import BFLOAT16, as_hwc, as_pixels, channel_axis, check_dtype, refused, widened
 from fidtool.sources.contents import ContentError, LocalFiles, Read, Reader, ValueRange, pillow_defaults
 from fidtool.sources.image_set import ImageSet, Numbered
 from fidtool.validation import MAX_PIXELS
@@ -112,7 +112,7 @@ class Images:
         if not count:
             raise InputError(f"no images in {self.name}: it is empty")
         if getattr(self._images, "ndim", 0) > 1:
-            layout_of(self._images.shape, self.name)  # refuses a single image, whose rows would count as images
+            channel_axis(self._images.shape, self.name)  # refuses a single image, whose rows would count as images
         # Decoding workers are forks of this process, which cannot use its GPU.
         images = _on_host(self._images)
         reader = MemoryReader(self.name, images, value_range)
@@ -388,10 +388,10 @@ def _of_array(values: NDArray[Any], value_range: ValueRange | None, what: str) -
     batch = values if values.ndim > 3 else values[None]
     if batch.ndim == 4 and not len(batch):
         return []
-    layout = layout_of(batch.shape, what, single=values.ndim == 3)
+    axis = channel_axis(batch.shape, what, single=values.ndim == 3)
     check_dtype(values.dtype, what)
     # Copy, because the program may overwrite the memory.
-    return [as_pixels(layout.image(image).copy(), value_range, what) for image in batch]
+    return [as_pixels(as_hwc(image, axis).copy(), value_range, what) for image in batch]
 
 
 _FILE_ATTRIBUTES = ("format", "quantization", "tag_v2")

@@ -6,9 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fidtool.errors import InputError
 from fidtool.sources.arrays import set_of_rows
 from fidtool.sources.contents import ContentError, Files, Read, SequentialReader, opened
@@ -87,19 +84,17 @@ class ParquetReader(SequentialReader):
         tables: the column of images and the row groups of each table.
     """
 
-    form = "the table"
-
     def __init__(self, files: Files, tables: list[_Table]) -> None:
         super().__init__(files, [sum(table.groups) for table in tables])
         self._tables = tables
         self.variant = " ".join(table.column for table in tables)
 
-    def walk(self, handle: BinaryIO, file: int, first: int, items: NDArray[np.int64]) -> Iterator[Read]:
+    def walk(self, handle: BinaryIO, file: int, items: list[int]) -> Iterator[Read]:
         table = self._tables[file]
         # The whole table may not fit into memory.
         parquet = _pyarrow("").parquet.ParquetFile(handle, buffer_size=_BUFFER, pre_buffer=False)
         column = f"{table.column}.{_BYTES}" if table.is_struct else table.column
-        wanted, end = iter(items.tolist()), first
+        wanted, end = iter(items), int(self._ends[file]) - sum(table.groups)
         row = next(wanted)
         for group, count in enumerate(table.groups):
             start, end = end, end + count

@@ -180,7 +180,7 @@ def test_a_table_row_without_bytes(here: Run, place: Path) -> None:
     [
         ("shard-{0..3}.tar", ["shard-1.tar"]),
         ("shard-{3..0}.tar", ["3..0"]),
-        ("images.npz:other", ["no array named other", "arr_0"]),
+        ("images.npz:other", ["none is named other", "arr_0"]),
         ("{images,images}.npz", ["twice"]),
         ("a{0..9999}b{0..999}.tar", ["matches more than 1000000 files"]),
     ],

@@ -80,14 +80,14 @@ def lists(file: Path, text: str) -> Path:
 X = torch.from_numpy(IMAGES)
 MADE: dict[str, tuple[Callable[[Path], object], str]] = {
     "complex": (lambda at: tensors(at / "a.pt", X.cfloat()), "contains complexfloat; images must be integers, floats"),
-    "two tensors": (lambda at: tensors(at / "a.pt", {"a": X, "b": X}), r"name the tensor of images, .*a\.pt:NAME"),
+    "two tensors": (lambda at: tensors(at / "a.pt", {"a": X, "b": X}), r"name the array of images, .*a\.pt:NAME"),
     "no such tensor": (
         lambda at: f"{tensors(at / 'a.pt', {str(n): X for n in range(10)})}:none",
-        "and 2 more tensors: it contains no none",
+        "and 2 more: none is named none",
     ),
     "vectors": (
         lambda at: tensors(at / "a.pt", {"a": X[0, 0], "b": X[0, 0, 0]}),
-        "save the images as one uint8 tensor",
+        "save the images as one uint8 array",
     ),
     "a short record": (lambda at: rewritten(at / "a.pt", "data/0", bytes(7)), "a tensor extends beyond its storage"),
     "a compressed record": (

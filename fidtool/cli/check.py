@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import click
 
-from fidtool.cli.options import QUIET, GroupedCommand, as_flag, option, settings_options
+from fidtool.cli.options import QUIET, Command, as_flag, option, settings_options
 from fidtool.cli.output import print_failure, print_lines, shown
 from fidtool.errors import InputError
 from fidtool.settings import GATES, IMAGES, OUTPUT, CheckSettings, Settings
@@ -20,7 +20,7 @@ _EXAMPLES = (
 )
 
 
-@click.command(cls=GroupedCommand, examples=_EXAMPLES)
+@click.command(cls=Command, examples=_EXAMPLES)
 @click.argument("images")
 @settings_options(CheckSettings)
 @option("--against", group=IMAGES, metavar="REAL", help="Compare with these real images, or with a file of `stats`.")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import click
 
-from fidtool.cli.options import QUIET, GroupedCommand, as_flag, option, settings_options
+from fidtool.cli.options import QUIET, Command, as_flag, option, settings_options
 from fidtool.cli.output import Outlet, on_terminal
 from fidtool.distributed.failure import stopped_error
 from fidtool.errors import FidtoolError, InputError
@@ -20,7 +20,7 @@ _EXAMPLES = (
 )
 
 
-@click.command(cls=GroupedCommand, examples=_EXAMPLES)
+@click.command(cls=Command, examples=_EXAMPLES)
 @click.argument("real")
 @click.argument("fakes", metavar="FAKE...", nargs=-1, required=True)
 @settings_options(Settings)

@@ -21,12 +21,38 @@ from fidtool.validation import Setting, declared
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+class GroupedOption(click.Option):
+    """An option that ``--help`` lists under the heading ``group``."""
+
+    def __init__(self, *args: Any, group: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.group = group
+
+
 class Command(click.Command):
-    """A command whose ``--help`` ends with examples: pairs of a comment and a command."""
+    """A command whose ``--help`` has headings and ends with examples: pairs of a comment and a command."""
 
     def __init__(self, *args: Any, examples: Sequence[tuple[str, str]] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.examples = tuple(examples)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if hints.separates_metrics(args):
+            raise click.UsageError("metrics are separated by commas", ctx)
+        if args and hints.with_comma(args) != args:
+            raise click.UsageError("the numbers of --value-range are separated by a comma", ctx)
+        return super().parse_args(ctx, args)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write one section per group, and options without a group last."""
+        # Recent versions of click list the arguments, too; the command's description explains them.
+        options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
+        groups = [*GROUPS, "Help"] if any(isinstance(each, GroupedOption) for each in options) else ["Options"]
+        for name in groups:
+            listed = [each for each in options if getattr(each, "group", groups[-1]) == name]
+            if records := [record for each in listed if (record := each.get_help_record(ctx))]:
+                with formatter.section(name):
+                    formatter.write_dl(records)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_epilog(ctx, formatter)
@@ -47,38 +73,6 @@ class OnceCommand(Command):
             if discover().local_rank > 0:
                 return None
         return super().invoke(ctx)
-
-
-class GroupedOption(click.Option):
-    """An option that ``--help`` lists under the heading ``group``."""
-
-    def __init__(self, *args: Any, group: str, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.group = group
-
-
-class GroupedCommand(Command):
-    """A command whose ``--help`` lists its options under headings."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if hints.separates_metrics(args):
-            raise click.UsageError("metrics are separated by commas", ctx)
-        if args and hints.with_comma(args) != args:
-            raise click.UsageError("the numbers of --value-range are separated by a comma", ctx)
-        return super().parse_args(ctx, args)
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write one section per group, and options without a group last."""
-        sections: dict[str, list[tuple[str, str]]] = {name: [] for name in (*GROUPS, "Help")}
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            # Recent versions of click list the arguments, too; the command's description explains them.
-            if record is not None and isinstance(parameter, click.Option):
-                sections[getattr(parameter, "group", "Help")].append(record)
-        for name, records in sections.items():
-            if records:
-                with formatter.section(name):
-                    formatter.write_dl(records)
 
 
 def option(*names: str, group: str, **settings: Any) -> Callable[[Function], Function]:
@@ -142,9 +136,11 @@ def settings_options(kind: type[CheckSettings]) -> Callable[[Callable[..., Any]]
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def command(**values: Any) -> Any:
-            given = {name: values.pop(name) for name in fields}
-            metric_values = {name: values.pop(name) for name in of_metrics} | (values.pop("metric_options", None) or {})
-            return function(settings=functools.partial(_settings, given, metric_values), **values)
+            all_given = {name: values.pop(name) for name in (*fields, *of_metrics)}
+            given = {name: value for name, value in all_given.items() if was_typed(name)}
+            metric_values = {name: given.pop(name) for name in of_metrics if name in given}
+            metric_values |= values.pop("metric_options", {})
+            return function(settings=lambda: Settings(**with_preset(given, metric_values)), **values)
 
         command = _METRIC_OPTION(command) if "metrics" in fields else command
         for field in reversed([*fields.values(), *of_metrics.values()]):
@@ -152,12 +148,6 @@ def settings_options(kind: type[CheckSettings]) -> Callable[[Callable[..., Any]]
         return command
 
     return decorate
-
-
-def _settings(given: dict[str, Any], metric_values: dict[str, Any]) -> Settings:
-    typed = {name: value for name, value in given.items() if was_typed(name)}
-    metric_values = {key: value for key, value in metric_values.items() if "." in key or was_typed(key)}
-    return Settings(**given | with_preset(typed, metric_values))
 
 
 def was_typed(flag: str) -> bool:
@@ -184,7 +174,7 @@ def _option_of(field: Setting) -> Callable[[Function], Function]:
     return option(*names, field.name, group=field.group, **given)
 
 
-def _assignments(context: click.Context, parameter: click.Parameter, texts: Sequence[str]) -> dict[str, str] | None:
+def _assignments(context: click.Context, parameter: click.Parameter, texts: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for text in texts:
         place, equals, value = text.partition("=")
@@ -194,7 +184,7 @@ def _assignments(context: click.Context, parameter: click.Parameter, texts: Sequ
             problem = f"{owner} is not a metric from a file: its settings are options, see `fidtool metrics {owner}`"
             raise click.BadParameter(problem, context, parameter)
         found[place] = value
-    return found or None
+    return found
 
 
 _METRIC_OPTION = option(

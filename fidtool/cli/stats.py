@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from fidtool.cli.options import QUIET, GroupedCommand, as_flag, option, settings_options, was_typed
+from fidtool.cli.options import QUIET, Command, as_flag, option, settings_options, was_typed
 from fidtool.cli.output import check_suffix, local_file, print_failure
 from fidtool.errors import InputError, RunError
 from fidtool.features.protocol import WRITTEN_LAYOUTS, protocol_named
@@ -22,7 +22,7 @@ _EXAMPLES = (
 )
 
 
-@click.command(cls=GroupedCommand, examples=_EXAMPLES)
+@click.command(cls=Command, examples=_EXAMPLES)
 @click.argument("images")
 @settings_options(StatisticsSettings)
 @option("--output", "-o", group=OUTPUT, metavar="FILE.npz", required=True, help="Statistics file to write.")

@@ -9,7 +9,7 @@ import click
 import pytest
 
 from fidtool import InputError, Metric, Number, Setting
-from fidtool.cli.options import GroupedCommand, as_flag, settings_options
+from fidtool.cli.options import Command, as_flag, settings_options
 from fidtool.errors import rendered
 from fidtool.metrics.metric import METRICS
 from fidtool.metrics.registry import BUILT_IN
@@ -32,7 +32,7 @@ def settings_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Settings]:
     """Return a function that parses arguments, with `Energy` among the built-in metrics."""
     monkeypatch.setitem(BUILT_IN, "energy", Energy)
 
-    @click.command(cls=GroupedCommand)
+    @click.command(cls=Command)
     @settings_options(Settings)
     def command(settings: Callable[[], Settings]) -> Settings:
         return settings()

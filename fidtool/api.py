@@ -24,10 +24,9 @@ from fidtool.pipeline.evaluate import evaluate, prepare
 from fidtool.pipeline.run import open_run
 from fidtool.pipeline.sets import RequestedSet, requested
 from fidtool.presets import with_preset
-from fidtool.record import Origin
 from fidtool.report.files import check_shown, write_shown
 from fidtool.results import Evaluation
-from fidtool.settings import CheckSettings, Settings, StatisticsSettings
+from fidtool.settings import CheckSettings, Origin, Settings, StatisticsSettings
 from fidtool.sources.memory import Images, several
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.validation import declared

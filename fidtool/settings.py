@@ -1,10 +1,11 @@
 """Declarations of all settings: the keywords of `fidtool.compute` and the options of the command line."""
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from math import floor, inf
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from fidtool.errors import InputError, option
 from fidtool.features.models.families import (
@@ -17,9 +18,9 @@ from fidtool.features.models.families import (
 from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, NAMED_PROTOCOLS, ProtocolName, protocol_named
 from fidtool.images.framing import CROPS, EXAMPLE, normalised
 from fidtool.metrics.metric import METRICS, Metric, MetricFacts
-from fidtool.metrics.registry import BUILT_IN, Requested, requested
-from fidtool.presets import PRESETS, preset_named
-from fidtool.validation import LONGEST_SECONDS, MAX_PIXELS, File, Setting, TorchDevice, Validated, text_of
+from fidtool.metrics.registry import BUILT_IN, Requested, key_of, metric_settings, requested
+from fidtool.presets import PRESETS, preset_named, with_preset
+from fidtool.validation import LONGEST_SECONDS, MAX_PIXELS, File, Setting, TorchDevice, Validated, declared, text_of
 
 if TYPE_CHECKING:
     from fidtool.sources.contents import ValueRange
@@ -344,3 +345,88 @@ def _two_numbers(value: object) -> tuple[float, float] | None:
     named = option("value_range")
     problem = f"{named} must be two numbers that rise from black to white, such as 0,1 or -1,1, not {value!r}"
     raise InputError(problem, setting="value_range")
+
+
+# --- the record of a run, with which it can be repeated --------------------------------------------------------------
+
+
+class Origin(NamedTuple):
+    """Where a run came from.
+
+    Attributes:
+        command: the command line, one entry per argument; for a Python program, its name.
+        host: name of rank zero's machine.
+        date: when the run started, in UTC, such as ``2025-01-31T23:59:59Z``.
+    """
+
+    command: tuple[str, ...] | str
+    host: str
+    date: str
+
+    @classmethod
+    def here(cls, command: tuple[str, ...] | str) -> "Origin":
+        """Returns the origin of a run that starts now, on this machine."""
+        import socket  # deferred, so that the command line reports usage errors fast
+
+        began = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return cls(command, socket.gethostname(), began)
+
+
+def recorded(settings: Settings) -> dict[str, Any]:
+    """Returns all settings that can change a result, by their Python names, as JSON values.
+
+    Those of the built-in metrics are named like their flags; ``metric_options`` has those of custom ones.
+    """
+    fields = declared(Settings).items()
+    values = {name: getattr(settings, name) for name, each in fields if each.group not in (OUTPUT, PYTHON)}
+    custom: dict[str, Any] = {}
+    for metric in settings.chosen:
+        for name, each in declared(type(metric)).items():
+            value, built_in = getattr(metric, name), metric.name in BUILT_IN
+            if built_in or value != each.default:
+                (values if built_in else custom)[key_of(metric.name, name)] = value
+    values |= {"metrics": [each.spec for each in settings.requested], "metric_options": custom or None}
+    values["float_to_byte"] = settings.rounding
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def changed_settings(settings: Settings) -> dict[str, Any]:
+    """Returns the `recorded` settings that differ from their defaults; with a value range, how floats become bytes."""
+    of_metrics = {key: each.default for key, (_, each) in metric_settings().items()}
+    defaults = recorded(Settings()) | of_metrics | ({} if settings.floats is None else {"float_to_byte": None})
+    return {name: value for name, value in recorded(settings).items() if value != defaults[name]}
+
+
+def overrides(settings: Settings) -> list[str]:
+    """Returns one sentence per setting that replaces that of the preset."""
+    if settings.preset is None:
+        return []
+    preset, found = preset_named(settings.preset), recorded(settings)
+    usual = recorded(Settings(**with_preset({"preset": preset.name})))
+    named = option("preset", preset.name)
+    changed = [name for name in preset.settings if name in found and found[name] != usual[name]]
+    return [f"{named}: {option(name, _shown(found[name]))} instead of {_shown(usual[name])}" for name in changed]
+
+
+def _shown(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else f"{value}"
+
+
+def known_settings(config: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Returns the settings of a statistics file that this version knows."""
+    known = {*declared(Settings), *metric_settings(), "metric_options"}
+    return None if config is None else {name: value for name, value in config.items() if name in known}
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions of everything that can change a result: Python, libraries, and Pillow's JPEG decoder."""
+    import platform  # deferred: these imports would slow down `fidtool --help` by a quarter
+    from importlib.metadata import PackageNotFoundError, version
+
+    from PIL import features
+
+    found = {"python": platform.python_version()}
+    for name in ("fidtool", "torch", "torchvision", "numpy", "scipy", "pillow"):
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return {**found, "libjpeg": features.version("libjpeg_turbo") or features.version("jpg") or "none"}

@@ -10,8 +10,7 @@ from fidtool.cli.options import QUIET, Command, as_flag, option, settings_option
 from fidtool.cli.output import Outlet, on_terminal
 from fidtool.distributed.failure import stopped_error
 from fidtool.errors import FidtoolError, InputError
-from fidtool.record import Origin
-from fidtool.settings import OUTPUT, Settings
+from fidtool.settings import OUTPUT, Origin, Settings
 
 _EXAMPLES = (
     ("FID of generated images", "fidtool compute real/ fake/"),

@@ -30,8 +30,7 @@ def demo(folder: str) -> None:
     from fidtool.demo import COUNT, SIDE, make_sets
     from fidtool.distributed.launch import discover
     from fidtool.errors import InputError
-    from fidtool.record import Origin
-    from fidtool.settings import Settings
+    from fidtool.settings import Origin, Settings
 
     if discover().world_size > 1:
         raise InputError(

@@ -16,8 +16,7 @@ import click
 from fidtool.errors import FidtoolError, InputError, RunError, StoppedError, option, rendered
 
 if TYPE_CHECKING:
-    from fidtool.record import Origin
-    from fidtool.settings import Settings
+    from fidtool.settings import Origin, Settings
 
 
 def shown(text: str) -> str:

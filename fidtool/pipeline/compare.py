@@ -20,8 +20,8 @@ from fidtool.pipeline.explain import Explanations
 from fidtool.pipeline.plan import Plan, check_count
 from fidtool.pipeline.run import RunContext
 from fidtool.pipeline.sets import Content, SetPlan
-from fidtool.record import known_settings
 from fidtool.results import Comparison, Exhibit, SetResult, SkippedFile, Uncertainty
+from fidtool.settings import known_settings
 from fidtool.statistics.moments import Gaussian
 from fidtool.statistics.set_statistics import MeasuredSet, Statistics, facts_of
 from fidtool.validation import declared, text_of

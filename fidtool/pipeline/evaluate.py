@@ -25,9 +25,8 @@ from fidtool.pipeline.opening import Opening, check_number, open_sets
 from fidtool.pipeline.plan import Plan, check_count, choose, make_plan
 from fidtool.pipeline.run import RunContext
 from fidtool.pipeline.sets import Content, RequestedSet, SetPlan
-from fidtool.record import Origin, changed_settings, versions
 from fidtool.results import Comparison, Evaluation, Exhibit, RunRecord
-from fidtool.settings import Settings
+from fidtool.settings import Origin, Settings, changed_settings, versions
 from fidtool.statistics.rows import RowStorage
 from fidtool.statistics.set_statistics import MeasuredSet, Statistics, spread_features
 from fidtool.validation import declared

@@ -21,8 +21,8 @@ from fidtool.pipeline.networks import RunNetworks
 from fidtool.pipeline.plan import Plan
 from fidtool.pipeline.run import RunContext
 from fidtool.pipeline.sets import Content, RequestedSet, SetNeeds, SetPlan
-from fidtool.record import libjpeg, versions
 from fidtool.redaction import redacted
+from fidtool.settings import versions
 from fidtool.sources.image_set import ImageSet, real_path
 from fidtool.sources.memory import Images
 from fidtool.statistics.accumulator import RECORDS, Accumulator, Layer
@@ -73,7 +73,7 @@ class Measurer:
             "kernels": self.networks.kernels,
             "torch": torch.__version__,
             "pillow": version("pillow"),
-            "libjpeg": libjpeg(),
+            "libjpeg": versions()["libjpeg"],
             "batch_size": self._batch_size,
             "fidtool": versions().get("fidtool", ""),
         }

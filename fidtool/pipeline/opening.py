@@ -15,8 +15,7 @@ from fidtool.images.frames import with_frames
 from fidtool.names import counted
 from fidtool.pipeline.agreement import complete_settings
 from fidtool.pipeline.sets import Content, RequestedSet, SetNeeds, SetPlan, set_needs
-from fidtool.record import overrides
-from fidtool.settings import Settings
+from fidtool.settings import Settings, overrides
 from fidtool.sources.array_files import Header, StoredArray, array_headers, tensors_in
 from fidtool.sources.arrays import has_floats
 from fidtool.sources.contents import Files, LocalFiles, StoreError, broken_link

@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 from fidtool.diagnose.diagnosis import Checkup
 from fidtool.diagnose.duplicates import NOTABLE_SHARE
 from fidtool.names import counted
-from fidtool.record import Origin, changed_settings
 from fidtool.redaction import without_secrets
 from fidtool.report.names import legible, short_names, short_title, shortened, split_title
 from fidtool.results import SCHEMA, Comparison, Difference, Evaluation, protocol_to_dict
-from fidtool.settings import Settings
+from fidtool.settings import Origin, Settings, changed_settings
 
 _MOST_PAIRS = 3
 """If there are more pairs of FAKEs, only those with the best FAKE are compared."""

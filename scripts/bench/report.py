@@ -31,7 +31,7 @@ from fidtool.cpus import available_cores
 from fidtool.distributed.launch import discover
 from fidtool.errors import FidtoolError, rendered
 from fidtool.features.device import choose_device
-from fidtool.record import versions
+from fidtool.settings import versions
 try:
     device = choose_device(sys.argv[1] or None, discover())
 except FidtoolError as error:

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from fidtool.presets import PRESETS, with_preset
-from fidtool.record import recorded
-from fidtool.settings import Settings
+from fidtool.settings import Settings, recorded
 from support.command_line import Run
 from support.offline import needs_weights
 from support.pictures import make_pictures

@@ -38,7 +38,6 @@ ORDER = [
     "metrics",
     "presets",
     "settings",
-    "record",
     "labels",
     "diagnose",
     "results",

@@ -42,7 +42,7 @@ from patching import replace
 from PIL import Image
 
 import fidtool
-from fidtool import record
+from fidtool import settings
 from fidtool.cli import main as command_line
 from fidtool.distributed import rendezvous
 from fidtool.distributed.watchdog import Process, Watchdog
@@ -236,7 +236,7 @@ def warm_up(modules: Sequence[str]) -> None:
     known = functools.cache(importlib.metadata.version)
     importlib.metadata.version = known
     replace(measure, "version", known)
-    record.versions()
+    settings.versions()
     importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)  # type: ignore[assignment]
     importlib.metadata.entry_points(group="torch.distributed.backends")
     replace(rendezvous, "_LONGEST_POLL_SECONDS", POLL_SECONDS)

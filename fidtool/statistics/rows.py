@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 import numpy as np
@@ -12,7 +13,6 @@ from numpy.lib.npyio import NpzFile
 from numpy.typing import DTypeLike, NDArray
 
 from fidtool.cache_dir import byte_limit, cache_dir
-from fidtool.distributed.world import World
 from fidtool.errors import RunError
 from fidtool.images.batches import stored_order
 from fidtool.sources.array_files import read_header
@@ -81,22 +81,6 @@ class RowStorage:
         )
 
 
-def broadcast_features(features: Features | None, world: World) -> Features | None:
-    """Returns rank zero's features, float32 of shape (n, dims), on all ranks; None if it has none. A collective."""
-    shape = world.broadcast(None if features is None else features.shape)
-    if shape is None or world.size == 1:
-        return features
-    with world.together():
-        storage = None if world.rank == 0 else RowStorage(*shape)
-    chunk = max(1, CHUNK_BYTES // (4 * shape[1]))
-    for start in range(0, shape[0], chunk):
-        rows = world.broadcast(None if features is None else np.array(features[start : start + chunk]))
-        with world.together():
-            if storage is not None and rows is not None:
-                storage.write(start, rows)
-    return features if storage is None else storage.array()
-
-
 def in_canonical_order(images: ImageSet, rows: NDArray[Any], skipped: Sequence[BadFile]) -> NDArray[Any]:
     """Returns the rows of a set's images in the canonical order of the set, by which subsets are drawn.
 
@@ -121,19 +105,36 @@ def reordered(rows: NDArray[Any], order: NDArray[np.int64]) -> NDArray[Any]:
     return storage.array()
 
 
-def read_features(archive: NpzFile, name: str) -> Features:
-    """Reads feature vectors from a statistics file, see `store_features`."""
-    assert archive.zip is not None
-    with archive.zip.open(f"{name}.npy") as member:
-        shape, by_column, dtype = read_header(member)
-        if len(shape) != 2 or 0 in shape or by_column or dtype.kind != "f":
-            raise ValueError(f"{name} has shape {shape} and dtype {dtype}; it should contain floats, one row per image")
-        return store_features(name, *shape, _chunks(member, name, *shape, dtype))
+def read_features(source: NpzFile | Sequence[NDArray[Any]], name: str) -> Features:
+    """Reads feature vectors from an archive, a part at a time, or from the parts of an array.
+
+    Returns a float32 array of shape (n, dims), memory-mapped from an unnamed file if it is large.
+    """
+    with contextlib.ExitStack() as stack:
+        if isinstance(source, NpzFile):
+            assert source.zip is not None
+            member = stack.enter_context(source.zip.open(f"{name}.npy"))
+            shape, by_column, dtype = read_header(member)
+            shapes, parts = [shape], _chunks(member, name, shape, dtype)
+        else:
+            shapes, parts = [each.shape for each in source], iter(source)
+            by_column, dtype = False, next((each.dtype for each in source if each.dtype.kind != "f"), source[0].dtype)
+        unequal = len({shape[1:] for shape in shapes}) > 1 or any(len(shape) != 2 or 0 in shape for shape in shapes)
+        if unequal or by_column or dtype.kind != "f":
+            shown = ", ".join(map(str, dict.fromkeys(shapes)))
+            raise ValueError(f"{name} has shape {shown} and dtype {dtype}; it should contain floats, one row per image")
+        storage, start = RowStorage(sum(shape[0] for shape in shapes), shapes[0][1]), 0
+        for part in parts:
+            values = part.astype(np.float32)
+            if not np.isfinite(values).all():
+                raise ValueError(f"{name} contains NaN or infinite values")
+            storage.write(start, values)
+            start += len(values)
+    return storage.array()
 
 
-def _chunks(
-    member: IO[bytes], name: str, count: int, dims: int, dtype: np.dtype[Any]
-) -> Iterator[NDArray[np.floating[Any]]]:
+def _chunks(member: IO[bytes], name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
+    count, dims = shape
     chunk = max(1, CHUNK_BYTES // (dtype.itemsize * dims))
     for start in range(0, count, chunk):
         rows = min(chunk, count - start)
@@ -141,18 +142,3 @@ def _chunks(
         if len(data) != rows * dims * dtype.itemsize:
             raise ValueError(f"{name} is truncated")
         yield np.frombuffer(data, dtype=dtype).reshape(rows, dims)
-
-
-def store_features(name: str, count: int, dims: int, chunks: Iterable[NDArray[np.floating[Any]]]) -> Features:
-    """Stores feature vectors that are read in chunks of shape (n, dims), so that they need not fit into memory.
-
-    Returns a float32 array of shape (count, dims), memory-mapped from an unnamed file if it is large.
-    """
-    storage, start = RowStorage(count, dims), 0
-    for chunk in chunks:
-        values = chunk.astype(np.float32)
-        if not np.isfinite(values).all():
-            raise ValueError(f"{name} contains NaN or infinite values")
-        storage.write(start, values)
-        start += len(values)
-    return storage.array()

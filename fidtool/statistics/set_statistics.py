@@ -16,7 +16,7 @@ from fidtool.features.protocol import FEATURES, Definition
 from fidtool.images.decode import ImageProperties
 from fidtool.images.records import ImageRecords
 from fidtool.sources.contents import BadFile
-from fidtool.statistics.rows import Features, broadcast_features
+from fidtool.statistics.rows import CHUNK_BYTES, Features, RowStorage
 
 _MOST_SIZES = 5
 """Number of sizes of images that are listed."""
@@ -176,12 +176,24 @@ def with_statistics(images: MeasuredSet, path: str, file: Statistics | None, apa
 
 def spread_features(path: str, statistics: Statistics | None, layers: Iterable[str], world: World) -> MeasuredSet:
     """Returns a set with the features that rank zero has, on all ranks; others pass None. A collective."""
-    features: dict[str, Features] = {}
+    found: dict[str, Features] = {}
     for name in layers:
         own = None if statistics is None else statistics.layers[name].features
-        if (everyone := broadcast_features(own, world)) is not None:
-            features[name] = everyone
-    return MeasuredSet(path, statistics, features)
+        shape = world.broadcast(None if own is None else own.shape)
+        if shape is None:
+            continue
+        with world.together():
+            storage = RowStorage(*shape) if own is None else None
+        chunk = max(1, CHUNK_BYTES // (4 * shape[1]))
+        for start in range(0, shape[0] if world.size > 1 else 0, chunk):
+            rows = world.broadcast(None if own is None else np.array(own[start : start + chunk]))
+            with world.together():
+                if storage is not None and rows is not None:
+                    storage.write(start, rows)
+        own = storage.array() if storage is not None else own
+        assert own is not None
+        found[name] = own
+    return MeasuredSet(path, statistics, found)
 
 
 @dataclass(frozen=True)

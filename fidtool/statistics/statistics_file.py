@@ -34,10 +34,6 @@ from fidtool.sources.opening import split_key
 from fidtool.statistics.layouts import (
     AS_ARRAY,
     NamedArrays,
-    array_suffix,
-    checked_count,
-    checked_gaussian,
-    layers_in,
     of_features,
     open_arrays,
     read_foreign,
@@ -47,7 +43,9 @@ from fidtool.statistics.layouts import (
 from fidtool.statistics.rows import reordered
 from fidtool.statistics.set_statistics import LayerStatistics, Statistics
 
-_WANTED = ("mu", "sigma", "count", "fingerprint", "run")
+_SUFFIXES = {FEATURES: "", SPATIAL: "_s", EMBEDDING: "_embedding"}
+"""Suffixes of the names of a layer's arrays; ADM's reference files have ``mu_s`` and ``sigma_s``. The suffix of any
+other layer is ``_`` and its name."""
 _LONGEST_TEXT = 4096
 """Largest number of characters that are read of a string in a file: the maximum length of a path."""
 
@@ -97,7 +95,7 @@ def _write_layout(path: Path, statistics: Statistics, layout: str, images: NDArr
         if layer is None or layer.definition != expected[name].definition or statistics.dims != max(INCEPTION_DIMS):
             needed = f"{option('protocol', protocol)} and {option('metrics', metrics)}"
             raise InputError(f"{layout}'s statistics are others than these:", f"compute them with {needed}")
-        arrays |= _arrays(replace(layer, definition=None, features=None), array_suffix(name))
+        arrays |= _arrays(name, replace(layer, definition=None, features=None))
     with atomic_write(path) as handle:
         np.savez(handle, **arrays)
     if layout == "clean-fid" and statistics.features is not None:
@@ -115,22 +113,20 @@ def write_unredacted(path: str | Path, statistics: Statistics, source: str = "")
     """Writes a statistics file with complete URLs, for use on this machine only."""
     arrays: dict[str, Any] = {}
     for name, layer in statistics.layers.items():
-        if name not in (FEATURES, SPATIAL, EMBEDDING) and layer.definition is None:
+        if name not in _SUFFIXES and layer.definition is None:
             raise InputError(f"the layer {name!r} has no definition, without which it cannot be found in {path} again")
-        arrays |= _arrays(layer, array_suffix(name))
+        arrays |= _arrays(name, layer)
     if statistics.count is not None:
         arrays["count"] = np.int64(statistics.count)
     if statistics.arithmetic is not None and statistics.traits is not None:
-        skipped = [[bad.file, bad.reason] for bad in statistics.skipped]
         run: dict[str, Any] = {
             "arithmetic": statistics.arithmetic,
             "traits": asdict(statistics.traits),
-            "skipped": skipped,
+            "skipped": [[bad.file, bad.reason] for bad in statistics.skipped],
             "found": statistics.found,
             "config": statistics.config,
+            **({} if statistics.framing is None else {"framing": statistics.framing}),
         }
-        if statistics.framing is not None:
-            run["framing"] = statistics.framing
         arrays["run"] = np.array(json.dumps(run, sort_keys=True))
     if statistics.order is not None:
         arrays["order"] = statistics.order
@@ -140,6 +136,17 @@ def write_unredacted(path: str | Path, statistics: Statistics, source: str = "")
         arrays["source"] = np.frombuffer(os.fsencode(source), dtype=np.uint8)
     with atomic_write(Path(path)) as handle:
         np.savez(handle, **arrays)
+
+
+def _arrays(name: str, layer: LayerStatistics) -> dict[str, Any]:
+    """Returns one layer's arrays, by their names in the archive."""
+    suffix = _SUFFIXES.get(name, f"_{name}")
+    arrays: dict[str, Any] = {f"mu{suffix}": layer.mu, f"sigma{suffix}": layer.sigma}
+    if layer.definition is not None:
+        arrays[f"fingerprint{suffix}"] = np.array(layer.definition.to_json())
+    if layer.features is not None:
+        arrays[f"features{suffix}"] = layer.features
+    return arrays
 
 
 @dataclass(frozen=True)
@@ -166,30 +173,21 @@ def read_summary(path: Path) -> Summary:
     """Reads a file's summary without its large arrays. The summary of a damaged or missing file is empty."""
     try:
         with np.load(path, allow_pickle=False) as archive:
-            source = os.fsdecode(archive["source"].tobytes()) if "source" in archive.files else ""
-            count = checked_count(str(path), archive["count"]) if "count" in archive.files else None
-            run = json.loads(_text(path, archive["run"])) if "run" in archive.files else {}
+            arrays = NamedArrays(archive)
+            names = {*arrays.names}
+            count = arrays.count() if "count" in names else None
+            run = json.loads(_text(arrays, "run")) if "run" in names else {}
             return Summary(
-                source,
+                os.fsdecode(arrays.array("source").tobytes()) if "source" in names else "",
                 count,
                 _found_of(run.get("found"), count),
-                _definition(path, archive["fingerprint"]) if "fingerprint" in archive.files else None,
-                "features" in archive.files,
-                {*RECORD_ARRAYS} <= {*archive.files},
+                _definition(arrays, "fingerprint") if "fingerprint" in names else None,
+                "features" in names,
+                {*RECORD_ARRAYS} <= names,
                 _capped(run["framing"]) if run.get("framing") else None,
             )
     except Exception:  # damaged archives and headers raise many kinds of exceptions
         return Summary()
-
-
-def _arrays(layer: LayerStatistics, suffix: str) -> dict[str, Any]:
-    """Returns one layer's arrays, by their names in the archive."""
-    arrays: dict[str, Any] = {f"mu{suffix}": layer.mu, f"sigma{suffix}": layer.sigma}
-    if layer.definition is not None:
-        arrays[f"fingerprint{suffix}"] = np.array(layer.definition.to_json())
-    if layer.features is not None:
-        arrays[f"features{suffix}"] = layer.features
-    return arrays
 
 
 def read_statistics(
@@ -223,7 +221,7 @@ def read_statistics(
             raise InputError(f"no statistics file {path}")
         files = LocalFiles([name])
     with _explained(str(path)), open_arrays(str(path), files, extractor, key) as arrays:
-        statistics = read_foreign(str(path), arrays, features_of) or _read(str(path), arrays, features_of)
+        statistics = read_foreign(arrays, features_of) or _read(str(path), arrays, features_of)
         stated = any(layer.definition is not None for layer in statistics.layers.values())
         return statistics if stated else with_origin(statistics, arrays.writer)
 
@@ -259,64 +257,64 @@ def _explained(path: str) -> Iterator[None]:
 
 def _read(path: str, arrays: NamedArrays, features_of: Collection[str] | None) -> Statistics:
     """Reads statistics in our own layout, of which other tools' ``mu`` and ``sigma`` are a part."""
-    missing = [name for name in ("mu", "sigma") if name not in arrays.names]
-    if missing:
+    names = {*arrays.names}
+    if missing := [name for name in ("mu", "sigma") if name not in names]:
         has = ", ".join([*arrays.names][:8]) or "nothing"
         problem = f"the statistics file {path} has no {' and no '.join(missing)}; it contains {has}:"
         raise InputError(problem, "create it with `fidtool stats`", AS_ARRAY)
-    layers = layers_in(arrays.names)
-    names = [f"{name}{array_suffix(layer)}" for layer in layers for name in _WANTED]
-    names += [*RECORD_ARRAYS, DETAILS, "order"]
-    fields = {name: arrays.array(name) for name in names if name in arrays.names}
-    for name in (f"features{array_suffix(layer)}" for layer in layers if features_of is None or layer in features_of):
-        if name in arrays.names and "count" in fields:  # without a count, another tool wrote them
-            fields[name] = arrays.rows(name)
-    count = checked_count(path, fields["count"]) if "count" in fields else None
-    found = {name: _layer(path, fields, array_suffix(name), count) for name in layers}
-    order = _order(path, fields["order"], count) if "order" in fields else None
-    statistics = Statistics(found, count, pictures=ImageRecords.from_arrays(fields, count), order=order)
-    return _with_run(path, statistics, fields["run"]) if "run" in fields else statistics
+    count = arrays.count() if "count" in names else None
+    # Only layers with a fingerprint, which other tools do not write: the meaning of their arrays is unknown.
+    own = [name.removeprefix("fingerprint_") for name in arrays.names if name.startswith("fingerprint_")]
+    layers = _SUFFIXES | {name: f"_{name}" for name in own if f"_{name}" not in _SUFFIXES.values()}
+    found = {
+        name: _layer(arrays, suffix, count, features_of is None or name in features_of)
+        for name, suffix in layers.items()
+        if {f"mu{suffix}", f"sigma{suffix}"} <= names
+    }
+    order = arrays.array("order") if "order" in names else None
+    if order is not None and (order.dtype.kind not in "iu" or order.shape != (count,)):
+        raise ValueError("it has an order that is not one integer per image")
+    records = {name: arrays.array(name) for name in (*RECORD_ARRAYS, DETAILS) if name in names}
+    statistics = Statistics(
+        found,
+        count,
+        pictures=ImageRecords.from_arrays(records, count),
+        order=None if order is None else order.astype(np.int64),
+    )
+    return _with_run(statistics, _text(arrays, "run")) if "run" in names else statistics
 
 
-def _layer(path: str, fields: dict[str, NDArray[Any]], suffix: str, count: int | None) -> LayerStatistics:
+def _layer(arrays: NamedArrays, suffix: str, count: int | None, with_features: bool) -> LayerStatistics:
     """Returns one layer of the file after checking it."""
-    names = (f"mu{suffix}", f"sigma{suffix}")
-    mu, sigma = checked_gaussian(path, fields[names[0]], fields[names[1]], names=names)
-    fingerprint, features = fields.get(f"fingerprint{suffix}"), fields.get(f"features{suffix}")
-    definition = None if fingerprint is None else _definition(path, fingerprint)
+    mu, sigma = arrays.gaussian(f"mu{suffix}", f"sigma{suffix}")
+    fingerprint, kept = f"fingerprint{suffix}", f"features{suffix}"
+    definition = _definition(arrays, fingerprint) if fingerprint in arrays.names else None
     if definition is not None and definition.dims != len(mu):
-        raise InputError(f"the fingerprint in {path} states {definition.dims} dims, but mu has {len(mu)}")
+        raise ValueError(f"its fingerprint states {definition.dims} dims, but mu has {len(mu)}")
+    # Without a count, another tool wrote them.
+    features = arrays.rows(kept) if with_features and count is not None and kept in arrays.names else None
     if features is not None and features.shape != (count, len(mu)):
-        raise InputError(
-            f"the statistics file {path} has features{suffix} of shape {features.shape}, but {count} images and "
-            f"{len(mu)} dims"
-        )
+        raise ValueError(f"it has {kept} of shape {features.shape}, but {count} images and {len(mu)} dims")
     return LayerStatistics(mu, sigma, definition, features)
 
 
-def _definition(path: str | Path, value: NDArray[Any]) -> Definition:
-    text = _text(path, value)
+def _definition(arrays: NamedArrays, name: str) -> Definition:
+    text = _text(arrays, name)
     try:
         return Definition.from_json(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"the protocol fingerprint in {path} cannot be read: {error}") from None
+        raise ValueError(f"its protocol fingerprint: {error}") from None
 
 
-def _text(path: str | Path, value: NDArray[Any]) -> str:
+def _text(arrays: NamedArrays, name: str) -> str:
+    value = arrays.array(name)
     if value.dtype.kind != "U" or value.ndim != 0:
-        raise InputError(f"the statistics file {path} has a fingerprint that is not a string")
+        raise ValueError(f"it has a {name} that is not a string")
     return str(value)
 
 
-def _order(path: str, value: NDArray[Any], count: int | None) -> NDArray[np.int64]:
-    if value.dtype.kind not in "iu" or value.shape != (count,):
-        raise InputError(f"the statistics file {path} has an order that is not one integer per image")
-    return value.astype(np.int64)
-
-
-def _with_run(path: str | Path, statistics: Statistics, value: NDArray[Any]) -> Statistics:
+def _with_run(statistics: Statistics, text: str) -> Statistics:
     """Adds the file's record of its run to the statistics, as far as it is plausible."""
-    text = _text(path, value)
     try:
         run = json.loads(text)
         traits = ImageProperties(**{name: int(number) for name, number in run["traits"].items()})
@@ -352,9 +350,10 @@ def _settings_of(config: dict[str, Any] | None) -> dict[str, Any] | None:
     """Returns the settings that are plain values or lists of them, and not too long."""
     if config is None:
         return None
-    plain = (str, int, float, type(None))
-    lists = {
-        name: value if isinstance(value, list) else [value] for name, value in config.items() if name.isidentifier()
-    }
-    usable = {name: config[name] for name, values in lists.items() if all(isinstance(each, plain) for each in values)}
-    return {name: value for name, value in usable.items() if len(json.dumps(value, allow_nan=False)) <= _LONGEST_TEXT}
+    usable = {}
+    for name, value in config.items():
+        values = value if isinstance(value, list) else [value]
+        plain = all(isinstance(each, (str, int, float, type(None))) for each in values)
+        if name.isidentifier() and plain and len(json.dumps(value, allow_nan=False)) <= _LONGEST_TEXT:
+            usable[name] = value
+    return usable

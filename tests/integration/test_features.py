@@ -90,7 +90,7 @@ def test_refusals_name_the_option(here: Run, place: Path) -> None:
     with pytest.raises(fidtool.InputError, match=r"real has the shape 60x24; .* with features=True"):
         fidtool.compute(np.zeros((60, 24), np.float32), place / "images")
     for values, words in (
-        (np.arange(48).reshape(2, 24), "has dtype int64; it should contain floats"),
+        (np.arange(48).reshape(2, 24), "dtype int64; it should contain floats"),
         (np.full((4, 24), np.nan), "contains NaN or infinite values"),
     ):
         np.save(place / "bad.npy", values)

@@ -175,7 +175,7 @@ def test_a_name_needs_several_statistics(tmp_path: Path) -> None:
     pickled(gaussian(ROWS))(tmp_path / "plain.pkl")
     with pytest.raises(InputError, match="omit :x"):
         fidtool.read_statistics(tmp_path / "plain.npz", key="x")
-    with pytest.raises(InputError, match="no statistics named x; it has only one, without a name"):
+    with pytest.raises(InputError, match="no statistics named x; it has none with a name"):
         fidtool.read_statistics(tmp_path / "plain.pkl", key="x")
 
 
@@ -252,15 +252,15 @@ MALFORMED: dict[str, tuple[Callable[[Path], object], str]] = {
         changed(raw_mean=np.zeros(3)),
         r"has raw_mean of shape \(3,\) and raw_cov of shape \(8, 8\)",
     ),
-    "sums that are not symmetric": (changed(raw_cov=np.triu(np.ones((8, 8)))), "raw_cov in bad is not a covariance"),
-    "a mean that is too large": (changed(raw_mean=np.full(8, 1e6)), "sigma in bad is not a covariance"),
+    "sums that are not symmetric": (changed(raw_cov=np.triu(np.ones((8, 8)))), "raw_cov is not a covariance"),
+    "a mean that is too large": (changed(raw_mean=np.full(8, 1e6)), "sigma is not a covariance"),
     "neither sums nor features": (
         changed(capture_mean_cov=False, all_features=[]),
         "neither sums nor features of its 60 images",
     ),
     "features of fewer images": (changed(all_features=[ROWS[:7]]), "has features of 7 images, but 60 images"),
     "features of other dims": (changed(all_features=[ROWS[:, :5]]), "has features of 5 dims, but sums of 8"),
-    "features of two lengths": (changed(all_features=[ROWS[:7], ROWS[7:, :5]]), r"the shape \(7, 8\), \(53, 5\)"),
+    "features of two lengths": (changed(all_features=[ROWS[:7], ROWS[7:, :5]]), r"shape \(7, 8\), \(53, 5\)"),
     "a list for the sums": (changed(raw_cov=[np.eye(8)]), "raw_cov is a list of arrays"),
     "one row of features": (archived(feats=np.zeros(8)), r"feats has shape \(8,\)"),
     "features with NaN": (archived(reps=spoiled(ROWS, np.nan)), "reps contains NaN or infinite values"),

@@ -27,7 +27,7 @@ Curve = tuple[tuple[int, float], ...]
 def error_bars(
     real: Gaussian, fake: NDArray[np.float32], settings: FeatureSettings, world: World
 ) -> tuple[NDArray[np.float64], Curve]:
-    """Computes the FIDs of parts of the images, from which `interval` gets the error bars. A collective.
+    """Computes the FIDs of parts of the images, from which `interval` gets the error bars. On rank zero.
 
     The images, which should be independent, are divided into 20 blocks of consecutive rows. The
     real images are taken to be fixed: the error bars do not include their bias or their sampling error.
@@ -35,28 +35,24 @@ def error_bars(
     which takes 1.2 s at D = 2048 on two cores.
 
     Args:
-        fake: features of shape (n, D), the same on all ranks, in random order; one block at a time is read.
-        world: the ranks. Rank zero does the work; the results have the same bits for any number of ranks.
+        fake: features of shape (n, D), in random order; one block at a time is read.
+        world: the ranks, which share the machine's cores.
 
     Returns:
         FIDs of the parts that `members` lists, the first of which is all images, for `interval` and `difference`:
         float64 array of shape (37,). And the curve.
     """
-
-    def measured() -> tuple[NDArray[np.float64], Curve]:
-        blocks = _blocks(fake, BLOCKS, settings, world)
-        parts = [_distance(real, list(itertools.compress(blocks, part)), settings.ddof, world) for part in members()]
-        return np.array(parts), _curve(real, blocks, settings.ddof, world)
-
-    return world.on_rank_zero(measured)
+    blocks = _blocks(fake, BLOCKS, settings, world)
+    parts = [_distance(real, list(itertools.compress(blocks, part)), settings.ddof, world) for part in members()]
+    return np.array(parts), _curve(real, blocks, settings.ddof, world)
 
 
 def fid_curve(real: Gaussian, fake: NDArray[np.float32], settings: FeatureSettings, world: World) -> Curve:
-    """Computes the FID of parts of the images, for any number of images. A collective.
+    """Computes the FID of parts of the images, for any number of images. On rank zero.
 
     Parts without images are omitted. For the arguments see `error_bars`.
     """
-    return world.on_rank_zero(lambda: _curve(real, _blocks(fake, _POINTS, settings, world), settings.ddof, world))
+    return _curve(real, _blocks(fake, _POINTS, settings, world), settings.ddof, world)
 
 
 def fewest_images(dims: int) -> int:

@@ -7,148 +7,112 @@ import os
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
-from fidtool.diagnose.diagnosis import Diagnosis, SetInspection, diagnosis_of, inspect_set, pair_warnings, set_warnings
+import numpy as np
+from numpy.typing import NDArray
+
+from fidtool.diagnose.diagnosis import SetInspection, diagnosis_of, inspect_set, pair_warnings, set_warnings
 from fidtool.distances.exact import FeatureSettings
 from fidtool.errors import FidtoolError, InputError, ProgramError, RunError, on_every_rank
 from fidtool.features.models.inception_weights import Weights, load_weights
 from fidtool.features.protocol import FEATURES
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
-from fidtool.metrics.registry import BUILT_IN, Requested
-from fidtool.pipeline.explain import Explanations
+from fidtool.metrics.registry import BUILT_IN
+from fidtool.pipeline.explain import exhibit_of, gaussian_of, influence_of, uncertainty_of
+from fidtool.pipeline.opening import check_number
 from fidtool.pipeline.plan import Plan, check_count
 from fidtool.pipeline.run import RunContext
 from fidtool.pipeline.sets import Content, SetPlan
-from fidtool.results import Comparison, Exhibit, SetResult, SkippedFile, Uncertainty
+from fidtool.results import Comparison, Exhibit, SetResult, SkippedFile
 from fidtool.settings import known_settings
-from fidtool.statistics.moments import Gaussian
 from fidtool.statistics.set_statistics import MeasuredSet, Statistics, facts_of
-from fidtool.validation import declared, text_of
+from fidtool.validation import text_of
 
 
 class Comparer:
-    """Compares each FAKE with REAL. All ranks create and use it in the same way."""
+    """Compares each FAKE with REAL. All ranks create and use it in the same way.
+
+    Attributes:
+        left_out: the requested metrics that cannot be computed, with the reasons.
+        notes: what to say about the metrics that an iterable has too few images for.
+        parts: on rank zero, by the FAKEs that have error bars: the distances that `difference` compares.
+    """
 
     def __init__(
         self, run: RunContext, plan: Plan, contents: Mapping[SetPlan, Content], known_weights: Weights | None
     ) -> None:
         self._run, self._world, self._plan, self._contents = run, run.world, plan, contents
         self._weights = known_weights
-        device = self._run.device.exact_sums
-        self._features = {
-            layer: FeatureSettings.of(plan.definitions.get(layer), device)
-            for layer in (FEATURES, *map(plan.settings.layer_of, plan.settings.chosen))
-        }
-        self.explanations = Explanations(run, plan.settings, self._features[FEATURES], plan.labels.title("fid"))
         self.left_out: dict[str, str] = dict(plan.left_out)
-        """The requested metrics that cannot be computed, with the reasons."""
         self.notes: list[str] = []
-        """What to say about the metrics that an iterable has too few images for."""
+        self.parts: dict[str, NDArray[np.float64]] = {}
         self._real: SetInspection | None = None
         """The inspection of REAL, on rank zero."""
 
-    @property
-    def settings_of_metrics(self) -> dict[str, dict[str, Any]]:
-        """The settings besides the features that determine each metric's value; for a custom metric also its source."""
-        found, settings = {}, self._plan.settings
-        for metric, source in ((each.metric, each.source) for each in settings.in_order):
-            recorded = dict(metric.record(self._plan.definitions.get(settings.layer_of(metric))))
-            if declared(type(metric)) or source:
-                found[metric.name] = recorded | ({"source": source} if source else {})
-        return found
-
     def compare(self, real: MeasuredSet, fake: MeasuredSet, planned: SetPlan) -> tuple[Comparison, Exhibit | None]:
         """Returns the comparison on every rank, and additional data for a report on rank zero. A collective."""
-        metrics = self._plan.settings.in_order
+        metrics = self._plan.settings.chosen
         if "stream" in (self._plan.sets[0].holds, planned.holds):
             metrics = self._possible(real, fake, planned)
-        numbers, warnings = self._numbers(metrics, real, fake)
-        contents = [self._contents.get(each, Content()) for each in (self._plan.sets[0], planned)]
-        diagnosis, seen = self._diagnosis(real, fake, contents)
-        uncertainty = self.explanations.uncertainty(real, fake, diagnosis)
-        influence = self.explanations.influence(real, fake, numbers.get("fid"))
-        exhibit = self.explanations.exhibit(real, fake, seen)
+        numbers: dict[str, float] = {}
+        warnings: list[str] = []
+        exhibit: Exhibit | None = None
+        for metric in metrics:
+            numbers |= self._values(metric, real, fake, warnings)
 
-        def comparison() -> Comparison:
-            lines = self._warnings(real, fake) + warnings
-            lines += () if diagnosis is None else diagnosis.lines
-            if uncertainty is not None:
-                lines += _uncertainty_warnings(fake.path, uncertainty, self._plan.labels.title("fid"))
-            skipped = skipped_files(real.path, _statistics(real))
-            skipped += skipped_files(fake.path, _statistics(fake)) if fake is not real else ()
-            return Comparison(
-                _set_result(real, contents[0]),
-                _set_result(fake, contents[1]),
-                {self._plan.labels.key(name): number for name, number in numbers.items()},
-                tuple(map(self._run.console.shown, lines)),
-                skipped,
-                diagnosis,
-                uncertainty,
-                influence,
-                self._plan.labels,
-            )
+        def conclude() -> Comparison:
+            nonlocal exhibit
+            comparison, exhibit = self._conclude(real, fake, planned, numbers, warnings)
+            return comparison
 
-        return self._world.on_rank_zero(comparison), exhibit
+        return self._world.on_rank_zero(conclude), exhibit
 
-    def _warnings(self, real: MeasuredSet, fake: MeasuredSet) -> list[str]:
-        names = real.path, fake.path
-        if fake is not real and fake.path == real.path:  # one path, cropped or sampled in two ways
-            names = f"{real.path} as REAL", f"{fake.path} as FAKE"
-        sets = dict(zip(names, map(_statistics, (real, fake)), strict=True))
-        settings = self._plan.settings
-        layers = {settings.layer_of(metric): None for metric in settings.chosen if metric.frechet}
-        return [
-            *self._plan.warnings,
-            *set_warnings(sets, layers),
-            *([f"{fake.path} is the same set as REAL: the values say nothing about a generator"] * (fake is real)),
-            *pair_warnings(names[0], _statistics(real), names[1], _statistics(fake), frechet=bool(layers)),
-        ]
-
-    def _possible(self, real: MeasuredSet, fake: MeasuredSet, planned: SetPlan) -> list[Requested]:
+    def _possible(self, real: MeasuredSet, fake: MeasuredSet, planned: SetPlan) -> list[Metric]:
         """The metrics for which the sets have enough images, once an iterable has been counted. A collective."""
 
         def check() -> tuple[dict[str, str], list[str]]:
-            first = replace(self._plan.sets[0], count=_statistics(real).count, holds="stream", fake=fake is real)
-            sets = [first, replace(planned, count=_statistics(fake).count, holds="stream")]
-            left_out, notes = {}, []
-            for each in self._plan.settings.in_order:
+            pair = (self._plan.sets[0], real, fake is real), (planned, fake, True)
+            sets, left_out, notes = [], {}, []
+            for one, each, role in pair:
+                assert each.statistics is not None
+                sets.append(replace(one, count=each.statistics.count, holds="stream", fake=role))
+                if role and one.holds == "stream":
+                    found = (each.statistics.count or 0) + len(each.statistics.skipped)
+                    check_number(self._plan.settings.expect, each.path, found)
+            for metric, by in ((each.metric, each.optional) for each in self._plan.settings.in_order):
                 try:
-                    check_count(each.metric, self._plan.settings, sets)
+                    check_count(metric, self._plan.settings, sets)
                 except InputError as error:
-                    if not each.optional:
+                    if not by:
                         raise
-                    notes.append(f"{each.optional} omits '{each.metric.name}': {error.problem}")
-                    left_out[each.metric.name] = error.problem
+                    notes.append(f"{by} omits '{metric.name}': {error.problem}")
+                    left_out[metric.name] = error.problem
                     self._run.console.say(notes[-1], warns=True)
             return left_out, notes
 
         left_out, notes = self._world.on_rank_zero(check)
         self.left_out |= left_out
         self.notes += notes
-        return [each for each in self._plan.settings.in_order if each.metric.name not in left_out]
+        return [metric for metric in self._plan.settings.chosen if metric.name not in left_out]
 
-    # --- metrics -----------------------------------------------------------------------------------------------------
+    def _values(self, metric: Metric, real: MeasuredSet, fake: MeasuredSet, warnings: list[str]) -> dict[str, float]:
+        """The values of a metric; warnings about them are added to ``warnings``. A collective."""
+        plan, run = self._plan, self._run
+        layer, sets = plan.settings.layer_of(metric), []
+        for each, with_features in ((real, metric.real_features), (fake, metric.fake_features)):
+            gaussian = order = None
+            if each.statistics is not None:
+                gaussian, order = gaussian_of(each, layer), each.statistics.order
+            sets.append(FeatureSet(each.path, each.features[layer] if with_features else None, gaussian, order))
 
-    def _numbers(
-        self, metrics: Sequence[Requested], real: MeasuredSet, fake: MeasuredSet
-    ) -> tuple[dict[str, float], list[str]]:
-        """The values, and the warnings about them. A collective."""
-        numbers: dict[str, float] = {}
-        warnings: list[str] = []
-        for metric in (each.metric for each in metrics):
-            layer = self._plan.settings.layer_of(metric)
-            context = MetricContext(self._world, self._features[layer], self._classifier)
-            one = _feature_set(real, layer, metric.real_features)
-            other = _feature_set(fake, layer, metric.fake_features)
-            with self._run.clock(metric.phase or metric.name):
-                numbers |= self._computed(metric, one, other, context)
-            warnings += context.warnings
-        return numbers, warnings
+        def classifier() -> Weights:
+            return self._weights or load_weights(text_of(plan.settings.weights), run.console.say, classifier=True)
 
-    def _computed(self, metric: Metric, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> dict[str, float]:
+        features = FeatureSettings.of(plan.definitions.get(layer), run.device.exact_sums)
+        context = MetricContext(self._world, features, classifier, warnings)
         try:
-            found = metric.compute(real, fake, context)
+            with run.clock(metric.phase or metric.name):
+                found = metric.compute(sets[0], sets[1], context)
         except InputError as error:
             raise on_every_rank(error) from None  # all ranks have the same features and settings
         except FidtoolError:
@@ -161,35 +125,84 @@ class Comparer:
             raise kind(f"the metric {metric.name} failed: {type(error).__name__}: {reason} {position}") from error
         return self._world.on_rank_zero(lambda: _checked(metric, found))
 
-    def _classifier(self) -> Weights:
-        file = text_of(self._plan.settings.weights)
-        return self._weights or load_weights(file, self._run.console.say, classifier=True)
-
-    def _diagnosis(
-        self, real: MeasuredSet, fake: MeasuredSet, contents: Sequence[Content]
-    ) -> tuple[Diagnosis | None, tuple[SetInspection | None, SetInspection | None]]:
-        settings = self._plan.settings
-        if not settings.diagnose:
-            return None, (None, None)
+    def _conclude(
+        self,
+        real: MeasuredSet,
+        fake: MeasuredSet,
+        planned: SetPlan,
+        numbers: Mapping[str, float],
+        warnings: Sequence[str],
+    ) -> tuple[Comparison, Exhibit | None]:
+        """The comparison, and additional data for a report if one is written. On rank zero."""
+        plan, settings, world, clock = self._plan, self._plan.settings, self._world, self._run.clock
+        one, other = real.statistics, fake.statistics
+        assert one is not None
+        assert other is not None
+        contents = [self._contents[each] for each in (plan.sets[0], planned)]
+        title, lines = plan.labels.title("fid"), [*self._set_warnings(real, fake), *warnings]
+        features = FeatureSettings.of(plan.definitions.get(FEATURES), self._run.device.exact_sums)
         seen: tuple[SetInspection | None, SetInspection | None] = (None, None)
+        diagnosis = uncertainty = harmful = exhibit = None
+        if settings.diagnose:
+            with clock("diagnosis"):
+                self._real = self._real or _inspected(real, contents[0])
+                seen = self._real, self._real if fake is real else _inspected(fake, contents[1])
+                diagnosis = diagnosis_of(*seen, settings.max_duplicates)
+            lines += diagnosis.lines
+        if settings.uncertainty and diagnosis is not None:
+            with clock("uncertainty"):
+                uncertainty, parts = uncertainty_of(real, fake, diagnosis, features, world)
+            if parts is not None:
+                self.parts[fake.path] = parts
+            else:
+                points = ", ".join(f"{distance:.6g} for {images}" for images, distance in uncertainty.curve)
+                known = f"; {title} by number of images: {points}" if points else ""
+                lines.append(f"{fake.path}: no error bars: {uncertainty.withheld}{known}")
+        if settings.influence and "fid" in numbers:
+            with clock("influence"):
+                harmful = influence_of(real, fake, numbers["fid"], title, features, world)
+        if settings.report is not None:
+            with_curve = settings.metric("fid") is not None and not settings.uncertainty
+            with clock("exhibits"):
+                exhibit = exhibit_of(real, fake, seen, with_curve, features, world)
+        comparison = Comparison(
+            _set_result(real, contents[0]),
+            _set_result(fake, contents[1]),
+            {plan.labels.key(name): number for name, number in numbers.items()},
+            tuple(map(self._run.console.shown, lines)),
+            (*skipped_files(real.path, one), *(skipped_files(fake.path, other) if fake is not real else ())),
+            diagnosis,
+            uncertainty,
+            harmful,
+            plan.labels,
+        )
+        return comparison, exhibit
 
-        def diagnose() -> Diagnosis:
-            nonlocal seen
-            self._real = self._real or _inspected(real, contents[0])
-            seen = self._real, self._real if fake is real else _inspected(fake, contents[1])
-            return diagnosis_of(*seen, settings.max_duplicates)
-
-        with self._run.clock("diagnosis"):
-            return self._world.on_rank_zero(diagnose), seen
+    def _set_warnings(self, real: MeasuredSet, fake: MeasuredSet) -> list[str]:
+        names, settings = (real.path, fake.path), self._plan.settings
+        if fake is not real and fake.path == real.path:  # one path, cropped or sampled in two ways
+            names = f"{real.path} as REAL", f"{fake.path} as FAKE"
+        assert real.statistics is not None
+        assert fake.statistics is not None
+        sets = {names[0]: real.statistics, names[1]: fake.statistics}
+        layers = {settings.layer_of(metric): None for metric in settings.chosen if metric.frechet}
+        return [
+            *self._plan.warnings,
+            *set_warnings(sets, layers),
+            *([f"{fake.path} is the same set as REAL: the values say nothing about a generator"] * (fake is real)),
+            *pair_warnings(names[0], real.statistics, names[1], fake.statistics, frechet=bool(layers)),
+        ]
 
 
 def _inspected(measured: MeasuredSet, content: Content) -> SetInspection | None:
+    assert measured.statistics is not None
     passed_over = None if content.images is None else content.images.passed_over
-    return inspect_set(measured.path, _statistics(measured).pictures, passed_over)
+    return inspect_set(measured.path, measured.statistics.pictures, passed_over)
 
 
 def _set_result(measured: MeasuredSet, content: Content) -> SetResult:
-    statistics = _statistics(measured)
+    statistics = measured.statistics
+    assert statistics is not None
     return SetResult(
         measured.path,
         statistics.count,
@@ -199,19 +212,6 @@ def _set_result(measured: MeasuredSet, content: Content) -> SetResult:
         None if content.images is None else content.images.passed_over,
         facts_of(measured, content.reference, content.sha256),
     )
-
-
-def _statistics(measured: MeasuredSet) -> Statistics:
-    assert measured.statistics is not None
-    return measured.statistics
-
-
-def _feature_set(measured: MeasuredSet, layer: str, with_features: bool) -> FeatureSet:
-    gaussian = order = None
-    if measured.statistics is not None:
-        of_layer, order = measured.statistics.layers[layer], measured.statistics.order
-        gaussian = Gaussian(of_layer.mu, of_layer.sigma, measured.statistics.count)
-    return FeatureSet(measured.path, measured.features[layer] if with_features else None, gaussian, order)
 
 
 def _checked(metric: Metric, found: Mapping[str, float]) -> dict[str, float]:
@@ -233,11 +233,3 @@ def _checked(metric: Metric, found: Mapping[str, float]) -> dict[str, float]:
 def skipped_files(path: str, statistics: Statistics) -> tuple[SkippedFile, ...]:
     """The skipped files of a set."""
     return tuple(SkippedFile(path, bad.file, bad.reason) for bad in statistics.skipped)
-
-
-def _uncertainty_warnings(name: str, uncertainty: Uncertainty, title: str) -> list[str]:
-    if not uncertainty.withheld:
-        return []
-    points = ", ".join(f"{distance:.6g} for {images}" for images, distance in uncertainty.curve)
-    known = f"; {title} by number of images: {points}" if points else ""
-    return [f"{name}: no error bars: {uncertainty.withheld}{known}"]

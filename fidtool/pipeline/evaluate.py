@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from fidtool.comparability import verify
 from fidtool.diagnose.diagnosis import inspect_set, set_warnings
+from fidtool.distances.jackknife import difference
 from fidtool.distances.parallel import linear_algebra_threads
 from fidtool.errors import InputError, on_every_rank, option
 from fidtool.images.batches import PlannedBatch
@@ -21,11 +23,11 @@ from fidtool.images.lookup import ImageLookup
 from fidtool.pipeline.compare import Comparer, skipped_files
 from fidtool.pipeline.measure import Measurer
 from fidtool.pipeline.networks import RunNetworks
-from fidtool.pipeline.opening import Opening, check_number, open_sets
-from fidtool.pipeline.plan import Plan, check_count, choose, make_plan
+from fidtool.pipeline.opening import Opening, open_sets
+from fidtool.pipeline.plan import Plan, choose, make_plan
 from fidtool.pipeline.run import RunContext
 from fidtool.pipeline.sets import Content, RequestedSet, SetPlan
-from fidtool.results import Comparison, Evaluation, Exhibit, RunRecord
+from fidtool.results import Comparison, Difference, Evaluation, Exhibit, RunRecord
 from fidtool.settings import Origin, Settings, changed_settings, versions
 from fidtool.statistics.rows import RowStorage
 from fidtool.statistics.set_statistics import MeasuredSet, Statistics, spread_features
@@ -80,6 +82,7 @@ def prepare(run: RunContext, requests: Sequence[RequestedSet], settings: Setting
 def evaluate(run: RunContext, prepared: Prepared, origin: Origin) -> tuple[Evaluation, list[Exhibit | None]]:
     """Compute the metrics of each FAKE against REAL. A collective."""
     plan, measurer, contents = prepared
+    settings = plan.settings
     comparer = Comparer(run, plan, contents, None if measurer is None else measurer.networks.weights)
     results: list[Comparison] = []
     exhibits: list[Exhibit | None] = []
@@ -92,27 +95,15 @@ def evaluate(run: RunContext, prepared: Prepared, origin: Origin) -> tuple[Evalu
         exhibits.append(exhibit)
         del fake  # so that only one FAKE's features are in memory at a time
     work = {} if measurer is None else measurer.work
-    record = run.world.on_rank_zero(lambda: _record(run, plan, work, origin, comparer.notes))
-    gated = plan.settings.gated
-    evaluation = Evaluation(
-        plan.definitions,
-        tuple(results),
-        record,
-        plan.settings.fail_above,
-        plan.settings.max_duplicates,
-        comparer.settings_of_metrics,
-        comparer.explanations.differences(),
-        gated.numbers[0].name if gated else "",
-        {name: run.console.shown(reason) for name, reason in comparer.left_out.items()},
-    )
-    if plan.settings.preset is not None:
+    evaluation = run.world.on_rank_zero(lambda: _concluded(run, plan, comparer, results, work, origin))
+    if settings.preset is not None:
         verdicts = {f"{verdict.fake}: {verdict.line}": verdict for verdict in verify(evaluation)}
-        evaluation = replace(evaluation, run=replace(record, notes=(*record.notes, *verdicts)))
+        evaluation = replace(evaluation, run=replace(evaluation.run, notes=(*evaluation.run.notes, *verdicts)))
         for line, verdict in verdicts.items():
             run.console.say(line, is_result=True, warns=verdict.comparable is False)
     for skipped in dict.fromkeys(skipped for result in results for skipped in result.skipped):
         run.console.warn(f"skipped {skipped.file}: {skipped.reason}")
-    for line in dict.fromkeys([*record.warnings, *(line for result in results for line in result.warnings)]):
+    for line in dict.fromkeys([*evaluation.run.warnings, *(line for result in results for line in result.warnings)]):
         run.console.warn(line)
     return evaluation, exhibits
 
@@ -173,40 +164,29 @@ def _measured(run: RunContext, prepared: Prepared) -> Iterator[tuple[SetPlan, Me
 
     A set that occurs several times is measured once and held until its last occurrence; others can be freed.
     """
-    plan, held = prepared.plan, dict[SetPlan, MeasuredSet]()
+    plan, measurer, contents = prepared
+    held: dict[SetPlan, MeasuredSet] = {}
     for position, planned in enumerate(plan.sets):
-        found = held.pop(planned, None) or _measure(run, prepared, planned)
+        found = held.pop(planned, None)
+        if found is None and (measurer is None or planned.holds == "statistics"):
+            file = contents[planned].file if contents else None
+            found = spread_features(planned.path, file, plan.needs[planned].collected, run.world)
+        elif found is None and measurer is not None:
+            found = measurer.measure(planned)
+        assert found is not None
         if planned in plan.sets[position + 1 :]:
             held[planned] = found
         yield planned, found
         del found
 
 
-def _measure(run: RunContext, prepared: Prepared, planned: SetPlan) -> MeasuredSet:
-    if prepared.measurer is None or planned.holds == "statistics":
-        file = prepared.contents.get(planned, Content()).file
-        return spread_features(planned.path, file, prepared.plan.needs[planned].collected, run.world)
-    measured = prepared.measurer.measure(planned)
-    if planned.holds == "stream":
-        run.world.on_rank_zero(lambda: _check_counted(prepared.plan, planned, measured))
-    return measured
-
-
-def _check_counted(plan: Plan, planned: SetPlan, measured: MeasuredSet) -> None:
-    """Checks what could not be checked before the images of an iterable had been counted. On rank zero."""
-    assert measured.statistics is not None
-    count = measured.statistics.count or 0
-    if planned.fake:
-        check_number(plan.settings.expect, planned.path, count + len(measured.statistics.skipped))
-    for each in plan.settings.in_order:
-        if not each.optional:
-            check_count(each.metric, plan.settings, [replace(planned, count=count)])
-
-
-def _record(run: RunContext, plan: Plan, work: dict[str, Any], origin: Origin, notes: Sequence[str]) -> RunRecord:
-    seconds = run.clock.phases()
+def _concluded(
+    run: RunContext, plan: Plan, comparer: Comparer, results: list[Comparison], work: dict[str, Any], origin: Origin
+) -> Evaluation:
+    """The evaluation, on rank zero; ``work`` are fields of its `RunRecord`."""
+    seconds, settings = run.clock.phases(), plan.settings
     extract = seconds.get("extract", 0.0)
-    return RunRecord(
+    record = RunRecord(
         world_size=run.world.size,
         device=run.device.name,
         backend=run.world.backend,
@@ -215,8 +195,25 @@ def _record(run: RunContext, plan: Plan, work: dict[str, Any], origin: Origin, n
         extraction=run.clock.parts(),
         images_per_second=work["images_computed"] / extract if work.get("images_computed") else None,
         versions=versions(),
-        config=changed_settings(plan.settings),
-        notes=tuple(map(run.console.shown, (*plan.notes, *notes))),
+        config=changed_settings(settings),
+        notes=tuple(map(run.console.shown, (*plan.notes, *comparer.notes))),
         **origin._asdict(),
         **work,
+    )
+    of_metrics: dict[str, dict[str, Any]] = {}
+    for metric, source in ((each.metric, each.source) for each in settings.in_order):
+        recorded = dict(metric.record(plan.definitions.get(settings.layer_of(metric))))
+        if declared(type(metric)) or source:
+            of_metrics[metric.name] = recorded | ({"source": source} if source else {})
+    pairs = itertools.combinations(comparer.parts.items(), 2)
+    return Evaluation(
+        plan.definitions,
+        tuple(results),
+        record,
+        settings.fail_above,
+        settings.max_duplicates,
+        of_metrics,
+        tuple(Difference(one, other, difference(mine, its)) for (one, mine), (other, its) in pairs),
+        settings.gated.numbers[0].name if settings.gated else "",
+        {name: run.console.shown(reason) for name, reason in comparer.left_out.items()},
     )

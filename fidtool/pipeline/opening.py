@@ -19,16 +19,15 @@ from fidtool.settings import Settings, overrides
 from fidtool.sources.array_files import Header, StoredArray, array_headers, tensors_in
 from fidtool.sources.arrays import has_floats
 from fidtool.sources.contents import Files, LocalFiles, StoreError, broken_link
-from fidtool.sources.folder import STDIN, is_pattern
 from fidtool.sources.image_set import Sampling, real_path
-from fidtool.sources.kinds import IMAGE_SUFFIXES
+from fidtool.sources.kinds import IMAGE_SUFFIXES, is_remote, suffix_of
+from fidtool.sources.lists import STDIN, is_pattern
 from fidtool.sources.memory import Images
-from fidtool.sources.opening import STATISTICS_SUFFIXES, local_paths, open_images, split_key, suffix_of
+from fidtool.sources.opening import STATISTICS_SUFFIXES, local_paths, open_images, split_key
 from fidtool.sources.reference_files import fetch
 from fidtool.sources.references import FEATURES as PUBLISHED_FEATURES
 from fidtool.sources.references import IMAGES as PUBLISHED_IMAGES
 from fidtool.sources.references import is_reference, named_reference, reference_at, suggested_references
-from fidtool.sources.remote import is_remote, remote_files
 from fidtool.statistics.layouts import NPZ, PICKLE, FileLayout, known_layout, layout_of, with_protocol
 from fidtool.statistics.set_statistics import Statistics, with_features
 from fidtool.statistics.statistics_file import read_features_alone, read_statistics
@@ -264,6 +263,8 @@ def _single_file(path: str, features: bool, say: Callable[[str], None]) -> Files
         return None
     if not is_remote(name):
         return LocalFiles([name]) if os.path.isfile(name) else None
+    from fidtool.sources.remote import remote_files  # lazily: local sets need none of it
+
     if names_statistics(name):
         return remote_files(name, say)
     if (suffix_of(name) and not features) or name.endswith("/"):

@@ -92,7 +92,8 @@ def _list_members(
     order = np.array(sorted(range(len(names)), key=lambda item: (owners[item], names[item])), dtype=np.uint32)
     kind, reader = reader_of(files, np.concatenate(extents), details)
     stamps = named.files.stamps()
-    return ImageSet(named.path, kind, Names(names), named.prefix, reader, stamps, order, files, census.found())
+    prefix = named.prefix if several else f"{named.prefix}/"
+    return ImageSet(named.path, kind, Names(names), prefix, reader, stamps, order, files, census.found())
 
 
 def _heads(handle: BinaryIO) -> Iterator[tuple[str, bytes]]:
@@ -237,14 +238,6 @@ class ZipReader(_MemberReader):
         if len(content) != size or zlib.crc32(content) != crc:
             return ContentError("the archive is damaged: this member's checksum does not match")
         return content
-
-
-def first_member(head: bytes) -> bytes:
-    """Returns the name of the first member of a zip archive with these first bytes; empty if it is none."""
-    if len(head) < _RECORD.size:
-        return b""
-    signature, *_, length, _ = _RECORD.unpack_from(head)
-    return head[_RECORD.size : _RECORD.size + length] if signature == _SIGNATURE else b""
 
 
 def stored_at(info: zipfile.ZipInfo, handle: BinaryIO) -> int:

@@ -78,6 +78,12 @@ def format_of(head: bytes) -> str:
     return _named(_IMAGES, head[:HEAD])
 
 
+def first_member(head: bytes) -> bytes:
+    """Returns the name of the first member of a zip archive with these first bytes; empty if it is none."""
+    # The local header has 30 bytes, of which two state the length of the name (PKWARE's APPNOTE, 4.3.7).
+    return head[30 : 30 + int.from_bytes(head[26:28], "little")] if head.startswith(b"PK\x03\x04") else b""
+
+
 def container_of(head: bytes) -> str:
     """Returns `ZIP`, `TAR`, `PARQUET` or `NPY`; empty for other files."""
     return _named(_CONTAINERS, head)
@@ -118,42 +124,23 @@ def refuse_dataset(place: str, heads: Iterable[tuple[str, bytes]]) -> None:
 # --- suffixes --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class FileKind:
-    """A kind of file that contains images.
-
-    Attributes:
-        lister: the function that lists the images of such files, as ``module:function`` in `fidtool.sources`. It takes
-            a `fidtool.sources.image_set.NamedFiles` and returns an `ImageSet`.
-        content: what such a file is by its first bytes, see `container_of`.
-        keyed: whether a name after a colon selects a part of the file, as in ``samples.npz:images``.
-        numbered: whether the images in such a file have numbers instead of names.
-        often_other: whether such files usually contain something else, such as a network's weights. One of them in a
-            folder of images is not reported.
-    """
-
-    lister: str
-    suffixes: tuple[str, ...]
-    content: str = ""
-    keyed: bool = False
-    numbered: bool = False
-    often_other: bool = False
-
-
-_SAFETENSORS = "a safetensors file"
-_TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
-FILE_KINDS = (
-    FileKind("archives:list_zips", (".zip",), ZIP, keyed=True),
-    FileKind("archives:list_tars", _TAR_SUFFIXES, TAR, keyed=True),
-    FileKind("array_files:list_npz", (".npz",), ZIP, keyed=True, numbered=True),
-    FileKind("array_files:list_tensors", (".pt", ".pth"), ZIP, keyed=True, numbered=True, often_other=True),
-    FileKind("array_files:list_tensors", (".safetensors",), _SAFETENSORS, keyed=True, numbered=True, often_other=True),
-    FileKind("parquet:list_parquet", (".parquet",), PARQUET, keyed=True, numbered=True),
-    FileKind("array_files:list_npy", (".npy",), NPY, numbered=True),
-)
-"""All kinds. To add one, write a module with a lister and add a line here."""
-ARCHIVE_SUFFIXES = tuple(suffix for kind in FILE_KINDS if not kind.often_other for suffix in kind.suffixes)
-"""Suffixes of files that usually contain images."""
+FILE_KINDS = {
+    ".zip": ("archives:list_zips", ZIP),
+    **dict.fromkeys((".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz"), ("archives:list_tars", TAR)),
+    ".npz": ("array_files:list_npz", ZIP),
+    **dict.fromkeys((".pt", ".pth"), ("array_files:list_tensors", ZIP)),
+    ".safetensors": ("array_files:list_tensors", ""),
+    ".parquet": ("parquet:list_parquet", PARQUET),
+    ".npy": ("array_files:list_npy", NPY),
+}
+"""For each suffix of files that contain images, the function in `fidtool.sources` that lists them, and what such a file
+is by its first bytes, see `container_of`. The function takes a `fidtool.sources.image_set.NamedFiles` and returns an
+`ImageSet`. To add a kind, write a module with such a function and add a line here."""
+_OFTEN_OTHER = (".pt", ".pth", ".safetensors")
+"""Files that usually contain something else, such as a network's weights: in a folder of images not reported."""
+TEXT, *TABLES = LISTS = (".txt", ".csv", ".tsv", ".jsonl")
+"""Suffixes of lists of paths. Those of tables have a column of paths, which can be selected as in ``list.csv:NAME``."""
+KNOWN = (*FILE_KINDS, *LISTS)
 
 _OF_FLOATS = "tif tiff pfm"
 _SUFFIXES = f"png jpg jpeg jfif bmp webp {_OF_FLOATS} ppm pgm gif avif heic heif jp2 j2k jpx"
@@ -162,6 +149,20 @@ IMAGE_SUFFIXES = frozenset(f".{name}" for name in _SUFFIXES.split())
 _WITHOUT_FLOATS = tuple(IMAGE_SUFFIXES - {f".{name}" for name in _OF_FLOATS.split()})
 _IGNORED = frozenset({"__MACOSX"})
 _HIDDEN, SUBFOLDER = "hidden", "subfolder"
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path is a URL."""
+    return "://" in path
+
+
+def suffix_of(path: str) -> str:
+    """Returns the suffix in `KNOWN` with which a path ends, in any case; empty if there is none.
+
+    The query of an HTTP URL is ignored.
+    """
+    name = path.partition("?")[0] if path.startswith("http") and is_remote(path) else path
+    return max((suffix for suffix in KNOWN if name.lower().endswith(suffix)), key=len, default="")
 
 
 def may_have_floats(name: str) -> bool:
@@ -250,7 +251,8 @@ class Census:
 
     def _archive(self) -> str:
         """Returns the suffix of the most frequent kind of archive among the ignored files; empty if there is none."""
-        return next((kind for kind, _ in self.passed_over.most_common() if kind in ARCHIVE_SUFFIXES), "")
+        kinds = (kind for kind, _ in self.passed_over.most_common())
+        return next((kind for kind in kinds if kind in FILE_KINDS and kind not in _OFTEN_OTHER), "")
 
     def beside(self, path: str) -> str:
         """Returns a warning if a folder of images also contains archives; else an empty string."""

@@ -4,34 +4,48 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import import_module
 from os.path import splitext
 from pathlib import Path
 
+import numpy as np
+
 from fidtool.errors import InputError, RunError
 from fidtool.names import existing_like
 from fidtool.redaction import redacted
-from fidtool.sources.archives import first_member
-from fidtool.sources.contents import Files, LocalFiles, RefusedError, StoreError, ValueRange, broken_link, head_of
-from fidtool.sources.folder import STDIN, TABLES, TEXT, expand, is_pattern, list_folder, list_paths
-from fidtool.sources.image_set import ImageSet, NamedFiles, split_common_folder
+from fidtool.sources.contents import (
+    Files,
+    LocalFiles,
+    Reader,
+    RefusedError,
+    StoreError,
+    ValueRange,
+    broken_link,
+    head_of,
+)
+from fidtool.sources.image_set import ImageSet, NamedFiles, Names, split_common_folder
 from fidtool.sources.kinds import (
     FILE_KINDS,
     IMAGE_SUFFIXES,
     JSON,
+    KNOWN,
+    LISTS,
     PLAIN,
-    FileKind,
+    SUBFOLDER,
+    TABLES,
+    Census,
     container_of,
+    first_member,
     format_of,
+    is_remote,
+    refuse_dataset,
     refuse_foreign,
+    suffix_of,
 )
-from fidtool.sources.remote import is_remote, list_remote_folder, list_remote_paths, remote_files
+from fidtool.sources.lists import STDIN, expand, is_pattern, list_paths
 
-LISTS = (TEXT, *TABLES)
-KNOWN = (*(suffix for kind in FILE_KINDS for suffix in kind.suffixes), *LISTS)
-"""Suffixes of files that contain images."""
 STATISTICS_SUFFIXES = (".npz", ".pkl", ".pickle")
 """Suffixes that files of statistics usually have. Which are statistics does not depend on their names."""
 
@@ -59,14 +73,15 @@ def open_images(
         elif os.path.isdir(path):
             found = list_folder(path, recursive)
         elif not is_remote(name):
-            files = LocalFiles(local_paths(path))
-            _refuse_misnamed(files, suffix)
-            found = _listed(path, suffix, files, key, value_range)
-        elif suffix:
-            found = _listed(path, suffix, remote_files(name, say), key, value_range)
+            found = _listed(path, suffix, LocalFiles(local_paths(path)), key, value_range)
         else:
-            _refuse_image(path, name)
-            found = list_remote_folder(name, recursive)
+            from fidtool.sources.remote import list_remote_folder, remote_files  # lazily: a local set needs none of it
+
+            if suffix:
+                found = _listed(path, suffix, remote_files(name, say), key, value_range)
+            else:
+                _refuse_image(path, name)
+                found = list_remote_folder(name, recursive)
     except RefusedError as error:
         raise InputError(str(error)) from None
     except StoreError as error:
@@ -86,38 +101,33 @@ def local_paths(path: str) -> list[str]:
     return [name]
 
 
-def _refuse_misnamed(files: Files, suffix: str) -> None:
-    """Refuses a file whose first bytes contradict its suffix. Otherwise it would be reported as damaged."""
-    head, is_list = head_of(files), suffix in LISTS
-    if head or not is_list:
-        refuse_foreign(files.paths[0], head, [*[JSON] * (suffix == ".jsonl"), *[PLAIN] * is_list])
-    actual = container_of(head) or ("an image" if format_of(head) and not is_list else "")
-    if suffix and actual and not any(actual == kind.content and suffix in kind.suffixes for kind in FILE_KINDS):
-        raise InputError(f"{files.paths[0]} is named {suffix} but is {actual}:", "rename it")
-
-
 def _listed(path: str, suffix: str, files: Files, key: str, value_range: ValueRange | None) -> ImageSet:
-    single = files.paths[0] if len(files.paths) == 1 else ""
-    if suffix in LISTS and single:
-        if files.remote:
-            return list_remote_paths(path, files, suffix, key)
-        return list_paths(path, single, suffix, key)
-    if not suffix and first_member(head_of(files)).endswith(b".npy"):
-        suffix = ".npz"
-    kind = _kind_of(suffix)
-    if kind is None:
-        _refuse_image(path, files.paths[0])
+    first, single = files.paths[0], len(files.paths) == 1
+    if files.remote and suffix in LISTS and single:
+        from fidtool.sources.remote import list_remote_paths
+
+        return list_remote_paths(path, files, suffix, key)
+    head = b"\0" if files.remote else head_of(files)
+    is_list = suffix in LISTS
+    if head or not is_list:
+        refuse_foreign(first, head, [*[JSON] * (suffix == ".jsonl"), *[PLAIN] * is_list])
+    actual = container_of(head) or ("an image" if format_of(head) and not is_list else "")
+    lister, content = FILE_KINDS.get(suffix, ("", ""))
+    if suffix and actual and actual != content:
+        raise InputError(f"{first} is named {suffix} but is {actual}:", "rename it")
+    if is_list and single:
+        return list_paths(path, first, suffix, key)
+    if not suffix and first_member(head).endswith(b".npy"):
+        lister, _ = FILE_KINDS[".npz"]
+    if not lister:
+        _refuse_image(path, first)
         problem = f"{path} is neither a folder nor a file of a supported kind ({' '.join(KNOWN)})"
-        raise InputError(problem, *["decompress it, with gunzip"] * head_of(files).startswith(b"\x1f\x8b"))
-    shown = redacted(single)  # redacted before names are appended, or they would be removed as parts of a query
-    prefix = (shown if kind.numbered else f"{shown}/") if single else split_common_folder(files.paths)[0]
-    module, _, lister = kind.lister.partition(":")
-    list_files: Callable[[NamedFiles], ImageSet] = getattr(import_module(f"fidtool.sources.{module}"), lister)
+        raise InputError(problem, *["decompress it, with gunzip"] * head.startswith(b"\x1f\x8b"))
+    # Redacted before names are appended, or they would be removed as parts of a query.
+    prefix = redacted(first) if single else split_common_folder(files.paths)[0]
+    module, _, function = lister.partition(":")
+    list_files: Callable[[NamedFiles], ImageSet] = getattr(import_module(f"fidtool.sources.{module}"), function)
     return list_files(NamedFiles(path, files, prefix, key, value_range))
-
-
-def _kind_of(suffix: str) -> FileKind | None:
-    return next((kind for kind in FILE_KINDS if suffix in kind.suffixes), None)
 
 
 def _refuse_image(path: str, file: str) -> None:
@@ -130,15 +140,6 @@ def _refuse_image(path: str, file: str) -> None:
         )
 
 
-def suffix_of(path: str) -> str:
-    """Returns the suffix in `KNOWN` with which a path ends; empty if there is none.
-
-    Case is ignored, and so is the query of an HTTP URL.
-    """
-    name = path.partition("?")[0] if path.startswith("http") and is_remote(path) else path
-    return max((suffix for suffix in KNOWN if name.lower().endswith(suffix)), key=len, default="")
-
-
 def split_key(path: str) -> tuple[str, str]:
     """Splits ``samples.npz:images`` into the file and the array in it; for other paths, the second part is empty.
 
@@ -146,14 +147,73 @@ def split_key(path: str) -> tuple[str, str]:
     """
     name, colon, key = path.rpartition(":")
     has_query = "?" in name and is_remote(name)  # a query may contain colons
-    if colon and key and not has_query and _is_keyed(name) and not os.path.lexists(path):
-        return name, key
-    return path, ""
-
-
-def _is_keyed(name: str) -> bool:
-    """Whether a file may have named parts: by its suffix or, if that says nothing, because it exists."""
+    if not colon or not key or has_query or os.path.lexists(path):
+        return path, ""
     if suffix := suffix_of(name):
-        kind = _kind_of(suffix)
-        return suffix in TABLES or (kind is not None and kind.keyed)
-    return name.lower().endswith(STATISTICS_SUFFIXES) or (not is_remote(name) and os.path.isfile(name))
+        is_keyed = suffix in TABLES or (suffix in FILE_KINDS and suffix != ".npy")
+    else:  # then the name says nothing
+        is_keyed = name.lower().endswith(STATISTICS_SUFFIXES) or (not is_remote(name) and os.path.isfile(name))
+    return (name, key) if is_keyed else (path, "")
+
+
+def list_folder(path: str, recursive: bool = True) -> ImageSet:
+    """Lists the images below ``path``, sorted by relative name.
+
+    Hidden names and ``__MACOSX`` are ignored. Symbolic links are followed; a folder that several links point to is
+    listed once. A broken link with an image suffix is listed, so that it causes an error instead of being ignored.
+    """
+    census = Census()
+    try:
+        found = sorted(_images_below(path, recursive, census))
+    except OSError as error:
+        raise InputError(f"cannot list the folder {error.filename or path}: {error.strerror or error}") from None
+    if not found:
+        below = (os.path.join(place, name) for place, _, names in os.walk(path) for name in sorted(names))
+        refuse_dataset(path, ((file, head_of(LocalFiles([file]))) for file in below))
+        raise InputError(census.nothing_found(path, "folder", recursive))
+    names, prefix = Names(found), os.path.join(path, "")
+    files, order = LocalFiles(names.after(prefix)), np.arange(len(names), dtype=np.uint32)
+    rest = None, census.found(folders=not recursive), census.beside(path)
+    return ImageSet(path, "folder", names, prefix, Reader(files), files.stamps(), order, *rest)
+
+
+def _images_below(path: str, recursive: bool, census: Census) -> Iterator[str]:
+    """Yields the relative names of the images in a folder, in any order. A folder is listed once, not by a link."""
+    seen: set[tuple[int, int]] = set()
+
+    def unseen(folders: list[str]) -> Iterator[str]:
+        for name in folders:
+            status = os.stat(os.path.join(path, name))
+            if (status.st_dev, status.st_ino) not in seen:  # links may form loops
+                seen.add((status.st_dev, status.st_ino))
+                yield name
+
+    waiting, links = list(unseen([""])), []
+    while waiting:
+        for name, kind in _entries(path, waiting.pop(), census):
+            if kind == "image":
+                yield name
+            elif recursive and kind == "link":
+                links.append(name)
+            elif recursive:
+                waiting += unseen([name])
+        if not waiting:  # links come last, so that a folder has its own name rather than that of a link
+            waiting, links = list(unseen(sorted(links))), []
+
+
+def _entries(path: str, prefix: str, census: Census) -> Iterator[tuple[str, str]]:
+    """Yields the names of images, subfolders and links to folders in a folder, and which of these they are."""
+    with os.scandir(os.path.join(path, prefix)) as entries:
+        for entry in entries:
+            name, is_link = f"{prefix}/{entry.name}" if prefix else entry.name, entry.is_symlink()
+            if census.hides(entry.name):
+                continue
+            # Unlike the methods of entries, os.path accepts links that point to themselves.
+            if os.path.isdir(entry.path) if is_link else entry.is_dir():
+                census.passed_over[SUBFOLDER] += 1
+                yield name, "link" if is_link else "folder"
+            elif census.is_image(entry.name):
+                if (os.path.isfile(entry.path) or not os.path.exists(entry.path)) if is_link else entry.is_file():
+                    yield name, "image"
+                else:
+                    census.passed_over["not a regular file"] += 1

@@ -40,9 +40,9 @@ from fidtool.sources.contents import (
     opened,
     too_large,
 )
-from fidtool.sources.folder import URL_WILDCARD, expand_braces, read_entries, refuse_repeated_lines
 from fidtool.sources.image_set import ImageSet, Names
 from fidtool.sources.kinds import JSON, PLAIN, Census, refuse_foreign
+from fidtool.sources.lists import URL_WILDCARD, expand_braces, read_entries, refuse_repeated_lines
 
 T = TypeVar("T")
 
@@ -332,11 +332,6 @@ def _kind(url: str) -> str:
 
 
 # --- requests --------------------------------------------------------------------------------------------------------
-
-
-def is_remote(path: str) -> bool:
-    """Whether a path is a URL."""
-    return "://" in path
 
 
 def file_system(url: str) -> Any:

@@ -16,8 +16,8 @@ from fidtool.cache_dir import byte_limit, cache_dir
 from fidtool.errors import InputError, RunError
 from fidtool.features.protocol import FEATURES, Definition, layer_prefix
 from fidtool.redaction import redacted
-from fidtool.sources.folder import STDIN
 from fidtool.sources.image_set import ImageSet, real_path
+from fidtool.sources.lists import STDIN
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.statistics.statistics_file import Summary, read_statistics, read_summary, write_unredacted
 

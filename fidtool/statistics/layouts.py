@@ -41,12 +41,10 @@ from fidtool.features.protocol import (
     spatial_definition,
 )
 from fidtool.safe_pickle import NotDataError, begins_like_pickle, load_data
-from fidtool.sources.archives import first_member
 from fidtool.sources.array_files import SAMPLES, array_headers
 from fidtool.sources.contents import ContentError, Files, StoreError, head_of
 from fidtool.sources.image_set import canonical_order
-from fidtool.sources.kinds import HEAD, PLAIN, refuse_foreign
-from fidtool.sources.opening import suffix_of
+from fidtool.sources.kinds import HEAD, PLAIN, first_member, refuse_foreign, suffix_of
 from fidtool.statistics.rows import Features, read_features, reordered
 from fidtool.statistics.set_statistics import Statistics
 

@@ -23,7 +23,7 @@ from PIL import Image
 
 from bench.peers import pytorch_fid_state, write_weights
 from fidtool.features.models.inception_weights import load_weights
-from fidtool.sources.folder import list_folder
+from fidtool.sources.opening import list_folder
 
 Features = NDArray[np.float64]
 Draws = list[tuple[NDArray[np.int64], NDArray[np.int64]]]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fidtool.sources.folder import list_folder
+from fidtool.sources.opening import list_folder
 from fidtool.statistics.cache import _too_fresh
 from support.command_line import Outcome, Run
 from support.pictures import make_pictures

@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 import fidtool
-from fidtool.sources.folder import list_folder
 from fidtool.sources.image_set import canonical_order
+from fidtool.sources.opening import list_folder
 from support.places import CONFORMANCE
 
 pytestmark = pytest.mark.skipif(not CONFORMANCE.is_dir(), reason="needs the conformance images")

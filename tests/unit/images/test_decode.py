@@ -23,7 +23,7 @@ from fidtool.images.loader import DecodedBatch, LoadOptions, joined, load
 from fidtool.images.records import ImageRecords, records_of
 from fidtool.sources import contents
 from fidtool.sources.contents import Pixels
-from fidtool.sources.folder import list_folder
+from fidtool.sources.opening import list_folder
 from fidtool.validation import MAX_PIXELS
 from support.encoded import FILES, claim, encoded, tiff
 from support.pictures import make_pictures

@@ -24,8 +24,8 @@ from fidtool.images.batches import PlannedBatch, plan_batches
 from fidtool.images.decode import DecodeOptions
 from fidtool.images.loader import DecodedBatch, LoadOptions, load
 from fidtool.images.workers import Workers
-from fidtool.sources.folder import list_folder
 from fidtool.sources.image_set import ImageSet
+from fidtool.sources.opening import list_folder
 from support.pictures import make_pictures
 from support.processes import PATIENCE, wait_until
 

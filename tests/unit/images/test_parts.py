@@ -26,8 +26,8 @@ from fidtool.images.decode import DecodedImage, DecodeOptions, ImageProperties, 
 from fidtool.images.loader import DecodedBatch, LoadOptions, load, load_stream, whole_batches
 from fidtool.images.workers import Workers
 from fidtool.sources.contents import Pixels
-from fidtool.sources.folder import list_folder
 from fidtool.sources.memory import Images
+from fidtool.sources.opening import list_folder
 from support.encoded import FILES
 from support.pictures import make_pictures
 from support.places import TINY

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from fidtool.errors import InputError
 from fidtool.images.batches import cut_batches, deal
-from fidtool.sources.folder import list_folder
 from fidtool.sources.image_set import canonical_order
+from fidtool.sources.opening import list_folder
 
 SUFFIXES = ("png", "jpg", "jpeg", "jfif", "bmp", "webp", "tif", "tiff", "ppm", "pgm", "gif")
 SUFFIXES += ("avif", "heic", "heif", "jp2", "j2k", "jpx")

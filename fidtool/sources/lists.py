@@ -1,4 +1,4 @@
-"""Folders of image files, lists of their paths, and patterns that match several files."""
+"""Lists of paths of images, and patterns that match several files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import IO, Any
 
@@ -20,96 +20,12 @@ import numpy as np
 
 from fidtool.errors import InputError
 from fidtool.names import folded
-from fidtool.sources.contents import LocalFiles, Reader, head_of
+from fidtool.sources.contents import LocalFiles, Reader
 from fidtool.sources.image_set import ImageSet, Names
-from fidtool.sources.kinds import PLAIN, SUBFOLDER, Census, refuse_dataset, refuse_foreign
-
-
-def list_folder(path: str, recursive: bool = True) -> ImageSet:
-    """Lists the images below ``path``, sorted by relative name.
-
-    Hidden names and ``__MACOSX`` are ignored. Symbolic links are followed; a folder that several links point to is
-    listed once. A broken link with an image suffix is listed, so that it causes an error instead of being ignored.
-    """
-    census = Census()
-    found = sorted(_images_below(path, recursive, census))
-    if not found:
-        below = (os.path.join(place, name) for place, _, names in os.walk(path) for name in sorted(names))
-        refuse_dataset(path, ((file, head_of(LocalFiles([file]))) for file in below))
-        raise InputError(census.nothing_found(path, "folder", recursive))
-    names, prefix = Names(found), os.path.join(path, "")
-    files, order = LocalFiles(names.after(prefix)), np.arange(len(names), dtype=np.uint32)
-    rest = None, census.found(folders=not recursive), census.beside(path)
-    return ImageSet(path, "folder", names, prefix, Reader(files), files.stamps(), order, *rest)
-
-
-def _images_below(path: str, recursive: bool, census: Census) -> Iterator[str]:
-    """Yields the relative names of the images in a folder, in any order. A folder is listed once, not by a link."""
-    seen: set[tuple[int, int]] = set()
-    waiting, links = _unseen(path, [""], seen), []
-    while waiting:
-        prefix = waiting.pop()
-        for entry in _entries(os.path.join(path, prefix)):
-            name = f"{prefix}/{entry.name}" if prefix else entry.name
-            if census.hides(entry.name):
-                continue
-            if not _is(entry.is_dir):
-                if _is_image(entry, census):
-                    yield name
-                continue
-            census.passed_over[SUBFOLDER] += 1
-            if recursive and entry.is_symlink():
-                links.append(name)
-            elif recursive:
-                waiting += _unseen(path, [name], seen)
-        if not waiting:  # links come last, so that a folder has its own name rather than that of a link
-            waiting, links = _unseen(path, sorted(links), seen), []
-
-
-def _is_image(entry: os.DirEntry[str], census: Census) -> bool:
-    if not census.is_image(entry.name):
-        return False
-    if _is(entry.is_file) or (entry.is_symlink() and not os.path.exists(entry.path)):
-        return True
-    census.passed_over["not a regular file"] += 1
-    return False
-
-
-def _unseen(root: str, folders: list[str], seen: set[tuple[int, int]]) -> list[str]:
-    """Returns the folders that are not in ``seen``, and adds their device and inode to it: links may form loops."""
-    found = []
-    for name in folders:
-        folder = os.path.join(root, name)
-        try:
-            status = os.stat(folder)
-        except OSError as error:
-            raise InputError(f"cannot list the folder {folder}: {error.strerror or error}") from None
-        if (status.st_dev, status.st_ino) not in seen:
-            seen.add((status.st_dev, status.st_ino))
-            found.append(name)
-    return found
-
-
-def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
-    # A generator, because a million entries would take much more memory than their names.
-    try:
-        with os.scandir(folder) as entries:
-            yield from entries
-    except OSError as error:
-        raise InputError(f"cannot list the folder {folder}: {error.strerror or error}") from None
-
-
-def _is(question: Callable[[], bool]) -> bool:
-    try:
-        return question()
-    except OSError:  # for example, a link that points to itself
-        return False
-
+from fidtool.sources.kinds import PLAIN, TABLES, TEXT, Census, refuse_foreign
 
 STDIN = "-"
-TEXT, _JSON_LINES = ".txt", ".jsonl"
-TABLES = (".csv", ".tsv", _JSON_LINES)
-"""Suffixes of lists that are tables. Their column of paths can be selected, as in ``list.csv:NAME``."""
+_JSON_LINES = ".jsonl"
 _COLUMNS = ("path", "file", "filename", "filepath", "image", "imagepath", "imagefile", "img", "imgpath")
 """Usual names of a column of paths, as `folded`."""
 _OBJECTS = (

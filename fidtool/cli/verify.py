@@ -8,11 +8,9 @@ import click
 
 from fidtool.cli.options import OnceCommand
 from fidtool.cli.output import paragraph
-from fidtool.comparability import NOT_KNOWN, Verdict
+from fidtool.comparability import NOT_KNOWN
 from fidtool.comparability import verify as verdicts_on
 
-_EXIT_CODE = 3
-"""Exit status if a requirement is missed, like that of a missed gate."""
 _INDENT = " " * 12
 _EXAMPLES = (
     ("Write a result", "fidtool compute real/ fake/ --preset adm -o fid.json"),
@@ -35,19 +33,14 @@ def verify(result: str, preset: str | None, strict: bool, as_json: bool) -> int:
     found = verdicts_on("/dev/stdin" if result == "-" else result, preset)
     if as_json:
         click.echo(json.dumps({"schema": 1, "verdicts": [verdict.to_dict() for verdict in found]}, indent=2))
-    else:
-        for verdict in found:
-            _print(verdict)
+    for verdict in () if as_json else found:
+        outcome = "not comparable" if verdict.comparable is False else "comparable"
+        of_all = f"{len(verdict.named(NOT_KNOWN))} of {len(verdict.items)} not known"
+        known = f", as far as is known ({of_all})" if verdict.comparable is None else ""
+        click.echo(f"{verdict.fake}: {outcome} with published values of {verdict.preset}{known}")
+        for item in verdict.items:
+            paragraph(f"{item.name}: {item.found}", f"  {item.verdict:10}", _INDENT)
+            if item.verdict != "yes":
+                paragraph(f"expected: {item.expected} ({item.source})", _INDENT, _INDENT)
     missed = [verdict for verdict in found if verdict.comparable is False or (strict and verdict.comparable is None)]
-    return _EXIT_CODE if missed else 0
-
-
-def _print(verdict: Verdict) -> None:
-    outcome = "not comparable" if verdict.comparable is False else "comparable"
-    unknown = len(verdict.named(NOT_KNOWN))
-    known = f", as far as is known ({unknown} of {len(verdict.items)} not known)" if verdict.comparable is None else ""
-    click.echo(f"{verdict.fake}: {outcome} with published values of {verdict.preset}{known}")
-    for item in verdict.items:
-        paragraph(f"{item.name}: {item.found}", f"  {item.verdict:10}", _INDENT)
-        if item.verdict != "yes":
-            paragraph(f"expected: {item.expected} ({item.source})", _INDENT, _INDENT)
+    return 3 if missed else 0  # like a missed gate

@@ -125,11 +125,11 @@ def module_digest(module: nn.Module) -> str:
         if not isinstance(tensor, torch.Tensor):
             continue
         sha.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        sha.update(content_of(tensor))
+        sha.update(bytes_of(tensor))
     return sha.hexdigest()
 
 
-def content_of(tensor: torch.Tensor) -> bytes:
+def bytes_of(tensor: torch.Tensor) -> bytes:
     return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
 
 

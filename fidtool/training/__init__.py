@@ -6,54 +6,44 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fidtool.distributed.rendezvous import AbsentRanksError
-    from fidtool.training.checks import OutOfSyncError, assert_in_sync, assert_optimized, wrap_trainable
-    from fidtool.training.feature_extractor import FeatureExtractor
-    from fidtool.training.group import dist_sync_fn, gather_with_grad
+    from fidtool.distributed.rendezvous import AbsentRanksError as AbsentRanksError
+    from fidtool.training.checks import OutOfSyncError as OutOfSyncError
+    from fidtool.training.checks import assert_in_sync as assert_in_sync
+    from fidtool.training.checks import assert_optimized as assert_optimized
+    from fidtool.training.checks import wrap_trainable as wrap_trainable
+    from fidtool.training.feature_extractor import FeatureExtractor as FeatureExtractor
+    from fidtool.training.group import dist_sync_fn as dist_sync_fn
+    from fidtool.training.group import gather_with_grad as gather_with_grad
+    from fidtool.training.inception_metrics import FrechetInceptionDistance as FrechetInceptionDistance
+    from fidtool.training.inception_metrics import InceptionScore as InceptionScore
+    from fidtool.training.inception_metrics import KernelInceptionDistance as KernelInceptionDistance
     from fidtool.training.inception_metrics import (
-        FrechetInceptionDistance,
-        InceptionScore,
-        KernelInceptionDistance,
-        MemorizationInformedFrechetInceptionDistance,
-        PrecisionRecallDensityCoverage,
+        MemorizationInformedFrechetInceptionDistance as MemorizationInformedFrechetInceptionDistance,
     )
-    from fidtool.training.lightning_callback import FIDCallback
-    from fidtool.training.loss import FrechetLoss
+    from fidtool.training.inception_metrics import PrecisionRecallDensityCoverage as PrecisionRecallDensityCoverage
+    from fidtool.training.lightning_callback import FIDCallback as FIDCallback
+    from fidtool.training.loss import FrechetLoss as FrechetLoss
 
-__all__ = [
-    "AbsentRanksError",
-    "FIDCallback",
-    "FeatureExtractor",
-    "FrechetInceptionDistance",
-    "FrechetLoss",
-    "InceptionScore",
-    "KernelInceptionDistance",
-    "MemorizationInformedFrechetInceptionDistance",
-    "OutOfSyncError",
-    "PrecisionRecallDensityCoverage",
-    "assert_in_sync",
-    "assert_optimized",
-    "dist_sync_fn",
-    "gather_with_grad",
-    "wrap_trainable",
-]
-_HOMES = {
-    "AbsentRanksError": "fidtool.distributed.rendezvous",
-    "FIDCallback": "fidtool.training.lightning_callback",
-    "FeatureExtractor": "fidtool.training.feature_extractor",
-    "FrechetLoss": "fidtool.training.loss",
-    **dict.fromkeys(("dist_sync_fn", "gather_with_grad"), "fidtool.training.group"),
-    **dict.fromkeys(
-        ("OutOfSyncError", "assert_in_sync", "assert_optimized", "wrap_trainable"), "fidtool.training.checks"
-    ),
+_NAMES = {
+    "distributed.rendezvous": "AbsentRanksError",
+    "training.checks": "OutOfSyncError assert_in_sync assert_optimized wrap_trainable",
+    "training.feature_extractor": "FeatureExtractor",
+    "training.group": "dist_sync_fn gather_with_grad",
+    "training.inception_metrics": "FrechetInceptionDistance InceptionScore KernelInceptionDistance "
+    "MemorizationInformedFrechetInceptionDistance PrecisionRecallDensityCoverage",
+    "training.lightning_callback": "FIDCallback",
+    "training.loss": "FrechetLoss",
 }
+"""Public names by module."""
+_HOMES = {name: f"fidtool.{module}" for module, names in _NAMES.items() for name in names.split()}
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
-        return getattr(importlib.import_module(_HOMES.get(name, "fidtool.training.inception_metrics")), name)
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'fidtool.training' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__

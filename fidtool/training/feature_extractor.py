@@ -11,7 +11,7 @@ import os
 import pickle
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -30,7 +30,7 @@ from fidtool.features.models.inception import inception_extractor
 from fidtool.features.models.inception_weights import Weights, load_weights
 from fidtool.features.network import (
     Network,
-    content_of,
+    bytes_of,
     custom_extractor,
     fetch_state,
     frozen,
@@ -50,7 +50,7 @@ from fidtool.features.protocol import (
 from fidtool.features.resize import Preparation
 from fidtool.settings import CheckSettings
 from fidtool.sources.arrays import hint_of_axes
-from fidtool.validation import declared
+from fidtool.validation import declared, text_of
 
 PathLike = str | os.PathLike[str]
 _WEIGHTS_SECONDS = 1800.0
@@ -72,52 +72,29 @@ class SharedExtractor:
     """
 
     def __init__(
-        self, feature: int | str | Network | PlainModule, protocol: str | None, weights: PathLike | None
+        self,
+        feature: int | str | Network | nn.Module,
+        protocol: str | None,
+        weights: PathLike | None,
+        feature_step: int = 18,
     ) -> None:
-        self._module: object = None
-        if isinstance(feature, (Network, PlainModule)):
+        if isinstance(feature, Network):
             feature = replace(feature, module=_copied(feature.module))
-            self._module = module_content(feature.module)
-        self.plain = isinstance(feature, PlainModule)
-        self._several, self._latest = False, dict[str, tuple[object, torch.Tensor]]()
-        self._feature, self._weights = feature, None if weights is None else os.fspath(weights)
+        elif isinstance(feature, nn.Module):
+            feature = _copied(feature)
+        self.plain, self.content = isinstance(feature, nn.Module), content_of(feature)
+        self.several, self._latest = False, dict[str, tuple[object, torch.Tensor]]()
+        self._feature, self._weights, self._step = feature, text_of(weights), feature_step
         self._protocol = None if protocol is None else protocol_named(protocol)
         self._extractor: Extractor | None = None
         self._loaded()
-
-    @classmethod
-    def of_metric(
-        cls,
-        feature: int | str | Network | nn.Module,
-        antialias: bool | None,
-        protocol: ProtocolName | None,
-        weights: PathLike | None,
-        weights_path: PathLike | None,
-        feature_step: int | None,
-    ) -> SharedExtractor:
-        """The network for a metric's arguments of these names: that of another metric if it is the same."""
-        if weights is not None and weights_path is not None:
-            raise InputError("weights and feature_extractor_weights_path are the same:", "pass one of them")
-        if isinstance(feature, nn.Module):
-            plain = PlainModule(feature, 18 if feature_step is None else feature_step)
-            new = cls(plain, protocol, weights or weights_path)
-        elif feature_step is not None:
-            raise InputError("feature_step is for a plain module as feature; other networks have their own")
-        else:
-            new = cls(feature, _protocol_of(feature, antialias, protocol), weights or weights_path)
-        for other in _used:
-            if other.definition == new.definition and other._module == new._module:
-                other._several = True
-                return other
-        _used.add(new)
-        return new
 
     def once(self, side: str, images: object, compute: Callable[[], torch.Tensor]) -> torch.Tensor:
         """Returns the features of images, which several metrics pass one after the other and the first computes."""
         if (latest := self._latest.get(side)) and latest[0] == images:
             return latest[1]
         features = compute()
-        if self._several:
+        if self.several:
             self._latest[side] = images, features
         return features
 
@@ -135,8 +112,12 @@ class SharedExtractor:
         if device != extractor.device.torch_device:
             # Tensors that are moved in inference mode could not be used with gradients later.
             with torch.inference_mode(False), torch.no_grad():
-                self._extractor = extractor = extractor.on(device_here(device))
+                self._extractor = extractor = extractor.on(self._device(device))
         return extractor
+
+    def _device(self, device: torch.device) -> Device:
+        here = device_here(device)
+        return replace(here, forward_threads=1) if self.plain else here
 
     def _loaded(self) -> Extractor:
         if self._extractor is None:
@@ -145,41 +126,39 @@ class SharedExtractor:
         return self._extractor
 
     def _load(self) -> Extractor:
-        cpu = device_here(torch.device("cpu"))
-        if isinstance(self._feature, (Network, PlainModule)) and self._weights is not None:
-            problem = f"{option('weights')} is for Inception and named networks; a custom network already has its own"
-            raise InputError(problem, setting="weights")
-        if isinstance(self._feature, PlainModule):
-            if self._protocol is not None:
+        feature, protocol, cpu, say = self._feature, self._protocol, self._device(torch.device("cpu")), log_warning
+        if isinstance(feature, (Network, nn.Module)):
+            if self._weights is not None:
+                problem = "is for Inception and named networks; a custom network already has its own"
+                raise InputError(f"{option('weights')} {problem}", setting="weights")
+            if isinstance(feature, Network):
+                return network_extractor(feature, _name_of(feature.module), protocol, cpu, setting="feature")
+            if protocol is not None:
                 problem = "protocol cannot be combined with a plain module, which gets the images as they are:"
                 raise InputError(problem, "omit it, or wrap the module in fidtool.Network", setting="protocol")
-            return self._feature.extractor(cpu)
-        say = log_warning
-        if isinstance(self._feature, str) and not self._feature.isdecimal():  # '2048' is refused below
-            choice = NetworkChoice(self._feature, self._weights, names=_NAMES)
+            name, module = _name_of(feature), frozen(feature)
+            # The length of a feature vector is unknown.
+            definition = Definition(name, module_digest(module), 0, self._step, 0, "none", "none", DECODER, ddof=1)
+            as_it_is = Preparation("bilinear")
+            return _PlainExtractor(module, {FEATURES: definition}, as_it_is, (0.0,), (1.0,), cpu)
+        if isinstance(feature, str) and not feature.isdecimal():  # '2048' is refused below
+            choice = NetworkChoice(feature, self._weights, names=_NAMES)
             with one_at_a_time("weights", _WEIGHTS_SECONDS):
                 state = fetch_state(choice, say)
             if state is not None and state.warning:
                 say(state.warning)
-            return custom_extractor(choice, state, self._protocol, cpu)
-        if isinstance(self._feature, Network):
-            kind = type(self._feature.module)
-            return network_extractor(
-                self._feature, f"{kind.__module__}.{kind.__qualname__}", self._protocol, cpu, setting="feature"
-            )
-        if isinstance(self._feature, bool) or not isinstance(self._feature, int):
+            return custom_extractor(choice, state, protocol, cpu)
+        if isinstance(feature, bool) or not isinstance(feature, int):
             raise _FeatureTypeError(
                 f"feature must be one of {', '.join(map(str, INCEPTION_DIMS))} or a fidtool.Network, not "
-                f"{type(self._feature).__name__}: wrap a custom network in fidtool.Network(module, input_size=…)",
+                f"{type(feature).__name__}: wrap a custom network in fidtool.Network(module, input_size=…)",
                 setting="feature",
             )
-        protocol = self._protocol or protocol_named(DEFAULT_PROTOCOL)
-        # Refuses an invalid layer before the weights are downloaded.
-        inception_definition(protocol, self._feature, "", "feature")
-        with one_at_a_time("weights", _WEIGHTS_SECONDS):
-            weights = load_weights(self._weights, say)
-        definition = inception_definition(protocol, self._feature, weights.sha256)
-        return inception_extractor(protocol, {FEATURES: definition}, weights.state, cpu)
+        protocol = protocol or protocol_named(DEFAULT_PROTOCOL)
+        inception_definition(protocol, feature, "", "feature")  # refuses it before the weights are downloaded
+        weights = _inception_weights(self._weights)
+        definitions = {FEATURES: inception_definition(protocol, feature, weights.sha256)}
+        return inception_extractor(protocol, definitions, weights.state, cpu)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SharedExtractor:
         return self
@@ -189,23 +168,56 @@ class SharedExtractor:
         return {**self.__dict__, "_extractor": None, "_latest": {}}
 
 
+class _PlainExtractor(Extractor):
+    """Its module maps images, of any shape and dtype, to features of shape (n, D). One thread calls it."""
+
+    def inputs(self, images: list[torch.Tensor]) -> torch.Tensor:
+        return torch.stack(images)
+
+
+def shared_extractor(
+    feature: int | str | Network | nn.Module,
+    antialias: bool | None,
+    protocol: ProtocolName | None,
+    weights: PathLike | None,
+    weights_path: PathLike | None,
+    feature_step: int | None,
+) -> SharedExtractor:
+    """Returns the network for a metric's arguments of these names: that of another metric if it is the same."""
+    if weights is not None and weights_path is not None:
+        raise InputError("weights and feature_extractor_weights_path are the same:", "pass one of them")
+    if feature_step is not None and not isinstance(feature, nn.Module):
+        raise InputError("feature_step is for a plain module as feature; other networks have their own")
+    antialias = None if antialias is None else flag("antialias", antialias)
+    if antialias is not None and isinstance(feature, int):
+        meant: ProtocolName = "torchmetrics" if antialias else "tensorflow"
+        if protocol is not None and protocol_named(protocol).name != meant:
+            problem = f"antialias={antialias} selects the protocol {meant!r}, and protocol={protocol!r} another one:"
+            raise InputError(problem, "pass one of the two", setting="protocol")
+        protocol = meant
+    step = 18 if feature_step is None else feature_step
+    new = SharedExtractor(feature, protocol, weights or weights_path, step)
+    for other in _used:
+        if other.definition == new.definition and other.content == new.content:
+            other.several = True
+            return other
+    _used.add(new)
+    return new
+
+
+def _inception_weights(file: PathLike | None, classifier: bool = False) -> Weights:
+    with one_at_a_time("weights", _WEIGHTS_SECONDS):
+        return load_weights(text_of(file), log_warning, classifier)
+
+
 def classifier(weights: PathLike | None) -> Weights:
     """Returns the weight and bias of Inception's classifier alone."""
-    with one_at_a_time("weights", _WEIGHTS_SECONDS):
-        file = None if weights is None else os.fspath(weights)
-        found = load_weights(file, log_warning, classifier=True)
+    found = _inception_weights(weights, classifier=True)
     return replace(found, state={name: found.state[name] for name in ("fc.weight", "fc.bias")})
 
 
-def _protocol_of(feature: object, antialias: bool | None, protocol: ProtocolName | None) -> ProtocolName | None:
-    """The name of the protocol that ``antialias`` selects, as torchmetrics, for Inception only."""
-    if antialias is None or not isinstance(feature, int):
-        return protocol
-    meant: ProtocolName = "torchmetrics" if antialias else "tensorflow"
-    if protocol is not None and protocol_named(protocol).name != meant:
-        problem = f"antialias={antialias} selects the protocol {meant!r}, and protocol={protocol!r} another one:"
-        raise InputError(problem, "pass one of the two", setting="protocol")
-    return meant
+def _name_of(module: nn.Module) -> str:
+    return f"{type(module).__module__}.{type(module).__qualname__}"
 
 
 def _copied(module: nn.Module) -> nn.Module:
@@ -355,58 +367,26 @@ def _check_range(scaled: torch.Tensor, when: str = "") -> None:
         raise InputError(f"{problem}: {advice}")
 
 
-@dataclass(frozen=True)
-class PlainModule:
-    """A module that maps images, of any shape and dtype, to features of shape (n, D). One thread calls it.
-
-    ``feature_step`` is that of `fidtool.Network`.
-    """
-
-    module: nn.Module
-    feature_step: int
-
-    def extractor(self, device: Device) -> Extractor:
-        """Returns the extractor, whose ``dims`` are 0, because D is unknown. Puts the module into evaluation mode."""
-        module = frozen(self.module)
-        name = f"{type(self.module).__module__}.{type(self.module).__qualname__}"
-        digest = module_digest(module)
-        definition = Definition(name, digest, 0, self.feature_step, 0, "none", "none", DECODER, ddof=1)
-        as_it_is = Preparation("bilinear")
-        return _PlainExtractor(module, {FEATURES: definition}, as_it_is, (0.0,), (1.0,), _one_thread(device))
-
-
-class _PlainExtractor(Extractor):
-    def on(self, device: Device) -> Extractor:
-        return super().on(_one_thread(device))
-
-    def inputs(self, images: list[torch.Tensor]) -> torch.Tensor:
-        return torch.stack(images)
-
-
 class _Pickler(pickle.Pickler):
     """Pickles what `copy.deepcopy` shares between copies, functions and classes, by its identity."""
 
     def persistent_id(self, each: object) -> object:
         if isinstance(each, torch.Tensor):
             kind = type(each).__name__, str(each.dtype), str(each.device), tuple(each.shape), each.stride()
-            return kind, hashlib.sha256(content_of(each)).digest()
+            return kind, hashlib.sha256(bytes_of(each)).digest()
         if isinstance(each, MethodType):
             return id(each.__func__), each.__self__
         return id(each) if isinstance(each, (FunctionType, type)) else None
 
 
-def module_content(module: nn.Module) -> object:
-    """Returns an object that equals that of another copy if the modules do: weights, attributes and hooks.
+def content_of(feature: object) -> object:
+    """Returns an object that equals that of another network if the networks do: weights, attributes and hooks.
 
-    If that cannot be told, it equals no other. It is valid as long as the module lives.
+    If that cannot be told, it equals no other. It is valid as long as the network lives.
     """
     written = io.BytesIO()
     try:
-        _Pickler(written).dump(module)
+        _Pickler(written).dump(feature)
     except Exception:  # a custom module may raise anything
         return object()
     return hashlib.sha256(written.getvalue()).hexdigest()
-
-
-def _one_thread(device: Device) -> Device:
-    return replace(device, forward_threads=1)

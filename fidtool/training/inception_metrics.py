@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import nn
 
 from fidtool.distances.neighbors import nearest_cosine_distance
 from fidtool.errors import InputError
+from fidtool.features.models.inception_weights import Weights
 from fidtool.features.network import Network
 from fidtool.features.protocol import INCEPTION_DIMS
 from fidtool.metrics.fid import FID, frechet
@@ -184,6 +185,10 @@ class MemorizationInformedFrechetInceptionDistance(_PerImage[torch.Tensor]):
 
 class _Scores(Scores):
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
+        if not context.classifier():  # the features are its logits
+            dims = fake.rows.shape[1]
+            state = {"fc.weight": torch.eye(dims, device="cpu"), "fc.bias": torch.zeros(dims, device="cpu")}
+            context = replace(context, classifier=lambda: Weights(state, "", ""))
         found = super().compute(real, fake, context)
         sample = math.sqrt(self.splits / (self.splits - 1)) if self.splits > 1 else math.nan
         return {**found, "is_std": found["is_std"] * sample}

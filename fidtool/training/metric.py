@@ -20,15 +20,15 @@ from fidtool.distances.parallel import fork_safe
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError, TooFewImagesError, as_fidtool_error, renamed, rendered, warn_program
-from fidtool.features.models.inception_weights import Weights
 from fidtool.features.network import Network
 from fidtool.features.protocol import ProtocolName
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
 from fidtool.names import suggestion
+from fidtool.settings import StatisticsSettings
 from fidtool.statistics.moments import Gaussian
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.training.base import Base
-from fidtool.training.feature_extractor import PathLike, SharedExtractor, device_here, flag, pixels_of
+from fidtool.training.feature_extractor import PathLike, device_here, flag, pixels_of, shared_extractor
 from fidtool.training.group import (
     DEFAULT_TIMEOUT,
     Group,
@@ -40,10 +40,11 @@ from fidtool.training.group import (
     refuse_failed,
 )
 from fidtool.training.sums import ALL, SIDES, STATE_NAMES, MetricSums, Result, check_same_settings
-from fidtool.validation import LONGEST_SECONDS
+from fidtool.validation import LONGEST_SECONDS, declared
 
 _made, _made_local = itertools.count(1), itertools.count(1)
-"""Numbers of unnamed metrics: the same on all ranks that create their metrics in the same order."""
+"""Numbers of unnamed metrics: the same on all ranks that create their metrics in the same order. Unsynced metrics,
+which may exist on one rank only, have a separate count, so that they do not shift the others'."""
 _REMEDY = (
     "call it on every rank, outside `if rank == 0` and @rank_zero_only; or create the metric with "
     "sync_on_compute=False to compute the value of this rank only"
@@ -64,13 +65,13 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
     Attributes:
         _title: name of the metric in messages.
         _metric: computes the values.
-        _classifier: Inception's, for a metric that needs it; None if the features are its logits.
+        _classifier: weights of Inception's classifier, for a metric that needs it.
         _least: smallest number of images of a set, and a phrase for the setting that demands it.
     """
 
     _title: ClassVar[str]
     _metric: Metric
-    _classifier: Weights | None = None
+    _classifier: Any = None
     _least: tuple[int, str] = (2, "")
     is_differentiable = False
     full_state_update = False
@@ -108,43 +109,34 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
             known = {**inspect.signature(type(self)).parameters, **inspect.signature(ImageMetric).parameters}
             meant = suggestion(keyword, known, 0.75)
             raise TypeError(f"{type(self).__name__}() got an unexpected keyword argument {keyword!r}{meant}")
-        if batch_size is not None and (isinstance(batch_size, bool) or not batch_size >= 1):
-            raise InputError(f"batch_size must be at least 1, not {batch_size!r}")
+        declared(StatisticsSettings)["batch_size"].checked(batch_size)
         if not (isinstance(sync_timeout, (int, float)) and 0 < sync_timeout <= LONGEST_SECONDS):
             limits = f"above 0 and at most {LONGEST_SECONDS:.10g}"
             raise InputError(f"sync_timeout must be a number of seconds {limits}, not {sync_timeout!r}")
-        normalize, reset_real_features = flag("normalize", normalize), flag("reset_real_features", reset_real_features)
-        antialias = None if antialias is None else flag("antialias", antialias)
         if dist_sync_on_step or dist_sync_fn or distributed_available_fn:
-            which = "dist_sync_fn" if dist_sync_fn else "dist_sync_on_step" if dist_sync_on_step else ""
-            problem = "cannot be used: the metric synchronises the ranks itself, and in compute() only:"
-            remedy = "omit it; see process_group and sync_on_compute"
-            raise InputError(f"{which or 'distributed_available_fn'} {problem}", remedy)
-        file = feature_extractor_weights_path
-        with outside_autograd(), renamed("weights", "weights" if file is None else "feature_extractor_weights_path"):
-            network = SharedExtractor.of_metric(feature, antialias, protocol, weights, file, feature_step)
-            # antialias is an argument of torchmetrics, which truncates with either protocol.
-            asked = float_to_byte if antialias is None else float_to_byte or "floor"
-            own = repr(self._metric) if self._per_image else ""
-            sums = MetricSums(network, real_statistics, batch_size, asked, self._per_image, own)
+            which = "dist_sync_fn" if dist_sync_fn else "dist_sync_on_step" if dist_sync_on_step else "another function"
+            problem = f"{which} cannot be used: the metric synchronises the ranks itself, and in compute() only:"
+            raise InputError(problem, "omit it; see process_group and sync_on_compute")
         super().__init__(sync_on_compute=sync_on_compute, process_group=process_group, compute_with_cache=False)
         self._to_sync = False  # torchmetrics must not synchronise in compute()
+        self.normalize = flag("normalize", normalize)
+        self.reset_real_features = flag("reset_real_features", reset_real_features)
         self.sync_timeout = sync_timeout
         self._name, self._label = name, name or _numbered_label(sync_on_compute)
-        self._sums = sums
         self._own: MetricSums | None = None  # this rank's, while `_sums` are those of all ranks
         self._updates = 0
-        self.reset_real_features, self.normalize = reset_real_features, normalize
         self.result: Result | None = None
         self._saved = True
         self._warned: set[str] = set()
-        with outside_autograd():
-            self._move()
-
-    @property
-    def _per_image(self) -> bool:
-        """Whether the metric needs the features of each image; otherwise it needs their mean and covariance."""
-        return self._metric.fake_features
+        file = feature_extractor_weights_path
+        with outside_autograd(), renamed("weights", "weights" if file is None else "feature_extractor_weights_path"):
+            network = shared_extractor(feature, antialias, protocol, weights, file, feature_step)
+            # antialias is an argument of torchmetrics, which truncates with either protocol.
+            asked = float_to_byte if antialias is None else float_to_byte or "floor"
+            per_image = self._metric.fake_features
+            own = repr(self._metric) if per_image else ""
+            self._sums = MetricSums(network, real_statistics, batch_size, asked, per_image, own)
+            self._sums.to(self.device)
 
     def _measure(self, sums: MetricSums, world: World, scope: str) -> Result:
         """Computes the values. A collective; ``sums`` are the same on all ranks."""
@@ -157,22 +149,14 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
                 kind = TooFewImagesError if count < 2 else InputError
                 raise kind(f"{problem}: add them with update(images, real={side == 'real'}){kept}")
         names = {"real": sums.fixed_name or "the set of real images", "fake": "the set of generated images"}
-
-        def statistics() -> dict[str, Statistics]:
-            return {side: sums.statistics(side) for side in sets}
-
-        found = (world.only_on_rank_zero(statistics) if self._metric.frechet else None) or {}
-        rows = {side: sums.rows(side) for side in sets if self._per_image}
+        of = [side for side in sets if self._metric.frechet]
+        found = world.only_on_rank_zero(lambda: {side: sums.statistics(side) for side in of}) or {}
+        rows = {side: sums.rows(side) for side in sets if self._metric.fake_features}
         gaussians = {side: Gaussian(each.mu, each.sigma, each.count) for side, each in found.items()}
         real, fake = (FeatureSet(names[side], rows.get(side), gaussians.get(side)) for side in SIDES)
         settings = FeatureSettings.of(sums.network.definition, device_here(self.device).exact_sums)
 
-        def classifier() -> Weights:
-            dims = rows["fake"].shape[1]
-            identity = {"fc.weight": torch.eye(dims, device="cpu"), "fc.bias": torch.zeros(dims, device="cpu")}
-            return self._classifier or Weights(identity, "", "")
-
-        context = MetricContext(world, settings, classifier)
+        context = MetricContext(world, settings, lambda: self._classifier)
         values = self._metric.compute(real, fake, context)
         warnings = (*set_warnings({names[side]: each for side, each in found.items()}), *context.warnings)
         values, warnings = world.broadcast((values, warnings))
@@ -258,8 +242,7 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
     def _compute_by_name(self) -> dict[str, torch.Tensor]:
         ranks = ranks_of(self.process_group)
         with outside_autograd():
-            together = self.sync_on_compute and self._own is None and ranks.size > 1
-            self.result = self._compute_together(ranks) if together else self._compute_alone(ranks)
+            self.result = self._result(ranks)
             kind = torch.float32 if self.device.type == "mps" else torch.float64
             values = self.result.values.items()
             return {name: torch.tensor(value, dtype=kind, device=self.device) for name, value in values}
@@ -309,9 +292,8 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
 
     def _refuse_while_synced(self, call: str) -> None:
         if self._own is not None:
-            raise InputError(
-                f"the metric is synced, and unsync() would discard the effect of {call}:", "call unsync() first"
-            )
+            problem = f"the metric is synced, and unsync() would discard the effect of {call}:"
+            raise InputError(problem, "call unsync() first")
 
     # Synchronisation of all ranks.
 
@@ -367,8 +349,7 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
     def _wait_for_all(self, ranks: Ranks, purpose: str) -> bool:
         """Flushes the statistics, waits until all ranks have done so, and checks that their settings are the same.
 
-        Returns:
-            Whether a rank lost images when a checkpoint was loaded.
+        Returns whether a rank lost images when a checkpoint was loaded.
         """
         failure: Exception | None = None
         try:
@@ -384,33 +365,31 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
         check_same_settings(payloads, [f"the metric of rank {rank}" for rank in ranks.ranks])
         return any(payload["lost"] for payload in payloads)
 
-    def _compute_together(self, ranks: Ranks) -> Result:
-        purpose = self._purpose("compute()")
-        lost = self._wait_for_all(ranks, purpose)
-        with ranks.world(purpose) as world:
-            merged = self._sums.merged(world)
-            result = self._measure(merged, world, f"all {ranks.size} ranks")
-        if ranks.group_rank == 0:
-            self._warn(merged.shared_images_warning(ranks.ranks), once="shared")
-            self._warn(*merged.added_again_warnings(), once="again")
-            self._warn(*result.warnings)
-            self._warn(f"images from before the checkpoint are missing from this {self._title}" if lost else "")
-        return result
-
-    def _compute_alone(self, ranks: Ranks) -> Result:
-        self._sums.flush()
-        scope, warning = "this process", ""
-        covers = f"this {self._title} covers"
-        if self._own is not None:
-            scope = f"all {ranks.size} ranks"
-        elif ranks.size > 1:
-            scope = f"rank {ranks.rank} of {ranks.size} alone"
-            warning = f"sync_on_compute is False: {covers} {scope} ({self._sums.count('fake')} generated images)"
-        elif size := launched_without_group():
-            scope = f"one process of {size} alone"
-            warning = f"{covers} {scope}: call torch.distributed.init_process_group before compute()"
-        result = self._measure(self._sums, World(Launch()), scope)
-        self._warn(*self._sums.added_again_warnings(), once="again")
+    def _result(self, ranks: Ranks) -> Result:
+        sums, everyone, warning = self._sums, f"all {ranks.size} ranks", ""
+        if self.sync_on_compute and self._own is None and ranks.size > 1:
+            purpose = self._purpose("compute()")
+            if self._wait_for_all(ranks, purpose):
+                warning = f"images from before the checkpoint are missing from this {self._title}"
+            with ranks.world(purpose) as world:
+                sums = sums.merged(world)
+                result = self._measure(sums, world, everyone)
+            if ranks.group_rank:
+                return result
+            self._warn(sums.shared_images_warning(ranks.ranks), once="shared")
+        else:
+            sums.flush()
+            scope, covers = "this process", f"this {self._title} covers"
+            if self._own is not None:
+                scope = everyone
+            elif ranks.size > 1:
+                scope = f"rank {ranks.rank} of {ranks.size} alone"
+                warning = f"sync_on_compute is False: {covers} {scope} ({sums.count('fake')} generated images)"
+            elif size := launched_without_group():
+                scope = f"one process of {size} alone"
+                warning = f"{covers} {scope}: call torch.distributed.init_process_group before compute()"
+            result = self._measure(sums, World(Launch()), scope)
+        self._warn(*sums.added_again_warnings(), once="again")
         self._warn(warning, *result.warnings)
         return result
 
@@ -433,15 +412,10 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], *args: Any, recurse: bool = True) -> ImageMetric[Any]:
         super()._apply(fn, *args)  # there are no child modules
         with outside_autograd():
-            self._move()
+            for sums in (self._sums, self._own):
+                if sums is not None:
+                    sums.to(self.device)
         return self
-
-    def _move(self) -> None:
-        if self.device.type == "meta":  # temporarily, before `to_empty`
-            return
-        for sums in (self._sums, self._own):
-            if sums is not None:
-                sums.to(self.device)
 
     def persistent(self, mode: bool = False) -> None:
         """Sets whether the accumulated statistics are part of ``state_dict``; by default they are."""
@@ -472,8 +446,4 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
 
 
 def _numbered_label(synced: bool) -> str:
-    """Label of an unnamed metric.
-
-    Unsynced metrics, which may exist on one rank only, have a separate count, so that they do not shift the others'.
-    """
     return str(next(_made)) if synced else f"{next(_made_local)} (sync_on_compute=False)"

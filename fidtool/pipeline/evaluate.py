@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
@@ -184,7 +185,7 @@ def _concluded(
     run: RunContext, plan: Plan, comparer: Comparer, results: list[Comparison], work: dict[str, Any], origin: Origin
 ) -> Evaluation:
     """The evaluation, on rank zero; ``work`` are fields of its `RunRecord`."""
-    seconds, settings = run.clock.phases(), plan.settings
+    settings, seconds = plan.settings, {**run.clock.phases, "total": time.perf_counter() - run.clock.started}
     extract = seconds.get("extract", 0.0)
     record = RunRecord(
         world_size=run.world.size,
@@ -192,7 +193,7 @@ def _concluded(
         backend=run.world.backend,
         linear_algebra_threads=linear_algebra_threads(),
         seconds=seconds,
-        extraction=run.clock.parts(),
+        extraction=dict(run.clock.parts),
         images_per_second=work["images_computed"] / extract if work.get("images_computed") else None,
         versions=versions(),
         config=changed_settings(settings),

@@ -60,7 +60,6 @@ class Measurer:
         self._requests, self._contents = requests, contents
         settings, device = plan.settings, run.device
         self._cache = StatisticsCache(run.console.warn)
-        self._batch_size = plan.batch_size
         default_workers = device.default_workers(run.world.launch)
         self._num_workers = default_workers if settings.num_workers is None else settings.num_workers
         self._images = self._passes = self._resumed = 0
@@ -74,7 +73,7 @@ class Measurer:
             "torch": torch.__version__,
             "pillow": version("pillow"),
             "libjpeg": versions()["libjpeg"],
-            "batch_size": self._batch_size,
+            "batch_size": self._plan.batch_size,
             "fidtool": versions().get("fidtool", ""),
         }
         for layer, probe in self.networks.probes.items():
@@ -93,7 +92,7 @@ class Measurer:
         return {
             "precision": self._settings.precision,
             "kernels": self.networks.kernels,
-            "batch_size": self._batch_size,
+            "batch_size": self._plan.batch_size,
             "num_workers": self._num_workers,
             "images_computed": self._images,
             "forward_passes": self._passes,
@@ -135,85 +134,78 @@ class Measurer:
     def measure(self, planned: SetPlan) -> MeasuredSet:
         """Returns a set's statistics, on rank zero, and the features of each image, on all ranks. A collective."""
         if planned.holds == "stream":
-            return self._measure_stream(planned)
+            return self._computed(planned)
         known = self._world.only_on_rank_zero(lambda: self._from_cache(planned))
         if self._world.broadcast(known is not None):
             measured = spread_features(planned.path, known, self._plan.needs[planned].collected, self._world)
         else:
             self._run.finished.begin()
-            measured, cached = self._measure_images(planned)
-            if cached:
-                self._run.finished.cached(planned.path)
+            measured = self._computed(planned)
         if planned.holds == "both":
             file = self._contents[planned].file if self._contents else None
             return with_statistics(measured, planned.path, file, apart=True)
         return measured
 
-    def _measure_images(self, planned: SetPlan) -> tuple[MeasuredSet, bool]:
-        source = self._contents[planned].images if self._contents else None
-        given = self._requests[planned.request].given
-        assert not isinstance(given, Statistics)
-        images = broadcast_images(self._world, source, given, self._settings.floats)
-        layers = self._layers(self._plan.needs[planned], self._plan.needs[planned].collected)
-        extraction = self._extraction(layers, images.framing, self._checkpoint)
-        partial = extraction.run(self._plan.indexable.index(planned), images)
-        return self._concluded(images if source is None else source, partial, extraction, layers)
-
-    def _measure_stream(self, planned: SetPlan) -> MeasuredSet:
-        settings, images, sampling = self._settings, self._requests[planned.request].given, planned.sampling
-        assert isinstance(images, Images)
-        layers = self._layers(self._plan.needs[planned], self._plan.needs[planned].collected)
-        extraction = self._extraction(layers, planned.framing, None)
-        if sampling.num is not None and not (sampling.first or images.generates) and self._world.rank == 0:
-            taken = f"{option(sampling.setting)} takes its first {sampling.num} images instead of a random subset"
-            self._warn(f"{images.name} is an iterable: {taken}")
-        split = settings.max_pixels if settings.frames == "all" else None
-        stream = Stream(images, settings.floats, self._world, self._batch_size, sampling, self._run.outside, split)
-        partial, plan = extraction.run_stream(stream, images.name)
-        found = replace(images_of(images, plan, settings.seed), framing=planned.framing)
-        measured, _ = self._concluded(found, partial, extraction, layers)
-        if measured.statistics is not None and sampling.num is not None:
-            # The total number of images is unknown.
-            measured = replace(measured, statistics=replace(measured.statistics, found=None))
-        return measured
-
-    def _concluded(
-        self, images: ImageSet, partial: Accumulator, extraction: Extraction, layers: Mapping[str, Layer]
-    ) -> tuple[MeasuredSet, bool]:
-        """The statistics after the networks have run, and whether they are now in the cache. A collective."""
+    def _computed(self, planned: SetPlan) -> MeasuredSet:
+        """The statistics from the images, which go through the networks. A collective."""
+        settings, world, batch_size = self._settings, self._world, self._plan.batch_size
+        needs, given, sampling = self._plan.needs[planned], self._requests[planned.request].given, planned.sampling
+        layers = self._layers(needs, needs.collected)
+        networks = self.networks.networks(self.warnings.append)
+        checkpoint = None if planned.holds == "stream" else self._checkpoint
+        counts, framing = (batch_size, self._num_workers), planned.framing
+        extraction = Extraction(self._run, settings, networks, layers, *counts, framing, checkpoint, self._warn)
+        if planned.holds == "stream":
+            assert isinstance(given, Images)
+            if sampling.num is not None and not (sampling.first or given.generates) and world.rank == 0:
+                taken = f"{option(sampling.setting)} takes its first {sampling.num} images instead of a random subset"
+                self._warn(f"{given.name} is an iterable: {taken}")
+            split = settings.max_pixels if settings.frames == "all" else None
+            stream = Stream(given, settings.floats, world, batch_size, sampling, self._run.outside, split)
+            partial, dealt = extraction.run_stream(stream, given.name)
+            images = replace(images_of(given, dealt, settings.seed), framing=framing)
+        else:
+            assert not isinstance(given, Statistics)
+            source = self._contents[planned].images if self._contents else None
+            images = broadcast_images(world, source, given, settings.floats)
+            partial = extraction.run(self._plan.indexable.index(planned), images)
         self._images += extraction.images
         self._passes += extraction.forward_passes
         self._resumed += extraction.resumed
-        for line in itertools.chain.from_iterable(self._world.gather(self.warnings)):
+        for line in itertools.chain.from_iterable(world.gather(self.warnings)):
             self._warn(line)
-        with self._world.together():
+        with world.together():
             rows = partial.rows().items()
             features = {name: in_canonical_order(images, each, partial.skipped) for name, each in rows}
             parts = [features.pop(name) for name in RECORDS if name in features]
 
-        def finish() -> tuple[Statistics, bool]:
+        cached = False
+
+        def finish() -> Statistics:
+            nonlocal cached
             pictures = ImageRecords.of(images, np.hstack(parts), partial.skipped) if parts else None
             statistics = self._statistics(images, partial, layers, features, pictures)
-            return statistics, self._put_into_cache(images, statistics)
+            if planned.holds == "stream" and sampling.num is not None:
+                return replace(statistics, found=None)
+            if changes := change_warning(images):
+                self.warnings.append(changes)
+            elif settings.cache and not statistics.skipped:  # a skipped file may be fixed later
+                cached = self._cache.put(images, statistics)
+            return statistics
 
-        finished = self._world.only_on_rank_zero(finish)
-        statistics, cached = (None, False) if finished is None else finished
-        return MeasuredSet(images.path, statistics, features), self._world.broadcast(cached)
+        measured = MeasuredSet(images.path, world.only_on_rank_zero(finish), features)
+        if world.broadcast(cached):
+            self._run.finished.cached(planned.path)
+        return measured
 
     def _layers(self, needs: SetNeeds, collected: Collection[str]) -> dict[str, Layer]:
-        return {name: self._layer(name, name in collected) for name in needs.layers}
-
-    def _layer(self, name: str, with_features: bool) -> Layer:
-        settings, definition = self._settings, self.networks.definitions[name]
-        network = settings.metric_networks.get(name, settings.network)
-        step_setting = None if definition.standard else network.named("feature_step")
-        return Layer(definition, with_features, network.subject, step_setting)
-
-    def _extraction(
-        self, layers: Mapping[str, Layer], framing: str | None, checkpoint: Checkpoint | None
-    ) -> Extraction:
-        networks, counts = self.networks.networks(self.warnings.append), (self._batch_size, self._num_workers)
-        return Extraction(self._run, self._settings, networks, layers, *counts, framing, checkpoint, self._warn)
+        layers = {}
+        for name in needs.layers:
+            definition = self.networks.definitions[name]
+            network = self._settings.metric_networks.get(name, self._settings.network)
+            step_setting = None if definition.standard else network.named("feature_step")
+            layers[name] = Layer(definition, name in collected, network.subject, step_setting)
+        return layers
 
     def _warn(self, line: str) -> None:
         if line not in self.warnings:
@@ -233,7 +225,13 @@ class Measurer:
             if found is not None:
                 self._run.console.say(f"{source.path}: statistics of {len(source)} images read from the cache")
                 self._cached.append(planned.path)
-                return _as_found_now(found, source)
+                with_features = any(layer.features is not None for layer in found.layers.values())
+                return replace(
+                    found,
+                    found=source.found,
+                    pictures=None if found.pictures is None else replace(found.pictures, prefix=source.prefix),
+                    order=source.numbers() if with_features else None,
+                )
         return None
 
     def _statistics(
@@ -263,19 +261,3 @@ class Measurer:
             order=source.numbers(partial.skipped) if features else None,
             framing=source.framing,
         )
-
-    def _put_into_cache(self, source: ImageSet, result: Statistics) -> bool:
-        if changes := change_warning(source):
-            self.warnings.append(changes)
-            return False
-        if not self._settings.cache or result.skipped:  # a skipped file may be fixed later
-            return False
-        return self._cache.put(source, result)
-
-
-def _as_found_now(statistics: Statistics, source: ImageSet) -> Statistics:
-    pictures = statistics.pictures
-    named = None if pictures is None else replace(pictures, prefix=source.prefix)
-    with_features = any(layer.features is not None for layer in statistics.layers.values())
-    order = source.numbers() if with_features else None
-    return replace(statistics, found=source.found, pictures=named, order=order)

@@ -28,38 +28,26 @@ _running = threading.RLock()
 
 
 class Clock:
-    """Wall time in seconds of the phases of a run, and of work that overlaps within a phase."""
+    """Wall time in seconds of the ``phases`` of a run, and of ``parts`` of the work that overlap within a phase."""
 
     def __init__(self) -> None:
-        self._started = time.perf_counter()
-        self._phases: dict[str, float] = {}
-        self._parts: dict[str, float] = {}
+        self.started = time.perf_counter()
+        self.phases: dict[str, float] = {}
+        self.parts: dict[str, float] = {}
         self._lock = threading.Lock()
 
     def __call__(self, phase: str) -> contextlib.AbstractContextManager[None]:
-        return self._timed(self._phases, phase, 1.0)
-
-    def busy(self, part: str, share: float = 1.0) -> contextlib.AbstractContextManager[None]:
-        """Times work that overlaps with other work, in any thread; ``share`` of the time is counted."""
-        return self._timed(self._parts, part, share)
+        return self.busy(phase, into=self.phases)
 
     @contextlib.contextmanager
-    def _timed(self, seconds: dict[str, float], name: str, share: float) -> Iterator[None]:
-        started = time.perf_counter()
+    def busy(self, part: str, share: float = 1.0, into: dict[str, float] | None = None) -> Iterator[None]:
+        """Times work that overlaps with other work, in any thread; ``share`` of the time is counted."""
+        started, seconds = time.perf_counter(), self.parts if into is None else into
         try:
             yield
         finally:
             with self._lock:
-                seconds[name] = seconds.get(name, 0.0) + share * (time.perf_counter() - started)
-
-    def phases(self) -> dict[str, float]:
-        """Seconds by phase so far, and ``total`` since the clock was created."""
-        return {**self._phases, "total": time.perf_counter() - self._started}
-
-    def parts(self) -> dict[str, float]:
-        """Seconds by part; parts overlap."""
-        with self._lock:
-            return dict(self._parts)
+                seconds[part] = seconds.get(part, 0.0) + share * (time.perf_counter() - started)
 
 
 class FinishedWork:

@@ -18,7 +18,7 @@ from fidtool.features.protocol import Definition, layer_prefix
 from fidtool.images.decode import ImageProperties
 from fidtool.images.records import RecordArray, columns_of, no_records
 from fidtool.sources.contents import BadFile
-from fidtool.statistics.moments import FEWEST_BITS, ExactMoments, FeatureSizes
+from fidtool.statistics.moments import FEWEST_BITS, ExactMoments
 from fidtool.statistics.rows import CHUNK_BYTES, RowStorage
 
 _FIRST_BATCH_BITS = FEWEST_BITS - 3
@@ -36,7 +36,7 @@ class Layer:
     Attributes:
         with_features: whether metrics need per-image features, and not only their sums.
         subject: what the features belong to, for messages; empty for the run's own extractor.
-        step_setting: setting that determines the step of the features, see `FeatureSizes`.
+        step_setting: setting that determines the step of the features, see `ExactMoments`.
     """
 
     definition: Definition
@@ -135,9 +135,9 @@ class Accumulator:
             vectors = features[name]
             count = len(vectors)
             with about(layer.subject):
-                if batch == 0 and not layer.definition.standard:
-                    _check_first_batch(vectors, layer)
                 self.moments[name].add(vectors)
+                if batch == 0 and not layer.definition.standard:
+                    self.moments[name].check_precision(_FIRST_BATCH_BITS)
             if layer.with_features:
                 rows[name] = vectors.cpu().numpy()
         place = batch - self.first
@@ -193,7 +193,7 @@ class Accumulator:
         for name, moments in self.moments.items():
             prefix = layer_prefix(name, ".")
             own = {each.removeprefix(prefix): array for each, array in arrays.items() if each.startswith(prefix)}
-            self.moments[name] = moments.restored(own)
+            moments.absorb(own)
         ends = np.cumsum(self.counts)
         for name, storage in self._rows.items():
             rows = arrays[f"{_ROWS}{name}"]
@@ -235,11 +235,3 @@ class Accumulator:
             with world.together():
                 for batch, rows in itertools.chain(*received[: world.rank], *received[world.rank + 1 :]):
                     storage.write(int(self._starts[batch]), rows)
-
-
-def _check_first_batch(features: torch.Tensor, layer: Layer) -> None:
-    """Checks that the step is not far too coarse for the features of the first batch, so that a run fails early."""
-    sizes, step = FeatureSizes(layer.step_setting), layer.definition.feature_step
-    sizes.add(features.cpu().double().mul(2.0**step))
-    if sizes.refusal(step) is None:  # otherwise the sums raise the error
-        sizes.check_bits(step, _FIRST_BATCH_BITS)

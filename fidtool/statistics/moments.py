@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +62,7 @@ def better_step(feature_step: int, largest: float) -> int:
 
 
 def step_remedy(setting: str | None, better: int) -> str:
-    """Returns what to do about features that a step does not suit; ``setting`` is that of `FeatureSizes`."""
+    """Returns what to do about features that a step does not suit; for ``setting`` see `ExactMoments`."""
     if abs(better) > LARGEST_STEP:
         return "scale the features in the network"
     if setting is None:
@@ -71,79 +72,6 @@ def step_remedy(setting: str | None, better: int) -> str:
     return f"pass {option(setting, better)}"
 
 
-class FeatureSizes:
-    """Largest absolute value and mean bit length of features, in units of their step; features that are 0 are omitted.
-
-    Args:
-        setting: setting that determines the step, see `fidtool.errors.option`; None for Inception, whose step is fixed;
-            empty for networks that are configured where they are named.
-    """
-
-    def __init__(self, setting: str | None = "feature_step") -> None:
-        self._setting = setting
-        self.largest = 0.0
-        self._bits = self._nonzero = 0
-
-    def add(self, rows: torch.Tensor) -> None:
-        """Adds features: float64 tensor, in units of the step."""
-        if not rows.numel():
-            return
-        largest = rows.abs().amax().item()  # propagates NaN
-        self.largest = largest if math.isnan(largest) else max(self.largest, largest)
-        self._bits += int(torch.frexp(rows).exponent.clamp_(0, INTEGER_BITS).sum().item())
-        self._nonzero += int(torch.count_nonzero(rows).item())
-
-    def refusal(self, feature_step: int) -> RunError | None:
-        """Returns an error if one of the features cannot be added exactly, else None."""
-        largest = self.largest
-        if largest < 2.0**INTEGER_BITS - 0.5:
-            return None
-        if not math.isfinite(largest):
-            return RunError("the network returned a feature that is NaN or infinite:", "check its weights and input")
-        remedy = step_remedy(self._setting, better_step(feature_step, largest))
-        return RunError(
-            f"a feature of size {largest / 2.0**feature_step:g} is outside the range of the exact sums, which is "
-            f"{2.0 ** (INTEGER_BITS - feature_step):g} at feature_step {feature_step}:",
-            remedy,
-            setting=self._setting,
-        )
-
-    def merge(self, world: World) -> None:
-        """Combines the ranks' values, in place. A collective."""
-        largest, bits, nonzero = zip(*world.gather((self.largest, self._bits, self._nonzero)), strict=True)
-        self.largest, self._bits, self._nonzero = max(largest), sum(bits), sum(nonzero)
-
-    def array(self) -> NDArray[np.int64]:
-        """Returns the sum of the bit lengths and the number of nonzero features: int64 array of shape (2,)."""
-        return np.array([self._bits, self._nonzero], dtype=np.int64)
-
-    def absorb(self, array: NDArray[np.int64], largest: float) -> None:
-        """Adds the `array` and ``largest`` of other features."""
-        self.largest = max(self.largest, largest)
-        self._bits += int(array[0])
-        self._nonzero += int(array[1])
-
-    def check_bits(self, feature_step: int, fewest: int = FEWEST_BITS) -> None:
-        """Checks that the step does not round the features too coarsely.
-
-        Otherwise they have fewer than ``fewest`` bits on average, and a RunError states a suitable step.
-        """
-        if not self._nonzero:
-            return
-        bits = self._bits / self._nonzero
-        if bits >= fewest:
-            return
-        better = better_step(feature_step, self.largest)
-        problem = (
-            f"the features have {bits:.1f} bits on average at feature_step {feature_step}, fewer than {FEWEST_BITS} "
-            f"(the largest is {self.largest / 2.0**feature_step:g}):"
-        )
-        if bits + better - feature_step < FEWEST_BITS:
-            problem += " no step suits both the small and the large ones:"
-            raise RunError(problem, "scale them in the network", setting=self._setting)
-        raise RunError(problem, step_remedy(self._setting, better), setting=self._setting)
-
-
 class ExactMoments:
     """Count, sum and sum of outer products of feature vectors, as integers.
 
@@ -151,18 +79,17 @@ class ExactMoments:
         dims: length D of a feature vector. Memory is two int64 matrices of D x D.
         feature_step: features are rounded to multiples of 2 ** -feature_step.
         device: device of the sums; it must support float64.
-        setting: setting that determines ``feature_step``, see `FeatureSizes`.
+        setting: setting that determines ``feature_step``, see `fidtool.errors.option`; None for Inception, whose step
+            is fixed; empty for networks that are configured where they are named.
 
     Attributes:
         count: number of feature vectors added.
-        refused: the error if a feature could not be added, after which the sums must not be used; None otherwise.
     """
 
     def __init__(
         self, dims: int, feature_step: int, device: torch.device | str = "cpu", setting: str | None = "feature_step"
     ) -> None:
-        self.count, self.dims = 0, dims
-        self.feature_step = feature_step
+        self.count, self.dims, self.feature_step, self._setting = 0, dims, feature_step, setting
         self._sum = torch.zeros(dims, dtype=torch.int64, device=device)
         # The value of an entry is high * 2 ** 32 + low: beyond about 4 million images it exceeds 64 bits.
         self._low = torch.zeros(dims, dims, dtype=torch.int64, device=device)
@@ -172,8 +99,9 @@ class ExactMoments:
         # The Gram matrix of the latest rows, in float64, and an upper bound of its entries.
         self._recent: torch.Tensor | None = None
         self._reach = 0.0
-        self._sizes = FeatureSizes(setting)
-        self.refused: RunError | None = None
+        # In units of the step, of features that are not 0: the largest, the sum of the bit lengths, and their number.
+        self._largest, self._bits, self._nonzero = 0.0, 0, 0
+        self._refused: RunError | None = None
 
     def add(self, features: torch.Tensor) -> None:
         """Adds a batch.
@@ -211,14 +139,15 @@ class ExactMoments:
     def _add_waiting(self) -> None:
         rows = torch.cat(self._waiting)
         self._waiting = []
-        self._sizes.add(rows)
-        self.refused = self._sizes.refusal(self.feature_step)
-        self._check_not_refused()
+        if rows.numel():
+            largest = rows.abs().amax().item()  # propagates NaN
+            self._largest = largest if math.isnan(largest) else max(self._largest, largest)
+            self._bits += int(torch.frexp(rows).exponent.clamp_(0, INTEGER_BITS).sum().item())
+            self._nonzero += int(torch.count_nonzero(rows).item())
+            self._refused = self._refusal()
+            self._check_not_refused()
         rows.round_()
         self._sum += rows.sum(0).to(torch.int64)
-        self._add_recent(rows)
-
-    def _add_recent(self, rows: torch.Tensor) -> None:
         # By Cauchy-Schwarz, no entry of a Gram matrix and no partial sum of one exceeds its largest diagonal entry.
         reach = rows.square().sum(0).max().item()
         if self._reach + reach > _EXACT:
@@ -235,9 +164,23 @@ class ExactMoments:
             if self._grams_since_carry == _GRAMS_PER_CARRY:
                 self._carry()
 
+    def _refusal(self) -> RunError | None:
+        """Returns an error if one of the features cannot be added exactly, else None."""
+        largest, step = self._largest, self.feature_step
+        if largest < 2.0**INTEGER_BITS - 0.5:
+            return None
+        if not math.isfinite(largest):
+            return RunError("the network returned a feature that is NaN or infinite:", "check its weights and input")
+        return RunError(
+            f"a feature of size {largest / 2.0**step:g} is outside the range of the exact sums, which is "
+            f"{2.0 ** (INTEGER_BITS - step):g} at feature_step {step}:",
+            step_remedy(self._setting, better_step(step, largest)),
+            setting=self._setting,
+        )
+
     def _check_not_refused(self) -> None:
-        if self.refused is not None:
-            raise copy.copy(self.refused)  # a copy without traceback keeps no frames alive
+        if self._refused is not None:
+            raise copy.copy(self._refused)  # a copy without traceback keeps no frames alive
 
     def _carry(self) -> None:
         """Moves the upper bits of the low limb to the high limb, without changing the value."""
@@ -250,8 +193,9 @@ class ExactMoments:
         self.flush()
         if world.size == 1:
             return
-        self.count = sum(world.gather(self.count))
-        self._sizes.merge(world)
+        everyone = world.gather((self.count, self._bits, self._nonzero, self._largest))
+        counts, bits, nonzero, largest = zip(*everyone, strict=True)
+        self.count, self._bits, self._nonzero, self._largest = sum(counts), sum(bits), sum(nonzero), max(largest)
         self._carry()
         for sums in (self._sum, self._high, self._low):
             world.sum_(sums)
@@ -261,42 +205,38 @@ class ExactMoments:
         """Returns the sums as arrays, for `absorb`. Of symmetric matrices, they hold the upper triangle.
 
         Returns:
-            ``count`` and ``largest`` of shape (), ``sizes`` of shape (2,), ``sum`` of shape (dims,), ``low`` and
-            ``high`` of shape (dims * (dims + 1) / 2,). All are int64 except ``largest``, which is float64.
+            ``count`` and ``largest`` of shape (), ``sizes`` (the sum of the bit lengths and the number of nonzero
+            features) of shape (2,), ``sum`` of shape (dims,), ``low`` and ``high`` of shape (dims * (dims + 1) / 2,).
+            All are int64 except ``largest``, which is float64.
         """
         self.flush()
         self._carry()
         return {
             "count": np.array(self.count),
-            "largest": np.array(self._sizes.largest),
-            "sizes": self._sizes.array(),
+            "largest": np.array(self._largest),
+            "sizes": np.array([self._bits, self._nonzero], dtype=np.int64),
             "sum": self._sum.cpu().numpy(),
             "low": _upper_triangle(self._low),
             "high": _upper_triangle(self._high),
         }
 
-    def absorb(self, totals: dict[str, NDArray[Any]]) -> None:
+    def absorb(self, totals: Mapping[str, NDArray[Any]]) -> None:
         """Adds sums from `totals`. The order of such additions does not change the bits."""
-        self.add_sums(self.restored(totals))
-
-    def restored(self, totals: dict[str, NDArray[Any]]) -> ExactMoments:
-        """Returns the sums from `totals`, of the same kind as these."""
-        dims, device = len(self._sum), self._low.device
-        low, total = _symmetric(totals["low"], dims), totals["sum"]
-        if total.shape != (dims,) or total.dtype != np.int64:
-            raise ValueError(f"the sums do not have {dims} dimensions")
-        count, largest = int(totals["count"]), float(totals["largest"])
+        other = ExactMoments(self.dims, self.feature_step, self._low.device)
+        total = totals["sum"]
+        if total.shape != (self.dims,) or total.dtype != np.int64:
+            raise ValueError(f"the sums do not have {self.dims} dimensions")
         # Earlier versions did not store the sizes of the features.
         sizes = totals.get("sizes", np.zeros(2, dtype=np.int64))
         if sizes.shape != (2,) or sizes.dtype != np.int64:
             raise ValueError("the sizes of the features are damaged")
-        other = ExactMoments(dims, self.feature_step, device)
-        other.count = count
-        other._sum, other._low = torch.from_numpy(total).to(device), low.to(device)
+        other.count, other._largest = int(totals["count"]), float(totals["largest"])
+        other._bits, other._nonzero = map(int, sizes)
+        other._sum = torch.from_numpy(total).to(other._sum.device)
+        other._low = _symmetric(totals["low"], other._low)
         if "high" in totals:
-            other._high = _symmetric(totals["high"], dims).to(device)
-        other._sizes.absorb(sizes, largest)
-        return other
+            other._high = _symmetric(totals["high"], other._low)
+        self.add_sums(other)
 
     def add_sums(self, other: ExactMoments) -> None:
         """Adds sums of the same dimensions, step and device."""
@@ -308,12 +248,27 @@ class ExactMoments:
         self._carry()
         self._sum += other._sum
         self.count += other.count
-        self._sizes.absorb(other._sizes.array(), other._sizes.largest)
+        self._bits += other._bits
+        self._nonzero += other._nonzero
+        self._largest = max(self._largest, other._largest)
 
-    def check_precision(self) -> None:
-        """Checks that the step, chosen for these features, leaves them at least 11 bits on average, else a RunError."""
+    def check_precision(self, fewest: int = FEWEST_BITS) -> None:
+        """Checks that the step leaves the features at least ``fewest`` bits on average.
+
+        Otherwise a RunError states a suitable step.
+        """
         self.flush()
-        self._sizes.check_bits(self.feature_step)
+        if not self._nonzero or (bits := self._bits / self._nonzero) >= fewest:
+            return
+        step, better = self.feature_step, better_step(self.feature_step, self._largest)
+        problem = (
+            f"the features have {bits:.1f} bits on average at feature_step {step}, fewer than {FEWEST_BITS} "
+            f"(the largest is {self._largest / 2.0**step:g}):"
+        )
+        if bits + better - step < FEWEST_BITS:
+            problem += " no step suits both the small and the large ones:"
+            raise RunError(problem, "scale them in the network", setting=self._setting)
+        raise RunError(problem, step_remedy(self._setting, better), setting=self._setting)
 
     def mean_covariance(self, ddof: int) -> Gaussian:
         """Returns the mean and covariance, exact except for the last few roundings of each entry to float64.
@@ -331,8 +286,8 @@ class ExactMoments:
         self.flush()
         if self.count == 0:
             raise RunError("no images were added")
-        if 0.0 < self._sizes.largest < 2.0**FEWEST_BITS:
-            self._sizes.check_bits(self.feature_step)
+        if 0.0 < self._largest < 2.0**FEWEST_BITS:
+            self.check_precision()
         total = self._sum.cpu()
         centre = (total.double() / self.count).round_().long()
         rest = (total - self.count * centre).double()
@@ -403,10 +358,11 @@ def _upper(dims: int) -> NDArray[np.bool_]:
     return np.triu(np.ones((dims, dims), dtype=bool))
 
 
-def _symmetric(upper: NDArray[np.int64], dims: int) -> torch.Tensor:
+def _symmetric(upper: NDArray[np.int64], like: torch.Tensor) -> torch.Tensor:
     """Returns the symmetric matrix with this upper triangle, row by row."""
+    dims = len(like)
     if upper.shape != (dims * (dims + 1) // 2,) or upper.dtype != np.int64:
         raise ValueError(f"the sums do not have {dims} dimensions")
     matrix = np.zeros((dims, dims), dtype=np.int64)
     matrix[_upper(dims)] = upper
-    return torch.from_numpy(matrix + np.triu(matrix, 1).T)
+    return torch.from_numpy(matrix + np.triu(matrix, 1).T).to(like.device)

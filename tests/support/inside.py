@@ -28,7 +28,7 @@ from fidtool.sources.contents import ValueRange
 from fidtool.sources.image_set import Sampling, hashes_of
 from fidtool.sources.opening import open_images
 from fidtool.statistics.cache import StatisticsCache
-from fidtool.statistics.moments import ExactMoments, FeatureSizes, Gaussian
+from fidtool.statistics.moments import ExactMoments, Gaussian
 from fidtool.training.feature_extractor import pixels_of
 
 Features = NDArray[np.float32]
@@ -49,13 +49,6 @@ def gaussian(features: Features, ddof: int = 1) -> Gaussian:
     moments = ExactMoments(features.shape[1], STEP)
     moments.add(torch.from_numpy(features))
     return moments.mean_covariance(ddof)
-
-
-def bits_of(values: torch.Tensor, step: int) -> dict[str, Any]:
-    """Return the sum of the bit lengths, the number of nonzero values, and why the step is rejected, if it is."""
-    sizes = FeatureSizes()
-    sizes.add(values.double())
-    return {"sizes": sizes.array().tolist(), "refusal": str(sizes.refusal(step) or "")}
 
 
 # Metrics of features, in a single process.

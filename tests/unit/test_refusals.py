@@ -32,7 +32,7 @@ from fidtool.sources.contents import Pixels
 from fidtool.sources.opening import open_images
 from fidtool.sources.remote import raise_if_permanent
 from fidtool.statistics.cache import StatisticsCache
-from fidtool.statistics.moments import ExactMoments, FeatureSizes
+from fidtool.statistics.moments import ExactMoments
 from fidtool.training import FrechetLoss, gather_with_grad
 from fidtool.training.feature_extractor import SharedExtractor
 from fidtool.training.loss import nuclear_norm
@@ -116,7 +116,7 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[[Path], object]]] = {
     ),
     "features of integers": (
         fidtool.InputError,
-        "has dtype int64; it should contain floats",
+        "dtype int64; it should contain floats",
         lambda at: fidtool.read_statistics(pickled(at / "a.pkl", feats=np.zeros((4, 3), dtype=np.int64))),
     ),
     "a pipe": (
@@ -160,10 +160,10 @@ def test_the_queue_of_a_loss_stays_in_float32() -> None:
 
 
 def test_no_features_have_no_size() -> None:
-    sizes = FeatureSizes("feature_step")
-    sizes.add(torch.zeros(0, 3))
-    sizes.check_bits(0)
-    assert sizes.array().tolist() == [0, 0]
+    moments = ExactMoments(3, 10)
+    moments.add(torch.zeros(0, 3))
+    moments.check_precision()
+    assert moments.totals()["sizes"].tolist() == [0, 0]
 
 
 def test_what_is_not_an_entry_of_the_cache(environment: dict[str, str]) -> None:

@@ -118,8 +118,7 @@ class _Ranks(World):
 
     def gather(self, value):  # type: ignore[no-untyped-def]
         other = self._pair[1]
-        sizes = (other._sizes.largest, *other._sizes.array().tolist())
-        return [value, other.count if isinstance(value, int) else sizes]
+        return [value, (other.count, other._bits, other._nonzero, other._largest)]
 
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
         mine, other = self._pair

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fidtool.distributed.world import World
 from fidtool.errors import FidtoolError, InputError, on_every_rank
-from fidtool.sources.contents import SAME_FILES, StoreError, ValueRange
+from fidtool.sources.contents import SAME_FILES, ValueRange
 from fidtool.sources.image_set import ImageSet
 from fidtool.sources.memory import Images
 
@@ -47,7 +47,7 @@ def change_warning(images: ImageSet) -> str:
     """Returns a warning if a set's files changed since they were listed, or if this is unknown; else empty."""
     try:
         changed = images.changed()
-    except (FidtoolError, StoreError) as error:
+    except FidtoolError as error:
         return f"cannot check whether {images.path} changed while it was read: {error}"
     if not changed:
         return ""

@@ -27,7 +27,7 @@ from fidtool.images.batches import PlannedBatch
 from fidtool.images.decode import DecodedImage, DecodeError, DecodeOptions, ImageProperties, decode_contents
 from fidtool.images.records import RecordArray, no_records, records_of
 from fidtool.images.workers import Workers
-from fidtool.sources.contents import BadFile, ContentError, Frame, Read, ReadError
+from fidtool.sources.contents import BadFile, ContentError, Frame, Read
 from fidtool.sources.image_set import ImageSet
 from fidtool.sources.kinds import may_have_floats
 
@@ -184,11 +184,9 @@ def joined(parts: Sequence[DecodedBatch]) -> DecodedBatch:
 def _failure_of(file: str, error: Exception) -> DecodeFailure:
     if isinstance(error, ProgramError):
         return DecodeFailure(str(error), "program", error.__cause__)
-    if isinstance(error, InputError):
-        return DecodeFailure(str(error), "contents")
-    if isinstance(error, ReadError) and error.fault != "image":
-        return DecodeFailure(str(error), error.fault)
-    if not isinstance(error, (ReadError, DecodeError, OSError, MemoryError)):
+    if isinstance(error, FidtoolError):
+        return DecodeFailure(str(error), "contents" if isinstance(error, InputError) else "store")
+    if not isinstance(error, (ContentError, DecodeError, OSError, MemoryError)):
         raise error
     exhausted = isinstance(error, MemoryError) or getattr(error, "errno", None) in _EXHAUSTED
     verb, reason = _problem(error)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from fidtool.console import Console
-from fidtool.errors import InputError, RunError, option
+from fidtool.errors import InputError, option
 from fidtool.features.protocol import FEATURES
 from fidtool.images.frames import with_frames
 from fidtool.names import counted
@@ -18,7 +18,7 @@ from fidtool.pipeline.sets import Content, RequestedSet, SetNeeds, SetPlan, set_
 from fidtool.settings import Settings, overrides
 from fidtool.sources.array_files import Header, StoredArray, array_headers, tensors_in
 from fidtool.sources.arrays import has_floats
-from fidtool.sources.contents import Files, LocalFiles, StoreError, broken_link
+from fidtool.sources.contents import Files, LocalFiles, broken_link
 from fidtool.sources.image_set import Sampling, real_path
 from fidtool.sources.kinds import IMAGE_SUFFIXES, is_remote, suffix_of
 from fidtool.sources.lists import STDIN, is_pattern
@@ -221,12 +221,9 @@ def _open_path(path: str, settings: Settings, needs: SetNeeds, say: Callable[[st
     require_exists([path])
     if is_reference(path):
         return _open_reference(path, settings, needs, say)
-    try:
-        files = _single_file(path, settings.features, say)
-        if files is not None and (found := _open_statistics(path, files, settings, needs)) is not None:
-            return found
-    except StoreError as error:
-        raise RunError(str(error)) from None
+    files = _single_file(path, settings.features, say)
+    if files is not None and (found := _open_statistics(path, files, settings, needs)) is not None:
+        return found
     return Content(open_images(path, settings.recursive, settings.floats, say))
 
 

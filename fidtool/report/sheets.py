@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from PIL import Image
 
-from fidtool.errors import ProgramError
+from fidtool.errors import FidtoolError
 from fidtool.images.decode import DecodeError, DecodeOptions, decode
 from fidtool.images.framing import Crop
 from fidtool.report.names import shortened
 from fidtool.results import MOST_RANDOM, Comparison, Exhibit, HarmfulImage
-from fidtool.sources.contents import Read, ReadError, ValueRange
+from fidtool.sources.contents import ContentError, Read, ValueRange
 
 LONGEST_SIDE = 160
 """Limit of the long side of a thumbnail, in pixels."""
@@ -144,7 +144,7 @@ def thumbnail_of(file: str, content: Read, framing: str | None = None, floats: V
         image.save(buffer, kind, optimize=True, quality=_QUALITY)
     except FileNotFoundError:
         return Thumbnail(file, framing, problem="not found")
-    except (OSError, ValueError, ReadError, ProgramError) as error:
+    except (OSError, ValueError, ContentError, FidtoolError) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         return Thumbnail(file, framing, problem=reason)
     except (DecodeError, MemoryError) as error:

@@ -36,36 +36,8 @@ SAME_FILES = "all ranks must see the same files, on a shared file system or as i
 """Advice for the error that ranks see different files."""
 
 
-class ReadError(Exception):
-    """An image cannot be read.
-
-    ``fault`` is what is at fault, see `fidtool.images.loader.DecodeFailure`; unless it is the image, the message is a
-    complete sentence.
-    """
-
-    fault = "image"
-
-
-class ContentError(ReadError):
+class ContentError(Exception):
     """The data is not an image; the message says what is wrong with it."""
-
-
-class ForeignError(ReadError):
-    """This rank sees different files from rank zero, which listed them."""
-
-    fault = "contents"
-
-
-class StoreError(ReadError):
-    """A remote store does not respond or refuses a request, so nothing is known about the image."""
-
-    fault = "store"
-
-
-class RefusedError(StoreError):
-    """A store refuses a request, and a retry would not help: access is denied, or it does not serve byte ranges."""
-
-    fault = "contents"
 
 
 @dataclass(frozen=True)
@@ -112,8 +84,11 @@ class Frame(NamedTuple):
 Content: TypeAlias = "bytes | Frame | Pixels | Image.Image"
 """An encoded image, a frame of one, pixels, or a Pillow image."""
 Read: TypeAlias = "Content | Exception"
-"""A content, or the error that occurred instead: `ReadError`, `OSError`, `MemoryError`, `fidtool.errors.ProgramError`,
-or an `InputError` if more than one image is affected."""
+"""A content, or the error that occurred instead.
+
+It is a `ContentError`, `OSError`, `MemoryError` or `fidtool.errors.ProgramError`; if more than one image is affected,
+an `InputError`, or a `RunError` of a store that does not respond.
+"""
 
 
 def too_large(size: int) -> ContentError:
@@ -213,7 +188,7 @@ class Files(abc.ABC):
                 # The system may return less than it was asked for.
                 while len(data) < length and (more := handle.read(length - len(data))):
                     data += more
-        except (OSError, MemoryError, ReadError, InputError) as error:
+        except (OSError, MemoryError, ContentError, FidtoolError) as error:
             return error
         if len(data) < length:
             return ContentError(f"the file ends after {start + len(data)} of {start + length} bytes")
@@ -247,7 +222,7 @@ class LocalFiles(Files):
             if expected is None or expected == GONE:
                 why = broken_link(path)
                 raise FileNotFoundError(errno.ENOENT, f"it is {why}") if why else error from None
-            raise ForeignError(f"{path} exists on rank 0 but not on this rank: {SAME_FILES}") from None
+            raise InputError(f"{path} exists on rank 0 but not on this rank: {SAME_FILES}") from None
         status = os.fstat(handle.fileno())
         if not stat.S_ISREG(status.st_mode):
             handle.close()
@@ -256,7 +231,7 @@ class LocalFiles(Files):
         if expected is not None and size != expected:
             handle.close()
             found = "could not be opened on rank 0" if expected == GONE else f"{expected} on rank 0"
-            raise ForeignError(f"{path} has {size} bytes on this rank and {found}: {SAME_FILES}")
+            raise InputError(f"{path} has {size} bytes on this rank and {found}: {SAME_FILES}")
         return handle
 
     def stamps(self) -> Stamps:
@@ -307,7 +282,7 @@ def opened(files: Files, file: int) -> Iterator[BinaryIO]:
     try:
         with files.open(file) as handle:
             yield handle
-    except (FidtoolError, StoreError, ForeignError, MemoryError):
+    except (FidtoolError, MemoryError):
         raise
     except Exception as error:  # damaged archives raise many kinds of errors
         refuse_foreign(name, head_of(files, file))
@@ -399,7 +374,7 @@ class SequentialReader(Reader, abc.ABC):
                         yield content
                         done += 1
                 continue
-            except (OSError, StoreError, ForeignError, MemoryError) as error:
+            except (OSError, FidtoolError, MemoryError) as error:
                 failure: Exception = error
             except Exception as error:  # libraries raise many kinds of errors for damaged files
                 failure = ContentError(f"its file is damaged: {message_of(error)}")

@@ -13,17 +13,15 @@ from typing import NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.errors import InputError, option
+from fidtool.errors import FidtoolError, InputError, ProgramError, option
 from fidtool.names import counted
 from fidtool.sources.contents import (
     GONE,
     BadFile,
     Files,
-    ForeignError,
     Read,
     Reader,
     Stamps,
-    StoreError,
     ValueRange,
     bytes_of,
 )
@@ -248,8 +246,8 @@ class ImageSet:
         """Returns the SHA-256 of a sample of the contents, by which ranks check that they see the same images."""
         sha = hashlib.sha256()
         for content in self._sampled():
-            if isinstance(content, (ForeignError, StoreError)):
-                raise InputError(str(content))
+            if isinstance(content, FidtoolError) and not isinstance(content, ProgramError):
+                raise content
             sha.update(hashlib.sha256(bytes_of(content)).digest())
         return sha.hexdigest()
 

@@ -12,15 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
-from fidtool.errors import InputError, RunError
+from fidtool.errors import InputError
 from fidtool.names import existing_like
 from fidtool.redaction import redacted
 from fidtool.sources.contents import (
     Files,
     LocalFiles,
     Reader,
-    RefusedError,
-    StoreError,
     ValueRange,
     broken_link,
     head_of,
@@ -67,25 +65,20 @@ def open_images(
     began = time.time_ns()
     name, key = split_key(path)
     suffix = suffix_of(name)
-    try:
-        if path in (STDIN, "/dev/stdin") or Path(path).is_fifo():  # a shell's <(find …)
-            found = list_paths(path, path)
-        elif os.path.isdir(path):
-            found = list_folder(path, recursive)
-        elif not is_remote(name):
-            found = _listed(path, suffix, LocalFiles(local_paths(path)), key, value_range)
-        else:
-            from fidtool.sources.remote import list_remote_folder, remote_files  # lazily: a local set needs none of it
+    if path in (STDIN, "/dev/stdin") or Path(path).is_fifo():  # a shell's <(find …)
+        found = list_paths(path, path)
+    elif os.path.isdir(path):
+        found = list_folder(path, recursive)
+    elif not is_remote(name):
+        found = _listed(path, suffix, LocalFiles(local_paths(path)), key, value_range)
+    else:
+        from fidtool.sources.remote import list_remote_folder, remote_files  # lazily: a local set needs none of it
 
-            if suffix:
-                found = _listed(path, suffix, remote_files(name, say), key, value_range)
-            else:
-                _refuse_image(path, name)
-                found = list_remote_folder(name, recursive)
-    except RefusedError as error:
-        raise InputError(str(error)) from None
-    except StoreError as error:
-        raise RunError(str(error)) from None
+        if suffix:
+            found = _listed(path, suffix, remote_files(name, say), key, value_range)
+        else:
+            _refuse_image(path, name)
+            found = list_remote_folder(name, recursive)
     return replace(found, listed=began)
 
 

@@ -15,7 +15,6 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -26,16 +25,14 @@ import numpy as np
 from fidtool.cache_dir import byte_limit, cache_dir, one_at_a_time
 from fidtool.distributed.signals import in_background
 from fidtool.download import MAX_TRIES, RETRIED_STATUSES, attempts, megabytes
-from fidtool.errors import InputError, message_of
+from fidtool.errors import FidtoolError, InputError, RunError, message_of
 from fidtool.redaction import redacted
 from fidtool.sources.contents import (
     MOST_BYTES,
     ContentError,
     Files,
     Reader,
-    RefusedError,
     Stamps,
-    StoreError,
     head_of,
     opened,
     too_large,
@@ -123,9 +120,9 @@ class RemoteFiles(Files):
             return too_large(size)
         try:
             data: bytes = request(lambda: file_system(url).cat_file(url), url, _REQUEST_TIMEOUT)
-        except PermissionError as error:  # not a ContentError: access to the other objects is denied as well
-            return RefusedError(f"{url} cannot be read: {error.strerror or message_of(error)}")
-        except (OSError, StoreError, InputError) as error:
+        except PermissionError as error:  # access to the other objects is denied as well
+            return _refusal(url, error)
+        except (OSError, FidtoolError) as error:
             return error
         except Exception as error:  # for example, an invalid URL
             return ContentError(f"it cannot be requested: {message_of(error)}")
@@ -174,31 +171,22 @@ def delete_copies() -> None:
 def _download(url: str, path: Path, size: int) -> None:
     """Downloads an object; its size is -1 if it is unknown."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
+
+    def moved() -> int:
+        return part.stat().st_mtime_ns if part.exists() else 0
+
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _make_room(url, path.parent, max(0, size))
-        moved = partial(_written, part)
-        request(lambda: file_system(url).get_file(url, str(part)), url, _SILENCE_SECONDS, moved)
+        _queried(lambda: file_system(url).get_file(url, str(part)), url, _SILENCE_SECONDS, moved)
         if size not in (-1, found := part.stat().st_size):
-            raise StoreError(f"{url} has {found} bytes, but {size} when it was listed: run it again")
+            raise RunError(f"{redacted(url)} has {found} bytes, but {size} when it was listed: run it again")
         os.replace(part, path)
-    except FileNotFoundError:
-        raise RefusedError(f"{url} does not exist any more") from None
     except OSError as error:
         reason = error.strerror or message_of(error)
-        raise RefusedError(f"{url} cannot be downloaded into {path.parent}: {reason}") from None
-    except (StoreError, InputError):
-        raise
-    except Exception as error:
-        raise RefusedError(f"{url} cannot be requested: {message_of(error)}") from None
+        raise InputError(f"{redacted(url)} cannot be downloaded into {path.parent}: {reason}") from None
     finally:
         part.unlink(missing_ok=True)
-
-
-def _written(part: Path) -> int:
-    with contextlib.suppress(OSError):
-        return part.stat().st_mtime_ns
-    return 0
 
 
 def _make_room(url: str, folder: Path, size: int) -> None:
@@ -238,7 +226,14 @@ def stamp_of(info: Mapping[str, Any]) -> tuple[int, int, int, int, int]:
 def list_remote_folder(url: str, recursive: bool) -> ImageSet:
     """Lists the images below a URL, sorted by relative name. Hidden names are ignored, as in a folder."""
     prefix = url if url.endswith("/") else f"{url}/"
-    objects = _objects_below(url, recursive)
+    store = file_system(url)
+    store.invalidate_cache()  # fsspec caches listings, which may be out of date
+    root, depth = store._strip_protocol(url).rstrip("/"), None if recursive else 1
+    found = _queried(lambda: store.find(url, maxdepth=depth, detail=True), url, _LISTING_TIMEOUT)
+    if not found:
+        raise InputError(f"there is nothing below {url}:", "check that the URL is correct and can be listed")
+    # Remove one slash only: names in a store may begin with another one.
+    objects = {path.removeprefix(root).removeprefix("/"): info for path, info in found.items()}
     census = Census()
     images = {name: info for name, info in objects.items() if census.takes(name)}
     if not images:
@@ -269,8 +264,11 @@ def remote_files(url: str, say: Callable[[str], None]) -> RemoteFiles:
     """
     urls: list[str] = []
     for each in expand_braces(url):
-        matches = [each]
-        if URL_WILDCARD.search(each) and not _exists(each):
+        matches, exists = [each], False
+        if "[" in each:  # it may be part of a name
+            with contextlib.suppress(InputError):
+                exists = bool(object_info(each))
+        if URL_WILDCARD.search(each) and not exists:
             store = file_system(each)
             store.invalidate_cache()
             found = _queried(partial(store.glob, each), each, _LISTING_TIMEOUT)
@@ -291,16 +289,6 @@ def remote_files(url: str, say: Callable[[str], None]) -> RemoteFiles:
     return files
 
 
-def _exists(url: str) -> bool:
-    """Whether a pattern with brackets is also the name of an object."""
-    if "[" not in url:
-        return False
-    try:
-        return bool(object_info(url))
-    except InputError:
-        return False
-
-
 def list_remote_paths(path: str, files: Files, suffix: str, column: str) -> ImageSet:
     """Lists the images named in a list, the only one of ``files``, by URLs or relative to the list's own URL.
 
@@ -313,8 +301,9 @@ def list_remote_paths(path: str, files: Files, suffix: str, column: str) -> Imag
     prefix = f"{url.rpartition('/')[0]}/"
     lines = [line for line, _ in entries]
     whole = [line if "://" in line else f"{prefix}{line.removeprefix('./')}" for line in lines]
+    kind = url.partition("://")[0].lower().replace("https", "http")
     for line in lines:
-        if "://" in line and _kind(line) != _kind(url):
+        if "://" in line and line.partition("://")[0].lower().replace("https", "http") != kind:
             raise InputError(f"the list {url} names {line}, which is in a different kind of store")
     refuse_repeated_lines([posixpath.normpath(each) for each in whole], entries, f"the list {url}")
     if any("://" in line for line in lines):
@@ -326,17 +315,12 @@ def list_remote_paths(path: str, files: Files, suffix: str, column: str) -> Imag
     return ImageSet(path, "list of files", names, prefix, reader, stamps, order, lines=numbers)
 
 
-def _kind(url: str) -> str:
-    """Returns the protocol of a URL, with http for https."""
-    return url.partition("://")[0].lower().replace("https", "http")
-
-
 # --- requests --------------------------------------------------------------------------------------------------------
 
 
 def file_system(url: str) -> Any:
     """Returns fsspec's file system for a URL. Each process has its own, because forks cannot share connections."""
-    shown, scheme = redacted(url), _scheme(url)
+    shown, scheme = redacted(url), url.partition("://")[0].lower()
     try:
         from fsspec.config import conf
         from fsspec.core import url_to_fs
@@ -366,23 +350,25 @@ def file_system(url: str) -> Any:
         raise InputError(f"{shown}: {message_of(error)}") from None
 
 
-def _scheme(url: str) -> str:
-    return url.partition("://")[0].lower()
-
-
-def _queried(work: Callable[[], T], url: str, seconds: float) -> T:
-    """Returns the response to a query about a store; its errors are InputErrors, or a StoreError."""
-    shown = redacted(url)
+def _queried(work: Callable[[], T], url: str, seconds: float, moved: Callable[[], object] = lambda: None) -> T:
+    """Returns the response to a request of which a failure ends the run: all exceptions are FidtoolErrors."""
     try:
-        return request(work, url, seconds)
-    except (InputError, StoreError):
+        return request(work, url, seconds, moved)
+    except FidtoolError:
         raise
-    except FileNotFoundError:
-        raise InputError(f"{shown} does not exist") from None
-    except PermissionError:
-        raise InputError(f"access to {shown} is denied:", _ADVICE.get(_scheme(url), _OTHER_ADVICE)) from None
     except Exception as error:
-        raise InputError(f"{shown} cannot be read: {getattr(error, 'strerror', None) or message_of(error)}") from None
+        raise _refusal(url, error) from None
+
+
+def _refusal(url: str, error: Exception) -> InputError:
+    """Returns what to say of a request that a retry would not help."""
+    shown, scheme = redacted(url), url.partition("://")[0]
+    reason = getattr(error, "strerror", None) or message_of(error)
+    if isinstance(error, FileNotFoundError):
+        return InputError(f"{shown} does not exist")
+    if isinstance(error, PermissionError):
+        return InputError(f"{shown} cannot be read: {reason}:", _ADVICE.get(scheme, _OTHER_ADVICE))
+    return InputError(f"{shown} cannot be read: {reason}")
 
 
 def request(work: Callable[[], T], url: str, seconds: float, moved: Callable[[], object] = lambda: None) -> T:
@@ -394,23 +380,21 @@ def request(work: Callable[[], T], url: str, seconds: float, moved: Callable[[],
         seconds: its deadline, if ``moved`` then returns what it returned before.
 
     Raises:
-        StoreError: if the store fails or does not respond. Other exceptions say that a retry would not help.
+        RunError: if the store fails or does not respond. Other exceptions say that a retry would not help.
     """
-    tries = MAX_TRIES if _scheme(url) in ("http", "https") else 1
+    tries = MAX_TRIES if url.startswith("http") else 1
     for attempt in islice(attempts(_RETRY_PERIOD), tries):
         last, future = moved(), in_background(work)  # after a timeout, it continues in the background
         try:
             while not wait([future], seconds).done:
                 if (now := moved()) == last:
-                    raise FutureTimeoutError
+                    raise TimeoutError(f"no response within {seconds:g} s")
                 last = now
             return future.result()
         except Exception as error:
             raise_if_permanent(error)
-            late = isinstance(error, FutureTimeoutError) and not str(error)
-            reason = f"no response within {seconds:g} s" if late else message_of(_underlying(error))
-            failure = f"after {attempt} attempt{'s' * (attempt > 1)}: {reason}"
-    raise StoreError(f"{redacted(url)} could not be read {failure}")
+            failure = f"after {attempt} attempt{'s' * (attempt > 1)}: {message_of(_underlying(error))}"
+    raise RunError(f"{redacted(url)} could not be read {failure}")
 
 
 def _underlying(error: Exception) -> Exception:
@@ -425,7 +409,9 @@ def raise_if_permanent(error: Exception) -> None:
     It is ``error`` itself, or an OSError of the class that describes it.
     """
     error = _underlying(error)
-    status = _status(error)
+    response: Any = getattr(error, "response", None)  # botocore's errors have a dict, in which a dict has the status
+    metadata = response.get("ResponseMetadata") if isinstance(response, dict) else None
+    status = metadata.get("HTTPStatusCode") if isinstance(metadata, dict) else getattr(error, "status", None)
     if "Credentials" in type(error).__name__:
         raise PermissionError(13, "no credentials found") from error
     if isinstance(error, FileNotFoundError) or status in (404, 410):
@@ -437,10 +423,3 @@ def raise_if_permanent(error: Exception) -> None:
     if status in (401, 403):
         raise PermissionError(13, f"the store returned HTTP status {status}: access denied") from error
     raise OSError(5, f"the store returned HTTP status {status} ({message_of(error)[:120]})") from error
-
-
-def _status(error: Exception) -> Any:
-    """Returns the HTTP status of a failed request; None if there is none. botocore's errors contain it in a dict."""
-    response = getattr(error, "response", None)
-    metadata = response.get("ResponseMetadata") if isinstance(response, dict) else None
-    return metadata.get("HTTPStatusCode") if isinstance(metadata, dict) else getattr(error, "status", None)

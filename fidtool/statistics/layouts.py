@@ -28,7 +28,7 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
-from fidtool.errors import InputError, message_of, option
+from fidtool.errors import FidtoolError, InputError, message_of, option
 from fidtool.features.protocol import (
     FEATURES,
     INCEPTION_DIMS,
@@ -42,7 +42,7 @@ from fidtool.features.protocol import (
 )
 from fidtool.safe_pickle import NotDataError, begins_like_pickle, load_data
 from fidtool.sources.array_files import SAMPLES, array_headers
-from fidtool.sources.contents import ContentError, Files, StoreError, head_of
+from fidtool.sources.contents import ContentError, Files, head_of
 from fidtool.sources.image_set import canonical_order
 from fidtool.sources.kinds import HEAD, PLAIN, first_member, refuse_foreign, suffix_of
 from fidtool.statistics.rows import Features, read_features, reordered
@@ -171,7 +171,7 @@ def _read_pickle(path: str, handle: BinaryIO, kind: str) -> Any:
             "write mu and sigma as float64 arrays with numpy.savez",
             AS_ARRAY,
         ) from None
-    except (StoreError, OSError, MemoryError):
+    except (FidtoolError, OSError, MemoryError):
         raise
     except Exception as error:  # invalid arguments raise many kinds of exceptions
         raise InputError(f"{path} is a damaged pickle: {message_of(error)}", "copy or create it again") from None

@@ -29,7 +29,7 @@ from fidtool.features.protocol import (
 from fidtool.images.decode import ImageProperties
 from fidtool.images.records import DETAILS, RECORD_ARRAYS, ImageRecords
 from fidtool.redaction import redacted, without_secrets
-from fidtool.sources.contents import BadFile, ContentError, Files, LocalFiles, StoreError
+from fidtool.sources.contents import BadFile, ContentError, Files, LocalFiles
 from fidtool.sources.opening import split_key
 from fidtool.statistics.layouts import (
     AS_ARRAY,
@@ -241,7 +241,7 @@ def _explained(path: str) -> Iterator[None]:
     """Converts any exception that a library raises for a damaged file to an `InputError`."""
     try:
         yield
-    except (FidtoolError, StoreError):
+    except FidtoolError:
         raise
     except (OSError, ContentError) as error:
         raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', None) or message_of(error)}") from None

@@ -200,7 +200,7 @@ def test_reading_from_a_store_that_does_not_answer_times_out(
     names = Names(["images/000.png"])
     files = remote.RemoteFiles(names.after(web.url), remote.np.zeros((1, 5), dtype=int))
     (answer,) = files.read_whole([0])
-    assert isinstance(answer, remote.StoreError)
+    assert isinstance(answer, remote.RunError)
     assert "after 5 attempts" in str(answer)
 
 
@@ -231,7 +231,7 @@ def test_a_store_that_fails_at_the_end_does_not_lose_the_result(
     here: Run, place: Path, expected: float, web: HttpStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone(self: remote.RemoteFiles, stamps: object) -> list[int]:
-        raise remote.StoreError("it does not answer")
+        raise remote.RunError("it does not answer")
 
     monkeypatch.setattr(remote.RemoteFiles, "changed", gone)
     run = here("compute", place / "real", f"{web.url}images.zip", *ARGUMENTS)

@@ -32,19 +32,20 @@ def is_python_file(spec: str) -> bool:
     return Path(spec.removesuffix(":")).suffix == ".py"
 
 
-def load(spec: str) -> tuple[Any, str]:
+def load(spec: str, reuse: bool = False) -> tuple[Any, str]:
     """Load the object that ``spec`` names. This runs the file's code with the caller's rights.
 
     The spec is ``FILE.py:NAME``, or ``package.module:NAME`` for a module that can be imported, also from the current
     folder. Returned with the object is a name that changes with the code: file or module, object, and the start of the
-    file's SHA-256.
+    file's SHA-256. With ``reuse``, a file whose content has not changed is not run again, so that its objects are of
+    one module; what it imports may have changed.
     """
     path, _, name = spec.rpartition(":")
     file = Path(path)
     if file.suffix == ".py":
         if not file.is_file():
             raise NoSourceError(f"no file {path}")
-        module = _module_of(file)
+        module = _module_of(file, reuse)
     else:
         # `python -m fidtool` can import from the current folder, but the installed command cannot.
         _let_import_from(os.getcwd())
@@ -60,12 +61,12 @@ def load(spec: str) -> tuple[Any, str]:
     return getattr(module, name), f"{file.name if file.suffix == '.py' else path}:{name}@{digest[:12]}"
 
 
-def _module_of(file: Path) -> ModuleType:
+def _module_of(file: Path, reuse: bool) -> ModuleType:
     # The name includes the folders, so that two files with the same name are two modules.
     name = "fidtool_user" + re.sub(r"\W", "_", str(file.resolve()))
     content = file.read_bytes()
-    if name in sys.modules and vars(sys.modules[name]).get(_READ) == content:
-        return sys.modules[name]  # so that two objects of a file are of one module
+    if reuse and name in sys.modules and vars(sys.modules[name]).get(_READ) == content:
+        return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise ImportError(f"{file} cannot be loaded as a Python module")

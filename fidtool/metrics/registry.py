@@ -88,7 +88,7 @@ def metric_named(spec: str) -> Requested:
 def _load(spec: str) -> Requested:
     named = option("metrics", spec)
     try:
-        found, source = load(spec)
+        found, source = load(spec, reuse=True)
         metric = found() if isinstance(found, type) else found
         if isinstance(metric, Metric):
             declared(type(metric)), metric.network()  # invalid ones fail here

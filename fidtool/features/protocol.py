@@ -208,15 +208,15 @@ class Definition:
     @classmethod
     def from_json(cls, text: str) -> Definition:
         """Parse the result of `to_json`."""
-        fields = json.loads(text)
-        if not isinstance(fields, dict) or not set(_FIELD_TYPES) <= set(fields):
+        values = json.loads(text)
+        if not isinstance(values, dict) or not set(_FIELD_TYPES) <= set(values):
             raise ValueError(f"it should be a JSON object with {', '.join(_FIELD_TYPES)}")
-        if unknown := set(fields) - set(_FIELD_TYPES):
+        if unknown := set(values) - set(_FIELD_TYPES):
             raise ValueError(f"a newer version wrote {', '.join(sorted(unknown))}")
         for name, kind in _FIELD_TYPES.items():
-            if type(fields[name]) is not kind:
-                raise ValueError(f"{name} is {fields[name]!r}, not of type {kind.__name__}")
-        return cls(**fields)
+            if type(values[name]) is not kind:
+                raise ValueError(f"{name} is {values[name]!r}, not of type {kind.__name__}")
+        return cls(**values)
 
     def differences(self, other: Definition) -> list[str]:
         """Return one phrase per difference, such as ``dims 2048 against 768``."""

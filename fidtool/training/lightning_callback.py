@@ -31,15 +31,6 @@ _FAST_SAMPLES = 16
 """Images that a fast_dev_run generates: it only exercises the code, and its FID is meaningless."""
 
 
-def _callback_class() -> type:
-    """Lightning's ``Callback``, from the package that the program has imported."""
-    names = ("lightning.pytorch", "pytorch_lightning")
-    for name in sorted(names, key=lambda name: name not in sys.modules):
-        with contextlib.suppress(ImportError):
-            return importlib.import_module(name).Callback  # type: ignore[no-any-return]
-    raise InputError("FIDCallback needs Lightning:", "pip install 'fidtool[lightning]'")
-
-
 if TYPE_CHECKING:
     import lightning.pytorch
     import pytorch_lightning
@@ -47,7 +38,13 @@ if TYPE_CHECKING:
     class Base(lightning.pytorch.Callback, pytorch_lightning.Callback):  # type: ignore[misc]
         """For type checkers, which accept it in the Trainer of either package."""
 else:
-    Base = _callback_class()
+    # From the package that the program has imported.
+    for _package in sorted(("lightning.pytorch", "pytorch_lightning"), key=lambda name: name not in sys.modules):
+        with contextlib.suppress(ImportError):
+            Base = importlib.import_module(_package).Callback
+            break
+    else:
+        raise InputError("FIDCallback needs Lightning:", "pip install 'fidtool[lightning]'")
 
 
 class FIDCallback(Base):
@@ -98,8 +95,9 @@ class FIDCallback(Base):
         sync_timeout: float = 600.0,
     ) -> None:
         super().__init__()
-        limits = ("num_samples", num_samples, 2), ("every_n_epochs", every_n_epochs, 1), ("batch_size", batch_size, 1)
-        for what, value, least in limits:
+        # The metrics, which check some of these as well, are only made when training starts.
+        StatisticsSettings(protocol=protocol, float_to_byte=float_to_byte, batch_size=batch_size)  # type: ignore[arg-type]
+        for what, value, least in (("num_samples", num_samples, 2), ("every_n_epochs", every_n_epochs, 1)):
             if value < least:
                 raise InputError(f"{what} must be at least {least}, not {value}")
         if not isinstance(reference, (str, os.PathLike, Statistics)):
@@ -109,11 +107,8 @@ class FIDCallback(Base):
         for metric in metrics or (None,):
             other = isinstance(metric, type) and not issubclass(metric, ImageMetric)  # such as torchmetrics'
             if other or isinstance(metric, ImageMetric) or not callable(metric):
-                raise InputError(
-                    f"metrics takes classes such as fidtool.training.KernelInceptionDistance, not {metric!r}"
-                )
-        # The metrics, which check these as well, are only made when training starts.
-        StatisticsSettings(protocol=protocol, float_to_byte=float_to_byte)  # type: ignore[arg-type]
+                problem = "metrics takes classes such as fidtool.training.KernelInceptionDistance"
+                raise InputError(f"{problem}, not {metric!r}")
         self.generate, self.reference, self.name, self.metrics = generate, reference, name, metrics
         self.num_samples, self.every_n_epochs = num_samples, every_n_epochs
         self.seed, self.batch_size, self.sync_timeout = seed, batch_size, sync_timeout
@@ -170,33 +165,33 @@ class FIDCallback(Base):
         return bool((trainer.current_epoch + 1) % self.every_n_epochs == 0)
 
     def _prepare(self, pl_module: Any) -> list[ImageMetric[Any]]:
-        if not self._metrics:
-            chosen = {} if self._feature is None else {"feature": self._feature}
-            options = {
-                "protocol": self._protocol,
-                "float_to_byte": self._float_to_byte,
-                "weights": self._weights,
-                "real_statistics": self._statistics(pl_module),
-                "sync_timeout": self.sync_timeout,
-                "name": f"of FIDCallback {self.name!r}",
-            }
-            made = [metric(**chosen, **options) for metric in self.metrics]
-            logged = [number.name for metric in made for number in metric._metric.numbers]
-            if again := {name for name in logged if logged.count(name) > 1}:
-                problem = f"two metrics of FIDCallback would be logged as {', '.join(sorted(again))}:"
-                raise InputError(problem, "pass each to a FIDCallback with its own name")
-            for metric in made:
-                if metric._least[0] > self.num_samples:
-                    needs = f"{metric._title} needs at least {metric._least[0]} images{metric._least[1]}:"
-                    raise InputError(needs, f"raise num_samples, which is {self.num_samples}", setting="num_samples")
-            fingerprint = made[0].reference_digest
-            if self._fingerprint not in (None, fingerprint):
-                warn_program(
-                    f"the {self.name} in the checkpoint was computed with a different reference, protocol, network or "
-                    "float_to_byte: values from before and after the checkpoint are not comparable"
-                )
-            self._metrics, self._fingerprint = made, fingerprint
-        return self._metrics
+        if self._metrics:
+            return self._metrics
+        chosen = {} if self._feature is None else {"feature": self._feature}
+        options = {
+            "protocol": self._protocol,
+            "float_to_byte": self._float_to_byte,
+            "weights": self._weights,
+            "real_statistics": self._statistics(pl_module),
+            "sync_timeout": self.sync_timeout,
+            "name": f"of FIDCallback {self.name!r}",
+        }
+        made = [metric(**chosen, **options) for metric in self.metrics]
+        logged = [number.name for metric in made for number in metric._metric.numbers]
+        if again := {name for name in logged if logged.count(name) > 1}:
+            problem = f"two metrics of FIDCallback would be logged as {', '.join(sorted(again))}:"
+            raise InputError(problem, "pass each to a FIDCallback with its own name")
+        for metric in made:
+            if metric._least[0] > self.num_samples:
+                needs = f"{metric._title} needs at least {metric._least[0]} images{metric._least[1]}:"
+                raise InputError(needs, f"raise num_samples, which is {self.num_samples}", setting="num_samples")
+        if self._fingerprint not in (None, made[0].reference_digest):
+            warn_program(
+                f"the {self.name} in the checkpoint was computed with a different reference, protocol, network or "
+                "float_to_byte: values from before and after the checkpoint are not comparable"
+            )
+        self._metrics, self._fingerprint = made, made[0].reference_digest
+        return made
 
     def _statistics(self, pl_module: Any) -> PathLike | Statistics:
         if isinstance(self.reference, Statistics) or not os.path.isdir(self.reference):

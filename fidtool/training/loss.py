@@ -109,8 +109,12 @@ class FrechetLoss(nn.Module):
             if len(every) < 2:
                 raise TooFewImagesError(f"FrechetLoss needs at least two features, not {len(every)}")
             distance = self._distance(every)
-        if self.training and len(self.queue):
-            self._enqueue(joined.detach(), queued)
+        if self.training and len(self.queue):  # the latest features come first; a batch that is not finite is ignored
+            with torch.no_grad():
+                finite = torch.isfinite(joined).all()  # used on the device only: the host does not wait for it
+                kept = torch.cat([joined.to(self.queue.dtype), self.queue[:queued]])[: len(self.queue)]
+                self.queue[: len(kept)] = torch.where(finite, kept, self.queue[: len(kept)])
+                self.queued.copy_(torch.where(finite, len(kept), queued))
         return distance.to(kind)
 
     def _distance(self, x: torch.Tensor) -> torch.Tensor:
@@ -124,14 +128,6 @@ class FrechetLoss(nn.Module):
         overlap = nuclear_norm(centred @ factor)
         rest: torch.Tensor = (mean - mu).square().sum() + centred.square().sum() + factor.square().sum()
         return rest - 2.0 * overlap
-
-    @torch.no_grad()
-    def _enqueue(self, joined: torch.Tensor, queued: int) -> None:
-        """Puts the latest features first in the queue and drops the oldest. Ignores a batch that is not finite."""
-        finite = torch.isfinite(joined).all()  # used on the device only: the host does not wait for it
-        kept = torch.cat([joined.to(self.queue.dtype), self.queue[:queued]])[: len(self.queue)]
-        self.queue[: len(kept)] = torch.where(finite, kept, self.queue[: len(kept)])
-        self.queued.copy_(torch.where(finite, len(kept), queued))
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> FrechetLoss:
         queue = self.queue

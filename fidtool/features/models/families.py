@@ -120,12 +120,13 @@ def usual_spelling(extractor: str) -> str:
 
 def check_extractor(choice: NetworkChoice) -> None:
     """Refuse an extractor that has none of the known forms, and settings that are not for it."""
-    extractor, setting = choice.extractor, choice.named("extractor")
-    kind, colon, model = extractor.partition(":")
-    file, program = extractor.removesuffix(":"), is_program(extractor)
-    named, family = choice.option("extractor", extractor), MODEL_FAMILIES.get(kind)
+    extractor = choice.extractor
     if extractor == "inception":
         return
+    kind, colon, model = extractor.partition(":")
+    file, program = extractor.removesuffix(":"), is_program(extractor)
+    setting, named = choice.named("extractor"), choice.option("extractor", extractor)
+    family = MODEL_FAMILIES.get(kind)
     if family is not None:
         if not model and (colon or not family.default):
             problem = f"{named} needs the name of a model, as in {kind}:{family.default or 'resnet50'}"

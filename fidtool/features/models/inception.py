@@ -74,14 +74,9 @@ class Convolution(nn.Module):
             found = F.conv2d(x, self.weight, self.bias, self.stride, self.padding)
             return found.relu_() if activation == _RELU else found
         packed = self._packed
-        if packed is None:  # two threads may do this at the same time, with the same result
+        if packed is None or packed.dtype != x.dtype:  # two threads may do this at the same time, with the same result
             packed = self._packed = pack_convolution_weight(self.weight, self.padding, self.stride, x.shape)
         return packed_convolution(x, packed, self.bias, self.padding, self.stride, activation)
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Convolution:
-        self._packed = None  # it belongs to the old device or dtype
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        return self
 
 
 def kernels(device: torch.device, precision: str, standard: bool) -> str:

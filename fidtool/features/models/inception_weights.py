@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import io
@@ -112,16 +113,6 @@ def load_weights(explicit: str | None, say: Callable[[str], None], classifier: b
         InputError: if a named file is missing or has the wrong hash.
         RunError: if no weights are available, or none with the classifier.
     """
-    weights = _on_disk(explicit, say, classifier) or download(say, classifier)
-    if places(explicit)[0].path is None and weights.origin != str(converted_path()):
-        try:
-            keep(weights)
-        except RunError as error:
-            say(error.problem)
-    return weights
-
-
-def _on_disk(explicit: str | None, say: Callable[[str], None], classifier: bool) -> Weights | None:
     named, *others = places(explicit)
     if named.path:
         if not named.there:
@@ -135,8 +126,15 @@ def _on_disk(explicit: str | None, say: Callable[[str], None], classifier: bool)
                 say(f"{place.label}: weights not used: {error.problem}")
                 continue
             if weights.classifier or not classifier:
-                return weights
-    return None
+                break
+    else:
+        weights = download(say, classifier)
+    if weights.origin != str(converted_path()):
+        try:
+            keep(weights)
+        except RunError as error:
+            say(error.problem)
+    return weights
 
 
 def _checked(weights: Weights, classifier: bool) -> Weights:
@@ -148,10 +146,12 @@ def _checked(weights: Weights, classifier: bool) -> Weights:
 
 def classifier_on_disk(explicit: str | None) -> bool:
     """Whether the weights that `load_weights` finds without a download include the classifier."""
-    try:
-        return _on_disk(explicit, lambda line: None, True) is not None
-    except FidtoolError:
-        return False
+    named, *others = places(explicit)
+    for place in [named] if named.path else others:
+        with contextlib.suppress(InputError):
+            if place.path and place.there and _read(place.path).classifier:
+                return True
+    return False
 
 
 def verify(path: Path) -> str:

@@ -115,7 +115,7 @@ GIVEN = {
     "a range": ["--value-range", "-1,1"],
     "images": ["--num-images", "5", "--seed", "-3", "--on-error", "skip", "--max-skip", "0.5", "--max-pixels", "9"],
     "machine": ["--device", "cpu", "--batch-size", "2", "--num-workers", "0", "--precision", "bf16"],
-    "network": ["--extractor", "a.py:b", "--weights", "w", "--input-size", "8", "--feature-step", "-4"],
+    "network": ["--extractor", "a.pt", "--input-size", "8", "--feature-step", "-4"],
     "Inception by name": ["--extractor", "inception", "--dims", "768", "--protocol", "clean"],
     "settings of metrics": [
         *("--metrics", "kid,is,prdc,cmmd", "--kid-subset-size", "9", "--kid-subsets", "8", "--kid-seed", "7"),

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import hashlib
-import queue
-import threading
-import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from functools import partial
-from itertools import takewhile
-from typing import Any, TypeVar
+from itertools import islice, takewhile
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import nn
@@ -24,6 +18,7 @@ from fidtool.errors import FidtoolError, ProgramError, RunError, option
 from fidtool.features.device import Device, computing_on
 from fidtool.features.protocol import Definition
 from fidtool.features.resize import Preparation, network_input, resize
+from fidtool.images.workers import DaemonThreads
 from fidtool.names import counted
 
 Item = TypeVar("Item")
@@ -36,9 +31,6 @@ _STOP_SECONDS = 0.1
 """Interval at which an early stop is checked."""
 _LEAVING_SECONDS = 1.0
 """How long an exception waits for running passes, which may never end."""
-_AT_EXIT_SECONDS = 2.0
-"""How long the interpreter waits at exit for passes whose result is no longer needed."""
-_all: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
 def placed(module: nn.Module, device: torch.device, precision: str = "fp32", standard: bool = False) -> Run:
@@ -181,7 +173,7 @@ class Extractor:
         Kernels depend on the shape, so on a GPU ``batch_size`` should be that of the run.
         """
         # Like the batches of the run, because torch's modes are per thread and select kernels.
-        thread = ForwardThreads(min(1, self.device.own_threads))
+        thread = DaemonThreads(min(1, self.device.own_threads))
         try:
             found = thread.submit(self.layers, fixed_batch(batch_size, self.device.torch_device)).result()
         finally:
@@ -213,167 +205,96 @@ def probe_of(extractors: Sequence[Extractor], batch_size: int) -> str:
 
 
 class _StoppedError(Exception):
-    """Raised to leave `run_networks` early."""
+    """Raised to leave `ForwardPasses.run` early."""
 
 
-def run_networks(
-    extractors: Sequence[Extractor],
-    parts: Iterator[Item],
-    images: Callable[[Item], list[torch.Tensor]],
-    ends: Callable[[Item], bool] = lambda _: True,
-    stop: Callable[[], bool] = lambda: False,
-    timed: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
-    in_turns: bool = False,
-) -> Iterator[tuple[list[Item], dict[str, torch.Tensor] | None]]:
-    """Run forward passes over a stream of batches, in order. Each image is decoded once for all networks.
+class ForwardPasses(Generic[Item]):
+    """Runs forward passes over batches, in order. Each image is decoded once for all networks.
 
     Args:
-        parts: the parts of the batches. They are read in the calling thread. Each is resized as soon as it is read, so
-            that the images of a batch need not be in memory at the same time. The last is resized with the pass.
-        images: returns the images of a part on the device, possibly none; called in any thread.
-        ends: whether a part is the last of its batch.
+        images: returns images of a batch on the device, possibly none; called in any thread.
         stop: whether to stop early, without waiting for running work.
         timed: returns a context manager that times the networks' work; called in any thread.
-        in_turns: read the stream only while no thread works, because it runs the calling program's code under that
+        in_turns: read the batches only while no thread works, because this runs the calling program's code under that
             program's torch settings.
-
-    Yields:
-        The parts of each batch with the feature vectors by layer; None for a batch without images.
     """
 
-    def prepare(part: Item) -> list[torch.Tensor] | None:
-        pixels = images(part)
-        with timed():
-            return [network.inputs(pixels) for network in extractors] if pixels else None
+    def __init__(
+        self,
+        extractors: Sequence[Extractor],
+        images: Callable[[Item], list[torch.Tensor]],
+        stop: Callable[[], bool] = lambda: False,
+        timed: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+        in_turns: bool = False,
+    ) -> None:
+        self._extractors, self._images, self._stop, self._timed = extractors, images, stop, timed
+        self._threads = extractors[0].device.own_threads
+        self._pool = DaemonThreads(self._threads)
+        self._in_turns = in_turns and self._threads > 0
+        self._early: list[Future[Any]] = []  # the resized images of the next batch
+        self._resizing: deque[Future[Any]] = deque()  # those that may not be resized yet
 
-    process = partial(_process_batch, extractors, prepare, timed)
-    threads = extractors[0].device.own_threads
-    pool, here = ForwardThreads(threads), ForwardThreads(0)
-    alone = in_turns and threads > 0
-    batch: list[Item] = []
-    prepared: list[Future[Any]] = []
-    recent: deque[Future[Any]] = deque()  # parts that may not have been resized yet
-    held: list[tuple[list[Item], list[Future[Any]]]] = []  # batches that wait until no part is read
-    running: deque[tuple[list[Item], Future[Any]]] = deque()
-    try:
-        for part in takewhile(lambda _: not stop(), parts):
-            batch.append(part)
-            if not ends(part):
-                prepared.append((here if alone else pool).submit(prepare, part))
-                recent.append(prepared[-1])
-                if len(recent) > threads:
-                    _wait(recent.popleft(), stop)
-                continue
-            held.append((batch, prepared))
-            batch, prepared = [], []
-            if not alone or len(held) == threads:
-                running += [(whole, pool.submit(process, (whole[-1], earlier))) for whole, earlier in held]
-                held = []
-                yield from _finished(running, 0 if alone else threads, stop)
-        running += [(whole, pool.submit(process, (whole[-1], earlier))) for whole, earlier in held]
-        yield from _finished(running, 0, stop)
-    except _StoppedError:
-        return
-    finally:
-        for future in (*recent, *(future for _, future in running)):
-            future.cancel()
-        pool.close(0.0 if stop() else _LEAVING_SECONDS)
+    def resize(self, item: Item) -> None:
+        """Resizes the first images of the next batch, so that all its images need not be in memory at the same time."""
+        pool = DaemonThreads(0) if self._in_turns else self._pool
+        future = pool.submit(self._inputs, item)
+        self._early.append(future)
+        self._resizing.append(future)
+        if len(self._resizing) > self._threads:
+            self._wait(self._resizing.popleft())
 
+    def run(self, batches: Iterator[Item]) -> Iterator[tuple[Item, dict[str, torch.Tensor] | None]]:
+        """Yields the batches, which are read in the calling thread, with the feature vectors by layer.
 
-def _process_batch(
-    extractors: Sequence[Extractor],
-    prepare: Callable[[Item], list[torch.Tensor] | None],
-    timed: Callable[[], contextlib.AbstractContextManager[None]],
-    job: tuple[Item, list[Future[Any]]],
-) -> dict[str, torch.Tensor] | None:
-    """The features of a batch, of which the last part and the prepared ones before it are given."""
-    last, earlier = job
-    own = prepare(last)
-    # The earlier parts were submitted before, so they are done, or other threads are working on them.
-    several = [each for each in (*(future.result() for future in earlier), own) if each is not None]
-    if not several:
-        return None
-    with timed():
-        found: dict[str, torch.Tensor] = {}
-        for network, inputs in zip(extractors, zip(*several, strict=True), strict=True):
-            found |= network.vectors(inputs)
-        return found
-
-
-def _finished(
-    running: deque[tuple[list[Item], Future[Any]]], most: int, stop: Callable[[], bool]
-) -> Iterator[tuple[list[Item], Any]]:
-    """Yield the results of the first batches: of those that are done, and of so many that ``most`` are left."""
-    while running and (len(running) > most or running[0][1].done()):
-        _wait(running[0][1], stop)
-        batch, future = running.popleft()
-        yield batch, future.result()
-
-
-def _wait(future: Future[Any], stop: Callable[[], bool]) -> None:
-    while not stop():
-        if wait([future], _STOP_SECONDS).done:
+        These are None for a batch without images.
+        """
+        running: deque[tuple[Item, Future[Any]]] = deque()
+        together, most = (self._threads, 0) if self._in_turns else (1, self._threads)
+        jobs = ((batch, self._taken_early()) for batch in takewhile(lambda _: not self._stop(), batches))
+        try:
+            while some := list(islice(jobs, together)):
+                running += [(job[0], self._pool.submit(self._features, job)) for job in some]
+                yield from self._finished(running, most)
+            yield from self._finished(running, 0)
+        except _StoppedError:
             return
-    raise _StoppedError
+        finally:
+            for future in (*self._resizing, *(future for _, future in running)):
+                future.cancel()
+            self._pool.close(0.0 if self._stop() else _LEAVING_SECONDS)
 
+    def _taken_early(self) -> list[Future[Any]]:
+        early, self._early = self._early, []
+        return early
 
-class ForwardThreads:
-    """A pool of ``count`` threads, each with one intra-op torch thread; see `fidtool.features.device.repeatable`.
+    def _inputs(self, item: Item) -> list[torch.Tensor] | None:
+        images = self._images(item)
+        with self._timed():
+            return [network.inputs(images) for network in self._extractors] if images else None
 
-    Unlike the threads of ``concurrent.futures`` they are daemons: a pass that never ends does not keep the process
-    alive. With a ``count`` of 0, the calling thread does the work at once.
-    """
+    def _features(self, job: tuple[Item, list[Future[Any]]]) -> dict[str, torch.Tensor] | None:
+        """The features of a batch, of which the last images are resized here."""
+        batch, early = job
+        last = self._inputs(batch)
+        # The earlier ones were submitted before, so they are done, or other threads are working on them.
+        several = [each for each in (*(future.result() for future in early), last) if each is not None]
+        if not several:
+            return None
+        with self._timed():
+            found: dict[str, torch.Tensor] = {}
+            for network, inputs in zip(self._extractors, zip(*several, strict=True), strict=True):
+                found |= network.vectors(inputs)
+            return found
 
-    def __init__(self, count: int) -> None:
-        self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[Any], Any], Any] | None] = queue.SimpleQueue()
-        self._threads = [
-            threading.Thread(target=self._run, name=f"fidtool-forward-{n}", daemon=True) for n in range(count)
-        ]
-        for thread in self._threads:
-            thread.start()
-            _all.add(thread)
+    def _finished(self, running: deque[tuple[Item, Future[Any]]], most: int) -> Iterator[tuple[Item, Any]]:
+        """Yields the results of the first batches: of those that are done, and of so many that ``most`` are left."""
+        while running and (len(running) > most or running[0][1].done()):
+            self._wait(running[0][1])
+            batch, future = running.popleft()
+            yield batch, future.result()
 
-    def submit(self, work: Callable[[Any], Any], item: Any) -> Future[Any]:
-        """Return the future result of ``work(item)``. The first free thread computes it."""
-        future: Future[Any] = Future()
-        if self._threads:
-            self._jobs.put((future, work, item))
-        else:
-            _process(future, work, item)
-        return future
-
-    def close(self, seconds: float) -> None:
-        """Stop the threads after their current work, and wait at most ``seconds`` for that."""
-        for _ in self._threads:
-            self._jobs.put(None)
-        _join(self._threads, seconds)
-
-    def _run(self) -> None:
-        # The first operation in a thread resets the number of threads to the value set last by any thread: trigger
-        # this reset before setting ours.
-        torch.get_num_threads()
-        torch.set_num_threads(1)
-        while (job := self._jobs.get()) is not None:
-            _process(*job)
-            del job  # frees the pixels while the thread waits
-
-
-def _process(future: Future[Any], work: Callable[[Any], Any], item: Any) -> None:
-    if not future.set_running_or_notify_cancel():
-        return
-    try:
-        future.set_result(work(item))
-    except BaseException as error:  # raised where the result is requested
-        future.set_exception(error)
-
-
-def _join(threads: list[threading.Thread], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
-
-
-@atexit.register
-def _wait_for_all() -> None:
-    """Wait for the threads: one that returns from C++ into a finalising interpreter would abort the process."""
-    _join(list(_all), _AT_EXIT_SECONDS)
+    def _wait(self, future: Future[Any]) -> None:
+        while not self._stop():
+            if wait([future], _STOP_SECONDS).done:
+                return
+        raise _StoppedError

@@ -7,42 +7,14 @@ distributed to ranks, so that every forward pass processes the same images at an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.sources.contents import Read
 from fidtool.sources.image_set import ImageSet, Indices
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class PlannedBatch:
-    """A batch before it is decoded, or a part of one.
-
-    Attributes:
-        indices: positions of its images in the set.
-        ends: whether no part of the batch follows.
-        files: names of the images, if they have been read.
-        contents: what was read; None if the images are read where they are decoded.
-    """
-
-    number: int
-    indices: Indices
-    ends: bool = True
-    files: Sequence[str] = ()
-    contents: Sequence[Read] | None = None
-
-    def part(self, start: int, stop: int) -> PlannedBatch:
-        """Returns images ``start`` to ``stop`` of this batch."""
-        contents = None if self.contents is None else self.contents[start:stop]
-        ends = self.ends and stop >= len(self.indices)
-        return replace(
-            self, indices=self.indices[start:stop], ends=ends, files=self.files[start:stop], contents=contents
-        )
 
 
 def plan_batches(images: ImageSet, batch_size: int) -> Sequence[Indices]:

@@ -1,6 +1,6 @@
 """Loads and decodes the images of batches, in this process or in decoding workers.
 
-Batches of large images are decoded in parts, so that the images of a batch need not be in memory at the same time.
+Large images are passed on as soon as they are decoded, so that those of a batch need not be in memory at the same time.
 """
 
 from __future__ import annotations
@@ -8,45 +8,51 @@ from __future__ import annotations
 import errno
 import math
 import pickle
-import queue
-import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, islice, repeat
+from itertools import chain, islice
 from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from fidtool.errors import FidtoolError, InputError, ProgramError, RunError, option
-from fidtool.images.batches import PlannedBatch
 from fidtool.images.decode import DecodedImage, DecodeError, DecodeOptions, ImageProperties, decode_contents
 from fidtool.images.records import RecordArray, no_records, records_of
-from fidtool.images.workers import Workers
+from fidtool.images.workers import DaemonThreads, Workers
 from fidtool.sources.contents import BadFile, ContentError, Frame, Read
-from fidtool.sources.image_set import ImageSet
+from fidtool.sources.image_set import ImageSet, Indices
 from fidtool.sources.kinds import may_have_floats
 
-PART_BYTES = 1 << 24
-"""A part of a batch has fewer bytes of pixels before its last image. A worker has up to three parts in memory."""
+AT_ONCE_BYTES = 1 << 24
+"""Images are passed on before their batch is complete once they have so many bytes of pixels. A worker has up to three
+times as many in memory, or three images."""
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Errors that reading an intact file may cause on an overloaded machine. Such files are not skipped, because the result
 would then depend on the load."""
 _AHEAD_BYTES = 1 << 20
 """Bytes of small files to read before they are decoded."""
 _DEPTH = 4
-"""Maximum number of parts that are read ahead."""
-_POLL_SECONDS = 0.2
-"""Interval at which the reading thread checks whether the parts are still needed."""
+"""Number of times that images are read ahead."""
 _TOO_FEW = ContentError("its file ended early: the file has changed since it was listed")
 
 
-def _no_pixels() -> NDArray[np.uint8]:
-    return np.empty(0, dtype=np.uint8)
+class Batch(NamedTuple):
+    """A batch before it is decoded, or some of its images: their positions in the set, or their names and contents."""
+
+    number: int
+    images: Indices | Sequence[tuple[str, Read]]
+
+
+Item = TypeVar("Item")
+_Workers = Workers[Batch, "DecodedBatch | DecodeFailure"]
+_Task = tuple[Batch, bool]
+"""Images to decode at once, and whether they are the last of their batch."""
 
 
 @dataclass(frozen=True)
@@ -82,16 +88,19 @@ class DecodeFailure:
         return InputError(self.message, *(() if self.fault == "contents" else remedies))
 
 
+def _no_pixels() -> NDArray[np.uint8]:
+    return np.empty(0, dtype=np.uint8)
+
+
 @dataclass
 class DecodedBatch:
-    """A decoded batch, or a part of one.
+    """A decoded batch, or its first images.
 
     Attributes:
-        count: number of images that were decoded or skipped; fewer than requested if their pixels fill a part.
-        pixels: all pixels, uint8 array of shape (sum of height * width * 3,).
-        sizes: (height, width) of each image.
+        count: number of images.
+        pixels: pixels of those that have not been passed on, uint8 array of shape (sum of height * width * 3,).
+        sizes: (height, width) of these.
         records: empty unless `DecodeOptions.records` is set.
-        ends: whether no part of the batch follows.
     """
 
     number: int
@@ -101,8 +110,6 @@ class DecodedBatch:
     properties: ImageProperties = field(default_factory=ImageProperties)
     records: RecordArray = field(default_factory=no_records)
     skipped: list[BadFile] = field(default_factory=list)
-    failure: DecodeFailure | None = None
-    ends: bool = True
 
     def take_images(self, move: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
         """Moves the pixels, frees them here, and returns uint8 tensors of shape (height, width, 3)."""
@@ -111,14 +118,21 @@ class DecodedBatch:
         parts = torch.split(pixels, [height * width * 3 for height, width in self.sizes])
         return [part.view(*size, 3) for part, size in zip(parts, self.sizes, strict=True)]
 
+    def follow(self, earlier: DecodedBatch) -> None:
+        """Adds the images of the batch before these, which have been passed on."""
+        self.count += earlier.count
+        self.properties += earlier.properties
+        self.records = np.concatenate([earlier.records, self.records])
+        self.skipped = earlier.skipped + self.skipped
 
-def decode_batch(source: ImageSet | None, options: DecodeOptions, batch: PlannedBatch) -> DecodedBatch:
-    """Decodes the first images of a batch, until their pixels fill a part. Errors are in the result, not raised."""
+
+def decode_batch(source: ImageSet | None, options: DecodeOptions, batch: Batch) -> DecodedBatch | DecodeFailure:
+    """Decodes the first images of a batch, until their pixels fill `AT_ONCE_BYTES`."""
     images: list[DecodedImage] = []
     found = DecodedBatch(batch.number)
     size = 0
-    for some in _read_ahead(source, batch):
-        results = decode_contents((content for _, content in some), options, PART_BYTES - size)
+    for some in _read_ahead(source, batch.images):
+        results = decode_contents((content for _, content in some), options, AT_ONCE_BYTES - size)
         for (file, _), result in zip(some, results, strict=False):
             if isinstance(result, DecodedImage) and result.mode == "F" and not may_have_floats(file):
                 result = DecodeError("it has floats, which the name of its file hides: rename it to .tif or .pfm")
@@ -127,13 +141,12 @@ def decode_batch(source: ImageSet | None, options: DecodeOptions, batch: Planned
                 size += result.pixels.nbytes
                 continue
             if (failure := _failure_of(file, result)).fault != "image" or not options.skip:
-                return DecodedBatch(batch.number, len(batch.indices), failure=failure)
+                return failure
             verb, reason = _problem(result)
             found.skipped.append(BadFile(file, f"cannot {verb} it: {reason}"))
-        found.count += len(results)
-        if size >= PART_BYTES:
+        if size >= AT_ONCE_BYTES:
             break
-    found.ends = batch.ends and found.count == len(batch.indices)
+    found.count = len(images)
     if images:
         if options.records:
             found.records = records_of(images)
@@ -146,19 +159,17 @@ def decode_batch(source: ImageSet | None, options: DecodeOptions, batch: Planned
     return found
 
 
-def _read_ahead(source: ImageSet | None, batch: PlannedBatch) -> Iterator[list[tuple[str, Read]]]:
+def _read_ahead(source: ImageSet | None, images: Any) -> Iterator[list[tuple[str, Read]]]:
     """Yields the files and contents of a batch, several at a time if they are small.
 
     System calls slow down the code after them: reading and decoding small files alternately takes 15 % longer.
     """
-    files: Iterable[str] = batch.files
-    contents: Iterable[Read] | None = batch.contents
-    if contents is None:
+    if not isinstance(images[0], tuple):
         assert source is not None
-        files, contents = map(source.file, batch.indices), source.read(batch.indices)
+        images = zip(map(source.file, images), source.read(images), strict=True)
     some: list[tuple[str, Read]] = []
     size = 0
-    for file, content in zip(files, contents, strict=True):
+    for file, content in images:
         some.append((file, content))
         size += len(content) if isinstance(content, bytes) else _AHEAD_BYTES
         if size >= _AHEAD_BYTES:
@@ -166,19 +177,6 @@ def _read_ahead(source: ImageSet | None, batch: PlannedBatch) -> Iterator[list[t
             some, size = [], 0
     if some:
         yield some
-
-
-def joined(parts: Sequence[DecodedBatch]) -> DecodedBatch:
-    """Returns the batch that consists of these parts, without their pixels."""
-    return DecodedBatch(
-        parts[0].number,
-        sum(part.count for part in parts),
-        sizes=[size for part in parts for size in part.sizes],
-        properties=ImageProperties.total(part.properties for part in parts),
-        records=np.concatenate([part.records for part in parts]),
-        skipped=[bad for part in parts for bad in part.skipped],
-        failure=parts[-1].failure,
-    )
 
 
 def _failure_of(file: str, error: Exception) -> DecodeFailure:
@@ -212,120 +210,139 @@ def _problem(error: Exception) -> tuple[str, str]:
     return "read", getattr(error, "strerror", None) or str(error)
 
 
-def whole_batches(parts: Iterable[DecodedBatch]) -> Iterator[DecodedBatch]:
-    """Yields the batches that consist of these parts, without their pixels."""
-    waiting: list[DecodedBatch] = []
-    for part in parts:
-        waiting.append(part)
-        if part.ends:
-            yield joined(waiting)
-            waiting = []
-
-
 @dataclass(frozen=True)
 class LoadOptions:
     """Options for loading batches.
 
     Attributes:
-        patience: seconds that a worker may take for a part.
+        patience: seconds that a worker may take for the images that it decodes at once.
         complain: called with a message if workers cannot be started.
+        remedies: for the error of an image that cannot be decoded.
     """
 
     decode: DecodeOptions
     num_workers: int = 0
     patience: float = math.inf
     complain: Callable[[str], None] = print
+    remedies: tuple[str, ...] = ()
 
 
 def load(
-    source: ImageSet, batches: Sequence[PlannedBatch], options: LoadOptions
+    source: ImageSet | None,
+    batches: Iterable[Batch],
+    options: LoadOptions,
+    early: Callable[[DecodedBatch], object] = lambda batch: None,
 ) -> Generator[DecodedBatch, None, None]:
-    """Yields this rank's decoded batches in order. Those of large images are yielded in parts.
+    """Yields this rank's decoded batches in order.
 
-    Raises a RunError if a worker died, raised an exception, or produced no batch in time.
+    Args:
+        source: None for an iterable, whose images have been read. If those of the first batch are all encoded, workers
+            decode them.
+        early: called with the first images of a batch of large ones as soon as they are decoded. `DecodedBatch.pixels`
+            of the batch then has only the last images.
+
+    Raises:
+        RunError: if a worker died, raised an exception, or decoded no image in time.
+        FidtoolError: if an image cannot be decoded and is not to be skipped, see `DecodeFailure`.
     """
-    cutter = _Cutter()
-    workers = _started(source, sum(len(batch.indices) for batch in batches), options)
-    parts = iter(batches) if workers is None else chain.from_iterable(map(cutter, batches))
-    # What can only be read sequentially is read in this process; a remote store is slow to respond.
-    if source.in_order or (workers is None and source.reader.files.remote):
-        parts = read_ahead(_read(source, batches, parts))
-    yield from _decoded(source, parts, workers, cutter, options)
-
-
-def load_stream(batches: Iterator[PlannedBatch], options: LoadOptions) -> Generator[DecodedBatch, None, None]:
-    """Yields the decoded batches of an iterable in order. Those of large images are yielded in parts.
-
-    The batches are read in the calling thread. If the first has only encoded images, workers decode those of all.
-    """
-    cutter = _Cutter()
+    batches = iter(batches) if source is None else list(batches)
     first = list(islice(batches, 1))
-    workers = _started(None, options.num_workers, options) if first and _is_encoded(first[0]) else None
-    batches = chain(first, batches)
-    parts = batches if workers is None else chain.from_iterable(map(cutter, batches))
-    yield from _decoded(None, parts, workers, cutter, options)
+    if not first:
+        return
+    workers = _started(source, options) if source is not None or _is_encoded(first[0]) else None
+    batches = batches if source is not None else chain(first, batches)
+    cutter = _Cutter()
+    tasks = ((batch, True) for batch in batches) if workers is None else cutter.cut(batches)
+    # What can only be read sequentially is read in this process; a remote store is slow to respond.
+    if source is not None and (source.in_order or (workers is None and source.reader.files.remote)):
+        assert isinstance(batches, list)
+        tasks = read_ahead(_read(source, batches, tasks))
+    before: DecodedBatch | None = None
+    try:
+        for (number, images), ends, is_sent in _sent(tasks, workers, source):
+            while len(images):
+                if workers is not None and is_sent:
+                    found = workers.result()
+                else:
+                    found = decode_batch(source, options.decode, Batch(number, images))
+                is_sent = False  # the rest of images that are larger than those before is decoded here
+                if isinstance(found, DecodeFailure):
+                    raise found.error(*options.remedies)
+                cutter.observe(found)
+                images = images[found.count + len(found.skipped) :]
+                found.follow(before or DecodedBatch(number))
+                before = None if ends and not len(images) else found
+                if before is None:
+                    yield found
+                else:
+                    early(found)
+    finally:
+        if workers is not None:
+            workers.end()
 
 
-def _is_encoded(batch: PlannedBatch) -> bool:
-    """Whether the images are files. To send others to a worker takes longer than to convert them here."""
-    return batch.contents is not None and all(isinstance(content, (bytes, Frame)) for content in batch.contents)
+def _is_encoded(batch: Batch) -> bool:
+    """Whether the images are files that have been read. To send others to a worker takes longer than to convert them
+    here.
+    """
+    return all(isinstance(image, tuple) and isinstance(image[1], (bytes, Frame)) for image in batch.images)
 
 
-def _started(source: ImageSet | None, most: int, options: LoadOptions) -> Workers[PlannedBatch, DecodedBatch] | None:
-    count = min(options.num_workers, most)
-    if not count:
+def _started(source: ImageSet | None, options: LoadOptions) -> _Workers | None:
+    if not options.num_workers:
         return None
     try:
-        return Workers(partial(decode_batch, source, options.decode), count, options.patience)
+        return Workers(partial(decode_batch, source, options.decode), options.num_workers, options.patience)
     except (OSError, AssertionError) as error:
         reason = getattr(error, "strerror", None) or error
         options.complain(f"cannot start decoding workers ({reason}): decoding in the main process")
         return None
 
 
-def _decoded(
-    source: ImageSet | None,
-    parts: Iterator[PlannedBatch],
-    workers: Workers[PlannedBatch, DecodedBatch] | None,
-    cutter: _Cutter,
-    options: LoadOptions,
-) -> Iterator[DecodedBatch]:
-    """Yields the decoded parts in order."""
-    try:
-        for part, is_sent in _sent(parts, workers, source) if workers else zip(parts, repeat(False)):
-            left = part
-            found = workers.result() if workers and is_sent else decode_batch(source, options.decode, left)
-            cutter.observe(found)
-            yield found
-            while found.count < len(left.indices):  # larger images than those before: the rest is decoded here
-                left = left.part(found.count, len(left.indices))
-                found = decode_batch(source, options.decode, left)
-                cutter.observe(found)
-                yield found
-    finally:
-        if workers:
-            workers.end()
+class _Cutter:
+    """Divides batches of large images, so that several workers can decode one. Small images are not divided.
+
+    The sizes of images are known once they are decoded, so the first tasks contain one image.
+    """
+
+    def __init__(self) -> None:
+        self._at_once = 1
+
+    def observe(self, found: DecodedBatch) -> None:
+        if found.sizes:
+            size = sum(height * width * 3 for height, width in found.sizes)
+            self._at_once = max(1, AT_ONCE_BYTES * len(found.sizes) // size)
+
+    def cut(self, batches: Iterable[Batch]) -> Iterator[_Task]:
+        for number, images in batches:
+            start, count = 0, len(images)
+            while start < count:
+                tasks_left = -(-(count - start) // self._at_once)
+                stop = start + -(-(count - start) // tasks_left)
+                yield Batch(number, images[start:stop]), stop == count
+                start = stop
 
 
 def _sent(
-    parts: Iterator[PlannedBatch], workers: Workers[PlannedBatch, DecodedBatch], source: ImageSet | None
-) -> Iterator[tuple[PlannedBatch, bool]]:
-    """Sends parts to the workers ahead, and yields each with whether it was sent.
+    tasks: Iterator[_Task], workers: _Workers | None, source: ImageSet | None
+) -> Iterator[tuple[Batch, bool, bool]]:
+    """Sends tasks to the workers ahead, and yields each with whether it was sent.
 
-    What reading the parts raises is raised after the parts before.
+    What reading the tasks raises is raised after the tasks before.
     """
-    waiting: deque[tuple[PlannedBatch, bool]] = deque()
+    waiting: deque[tuple[Batch, bool, bool]] = deque()
+    room = 1 if workers is None else workers.room
     failure: Exception | None = None
     while True:
-        while failure is None and len(waiting) < workers.room:
+        while failure is None and len(waiting) < room:
             try:
-                part = next(parts)
+                batch, ends = next(tasks)
             except Exception as error:
                 failure = error
                 break
-            if is_sent := source is not None or _is_encoded(part):
-                workers.send(part)
-            waiting.append((part, is_sent))
+            if is_sent := workers is not None and (source is not None or _is_encoded(batch)):
+                workers.send(batch)
+            waiting.append((batch, ends, is_sent))
         if waiting:
             yield waiting.popleft()
         elif failure is None or isinstance(failure, StopIteration):
@@ -334,72 +351,29 @@ def _sent(
             raise failure
 
 
-class _Cutter:
-    """Divides batches of large images, so that several workers can decode one. Small images are not divided.
+def _read(source: ImageSet, batches: Sequence[Batch], tasks: Iterator[_Task]) -> Iterator[_Task]:
+    """Reads the images of tasks in one pass over the source."""
+    stream = source.read(np.concatenate([np.asarray(batch.images, dtype=np.int64) for batch in batches]))
+    for (number, images), ends in tasks:
+        indices: Any = images
+        yield Batch(number, [(source.file(index), next(stream, _TOO_FEW)) for index in indices]), ends
 
-    The sizes of images are known once they are decoded, so the first parts contain one image.
+
+def read_ahead(tasks: Iterator[Item]) -> Iterator[Item]:
+    """Takes items from another iterator in a thread, a few ahead of their use, and raises its exceptions.
+
+    The thread starts when the first item is requested, so that processes can be forked before.
     """
-
-    def __init__(self) -> None:
-        self._at_once = 1
-
-    def observe(self, part: DecodedBatch) -> None:
-        if part.sizes:
-            size = sum(height * width * 3 for height, width in part.sizes)
-            self._at_once = max(1, PART_BYTES * len(part.sizes) // size)
-
-    def __call__(self, batch: PlannedBatch) -> Iterator[PlannedBatch]:
-        start, count = 0, len(batch.indices)
-        while start < count:
-            parts_left = -(-(count - start) // self._at_once)
-            stop = start + -(-(count - start) // parts_left)
-            yield batch.part(start, stop)
-            start = stop
-
-
-def _read(source: ImageSet, batches: Sequence[PlannedBatch], parts: Iterator[PlannedBatch]) -> Iterator[PlannedBatch]:
-    """Reads parts of batches. A source that can only be read sequentially is read in one pass."""
-    stream = None
-    if source.in_order and batches:
-        stream = source.read(np.concatenate([np.asarray(batch.indices, dtype=np.int64) for batch in batches]))
-    for part in parts:
-        files = list(map(source.file, part.indices))
-        contents = list(source.read(part.indices)) if stream is None else [next(stream, _TOO_FEW) for _ in files]
-        yield replace(part, files=files, contents=contents)
-
-
-def read_ahead(parts: Iterator[PlannedBatch]) -> Iterator[PlannedBatch]:
-    """Takes parts from another iterator in a thread, a few ahead of their use, and raises its exceptions.
-
-    The thread starts when the first part is requested, so that processes can be forked before.
-    """
-    ready: queue.Queue[PlannedBatch | BaseException] = queue.Queue(_DEPTH)
-    gone = threading.Event()
-    threading.Thread(target=_fill, args=(parts, ready, gone), daemon=True, name="fidtool-read-ahead").start()
+    thread = DaemonThreads(1)
+    ahead: deque[Future[Any]] = deque()
     try:
-        while not isinstance(part := ready.get(), BaseException):
-            yield part
-        if not isinstance(part, StopIteration):
-            raise part
-    finally:
-        gone.set()
-
-
-def _fill(
-    parts: Iterator[PlannedBatch], ready: queue.Queue[PlannedBatch | BaseException], gone: threading.Event
-) -> None:
-    def put(part: PlannedBatch | BaseException) -> None:
-        while not gone.is_set():
-            try:
-                return ready.put(part, timeout=_POLL_SECONDS)
-            except queue.Full:
-                continue
-
-    try:
-        for part in parts:
-            put(part)
-            if gone.is_set():
+        while True:
+            while len(ahead) < _DEPTH:
+                ahead.append(thread.submit(partial(next, tasks), None))
+            if (task := ahead.popleft().result()) is None:
                 return
-        put(StopIteration())
-    except BaseException as error:
-        put(error)
+            yield task
+    finally:
+        for future in ahead:
+            future.cancel()
+        thread.close(0.0)

@@ -13,8 +13,9 @@ import numpy as np
 
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, on_every_rank
-from fidtool.images.batches import PlannedBatch, cut_batches
+from fidtool.images.batches import cut_batches
 from fidtool.images.frames import split
+from fidtool.images.loader import Batch
 from fidtool.seeds import sample_seed
 from fidtool.sources.contents import Read, ValueRange, bytes_of
 from fidtool.sources.image_set import ImageSet, Names, Numbered, Sampling, canonical_order
@@ -65,10 +66,10 @@ class Stream:
             self._limit = num // world.size + (world.rank < num % world.size)
         self._count = self._digest = 0
 
-    def __iter__(self) -> Generator[PlannedBatch, None, None]:
+    def __iter__(self) -> Generator[Batch, None, None]:
         return self._generated() if self._images.generates else self._read()
 
-    def _generated(self) -> Generator[PlannedBatch, None, None]:
+    def _generated(self) -> Generator[Batch, None, None]:
         self._count = self._sampling.num or 0
         for number, positions in enumerate(cut_batches(self._count, self._batch_size)):
             if number % self._world.size == self._world.rank:
@@ -77,7 +78,7 @@ class Stream:
                     contents = self._images.generated(len(positions), seed, self._value_range)
                 yield self._batch(number, positions, contents)
 
-    def _read(self) -> Generator[PlannedBatch, None, None]:
+    def _read(self) -> Generator[Batch, None, None]:
         contents = self._images.stream(self._value_range)
         frames: Iterator[Read] = contents
         if self._max_pixels is not None:
@@ -99,9 +100,9 @@ class Stream:
             with self._outside():
                 contents.close()
 
-    def _batch(self, number: int, positions: range, contents: list[Read]) -> PlannedBatch:
+    def _batch(self, number: int, positions: range, contents: list[Read]) -> Batch:
         files = [f"{self._images.name}{self._name(position)}" for position in positions]
-        return PlannedBatch(number, positions, True, files, contents)
+        return Batch(number, list(zip(files, contents, strict=True)))
 
     def _name(self, position: int, rank: int | None = None) -> str:
         return f"[{self._world.rank if rank is None else rank}:{position}]" if self._sharded else f"[{position}]"

@@ -1,4 +1,4 @@
-"""Worker processes, which compute results ahead of their use."""
+"""Worker processes and threads, which compute results ahead of their use."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ import signal
 import socket
 import struct
 import threading
+import time
+import weakref
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import cycle
 from multiprocessing import reduction
@@ -41,6 +44,9 @@ _PR_SET_PDEATHSIG = 1
 _DYING_SECONDS = 5.0
 """Seconds to wait for the end of a process whose pipe broke."""
 _LONGEST_SECONDS = 1e9
+_AT_EXIT_SECONDS = 2.0
+"""How long the interpreter waits at exit for threads whose result is no longer needed."""
+_all: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 _BROKEN = (EOFError, OSError, RuntimeError)
 """Exceptions that the death of a worker may cause in its pipe."""
 
@@ -209,3 +215,66 @@ def _packed(result: Any, files: contextlib.ExitStack) -> tuple[bytes, list[IO[by
         return True
 
     return pickle.dumps(result, protocol=5, buffer_callback=stays), large
+
+
+# --- threads ---------------------------------------------------------------------------------------------------------
+
+
+class DaemonThreads:
+    """A pool of ``count`` threads, each with one intra-op torch thread; see `fidtool.features.device.repeatable`.
+
+    Unlike the threads of ``concurrent.futures`` they are daemons: work that never ends does not keep the process alive.
+    With a ``count`` of 0, the calling thread does the work at once.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[Any], Any], Any] | None] = queue.SimpleQueue()
+        self._threads = [threading.Thread(target=self._run, name=f"fidtool-{n}", daemon=True) for n in range(count)]
+        for thread in self._threads:
+            thread.start()
+            _all.add(thread)
+
+    def submit(self, work: Callable[[Any], Any], item: Any) -> Future[Any]:
+        """Return the future result of ``work(item)``. The first free thread computes it."""
+        future: Future[Any] = Future()
+        if self._threads:
+            self._jobs.put((future, work, item))
+        else:
+            _process(future, work, item)
+        return future
+
+    def close(self, seconds: float) -> None:
+        """Stop the threads after their current work, and wait at most ``seconds`` for that."""
+        for _ in self._threads:
+            self._jobs.put(None)
+        _join(self._threads, seconds)
+
+    def _run(self) -> None:
+        # The first operation in a thread resets the number of threads to the value set last by any thread: trigger
+        # this reset before setting ours.
+        torch.get_num_threads()
+        torch.set_num_threads(1)
+        while (job := self._jobs.get()) is not None:
+            _process(*job)
+            del job  # frees its images while the thread waits
+
+
+def _process(future: Future[Any], work: Callable[[Any], Any], item: Any) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(work(item))
+    except BaseException as error:  # raised where the result is requested
+        future.set_exception(error)
+
+
+def _join(threads: list[threading.Thread], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+
+
+@atexit.register
+def _wait_for_all() -> None:
+    """Wait for the threads: one that returns from C++ into a finalising interpreter would abort the process."""
+    _join(list(_all), _AT_EXIT_SECONDS)

@@ -14,10 +14,10 @@ from fidtool.diagnose.differences import pair_findings
 from fidtool.diagnose.duplicates import shared_copies_of, shared_warning
 from fidtool.diagnose.findings import Finding
 from fidtool.errors import InputError
-from fidtool.images.batches import PlannedBatch, deal, plan_batches
+from fidtool.images.batches import deal, plan_batches
 from fidtool.images.decode import DecodeOptions
 from fidtool.images.integrity import broadcast_images
-from fidtool.images.loader import LoadOptions, load, whole_batches
+from fidtool.images.loader import Batch, LoadOptions, load
 from fidtool.images.records import ImageRecords
 from fidtool.pipeline.opening import identity, missing_error, open_set
 from fidtool.pipeline.run import RunContext
@@ -111,7 +111,7 @@ class _CheckedSet:
     def _read(self, images: ImageSet, batches: Sequence[Indices]) -> None:
         with self._world.together():
             self._found = found = Accumulator({}, list(map(len, batches)), inspected=True)
-            planned = [PlannedBatch(number, indices) for number, indices in enumerate(batches)]
+            planned = [Batch(number, indices) for number, indices in enumerate(batches)]
             mine = deal(planned, self._world.rank, self._world.size, images.in_order)
             self._decode(images, mine, found)
         found.merge(self._world, images.path)
@@ -121,22 +121,20 @@ class _CheckedSet:
         """The files that could not be read."""
         return [] if self._found is None else self._found.skipped
 
-    def _decode(self, images: ImageSet, mine: list[PlannedBatch], found: Accumulator) -> None:
+    def _decode(self, images: ImageSet, mine: list[Batch], found: Accumulator) -> None:
         settings, ranks = self._settings, self._world.launch.local_world_size
         options = DecodeOptions(True, settings.max_pixels, records=True, pixels=False, floats=settings.floats)
         workers = settings.num_workers
         if workers is None:
             workers = min(8, available_cores(ranks), len(mine) // _BATCHES_PER_WORKER)
-        total = sum(len(batch.indices) for batch in mine)
+        total = sum(len(batch.images) for batch in mine)
         warn, patience = self._run.console.warn, settings.timeout
         loaded = load(images, mine, LoadOptions(options, workers, patience=patience, complain=warn))
         with self._run.console.progress(images.path, total) as progress, contextlib.closing(loaded):
-            for batch in whole_batches(loaded):
-                if batch.failure is not None:
-                    raise batch.failure.error()
+            for batch in loaded:
                 skipped = [replace(bad, reason=self._run.console.shown(bad.reason)) for bad in batch.skipped]
                 found.add(batch.number, None, batch.properties, batch.records, skipped)
-                progress.advance(len(batch.sizes) + len(batch.skipped))
+                progress.advance(batch.count + len(batch.skipped))
                 if self._world.must_stop():
                     break
 

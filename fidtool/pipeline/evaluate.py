@@ -16,10 +16,9 @@ from fidtool.diagnose.diagnosis import inspect_set, set_warnings
 from fidtool.distances.jackknife import difference
 from fidtool.distances.parallel import linear_algebra_threads
 from fidtool.errors import InputError, on_every_rank, option
-from fidtool.images.batches import PlannedBatch
 from fidtool.images.decode import DecodeOptions
 from fidtool.images.framing import EXAMPLE, Crop
-from fidtool.images.loader import LoadOptions, load
+from fidtool.images.loader import Batch, LoadOptions, load
 from fidtool.images.lookup import ImageLookup
 from fidtool.pipeline.compare import Comparer, skipped_files
 from fidtool.pipeline.measure import Measurer
@@ -144,15 +143,14 @@ def image_sample(prepared: Prepared, count: int | None) -> NDArray[np.uint8]:
     options = DecodeOptions(settings.on_error == "skip", settings.max_pixels, crop=crop, floats=settings.floats)
     shape: tuple[int, ...] = (0, 0, 3)
     storage, used = None, 0
-    for part in load(images, [PlannedBatch(each, [each]) for each in chosen], LoadOptions(options)):
-        if part.failure is not None:
-            raise part.failure.error("fix or remove the file", f"pass {option('on_error', 'skip')}")
-        for pixels in part.take_images(lambda pixels: pixels):
+    remedies = "fix or remove the file", f"pass {option('on_error', 'skip')}"
+    for batch in load(images, [Batch(each, [each]) for each in chosen], LoadOptions(options, remedies=remedies)):
+        for pixels in batch.take_images(lambda pixels: pixels):
             shape = shape if storage else tuple(pixels.shape)
             storage = storage or RowStorage(len(chosen), pixels.numel(), np.uint8)
             if pixels.shape != shape:
                 sizes = " and ".join(f"{each[1]}×{each[0]}" for each in (shape, pixels.shape))
-                problem = f"arr_0 has images of one size, but {path} has {sizes} ({images.file(part.number)}):"
+                problem = f"arr_0 has images of one size, but {path} has {sizes} ({images.file(batch.number)}):"
                 raise InputError(problem, f"pass {option('crop', EXAMPLE)}", setting="crop")
             storage.write(used, pixels.reshape(1, -1).numpy())
             used += 1

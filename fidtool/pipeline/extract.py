@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 
 from fidtool.errors import InputError, option
-from fidtool.features.extractor import Extractor, run_networks
-from fidtool.images.batches import PlannedBatch, deal, plan_batches
+from fidtool.features.extractor import Extractor, ForwardPasses
+from fidtool.images.batches import deal, plan_batches
 from fidtool.images.decode import DecodeOptions
 from fidtool.images.framing import Crop
-from fidtool.images.loader import DecodedBatch, LoadOptions, joined, load, load_stream
+from fidtool.images.loader import Batch, DecodedBatch, LoadOptions, load
 from fidtool.images.stream import Stream, StreamPlan
 from fidtool.names import counted
 from fidtool.pipeline.run import RunContext
@@ -65,7 +66,7 @@ class Extraction:
         with self._world.together():
             statistics = self._empty(list(map(len, batches)))
         rank, size, in_order = self._world.rank, self._world.size, source.in_order
-        planned = [PlannedBatch(number, images) for number, images in enumerate(batches)]
+        planned = [Batch(number, images) for number, images in enumerate(batches)]
         into: Accumulator | PartByPart = statistics
         if self._checkpoint is None:
             mine = deal(planned, rank, size, in_order)
@@ -76,7 +77,9 @@ class Extraction:
             into = PartByPart(self._checkpoint, parts, statistics)
         self.resumed = statistics.count + len(statistics.skipped)
         with self._run.clock("extract"), self._world.together():
-            self._extract(source, mine, into)
+            total = sum(len(batch.images) for batch in mine)
+            self._extract(source, source.path, mine, total, into.add)
+            into.flush()  # here, where a failure reaches every rank, not between two collectives
         with self._run.clock("merge"):
             statistics.merge(self._world, source.path)
             self._add_up_counts()
@@ -85,8 +88,19 @@ class Extraction:
 
     def run_stream(self, stream: Stream, name: str) -> tuple[Accumulator, StreamPlan]:
         """Returns the statistics of an iterable, whose length is not known in advance, on every rank. A collective."""
-        with self._run.clock("extract"), self._world.together():
-            own = self._extract_stream(stream, name)
+        # Closed here, while torch's settings can still be switched to the calling program's.
+        with self._run.clock("extract"), self._world.together(), contextlib.closing(iter(stream)) as fetched:
+            own = self._empty([self._batch_size] * _STREAM_BATCHES)
+
+            def add(number: int, *batch: Any) -> None:
+                nonlocal own
+                if number >= len(own.counts):
+                    smaller, own = own, self._empty([self._batch_size] * 2 * (number + 1))
+                    own.absorb(smaller)
+                own.add(number, *batch)
+
+            self._extract(None, name, fetched, None, add)
+            own.flush()
         with self._run.clock("merge"):
             plan = stream.plan()
             with self._world.together():
@@ -130,84 +144,62 @@ class Extraction:
         files = {bad.file for bad in skipped}
         indices = [index for index in range(len(source)) if source.file(index) in files]
         options = replace(self._options, skip=True, records=False, pixels=False)
-        read = load(source, [PlannedBatch(0, indices)], LoadOptions(options))
-        still = {bad.file for part in read for bad in part.skipped}
+        (read,) = load(source, [Batch(0, indices)], LoadOptions(options))
+        still = {bad.file for bad in read.skipped}
         return next((bad.file for bad in skipped if bad.file not in still), "")
 
-    def _extract(self, source: ImageSet, mine: list[PlannedBatch], into: Accumulator | PartByPart) -> None:
-        total = sum(len(batch.indices) for batch in mine)
+    def _extract(
+        self,
+        source: ImageSet | None,
+        name: str,
+        batches: Iterable[Batch],
+        total: int | None,
+        add: Callable[..., None],
+    ) -> None:
+        """Adds the batches of this rank, which have ``total`` images; without a source, those of an iterable."""
+        remedies = (
+            "fix or remove the file" if self._checkpoint is None else "fix the file",
+            f"pass {option('on_error', 'skip')}",
+        )
+        options = LoadOptions(self._options, self._num_workers, self._settings.timeout, self._warn, remedies)
+        timed = partial(self._run.clock.busy, "network", 1 / self._run.device.forward_threads)
+        in_turns = source is None
+        passes = ForwardPasses(self._networks, self._pixels, self._world.must_stop, timed, in_turns)
+
+        def resize(batch: DecodedBatch) -> None:
+            with self._run.clock.busy("decode", -1.0):  # it is called while the next batch is decoded
+                passes.resize(batch)
+
         # Closed here, because the caller may keep an exception, and with it the decoding workers.
         with (
-            self._run.console.progress(source.path, total) as progress,
-            contextlib.closing(load(source, mine, self._load_options())) as decoded,
+            self._run.console.progress(name, total) as progress,
+            contextlib.closing(load(source, batches, options, resize)) as decoded,
         ):
-            for batch, features in self._features(self._usable(decoded, source)):
-                self._add(batch, features, into)
-                progress.advance(len(batch.sizes) + len(batch.skipped))
+            for batch, features in passes.run(self._usable(decoded, source)):
+                with self._run.clock.busy("moments"):
+                    add(batch.number, features, batch.properties, batch.records, batch.skipped)
+                self.images += batch.count
+                self.forward_passes += features is not None
+                progress.advance(batch.count + len(batch.skipped))
                 if self._world.must_stop():
                     break
-            into.flush()  # here, where a failure reaches every rank, not between two collectives
 
-    def _extract_stream(self, stream: Stream, name: str) -> Accumulator:
-        own = self._empty([self._batch_size] * _STREAM_BATCHES)
-        # Closed here, while torch's settings can still be switched to the calling program's.
-        with (
-            self._run.console.progress(name, None) as progress,
-            contextlib.closing(iter(stream)) as fetched,
-            contextlib.closing(load_stream(fetched, self._load_options())) as loaded,
-        ):
-            usable = self._usable(loaded)
-            for batch, features in self._features(usable, in_turns=True):
-                if batch.number >= len(own.counts):
-                    smaller, own = own, self._empty([self._batch_size] * 2 * (batch.number + 1))
-                    own.absorb(smaller)
-                self._add(batch, features, own)
-                progress.advance(len(batch.sizes) + len(batch.skipped))
-                if self._world.must_stop():
-                    break
-            own.flush()
-        return own
-
-    def _load_options(self) -> LoadOptions:
-        return LoadOptions(self._options, self._num_workers, self._settings.timeout, self._warn)
-
-    def _usable(self, decoded: Iterator[DecodedBatch], source: ImageSet | None = None) -> Iterator[DecodedBatch]:
+    def _usable(self, decoded: Iterator[DecodedBatch], source: ImageSet | None) -> Iterator[DecodedBatch]:
         skipped: list[BadFile] = []
         while True:
             with self._run.clock.busy("decode"):
                 batch = next(decoded, None)
             if batch is None:
                 return
-            if batch.failure is not None:
-                remedy = "fix or remove the file" if self._checkpoint is None else "fix the file"
-                raise batch.failure.error(remedy, f"pass {option('on_error', 'skip')}")
             batch.skipped = [replace(bad, reason=self._run.console.shown(bad.reason)) for bad in batch.skipped]
             skipped += batch.skipped
             if source is not None:
                 self._check_skipped(len(source), source.path, skipped)
             yield batch
 
-    def _features(
-        self, parts: Iterator[DecodedBatch], in_turns: bool = False
-    ) -> Iterator[tuple[DecodedBatch, dict[str, torch.Tensor] | None]]:
-        """The batches with their features by layer; None for a batch without images."""
-        timed = partial(self._run.clock.busy, "network", 1 / self._run.device.forward_threads)
-        stop = self._world.must_stop
-        batches = run_networks(self._networks, parts, self._pixels, lambda part: part.ends, stop, timed, in_turns)
-        return ((joined(batch), features) for batch, features in batches)
-
-    def _pixels(self, part: DecodedBatch) -> list[torch.Tensor]:
-        clock, share = self._run.clock, 1 / self._run.device.forward_threads
-        with clock.busy("transfer", share):
-            return part.take_images(lambda pixels: pixels.to(self._run.device.torch_device))
-
-    def _add(
-        self, batch: DecodedBatch, features: Mapping[str, torch.Tensor] | None, into: Accumulator | PartByPart
-    ) -> None:
-        with self._run.clock.busy("moments"):
-            into.add(batch.number, features, batch.properties, batch.records, batch.skipped)
-        self.images += len(batch.sizes)
-        self.forward_passes += features is not None
+    def _pixels(self, batch: DecodedBatch) -> list[torch.Tensor]:
+        with self._run.clock.busy("transfer", 1 / self._run.device.forward_threads):
+            return batch.take_images(lambda pixels: pixels.to(self._run.device.torch_device))
 
     def _check_skipped(self, count: int, path: str, skipped: Sequence[BadFile]) -> None:
         if not skipped:

@@ -19,7 +19,7 @@ from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError, on_every_rank, option, own_exceptions, warn_program
 from fidtool.features.device import computing_on, repeatable
-from fidtool.features.extractor import run_networks
+from fidtool.features.extractor import ForwardPasses
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.statistics.moments import ExactMoments, check_exact_products
 from fidtool.statistics.set_statistics import Statistics
@@ -125,8 +125,8 @@ class ImageSums:
 
         def compute() -> torch.Tensor:
             with own_exceptions(), repeatable():
-                pairs = list(run_networks([extractor], iter(batches), filled))
-            return torch.cat([layers[FEATURES][: len(batch)] for (batch,), layers in pairs if layers is not None])
+                pairs = list(ForwardPasses([extractor], filled).run(iter(batches)))
+            return torch.cat([layers[FEATURES][: len(batch)] for batch, layers in pairs if layers is not None])
 
         with computing_on(extractor.device.torch_device):
             features = self._features.once(self._side, (self._device, batch_size, marks), compute)

@@ -18,12 +18,13 @@ import torch
 from fidtool.cpus import available_cores
 from fidtool.distributed.launch import Launch
 from fidtool.features.device import Device, choose_device, repeatable
-from fidtool.features.extractor import ForwardThreads, placed
+from fidtool.features.extractor import placed
 from fidtool.features.models.inception import Inception
 from fidtool.features.models.inception_weights import load_weights
-from fidtool.images.batches import PlannedBatch, plan_batches
+from fidtool.images.batches import plan_batches
 from fidtool.images.decode import DecodeOptions
-from fidtool.images.loader import LoadOptions, load
+from fidtool.images.loader import Batch, LoadOptions, load
+from fidtool.images.workers import DaemonThreads
 from fidtool.sources.image_set import Sampling
 from fidtool.sources.opening import open_images
 
@@ -95,7 +96,7 @@ def network_rate(device: Device, precision: str, batch_size: int, seconds: float
         runner = placed(Inception(state), device.torch_device, precision, standard=True)
         x = torch.rand(batch_size, 3, 299, 299, device=device.torch_device).mul(2).sub(1)
         x = x.contiguous(memory_format=torch.channels_last)
-        threads = ForwardThreads(device.own_threads)
+        threads = DaemonThreads(device.own_threads)
         finish = _finisher(device)
         passes = device.forward_threads if seconds < _SHORT else 4 * device.forward_threads
 
@@ -119,10 +120,10 @@ def decode_rate(folders: tuple[str, ...], least: int) -> float:
     for folder in folders:
         images = open_images(folder).draw(Sampling(None, 0))
         rounds = -(-least // len(images))
-        batches = [PlannedBatch(number, part) for number, part in enumerate(list(plan_batches(images, 8)) * rounds)]
+        batches = [Batch(number, part) for number, part in enumerate(list(plan_batches(images, 8)) * rounds)]
         started = time.perf_counter()
         loaded = load(images, batches, LoadOptions(DecodeOptions(), available_cores()))
-        count += sum(len(batch.sizes) for batch in loaded)
+        count += sum(batch.count for batch in loaded)
         seconds += time.perf_counter() - started
     return count / seconds
 

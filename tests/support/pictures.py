@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
+
+from fidtool.images.loader import Batch, DecodedBatch, LoadOptions, load
+from fidtool.sources.image_set import ImageSet
 
 
 def make_pictures(folder: Path, count: int, seed: int = 0, suffix: str = ".png", sides: Sequence[int] = (32,)) -> Path:
@@ -31,3 +35,15 @@ def pictures(count: int, seed: int, side: int = 20) -> torch.Tensor:
 def fill(metric: Any, seed: int = 1) -> None:
     metric.update(pictures(20, seed), real=True)
     metric.update(pictures(20, seed + 1) // 2, real=False)
+
+
+def load_whole(source: ImageSet | None, batches: Iterable[Batch], options: LoadOptions) -> list[DecodedBatch]:
+    """Returns all batches with the pixels of all their images."""
+    early: list[DecodedBatch] = []
+    found = []
+    for batch in load(source, batches, options, early.append):
+        parts = [*early, batch]
+        sizes = [size for part in parts for size in part.sizes]
+        found.append(replace(batch, pixels=np.concatenate([part.pixels for part in parts]), sizes=sizes))
+        early.clear()
+    return found

@@ -7,7 +7,6 @@ import os
 import signal
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +15,17 @@ import pytest
 from PIL import Image, ImageFile
 
 from fidtool.diagnose.findings import property_findings, property_warnings
-from fidtool.errors import option
-from fidtool.images.batches import PlannedBatch, cut_batches
+from fidtool.errors import FidtoolError, option
+from fidtool.images.batches import cut_batches
 from fidtool.images.decode import DecodeError, DecodeOptions, ImageProperties, decode
-from fidtool.images.loader import DecodedBatch, LoadOptions, joined, load
+from fidtool.images.loader import Batch, DecodedBatch, LoadOptions, load
 from fidtool.images.records import ImageRecords, records_of
 from fidtool.sources import contents
 from fidtool.sources.contents import Pixels
 from fidtool.sources.opening import list_folder
 from fidtool.validation import MAX_PIXELS
 from support.encoded import FILES, claim, encoded, tiff
-from support.pictures import make_pictures
+from support.pictures import load_whole, make_pictures
 from support.processes import PATIENCE
 
 LOSSY = {name for name in FILES if "JPEG" in name or name == "lossy WebP"}
@@ -177,23 +176,16 @@ def test_a_process_forked_while_a_thread_decodes_can_decode() -> None:
 def all_batches(folder: Path, workers: int, size: int = 4) -> list[DecodedBatch]:
     """Returns all batches of a folder, as loaded by a single rank."""
     source = list_folder(str(folder))
-    batches = [PlannedBatch(number, indices) for number, indices in enumerate(cut_batches(len(source), size))]
-    whole, parts = [], []
-    for part in load(source, batches, LoadOptions(DecodeOptions(), workers, patience=PATIENCE)):
-        parts.append(part)
-        if part.ends:
-            pixels = np.concatenate([each.pixels for each in parts])
-            whole.append(replace(joined(parts), pixels=pixels))
-            parts = []
-    return whole
+    batches = [Batch(number, indices) for number, indices in enumerate(cut_batches(len(source), size))]
+    return load_whole(source, batches, LoadOptions(DecodeOptions(), workers, patience=PATIENCE))
 
 
 def test_workers_do_not_decide_how_settings_are_named(tmp_path: Path) -> None:
     source = list_folder(str(make_pictures(tmp_path / "set", 1)))
-    options, batches = DecodeOptions(max_pixels=1), [PlannedBatch(0, [0])]
-    (batch,) = load(source, batches, LoadOptions(options, 1, patience=PATIENCE))
-    assert batch.failure is not None
-    assert batch.failure.message.endswith(f"; {option('max_pixels')} raises it")
+    options, batches = DecodeOptions(max_pixels=1), [Batch(0, [0])]
+    with pytest.raises(FidtoolError) as caught:
+        list(load(source, batches, LoadOptions(options, 1, patience=PATIENCE)))
+    assert caught.value.problem.endswith(f"; {option('max_pixels')} raises it")
 
 
 def test_batches_are_the_same_with_and_without_workers(tmp_path: Path) -> None:
@@ -202,9 +194,9 @@ def test_batches_are_the_same_with_and_without_workers(tmp_path: Path) -> None:
     (folder / "alpha.png").write_bytes(FILES["RGBA PNG"])
     Image.fromarray(np.full((5, 6), 40000, np.uint16)).save(folder / "deep.png")
     alone, helped = all_batches(folder, 0), all_batches(folder, 2)
-    assert [len(batch.sizes) for batch in alone] == [4, 4, 4, 2]
+    assert [batch.count for batch in alone] == [4, 4, 4, 2]
     for one, other in zip(alone, helped, strict=True):
         assert np.array_equal(one.pixels, other.pixels)
         assert one.sizes == other.sizes
-        assert (one.number, one.properties, one.failure) == (other.number, other.properties, other.failure)
+        assert (one.number, one.properties) == (other.number, other.properties)
     assert sum((batch.properties for batch in alone), ImageProperties()) == ImageProperties(lossy=1, alpha=1, deep=1)

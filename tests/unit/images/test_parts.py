@@ -1,4 +1,4 @@
-"""Batches of large images are decoded and sent in parts, so that few bytes are in memory; images on a GPU."""
+"""Large images are passed on before their batch is decoded, so that few bytes are in memory; images on a GPU."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import multiprocessing
 import os
 import time
 import types
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +17,19 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import fidtool
-from fidtool.errors import RunError
+from fidtool.errors import FidtoolError, RunError
 from fidtool.images import decode as decoding
 from fidtool.images import loader
-from fidtool.images.batches import PlannedBatch, plan_batches
+from fidtool.images.batches import plan_batches
 from fidtool.images.decode import DecodedImage, DecodeOptions, ImageProperties, decode
-from fidtool.images.loader import DecodedBatch, LoadOptions, load, load_stream, whole_batches
+from fidtool.images.loader import Batch, DecodedBatch, LoadOptions, load
 from fidtool.images.workers import Workers
 from fidtool.sources.contents import Pixels
+from fidtool.sources.image_set import ImageSet
 from fidtool.sources.memory import Images
 from fidtool.sources.opening import list_folder
 from support.encoded import FILES
-from support.pictures import make_pictures
+from support.pictures import load_whole, make_pictures
 from support.places import TINY
 from support.processes import PATIENCE, wait_until
 
@@ -61,37 +61,55 @@ def test_photos_of_12_megapixels_in_flight(form: str, tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(decoding, "_result", counted)  # workers are forks, so it applies to them
     count, options = 2, LoadOptions(DecodeOptions(), 2, patience=PATIENCE)
-    if form == "folder":
-        source = list_folder(str(make_pictures(tmp_path / "set", 24)))
-        parts = load(source, [PlannedBatch(number, range(8 * number, 8 * number + 8)) for number in range(3)], options)
-    else:
-        parts = load_stream(
-            (PlannedBatch(number, range(8), True, [""] * 8, [b"photo"] * 8) for number in range(3)), options
-        )
     used, most, images = 0, 0, 0
-    for part in parts:
+
+    def use(batch: DecodedBatch) -> None:
+        nonlocal used, most, images
         before = -1
         while before != decoded.value:  # until the workers wait
             before = decoded.value
             time.sleep(0.05)
         most = max(most, decoded.value - used)
-        used += sum(height * width * 3 for height, width in part.sizes)
-        images += len(part.sizes)
+        used += batch.pixels.nbytes
+        images += len(batch.sizes)
+
+    if form == "folder":
+        source = list_folder(str(make_pictures(tmp_path / "set", 24)))
+        batches = [Batch(number, range(8 * number, 8 * number + 8)) for number in range(3)]
+        loaded = load(source, batches, options, use)
+    else:
+        loaded = load(None, (Batch(number, [("", b"photo")] * 8) for number in range(3)), options, use)
+    for batch in loaded:
+        use(batch)
     assert images == 24
-    assert most <= count * 4 * PHOTO_BYTES, "at most three parts per worker, and the one being used"
+    assert most <= count * 4 * PHOTO_BYTES, "at most three photos per worker, and the one being used"
     assert most > PHOTO_BYTES, "the workers are ahead"
 
 
 @pytest.mark.parametrize(("workers", "limit"), [(0, 1), (2, 3000)])
-def test_parts_do_not_change_the_features(
+def test_resizing_images_early_does_not_change_the_features(
     workers: int, limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]
 ) -> None:
     real, fake = (str(make_pictures(tmp_path / name, 21, seed)) for seed, name in enumerate(("real", "fake")))
     usual = fidtool.compute(real, fake, extractor=TINY, batch_size=4, cache=False)
-    monkeypatch.setattr(loader, "PART_BYTES", limit)
+    monkeypatch.setattr(loader, "AT_ONCE_BYTES", limit)
     found = fidtool.compute(real, fake, extractor=TINY, batch_size=4, num_workers=workers, cache=False)
     assert found.results == usual.results
     assert found.run.forward_passes == usual.run.forward_passes == 12
+
+
+def colours(source: ImageSet | None, batches: Iterable[Batch], workers: int) -> list[int]:
+    """Returns the colour of each image, whose batches must be complete; large images must be passed on one by one."""
+    found: list[int] = []
+
+    def use(batch: DecodedBatch) -> None:
+        assert len(batch.sizes) == 1 or batch.sizes[0] != (8, 8)
+        found.extend(int(image[0, 0, 0]) for image in batch.take_images(lambda x: x))
+
+    for batch in load(source, batches, LoadOptions(DecodeOptions(), workers, patience=PATIENCE), use):
+        use(batch)
+        assert len(found) == sum(len(each.images) for each in batches if each.number <= batch.number)
+    return found
 
 
 class OnGpu:
@@ -115,10 +133,8 @@ def test_images_on_a_gpu_reach_the_workers() -> None:
     pixels = [np.full((6, 6, 3), number, np.uint8) for number in range(6)]
     on_gpu = [OnGpu(pixels[1]), (OnGpu(pixels[2]), 3), *({"image": OnGpu(each), "label": 3} for each in pixels[3:])]
     source = Images([pixels[0], *on_gpu], name="real").image_set(None)
-    batches = [PlannedBatch(number, indices) for number, indices in enumerate(plan_batches(source, 2))]
-    parts = load(source, batches, LoadOptions(DecodeOptions(), 2, patience=PATIENCE))
-    found = sorted(int(image[0, 0, 0]) for part in parts for image in part.take_images(lambda x: x))
-    assert found == list(range(6))
+    batches = [Batch(number, indices) for number, indices in enumerate(plan_batches(source, 2))]
+    assert sorted(colours(source, batches, 2)) == list(range(6))
 
 
 def test_a_dataset_that_returns_images_on_a_gpu_is_told_what_to_do() -> None:
@@ -133,11 +149,10 @@ def test_a_dataset_that_returns_images_on_a_gpu_is_told_what_to_do() -> None:
             return self.image
 
     source = Images(Dataset(), name="real").image_set(None)
-    (part,) = load(source, [PlannedBatch(0, range(1))], LoadOptions(DecodeOptions(), 1, patience=PATIENCE))
-    assert part.failure is not None
-    assert part.failure.message.endswith(": return tensors on the CPU, or pass num_workers=0")
-    (here,) = load(source, [PlannedBatch(0, range(2))], LoadOptions(DecodeOptions(), 0, patience=PATIENCE))
-    assert len(here.sizes) == 2
+    with pytest.raises(FidtoolError, match=r": return tensors on the CPU, or pass num_workers=0$"):
+        list(load(source, [Batch(0, range(1))], LoadOptions(DecodeOptions(), 1, patience=PATIENCE)))
+    (here,) = load(source, [Batch(0, range(2))], LoadOptions(DecodeOptions(), 0, patience=PATIENCE))
+    assert here.count == 2
 
 
 def contents(count: int) -> list[Any]:
@@ -147,28 +162,20 @@ def contents(count: int) -> list[Any]:
     return [*map(Pixels, pixels), FILES["JPEG"], b"no image", Image.fromarray(pixels[0]), gray, OSError(5, "I/O error")]
 
 
-def whole(parts: list[DecodedBatch]) -> list[DecodedBatch]:
-    """Returns the batches with all their pixels."""
-    pixels: dict[int, list[NDArray[np.uint8]]] = {}
-    for part in parts:
-        pixels.setdefault(part.number, []).append(np.asarray(part.pixels))
-    return [replace(batch, pixels=np.concatenate(pixels[batch.number])) for batch in whole_batches(parts)]
-
-
 def test_images_of_an_iterable_are_the_same_through_workers() -> None:
-    def batches() -> Iterator[PlannedBatch]:
+    def batches() -> Iterator[Batch]:
         for number in range(6):
             some = contents(number)
             if number == 0:  # decides whether the workers decode
                 some = [content for content in some if isinstance(content, bytes)]
             files = [f"fake[{number}.{place}]" for place in range(len(some))]
-            yield PlannedBatch(number, range(len(some)), True, files, some)
+            yield Batch(number, list(zip(files, some, strict=True)))
 
     def found(workers: int) -> list[DecodedBatch]:
         options = DecodeOptions(skip=True, records=True)
-        return list(load_stream(batches(), LoadOptions(options, workers, patience=PATIENCE, complain=lambda _: None)))
+        return load_whole(None, batches(), LoadOptions(options, workers, patience=PATIENCE, complain=lambda _: None))
 
-    alone, helped = (whole(found(workers)) for workers in (0, 2))
+    alone, helped = (found(workers) for workers in (0, 2))
     assert len(alone) == len(helped) == 6
     for one, other in zip(alone, helped, strict=True):
         assert one.sizes == other.sizes
@@ -220,40 +227,39 @@ def test_workers_do_not_touch_cuda(form: str, tmp_path: Path) -> None:
 def test_the_first_of_two_problems_is_reported(workers: int) -> None:
     """An iterable raises after it has yielded an image that cannot be decoded, but before that is known."""
 
-    def batches() -> Iterator[PlannedBatch]:
-        yield PlannedBatch(0, range(1), True, ["good"], [FILES["JPEG"]])
-        yield PlannedBatch(1, range(1), True, ["bad"], [b"no image"])
+    def batches(then_bad: bool) -> Iterator[Batch]:
+        yield Batch(0, [("good", FILES["JPEG"])])
+        if then_bad:
+            yield Batch(1, [("bad", b"no image")])
         raise ValueError("later")
 
-    parts = load_stream(batches(), LoadOptions(DecodeOptions(), workers, patience=PATIENCE))
-    assert [next(parts).failure is None for _ in range(2)] == [True, False]
-    with pytest.raises(ValueError, match="later"):
-        next(parts)
+    options = LoadOptions(DecodeOptions(), workers, patience=PATIENCE)
+    for then_bad, error in ((True, FidtoolError), (False, ValueError)):
+        loaded = load(None, batches(then_bad), options)
+        assert next(loaded).count == 1
+        with pytest.raises(error):
+            next(loaded)
 
 
 @pytest.mark.parametrize("form", ["folder", "iterable"])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_images_that_become_larger_are_decoded_in_parts(
+def test_images_that_become_larger_are_passed_on_one_by_one(
     form: str, workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loader, "PART_BYTES", 3 * 64)
+    monkeypatch.setattr(loader, "AT_ONCE_BYTES", 3 * 64)
     for number in range(16):
         side = 2 if number < 8 else 8
         Image.fromarray(np.full((side, side, 3), number, np.uint8)).save(tmp_path / f"{number:02}.png")
-    source, options = list_folder(str(tmp_path)), LoadOptions(DecodeOptions(), workers, patience=PATIENCE)
-    batches = [PlannedBatch(number, range(8 * number, 8 * number + 8)) for number in range(2)]
+    source = list_folder(str(tmp_path))
+    batches = [Batch(number, range(8 * number, 8 * number + 8)) for number in range(2)]
     if form == "folder":
-        parts = list(load(source, batches, options))
+        assert colours(source, batches, workers) == list(range(16))
     else:
-        read = (replace(each, files=list("abcdefgh"), contents=list(source.read(each.indices))) for each in batches)
-        parts = list(load_stream(read, options))
-    assert [int(image[0, 0, 0]) for part in parts for image in part.take_images(lambda x: x)] == list(range(16))
-    assert max(len(part.sizes) for part in parts if part.sizes[0] == (8, 8)) == 1
-    assert [batch.number for batch in whole_batches(parts)] == [0, 1]
+        read = [Batch(number, list(zip("abcdefgh", source.read(each), strict=True))) for number, each in batches]
+        assert colours(None, read, workers) == list(range(16))
 
 
 def test_a_path_that_cannot_be_read_is_named() -> None:
     source = Images(["no/such.png"], name="fake").image_set(None)
-    (part,) = load(source, [PlannedBatch(0, [0])], LoadOptions(DecodeOptions()))
-    assert part.failure is not None
-    assert part.failure.message == "cannot read fake[0]: No such file or directory: 'no/such.png'"
+    with pytest.raises(FidtoolError, match=r"^cannot read fake\[0\]: No such file or directory: 'no/such.png'$"):
+        list(load(source, [Batch(0, [0])], LoadOptions(DecodeOptions())))

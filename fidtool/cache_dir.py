@@ -38,26 +38,24 @@ def open_descriptor(path: Path) -> int | None:
     return int(numbered[1]) if numbered else {"/dev/stdout": 1, "/dev/stderr": 2}.get(str(path))
 
 
-def unwritable(file: Path) -> str:
-    """Returns why ``file`` cannot be written; empty if no reason is found. Writing may still fail later."""
+def check_target(named: str, file: Path) -> None:
+    """Checks that an output file can be written, before a run that may take hours; ``named`` is it as ``-o FILE``.
+
+    Writing may still fail later.
+    """
     if open_descriptor(file) is not None:
-        return ""
+        return
+    problem = ""
     try:
         if file.is_dir():
-            return "it is a folder; name a file"
-        special = file.exists() and not file.is_file()
+            problem = "it is a folder; name a file"
+        elif file.exists() and not file.is_file():  # a device, or the pipe of a shell's >(command), in any folder
+            problem = "" if os.access(file, os.W_OK) else "you have no permission to write to it"
+        elif not file.parent.is_dir() or not os.access(file.parent, os.W_OK):
+            problem = f"{file.parent} must be an existing folder with write permission"
     except OSError as error:  # for example, the name is too long
-        return error.strerror or str(error)
-    if special:  # a device, or the pipe of a shell's >(command): its folder need not be writable
-        return "" if os.access(file, os.W_OK) else "you have no permission to write to it"
-    if not file.parent.is_dir() or not os.access(file.parent, os.W_OK):
-        return f"{file.parent} must be an existing folder with write permission"
-    return ""
-
-
-def check_target(named: str, file: Path) -> None:
-    """Checks that an output file can be written, before a run that may take hours; ``named`` is it as ``-o FILE``."""
-    if problem := unwritable(file):
+        problem = error.strerror or str(error)
+    if problem:
         raise InputError(f"{named} cannot be written: {problem}")
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fidtool.cache_dir import cache_dir
 from fidtool.cli.options import OnceCommand
 from fidtool.cli.output import columns, print_lines
 from fidtool.errors import InputError, RunError
@@ -17,7 +18,6 @@ from fidtool.names import counted
 
 if TYPE_CHECKING:
     from fidtool.statistics.cache import Entry
-    from fidtool.statistics.statistics_file import Summary
 
 _EXAMPLES = (
     ("List the cached statistics", "fidtool cache"),
@@ -70,8 +70,6 @@ def cache(as_json: bool, remove: str | None, older_than: str | None, clear: bool
 
 
 def _remove(entries: Sequence[Entry]) -> None:
-    from fidtool.cache_dir import cache_dir
-
     try:
         for entry in entries:
             entry.path.unlink(missing_ok=True)
@@ -93,7 +91,6 @@ def _moment(text: str) -> float:
 
 
 def _print_json(entries: Sequence[Entry]) -> None:
-    from fidtool.cache_dir import cache_dir
     from fidtool.report.text import dumps
     from fidtool.statistics.cache import limit_bytes
 
@@ -124,15 +121,7 @@ def _as_dict(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _share(summary: Summary) -> str:
-    """Return the number of images, and the number before sampling if ``--num`` was used."""
-    if summary.count is None:
-        return "?"
-    return str(summary.count) if summary.found in (None, summary.count) else f"{summary.count} of {summary.found}"
-
-
 def _print_table(entries: Sequence[Entry]) -> None:
-    from fidtool.cache_dir import cache_dir
     from fidtool.statistics.cache import limit_bytes
 
     total = sum(entry.size for entry in entries)
@@ -148,16 +137,18 @@ def _row(entry: Entry) -> tuple[str, ...]:
     from fidtool.report.names import legible
     from fidtool.statistics.cache import SHOWN_DIGITS
 
-    summary = entry.summary()
-    definition = summary.definition
+    known = _as_dict(entry)
+    count, network = known["images"], known["network"]
+    sampled = f" of {known['found']}" if count and known["found"] not in (None, count) else ""
+    framing = f" (framed by {known['framing']})" if known["framing"] else ""
     return (
         entry.key[:SHOWN_DIGITS],
-        _share(summary),
-        "?" if definition is None else f"{legible(definition.extractor)} ({definition.dims})",
-        "?" if definition is None else definition.protocol_name or "its own",
+        f"{count or '?'}{sampled}",
+        f"{legible(network)} ({known['dims']})" if network else "?",
+        known["protocol"] or ("its own" if network else "?"),
         f"{entry.size / 2**20:.1f}",
         _age(time.time() - entry.used),
-        (legible(summary.source) or "?") + (f" (framed by {summary.framing})" if summary.framing else ""),
+        (legible(known["path"] or "") or "?") + framing,
     )
 
 

@@ -23,7 +23,6 @@ from fidtool.statistics.statistics_file import Summary, read_statistics, read_su
 
 if TYPE_CHECKING:
     from fidtool.statistics.accumulator import Layer  # importing it needs torch, and listing the cache does not
-DEFAULT_LIMIT_BYTES = 2 * 1024**3
 SHOWN_DIGITS = 12
 """Hexadecimal digits of an entry's name that lists show; enough to identify the entry."""
 _PROBE = "probe"
@@ -82,7 +81,8 @@ class StatisticsCache:
         """Returns the set's statistics with all these ``layers``, or None; ``inspected`` if records are needed."""
         found: dict[str, Statistics] = {}
         for name, layer in layers.items():
-            entry = self.get(self.key(images, name, layer.definition, arithmetic), layer.with_features)
+            path = self._path(self.key(images, name, layer.definition, arithmetic))
+            entry = self._read(path, layer.with_features)
             if entry is None or entry.arithmetic is None or (layer.with_features and entry.features is None):
                 return None
             found[name] = entry
@@ -96,28 +96,23 @@ class StatisticsCache:
             pictures=main.pictures if inspected else None,
         )
 
-    def get(self, key: str, with_features: bool = True) -> Statistics | None:
-        """Returns the statistics of the layer under ``key``, or None. A damaged file is reported and deleted."""
-        path = self._path(key)
-        try:
-            if not path.is_file():
-                return None
-            statistics = read_statistics(path, None if with_features else ())
-            with contextlib.suppress(OSError):  # another user's cache may be read-only
-                os.utime(path)  # marks it as recently used
-            return statistics
-        except OSError:
+    def _read(self, path: Path, with_features: bool) -> Statistics | None:
+        """Returns the statistics in an entry, or None. A damaged file is reported and deleted."""
+        if not os.path.isfile(path):
             return None
+        try:
+            statistics = read_statistics(path, None if with_features else ())
         except RunError as error:  # there is no room for the features, but the file is intact
             self._warn(f"the cache is not used: {error}")
             return None
         except Exception as error:
-            if not path.exists():  # another process deleted it
-                return None
-            self._warn(f"a cache file is damaged, and its statistics are computed again: {error}")
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # another process deleted it
                 path.unlink()
+                self._warn(f"a cache file is damaged, and its statistics are computed again: {error}")
             return None
+        with contextlib.suppress(OSError):  # another user's cache may be read-only
+            os.utime(path)  # marks it as recently used
+        return statistics
 
     def put(self, images: ImageSet, statistics: Statistics) -> bool:
         """Writes an entry per layer, unless files may have changed during the run with the same time stamps.
@@ -140,7 +135,12 @@ class StatisticsCache:
                     order = None if layer.features is None else statistics.order
                     own = replace(statistics, layers={FEATURES: layer}, pictures=pictures, order=order)
                     write_unredacted(path, own, _listed_path(images.path))
-            self._trim()
+            self.sweep(_ABANDONED_SECONDS)
+            total = 0
+            for position, entry in enumerate(self.entries()):  # the least recently used exceed the limit
+                total += entry.size
+                if position and total > limit_bytes():
+                    entry.path.unlink(missing_ok=True)
             return True
         except OSError as error:
             self._warn(f"the statistics are not cached: {self._folder} cannot be written ({error.strerror or error})")
@@ -181,15 +181,6 @@ class StatisticsCache:
     def _path(self, key: str) -> Path:
         return self._folder / f"{key}.npz"
 
-    def _trim(self) -> None:
-        """Deletes the least recently used entries until the size limit holds, but never the newest entry."""
-        self.sweep(_ABANDONED_SECONDS)
-        total = 0
-        for position, entry in enumerate(self.entries()):
-            total += entry.size
-            if position and total > limit_bytes():
-                entry.path.unlink(missing_ok=True)
-
 
 def _listed_path(path: str) -> str:
     """Returns a set's path as lists show it: absolute, or a URL without user, password and query."""
@@ -200,7 +191,7 @@ def _listed_path(path: str) -> str:
 
 def limit_bytes() -> int:
     """Returns the size limit of the cache: ``FIDTOOL_CACHE_BYTES``, else 2 GiB (about 60 sets at 2048 dims)."""
-    return byte_limit("FIDTOOL_CACHE_BYTES", DEFAULT_LIMIT_BYTES)
+    return byte_limit("FIDTOOL_CACHE_BYTES", 2 * 1024**3)
 
 
 def _too_fresh(images: ImageSet) -> bool:

@@ -188,17 +188,15 @@ def _manifest(folder: Path, identity: Identity, warn: Callable[[str], None]) -> 
             return identity
     try:
         content = json.loads(manifest.read_text())
+        if content["format"] == _FORMAT:
+            return dict(content["identity"])
     except OSError as error:
         problem = f"the checkpoint {manifest} cannot be read: {error.strerror or error}"
         raise InputError(problem, setting="checkpoint") from None
-    except ValueError as error:
-        problem = f"the checkpoint {manifest} is damaged ({error}):"
-        raise InputError(problem, f"delete {folder}", setting="checkpoint") from None
-    stored = content.get("identity") if isinstance(content, dict) and content.get("format") == _FORMAT else None
-    if not isinstance(stored, dict):
-        problem = f"{manifest} is not a checkpoint of this version of fidtool:"
-        raise InputError(problem, "choose another folder", setting="checkpoint")
-    return stored
+    except (ValueError, KeyError, TypeError):
+        pass
+    problem = f"{manifest} is damaged, or not a checkpoint of this version of fidtool:"
+    raise InputError(problem, "choose another folder", f"delete {folder}", setting="checkpoint")
 
 
 def _failure(folder: Path, error: OSError) -> str:
@@ -213,23 +211,18 @@ def _difference(then: Identity, now: Identity) -> str:
         for name in sorted({*old, *new}):
             if old.get(name) != new.get(name):
                 return f"{name} was {old.get(name)} and is now {new.get(name)}"
-    return _sets_difference(then.get("sets", []), now["sets"])
-
-
-def _sets_difference(then: Sequence[dict[str, Any]], now: Sequence[dict[str, Any]]) -> str:
-    then_paths, now_paths = ([str(entry.get("path")) for entry in sets] for sets in (then, now))
+    then_paths, now_paths = ([str(each.get("path")) for each in sets] for sets in (then.get("sets", []), now["sets"]))
     if then_paths != now_paths:
         return f"it computed {', '.join(then_paths)}, and this one computes {', '.join(now_paths)}"
-    for old, new in zip(then, now, strict=True):
-        if old.get("count") != new["count"]:
-            return f"{new['path']} had {old.get('count')} images and now has {new['count']}"
-        if old.get("needed") != new.get("needed"):
-            return f"it had different {option('metrics')}, which need different features of the images"
-        if old.get("framing") != new.get("framing"):
-            was, now_is = (
-                f"framed by {each['framing']}" if each.get("framing") else "not framed" for each in (old, new)
-            )
-            return f"{new['path']} was {was} and is now {now_is}"
-        if old.get("identity") != new["identity"]:
-            return f"{new['path']} now contains files with different names, or is a different folder"
+    for old, new in zip(then["sets"], now["sets"], strict=True):
+        path, framings = new["path"], (old.get("framing"), new.get("framing"))
+        changes = {
+            "count": f"{path} had {old.get('count')} images and now has {new['count']}",
+            "needed": f"it had different {option('metrics')}, which need different features of the images",
+            "framing": f"the crop of {path} was {framings[0]} and is now {framings[1]}",
+            "identity": f"{path} now contains files with different names, or is a different folder",
+        }
+        for name, change in changes.items():
+            if old.get(name) != new.get(name):
+                return change
     return ""

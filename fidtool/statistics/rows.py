@@ -19,7 +19,6 @@ from fidtool.sources.array_files import read_header
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet
 
-DEFAULT_MEMORY_BYTES = 1 << 28
 CHUNK_BYTES = 1 << 26
 """Bytes that are read, written or sent at once."""
 
@@ -29,7 +28,7 @@ Features = NDArray[np.float32]
 
 def memory_bytes() -> int:
     """Returns the largest size of rows that are stored in memory: ``FIDTOOL_FEATURE_BYTES``, else 256 MiB."""
-    return byte_limit("FIDTOOL_FEATURE_BYTES", DEFAULT_MEMORY_BYTES)
+    return byte_limit("FIDTOOL_FEATURE_BYTES", 1 << 28)
 
 
 class RowStorage:

@@ -3,14 +3,11 @@
 Tested with torch 2.13 (CPU), 2.14 and 2.15; the unit tests also run with 2.4. If a later version of torch removes an
 interface:
 
-===========================  =====================================================================
-``default_store``            Returns None. fidtool then runs in a user's process group without a
-                             watchdog, so that only the timeouts of the collectives end a wait;
-                             `fidtool.training` raises an error.
-``new_gloo_group``           `fidtool.training` raises an error; nothing else uses it.
-``pack_convolution_weight``  `fidtool.features.models.inception` tests both on a small example and
-``packed_convolution``       falls back to torch's own convolution, which is slower.
-===========================  =====================================================================
+- ``default_store`` returns None. fidtool then runs in a user's process group without a watchdog, so that only the
+  timeouts of the collectives end a wait; `fidtool.training` raises an error.
+- ``new_gloo_group``: `fidtool.training` raises an error; nothing else uses it.
+- ``pack_convolution_weight``, ``packed_convolution``: `fidtool.features.models.inception` tests both on a small example
+  and falls back to torch's own convolution, which is slower.
 
 The collectives of `fidtool.distributed.world` are methods of ``torch.distributed.ProcessGroup`` and its backends. torch
 documents that interface for custom backends.

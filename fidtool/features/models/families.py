@@ -16,8 +16,8 @@ from fidtool.user_code import is_code_spec, is_python_file
 class ModelFamily(NamedTuple):
     """Published networks that one library builds or one project has published.
 
-    ``default`` is empty if a model must be named. ``pattern`` excludes paths, code and addresses on a hub. ``package``
-    and ``extra`` must be installed. ``mirror`` is a way to get the weights without the usual download.
+    ``default`` is empty if a model must be named. ``mirror`` is a way to get the weights without the usual download.
+    ``package`` and ``extra`` must be installed.
     """
 
     usage: str
@@ -25,14 +25,13 @@ class ModelFamily(NamedTuple):
     mirror: str
     package: str = ""
     extra: str = ""
-    pattern: str = r"[\w.-]+"
 
 
 _TORCH_HOME = "TORCH_HOME to a folder that has the file in hub/checkpoints"
 _HUB = "HF_HOME to a folder that has the file in it, or HF_ENDPOINT to a mirror"
 _URL = "FIDTOOL_DINOV2_URL to the address of a mirror"
 MODEL_FAMILIES = {
-    "torchvision": ModelFamily("torchvision:NAME[:node]", "", _TORCH_HOME, pattern=r"\w+(:[\w.]+)?"),
+    "torchvision": ModelFamily("torchvision:NAME[:node]", "", _TORCH_HOME),
     "timm": ModelFamily("timm:NAME", "", _HUB, "timm", "timm"),
     "dinov2": ModelFamily("dinov2[:ARCH]", "vitl14", _URL, "timm", "timm"),
     # OpenAI's weights were trained with the fast GELU, which open_clip builds under this name.
@@ -53,7 +52,8 @@ TORCHSCRIPT = (".pt", ".pth", ".ts", ".jit")
 def is_published(extractor: str) -> bool:
     """Whether an extractor's name in a fingerprint is a network of a `ModelFamily`."""
     kind, _, model = extractor.partition(":")
-    return kind in MODEL_FAMILIES and re.fullmatch(MODEL_FAMILIES[kind].pattern, model) is not None
+    # Not a path, the code of a module of that name, or an address on a hub.
+    return kind in MODEL_FAMILIES and re.fullmatch(r"[\w.:-]+", model) is not None
 
 
 def is_program(extractor: str) -> bool:

@@ -59,13 +59,17 @@ def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
     module = _architecture(model, preset.crop_size[0]).eval()
     tensors = copy(state.tensors)  # with the version numbers of its modules, which some models use
     dropped = [key for key in tensors if key.startswith(_AUXILIARY)]
+    linear = [name for name, child in module.named_modules() if isinstance(child, nn.Linear)]
+    if not (node or linear):
+        problem = f"torchvision:{model} has no Linear layer whose input could be used as features:"
+        raise InputError(problem, f"name a node, as in torchvision:{model}:features")
+    # A network that was fine-tuned on other classes differs only in the classifier.
+    weight = tensors.get(f"{linear[-1]}.weight") if linear else None
     if not node:
-        classifier = _last_linear(module, model)
-        _replace(module, classifier, nn.Identity())
-        # A network that was fine-tuned on other classes differs only here.
-        dropped += [key for key in tensors if key.startswith(f"{classifier}.")]
-    else:
-        _fit_classes(module, tensors)
+        _replace(module, linear[-1], nn.Identity())
+        dropped += [key for key in tensors if key.startswith(f"{linear[-1]}.")]
+    elif weight is not None and weight.ndim == 2 and len(weight) != module.get_submodule(linear[-1]).out_features:
+        _replace(module, linear[-1], nn.Linear(weight.shape[1], weight.shape[0], f"{linear[-1]}.bias" in tensors))
     for key in dropped:
         del tensors[key]
     load_strictly(module, tensors, choice, state.origin)
@@ -114,27 +118,9 @@ def _architecture(model: str, size: int) -> Any:
     return get_model(model, weights=None)
 
 
-def _fit_classes(module: Any, tensors: dict[str, torch.Tensor]) -> None:
-    """Adapt the classifier to the number of classes in ``tensors``, of a network that was fine-tuned on others."""
-    layers = [name for name, child in module.named_modules() if isinstance(child, nn.Linear)]
-    weight = tensors.get(f"{layers[-1]}.weight") if layers else None
-    if weight is not None and weight.ndim == 2 and len(weight) != module.get_submodule(layers[-1]).out_features:
-        _replace(module, layers[-1], nn.Linear(weight.shape[1], weight.shape[0], f"{layers[-1]}.bias" in tensors))
-
-
 def _replace(module: Any, name: str, other: nn.Module) -> None:
     parent, _, child = name.rpartition(".")
     setattr(module.get_submodule(parent), child, other)
-
-
-def _last_linear(module: Any, model: str) -> str:
-    names: list[str] = [name for name, child in module.named_modules() if isinstance(child, nn.Linear)]
-    if not names:
-        raise InputError(
-            f"torchvision:{model} has no Linear layer whose input could be used as features:",
-            f"name a node, as in torchvision:{model}:features",
-        )
-    return names[-1]
 
 
 class _AtNode(nn.Module):

@@ -12,7 +12,6 @@ import json
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -62,7 +61,7 @@ def _from_program(choice: NetworkChoice) -> tuple[Network, str]:
     if not path.is_file():
         problem = f"no file {spec} (from {choice.option('extractor', spec)})"
         raise InputError(problem, setting=choice.named("extractor"))
-    module, extra = _exported(choice) if path.suffix in EXPORTED else _torchscript(choice)
+    module, extra = _loaded(choice)
     try:
         settings = json.loads(extra or "{}")
     except ValueError as error:
@@ -82,25 +81,6 @@ def _from_program(choice: NetworkChoice) -> tuple[Network, str]:
     except InputError as error:
         raise InputError(f"{_EXTRA} in {spec}: {error}") from None
     return network, f"{path.name}@{hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
-
-
-def _torchscript(choice: NetworkChoice) -> tuple[nn.Module, str | bytes]:
-    path = Path(choice.extractor)
-    extra: dict[str, Any] = {_EXTRA: ""}
-    try:
-        with warnings.catch_warnings():
-            for kind in (DeprecationWarning, FutureWarning):  # the user chose this format
-                warnings.simplefilter("ignore", kind)
-            script = torch.jit.load(str(path), map_location="cpu", _extra_files=extra)  # type: ignore[no-untyped-call]
-    except (RuntimeError, ValueError) as error:
-        refuse_foreign(str(path), head_of(LocalFiles([str(path)])))
-        raise InputError(
-            f"{path} is not a TorchScript program ({in_short(error)}); a state_dict needs its network:",
-            f"pass it with {choice.option('weights')} and name the network with {choice.option('extractor')}",
-            "write a factory (FILE.py:NAME)",
-            setting=choice.named("extractor"),
-        ) from None
-    return script, extra[_EXTRA]
 
 
 class _Exported(nn.Module):
@@ -129,13 +109,25 @@ class _Exported(nn.Module):
         return output[:1] if alone and isinstance(output, torch.Tensor) else output
 
 
-def _exported(choice: NetworkChoice) -> tuple[nn.Module, str | bytes]:
-    path = Path(choice.extractor)
-    extra: dict[str, Any] = {_EXTRA: ""}
+def _loaded(choice: NetworkChoice) -> tuple[nn.Module, str | bytes]:
+    """The program in a file, and its extra file."""
+    path, extra = choice.extractor, {_EXTRA: ""}
+    exported, named = Path(path).suffix in EXPORTED, choice.named("extractor")
     try:
-        with silent_logging():
-            module = torch.export.load(path, extra_files=extra).module()
+        with silent_logging(), warnings.catch_warnings():
+            for kind in (DeprecationWarning, FutureWarning):  # the user chose this format
+                warnings.simplefilter("ignore", kind)
+            if exported:
+                return _Exported(torch.export.load(path, extra_files=extra).module()), extra[_EXTRA]
+            return torch.jit.load(path, map_location="cpu", _extra_files=extra), extra[_EXTRA]  # type: ignore[no-untyped-call]
     except Exception as error:  # of many types
-        refuse_foreign(str(path), head_of(LocalFiles([str(path)])))
-        raise InputError(f"{path} is not a program written by torch.export.save ({in_short(error)})") from None
-    return _Exported(module), extra[_EXTRA]
+        refuse_foreign(path, head_of(LocalFiles([path])))
+        if exported:
+            problem = f"{path} is not a program written by torch.export.save ({in_short(error)})"
+            raise InputError(problem, setting=named) from None
+        raise InputError(
+            f"{path} is not a TorchScript program ({in_short(error)}); a state_dict needs its network:",
+            f"pass it with {choice.option('weights')} and name the network with {choice.option('extractor')}",
+            "write a factory (FILE.py:NAME)",
+            setting=named,
+        ) from None

@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, get_type_hints, overload
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fidtool.console import Console
 from fidtool.diagnose.diagnosis import Checkup
 from fidtool.distances.parallel import fork_safe
@@ -20,7 +23,7 @@ from fidtool.names import suggestion
 from fidtool.pipeline.check import check as check_images
 from fidtool.pipeline.check import refuse_same
 from fidtool.pipeline.evaluate import compute_statistics as statistics_of
-from fidtool.pipeline.evaluate import evaluate, prepare
+from fidtool.pipeline.evaluate import evaluate
 from fidtool.pipeline.run import open_run
 from fidtool.pipeline.sets import RequestedSet, requested
 from fidtool.presets import with_preset
@@ -172,9 +175,8 @@ def evaluated(
     """
     with open_run(sets, settings, console) as run:
         run.world.on_rank_zero(check)
-        prepared = prepare(run, sets, settings, evaluates=True)
-        evaluation, exhibits = evaluate(run, prepared, origin)
-        write = functools.partial(write_shown, evaluation, exhibits, prepared.lookup(), spelling=console.spelling)
+        evaluation, exhibits, lookup = evaluate(run, sets, settings, origin)
+        write = functools.partial(write_shown, evaluation, exhibits, lookup, spelling=console.spelling)
         return evaluation, write if run.world.rank == 0 else None
 
 
@@ -194,9 +196,28 @@ def compute_statistics(images: Source, settings: Settings) -> Statistics | None:
     Raises:
         fidtool.InputError, fidtool.RunError: see `compute`.
     """
-    sets = requested((images, "images"))
-    with _warning(Console(report=settings.progress)) as console, open_run(sets, settings, console) as run:
-        return statistics_of(run, prepare(run, sets, settings, evaluates=False))
+    with _warning(Console(report=settings.progress)) as console:
+        statistics, _ = measured(requested((images, "images")), settings, console)
+    return statistics
+
+
+def measured(
+    sets: Sequence[RequestedSet],
+    settings: Settings,
+    console: Console,
+    check: Callable[[], None] = lambda: None,
+    sampled: bool = False,
+    stored: int | None = None,
+) -> tuple[Statistics | None, NDArray[np.uint8] | None]:
+    """Computes the statistics of a set, for `compute_statistics` and the command line. A collective.
+
+    Args:
+        check: called on rank zero before any work is done.
+        sampled: whether to return a sample of ``stored`` images as well, for ADM's layout.
+    """
+    with open_run(sets, settings, console) as run:
+        run.world.on_rank_zero(check)
+        return statistics_of(run, sets, settings, sampled, stored)
 
 
 @_with_keywords_of(CheckSettings)
@@ -218,9 +239,15 @@ def check(images: Source, against: Source | None = None, settings: Settings = _D
         fidtool.InputError, fidtool.RunError: see `compute`.
     """
     sets = requested((images, "images"), *([] if against is None else [(against, "real")]))
+    with _warning(Console(report=settings.progress)) as console:
+        return checked(sets, settings, console)
+
+
+def checked(sets: Sequence[RequestedSet], settings: Settings, console: Console, strict: bool = False) -> Checkup:
+    """Inspects a set, alone or against another, for `check` and the command line. A collective."""
     refuse_same(sets)
-    with _warning(Console(report=settings.progress)) as console, open_run(sets, settings, console) as run:
-        return check_images(run, sets, settings)
+    with open_run(sets, settings, console) as run:
+        return check_images(run, sets, settings, strict)
 
 
 @contextlib.contextmanager

@@ -56,19 +56,13 @@ def check(
         if against is not None or strict:
             raise InputError("--list only lists the images:", "omit --against and --strict")
         return 0 if discover().rank > 0 else _list(images, settings(), as_json, quiet)
+    from fidtool.api import checked
     from fidtool.console import Console
-    from fidtool.pipeline.check import check as check_images
-    from fidtool.pipeline.check import refuse_same
-    from fidtool.pipeline.run import open_run
     from fidtool.pipeline.sets import requested
     from fidtool.report.text import checkup_lines, dumps
 
     console = Console(warnings=True, progress=not quiet, on_failure=print_failure, spelling=as_flag)
-    chosen = settings()
-    sets = requested(*((path, "") for path in paths))
-    refuse_same(sets)
-    with open_run(sets, chosen, console) as run:
-        checkup = check_images(run, sets, chosen, strict)
+    checkup = checked(requested(*((path, "") for path in paths)), settings(), console, strict)
     if discover().rank > 0:
         return 0
     print_lines([dumps(checkup.to_dict())] if as_json else checkup_lines(checkup), _RESULT)

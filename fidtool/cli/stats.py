@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,20 +72,14 @@ def stats(
 
         _check_target(target, layout, force)  # reports a typo before the slow import of torch
         require_exists([images])
+    from fidtool.api import measured
     from fidtool.console import Console
-    from fidtool.pipeline.evaluate import compute_statistics, image_sample, prepare
-    from fidtool.pipeline.run import open_run
     from fidtool.pipeline.sets import requested
     from fidtool.statistics.statistics_file import write_statistics
 
     console = Console(warnings=True, progress=not quiet, on_failure=print_failure, spelling=as_flag)
-    sets = requested((images, ""))
-    with open_run(sets, chosen, console) as run:
-        run.world.on_rank_zero(lambda: _check_target(target, layout, force))
-        prepared = prepare(run, sets, chosen, evaluates=False)
-        sampled = layout == "adm" and prepared.measurer is not None
-        sample = run.world.only_on_rank_zero(lambda: image_sample(prepared, stored) if sampled else None)
-        statistics = compute_statistics(run, prepared)
+    sets, check = requested((images, "")), partial(_check_target, target, layout, force)
+    statistics, sample = measured(sets, chosen, console, check, layout == "adm", stored)
     if statistics is None:
         return
     try:

@@ -25,7 +25,7 @@ from fidtool.pipeline.run import RunContext
 from fidtool.pipeline.sets import Content, SetPlan
 from fidtool.results import Comparison, Exhibit, SetResult, SkippedFile
 from fidtool.settings import known_settings
-from fidtool.statistics.set_statistics import MeasuredSet, Statistics, facts_of
+from fidtool.statistics.set_statistics import MeasuredSet, facts_of
 from fidtool.validation import text_of
 
 
@@ -165,12 +165,14 @@ class Comparer:
             with_curve = settings.metric("fid") is not None and not settings.uncertainty
             with clock("exhibits"):
                 exhibit = exhibit_of(real, fake, seen, with_curve, features, world)
+        pair = ((real, one), (fake, other)) if fake is not real else ((real, one),)
+        skipped = tuple(SkippedFile(each.path, bad.file, bad.reason) for each, its in pair for bad in its.skipped)
         comparison = Comparison(
             _set_result(real, contents[0]),
             _set_result(fake, contents[1]),
             {plan.labels.key(name): number for name, number in numbers.items()},
             tuple(map(self._run.console.shown, lines)),
-            (*skipped_files(real.path, one), *(skipped_files(fake.path, other) if fake is not real else ())),
+            skipped,
             diagnosis,
             uncertainty,
             harmful,
@@ -228,8 +230,3 @@ def _checked(metric: Metric, found: Mapping[str, float]) -> dict[str, float]:
         if not math.isfinite(value):
             raise RunError(f"the metric {metric.name} returned {value} for {name}")
     return numbers
-
-
-def skipped_files(path: str, statistics: Statistics) -> tuple[SkippedFile, ...]:
-    """The skipped files of a set."""
-    return tuple(SkippedFile(path, bad.file, bad.reason) for bad in statistics.skipped)

@@ -6,7 +6,7 @@ import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from fidtool.images.decode import DecodeOptions
 from fidtool.images.framing import EXAMPLE, Crop
 from fidtool.images.loader import Batch, LoadOptions, load
 from fidtool.images.lookup import ImageLookup
-from fidtool.pipeline.compare import Comparer, skipped_files
+from fidtool.pipeline.compare import Comparer
 from fidtool.pipeline.measure import Measurer
 from fidtool.pipeline.networks import RunNetworks
 from fidtool.pipeline.opening import Opening, open_sets
@@ -34,29 +34,13 @@ from fidtool.statistics.set_statistics import MeasuredSet, Statistics, spread_fe
 from fidtool.validation import declared
 
 
-class Prepared(NamedTuple):
-    """A run before its sets are measured.
-
-    Attributes:
-        measurer: None if no image goes through a network.
-        contents: what the sets hold, on rank zero; empty on the other ranks.
-    """
-
-    plan: Plan
-    measurer: Measurer | None
-    contents: Mapping[SetPlan, Content]
-
-    def lookup(self) -> ImageLookup:
-        """Reads individual images again, for a report. On rank zero."""
-        images = [content.images for content in self.contents.values() if content.images is not None]
-        spent = [each.path for each in self.plan.sets if each.holds == "stream"]
-        return ImageLookup(images, spent, self.plan.settings.floats)
-
-
-def prepare(run: RunContext, requests: Sequence[RequestedSet], settings: Settings, evaluates: bool) -> Prepared:
+def _prepared(
+    run: RunContext, requests: Sequence[RequestedSet], settings: Settings, evaluates: bool
+) -> tuple[Plan, Measurer | None, Mapping[SetPlan, Content]]:
     """Opens the sets, builds the networks, and decides all that the run will do. A collective.
 
-    Without ``evaluates``, there is one set, whose statistics are computed.
+    Without ``evaluates``, there is one set, whose statistics are computed. Returns the plan, what measures the sets if
+    images go through a network, and what the sets hold, which is empty on ranks other than zero.
     """
     opening: Opening | None = None
 
@@ -75,18 +59,21 @@ def prepare(run: RunContext, requests: Sequence[RequestedSet], settings: Setting
     measured = None if networks is None else networks.definitions
     plan = run.world.on_rank_zero(lambda: make_plan(cast(Opening, opening), measured, batch_size))
     contents = {} if opening is None else opening.contents
-    measurer = None if networks is None else Measurer(run, plan, requests, contents, networks)
-    return Prepared(plan, measurer, contents)
+    return plan, None if networks is None else Measurer(run, plan, requests, contents, networks), contents
 
 
-def evaluate(run: RunContext, prepared: Prepared, origin: Origin) -> tuple[Evaluation, list[Exhibit | None]]:
-    """Compute the metrics of each FAKE against REAL. A collective."""
-    plan, measurer, contents = prepared
-    settings = plan.settings
+def evaluate(
+    run: RunContext, requests: Sequence[RequestedSet], settings: Settings, origin: Origin
+) -> tuple[Evaluation, list[Exhibit | None], ImageLookup]:
+    """Compute the metrics of each FAKE against REAL. A collective.
+
+    The second and the third result are for a report, on rank zero.
+    """
+    plan, measurer, contents = _prepared(run, requests, settings, evaluates=True)
     comparer = Comparer(run, plan, contents, None if measurer is None else measurer.networks.weights)
     results: list[Comparison] = []
     exhibits: list[Exhibit | None] = []
-    sets = _measured(run, prepared)
+    sets = _measured(run, plan, measurer, contents)
     _, real = next(sets)
     for planned, fake in sets:
         run.console.log(f"comparing {fake.path} with {real.path}")
@@ -96,7 +83,7 @@ def evaluate(run: RunContext, prepared: Prepared, origin: Origin) -> tuple[Evalu
         del fake  # so that only one FAKE's features are in memory at a time
     work = {} if measurer is None else measurer.work
     evaluation = run.world.on_rank_zero(lambda: _concluded(run, plan, comparer, results, work, origin))
-    if settings.preset is not None:
+    if plan.settings.preset is not None:
         verdicts = {f"{verdict.fake}: {verdict.line}": verdict for verdict in verify(evaluation)}
         evaluation = replace(evaluation, run=replace(evaluation.run, notes=(*evaluation.run.notes, *verdicts)))
         for line, verdict in verdicts.items():
@@ -105,36 +92,45 @@ def evaluate(run: RunContext, prepared: Prepared, origin: Origin) -> tuple[Evalu
         run.console.warn(f"skipped {skipped.file}: {skipped.reason}")
     for line in dict.fromkeys([*evaluation.run.warnings, *(line for result in results for line in result.warnings)]):
         run.console.warn(line)
-    return evaluation, exhibits
+    images = [content.images for content in contents.values() if content.images is not None]
+    spent = [each.path for each in plan.sets if each.holds == "stream"]
+    return evaluation, exhibits, ImageLookup(images, spent, plan.settings.floats)
 
 
-def compute_statistics(run: RunContext, prepared: Prepared) -> Statistics | None:
-    """Compute the statistics of a set of images. A collective."""
-    (planned,), measurer, settings = prepared.plan.sets, prepared.measurer, prepared.plan.settings
+def compute_statistics(
+    run: RunContext, requests: Sequence[RequestedSet], settings: Settings, sampled: bool, stored: int | None
+) -> tuple[Statistics | None, NDArray[np.uint8] | None]:
+    """Compute the statistics of a set of images, and take a sample of the images if ``sampled``. A collective.
+
+    Both are None on ranks other than zero. ``stored`` is the size of the sample, see `_image_sample`.
+    """
+    plan, measurer, contents = _prepared(run, requests, settings, evaluates=False)
+    (planned,) = plan.sets
     if measurer is None or planned.holds == "both":
         raise on_every_rank(InputError(f"{planned.path} is already {planned.kind}:", "pass the images instead"))
+    sample = run.world.only_on_rank_zero(lambda: _image_sample(plan, contents, stored) if sampled else None)
     statistics = measurer.measure(planned).statistics
     if statistics is None:
-        return None
-    for skipped in skipped_files(planned.path, statistics):
+        return None, None
+    for skipped in statistics.skipped:
         run.console.warn(f"skipped {skipped.file}: {skipped.reason}")
     inspection = inspect_set(planned.path, statistics.pictures)
     of_images = [] if inspection is None else inspection.warnings()
     for line in [*measurer.warnings, *set_warnings({planned.path: statistics}), *of_images]:
         run.console.warn(line)
     unrecorded = {name for name, each in declared(Settings).items() if not each.defines}
-    config = {name: value for name, value in changed_settings(settings).items() if name not in unrecorded}
-    return replace(statistics, config=config)
+    config = {name: value for name, value in changed_settings(plan.settings).items() if name not in unrecorded}
+    return replace(statistics, config=config), sample
 
 
-def image_sample(prepared: Prepared, count: int | None) -> NDArray[np.uint8]:
+def _image_sample(plan: Plan, contents: Mapping[SetPlan, Content], count: int | None) -> NDArray[np.uint8]:
     """Return a random sample of the only set's images as the network gets them, on rank zero, without skipped ones.
 
     ``count`` is their number; None is ADM's 10,000, or all if there are fewer. The result is a uint8 array of shape
     (n, height, width, 3), memory-mapped from an unnamed file if it is large.
     """
-    (planned,), settings = prepared.plan.sets, prepared.plan.settings
-    path, images = planned.path, prepared.contents[planned].images
+    (planned,), settings = plan.sets, plan.settings
+    path, images = planned.path, contents[planned].images
     assert images is not None
     if count is not None and not 1 <= count <= len(images):
         raise InputError(f"--images asks for {count} images but {path} has {len(images)}")
@@ -158,12 +154,13 @@ def image_sample(prepared: Prepared, count: int | None) -> NDArray[np.uint8]:
     return rows[:used].reshape(used, *shape)
 
 
-def _measured(run: RunContext, prepared: Prepared) -> Iterator[tuple[SetPlan, MeasuredSet]]:
+def _measured(
+    run: RunContext, plan: Plan, measurer: Measurer | None, contents: Mapping[SetPlan, Content]
+) -> Iterator[tuple[SetPlan, MeasuredSet]]:
     """Yield the sets, REAL first, and measure each when it is requested. Each step is a collective.
 
     A set that occurs several times is measured once and held until its last occurrence; others can be freed.
     """
-    plan, measurer, contents = prepared
     held: dict[SetPlan, MeasuredSet] = {}
     for position, planned in enumerate(plan.sets):
         found = held.pop(planned, None)

@@ -55,11 +55,6 @@ def megabytes(number: int) -> str:
     return f"{number / 1e6:.1f} MB"
 
 
-def fetched(url: str) -> bytes:
-    """Return the file at ``url``. Raises a DownloadError if the download fails."""
-    return RemoteFile(url).read()
-
-
 class RemoteFile:
     """A file on a web server, opened for reading, also by `zipfile.ZipFile`. Sequential reads share one request.
 

@@ -48,19 +48,13 @@ def load_data(handle: BinaryIO) -> Any:
     value = SafeUnpickler(reader).load()
     if reader.left:
         raise ValueError(f"{reader.left} bytes follow its end")
-    _check_depth(value)
-    return value
-
-
-def _check_depth(value: Any) -> None:
-    """Refuses data that are nested too deeply or contain themselves."""
     level: list[Any] = [[value]]
     for _ in range(_DEEPEST + 1):
         inside = (child for each in level for child in (each.values() if isinstance(each, dict) else each))
-        # A container counts once a level: a few bytes suffice to refer to one a billion times.
+        # A container counts once a level: a few bytes suffice to refer to one a billion times, or from inside itself.
         level = list({id(child): child for child in inside if isinstance(child, (list, tuple, dict))}.values())
         if not level:
-            return
+            return value
     raise ValueError("its data are nested too deeply")
 
 
@@ -127,10 +121,6 @@ def _array(data: Any, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
     return flat.reshape(shape, order=order)
 
 
-def _scalar(dtype: Any, data: Any) -> Any:
-    return _array(data, dtype, (), "C").item()
-
-
 def _encoded(text: str, encoding: str) -> bytes:
     if encoding not in ("latin1", "latin-1"):
         raise ValueError(f"bytes are encoded in {_shown(encoding)}")
@@ -143,7 +133,10 @@ _NUMPY = ("numpy.core", "numpy._core")
 """Its internal package in versions 1 and 2."""
 _NAMES: Mapping[tuple[str, str], Any] = {
     **{(f"{package}.multiarray", "_reconstruct"): _new_array for package in _NUMPY},
-    **{(f"{package}.multiarray", "scalar"): _scalar for package in _NUMPY},
+    **{
+        (f"{package}.multiarray", "scalar"): lambda dtype, data: _array(data, dtype, (), "C").item()
+        for package in _NUMPY
+    },
     **{(f"{package}.numeric", "_frombuffer"): _array for package in _NUMPY},
     ("numpy", "ndarray"): _NDARRAY,
     ("numpy", "dtype"): _Dtype,
@@ -154,13 +147,6 @@ _NAMES: Mapping[tuple[str, str], Any] = {
 """What stands for each name that a pickle may contain. Nothing is imported by its name."""
 
 
-def _check_keys(keys: list[Any]) -> None:
-    for key in keys:
-        # A few bytes suffice for nested tuples whose hash or comparison would take forever.
-        if not isinstance(key, (str, bytes, int, float, type(None))):
-            raise NotDataError(f"it has a dict with a key of type {type(key).__name__}")
-
-
 # Not the unpickler in C, which allocates a memo as large as the largest index in it.
 _PythonUnpickler: Any = pickle._Unpickler
 _REFUSED = (
@@ -169,6 +155,19 @@ _REFUSED = (
     *(pickle.POP, pickle.POP_MARK),
 )
 """Opcodes that make objects, and ones that data do not need."""
+
+
+def _checking_keys(opcode: bytes, keys: slice) -> Callable[[Any], None]:
+    """Returns the usual function of an opcode that fills a dict, after a check of these keys on the stack."""
+
+    def load(self: Any) -> None:
+        for key in self.stack[keys]:
+            # A few bytes suffice for nested tuples whose hash or comparison would take forever.
+            if not isinstance(key, (str, bytes, int, float, type(None))):
+                raise NotDataError(f"it has a dict with a key of type {type(key).__name__}")
+        _PythonUnpickler.dispatch[opcode[0]](self)
+
+    return load
 
 
 class SafeUnpickler(_PythonUnpickler):  # type: ignore[misc]
@@ -213,18 +212,6 @@ class SafeUnpickler(_PythonUnpickler):  # type: ignore[misc]
         # The usual function allocates the stated length before it reads.
         self.append(self.read(int.from_bytes(self.read(8), "little")))
 
-    def _dict(self) -> None:
-        _check_keys(self.stack[::2])
-        _PythonUnpickler.dispatch[pickle.DICT[0]](self)
-
-    def _set_item(self) -> None:
-        _check_keys(self.stack[-2:-1])
-        _PythonUnpickler.dispatch[pickle.SETITEM[0]](self)
-
-    def _set_items(self) -> None:
-        _check_keys(self.stack[::2])
-        _PythonUnpickler.dispatch[pickle.SETITEMS[0]](self)
-
     def _build(self) -> None:
         # The usual function sets the attributes of any object.
         state: Any = self.stack.pop()
@@ -245,9 +232,9 @@ class SafeUnpickler(_PythonUnpickler):  # type: ignore[misc]
         **dict.fromkeys((opcode[0] for opcode in _REFUSED), _refuse),
         pickle.FRAME[0]: _frame,
         pickle.BYTEARRAY8[0]: _bytearray,
-        pickle.DICT[0]: _dict,
-        pickle.SETITEM[0]: _set_item,
-        pickle.SETITEMS[0]: _set_items,
+        pickle.DICT[0]: _checking_keys(pickle.DICT, slice(None, None, 2)),
+        pickle.SETITEM[0]: _checking_keys(pickle.SETITEM, slice(-2, -1)),
+        pickle.SETITEMS[0]: _checking_keys(pickle.SETITEMS, slice(None, None, 2)),
         pickle.BUILD[0]: _build,
         pickle.REDUCE[0]: _reduce,
     }

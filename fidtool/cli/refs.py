@@ -42,34 +42,25 @@ def refs(names: tuple[str, ...], as_json: bool, download: str | None) -> None:
     if download is not None and (names or as_json):
         raise InputError(f"{names[0] if names else '--json'} and --download cannot be combined:", "pass one of them")
     if download is not None:
-        _download(download)
-    elif as_json:
-        document = {"schema": 1, "references": [_as_dict(each) for each in _chosen(names)]}
-        print_lines([json.dumps(document, indent=2)], "the list")
-    elif names and not any(map(_of_project, names)):
-        lines = [line for reference in _chosen(names) for line in _details(reference)]
-        print_lines(lines, "the references")
+        reference, array = named_reference(download)
+        arrays = {FEATURES} if array == FEATURES else {*reference.statistics, array} - {""}
+        path, sha256 = fetch(reference, arrays, lambda line: click.echo(shown(line), err=True))
+        hashes = columns([(f"  {array}", f"SHA-256 {digest}") for array, digest in sha256.items()])
+        print_lines([str(path), *hashes], "the result")
+        return
+    known = REFERENCES.values()
+    projects = {
+        name: [each for each in known if folded(each.name.partition(":")[0]) == folded(name.rstrip(":"))]
+        for name in names
+    }
+    chosen = [each for name in names for each in projects[name] or [named_reference(name)[0]]]
+    chosen = list(dict.fromkeys(chosen)) if names else list(known)
+    if as_json:
+        print_lines([json.dumps({"schema": 1, "references": list(map(_as_dict, chosen))}, indent=2)], "the list")
+    elif names and not any(projects.values()):
+        print_lines([line for each in chosen for line in _details(each)], "the references")
     else:
-        _print_table(_chosen(names))
-
-
-def _of_project(name: str) -> list[Reference]:
-    """Return the references of the project that is named, or none."""
-    return [each for each in REFERENCES.values() if folded(each.name.partition(":")[0]) == folded(name.rstrip(":"))]
-
-
-def _chosen(names: Sequence[str]) -> list[Reference]:
-    if not names:
-        return list(REFERENCES.values())
-    return list(dict.fromkeys(each for name in names for each in _of_project(name) or [named_reference(name)[0]]))
-
-
-def _download(name: str) -> None:
-    reference, array = named_reference(name)
-    arrays = {FEATURES} if array == FEATURES else {*reference.statistics, array} - {""}
-    path, sha256 = fetch(reference, arrays, lambda line: click.echo(shown(line), err=True))
-    hashes = columns([(f"  {array}", f"SHA-256 {digest}") for array, digest in sha256.items()])
-    print_lines([str(path), *hashes], "the result")
+        _print_table(chosen)
 
 
 def _cached(reference: Reference) -> list[PublishedFile]:
@@ -88,15 +79,11 @@ def _print_table(references: Sequence[Reference]) -> None:
     for each in references:
         cached = _cached(each)
         files += cached
-        counts = _count(each.real_images), f"{each.fakes}"
+        counts = "?" if each.real_images is None else str(each.real_images), str(each.fakes)
         rows.append((each.name, each.protocol or "?", *counts, _size(each), "; ".join(map(str, cached))))
     total = megabytes(sum(each.size for each in files))
     lines = [f"{folder()}: {counted(len(files), 'file')}, {total}", *columns(rows)]
     print_lines([line.rstrip() for line in lines], "the list")
-
-
-def _count(number: int | None) -> str:
-    return "?" if number is None else str(number)
 
 
 def _size(reference: Reference) -> str:
@@ -107,7 +94,7 @@ def _details(reference: Reference) -> list[str]:
     """Return everything about a reference as lines."""
     rows = [
         ("protocol", reference.protocol or "none of fidtool's"),
-        ("real images", _count(reference.real_images)),
+        ("real images", "?" if reference.real_images is None else str(reference.real_images)),
         ("generated", f"{reference.fakes} images, as in papers"),
         ("size", _size(reference)),
         ("classes", "" if reference.classes is None else f"{reference.classes}"),

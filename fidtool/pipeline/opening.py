@@ -23,7 +23,6 @@ from fidtool.sources.kinds import IMAGE_SUFFIXES, is_remote, suffix_of
 from fidtool.sources.lists import STDIN, is_pattern
 from fidtool.sources.memory import Images
 from fidtool.sources.opening import STATISTICS_SUFFIXES, local_paths, open_images, split_key
-from fidtool.sources.reference_files import fetch
 from fidtool.sources.references import FEATURES as PUBLISHED_FEATURES
 from fidtool.sources.references import IMAGES as PUBLISHED_IMAGES
 from fidtool.sources.references import is_reference, named_reference, reference_at, suggested_references
@@ -228,6 +227,8 @@ def _open_path(path: str, settings: Settings, needs: SetNeeds, say: Callable[[st
 
 def _open_reference(path: str, settings: Settings, needs: SetNeeds, say: Callable[[str], None]) -> Content:
     """Downloads a published reference."""
+    from fidtool.sources.reference_files import fetch  # lazily: a run of folders needs no downloads
+
     reference, array = named_reference(path)
     alone = array if array in (PUBLISHED_IMAGES, PUBLISHED_FEATURES) else ""
     if array and not alone and not reference.is_pickle:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import time
 import zipfile
 import zlib
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -67,23 +66,24 @@ def folder() -> Path:
 
 def published_files(reference: Reference) -> list[PublishedFile]:
     """Return the file of a reference, and the one with its features if there is one."""
-    stem = f"{folder() / reference.name.replace(':', '-')}"
-    published = Path(reference.url)
-    pickle = published.name if reference.is_pickle else ""
-    files = [PublishedFile(reference.name, reference.url, Path(f"{stem}{published.suffix}"), pickle)]
-    if reference.features_url:
-        files.append(PublishedFile(reference.name, reference.features_url, Path(f"{stem}-kid.npz")))
-    return [_looked_up(file) for file in files]
-
-
-def _looked_up(file: PublishedFile) -> PublishedFile:
-    with contextlib.suppress(OSError, *_UNREADABLE):
-        size = file.path.stat().st_size
-        if file.pickle:
-            return replace(file, arrays=(file.pickle,), size=size)
-        with zipfile.ZipFile(file.path) as archive:
-            return replace(file, arrays=tuple(map(_array, archive.infolist())), size=size)
-    return file
+    found = []
+    endings = {reference.url: Path(reference.url).suffix, reference.features_url: "-kid.npz"}
+    for url, ending in endings.items():
+        if not url:
+            continue
+        path = folder() / f"{reference.name.replace(':', '-')}{ending}"
+        pickle = Path(url).name if ending == ".pkl" else ""
+        arrays: tuple[str, ...] = (pickle,)
+        size = 0
+        try:
+            size = path.stat().st_size
+            if not pickle:
+                with zipfile.ZipFile(path) as archive:
+                    arrays = tuple(map(_array, archive.infolist()))
+        except (OSError, *_UNREADABLE):
+            arrays = ()
+        found.append(PublishedFile(reference.name, url, path, pickle, arrays, size))
+    return found
 
 
 def fetch(reference: Reference, arrays: Collection[str], say: Say) -> tuple[Path, dict[str, str]]:
@@ -101,18 +101,15 @@ def fetch(reference: Reference, arrays: Collection[str], say: Say) -> tuple[Path
     if file.pickle:
         wanted = frozenset({file.pickle})
     held = {*file.arrays} & {*reference.arrays, *wanted}
-    sha256 = _read_cached(file, wanted) if wanted <= held else _download(file, wanted | held, say)
+    if not wanted <= held:
+        sha256 = _download(file, wanted | held, say)
+    else:
+        try:
+            with open(file.path, "rb") as handle:
+                sha256 = _hashes(file, handle, wanted)
+        except (OSError, *_UNREADABLE) as error:
+            raise InputError(f"{file.path} cannot be read ({error}):", "delete it to download it again") from None
     return file.path, {array: sha256[array] for array in sorted(wanted)}
-
-
-def _read_cached(file: PublishedFile, wanted: Collection[str]) -> dict[str, str]:
-    try:
-        with open(file.path, "rb") as handle:
-            return _hashes(file, handle, wanted)
-    except InputError:  # a ValueError
-        raise
-    except (OSError, *_UNREADABLE) as error:
-        raise InputError(f"{file.path} cannot be read ({error}):", "delete it to download it again") from None
 
 
 def _hashes(file: PublishedFile, handle: IO[bytes], wanted: Collection[str]) -> dict[str, str]:
@@ -164,7 +161,7 @@ def _download(file: PublishedFile, wanted: Collection[str], say: Say) -> dict[st
     try:
         file.path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(file.path) as target:
-            _copy(file, RemoteFile(url), target, wanted, say)
+            _copy(file, url, target, wanted, say)
             return _hashes(file, target, wanted)
     except InputError:  # a ValueError
         raise
@@ -186,27 +183,22 @@ def _download(file: PublishedFile, wanted: Collection[str], say: Say) -> dict[st
         raise RunError(problem, "set FIDTOOL_CACHE") from None
 
 
-def _copy(file: PublishedFile, remote: RemoteFile, target: IO[bytes], wanted: Collection[str], say: Say) -> None:
+def _copy(file: PublishedFile, url: str, target: IO[bytes], wanted: Collection[str], say: Say) -> None:
     """Write the file, or an ``.npz`` with its wanted arrays."""
-    large = remote.size is not None and remote.size > _WHOLE_BYTES and not file.pickle
-    if remote.ranges and large:
-        _copy_members(file, remote, target, wanted, say)
+    remote = RemoteFile(url)
+    size, large = remote.size, remote.size is not None and remote.size > _WHOLE_BYTES and not file.pickle
+    if not large or not remote.ranges:
+        shown = "unknown size" if size is None else megabytes(size)
+        partless = ", all of it because the server returns no parts of files" if large else ""
+        say(f"downloading {file.name} from {url} ({shown}{partless})")
+        _copy_blocks(remote, target, file.name, size, say)
         return
-    size = "unknown size" if remote.size is None else megabytes(remote.size)
-    partless = ", all of it because the server returns no parts of files" if large else ""
-    say(f"downloading {file.name} from {mirrored(file.url)} ({size}{partless})")
-    _copy_blocks(remote, target, file.name, remote.size, say)
-
-
-def _copy_members(
-    file: PublishedFile, remote: RemoteFile, target: IO[bytes], wanted: Collection[str], say: Say
-) -> None:
     with zipfile.ZipFile(remote) as archive, zipfile.ZipFile(target, "w") as kept:
         members = _members(file, archive, wanted)
         starts = sorted(info.header_offset for info in archive.infolist())
         names = ", ".join(_array(info) for info in members)
-        size = f"{megabytes(sum(info.compress_size for info in members))} of {megabytes(remote.size or 0)}"
-        say(f"downloading {names} of {file.name} from {mirrored(file.url)} ({size})")
+        shown = f"{megabytes(sum(info.compress_size for info in members))} of {megabytes(size or 0)}"
+        say(f"downloading {names} of {file.name} from {url} ({shown})")
         for info in members:
             named = f"{_array(info)} of {file.name}"
             remote.stop = next((start for start in starts if start > info.header_offset), archive.start_dir)

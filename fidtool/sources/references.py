@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 
 from fidtool.errors import InputError
 from fidtool.names import closest, folded, unknown
@@ -17,7 +16,6 @@ IMAGES = "arr_0"
 """Name of an array of images in a published file."""
 FEATURES = "feats"
 """Name of an array of features, one row per image. clean-fid publishes it in a separate file, for KID."""
-_LISTED = "those of `fidtool refs`"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,17 +196,6 @@ PROJECTS = tuple(dict.fromkeys(name.partition(":")[0] for name in REFERENCES))
 """The part of the names before the colon."""
 
 
-@cache
-def _by_fold() -> dict[str, Reference]:
-    """Return the references by their `folded` names, and by the names of their files."""
-    found: dict[str, Reference] = {}
-    for name, reference in REFERENCES.items():
-        project, _, _ = name.partition(":")
-        file = reference.url.rpartition("/")[2].rpartition(".")[0]
-        found |= {folded(name): reference, folded(f"{project}:{file}"): reference}
-    return found
-
-
 def is_reference(path: str) -> bool:
     """Whether a path names a reference, known or unknown: a project, a colon, and no local file has this name."""
     project, colon, rest = path.partition(":")
@@ -238,10 +225,14 @@ def named_reference(text: str) -> tuple[Reference, str]:
     """
     project, _, rest = text.partition(":")
     name, _, key = rest.partition(":")
-    reference = _by_fold().get(folded(f"{project}:{name}"))
-    if reference is None:
+    wanted = folded(f"{project}:{name}")
+    for known, reference in REFERENCES.items():
+        file = reference.url.rpartition("/")[2].rpartition(".")[0]
+        if wanted in (folded(known), folded(f"{known.partition(':')[0]}:{file}")):
+            break
+    else:
         typed = f"{project}:{name}" if rest else project
-        raise InputError(unknown("reference", typed, suggested_references(typed), _LISTED))
+        raise InputError(unknown("reference", typed, suggested_references(typed), "those of `fidtool refs`"))
     array = {folded(each): each for each in reference.arrays}.get(folded(key), "")
     if key and not array:
         raise InputError(f"{reference.name} has no array {key!r}; it has {', '.join(reference.arrays)}")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fidtool import download
-from fidtool.download import DownloadError, fetched, request
+from fidtool.download import DownloadError, RemoteFile, request
 from support.http_store import http_store, server
 
 
@@ -24,7 +24,7 @@ def test_a_silent_server(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = threading.Event()
     with server(bytes(100_000), halfway=ended.wait) as (url, requests):
         with pytest.raises(DownloadError, match=r"no data for 0\.05 s at byte 50000 of 100000, and the server"):
-            fetched(url)
+            RemoteFile(url).read()
         ended.set()
     assert len(requests) == 1
 
@@ -37,7 +37,7 @@ def test_a_slow_server(monkeypatch: pytest.MonkeyPatch) -> None:
         server(bytes(100_000)) as (url, _),
         pytest.raises(DownloadError, match="it is incomplete after the deadline"),
     ):
-        fetched(url)
+        RemoteFile(url).read()
 
 
 def test_a_download_that_breaks_often(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_a_download_that_breaks_often(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(content)
     with http_store(tmp_path) as store:
         store.faults["file"] = ["cut"] * 9
-        assert fetched(f"{store.url}file") == content
+        assert RemoteFile(f"{store.url}file").read() == content
 
 
 def test_a_file_that_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,13 +56,13 @@ def test_a_file_that_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with http_store(tmp_path) as store:
         store.faults["file"] = ["cut"]
         with pytest.raises(DownloadError, match="the file changes while it is downloaded at byte 32768 of 100000"):
-            fetched(f"{store.url}file")
+            RemoteFile(f"{store.url}file").read()
 
 
 def test_an_unexpected_part_is_refused() -> None:
     raw = b"HTTP/1.0 206 Partial Content\r\nContent-Range: bytes 5-7/8\r\nContent-Length: 3\r\n\r\nabc"
     with server(raw=raw) as (url, _), pytest.raises(DownloadError, match="bytes 5-7/8' for the bytes from 0 on"):
-        fetched(url)
+        RemoteFile(url).read()
 
 
 def test_a_password_is_not_sent_to_the_target_of_a_redirection() -> None:

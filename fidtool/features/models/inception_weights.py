@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from fidtool.cache_dir import atomic_write, cache_dir
-from fidtool.download import DownloadError, fetched
+from fidtool.download import DownloadError, RemoteFile
 from fidtool.errors import FidtoolError, InputError, RunError, option
 from fidtool.features.protocol import INCEPTION_SHA256
 from fidtool.redaction import redacted
@@ -253,7 +253,7 @@ def download(say: Callable[[str], None], classifier: bool = False) -> Weights:
     url = redacted(address)
     say(f"downloading the Inception weights from {url}")
     try:
-        return _checked(_parse(fetched(address), url), classifier)
+        return _checked(_parse(RemoteFile(address).read(), url), classifier)
     except (DownloadError, FidtoolError) as error:
         reason = error.problem if isinstance(error, FidtoolError) else str(error)
     problem = f"no Inception weights{' with the classifier' * classifier}: the download from {url} failed ({reason})"

@@ -143,7 +143,7 @@ class Measurer:
             measured = self._computed(planned)
         if planned.holds == "both":
             file = self._contents[planned].file if self._contents else None
-            return with_statistics(measured, planned.path, file, apart=True)
+            return with_statistics(measured, planned.path, file)
         return measured
 
     def _computed(self, planned: SetPlan) -> MeasuredSet:

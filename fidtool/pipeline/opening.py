@@ -27,7 +27,7 @@ from fidtool.sources.references import FEATURES as PUBLISHED_FEATURES
 from fidtool.sources.references import IMAGES as PUBLISHED_IMAGES
 from fidtool.sources.references import is_reference, named_reference, reference_at, suggested_references
 from fidtool.statistics.layouts import NPZ, PICKLE, FileLayout, known_layout, layout_of, with_protocol
-from fidtool.statistics.set_statistics import Statistics, with_features
+from fidtool.statistics.set_statistics import Statistics
 from fidtool.statistics.statistics_file import read_features_alone, read_statistics
 
 
@@ -248,7 +248,10 @@ def _open_reference(path: str, settings: Settings, needs: SetNeeds, say: Callabl
     file = read_statistics(local, needs.collected, extractor=settings.network.extractor, key=entry)
     if PUBLISHED_FEATURES in lacking:
         features, further = fetch(reference, [PUBLISHED_FEATURES], say)
-        file = with_features(file, read_statistics(features))
+        rows = read_statistics(features)
+        layer = replace(file.layers[FEATURES], features=rows.features)
+        layers = {**file.layers, FEATURES: layer}
+        file = replace(file, layers=layers, count=rows.count, found=rows.found, order=rows.order)
         published = published._replace(sha256={**sha256, **further})
     return published._replace(file=with_protocol(file, reference.protocol))
 

@@ -147,31 +147,19 @@ class MeasuredSet:
     apart: bool = False
 
 
-def with_features(statistics: Statistics, other: Statistics) -> Statistics:
-    """Returns statistics with the per-image features, their order and number from another file of the same images."""
-    layer = replace(statistics.layers[FEATURES], features=other.features)
-    return replace(
-        statistics,
-        layers={**statistics.layers, FEATURES: layer},
-        count=other.count,
-        found=other.found,
-        order=other.order,
-    )
-
-
-def with_statistics(images: MeasuredSet, path: str, file: Statistics | None, apart: bool) -> MeasuredSet:
+def with_statistics(images: MeasuredSet, path: str, file: Statistics | None) -> MeasuredSet:
     """Returns images with the statistics of the file that they are in, such as ADM's references, which are of more.
 
     These are its means, covariances and number of images; without a file, ``images`` are returned.
     """
     measured = images.statistics
     if file is None or measured is None:
-        return replace(images, path=path, apart=apart)
+        return replace(images, path=path, apart=True)
     layers = {**measured.layers, **{name: replace(each, features=None) for name, each in file.layers.items()}}
     both = replace(
         measured, layers=layers, count=file.count, found=file.found, arithmetic=file.arithmetic, origin=file.origin
     )
-    return MeasuredSet(path, both, images.features, apart)
+    return MeasuredSet(path, both, images.features, apart=True)
 
 
 def spread_features(path: str, statistics: Statistics | None, layers: Iterable[str], world: World) -> MeasuredSet:
@@ -225,18 +213,19 @@ def facts_of(measured: MeasuredSet, reference: str, sha256: Mapping[str, str]) -
     """Returns the facts about a set, on rank zero."""
     statistics, features = measured.statistics, measured.features.get(FEATURES)
     assert statistics is not None
-    facts = SetFacts(
+    formats = sizes = None
+    if statistics.pictures is not None:
+        records = statistics.pictures.records
+        formats = dict(Counter(value.decode() for value in records["format"].tolist()).most_common())
+        every = Counter(zip(records["width"].tolist(), records["height"].tolist(), strict=True))
+        sizes = {f"{width}x{height}": number for (width, height), number in every.most_common(_MOST_SIZES)}
+    return SetFacts(
         statistics.origin,
         reference,
         sha256,
         statistics.definition is not None,
         (statistics.arithmetic or {}).get("precision"),
         None if features is None else len(features),
+        formats,
+        sizes,
     )
-    pictures = statistics.pictures
-    if pictures is None:
-        return facts
-    formats = Counter(value.decode() for value in pictures.records["format"].tolist())
-    sizes = Counter(zip(pictures.records["width"].tolist(), pictures.records["height"].tolist(), strict=True))
-    shown = {f"{width}x{height}": number for (width, height), number in sizes.most_common(_MOST_SIZES)}
-    return replace(facts, formats=dict(formats.most_common()), sizes=shown)

@@ -46,8 +46,6 @@ from fidtool.statistics.set_statistics import LayerStatistics, Statistics
 _SUFFIXES = {FEATURES: "", SPATIAL: "_s", EMBEDDING: "_embedding"}
 """Suffixes of the names of a layer's arrays; ADM's reference files have ``mu_s`` and ``sigma_s``. The suffix of any
 other layer is ``_`` and its name."""
-_LONGEST_TEXT = 4096
-"""Largest number of characters that are read of a string in a file: the maximum length of a path."""
 
 
 def write_statistics(
@@ -180,11 +178,11 @@ def read_summary(path: Path) -> Summary:
             return Summary(
                 os.fsdecode(arrays.array("source").tobytes()) if "source" in names else "",
                 count,
-                _found_of(run.get("found"), count),
+                _found_of(run, count),
                 _definition(arrays, "fingerprint") if "fingerprint" in names else None,
                 "features" in names,
                 {*RECORD_ARRAYS} <= names,
-                _capped(run["framing"]) if run.get("framing") else None,
+                run.get("framing"),
             )
     except Exception:  # damaged archives and headers raise many kinds of exceptions
         return Summary()
@@ -317,43 +315,27 @@ def _with_run(statistics: Statistics, text: str) -> Statistics:
     """Adds the file's record of its run to the statistics, as far as it is plausible."""
     try:
         run = json.loads(text)
-        traits = ImageProperties(**{name: int(number) for name, number in run["traits"].items()})
-        skipped = tuple(BadFile(_capped(file), _capped(reason)) for file, reason in run.get("skipped", ()))
+        config = run.get("config")
         return replace(
             statistics,
             arithmetic=dict(run["arithmetic"]),
-            traits=traits,
-            skipped=skipped,
-            found=_found_of(run.get("found"), statistics.count),
-            config=_settings_of(run.get("config")),
-            framing=_capped(framing) if isinstance(framing := run.get("framing"), str) else None,
+            traits=ImageProperties(**{name: int(number) for name, number in run["traits"].items()}),
+            skipped=tuple(BadFile(str(file), str(reason)) for file, reason in run.get("skipped", ())),
+            found=_found_of(run, statistics.count),
+            config=None if config is None else {name: each for name, each in config.items() if _is_plain(each)},
+            framing=str(run["framing"]) if run.get("framing") else None,
         )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         # The record does not affect results, and a newer version may have written it in a different form.
         return statistics
 
 
-def _capped(value: object) -> str:
-    text = str(value)
-    # Redacted before it is truncated, because a truncated URL might not be recognised as one.
-    return text if len(text) <= _LONGEST_TEXT else redacted(text)[:_LONGEST_TEXT]
+def _is_plain(value: object) -> bool:
+    each = value if isinstance(value, list) else [value]
+    return all(isinstance(one, (str, int, float, type(None))) for one in each)
 
 
-def _found_of(value: object, count: int | None) -> int | None:
+def _found_of(run: dict[str, Any], count: int | None) -> int | None:
     """Returns the number of images in the source; None if the value is not plausible."""
-    if count is None or not isinstance(value, int) or isinstance(value, bool):
-        return None
-    return value if count <= value <= np.iinfo(np.int64).max else None
-
-
-def _settings_of(config: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Returns the settings that are plain values or lists of them, and not too long."""
-    if config is None:
-        return None
-    usable = {}
-    for name, value in config.items():
-        values = value if isinstance(value, list) else [value]
-        plain = all(isinstance(each, (str, int, float, type(None))) for each in values)
-        if name.isidentifier() and plain and len(json.dumps(value, allow_nan=False)) <= _LONGEST_TEXT:
-            usable[name] = value
-    return usable
+    found = run.get("found")
+    return found if type(found) is int and count is not None and found >= count else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -23,8 +24,7 @@ class Console:
     Args:
         warnings: whether to print warnings and verdicts.
         progress: whether to print information and progress.
-        on_failure: called with the error that ends the run. The second argument is whether to print the error; it is
-            False if another rank prints it.
+        on_failure: called with the error of a run that can no longer raise it.
         report: shows progress in a program; True shows bars, as a notebook does if it is one.
         spelling: formats settings in messages, also in the warnings that results have.
     """
@@ -33,7 +33,7 @@ class Console:
         self,
         warnings: bool = False,
         progress: bool = False,
-        on_failure: Callable[[FidtoolError, bool], None] | None = None,
+        on_failure: Callable[[FidtoolError], None] | None = None,
         report: Report | bool | None = None,
         spelling: Spelling = as_argument,
     ) -> None:
@@ -41,8 +41,7 @@ class Console:
         self.spelling = spelling
         self._warnings = warnings
         self._progress = progress
-        self.fail = on_failure
-        """See ``on_failure``."""
+        self._on_failure = on_failure
         self.warned: dict[str, None] = {}
         """The warnings so far."""
 
@@ -56,6 +55,14 @@ class Console:
         if self._warnings and line not in self.warned:
             tqdm.write(f"warning: {line}", file=sys.stderr)
         self.warned[line] = None
+
+    def fail(self, error: FidtoolError, prints: bool) -> None:
+        """Report the error that ends the run while the main thread may be busy; another rank prints it, or this one."""
+        if prints:
+            line = " ".join(self.shown(error.text).split())
+            os.write(2, f"error: {line}\n".encode("utf-8", "backslashreplace"))
+        if self._on_failure is not None:
+            self._on_failure(error)
 
     def log(self, line: str) -> None:
         """Write to the log ``fidtool``, at the level INFO."""

@@ -83,7 +83,7 @@ class FidtoolError(Exception):
     agreed = False
     """Whether all ranks raise this error, so that only rank zero prints it."""
     printed = False
-    """Whether this process need not print the error any more."""
+    """Whether the ranks have printed the error: this process must not."""
 
     def __init__(self, problem: str, *remedies: str, setting: str | None = None) -> None:
         super().__init__(problem, *remedies)
@@ -200,8 +200,6 @@ def as_fidtool_error(error: BaseException) -> FidtoolError:
     """
     if isinstance(error, FidtoolError):
         return error
-    if isinstance(error, KeyboardInterrupt):
-        return StoppedError("interrupted", 130)
     message = " ".join(str(error).split())
     kind = RunError if isinstance(error, (OSError, MemoryError)) else ProgramError
     return kind(f"{type(error).__name__}: {message}" if message else type(error).__name__)

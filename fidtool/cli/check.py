@@ -8,7 +8,7 @@ from collections.abc import Callable
 import click
 
 from fidtool.cli.options import QUIET, Command, as_flag, option, settings_options
-from fidtool.cli.output import print_failure, print_lines, shown
+from fidtool.cli.output import print_lines, shown
 from fidtool.errors import InputError
 from fidtool.settings import GATES, IMAGES, OUTPUT, CheckSettings, Settings
 
@@ -61,7 +61,7 @@ def check(
     from fidtool.pipeline.sets import requested
     from fidtool.report.text import checkup_lines, dumps
 
-    console = Console(warnings=True, progress=not quiet, on_failure=print_failure, spelling=as_flag)
+    console = Console(warnings=True, progress=not quiet, spelling=as_flag)
     checkup = checked(requested(*((path, "") for path in paths)), settings(), console, strict)
     if discover().rank > 0:
         return 0

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from fidtool.cli.options import QUIET, Command, as_flag, option, settings_options
-from fidtool.cli.output import Outlet, on_terminal
-from fidtool.distributed.failure import stopped_error
+from fidtool.cli.output import local_file, on_terminal, publish, publish_failure, result_file
+from fidtool.distributed.launch import discover
+from fidtool.distributed.signals import stopped_error
 from fidtool.errors import FidtoolError, InputError
+from fidtool.errors import option as setting
 from fidtool.settings import OUTPUT, Origin, Settings
+
+if TYPE_CHECKING:
+    from fidtool.console import Console
+    from fidtool.results import Evaluation
 
 _EXAMPLES = (
     ("FID of generated images", "fidtool compute real/ fake/"),
@@ -57,27 +65,52 @@ def compute(
         as_json, output = True, None
     if as_json and form not in (None, "json"):
         raise InputError(f"--json and --format {form} contradict each other:", "pass one of them")
+    from fidtool.console import Console
+
+    as_json = as_json or form == "json"
     origin = Origin.here(("fidtool", *(click.get_current_context().obj or ())))
-    outlet = Outlet(origin, as_json or form == "json", output)
+    target = None if output is None else result_file(output)
+    chosen: Settings | None = None
+
+    def on_failure(error: FidtoolError) -> None:
+        publish_failure(error, origin, chosen, target, as_json)
+
     try:
         chosen = settings()
-        outlet.use(chosen)
-        return _run(real, fakes, chosen, form, quiet, outlet, origin)
+        named = {"report": chosen.report, "plot": chosen.plot}
+        shown = {each: local_file(setting(each), str(name)) for each, name in named.items() if name is not None}
+        console = Console(warnings=True, progress=not quiet, on_failure=on_failure, spelling=as_flag)
+        evaluation, write = _evaluated(real, fakes, chosen, console, origin, lambda: _check_files(target, shown))
     except FidtoolError as error:
-        if not error.printed and not error.agreed:
-            outlet.failed(error, show=False)
+        if not error.printed:
+            on_failure(error)
         raise
     except KeyboardInterrupt:
-        outlet.failed(stopped_error(), show=False)
+        on_failure(stopped_error())
         raise
+    if write is None:
+        # Only rank zero exits with the gate's status: a launcher kills rank zero if another rank exits first with an
+        # error.
+        return 0
+    from fidtool.report.text import dumps, framing_lines, influence_lines, result_lines, table_lines, timing_line
+
+    console.say(timing_line(evaluation))
+    several = sum(len(result.titles) for result in evaluation.results) > 1
+    as_table = form == "table" or (form is None and on_terminal() and several)
+    for line in [*([] if as_table else framing_lines(evaluation)), *influence_lines(evaluation)]:
+        click.echo(line, err=True)
+    json_text = dumps(evaluation.to_dict())
+    lines = [json_text] if as_json else table_lines(evaluation) if as_table else result_lines(evaluation)
+    publish(json_text, lines, target, shown, write)
+    if evaluation.exit_code:
+        click.echo(evaluation.exit_reason, err=True)
+    return evaluation.exit_code
 
 
-def _run(
-    real: str, fakes: tuple[str, ...], settings: Settings, form: str | None, quiet: bool, outlet: Outlet, origin: Origin
-) -> int:
-    from fidtool.console import Console
-    from fidtool.distributed.launch import discover
-
+def _evaluated(
+    real: str, fakes: tuple[str, ...], settings: Settings, console: Console, origin: Origin, check: Callable[[], None]
+) -> tuple[Evaluation, Callable[[str, Path], None] | None]:
+    """See `fidtool.api.evaluated`."""
     if discover().world_size == 1:
         from fidtool.pipeline.opening import require_exists, require_order
 
@@ -85,22 +118,15 @@ def _run(
         require_order(real, fakes)
     from fidtool.api import evaluated
     from fidtool.pipeline.sets import requested
-    from fidtool.report.text import framing_lines, influence_lines, result_lines, table_lines, timing_line
 
-    sets = requested(*((path, "") for path in (real, *fakes)))
-    console = Console(warnings=True, progress=not quiet, on_failure=outlet.failed, spelling=as_flag)
-    evaluation, write = evaluated(sets, settings, console, origin, outlet.check)
-    if write is None:
-        # Only rank zero exits with the gate's status: a launcher kills rank zero if another rank exits first with an
-        # error.
-        return 0
-    console.say(timing_line(evaluation))
-    several = sum(len(result.titles) for result in evaluation.results) > 1
-    as_table = form == "table" or (form is None and on_terminal() and several)
-    for line in [*([] if as_table else framing_lines(evaluation)), *influence_lines(evaluation)]:
-        click.echo(line, err=True)
-    lines = table_lines(evaluation) if as_table else result_lines(evaluation)
-    outlet.publish(evaluation.to_dict(), lines, write)
-    if evaluation.exit_code:
-        click.echo(evaluation.exit_reason, err=True)
-    return evaluation.exit_code
+    return evaluated(requested(*((path, "") for path in (real, *fakes))), settings, console, origin, check)
+
+
+def _check_files(output: Path | None, shown: Mapping[str, Path]) -> None:
+    """Check that the files can be written, before any work is done."""
+    from fidtool.cache_dir import check_target
+    from fidtool.report.files import check_shown
+
+    if output is not None:
+        check_target(f"--output {output}", output)
+    check_shown(shown)

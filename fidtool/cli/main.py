@@ -17,8 +17,9 @@ from fidtool import __version__
 from fidtool.cli import hints
 from fidtool.cli.output import error_line
 from fidtool.distributed import signals
-from fidtool.distributed.failure import add_location, stopped_error
-from fidtool.distributed.launch import Launch, discover, launcher_serves_store
+from fidtool.distributed.launch import discover_or_alone, launcher_serves_store
+from fidtool.distributed.signals import stopped_error
+from fidtool.distributed.watchdog import add_location
 from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, StoppedError
 from fidtool.report.names import legible
 
@@ -131,7 +132,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """
     try:
         typed = sys.argv[1:] if arguments is None else list(arguments)
-        _import_torch_if_a_rank()
+        if discover_or_alone().world_size > 1:
+            # A rank that fails before the rendezvous reports its error through torch's store, and an import of torch
+            # that was interrupted by a signal cannot be repeated.
+            with signals.deferred():
+                import torch  # noqa: F401  (only imported)
+            if signals.received() is not None:
+                raise KeyboardInterrupt
         status = cli.main(typed, prog_name="fidtool", standalone_mode=False, obj=tuple(typed))
         sys.exit(status if isinstance(status, int) else 0)
     except click.UsageError as error:
@@ -148,43 +155,25 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _complain(stopped_error())
 
 
-def _import_torch_if_a_rank() -> None:
-    """Import torch if there are several ranks, with signals deferred.
-
-    A rank that fails before the rendezvous reports its error through torch's store, and an import of torch that was
-    interrupted by a signal cannot be repeated.
-    """
-    with contextlib.suppress(LaunchError):
-        if discover().world_size > 1:
-            with signals.deferred():
-                import torch  # noqa: F401  (only imported)
-            signals.raise_if_received()
-
-
 def _complain(error: FidtoolError) -> NoReturn:
     """Exit with one line on stderr, before the rendezvous with other ranks.
 
     If there are other ranks, which may wait for this one, they get the error and print it. Under torchrun that is the
     only line. Ranks that were started manually may each have a terminal, so this rank prints the error as well.
     """
-    try:
-        launch = discover()
-    except LaunchError:
-        launch = Launch()
+    launch, prints = discover_or_alone(), not launcher_serves_store()
     if launch.rank == 0 or isinstance(error, LaunchError):
         error_line(error)
         sys.exit(error.exit_code)
-    from fidtool.distributed.rendezvous import report_absence
+    add_location(error, launch.rank, launch.world_size)
+    if prints:
+        error_line(error)
+    stopped = isinstance(error, StoppedError)
+    if prints or not stopped:  # torchrun stops the other ranks as well
+        from fidtool.distributed.rendezvous import report_absence
 
-    under_torchrun, stopped_here = launcher_serves_store(), isinstance(error, StoppedError)
-    if not under_torchrun:
-        error_line(add_location(error, launch.rank, launch.world_size))
-    reported = under_torchrun and stopped_here  # torchrun stops the other ranks as well
-    if not reported:
-        try:
-            reported = report_absence(error, _STOPPING_SECONDS if stopped_here else _TELLING_SECONDS)
-        except KeyboardInterrupt:  # torchrun stops the remaining ranks: another rank has reported the error
-            reported = True
-    if under_torchrun and not reported:
-        error_line(add_location(error, launch.rank, launch.world_size))
+        # A KeyboardInterrupt is from torchrun, which stops the remaining ranks: another rank has reported the error.
+        with contextlib.suppress(KeyboardInterrupt):
+            if not report_absence(error, _STOPPING_SECONDS if stopped else _TELLING_SECONDS) and not prints:
+                error_line(error)
     sys.exit(error.exit_code)

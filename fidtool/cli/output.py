@@ -7,13 +7,15 @@ import errno
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from fidtool.errors import FidtoolError, InputError, RunError, StoppedError, option, rendered
+from fidtool.distributed.launch import discover_or_alone, will_be_restarted
+from fidtool.distributed.signals import call_with_timeout
+from fidtool.errors import FidtoolError, InputError, RunError, StoppedError, rendered
 
 if TYPE_CHECKING:
     from fidtool.settings import Origin, Settings
@@ -31,12 +33,6 @@ def error_line(error: FidtoolError) -> None:
     click.echo(f"error: {' '.join(shown(error.text).split())}", err=True)
 
 
-def print_failure(error: FidtoolError, show: bool) -> None:
-    """Print the error that ends a run if ``show``; ``on_failure`` of `fidtool.console.Console`."""
-    if show:
-        error_line(error)
-
-
 def print_lines(lines: Sequence[str], what: str, exact: bool = False) -> None:
     """Print ``lines``, see `print_whole`; the `RunError` if that fails names ``what``."""
     try:
@@ -45,6 +41,8 @@ def print_lines(lines: Sequence[str], what: str, exact: bool = False) -> None:
         raise RunError(f"{what} could not be written to stdout ({error.strerror or error})") from None
 
 
+_WRITING_SECONDS = 2.0
+"""How long writing the result of a failed run may take."""
 WIDTH = 80
 """Width of explanatory text in columns."""
 
@@ -110,7 +108,7 @@ def check_suffix(flag: str, file: Path, suffix: str, *remedies: str) -> None:
         raise InputError(problem, f"choose {stem}{suffix}", *remedies)
 
 
-def _result_file(name: str) -> Path:
+def result_file(name: str) -> Path:
     """Return the path of ``--output``. An existing file is only overwritten if it is JSON or empty, never an image."""
     from fidtool.cache_dir import open_descriptor
 
@@ -130,91 +128,56 @@ def on_terminal() -> bool:
     return sys.stdout is not None and not sys.stdout.closed and sys.stdout.isatty()
 
 
-class Outlet:
-    """Prints the result of ``compute``, as JSON or text, and writes its files. ``output`` is the file of --output."""
+def publish(
+    json_text: str,
+    printed: Sequence[str],
+    output: Path | None,
+    shown_files: Mapping[str, Path],
+    write_shown: Callable[[str, Path], None],
+) -> None:
+    """Print the result of ``compute`` and write its files. If one of these fails, the others are still written.
 
-    def __init__(self, origin: Origin, as_json: bool, output: str | None) -> None:
-        self._origin, self._as_json = origin, as_json
-        self._settings: Settings | None = None
-        self._output = None if output is None else _result_file(output)
-        self._shown: dict[str, Path] = {}  # by setting
-        self._published = False
+    Args:
+        json_text: content of ``output``, the file of --output.
+        printed: lines for stdout.
+        shown_files: the report and the plot, by setting; ``write_shown`` writes one.
+    """
+    from fidtool.cache_dir import atomic_write
 
-    def use(self, settings: Settings) -> None:
-        """Set the settings of the run, which name two of the files and are part of the JSON."""
-        self._settings = settings
-        named = {"report": settings.report, "plot": settings.plot}
-        self._shown = {each: local_file(option(each), str(name)) for each, name in named.items() if name is not None}
-
-    def check(self) -> None:
-        """Check that the files can be written, before any work is done. On rank zero."""
-        from fidtool.cache_dir import check_target
-        from fidtool.report.files import check_shown
-
-        if self._output is not None:
-            check_target(f"--output {self._output}", self._output)
-        check_shown(self._shown)
-
-    def publish(
-        self,
-        result: dict[str, Any],
-        lines: list[str],
-        write_shown: Callable[[str, Path], None] | None = None,
-        on_stdout: bool = True,
-    ) -> None:
-        """Print the result and write the files. If one of these fails, the others are still written.
-
-        Args:
-            write_shown: writes the report or the plot, given its setting; None if there are no results.
-        """
-        from fidtool.cache_dir import atomic_write
-        from fidtool.report.text import dumps
-
-        self._published = True
-        json_text = dumps(result)
-        problems = []
-        try:
-            if on_stdout:
-                print_whole([json_text] if self._as_json else lines)
-        except OSError as error:
-            problems.append(f"stdout ({error.strerror or error})")
-            with open(os.devnull, "wb") as null:  # so that the interpreter reports no second error at exit
-                os.dup2(null.fileno(), 1)
-        files = [] if self._output is None else [("output", self._output)]
-        for setting, file in [*files, *(self._shown.items() if write_shown else ())]:
-            try:
-                if setting != "output" and write_shown:
-                    write_shown(setting, file)
-                else:
-                    with atomic_write(file) as handle:
-                        handle.write(json_text.encode() + b"\n")
-            except OSError as error:
-                problems.append(f"{file} ({error.strerror or error})")
-        if problems:
-            raise RunError(f"the result could not be written to {' and to '.join(problems)}")
-
-    def failed(self, error: FidtoolError, show: bool) -> None:
-        """Write the JSON of a failed run on rank zero, and print the error if ``show``."""
-        from fidtool.distributed.launch import will_be_restarted
-        from fidtool.report.text import failure_to_dict
-
-        # A result that was already written to stdout or to the file is not overwritten. If torchrun restarts the ranks,
-        # only the last attempt prints its JSON. After a signal a restart is uncertain, so the file is written.
-        again, wanted = will_be_restarted(), self._output is not None or self._as_json
-        if wanted and not self._published and _is_rank_zero() and (isinstance(error, StoppedError) or not again):
-            with contextlib.suppress(RunError):
-                self.publish(
-                    failure_to_dict(error.exit_code, shown(error.text), self._origin, self._settings),
-                    [],
-                    on_stdout=not again,
-                )
-        print_failure(error, show)
-
-
-def _is_rank_zero() -> bool:
-    from fidtool.distributed.launch import discover
-
+    problems = []
     try:
-        return discover().rank == 0
-    except FidtoolError:
-        return True  # the launcher's variables are invalid
+        print_whole(printed)
+    except OSError as error:
+        problems.append(f"stdout ({error.strerror or error})")
+        with open(os.devnull, "wb") as null:  # so that the interpreter reports no second error at exit
+            os.dup2(null.fileno(), 1)
+    for setting, file in [*([("", output)] if output else []), *shown_files.items()]:
+        try:
+            if setting:
+                write_shown(setting, file)
+            else:
+                with atomic_write(file) as handle:
+                    handle.write(json_text.encode() + b"\n")
+        except OSError as error:
+            problems.append(f"{file} ({error.strerror or error})")
+    if problems:
+        raise RunError(f"the result could not be written to {' and to '.join(problems)}")
+
+
+def publish_failure(
+    error: FidtoolError, origin: Origin, settings: Settings | None, output: Path | None, as_json: bool
+) -> None:
+    """Write the JSON of a failed run, on rank zero.
+
+    If torchrun restarts the ranks, only the last attempt prints it. After a signal a restart is uncertain, so that the
+    file is written.
+    """
+    again = will_be_restarted()
+    if not (output or as_json) or discover_or_alone().rank > 0 or (again and not isinstance(error, StoppedError)):
+        return
+    from fidtool.report.text import dumps, failure_to_dict
+
+    text = dumps(failure_to_dict(error.exit_code, shown(error.text), origin, settings))
+    with contextlib.suppress(RunError, TimeoutError):
+        lines = [text] if as_json and not again else []
+        call_with_timeout(lambda: publish(text, lines, output, {}, lambda *_: None), _WRITING_SECONDS)

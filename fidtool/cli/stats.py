@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from fidtool.cli.options import QUIET, Command, as_flag, option, settings_options, was_typed
-from fidtool.cli.output import check_suffix, local_file, print_failure
+from fidtool.cli.output import check_suffix, local_file
 from fidtool.errors import InputError, RunError
 from fidtool.features.protocol import WRITTEN_LAYOUTS, protocol_named
 from fidtool.settings import OUTPUT, Settings, StatisticsSettings
@@ -77,7 +77,7 @@ def stats(
     from fidtool.pipeline.sets import requested
     from fidtool.statistics.statistics_file import write_statistics
 
-    console = Console(warnings=True, progress=not quiet, on_failure=print_failure, spelling=as_flag)
+    console = Console(warnings=True, progress=not quiet, spelling=as_flag)
     sets, check = requested((images, "")), partial(_check_target, target, layout, force)
     statistics, sample = measured(sets, chosen, console, check, layout == "adm", stored)
     if statistics is None:

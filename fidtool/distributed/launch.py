@@ -70,6 +70,14 @@ def discover(env: Mapping[str, str] = os.environ) -> Launch:
     return Launch()
 
 
+def discover_or_alone() -> Launch:
+    """`discover`; a single process if the variables are invalid."""
+    try:
+        return discover()
+    except LaunchError:
+        return Launch()
+
+
 def discover_here() -> Launch:
     """`discover` for a calling program, whose process group takes precedence over the environment variables.
 

@@ -9,15 +9,24 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from fidtool.distributed import signals
-from fidtool.distributed.failure import Failure, add_location, post_failure, printing_claimed, read_failure
 from fidtool.distributed.launch import Launch, discover, launcher_serves_store, restart_count
-from fidtool.distributed.signals import call_with_timeout, raise_if_received
-from fidtool.distributed.watchdog import Process, Watchdog, first_line, get_all, lost_contact
+from fidtool.distributed.signals import call_with_timeout
+from fidtool.distributed.watchdog import (
+    Failure,
+    Process,
+    Watchdog,
+    add_location,
+    first_line,
+    get_all,
+    lost_contact,
+    post_failure,
+    printing_claimed,
+    read_failure,
+)
 from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, on_every_rank, option
 from fidtool.validation import LONGEST_SECONDS
 
@@ -42,12 +51,11 @@ def _key_prefix(run: int) -> str:
     return f"fidtool/{restart_count()}/{run}"
 
 
-def connect(launch: Launch, seconds: float, interruptible: bool = True) -> TCPStore:
+def _connect(launch: Launch, seconds: float) -> TCPStore:
     """A new connection to the store, which rank zero serves if torchrun does not.
 
     Raises:
         RunError: if no store could be reached within ``seconds``.
-        KeyboardInterrupt: if a signal is recorded during the wait and ``interruptible``.
     """
     host, _, port = launch.store.rpartition(":")
     if not port.isdecimal():
@@ -55,23 +63,22 @@ def connect(launch: Launch, seconds: float, interruptible: bool = True) -> TCPSt
     address = (host, int(port))
     serve = launch.rank == 0 and not (launcher_serves_store() and launch.launcher == "env")
     deadline = time.monotonic() + seconds
-    problem = "" if serve else _await_server(address, deadline, interruptible)
+    problem = "" if serve else _await_server(address, deadline)
     left = max(deadline - time.monotonic(), 1.0)
     if not problem:
         try:
-            store = call_with_timeout(lambda: _connect_to(address, left, serve), left, interruptible)
+            store = _connect_to(address, left, serve)
             if serve:
                 _served.setdefault(address, store)
             return store
         except TimeoutError:
             problem = "this machine has no such address" if serve else "the server there is not a torch TCPStore"
         except (RuntimeError, ValueError) as error:
-            advice = "; if the port is in use, choose another MASTER_PORT" if serve else ""
-            problem = f"{first_line(error)}{advice}"
-    hint = f"; {launch.hint}" if launch.hint else ""
+            problem = first_line(error)
     advice = "check that rank 0 was started and that this machine can reach that address"
     if launch.rank == 0:
         advice = "MASTER_ADDR must be an address of rank 0's machine, and MASTER_PORT a free port"
+    hint = f"; {launch.hint}" if launch.hint else ""
     raise RunError(
         f"rank {launch.rank} of {launch.world_size} could not join the other ranks at {address[0]}:{address[1]} within "
         f"{seconds:.0f} s ({problem}): {advice}{hint}"
@@ -82,8 +89,10 @@ def _connect_to(address: tuple[str, int], seconds: float, serve: bool = False) -
     """A connection that no other thread uses: a client that waits blocks all threads that use it."""
     from torch.distributed import TCPStore
 
-    return TCPStore(
-        *address, is_master=serve, timeout=timedelta(seconds=seconds), wait_for_workers=False, multi_tenant=True
+    patience = timedelta(seconds=seconds)
+    return call_with_timeout(
+        lambda: TCPStore(*address, is_master=serve, timeout=patience, wait_for_workers=False, multi_tenant=True),
+        seconds,
     )
 
 
@@ -99,12 +108,12 @@ def connect_to_store_of(store: Store) -> Store | None:
         return None
     address = (store.host, store.port)
     try:
-        return call_with_timeout(lambda: _connect_to(address, _GROUP_STORE_SECONDS), _GROUP_STORE_SECONDS)
+        return _connect_to(address, _GROUP_STORE_SECONDS)
     except (TimeoutError, RuntimeError) as error:
         raise RunError(f"the process group's store at {address[0]}:{address[1]} does not respond") from error
 
 
-def _await_server(address: tuple[str, int], deadline: float, interruptible: bool) -> str:
+def _await_server(address: tuple[str, int], deadline: float) -> str:
     """Why no server could be reached until the deadline; empty if one could.
 
     Plain sockets are tried first: torch's own client keeps trying after its deadline and floods the log.
@@ -117,8 +126,6 @@ def _await_server(address: tuple[str, int], deadline: float, interruptible: bool
             problem = error.strerror or str(error)
         if time.monotonic() >= deadline:
             return problem
-        if interruptible:
-            raise_if_received()
         time.sleep(_RETRY_SECONDS)
 
 
@@ -168,12 +175,20 @@ class GroupRendezvous:
         """
         if not 0 < seconds <= LONGEST_SECONDS:
             raise InputError(f"a timeout must be above 0 and at most {LONGEST_SECONDS:g} seconds, not {seconds}")
-        entry = {"purpose": purpose, "payload": payload}
+        entry, deadline = {"purpose": purpose, "payload": payload}, time.monotonic() + seconds
+
+        def join() -> tuple[int, dict[str, Any]]:
+            number = self.round
+            while True:
+                verdict = self._join_round(number, entry, seconds, deadline)
+                number += 1
+                if "came" in verdict or self._group_rank in verdict["here"]:
+                    return number, verdict
+                # The others gave up on that round before this rank arrived, and may be in a later one.
+
         with self._one_at_a_time:
             try:
-                self.round, verdict = call_with_timeout(
-                    lambda: self._await_verdict(self.round, entry, seconds), seconds + _ANSWER_SECONDS
-                )
+                self.round, verdict = call_with_timeout(join, seconds + _ANSWER_SECONDS)
             except TimeoutError:
                 frozen = "the rendezvous store does not respond: check that rank 0 is still running"
                 raise RunError(f"{purpose}: {frozen}") from None
@@ -183,19 +198,13 @@ class GroupRendezvous:
                 lost = f"lost the connection to the rendezvous store ({first_line(error)})"
                 raise RunError(f"{purpose}: {lost}: rank 0 or the launcher may have exited") from None
         if "missing" in verdict:
-            raise self._absent(purpose, verdict, remedy)
+            missing = [self._ranks[index] for index in verdict["missing"]]
+            by = "" if verdict["by"] == self._group_rank else f" (reported by rank {self._ranks[verdict['by']]})"
+            absent = f"{_listed(missing)} of {len(self._ranks)}{by}"
+            problem = f"{purpose} timed out after {verdict['seconds']:g} s waiting for {absent}: {remedy}"
+            raise AbsentRanksError(problem, missing)
         self._check_purposes(verdict["came"])
         return [entry["payload"] for entry in verdict["came"]]
-
-    def _await_verdict(self, number: int, entry: dict[str, Any], seconds: float) -> tuple[int, dict[str, Any]]:
-        """The number of the next round, and the verdict of the first round from ``number`` that this rank joined."""
-        deadline = time.monotonic() + seconds
-        while True:
-            verdict = self._join_round(number, entry, seconds, deadline)
-            number += 1
-            if "came" in verdict or self._group_rank in verdict["here"]:
-                return number, verdict
-            # The others gave up on that round before this rank arrived, and may be in a later one.
 
     def _join_round(self, number: int, entry: dict[str, Any], seconds: float, deadline: float) -> dict[str, Any]:
         """Returns the verdict on a round: this rank's own if all are there or the time is up, unless there is one."""
@@ -226,12 +235,6 @@ class GroupRendezvous:
         entries = zip(keys, map(json.loads, get_all(self._store, list(keys.values()))), strict=True)
         return {index: entry for index, entry in entries if entry["round"] == number}
 
-    def _absent(self, purpose: str, verdict: dict[str, Any], remedy: str) -> AbsentRanksError:
-        missing = [self._ranks[index] for index in verdict["missing"]]
-        by = "" if verdict["by"] == self._group_rank else f" (reported by rank {self._ranks[verdict['by']]})"
-        problem = f"timed out after {verdict['seconds']:g} s waiting for {_listed(missing)} of {len(self._ranks)}{by}"
-        return AbsentRanksError(f"{purpose} {problem}: {remedy}", missing)
-
     def _check_purposes(self, came: Sequence[dict[str, Any]]) -> None:
         by_purpose: dict[str, list[int]] = {}
         for rank, entry in zip(self._ranks, came, strict=True):
@@ -258,7 +261,6 @@ def join(launch: Launch, watchdog: Watchdog) -> tuple[ProcessGroup | None, Calla
     Raises:
         RunError: if some ranks did not join, or one has failed.
         LaunchError: if two processes have the same rank, or the ranks' world sizes differ.
-        KeyboardInterrupt: if a signal is recorded during the wait.
     """
     import torch.distributed as dist
 
@@ -270,8 +272,8 @@ def join(launch: Launch, watchdog: Watchdog) -> tuple[ProcessGroup | None, Calla
         default = default_store()
         store = None if default is None else connect_to_store_of(default)
     else:
-        group_store = dist.PrefixStore(f"{prefix}/gloo", connect(launch, seconds))
-        store = connect(launch, seconds)
+        group_store = dist.PrefixStore(f"{prefix}/gloo", _connect(launch, seconds))
+        store = _connect(launch, seconds)
     if store is not None:
         store = dist.PrefixStore(prefix, store)
         watchdog.attach(store)
@@ -301,13 +303,13 @@ def _meet(store: Store, launch: Launch, seconds: float) -> list[Process]:
         raise _refusal(store, LaunchError(f"{message}:", "give all ranks the same WORLD_SIZE"), rank)
 
     def check() -> None:
-        raise_if_received()
         if (failure := read_failure(store)) is not None:
             raise on_every_rank(failure.to_error())
 
     group = GroupRendezvous(store, range(size), rank, check)
     try:
-        return [Process(**entry) for entry in group.exchange("the start", asdict(Process.current()), seconds, "")]
+        every = group.exchange("the start", Process.current()._asdict(), seconds, "")
+        return [Process(**process) for process in every]
     except AbsentRanksError as error:
         absent = f"{_listed(error.missing)} of {size} did not join within {seconds:.0f} s"
         advice = "check that every rank was started and can reach rank 0's address, and read the missing ranks' output"
@@ -332,7 +334,7 @@ def report_absence(error: FidtoolError, seconds: float) -> bool:
         from torch.distributed import PrefixStore
 
         launch = discover()
-        store = PrefixStore(_key_prefix(0), connect(launch, seconds, interruptible=False))
+        store = PrefixStore(_key_prefix(0), _connect(launch, seconds))
         post_failure(store, Failure.from_error(add_location(error, launch.rank, launch.world_size), launch.rank))
         while not printing_claimed(store):
             time.sleep(_LONGEST_POLL_SECONDS)

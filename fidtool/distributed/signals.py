@@ -13,8 +13,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
+
+from fidtool.errors import StoppedError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -22,46 +23,38 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
-_POLL_SECONDS = 0.3
+SIGNALLED = 128
+"""Exit status of a process that a signal ended, minus the signal's number, as in a shell."""
 
 _wake: socket.socket | None = None
 """Receives the number of each signal from the interpreter's C handler; None until `take_over`."""
-_writer: socket.socket | None = None  # referenced here so that it stays open
-_first: int | None = None
+_received: list[int] = []
 _deferrals = 0
-_ignoring = False
 
 
 def take_over() -> None:
     """Installs the handlers, once. Does nothing outside the main thread."""
-    global _wake, _writer
+    global _wake
     if _wake is not None or threading.current_thread() is not threading.main_thread():
         return
-    reader, writer = socket.socketpair()
+    _wake, writer = socket.socketpair()
     writer.setblocking(False)
-    _wake, _writer = reader, writer
-    signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    signal.set_wakeup_fd(writer.detach(), warn_on_full_buffer=False)
     for number in STOPPING:
         if signal.getsignal(number) is not signal.SIG_IGN:  # background jobs of a shell ignore SIGINT
             signal.signal(number, _on_signal)
 
 
-def _on_signal(number: int, _: FrameType | None) -> None:
-    _record(number)
-    if not _deferrals and not _ignoring:
+def _on_signal(number: int, _: object) -> None:
+    _received.append(number)
+    if not _deferrals:
         raise KeyboardInterrupt
-
-
-def _record(number: int) -> None:
-    global _first
-    if _first is None:
-        _first = number
 
 
 def ignore() -> None:
     """Stops signals from raising: the run has failed, and launchers then send SIGTERM to the remaining ranks."""
-    global _ignoring
-    _ignoring = True
+    global _deferrals
+    _deferrals += 1
 
 
 def taken_over() -> bool:
@@ -71,12 +64,13 @@ def taken_over() -> bool:
 
 def received() -> int | None:
     """The first signal that was received."""
-    return _first
+    return _received[0] if _received else None
 
 
-def raise_if_received() -> None:
-    if received() is not None:
-        raise KeyboardInterrupt
+def stopped_error() -> StoppedError:
+    """Returns the exception for the first signal that was received; SIGINT if none was recorded."""
+    number = received() or signal.SIGINT
+    return StoppedError(f"stopped by {signal.Signals(number).name}", SIGNALLED + number)
 
 
 def in_background(work: Callable[[], T]) -> Future[T]:
@@ -95,22 +89,18 @@ def in_background(work: Callable[[], T]) -> Future[T]:
     return future
 
 
-def call_with_timeout(function: Callable[[], T], seconds: float, interruptible: bool = False) -> T:
+def call_with_timeout(function: Callable[[], T], seconds: float) -> T:
     """Calls ``function`` in a new thread and waits at most ``seconds`` for its return value.
 
     Needed because clients of torch's store wait indefinitely for a frozen server.
 
     Raises:
         TimeoutError: if it does not return in time. The thread keeps running.
-        KeyboardInterrupt: if a signal is recorded during the wait and ``interruptible``.
     """
     from concurrent.futures import wait as wait_for  # lazily, so that --help is fast
 
-    future, deadline = in_background(function), time.monotonic() + seconds
-    while not future.done() and (left := deadline - time.monotonic()) > 0:
-        wait_for([future], min(left, _POLL_SECONDS) if interruptible else left)
-        if interruptible:
-            raise_if_received()
+    future = in_background(function)
+    wait_for([future], seconds)
     if not future.done():
         raise TimeoutError(f"no response within {seconds:g} s")
     return future.result()
@@ -119,13 +109,11 @@ def call_with_timeout(function: Callable[[], T], seconds: float, interruptible: 
 def wait(seconds: float) -> None:
     """Sleeps until a signal is received, at most ``seconds``. For the watchdog's thread."""
     if _wake is None:
-        threading.Event().wait(seconds)
+        time.sleep(seconds)
         return
     _wake.settimeout(seconds)
     with contextlib.suppress(TimeoutError):
-        for number in _wake.recv(64):
-            if number in STOPPING:
-                _record(number)
+        _received.extend(number for number in _wake.recv(64) if number in STOPPING)
 
 
 @contextlib.contextmanager

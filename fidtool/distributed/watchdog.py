@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import signal
 import socket
@@ -26,25 +27,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fidtool.distributed import signals
-from fidtool.distributed.failure import (
-    Failure,
-    LostContactError,
-    TooSlowError,
-    add_location,
-    claim_printing,
-    post_failure,
-    printing_claimed,
-    read_failure,
-    received_signal,
-)
 from fidtool.distributed.launch import describe_launcher, launcher_serves_store
-from fidtool.distributed.signals import call_with_timeout
-from fidtool.errors import FidtoolError, RunError, as_fidtool_error, option
+from fidtool.distributed.signals import SIGNALLED, call_with_timeout
+from fidtool.errors import FidtoolError, InputError, RunError, StoppedError, as_fidtool_error, option
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -68,8 +57,69 @@ _EXPLANATION_SECONDS = 3.5
 """How long a rank whose collective failed waits for the cause before it reports its own failure."""
 
 
-@dataclass(frozen=True)
-class Process:
+class LostContactError(RunError):
+    """A collective failed. This is a symptom: the cause is on another rank."""
+
+    location = ""
+
+
+class TooSlowError(LostContactError):
+    """The other ranks are alive but did not enter a collective in time."""
+
+
+class Failure(NamedTuple):
+    """The first failure of a run, which ends it. Every rank reads it from the store.
+
+    Attributes:
+        rank: the rank that failed, was lost or received the signal.
+        message: one line for the user; names the file, the rank and the host where relevant.
+        lost: whether the rank is dead or frozen, as reported by another rank.
+        setting: see `fidtool.errors.FidtoolError`.
+    """
+
+    rank: int
+    message: str
+    exit_code: int = RunError.exit_code
+    lost: bool = False
+    setting: str | None = None
+
+    @staticmethod
+    def from_error(error: FidtoolError, rank: int) -> Failure:
+        return Failure(rank, error.text, error.exit_code, setting=error.setting)
+
+    def to_error(self) -> FidtoolError:
+        """Returns the exception that every rank raises."""
+        kind = InputError if self.exit_code == InputError.exit_code else RunError
+        error: FidtoolError = kind(self.message, setting=self.setting)
+        if self.exit_code > SIGNALLED:
+            error = StoppedError(self.message, self.exit_code)
+        error.location = ""  # the message already contains it
+        return error
+
+
+def post_failure(store: Store, failure: Failure) -> Failure:
+    """Records ``failure`` unless the run already has one. Returns the run's failure."""
+    return Failure(*json.loads(store.compare_set("failed", "", json.dumps(failure))))
+
+
+def read_failure(store: Store) -> Failure | None:
+    """Returns the run's failure; None if there is none."""
+    return Failure(*json.loads(store.get("failed"))) if store.check(["failed"]) else None
+
+
+def printing_claimed(store: Store) -> bool:
+    """Whether a rank has printed the failure or is about to."""
+    return bool(store.check(["printing"]))
+
+
+def add_location(error: FidtoolError, rank: int, size: int) -> FidtoolError:
+    """Adds this rank and its host to ``error``, unless there is one rank or ``error`` already has a location."""
+    if size > 1 and error.location is None:
+        error.location = f" (rank {rank} on {socket.gethostname()})"
+    return error
+
+
+class Process(NamedTuple):
     """A rank's process.
 
     Attributes:
@@ -118,14 +168,16 @@ class Watchdog:
     Args:
         peer_timeout: seconds to wait for another rank's heartbeat.
         timeout: seconds in one collective, including the wait for the slowest rank.
-        on_failure: prints the failure. None leaves it to the exception, unless the process is ended by force.
+        on_failure: prints the failure.
 
     Attributes:
+        failed: set when a rank has failed or a signal was received.
+        abandon_at: when to abandon a collective that still waits, so that the calling program gets its exception.
         collectives: number of collectives that this rank has entered.
     """
 
     def __init__(
-        self, rank: int, size: int, peer_timeout: float, timeout: float, on_failure: OnFailure | None = None
+        self, rank: int, size: int, peer_timeout: float, timeout: float, on_failure: OnFailure = lambda *_: None
     ) -> None:
         self._rank, self._size, self._on_failure = rank, size, on_failure
         self._peer_timeout, self.timeout = peer_timeout, timeout
@@ -136,9 +188,9 @@ class Watchdog:
         self._last_contact = 0.0
         self._posted: Failure | None = None  # what the heartbeat thread has read
         self._failure: Failure | None = None
-        self._failed, self._closed = threading.Event(), threading.Event()
+        self.failed, self._closed = threading.Event(), threading.Event()
         self._printing, self._printed = threading.Lock(), False
-        self._abandon_at = self._exit_at = float("inf")
+        self.abandon_at = self._exit_at = float("inf")
         self.collectives = 0
 
     def attach(self, store: Store) -> None:
@@ -147,7 +199,7 @@ class Watchdog:
         Call it before the rendezvous: a rank that reads a heartbeat that was never written blocks for a long time.
         """
         self._store = store
-        self._send_heartbeat(0)
+        store.set(f"heartbeat/{self._rank}", "0 0")
 
     def start(self, processes: list[Process]) -> None:
         """Starts the threads. ``processes`` are those of all ranks; empty for a run of one process."""
@@ -160,44 +212,37 @@ class Watchdog:
 
     # Called by the main thread.
 
-    def must_stop(self) -> bool:
-        """Whether a rank has failed or a signal was received. No communication."""
-        return self._failed.is_set() or signals.received() is not None
-
-    def must_abandon(self) -> bool:
-        """Whether to abandon a collective that still waits, so that the calling program gets its exception."""
-        return time.monotonic() > self._abandon_at
-
     def report(self, error: FidtoolError) -> None:
         """Reports to the other ranks that this one has failed."""
         self._declare(Failure.from_error(error, self._rank))
 
     def first_error(self, seconds: float = _EXPLANATION_SECONDS) -> FidtoolError | None:
         """The exception for the run's failure; None if there is none within ``seconds``."""
-        self._failed.wait(seconds)
+        self.failed.wait(seconds)
         return None if self._failure is None else self._failure.to_error()
 
     def conclude(self, caught: BaseException) -> FidtoolError:
-        """Ends the run on this rank after ``caught``. Prints and returns the run's first error.
+        """Ends the run on this rank after ``caught``. Returns the run's first error.
 
-        Only one rank prints the error, as long as the store is reachable.
+        Of several ranks of the command line one prints it, as long as the store is reachable.
         """
-        stopped = received_signal(self._rank, self._size) if isinstance(caught, KeyboardInterrupt) else None
-        error = as_fidtool_error(caught) if stopped is None else stopped.to_error()
+        error = signals.stopped_error() if isinstance(caught, KeyboardInterrupt) else as_fidtool_error(caught)
+        if self._size == 1:
+            return error
+        signals.ignore()
         first = None
         if isinstance(error, LostContactError):  # a lost rank on another machine is detected only by its silence
             silence = self._peer_timeout + 3 * _HEARTBEAT_SECONDS
             first = self.first_error(_EXPLANATION_SECONDS if isinstance(error, TooSlowError) else silence)
         if first is None:
-            error = add_location(error, self._rank, self._size)
-            self._declare(Failure.from_error(error, self._rank))
+            self.report(add_location(error, self._rank, self._size))
             known = self._failure
             first = error if error.agreed or known is None or known.message == error.text else known.to_error()
-        signals.ignore()
-        if not signals.taken_over():
+        if signals.taken_over():
+            self._print_once(first)
+            first.printed = True
+        else:
             self._exit_at = float("inf")  # the calling program has its exception and decides what to do with it
-        self._print_once(first, forced=False)
-        first.printed = self._on_failure is not None
         self.leave(succeeded=False)
         return first
 
@@ -230,7 +275,7 @@ class Watchdog:
     def _run_heartbeat(self) -> None:
         for number in itertools.count(1):
             try:
-                self._send_heartbeat(number)
+                self._store.set(f"heartbeat/{self._rank}", f"{number} {self.collectives}")
                 values, self._posted = self._read_heartbeats(self._heartbeats), read_failure(self._store)
             except Exception as error:
                 self._store_error = type(error).__name__
@@ -241,9 +286,6 @@ class Watchdog:
                     self._heartbeats[rank] = (value, now)
             if self._closed.wait(_HEARTBEAT_SECONDS):
                 return
-
-    def _send_heartbeat(self, number: int) -> None:
-        self._store.set(f"heartbeat/{self._rank}", f"{number} {self.collectives}")
 
     def _read_heartbeats(self, ranks: Collection[int]) -> dict[int, bytes]:
         return dict(zip(ranks, get_all(self._store, [f"heartbeat/{rank}" for rank in ranks]), strict=True))
@@ -270,8 +312,8 @@ class Watchdog:
                     break  # without the store the rank could not announce that it left
                 why = "it crashed or was killed (out of memory?)"
                 return self._lost_rank(rank, f"exited without reporting an error: {why}")
-        if (stopped := received_signal(self._rank, self._size)) is not None:
-            return stopped
+        if signals.received() is not None:
+            return Failure.from_error(add_location(signals.stopped_error(), self._rank, self._size), self._rank)
         if self._store_error:
             return self._lost_store()
         patience = self._peer_timeout
@@ -280,8 +322,7 @@ class Watchdog:
         if self._heartbeats and now - self._last_contact > patience:  # the store does not respond
             if not launcher_serves_store():
                 return self._lost_rank(0, silent)
-            message = f"{describe_launcher()} did not respond {limit}"
-            return Failure(0, self._processes[0].host, message, RunError.exit_code)
+            return Failure(0, f"{describe_launcher()} did not respond {limit}")
         for rank, (_, seen) in self._heartbeats.items():
             if self._last_contact - seen > patience and not self._has_left(rank):
                 return self._lost_rank(rank, silent)
@@ -292,11 +333,10 @@ class Watchdog:
         if self._rank == 0 or (self._is_here(0) and not self._has_ended(0)):
             cause = f"{describe_launcher()} exited"
         message = f"lost the connection to the rendezvous store ({self._store_error}): {cause}"
-        return Failure(0, self._processes[0].host, message, RunError.exit_code, lost=not self._is_here(0))
+        return Failure(0, message, lost=not self._is_here(0))
 
     def _lost_rank(self, rank: int, what: str) -> Failure:
-        process = self._processes[rank]
-        return Failure(rank, process.host, f"rank {rank} ({process}) {what}", RunError.exit_code, lost=True)
+        return Failure(rank, f"rank {rank} ({self._processes[rank]}) {what}", lost=True)
 
     def _is_here(self, rank: int) -> bool:
         """Whether this rank sees the process of ``rank`` in /proc."""
@@ -324,21 +364,17 @@ class Watchdog:
             return default
 
     def _declare(self, failure: Failure) -> None:
-        """Makes ``failure`` the run's failure, unless there already is one."""
-        if self._failure is None:
-            self._accept(self._ask(lambda store: post_failure(store, failure), failure))
-
-    def _accept(self, failure: Failure) -> None:
-        """Sets the run's failure and the deadline by which this process must end."""
+        """Makes ``failure`` the run's failure, unless there already is one, and sets when this process must end."""
+        failure = failure if self._failure else self._ask(lambda store: post_failure(store, failure), failure)
         if self._failure is not None:
             return
         now = time.monotonic()
-        self._exit_at = now + (_SIGNAL_GRACE_SECONDS if failure.is_signal else _GRACE_SECONDS)
+        self._exit_at = now + (_SIGNAL_GRACE_SECONDS if failure.exit_code > SIGNALLED else _GRACE_SECONDS)
         if not signals.taken_over():  # the calling program gets its exception if possible
-            self._abandon_at = now + (_GRACE_SECONDS if failure.lost else self._peer_timeout)
-            self._exit_at = self._abandon_at + _GRACE_SECONDS
+            self.abandon_at = now + (_GRACE_SECONDS if failure.lost else self._peer_timeout)
+            self._exit_at = self.abandon_at + _GRACE_SECONDS
         self._failure = failure
-        self._failed.set()
+        self.failed.set()
         if failure.lost and failure.rank != self._rank and self._is_here(failure.rank):
             if failure.rank == 0 and not launcher_serves_store():
                 time.sleep(_KILL_DELAY_SECONDS)
@@ -346,33 +382,26 @@ class Watchdog:
                 with contextlib.suppress(OSError):
                     os.kill(self._processes[failure.rank].pid, signal.SIGKILL)
 
-    def _print_once(self, error: FidtoolError, forced: bool) -> None:
-        with self._printing:
-            on_failure = self._on_failure
-            if self._printed or (on_failure is None and not forced):
-                return
-            self._printed = True
-            may_print = self._may_print()
-            with contextlib.suppress(Exception):
-                if on_failure is not None:
-                    call_with_timeout(lambda: on_failure(error, may_print), _PRINT_SECONDS)
-                elif may_print:
-                    os.write(2, f"error: {' '.join(str(error).split())}\n".encode("utf-8", "replace"))
-
-    def _may_print(self) -> bool:
-        """Whether this rank prints the error. Rank zero is preferred while it runs: users read its log.
+    def _print_once(self, error: FidtoolError) -> None:
+        """Prints the error on one rank, preferably rank zero if it runs, because users read its log.
 
         Without the store every rank prints, as none can know whether another rank did.
         """
-        rank_zero_lost = self._failure is not None and self._failure.lost and self._failure.rank == 0
-        deadline = time.monotonic() + (0.0 if rank_zero_lost or self._rank == 0 else _PRINT_SECONDS)
-        while time.monotonic() < deadline and not self._ask(printing_claimed, True):
-            time.sleep(0.05)
-        return self._ask(claim_printing, True)
+        with self._printing:
+            if self._printed:
+                return
+            self._printed = True
+            rank_zero_lost = self._failure is not None and self._failure.lost and self._failure.rank == 0
+            deadline = time.monotonic() + (0.0 if rank_zero_lost or self._rank == 0 else _PRINT_SECONDS)
+            while time.monotonic() < deadline and not self._ask(printing_claimed, True):
+                time.sleep(0.05)
+            prints = self._ask(lambda store: store.add("printing", 1) == 1, True)
+            with contextlib.suppress(Exception):
+                call_with_timeout(lambda: self._on_failure(error, prints), _PRINT_SECONDS)
 
     def _force_exit(self, failure: Failure) -> None:
         """Ends this process while its main thread is busy."""
-        self._print_once(failure.to_error(), forced=True)
+        self._print_once(failure.to_error())
         self.leave(succeeded=False)
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):

@@ -11,15 +11,22 @@ import contextlib
 import ctypes
 import math
 import pickle
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fidtool.distributed import signals
-from fidtool.distributed.failure import LostContactError, TooSlowError, add_location
 from fidtool.distributed.launch import Launch
-from fidtool.distributed.watchdog import OnFailure, Watchdog, lost_contact
+from fidtool.distributed.watchdog import (
+    LostContactError,
+    OnFailure,
+    TooSlowError,
+    Watchdog,
+    add_location,
+    lost_contact,
+)
 from fidtool.errors import FidtoolError, as_fidtool_error, on_every_rank, option
 
 if TYPE_CHECKING:
@@ -126,6 +133,11 @@ class World:
         """Starts a collective on the process group and waits until it ends or must be abandoned.
 
         ``begin`` starts it and returns torch's handle; ``tensors`` are those that it reads and writes, all on the CPU.
+
+        gloo does not always detect a lost rank. If it does, it does not notify every waiter: a send on a broken
+        connection is queued, and the queue is dropped when the connection is closed (gloo's `Pair::signalException`
+        only handles posted operations). An abandoned collective keeps waiting in a gloo thread, which the group's
+        destructor would join, so neither it nor its group is ever destroyed.
         """
         import torch.distributed as dist
 
@@ -134,25 +146,15 @@ class World:
         self._watchdog.collectives += 1
         try:
             work = begin(group)
-            self._wait(work, group, tensors)
+            while not work.is_completed():
+                with contextlib.suppress(RuntimeError):  # the poll timed out; the last wait raises for a failed one
+                    work.wait(timedelta(seconds=_POLL_SECONDS))
+                if time.monotonic() > self._watchdog.abandon_at and not work.is_completed():
+                    _never_destroy((group, work, tensors))
+                    raise RuntimeError("gloo kept waiting for a lost rank")
             work.wait()
         except RuntimeError as error:
             raise self._explained(error) from error
-
-    def _wait(self, work: Any, group: Any, tensors: Sequence[torch.Tensor]) -> None:
-        """Returns when ``work`` has ended, or raises a RuntimeError if it must be abandoned.
-
-        gloo does not always detect a lost rank. If it does, it does not notify every waiter: a send on a broken
-        connection is queued, and the queue is dropped when the connection is closed (gloo's `Pair::signalException`
-        only handles posted operations). An abandoned collective keeps waiting in a gloo thread, which the group's
-        destructor would join, so neither it nor its group is ever destroyed.
-        """
-        while not work.is_completed():
-            with contextlib.suppress(RuntimeError):  # the poll timed out; `work.wait()` raises for a failed one
-                work.wait(timedelta(seconds=_POLL_SECONDS))
-            if self._watchdog.must_abandon() and not work.is_completed():
-                _never_destroy((group, work, tensors))
-                raise RuntimeError("gloo kept waiting for a lost rank")
 
     def _explained(self, error: RuntimeError) -> LostContactError:
         """The error to raise for the transport's ``error``."""
@@ -186,7 +188,7 @@ class World:
 
         If true, the rank must stop its work and leave its `together` block, which then raises the cause.
         """
-        return self._watchdog.must_stop()
+        return self._watchdog.failed.is_set() or signals.received() is not None
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
@@ -195,6 +197,11 @@ class World:
         All ranks raise the same error, the first of the run. An unexpected exception becomes a RunError that names the
         rank and the host; on that rank it is chained to the original. A signal that stopped the work is also a failure.
         """
+        if self.size == 1:
+            yield
+            if self.must_stop() and (stopped := self._watchdog.first_error()):
+                raise stopped
+            return
         error: BaseException | None = None
         try:
             yield
@@ -203,30 +210,20 @@ class World:
         mine = None if error is None else add_location(as_fidtool_error(error), self.rank, self.size)
         if mine is not None:
             self._watchdog.report(mine)
-        stopped = mine is None and self.must_stop()
-        if self.size == 1:
-            first = error or (self._watchdog.first_error() if stopped else None)
-            if first is not None:
-                raise first
-            return
-        failures, stops = zip(*self.gather((mine, stopped)), strict=True)
-        first = self._first_error(failures) if any(failures) else self._watchdog.first_error() if any(stops) else None
+        every = self.gather((mine, mine is None and self.must_stop()))
+        failures = [failure for failure, _ in every if failure is not None]
+        first = failures[0] if failures else None
+        if self._connected and (len(failures) > 1 if failures else any(stopped for _, stopped in every)):
+            known = self._watchdog.first_error()
+            first = next((failure for failure in failures if known and failure.text == known.text), first or known)
         if isinstance(error, SystemExit):
             raise error  # the calling program or a network asked for it
         if first is not None:
             raise on_every_rank(first) from error
 
-    def _first_error(self, failures: Sequence[FidtoolError | None]) -> FidtoolError:
-        """The first error of the run if it is among ``failures``; otherwise that of the lowest rank."""
-        found = [failure for failure in failures if failure is not None]
-        known = self._watchdog.first_error() if len(found) > 1 and self._connected else None
-        return next((failure for failure in found if known is not None and failure.text == known.text), found[0])
-
 
 @contextlib.contextmanager
-def open_world(
-    launch: Launch, peer_timeout: float, timeout: float, on_failure: OnFailure | None = None
-) -> Iterator[World]:
+def open_world(launch: Launch, peer_timeout: float, timeout: float, on_failure: OnFailure) -> Iterator[World]:
     """Joins the other ranks for the duration of a ``with`` block.
 
     If the calling program already has a process group, it is used and left open. If that group's store is neither a
@@ -236,18 +233,18 @@ def open_world(
 
     Args:
         peer_timeout, timeout: see `Watchdog`.
-        on_failure: prints the failure; called with True on one rank, and always called on rank zero.
+        on_failure: prints the failure of several ranks of the command line, and of a process that is ended by force.
+            Called on all of these ranks, on one of them with True.
 
     Raises:
         RunError: if not all ranks joined in time, or a rank was lost.
-        KeyboardInterrupt: if a signal was received as the block ended.
+        KeyboardInterrupt: if a signal was received during the join or as the block ended.
     """
     import torch
 
     watchdog = Watchdog(launch.rank, launch.world_size, peer_timeout, timeout, on_failure)
     leave_group: Callable[[], None] | None = None
-    # A launcher that has lost one rank sends SIGTERM to the others, which must not interrupt the search for the cause.
-    with signals.deferred():
+    with contextlib.ExitStack() as stack:
         try:
             # A view must reference its base; in inference mode it does not.
             with torch.inference_mode(False):
@@ -258,6 +255,9 @@ def open_world(
                     group, leave_group = join(launch, watchdog)
                 elif signals.taken_over():
                     watchdog.start([])
+                # A launcher that has lost one rank sends SIGTERM to the others, which must not interrupt the search
+                # for the cause.
+                stack.enter_context(signals.deferred())
                 yield World(launch, watchdog, group)
                 watchdog.leave(succeeded=True)
         except BaseException as caught:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fidtool.console import Console
 from fidtool.distributed.launch import alone_here, discover_here
 from fidtool.distributed.world import World, open_world
-from fidtool.errors import FidtoolError, InputError, on_every_rank, option, own_exceptions
+from fidtool.errors import FidtoolError, InputError, as_argument, on_every_rank, option, own_exceptions
 from fidtool.features.device import Device, choose_device, repeatable
 from fidtool.pipeline.sets import RequestedSet
 from fidtool.settings import Settings, recorded, versions
@@ -106,19 +106,18 @@ def open_run(requests: Sequence[RequestedSet], settings: Settings, console: Cons
     launch = alone_here() if settings.alone else discover_here()
     if launch.hint and launch.rank == 0:
         console.warn(f"waiting for the other {launch.world_size - 1} tasks of the SLURM job; {launch.hint}")
-    on_failure = console.fail
 
-    def report(error: FidtoolError, printing: bool) -> None:
-        if on_failure is not None:
-            error.note += finished.advice()
-            on_failure(error, printing)
+    def on_failure(error: FidtoolError, prints: bool) -> None:
+        error.note += finished.advice()
+        console.fail(error, prints)
 
-    with own_exceptions() if launch.world_size == 1 and on_failure is None else contextlib.nullcontext():
+    in_program = console.spelling is as_argument
+    with own_exceptions() if launch.world_size == 1 and in_program else contextlib.nullcontext():
         try:
             with (
                 _one_thread(),
                 repeatable(settings.precision == "tf32") as torch_state,
-                open_world(launch, settings.peer_timeout, settings.timeout, report if on_failure else None) as world,
+                open_world(launch, settings.peer_timeout, settings.timeout, on_failure) as world,
             ):
                 _check_same_start(world, requests, settings)
                 with world.together():
@@ -130,8 +129,7 @@ def open_run(requests: Sequence[RequestedSet], settings: Settings, console: Cons
                 own_console = console if world.rank == 0 else Console(spelling=console.spelling)
                 yield RunContext(world, device, own_console, clock, torch_state.paused, finished)
         except FidtoolError as error:
-            # On the command line `report` has printed the advice; in a program it is added to the exception.
-            error.note += "" if on_failure is not None else finished.advice()
+            error.note += "" if error.printed else finished.advice()
             raise
 
 

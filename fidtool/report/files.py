@@ -12,8 +12,7 @@ from fidtool.errors import InputError, Spelling, as_argument, option
 
 if TYPE_CHECKING:
     from fidtool.images.lookup import ImageLookup
-    from fidtool.pipeline.explain import Exhibit
-    from fidtool.results import Evaluation
+    from fidtool.results import Evaluation, Exhibit
 
 _SUFFIXES = {"report": (".html", ".htm"), "plot": (".png",)}
 

@@ -14,10 +14,9 @@ import torch
 import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
-from fidtool.distributed.failure import LostContactError
 from fidtool.distributed.launch import Launch, discover, restart_count
 from fidtool.distributed.rendezvous import GroupRendezvous, connect_to_store_of
-from fidtool.distributed.watchdog import first_line
+from fidtool.distributed.watchdog import LostContactError, first_line
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError, on_every_rank, warn_program
 from fidtool.torch_internals import default_store, new_gloo_group

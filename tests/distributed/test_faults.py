@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="fi
 LONG = "0.3"
 """Pace of runs that are stopped from outside, slow enough that none finishes first."""
 LOG = "lapack.log"
-EITHER = {r"on rank \d": "on rank N"}
+EITHER = {r"\(rank \d": "(rank N"}
 """If several ranks receive a signal, the first to notice it is named."""
 
 

@@ -118,7 +118,7 @@ def become(order: dict[str, Any], descriptors: Sequence[int]) -> None:
 
 def live_apart() -> None:
     """Make every rank believe that it is alone on its machine, so that it cannot see the other ranks' processes."""
-    mine = dataclasses.replace(Process.current(), pid_namespace=f"machine of {os.getpid()}")
+    mine = Process.current()._replace(pid_namespace=f"machine of {os.getpid()}")
     replace(Process, "current", staticmethod(lambda: mine))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from fidtool.cli.options import as_flag
 from fidtool.distributed import signals
-from fidtool.distributed.failure import Failure, received_signal
+from fidtool.distributed.watchdog import Failure
 from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, StoppedError, option, rendered
 
 
@@ -33,7 +33,6 @@ def test_a_rank_that_prints_another_ranks_error_decides_how_its_settings_are_wri
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_has_its_status(number: signal.Signals, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signals, "received", lambda: number)
-    found = received_signal(0, 1)
-    assert found is not None
+    monkeypatch.setattr(signals, "_received", [number])
+    found = Failure.from_error(signals.stopped_error(), 0)
     assert (found.exit_code, str(found.to_error())) == (status, f"stopped by {number.name}")

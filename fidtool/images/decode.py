@@ -5,15 +5,14 @@ The pixels may then be framed, see `fidtool.images.framing`.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import io
-import itertools
+import math
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,17 +22,16 @@ from PIL import __version__ as pillow_version
 from fidtool.errors import message_of, option
 from fidtool.images.framing import Crop
 from fidtool.sources.arrays import UnknownRangeError, as_pixels
-from fidtool.sources.contents import Content, Frame, Pixels, Read, ValueRange, pillow_defaults
+from fidtool.sources.contents import Frame, Pixels, Read, ValueRange, pillow_defaults
 from fidtool.sources.kinds import AVIF, HEIF, JPEG_2000, WEBP, foreign_of, format_of
 from fidtool.validation import MAX_PIXELS
 
 _LONGEST_SIDE = 2**24
-"""Not far beyond this limit, the number of bits in a row overflows Pillow's integers, which it reports as a lack of
-memory."""
+"""Not far beyond it, the bits of a row overflow Pillow's integers, which it reports as a lack of memory."""
 _ALPHA_MODES = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
 _KEYED_MODES = frozenset({"1", "L", "P", "RGB"})
 _LOSSY_FORMATS = frozenset({"JPEG", "MPO", "AVIF"})
-_ONE_IMAGE_FORMATS = frozenset({"MPO", "PSD"})
+ONE_IMAGE_FORMATS = frozenset({"MPO", "PSD"})
 """Formats whose further frames are not independent images, but a camera's previews or an editor's layers."""
 _SIXTEEN_BIT_MODES = frozenset({"I;16", "I;16L", "I;16B", "I;16N"})
 _BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLES_PER_PIXEL, _PLANAR, _SAMPLE_FORMAT = 258, 262, 277, 284, 339
@@ -124,31 +122,25 @@ class DecodeOptions:
     floats: ValueRange | None = None
 
 
-_USUAL = DecodeOptions()
-
-
 def decode_contents(
-    contents: Iterable[Read], options: DecodeOptions = _USUAL, enough_bytes: int | None = None
+    contents: Iterable[Read], options: DecodeOptions, enough_bytes: float = math.inf
 ) -> list[DecodedImage | Exception]:
     """Decodes files, pixels or Pillow images, and returns the image or the exception for each, see `decode`.
 
     Pillow's settings are changed once for all contents, which must be in memory, because no other thread can decode in
-    the meantime. Stops after the image with which the pixels have
-    ``enough_bytes``.
+    the meantime. Stops after the image with which the pixels have ``enough_bytes``.
     """
     found = []
     with pillow_defaults(options.max_pixels):
         for content in contents:
             result = _result(content, options)
             found.append(result)
-            if enough_bytes is not None and isinstance(result, DecodedImage):
-                enough_bytes -= result.pixels.nbytes
-                if enough_bytes <= 0:
-                    break
+            if isinstance(result, DecodedImage) and (enough_bytes := enough_bytes - result.pixels.nbytes) <= 0:
+                break
     return found
 
 
-def decode(content: Read, options: DecodeOptions = _USUAL) -> DecodedImage:
+def decode(content: Read, options: DecodeOptions = DecodeOptions()) -> DecodedImage:
     """Decodes the first frame of an image to RGB as Pillow's ``convert("RGB")`` does.
 
     Grayscale is repeated over the channels, palettes are looked up, CMYK is converted without a colour profile, and
@@ -171,23 +163,21 @@ def decode(content: Read, options: DecodeOptions = _USUAL) -> DecodedImage:
 
 
 def _result(content: Read, options: DecodeOptions) -> DecodedImage | Exception:
-    if isinstance(content, Exception):
-        return content
     try:
-        image = _decoded(content, options)
+        if isinstance(content, Exception):
+            return content
+        if isinstance(content, Pixels):
+            image = _from_pixels(content, options)
+        elif isinstance(content, Image.Image):
+            image = _from_pillow(content, options)
+        else:
+            data, frame = (content.data, content.number) if isinstance(content, Frame) else (content, None)
+            image = _from_file(data, options, frame)
         return image if options.crop is None else _framed(image, options.crop, options.max_pixels)
     except DecodeError as error:
         return type(error)(*error.args)  # without a traceback, which would keep the image in memory
     except Exception as error:
         return error
-
-
-def _decoded(content: Content, options: DecodeOptions) -> DecodedImage:
-    if isinstance(content, bytes):
-        return _from_file(content, options)
-    if isinstance(content, Frame):
-        return _from_file(content.data, options, content.number)
-    return _from_pixels(content, options) if isinstance(content, Pixels) else _from_pillow(content, options)
 
 
 def _framed(image: DecodedImage, crop: Crop, max_pixels: int) -> DecodedImage:
@@ -224,18 +214,6 @@ def _from_pixels(image: Pixels, options: DecodeOptions) -> DecodedImage:
     return DecodedImage(pixels, properties, "array", "RGB+1" if bands else _MODES[channels], 0)
 
 
-def frame_count(file: BinaryIO, max_pixels: int) -> int:
-    """Returns the number of frames or pages in a file, of which none is decoded; 1 for a file that is not an image."""
-    with pillow_defaults(max_pixels), contextlib.suppress(Exception), Image.open(file) as image:
-        if image.format in _ONE_IMAGE_FORMATS:
-            return 1
-        with contextlib.suppress(Exception):
-            return int(getattr(image, "n_frames", 1))
-        # It is damaged. The first frame that cannot be reached counts, so that reading it reports the damage.
-        return 1 + next(number for number in itertools.count(1) if not has_frame(image, number))
-    return 1
-
-
 def _from_file(data: bytes, options: DecodeOptions, frame: int | None = None) -> DecodedImage:
     if colour := _COLOUR_PFM.match(data):  # Pillow reads PFM in grayscale only: three channels are three times as wide
         gray = b"Pf\n%d" % (3 * int(colour[1])) + data[colour.end() :]
@@ -257,30 +235,26 @@ def _from_file(data: bytes, options: DecodeOptions, frame: int | None = None) ->
         pixels, limit = re.search(r"\d+ pixels", str(error)), _limit(options.max_pixels)
         raise DecodeError(f"it has {pixels[0] if pixels else 'pixels'}, more than {limit}") from None
     except Exception as error:  # Pillow's plugins raise struct.error, IndexError and many others
-        message = message_of(error)
+        message, name = message_of(error), format_of(data)
         if foreign := foreign_of(data):
             message = f"it is {foreign}"
         elif isinstance(error, UnidentifiedImageError):
-            name = format_of(data)
             start = f"it begins like {name} but is damaged or truncated" if name else f"it begins with {data[:12]!r}"
             if name == "TIFF":
                 start += ", has more bands than Pillow reads (save 3 as RGB), or floats of a kind that it lacks: save "
                 start += "an array, .npy"
             message = f"not an image that Pillow can read ({start})"
-        raise DecodeError(_no_decoder(data) or message) from None
+        raise DecodeError(_no_decoder(name) or message) from None
 
 
-def _no_decoder(data: bytes) -> str:
-    """Returns a message about an image in a format that this Pillow does not decode; empty for others."""
-    name = format_of(data)
+def _no_decoder(name: str) -> str:
+    """Returns a message about an image of a format that this Pillow does not decode; empty for others."""
     if name == HEIF and HEIF not in Image.OPEN:
         return "it is a HEIF image (HEIC), which Pillow cannot decode: convert it to PNG, for example with pillow-heif"
     if name not in _OPTIONAL or features.check(_OPTIONAL[name]):
         return ""
-    return (
-        f"it is in the format {name}, whose decoder is not included in this Pillow ({pillow_version}): install a "
-        "recent Pillow from PyPI (pip install --upgrade --force-reinstall pillow), or convert the image to PNG"
-    )
+    how = "install a recent Pillow (pip install --upgrade --force-reinstall pillow), or convert the image to PNG"
+    return f"it is in the format {name}, whose decoder is not included in this Pillow ({pillow_version}): {how}"
 
 
 # --- limits ----------------------------------------------------------------------------------------------------------
@@ -299,8 +273,7 @@ def _limit(max_pixels: int) -> str:
 
 def _check_format(image: Image.Image) -> None:
     """Refuses files that Pillow would execute, or decode incorrectly without an error."""
-    if image.format == "EPS":
-        # Pillow would run it in Ghostscript, which may never finish.
+    if image.format == "EPS":  # Pillow would run it in Ghostscript, which may never finish
         raise DecodeError("it is an EPS file, which is a program and not an image")
     if image.format != "TIFF":
         return
@@ -308,15 +281,12 @@ def _check_format(image: Image.Image) -> None:
     if image.info.get("compression") == "raw":
         if tags.get(_PLANAR) == 2 and (tags.get(_BITS_PER_SAMPLE, (1,))[0] > 8 or tags.get(_PHOTOMETRIC) == 0):
             # From a mode such as "RGB;16L" or "L;I", Pillow uses one letter per plane and ignores the rest.
-            raise DecodeError(
-                "Pillow misreads TIFFs of this kind with one plane per channel: save it interleaved or compressed"
-            )
+            message = "Pillow misreads TIFFs of this kind with one plane per channel"
+            raise DecodeError(f"{message}: save it interleaved or compressed")
     elif image.mode in ("I", "F") and tags.prefix != _NATIVE_PREFIX:
         # libtiff has already swapped the bytes, and Pillow swaps them again.
-        raise DecodeError(
-            "Pillow misreads compressed TIFFs with signed, 32-bit or float values in non-native byte order: save it "
-            "uncompressed"
-        )
+        message = "Pillow misreads compressed TIFFs with signed, 32-bit or float values in non-native byte order"
+        raise DecodeError(f"{message}: save it uncompressed")
 
 
 # --- pixels ----------------------------------------------------------------------------------------------------------
@@ -397,9 +367,9 @@ def _may_be_alpha(values: NDArray[np.uint8]) -> bool:
 
 
 def _is_transparent(image: Image.Image) -> bool:
-    if image.mode not in _ALPHA_MODES and "transparency" not in image.info:
-        return False
     if image.mode not in _ALPHA_MODES:
+        if "transparency" not in image.info:
+            return False
         if image.mode not in _KEYED_MODES:
             return True  # Pillow cannot determine which pixels are transparent
         image = image.convert("RGBA")
@@ -407,18 +377,11 @@ def _is_transparent(image: Image.Image) -> bool:
 
 
 def _is_lossy(image: Image.Image, data: bytes) -> bool:
-    if image.format == "WEBP":
-        return _webp_is_lossy(data)
     if image.format == "TIFF":
         return image.info.get("compression") in ("jpeg", "tiff_jpeg", "webp")
-    return image.format in _LOSSY_FORMATS
-
-
-def _webp_is_lossy(data: bytes) -> bool:
-    """Whether the first frame is lossy: searches the RIFF chunks for one named "VP8 " or "VP8L".
-
-    In an animation, it is contained in a frame chunk (ANMF) after 16 bytes of frame data.
-    """
+    if image.format != "WEBP":
+        return image.format in _LOSSY_FORMATS
+    # The first of the RIFF chunks with pixels. In an animation, it is in a frame (ANMF), after 16 bytes of frame data.
     position = 12
     while position + 8 <= len(data):
         name, size = data[position : position + 4], int.from_bytes(data[position + 4 : position + 8], "little")
@@ -450,8 +413,8 @@ def _is_rotated(image: Image.Image) -> bool:
 
 def has_frame(image: Image.Image, number: int) -> bool:
     """Whether there is a frame with this number. Seeks to it without decoding it, so call this last."""
-    if image.format in _ONE_IMAGE_FORMATS or type(image).seek is Image.Image.seek:  # a copy, see `copy_image`
-        return image.format not in _ONE_IMAGE_FORMATS and getattr(image, "is_animated", False)
+    if image.format in ONE_IMAGE_FORMATS or type(image).seek is Image.Image.seek:  # a copy, see `copy_image`
+        return image.format not in ONE_IMAGE_FORMATS and getattr(image, "is_animated", False)
     try:
         image.seek(number)
     except Exception:  # EOFError if there is none; any other exception if it is damaged
@@ -481,8 +444,5 @@ _SUMS = ((_LUMINANCE * _SCALES[:, None] + 50) // 100).clip(1, 255).sum(1)
 
 
 def jpeg_quality(tables: Mapping[int, Sequence[int]] | None) -> int:
-    """Estimates a JPEG's quality, 1 to 100, as the libjpeg quality with the most similar luminance table.
-
-    The first quantisation table is that of luminance. Returns 0 if there is none.
-    """
+    """Returns the libjpeg quality, 1 to 100, whose luminance table is most similar to the first; 0 if there is none."""
     return int(_QUALITIES[np.abs(_SUMS - sum(tables[min(tables)])).argmin()]) if tables else 0

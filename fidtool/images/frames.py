@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from fidtool.errors import InputError, option
-from fidtool.images.decode import frame_count, has_frame
-from fidtool.sources.contents import Frame, Read, Reader
+from fidtool.images.decode import ONE_IMAGE_FORMATS, has_frame
+from fidtool.sources.contents import Frame, Read, Reader, pillow_defaults
 from fidtool.sources.image_set import ImageSet, Names
 
 
@@ -44,8 +45,20 @@ def _counts(images: ImageSet, max_pixels: int) -> Iterator[int]:
     for file in range(images.found):
         count = 1
         with contextlib.suppress(Exception), files.open(file) as handle:
-            count = frame_count(handle, max_pixels)
+            count = _frame_count(handle, max_pixels)
         yield count
+
+
+def _frame_count(file: BinaryIO, max_pixels: int) -> int:
+    """Returns the number of frames or pages in a file, of which none is decoded; 1 for a file that is not an image."""
+    with pillow_defaults(max_pixels), contextlib.suppress(Exception), Image.open(file) as image:
+        if image.format in ONE_IMAGE_FORMATS:
+            return 1
+        with contextlib.suppress(Exception):
+            return int(getattr(image, "n_frames", 1))
+        # It is damaged. The first frame that cannot be reached counts, so that reading it reports the damage.
+        return 1 + next(number for number in itertools.count(1) if not has_frame(image, number))
+    return 1
 
 
 def split(content: Read, max_pixels: int) -> Sequence[Read]:
@@ -53,7 +66,7 @@ def split(content: Read, max_pixels: int) -> Sequence[Read]:
     if isinstance(content, Image.Image) and has_frame(content, 1):
         problem = f"{option('frames', 'all')} needs files, but a Pillow object with several frames was passed:"
         raise InputError(problem, "pass its path or bytes", "a copy() of each frame", setting="frames")
-    count = frame_count(io.BytesIO(content), max_pixels) if isinstance(content, bytes) else 1
+    count = _frame_count(io.BytesIO(content), max_pixels) if isinstance(content, bytes) else 1
     return [_frame(content, number) for number in range(count)]
 
 
@@ -75,7 +88,7 @@ class FrameReader(Reader):
         self.variant = f"{reader.variant}, all frames"
 
     def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
-        frames = [(item, list(same)) for item, same in groupby(items.tolist(), self._items.__getitem__)]
+        frames = [(item, list(same)) for item, same in itertools.groupby(items.tolist(), self._items.__getitem__)]
         contents = self._reader.read(np.array([item for item, _ in frames], dtype=np.int64))
         for content, (_, same) in zip(contents, frames, strict=False):
             yield from (_frame(content, int(self._numbers[frame])) for frame in same)

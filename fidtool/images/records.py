@@ -112,8 +112,12 @@ def no_records() -> RecordArray:
 
 def records_of(images: Sequence[DecodedImage]) -> RecordArray:
     records = np.zeros(len(images), dtype=RECORD)
-    heads = np.frombuffer(b"".join(map(_head, images)), dtype=np.uint8).reshape(-1, _HEAD.size)
-    records.view(np.uint8).reshape(-1, RECORD.itemsize)[:, : _HEAD.size] = heads
+    heads = bytearray()
+    for image in images:
+        (height, width, _), described = image.pixels.shape, (image.format.encode(), image.mode.encode(), image.quality)
+        heads += _HEAD.pack(_digest(image.pixels), height, width, *described, _flags(image.properties))
+    rows = np.frombuffer(heads, dtype=np.uint8).reshape(-1, _HEAD.size)
+    records.view(np.uint8).reshape(-1, RECORD.itemsize)[:, : _HEAD.size] = rows
     alike: dict[tuple[int, ...], list[int]] = {}
     for position, image in enumerate(images):
         alike.setdefault(image.pixels.shape, []).append(position)
@@ -128,12 +132,6 @@ def records_of(images: Sequence[DecodedImage]) -> RecordArray:
             _measure_detail(pixels, some)
             records[part] = some
     return records
-
-
-def _head(image: DecodedImage) -> bytes:
-    height, width, _ = image.pixels.shape
-    file_format, mode = image.format.encode(), image.mode.encode()
-    return _HEAD.pack(_digest(image.pixels), height, width, file_format, mode, image.quality, _flags(image.properties))
 
 
 def _digest(pixels: NDArray[np.uint8]) -> bytes:
@@ -243,11 +241,12 @@ def _thumbs(values: NDArray[np.float32]) -> NDArray[np.int64]:
     rows, columns = _cells(values.shape[2]), _cells(values.shape[3])
     sums = (rows @ values @ columns.T).astype(np.int64)
     counts = np.outer(rows.sum(1), columns.sum(1)).astype(np.int64)
-    brightness = _rounded(_luma(sums), 1000 * counts)
+    brightness = (_luma(sums) + 500 * counts) // (1000 * counts)  # rounded to the nearest
     share = SIDE // _COLOUR_SIDE
     cells = _COLOUR_SIDE, share, _COLOUR_SIDE, share
     sums, counts = sums.reshape(-1, 3, *cells).sum(axis=(3, 5)), counts.reshape(cells).sum(axis=(1, 3))
-    blue_and_red = _rounded(1000 * sums[:, [2, 0]] - _luma(sums)[:, None], 2000 * counts) + 128
+    differences = 1000 * sums[:, [2, 0]] - _luma(sums)[:, None]
+    blue_and_red = (differences + 1000 * counts) // (2000 * counts) + 128
     return np.concatenate([part.reshape(len(values), -1) for part in (brightness, blue_and_red)], axis=1)
 
 
@@ -265,11 +264,6 @@ def _cells(length: int) -> NDArray[np.float32]:
     positions = np.arange(length)
     inside = (positions >= edges[:-1, None]) & (positions < edges[1:, None])
     return inside.astype(np.float32)
-
-
-def _rounded(numerator: NDArray[np.int64], denominator: NDArray[np.int64]) -> NDArray[np.int64]:
-    result: NDArray[np.int64] = (2 * numerator + denominator) // (2 * denominator)
-    return result
 
 
 def columns_of(records: RecordArray) -> dict[str, NDArray[np.uint8]]:

@@ -14,9 +14,8 @@ from fidtool.diagnose.differences import pair_findings
 from fidtool.diagnose.duplicates import shared_copies_of, shared_warning
 from fidtool.diagnose.findings import Finding
 from fidtool.errors import InputError
-from fidtool.images.batches import deal, plan_batches
+from fidtool.images.batches import broadcast_images, deal, plan_batches
 from fidtool.images.decode import DecodeOptions
-from fidtool.images.integrity import broadcast_images
 from fidtool.images.loader import Batch, LoadOptions, load
 from fidtool.images.records import ImageRecords
 from fidtool.pipeline.opening import identity, missing_error, open_set

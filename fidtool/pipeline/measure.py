@@ -13,7 +13,7 @@ import torch
 
 from fidtool.errors import InputError, about, option
 from fidtool.features.protocol import FEATURES, layer_prefix
-from fidtool.images.integrity import broadcast_images, change_warning
+from fidtool.images.batches import broadcast_images, change_warning
 from fidtool.images.records import ImageRecords
 from fidtool.images.stream import Stream, images_of
 from fidtool.pipeline.extract import Extraction

@@ -26,7 +26,7 @@ def test_lack_of_resources_is_not_blamed_on_a_file(
     """Such files are not skipped, which would depend on the load. The error does not advise fixing or removing them."""
     images = make_pictures(tmp_path / "images", 5)
 
-    def exhausted(data: bytes, max_pixels: int) -> Any:
+    def exhausted(*_: object) -> Any:
         raise lack
 
     monkeypatch.setattr("fidtool.images.decode._from_file", exhausted)

@@ -52,8 +52,8 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
         raise InputError(problem, "choose a different model", setting=setting)
     if weights is not None and Path(weights).is_file():
         try:
-            if _is_torchscript(Path(weights)):
-                return State(_openai(Path(weights)), weights, "openai")  # only OpenAI publishes TorchScript
+            if (tensors := _openai(Path(weights))) is not None:
+                return State(tensors, weights, "openai")
             return State(_visual(name, weights).state_dict(), weights)
         except Exception as error:
             raise unreadable(weights, error) from None
@@ -114,23 +114,15 @@ def _colours(name: str, entry: str, visual: Any) -> tuple[_Three, _Three]:
     return (r, g, b), (dr, dg, db)
 
 
-def _is_torchscript(path: Path) -> bool:
-    """Whether a file is a TorchScript archive, which ``torch.load`` does not read."""
-    if not zipfile.is_zipfile(path):
-        return False
-    with zipfile.ZipFile(path) as archive:
-        return any(name.endswith("/constants.pkl") for name in archive.namelist())
-
-
-def _openai(file: Path) -> dict[str, torch.Tensor]:
-    """The image tower's tensors in one of OpenAI's TorchScript files. None of its code is run."""
-    tower = "visual."
-    script = torch.jit.load(str(file), map_location="cpu")  # type: ignore[no-untyped-call]
-    return {
-        name.removeprefix(tower): tensor.float()
-        for name, tensor in script.state_dict().items()
-        if name.startswith(tower)
-    }
+def _openai(file: Path) -> dict[str, torch.Tensor] | None:
+    """The image tower's tensors if this is one of OpenAI's TorchScript files. None of its code is run."""
+    if not zipfile.is_zipfile(file):
+        return None
+    with zipfile.ZipFile(file) as archive:
+        if not any(name.endswith("/constants.pkl") for name in archive.namelist()):
+            return None
+    state, tower = torch.jit.load(str(file), map_location="cpu").state_dict(), "visual."  # type: ignore[no-untyped-call]
+    return {name.removeprefix(tower): each.float() for name, each in state.items() if name.startswith(tower)}
 
 
 def _visual(name: str, pretrained: str | None) -> Any:

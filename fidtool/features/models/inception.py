@@ -139,10 +139,9 @@ def _projected_average(block: Any, x: torch.Tensor) -> torch.Tensor:
     return F.avg_pool2d(projected, 3, stride=1, padding=1, count_include_pad=False).relu_()
 
 
-def _projected_maximum(block: Any, x: torch.Tensor) -> torch.Tensor:
+def _projected_maximum(block: Any, x: torch.Tensor) -> Any:
     """The 2015 graph has a max pool in the last block, unlike the paper and other Inception networks."""
-    projected: torch.Tensor = block.branch_pool(F.max_pool2d(x, 3, stride=1, padding=1), _LINEAR)
-    return projected.relu_()
+    return block.branch_pool(F.max_pool2d(x, 3, stride=1, padding=1))
 
 
 def _halved(block: Any, x: torch.Tensor) -> torch.Tensor:

@@ -16,8 +16,7 @@ from fidtool.names import counted
 from fidtool.pipeline.agreement import complete_settings
 from fidtool.pipeline.sets import Content, RequestedSet, SetNeeds, SetPlan, set_needs
 from fidtool.settings import Settings, overrides
-from fidtool.sources.array_files import Header, StoredArray, array_headers, tensors_in
-from fidtool.sources.arrays import has_floats
+from fidtool.sources.arrays import Header, array_headers, has_floats
 from fidtool.sources.contents import Files, LocalFiles, broken_link
 from fidtool.sources.image_set import Sampling, real_path
 from fidtool.sources.kinds import IMAGE_SUFFIXES, is_remote, suffix_of
@@ -302,6 +301,8 @@ def _open_statistics(path: str, files: Files, settings: Settings, needs: SetNeed
 
 def _open_features(path: str, files: Files, key: str, features: bool, wanted: bool) -> Content | None:
     """The features, an array (N, D), that ``key`` names in a file, or its only ones; None if there are none."""
+    from fidtool.sources.array_files import StoredArray, tensors_in  # lazily: images in folders need none of it
+
     stored: Mapping[str, Header | StoredArray] = array_headers(files) or tensors_in(files)
     if len(known_layout(stored)) > 1 and not key:
         return None  # a mean and a covariance

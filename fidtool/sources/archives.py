@@ -10,14 +10,12 @@ import bz2
 import gzip
 import lzma
 import posixpath
-import struct
 import tarfile
 import zipfile
 import zlib
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import IO, Any, BinaryIO
 
@@ -28,18 +26,15 @@ from fidtool.errors import InputError
 from fidtool.sources.contents import (
     MOST_BYTES,
     ContentError,
-    Extent,
-    ExtentReader,
     Files,
-    PackedReader,
     Read,
     Reader,
-    head_of,
     opened,
     too_large,
 )
+from fidtool.sources.extents import Extent, ExtentReader, PackedReader
 from fidtool.sources.image_set import ImageSet, NamedFiles, Names, split_common_folder
-from fidtool.sources.kinds import HEAD, Census, refuse_dataset
+from fidtool.sources.kinds import HEAD, Census, refuse_dataset, suffix_of
 
 _MOST_KINDS = 8
 """Maximum number of images in a sample. More different endings of names do not denote kinds of images."""
@@ -51,49 +46,51 @@ Found = tuple[str, int, int, Any]
 """Name of a member, its first byte, number of bytes, and what its reader must know."""
 
 
-def _list_members(
-    named: NamedFiles,
-    kind: str,
-    members: Callable[[str, BinaryIO, Census], Iterable[Found]],
-    reader_of: Callable[[NDArray[np.int32], NDArray[np.int64], list[Any]], tuple[str, Reader]],
-) -> ImageSet:
-    """Lists the images in all files. Without a key, samples that consist of several images are refused.
+def list_archives(named: NamedFiles) -> ImageSet:
+    """Lists the images in zip archives, or in tar archives, compressed or not.
 
-    Args:
-        members: lists the images in one archive. It is called with the archive's path, the open file and a census, and
-            reports to the census every member whose name is not an image's.
-        reader_of: returns the kind of the archives and their reader, from the index of each image's archive, the
-            extents in the archives, int64 array of shape (images, 2), and what ``members`` found besides.
+    If samples consist of several images (WebDataset's ``input.png`` and ``output.png``), the key selects those whose
+    names end in it after the first dot; without a key, such archives are refused.
     """
-    census, several = Census(), len(named.files.paths) > 1
+    paths = named.files.paths
+    is_zip, census = suffix_of(paths[0]) == ".zip", Census()
     names: list[str] = []
     extents: list[NDArray[np.int64]] = []
     details: list[Any] = []
     counts: list[int] = []
-    for archive, label in zip(named.files.paths, split_common_folder(named.files.paths)[1], strict=True):
+    packed = False
+    for archive, label in zip(paths, split_common_folder(paths)[1], strict=True):
         with opened(named.files, len(counts)) as handle:
-            found = sorted(members(archive, handle, census), key=itemgetter(1))  # as stored
+            packed |= not is_zip and _opened(handle) is not handle
+            members = _zipped(named.key, archive, handle, census) if is_zip else _tarred(named.key, handle, census)
+            found = sorted(members, key=itemgetter(1))  # as stored
             if any("\0" in name for name, *_ in found):
                 raise ValueError("a member's name contains a null character")
         _refuse_duplicates(archive, [posixpath.normpath(name) for name, *_ in found])
-        names += [f"{label}/{name}" if several else name for name, *_ in found]
+        names += [f"{label}/{name}" if len(paths) > 1 else name for name, *_ in found]
         extents.append(np.array([extent for _, *extent, _ in found], dtype=np.int64).reshape(-1, 2))
         details += [detail for *_, detail in found]
         counts.append(len(found))
+    kind = "zip archive" if is_zip else f"{'compressed ' * packed}tar archive"
+    if not names and census.passed_over:
+        with opened(named.files, 0) as handle:
+            refuse_dataset(named.path, _heads(handle))
     if not names:
-        if census.passed_over:
-            with opened(named.files, 0) as handle:
-                refuse_dataset(named.path, _heads(handle))
         raise InputError(census.nothing_found(named.path, kind))
     if not named.key:
         _refuse_several(named.path, names)
-    files = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-    owners = files.tolist()
-    order = np.array(sorted(range(len(names)), key=lambda item: (owners[item], names[item])), dtype=np.uint32)
-    kind, reader = reader_of(files, np.concatenate(extents), details)
+    index = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+    where = named.files, index, np.concatenate(extents)
+    if is_zip:
+        reader: Reader = ZipReader(*where, np.array(details, dtype=_CHECKS))
+    else:
+        rows = TarReader(*where, {item: problem for item, problem in enumerate(details) if problem})
+        reader = PackedReader(rows, counts, named.key) if packed else rows
+    files = index.tolist()
+    order = np.array(sorted(range(len(names)), key=lambda item: (files[item], names[item])), dtype=np.uint32)
+    prefix = f"{named.prefix}/" if len(paths) == 1 else named.prefix
     stamps = named.files.stamps()
-    prefix = named.prefix if several else f"{named.prefix}/"
-    return ImageSet(named.path, kind, Names(names), prefix, reader, stamps, order, files, census.found())
+    return ImageSet(named.path, kind, Names(names), prefix, reader, stamps, order, index, census.found())
 
 
 def _heads(handle: BinaryIO) -> Iterator[tuple[str, bytes]]:
@@ -146,11 +143,9 @@ def _refuse_duplicates(archive: str, names: Sequence[str]) -> None:
         )
 
 
-_RECORD = struct.Struct("<4s5H3L2H")
-"""A member's local header: signature, version, flags, method, time, date, checksum, sizes, lengths of the name and of
-the extra field (PKWARE's APPNOTE, 4.3.7)."""
-_SIGNATURE = b"PK\x03\x04"
-_LONGEST = _RECORD.size + 2 * 0xFFFF
+_HEADER = 30
+"""Bytes of a member's local header, without its name and extra field (PKWARE's APPNOTE, 4.3.7)."""
+_LONGEST = _HEADER + 2 * 0xFFFF
 """Largest size of a local header with its name and extra field; the central directory does not state the size."""
 _MOST = 2**60
 _ENCRYPTED = 0x1
@@ -158,15 +153,6 @@ _RARE_METHODS = {9: "deflate64", 12: "bzip2", 14: "lzma", 93: "zstd", 98: "ppmd"
 _METHODS = {zipfile.ZIP_STORED: False, zipfile.ZIP_DEFLATED: True}
 
 _CHECKS = np.dtype([("packed", "<i8"), ("size", "<i8"), ("crc", "<u4"), ("deflated", "?")])
-
-
-def list_zips(named: NamedFiles) -> ImageSet:
-    """Lists the images in zip archives. For the key see `list_tars`."""
-
-    def reader_of(files: NDArray[np.int32], extents: NDArray[np.int64], checks: list[Any]) -> tuple[str, Reader]:
-        return "zip archive", ZipReader(named.files, files, extents, np.array(checks, dtype=_CHECKS))
-
-    return _list_members(named, "zip archive", partial(_zipped, named.key), reader_of)
 
 
 def _zipped(key: str, path: str, handle: BinaryIO, census: Census) -> Iterator[Found]:
@@ -243,7 +229,7 @@ class ZipReader(_MemberReader):
 def stored_at(info: zipfile.ZipInfo, handle: BinaryIO) -> int:
     """Returns the position in the archive of the first byte of a member that is stored as it is."""
     handle.seek(info.header_offset)
-    start = body_start(handle.read(_RECORD.size))
+    start = body_start(handle.read(_HEADER))
     if start is None or info.compress_type != zipfile.ZIP_STORED or info.flag_bits & _ENCRYPTED:
         raise ValueError(f"its record {info.filename} is not where the archive's directory says")
     return info.header_offset + start
@@ -251,10 +237,8 @@ def stored_at(info: zipfile.ZipInfo, handle: BinaryIO) -> int:
 
 def body_start(data: bytes) -> int | None:
     """Returns the offset of a member's content in ``data``; None if ``data`` does not begin with a local header."""
-    if len(data) < _RECORD.size:
-        return None
-    signature, *_, name, further = _RECORD.unpack_from(data)
-    return _RECORD.size + name + further if signature == _SIGNATURE else None
+    lengths = (int.from_bytes(data[start : start + 2], "little") for start in (26, 28))
+    return _HEADER + sum(lengths) if data.startswith(b"PK\x03\x04") and len(data) >= _HEADER else None
 
 
 # --- tar -------------------------------------------------------------------------------------------------------------
@@ -281,32 +265,6 @@ class _Header(tarfile.TarInfo):
         if info.size < 0 or (info.type in _METADATA_TYPES and info.size > _MOST_METADATA):
             raise ValueError(f"a header states a size of {info.size} bytes")
         return info
-
-
-def list_tars(named: NamedFiles) -> ImageSet:
-    """Lists the images in tar archives, compressed or not.
-
-    If samples consist of several images (WebDataset's ``input.png`` and ``output.png``), the key selects those whose
-    names end in it after the first dot; without a key all images count.
-    """
-    packed = head_of(named.files).startswith(tuple(_OPENERS))
-
-    def members(path: str, handle: BinaryIO, census: Census) -> Iterator[Found]:
-        nonlocal packed
-        packed |= _opened(handle) is not handle
-        return _tarred(named.key, handle, census)
-
-    def reader_of(files: NDArray[np.int32], extents: NDArray[np.int64], details: list[str]) -> tuple[str, Reader]:
-        problems = {item: problem for item, problem in enumerate(details) if problem}
-        reader = TarReader(named.files, files, extents, problems)
-        if not packed:
-            return "tar archive", reader
-        reader.variant = named.key
-        return "compressed tar archive", PackedReader(
-            reader, np.bincount(files, minlength=len(named.files.paths)).tolist()
-        )
-
-    return _list_members(named, "compressed tar archive" if packed else "tar archive", members, reader_of)
 
 
 def _opened(handle: BinaryIO) -> IO[bytes]:

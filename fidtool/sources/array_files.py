@@ -16,7 +16,6 @@ from math import prod
 from typing import IO, Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError
@@ -24,30 +23,31 @@ from fidtool.safe_pickle import CheckedReader, NotDataError, SafeUnpickler
 from fidtool.sources.archives import check_member, stored_at
 from fidtool.sources.arrays import (
     BFLOAT16,
+    SAMPLES,
     as_hwc,
     as_pixels,
     channel_axis,
     check_dtype,
     dtype_name,
     has_floats,
+    read_header,
     refused,
     set_of_rows,
     widened,
 )
-from fidtool.sources.contents import READ_AT_ONCE, Extent, ExtentReader, Files, PackedReader, Read, opened
+from fidtool.sources.contents import Files, Read, opened
+from fidtool.sources.extents import Extent, ExtentReader, PackedReader
 from fidtool.sources.image_set import ImageSet, NamedFiles
 from fidtool.sources.kinds import HEAD, refuse_foreign
 
-SAMPLES = "arr_0"
-"""Name that numpy.savez gives the first array, as in the files of guided-diffusion."""
+_READ_AT_ONCE = 1 << 21
+"""Bytes of a compressed array to decompress at a time. Between two such steps, other threads can run."""
 _MOST_SPREAD = 64
 """Largest ratio of the bytes that an image spans to its own bytes; it exceeds 1 for crops of larger images."""
 _UNKNOWN = np.dtype("V1")
 """Placeholder for dtypes that images cannot have."""
 _NAMED = 8
 """Maximum number of arrays that a message names."""
-_MOST_HEADER = 10_000
-"""Largest header of a NumPy array in bytes."""
 _MOST_JSON = 100_000_000
 """Largest header of safetensors in bytes, the same limit as in safetensors' own readers."""
 _MOST_RECORD = 16_000_000
@@ -158,7 +158,7 @@ def _list_arrays(named: NamedFiles, find: Callable[[str, BinaryIO], Found]) -> I
         arrays.append(array)
     counts, packed = [array.shape[0] for array in arrays], any(array.member for array in arrays)
     rows = ArrayReader(named, arrays, axes)
-    reader = PackedReader(rows, counts) if packed else rows
+    reader = PackedReader(rows, counts, rows.variant) if packed else rows
     if any(array.dtype != np.uint8 for array in arrays):
         # Refused here, a run would otherwise process the sets before.
         for first in reader.read(np.cumsum([0, *counts[:-1]])):
@@ -213,32 +213,10 @@ class ArrayReader(ExtentReader):
 
     def decompressed(self, handle: BinaryIO, file: int) -> IO[bytes]:
         archive = zipfile.ZipFile(handle)
-        return io.BufferedReader(cast(io.RawIOBase, archive.open(self._arrays[file].member)), READ_AT_ONCE)
+        return io.BufferedReader(cast(io.RawIOBase, archive.open(self._arrays[file].member)), _READ_AT_ONCE)
 
 
 # --- NumPy -----------------------------------------------------------------------------------------------------------
-
-
-class Header(NamedTuple):
-    """The header of an array; ``by_column`` is Fortran's order."""
-
-    shape: tuple[int, ...]
-    by_column: bool
-    dtype: np.dtype[Any]
-
-
-def array_headers(files: Files) -> dict[str, Header]:
-    """Returns the headers of the arrays in a file by name, which is empty in ``.npy``; unreadable ones are omitted."""
-    found = {}
-    with contextlib.suppress(Exception), files.open(0) as handle:
-        if not zipfile.is_zipfile(handle):
-            handle.seek(0)
-            return {"": read_header(handle)}
-        with zipfile.ZipFile(handle) as archive:
-            for name in archive.namelist():
-                with contextlib.suppress(Exception), archive.open(name) as member:
-                    found[name.removesuffix(".npy")] = read_header(member)
-    return found
 
 
 def _in_npz(name: str, handle: BinaryIO, key: str) -> Found:
@@ -263,20 +241,6 @@ def _stored(member: IO[bytes]) -> StoredArray:
     shape, by_column, dtype = read_header(member)
     array = StoredArray.contiguous(shape, dtype, member.tell())
     return replace(array, strides=()) if by_column else array
-
-
-def read_header(member: IO[bytes]) -> Header:
-    """Reads the header of an array in NumPy's format, after which its values begin."""
-    version = npy.read_magic(member)
-    if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"version {version} of the format is not supported")
-    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    size = member.read(2 if version == (1, 0) else 4)
-    length = int.from_bytes(size, "little")
-    if length > _MOST_HEADER:  # NumPy reads the whole header before it checks the length
-        raise ValueError(f"its header of {length} bytes is too long for an array of images")
-    shape, by_column, dtype = read(io.BytesIO(size + member.read(length)))
-    return Header(tuple(map(int, shape)), bool(by_column), dtype)
 
 
 # --- tensors ---------------------------------------------------------------------------------------------------------

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import zipfile
 from collections.abc import Sequence
 from math import isqrt, prod
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError, option
-from fidtool.sources.contents import ContentError, Pixels, Reader, ValueRange
+from fidtool.sources.contents import ContentError, Files, Pixels, Reader, ValueRange
 from fidtool.sources.image_set import ImageSet, NamedFiles, Names, Numbered, split_common_folder
 
 _CHANNELS = frozenset({1, 3, 4})
@@ -234,3 +238,47 @@ def set_of_rows(named: NamedFiles, kind: str, counts: Sequence[int], reader: Rea
         names = Names(f"{label}[{row}]" for label, count in zip(labels, counts, strict=True) for row in range(count))
     order = np.arange(len(names), dtype=np.uint32)
     return ImageSet(named.path, kind, names, named.prefix, reader, named.files.stamps(), order, file_index)
+
+
+# --- NumPy headers ---------------------------------------------------------------------------------------------------
+
+SAMPLES = "arr_0"
+"""Name that numpy.savez gives the first array, as in the files of guided-diffusion."""
+_MOST_HEADER = 10_000
+"""Largest header of a NumPy array in bytes."""
+
+
+class Header(NamedTuple):
+    """The header of an array; ``by_column`` is Fortran's order."""
+
+    shape: tuple[int, ...]
+    by_column: bool
+    dtype: np.dtype[Any]
+
+
+def array_headers(files: Files) -> dict[str, Header]:
+    """Returns the headers of the arrays in a file by name, which is empty in ``.npy``; unreadable ones are omitted."""
+    found = {}
+    with contextlib.suppress(Exception), files.open(0) as handle:
+        if not zipfile.is_zipfile(handle):
+            handle.seek(0)
+            return {"": read_header(handle)}
+        with zipfile.ZipFile(handle) as archive:
+            for name in archive.namelist():
+                with contextlib.suppress(Exception), archive.open(name) as member:
+                    found[name.removesuffix(".npy")] = read_header(member)
+    return found
+
+
+def read_header(member: IO[bytes]) -> Header:
+    """Reads the header of an array in NumPy's format, after which its values begin."""
+    version = npy.read_magic(member)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"version {version} of the format is not supported")
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    size = member.read(2 if version == (1, 0) else 4)
+    length = int.from_bytes(size, "little")
+    if length > _MOST_HEADER:  # NumPy reads the whole header before it checks the length
+        raise ValueError(f"its header of {length} bytes is too long for an array of images")
+    shape, by_column, dtype = read(io.BytesIO(size + member.read(length)))
+    return Header(tuple(map(int, shape)), bool(by_column), dtype)

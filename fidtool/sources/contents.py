@@ -11,8 +11,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from typing import IO, BinaryIO, NamedTuple, TypeAlias
+from typing import BinaryIO, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +20,8 @@ from PIL import Image, ImageFile
 from fidtool.errors import FidtoolError, InputError, message_of
 from fidtool.sources.kinds import HEAD, refuse_foreign
 
-READ_AT_ONCE = 1 << 21
-"""Bytes of a compressed stream to decompress at a time. Between two such steps, other threads can run."""
 MOST_BYTES = 2**31
 """Largest size of an image file. A larger one could fill the memory before it is refused."""
-Extent = tuple[int, int, int]
-"""File number, first byte, and number of bytes; -1 bytes means up to the end of the file."""
 GONE = -1
 """Size of a file that is missing."""
 Stamps = NDArray[np.int64]
@@ -174,7 +169,7 @@ class Files(abc.ABC):
         """Opens a file, or a copy of it on this machine, for reading and seeking."""
 
     def read(self, file: int, start: int = 0, length: int = -1) -> bytes | Exception:
-        """Returns the bytes of an extent of a file, or an error; see `Extent` and `Read`."""
+        """Returns these bytes of a file (-1 up to its end), or an error; see `Read`."""
         try:
             with self.open(file, buffering=0) as handle:
                 if whole := length < 0:
@@ -235,9 +230,11 @@ class LocalFiles(Files):
         return handle
 
     def stamps(self) -> Stamps:
-        found = np.empty((len(self.paths), 5), dtype=np.int64)
+        found = np.full((len(self.paths), 5), GONE, dtype=np.int64)
         for row, path in enumerate(self.paths):
-            found[row] = _stamp(path)
+            with contextlib.suppress(OSError):
+                status = os.stat(path)
+                found[row] = status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino
         return found
 
 
@@ -253,14 +250,6 @@ def broken_link(path: str) -> str:
 def _open_at_once(path: str, flags: int) -> int:
     # Without O_NONBLOCK, opening a pipe would wait for a process at its other end.
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-
-
-def _stamp(path: str) -> tuple[int, int, int, int, int]:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return GONE, GONE, GONE, GONE, GONE
-    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino
 
 
 def head_of(files: Files, file: int = 0) -> bytes:
@@ -286,13 +275,10 @@ def opened(files: Files, file: int) -> Iterator[BinaryIO]:
         raise
     except Exception as error:  # damaged archives raise many kinds of errors
         refuse_foreign(name, head_of(files, file))
+        reason = getattr(error, "strerror", None) or message_of(error)
         if isinstance(error, (OSError, ContentError)):
-            raise InputError(f"{name} cannot be read: {_reason(error)}") from None
-        raise InputError(f"{name} is damaged or truncated: {_reason(error)}", "copy or create it again") from None
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or message_of(error)
+            raise InputError(f"{name} cannot be read: {reason}") from None
+        raise InputError(f"{name} is damaged or truncated: {reason}", "copy or create it again") from None
 
 
 class Reader:
@@ -324,75 +310,3 @@ class Reader:
     def around(self, reader: Reader) -> Reader:
         """Returns another rank's own reader of images in memory, with what was decided on rank zero."""
         return reader
-
-
-class ExtentReader(Reader, abc.ABC):
-    """Reads images that are stored as extents of files.
-
-    Local files are read in any order, copies of remote ones sequentially, so that each rank downloads only its own.
-    """
-
-    def __init__(self, files: Files) -> None:
-        self.files, self.in_order = files, files.remote
-
-    @abc.abstractmethod
-    def extent(self, item: int) -> Extent:
-        """Returns the extent of an image."""
-
-    @abc.abstractmethod
-    def unpack(self, item: int, data: bytes) -> Read:
-        """Returns the content of an image from the bytes of its extent."""
-
-    def decompressed(self, handle: BinaryIO, file: int) -> IO[bytes]:
-        """Returns the contents of a compressed file, for `PackedReader`."""
-        raise NotImplementedError
-
-    def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
-        for item in items.tolist():
-            data = self.files.read(*self.extent(item))
-            yield data if isinstance(data, Exception) else self.unpack(item, data)
-
-
-class SequentialReader(Reader, abc.ABC):
-    """Reads images whose files must be read from their beginning. ``counts`` is the number of images in each file."""
-
-    in_order = True
-
-    def __init__(self, files: Files, counts: Sequence[int]) -> None:
-        self.files, self._ends = files, np.cumsum(counts)
-
-    @abc.abstractmethod
-    def walk(self, handle: BinaryIO, file: int, items: list[int]) -> Iterator[Read]:
-        """Yields these images of one file, whose numbers ascend. May raise any exception if the file is damaged."""
-
-    def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
-        for file, of_file in groupby(items.tolist(), lambda item: int(np.searchsorted(self._ends, item, "right"))):
-            inside, done = list(of_file), 0
-            try:
-                with self.files.open(file) as handle:
-                    for content in self.walk(handle, file, inside):
-                        yield content
-                        done += 1
-                continue
-            except (OSError, FidtoolError, MemoryError) as error:
-                failure: Exception = error
-            except Exception as error:  # libraries raise many kinds of errors for damaged files
-                failure = ContentError(f"its file is damaged: {message_of(error)}")
-            yield from [failure] * (len(inside) - done)
-
-
-class PackedReader(SequentialReader):
-    """Reads the images of ``rows``, whose extents are those in the decompressed contents of files."""
-
-    def __init__(self, rows: ExtentReader, counts: Sequence[int]) -> None:
-        super().__init__(rows.files, counts)
-        self._rows, self.scaled, self.encoded, self.variant = rows, rows.scaled, rows.encoded, rows.variant
-
-    def walk(self, handle: BinaryIO, file: int, items: list[int]) -> Iterator[Read]:
-        with self._rows.decompressed(handle, file) as stream:
-            for item in items:
-                _, start, length = self._rows.extent(item)
-                data = stream.read(length) if length and stream.seek(start) == start else b""
-                if len(data) < length:
-                    raise EOFError("it is truncated")
-                yield self._rows.unpack(item, data)

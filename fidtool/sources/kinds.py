@@ -125,8 +125,8 @@ def refuse_dataset(place: str, heads: Iterable[tuple[str, bytes]]) -> None:
 
 
 FILE_KINDS = {
-    ".zip": ("archives:list_zips", ZIP),
-    **dict.fromkeys((".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz"), ("archives:list_tars", TAR)),
+    ".zip": ("archives:list_archives", ZIP),
+    **dict.fromkeys((".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz"), ("archives:list_archives", TAR)),
     ".npz": ("array_files:list_npz", ZIP),
     **dict.fromkeys((".pt", ".pth"), ("array_files:list_tensors", ZIP)),
     ".safetensors": ("array_files:list_tensors", ""),
@@ -256,10 +256,9 @@ class Census:
 
     def beside(self, path: str) -> str:
         """Returns a warning if a folder of images also contains archives; else an empty string."""
-        if not (archive := self._archive()):
-            return ""
-        count = self.passed_over[archive]
-        return f"{path} contains {count} {archive} {'file, which is' if count == 1 else 'files, which are'} not read"
+        archive = self._archive()
+        number = counted(self.passed_over[archive], f"{archive} file")
+        return f"{path} contains {number}: archives in a folder are not read" if archive else ""
 
     def _summary(self, folders: bool) -> str:
         """Returns a summary such as ``3 files (.txt), 1 hidden``, with the most frequent kind first."""
@@ -268,9 +267,9 @@ class Census:
         kinds = sorted(counts.items(), key=lambda each: (-each[1], each[0]))  # independent of the listing order
         named = [f"{counted(count, 'file')} ({suffix})" for suffix, count in kinds[:4]]
         if more := sum(count for _, count in kinds[4:]):
-            named.append(f"{more} other{'s' if more > 1 else ''}")
+            named.append(counted(more, "other"))
         if below and folders:
-            named.append(f"{below} {SUBFOLDER}{'s' if below > 1 else ''}")
+            named.append(counted(below, SUBFOLDER))
         if hidden:
             named.append(f"{hidden} {_HIDDEN}")
         return ", ".join(named)

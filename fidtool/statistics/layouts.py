@@ -41,7 +41,7 @@ from fidtool.features.protocol import (
     spatial_definition,
 )
 from fidtool.safe_pickle import NotDataError, begins_like_pickle, load_data
-from fidtool.sources.array_files import SAMPLES, array_headers
+from fidtool.sources.arrays import SAMPLES, array_headers
 from fidtool.sources.contents import ContentError, Files, head_of
 from fidtool.sources.image_set import canonical_order
 from fidtool.sources.kinds import HEAD, PLAIN, first_member, refuse_foreign, suffix_of

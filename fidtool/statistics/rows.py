@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 from fidtool.cache_dir import byte_limit, cache_dir
 from fidtool.errors import RunError
 from fidtool.images.batches import stored_order
-from fidtool.sources.array_files import read_header
+from fidtool.sources.arrays import read_header
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from html import escape
+from math import inf
 from typing import Any
 
-from fidtool.diagnose.diagnosis import Diagnosis, Health
+from fidtool.diagnose.diagnosis import Diagnosis
 from fidtool.diagnose.duplicates import Duplicates
 from fidtool.distances.jackknife import Interval
 from fidtool.features.protocol import FEATURES, Definition
@@ -21,11 +22,6 @@ from fidtool.statistics.set_statistics import SetFacts
 SCHEMA = 2
 """Version of the result JSON. Version 2 renamed the Fréchet distances of features that are not Inception's 2048, which
 were ``fid`` in version 1. Within a version keys can be added, but not renamed or removed."""
-_PLAIN = Labels()
-MOST_RANDOM = 48
-"""Maximum number of random images of one FAKE in a report."""
-MOST_NEIGHBOURS = 24
-"""Maximum number of images of one FAKE that a report shows with their nearest real images."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +50,6 @@ class Uncertainty:
     withheld: str
     curve: tuple[tuple[int, float], ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"real": "fixed", "level": 0.95}
-
 
 @dataclass(frozen=True)
 class Difference:
@@ -83,9 +76,6 @@ class Difference:
             return f"{self.first} and {self.second} cannot be distinguished"
         better, worse = (self.first, self.second) if self.interval.high < 0.0 else (self.second, self.first)
         return f"{better} is better than {worse}"
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"verdict": self.verdict}
 
 
 @dataclass(frozen=True)
@@ -140,41 +130,6 @@ class Influence:
 
 
 @dataclass(frozen=True)
-class Neighbour:
-    """Paths of a generated image and its nearest real one, empty if only its features are known.
-
-    ``distance`` is the Euclidean distance between their features.
-    """
-
-    fake: str
-    real: str
-    distance: float
-
-
-@dataclass(frozen=True)
-class Exhibit:
-    """What a report can show of one FAKE and of REAL. On rank zero.
-
-    Attributes:
-        fake, real: properties of the sets; None if their images were not inspected.
-        random: paths of the first images of FAKE in its pseudo-random order.
-        neighbours: some images of FAKE, each with its nearest real one; empty if either set's features are unknown.
-        curve: the distance as a function of the number of images, as in `Uncertainty`; empty if FAKE's features are
-            unknown.
-        random_real: as ``random``, of REAL.
-        without_features: paths of the sets whose per-image features are unknown.
-    """
-
-    fake: Health | None
-    real: Health | None
-    random: tuple[str, ...]
-    neighbours: tuple[Neighbour, ...]
-    curve: tuple[tuple[int, float], ...] = ()
-    random_real: tuple[str, ...] = ()
-    without_features: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class SetResult:
     """A set of images or a statistics file as it was used.
 
@@ -198,6 +153,17 @@ class SetResult:
     framing: str | None = None
     passed_over: PassedOver | None = None
     facts: SetFacts = field(default_factory=SetFacts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the parts of the entry in the JSON's ``results`` that are about this set."""
+        return {
+            "count": self.count,
+            "passed_over": None if self.passed_over is None else self.passed_over.to_dict(),
+            "found": self.found,
+            "made_with": self.made_with,
+            "sets": asdict(self.facts),
+            "framing": self.framing,
+        }
 
 
 @dataclass(frozen=True)
@@ -227,7 +193,7 @@ class Comparison:
     diagnosis: Diagnosis | None = None
     uncertainty: Uncertainty | None = None
     influence: Influence | None = None
-    labels: Labels = _PLAIN
+    labels: Labels = field(default_factory=Labels)
 
     @property
     def fid(self) -> float | None:
@@ -255,7 +221,7 @@ class Comparison:
 
     @property
     def titles(self) -> dict[str, str]:
-        """Titles of the values in text, by their plain names, in the order in which they are listed."""
+        """Titles of the values in text, by plain name, in the order in which they are listed."""
         return {name: self.labels.title(name) for name in self.labels.numbers if self.value(name) is not None}
 
     @property
@@ -265,22 +231,17 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry in the JSON's ``results``."""
-        sets = {"real": self.real, "fake": self.fake}
-        passed_over = {of: each.passed_over for of, each in sets.items()}
+        real, fake = self.real.to_dict(), self.fake.to_dict()
+        uncertainty = None if self.uncertainty is None else asdict(self.uncertainty) | {"real": "fixed", "level": 0.95}
         return {
             "real": self.real.name,
             "fake": self.fake.name,
             "metrics": dict(self.metrics),
-            "count": {of: each.count for of, each in sets.items()},
-            "passed_over": {of: None if files is None else files.to_dict() for of, files in passed_over.items()},
-            "found": {of: each.found for of, each in sets.items()},
-            "made_with": {of: each.made_with for of, each in sets.items()},
-            "sets": {of: asdict(each.facts) for of, each in sets.items()},
-            "framing": {of: each.framing for of, each in sets.items()},
+            **{name: {"real": real[name], "fake": fake[name]} for name in real},
             "skipped": [asdict(skipped) for skipped in self.skipped],
             "warnings": list(self.warnings),
             "diagnosis": None if self.diagnosis is None else self.diagnosis.to_dict(),
-            "uncertainty": None if self.uncertainty is None else self.uncertainty.to_dict(),
+            "uncertainty": uncertainty,
             "influence": None if self.influence is None else self.influence.to_dict(self.labels),
         }
 
@@ -431,13 +392,6 @@ class Evaluation:
         return self.results[0]
 
     @property
-    def differences_to_best(self) -> tuple[Difference, ...]:
-        """Differences that involve the FAKE with the lowest bias-corrected Fréchet distance."""
-        values = {result.fake.name: result.corrected.value for result in self.results if result.corrected is not None}
-        best = min(values, key=lambda fake: values[fake], default=None)
-        return tuple(each for each in self.differences if best in (each.first, each.second))
-
-    @property
     def exit_code(self) -> int:
         """Exit status: 3 if a gate is missed, else 0."""
         return 3 if self._missed() else 0
@@ -448,23 +402,16 @@ class Evaluation:
         return f"gate missed: {'; '.join(missed)}" if missed else "done"
 
     def _missed(self) -> list[str]:
-        missed = []
-        if self.fail_above is not None:
-            title = self.labels.title(self.gated)
-            above = [
-                f"{each.fake.name} has {title} {value:.6g}"
-                for each in self.results
-                if (value := each.value(self.gated)) is not None and value > self.fail_above
-            ]
-            missed += [f"{', '.join(above)}, above {self.fail_above:g}"] if above else []
-        if self.max_duplicates is not None:
-            many = [
-                f"{copies.share:.2%} of {each.fake.name} are duplicates"
-                for each in self.results
-                if (copies := each.duplicates) is not None and copies.share > self.max_duplicates
-            ]
-            missed += [f"{', '.join(many)}, above {self.max_duplicates:.2%}"] if many else []
-        return missed
+        highest = inf if self.fail_above is None else self.fail_above
+        most = inf if self.max_duplicates is None else self.max_duplicates
+        above, many = [], []
+        for each in self.results:
+            if (value := each.value(self.gated)) is not None and value > highest:
+                above.append(f"{each.fake.name} has {self.labels.title(self.gated)} {value:.6g}")
+            if (copies := each.duplicates) is not None and copies.share > most:
+                many.append(f"{copies.share:.2%} of {each.fake.name} are duplicates")
+        found = (above, f"{highest:g}"), (many, f"{most:.2%}")
+        return [f"{', '.join(sets)}, above {limit}" for sets, limit in found if sets]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result JSON: plain dictionaries, lists, numbers and strings; floats at full precision.
@@ -480,7 +427,7 @@ class Evaluation:
             },
             "settings": {name: dict(settings) for name, settings in self.settings.items()},
             "results": [result.to_dict() for result in self.results],
-            "differences": [difference.to_dict() for difference in self.differences],
+            "differences": [asdict(each) | {"verdict": each.verdict} for each in self.differences],
             "not_computed": dict(self.not_computed),
             "run": asdict(self.run),
             "exit": {"code": self.exit_code, "reason": self.exit_reason, **gated},

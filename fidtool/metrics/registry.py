@@ -153,9 +153,7 @@ def requested(
 
 def _listed(metrics: object) -> list[Any]:
     try:
-        if isinstance(metrics, str):
-            return [*dict.fromkeys(each.strip() for each in metrics.split(","))]
-        return [*metrics]  # type: ignore[misc]
+        return [each.strip() for each in metrics.split(",")] if isinstance(metrics, str) else [*metrics]  # type: ignore[misc]
     except TypeError:
         problem = f"{option('metrics')} must be names of metrics, not {metrics!r}"
         raise InputError(problem, setting="metrics") from None

@@ -18,12 +18,12 @@ from fidtool.features.models.inception_weights import Weights, load_weights
 from fidtool.features.protocol import FEATURES
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
 from fidtool.metrics.registry import BUILT_IN
-from fidtool.pipeline.explain import exhibit_of, gaussian_of, influence_of, uncertainty_of
+from fidtool.pipeline.explain import Exhibit, exhibit_of, gaussian_of, influence_of, uncertainty_of
 from fidtool.pipeline.opening import check_number
 from fidtool.pipeline.plan import Plan, check_count
 from fidtool.pipeline.run import RunContext
 from fidtool.pipeline.sets import Content, SetPlan
-from fidtool.results import Comparison, Exhibit, SetResult, SkippedFile
+from fidtool.results import Comparison, SetResult, SkippedFile
 from fidtool.settings import known_settings
 from fidtool.statistics.set_statistics import MeasuredSet, facts_of
 from fidtool.validation import text_of

@@ -21,13 +21,14 @@ from fidtool.images.framing import EXAMPLE, Crop
 from fidtool.images.loader import Batch, LoadOptions, load
 from fidtool.images.lookup import ImageLookup
 from fidtool.pipeline.compare import Comparer
+from fidtool.pipeline.explain import Exhibit
 from fidtool.pipeline.measure import Measurer
 from fidtool.pipeline.networks import RunNetworks
 from fidtool.pipeline.opening import Opening, open_sets
 from fidtool.pipeline.plan import Plan, choose, make_plan
 from fidtool.pipeline.run import RunContext
 from fidtool.pipeline.sets import Content, RequestedSet, SetPlan
-from fidtool.results import Comparison, Difference, Evaluation, Exhibit, RunRecord
+from fidtool.results import Comparison, Difference, Evaluation, RunRecord
 from fidtool.settings import Origin, Settings, changed_settings, versions
 from fidtool.statistics.rows import RowStorage
 from fidtool.statistics.set_statistics import MeasuredSet, Statistics, spread_features

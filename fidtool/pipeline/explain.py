@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.diagnose.diagnosis import Diagnosis, SetInspection, health_of
+from fidtool.diagnose.diagnosis import Diagnosis, Health, SetInspection, health_of
 from fidtool.diagnose.duplicates import NOTABLE_SHARE, are_dependent
 from fidtool.distances.error_bars import error_bars, fewest_images, fid_curve
 from fidtool.distances.exact import FeatureSettings
@@ -14,19 +16,14 @@ from fidtool.distances.jackknife import interval
 from fidtool.distances.neighbors import nearest_rows
 from fidtool.distributed.world import World
 from fidtool.features.protocol import FEATURES
-from fidtool.results import (
-    MOST_NEIGHBOURS,
-    MOST_RANDOM,
-    Exhibit,
-    HarmfulImage,
-    Influence,
-    Neighbour,
-    Removal,
-    Uncertainty,
-)
+from fidtool.results import HarmfulImage, Influence, Removal, Uncertainty
 from fidtool.statistics.moments import Gaussian
 from fidtool.statistics.set_statistics import MeasuredSet
 
+MOST_RANDOM = 48
+"""Maximum number of random images of one FAKE in a report."""
+MOST_NEIGHBOURS = 24
+"""Maximum number of images of one FAKE that a report shows with their nearest real images."""
 _FRACTIONS = (0.005, 0.01, 0.02)
 _FEWEST, _MOST = 20, 1000
 """Bounds on the number of most harmful images that are listed."""
@@ -35,6 +32,41 @@ _FEWEST_FOR_INFLUENCE = 3
 _APART = "its distance is that of the mean and covariance in its file, not of its images"
 _ROUGH = 0.2
 """Relative error above which a first-order prediction is reported as rough."""
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """Paths of a generated image and its nearest real one, empty if only its features are known.
+
+    ``distance`` is the Euclidean distance between their features.
+    """
+
+    fake: str
+    real: str
+    distance: float
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """What a report can show of one FAKE and of REAL. On rank zero.
+
+    Attributes:
+        fake, real: properties of the sets; None if their images were not inspected.
+        random: paths of the first images of FAKE in its pseudo-random order.
+        neighbours: some images of FAKE, each with its nearest real one; empty if either set's features are unknown.
+        curve: the distance as a function of the number of images, as in `Uncertainty`; empty if FAKE's features are
+            unknown.
+        random_real: as ``random``, of REAL.
+        without_features: paths of the sets whose per-image features are unknown.
+    """
+
+    fake: Health | None
+    real: Health | None
+    random: tuple[str, ...]
+    neighbours: tuple[Neighbour, ...]
+    curve: tuple[tuple[int, float], ...] = ()
+    random_real: tuple[str, ...] = ()
+    without_features: tuple[str, ...] = ()
 
 
 def gaussian_of(measured: MeasuredSet, layer: str = FEATURES) -> Gaussian:

@@ -13,12 +13,13 @@ from fidtool.features.protocol import FEATURES, Definition
 from fidtool.images.lookup import ImageLookup
 from fidtool.labels import Labels
 from fidtool.metrics.registry import BUILT_IN
+from fidtool.pipeline.explain import Exhibit
 from fidtool.report.charts import sweep_chart, sweep_of, title_of
 from fidtool.report.names import command_line, legible, short_names, short_title, shortened, split_title
 from fidtool.report.sections import Section, missing_parts
 from fidtool.report.sheets import Sheets, Thumbnail, sheets_of, shown, thumbnail_of
 from fidtool.report.text import about_marks, columns_of, common_features, differences_shown, number
-from fidtool.results import Evaluation, Exhibit, RunRecord
+from fidtool.results import Evaluation, RunRecord
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -107,7 +107,9 @@ def differences_shown(evaluation: Evaluation, most: int, names: Sequence[str] | 
     """
     paths = [result.fake.name for result in evaluation.results]
     named = dict(zip(paths, paths if names is None else names, strict=True))
-    shown = evaluation.differences if len(evaluation.differences) <= most else evaluation.differences_to_best
+    values = {each.fake.name: each.corrected.value for each in evaluation.results if each.corrected is not None}
+    best, shown = min(values, key=lambda fake: values[fake], default=None), evaluation.differences
+    shown = shown if len(shown) <= most else tuple(each for each in shown if best in (each.first, each.second))
     return [replace(each, first=named[each.first], second=named[each.second]) for each in shown]
 
 

@@ -19,7 +19,7 @@ from fidtool.settings import Settings, overrides
 from fidtool.sources.arrays import Header, array_headers, has_floats
 from fidtool.sources.contents import Files, LocalFiles, broken_link
 from fidtool.sources.image_set import Sampling, real_path
-from fidtool.sources.kinds import IMAGE_SUFFIXES, is_remote, suffix_of
+from fidtool.sources.kinds import is_image_name, is_remote, suffix_of
 from fidtool.sources.lists import STDIN, is_pattern
 from fidtool.sources.memory import Images
 from fidtool.sources.opening import STATISTICS_SUFFIXES, local_paths, open_images, split_key
@@ -347,7 +347,7 @@ def missing_error(path: str, missing: Sequence[str], *remedies: str) -> InputErr
         seems = f", but {written} exists, and paths are relative to the folder of the list"
         advice = ["move the list here"]
     odd = re.search(r"(\.\w+)[\s,;|]+[^./]+$|^\d+[\s,;|]+\S+(\.\w+)$", written)
-    if odd and f"{odd[1] or odd[2]}".lower() in IMAGE_SUFFIXES:
+    if odd and is_image_name(f"a{odd[1] or odd[2]}"):
         seems = ", and the line seems to have a label beside the path"
         advice = ["remove the labels", "write a .csv file whose first line is path,label"]
     return InputError(f"{path} lists files that do not exist ({missing[0]}{more}){seems}:", *advice, *remedies)

@@ -46,7 +46,7 @@ Found = tuple[str, int, int, Any]
 """Name of a member, its first byte, number of bytes, and what its reader must know."""
 
 
-def list_archives(named: NamedFiles) -> ImageSet:
+def list_images(named: NamedFiles) -> ImageSet:
     """Lists the images in zip archives, or in tar archives, compressed or not.
 
     If samples consist of several images (WebDataset's ``input.png`` and ``output.png``), the key selects those whose
@@ -72,7 +72,7 @@ def list_archives(named: NamedFiles) -> ImageSet:
         details += [detail for *_, detail in found]
         counts.append(len(found))
     kind = "zip archive" if is_zip else f"{'compressed ' * packed}tar archive"
-    if not names and census.passed_over:
+    if not names and census:
         with opened(named.files, 0) as handle:
             refuse_dataset(named.path, _heads(handle))
     if not names:

@@ -10,7 +10,7 @@ import io
 import json
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import IO, Any, BinaryIO, NamedTuple, cast
@@ -38,7 +38,7 @@ from fidtool.sources.arrays import (
 from fidtool.sources.contents import Files, Read, opened
 from fidtool.sources.extents import Extent, ExtentReader, PackedReader
 from fidtool.sources.image_set import ImageSet, NamedFiles
-from fidtool.sources.kinds import HEAD, refuse_foreign
+from fidtool.sources.kinds import HEAD, refuse_foreign, suffix_of
 
 _READ_AT_ONCE = 1 << 21
 """Bytes of a compressed array to decompress at a time. Between two such steps, other threads can run."""
@@ -125,35 +125,15 @@ Found = tuple[StoredArray, str, int]
 """The array of images in a file, what it is called in messages, and the byte at which it must end at the latest."""
 
 
-def list_npy(named: NamedFiles) -> ImageSet:
-    """Lists the images in ``.npy`` files, which contain one array each."""
-    return _list_arrays(named, lambda name, handle: (_stored(handle), name, handle.seek(0, 2)))
+def list_images(named: NamedFiles) -> ImageSet:
+    """Lists the images in one array or tensor of each file. Compressed arrays are read sequentially.
 
-
-def list_npz(named: NamedFiles) -> ImageSet:
-    """Lists the images in one array of each ``.npz`` file. Compressed arrays are read sequentially.
-
-    The key is the array's name. The default is `SAMPLES`, or the only array that has the shape of images.
+    The key is its name. The default is `SAMPLES`, or the only one that has the shape of images.
     """
-    return _list_arrays(named, lambda name, handle: _in_npz(name, handle, named.key))
-
-
-def list_tensors(named: NamedFiles) -> ImageSet:
-    """Lists the images in one tensor of each file of ``torch.save`` or safetensors. The key is the tensor's name."""
-
-    def find(name: str, handle: BinaryIO) -> Found:
-        tensors = _tensors_of(name, handle)
-        chosen = _chosen(name, tensors, named.key)
-        return tensors[chosen], f"{chosen} in {name}" if chosen else name, handle.seek(0, 2)
-
-    return _list_arrays(named, find)
-
-
-def _list_arrays(named: NamedFiles, find: Callable[[str, BinaryIO], Found]) -> ImageSet:
     arrays, axes = [], []
     for file, name in enumerate(named.files.paths):
         with opened(named.files, file) as handle:
-            array, what, limit = find(name, handle)
+            array, what, limit = _find(name, handle, named.key)
         axes.append(array.checked_axis(what, limit))
         arrays.append(array)
     counts, packed = [array.shape[0] for array in arrays], any(array.member for array in arrays)
@@ -168,6 +148,14 @@ def _list_arrays(named: NamedFiles, find: Callable[[str, BinaryIO], Found]) -> I
     pairs = zip(arrays, layouts, strict=True)
     kinds = ", ".join(dict.fromkeys(f"{dtype_name(array.dtype)} {layout}" for array, layout in pairs))
     return set_of_rows(named, "compressed array" if packed else f"array ({kinds})", counts, reader)
+
+
+def _find(name: str, handle: BinaryIO, key: str) -> Found:
+    if (suffix := suffix_of(name)) in (".npz", ""):
+        return _in_npz(name, handle, key)
+    arrays = {"": _stored(handle)} if suffix == ".npy" else _tensors_of(name, handle)
+    chosen = _chosen(name, arrays, key)
+    return arrays[chosen], f"{chosen} in {name}" if chosen else name, handle.seek(0, 2)
 
 
 def _chosen(name: str, arrays: Mapping[str, StoredArray], key: str) -> str:
@@ -254,8 +242,7 @@ def tensors_in(files: Files) -> dict[str, StoredArray]:
 
 
 def _tensors_of(name: str, handle: BinaryIO) -> dict[str, StoredArray]:
-    is_safe = name.lower().partition("?")[0].endswith(".safetensors")
-    return _of_safetensors(handle) if is_safe else _of_torch(name, handle)
+    return _of_safetensors(handle) if suffix_of(name) == ".safetensors" else _of_torch(name, handle)
 
 
 # --- safetensors -----------------------------------------------------------------------------------------------------

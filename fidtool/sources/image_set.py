@@ -331,8 +331,7 @@ class Names(Sequence[str]):
         return f"{self._prefix}{os.fsdecode(self._text[start : int(self._ends[index])])}"
 
     def __iter__(self) -> Iterator[str]:
-        for name in self._text.split(_SEPARATOR) if self._text else ():
-            yield f"{self._prefix}{os.fsdecode(name)}"
+        return map(self._at, range(len(self)))
 
 
 class Numbered(Names):
@@ -346,9 +345,6 @@ class Numbered(Names):
 
     def _at(self, index: int) -> str:
         return f"[{index}]"
-
-    def __iter__(self) -> Iterator[str]:
-        return map(self._at, range(self._count))
 
 
 def split_common_folder(paths: Sequence[str]) -> tuple[str, list[str]]:

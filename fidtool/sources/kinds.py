@@ -125,17 +125,16 @@ def refuse_dataset(place: str, heads: Iterable[tuple[str, bytes]]) -> None:
 
 
 FILE_KINDS = {
-    ".zip": ("archives:list_archives", ZIP),
-    **dict.fromkeys((".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz"), ("archives:list_archives", TAR)),
-    ".npz": ("array_files:list_npz", ZIP),
-    **dict.fromkeys((".pt", ".pth"), ("array_files:list_tensors", ZIP)),
-    ".safetensors": ("array_files:list_tensors", ""),
-    ".parquet": ("parquet:list_parquet", PARQUET),
-    ".npy": ("array_files:list_npy", NPY),
+    ".zip": ("archives", ZIP),
+    **dict.fromkeys((".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz"), ("archives", TAR)),
+    **dict.fromkeys((".npz", ".pt", ".pth"), ("array_files", ZIP)),
+    ".safetensors": ("array_files", ""),
+    ".parquet": ("parquet", PARQUET),
+    ".npy": ("array_files", NPY),
 }
-"""For each suffix of files that contain images, the function in `fidtool.sources` that lists them, and what such a file
-is by its first bytes, see `container_of`. The function takes a `fidtool.sources.image_set.NamedFiles` and returns an
-`ImageSet`. To add a kind, write a module with such a function and add a line here."""
+"""For each suffix of files that contain images, the module in `fidtool.sources` whose function ``list_images`` lists
+them, and what such a file is by its first bytes, see `container_of`. The function takes a
+`fidtool.sources.image_set.NamedFiles` and returns an `ImageSet`."""
 _OFTEN_OTHER = (".pt", ".pth", ".safetensors")
 """Files that usually contain something else, such as a network's weights: in a folder of images not reported."""
 TEXT, *TABLES = LISTS = (".txt", ".csv", ".tsv", ".jsonl")
@@ -147,8 +146,7 @@ _SUFFIXES = f"png jpg jpeg jfif bmp webp {_OF_FLOATS} ppm pgm gif avif heic heif
 IMAGE_SUFFIXES = frozenset(f".{name}" for name in _SUFFIXES.split())
 """Suffixes of file names that count as images, in lower case, regardless of whether this Pillow can decode them."""
 _WITHOUT_FLOATS = tuple(IMAGE_SUFFIXES - {f".{name}" for name in _OF_FLOATS.split()})
-_IGNORED = frozenset({"__MACOSX"})
-_HIDDEN, SUBFOLDER = "hidden", "subfolder"
+HIDDEN, SUBFOLDER = "hidden", "subfolder"
 
 
 def is_remote(path: str) -> bool:
@@ -163,6 +161,11 @@ def suffix_of(path: str) -> str:
     """
     name = path.partition("?")[0] if path.startswith("http") and is_remote(path) else path
     return max((suffix for suffix in KNOWN if name.lower().endswith(suffix)), key=len, default="")
+
+
+def is_hidden(name: str) -> bool:
+    """Whether the name of a file or folder, without its path, is hidden."""
+    return name.startswith(".") or name == "__MACOSX"
 
 
 def may_have_floats(name: str) -> bool:
@@ -190,47 +193,33 @@ class PassedOver:
 NOTHING = PassedOver()
 
 
-class Census:
-    """Counts the files that are ignored, by suffix, and hidden names and subfolders, in ``passed_over``."""
+def is_image_name(name: str) -> bool:
+    """Whether a file has an image suffix."""
+    return splitext(name)[1].lower() in IMAGE_SUFFIXES
 
-    def __init__(self) -> None:
-        self.passed_over: Counter[str] = Counter()
 
-    def hides(self, name: str) -> bool:
-        """Whether the name of a file or folder (without its path) is hidden; if so, counts it."""
-        hidden = name.startswith(".") or name in _IGNORED
-        self.passed_over[_HIDDEN] += hidden
-        return hidden
-
-    def is_image(self, name: str) -> bool:
-        """Whether a file has an image suffix; if not, counts it as ignored."""
-        suffix = splitext(name)[1].lower()
-        if suffix in IMAGE_SUFFIXES:
-            return True
-        self.passed_over[suffix or "no suffix"] += 1
-        return False
+class Census(Counter[str]):
+    """Counts the files that are ignored, by suffix, and hidden names and subfolders."""
 
     def takes(self, path: str, key: str = "") -> bool:
-        """Whether a path inside an archive is that of an image; if not, counts it as ignored.
+        """Whether a path, separated by slashes, is that of an image; if not, counts it as ignored.
 
-        Args:
-            path: the path, separated by slashes.
-            key: what must follow the first dot of the name; empty accepts any name.
+        ``key`` is what must follow the first dot of the name; empty accepts any name.
         """
         *folders, name = path.split("/")
-        if any((folder.startswith(".") and folder.strip(".")) or folder in _IGNORED for folder in folders):
-            self.passed_over[_HIDDEN] += 1
-            return False
-        if self.hides(name) or not self.is_image(name):
-            return False
-        if key and name.partition(".")[2] != key:
-            self.passed_over[f"not {key}"] += 1
-            return False
-        return True
+        if is_hidden(name) or any(is_hidden(folder) and folder.strip(".") for folder in folders):
+            self[HIDDEN] += 1
+        elif not is_image_name(name):
+            self[splitext(name)[1].lower() or "no suffix"] += 1
+        elif key and name.partition(".")[2] != key:
+            self[f"not {key}"] += 1
+        else:
+            return True
+        return False
 
     def found(self, folders: bool = False) -> PassedOver:
         """Returns the ignored files; ``folders`` is whether subfolders were ignored as well."""
-        return PassedOver(self.passed_over.total() - self.passed_over[SUBFOLDER], self._summary(folders))
+        return PassedOver(self.total() - self[SUBFOLDER], self._summary(folders))
 
     def nothing_found(self, path: str, kind: str, recursive: bool = True) -> str:
         """Returns the error message for a source without images."""
@@ -238,7 +227,7 @@ class Census:
         if not summary:
             return f"no images in {path}: the {kind} is empty"
         hint = ""
-        if self.passed_over[SUBFOLDER] and not recursive:
+        if self[SUBFOLDER] and not recursive:
             hint = f"; omit {option('recursive', False)} to include subfolders"
         if archive := self._archive():
             if kind == "folder":
@@ -251,25 +240,25 @@ class Census:
 
     def _archive(self) -> str:
         """Returns the suffix of the most frequent kind of archive among the ignored files; empty if there is none."""
-        kinds = (kind for kind, _ in self.passed_over.most_common())
+        kinds = (kind for kind, _ in self.most_common())
         return next((kind for kind in kinds if kind in FILE_KINDS and kind not in _OFTEN_OTHER), "")
 
     def beside(self, path: str) -> str:
         """Returns a warning if a folder of images also contains archives; else an empty string."""
         archive = self._archive()
-        number = counted(self.passed_over[archive], f"{archive} file")
+        number = counted(self[archive], f"{archive} file")
         return f"{path} contains {number}: archives in a folder are not read" if archive else ""
 
     def _summary(self, folders: bool) -> str:
         """Returns a summary such as ``3 files (.txt), 1 hidden``, with the most frequent kind first."""
-        counts = Counter({kind: count for kind, count in self.passed_over.items() if count})
-        below, hidden = counts.pop(SUBFOLDER, 0), counts.pop(_HIDDEN, 0)
-        kinds = sorted(counts.items(), key=lambda each: (-each[1], each[0]))  # independent of the listing order
+        below, hidden = self[SUBFOLDER], self[HIDDEN]
+        others = (each for each in self.items() if each[0] not in (SUBFOLDER, HIDDEN))
+        kinds = sorted(others, key=lambda each: (-each[1], each[0]))  # independent of the listing order
         named = [f"{counted(count, 'file')} ({suffix})" for suffix, count in kinds[:4]]
         if more := sum(count for _, count in kinds[4:]):
             named.append(counted(more, "other"))
         if below and folders:
             named.append(counted(below, SUBFOLDER))
         if hidden:
-            named.append(f"{hidden} {_HIDDEN}")
+            named.append(f"{hidden} {HIDDEN}")
         return ", ".join(named)

@@ -22,7 +22,7 @@ from fidtool.errors import InputError
 from fidtool.names import folded
 from fidtool.sources.contents import LocalFiles, Reader
 from fidtool.sources.image_set import ImageSet, Names
-from fidtool.sources.kinds import PLAIN, TABLES, TEXT, Census, refuse_foreign
+from fidtool.sources.kinds import PLAIN, TABLES, TEXT, is_image_name, refuse_foreign
 
 STDIN = "-"
 _JSON_LINES = ".jsonl"
@@ -114,7 +114,7 @@ def _in_column(handle: IO[bytes], what: str, suffix: str, column: str) -> Iterat
             raise InputError(f"{place} is not a row with one value per column")
         found = [column] if column else _columns_of_paths(row)
         if len(found) != 1 or found[0] not in row:
-            if suffix != _JSON_LINES and any(map(Census().is_image, row)):
+            if suffix != _JSON_LINES and any(map(is_image_name, row)):
                 problem = f"{what} has no header: its first line is {', '.join(map(repr, row))}, not names of columns:"
                 raise InputError(problem, "add a first line such as path,label")
             lacks = f"no column {column!r}" if column else f"{len(found) or 'no'} columns of paths"
@@ -154,8 +154,8 @@ def _path_of(value: Any) -> Any:
 
 def _columns_of_paths(row: Mapping[str, Any]) -> list[str]:
     """Returns the names of the columns that may be those of paths in a table with this first row."""
-    is_image = Census().is_image
-    likely = [each for each in row if is_image(f"{_path_of(row[each])}") and not is_image(each)]  # a header is no image
+    images = [each for each in row if is_image_name(f"{_path_of(row[each])}")]
+    likely = [each for each in images if not is_image_name(each)]  # a header is no image
     known = [each for each in row if folded(each) in _COLUMNS]
     return [each for each in known if each in likely] or known or likely
 

@@ -79,7 +79,9 @@ class Images:
         if self.generates:
             self.is_stream = True
             return
-        self.is_stream = not (hasattr(images, "__len__") and hasattr(images, "__getitem__")) or _only_iterable(images)
+        # torch's IterableDataset has the methods of a sequence, but they raise.
+        only = any(c.__name__ == "IterableDataset" and "__getitem__" not in vars(c) for c in type(images).__mro__)
+        self.is_stream = only or not (hasattr(images, "__len__") and hasattr(images, "__getitem__"))
         if self.is_stream and not isinstance(images, Iterable):
             raise InputError(
                 f"{name} is of type {type(images).__name__}, which is neither a sequence of images nor an iterable"
@@ -251,11 +253,6 @@ def _on_host(images: Any) -> Any:
     return images.detach().cpu() if accelerated else images
 
 
-def _only_iterable(images: object) -> bool:
-    # torch's IterableDataset has the methods of a sequence, but they raise.
-    return any(each.__name__ == "IterableDataset" and "__getitem__" not in vars(each) for each in type(images).__mro__)
-
-
 def several(fake: Any, given: type) -> list[Any]:
     """Returns the FAKEs in an argument: a list or tuple of paths, or with sets in it (`Images`, objects of the type
     ``given`` or None in their place, functions), is several; everything else is one."""
@@ -267,11 +264,7 @@ def several(fake: Any, given: type) -> list[Any]:
 
 
 class MemoryReader(Reader):
-    """Reads the images of a sequence.
-
-    Args:
-        images: the sequence; it is not sent to other ranks, which use their own.
-    """
+    """Reads the images of a sequence, which is not sent to other ranks: they use their own."""
 
     scaled = True
 
@@ -325,7 +318,9 @@ def contents_of(item: Any, value_range: ValueRange | None, what: str) -> list[Re
                 "'image'"
             )
         item = item[key]
-    if isinstance(item, list) and len(item) > 1 and (_are_images(item) or all(map(_is_file, item))):
+    # In a tuple, a string or bytes may also be a label.
+    files = isinstance(item, list) and all(isinstance(each, (bytes, bytearray, str, os.PathLike)) for each in item)
+    if isinstance(item, list) and len(item) > 1 and (files or _are_images(item)):
         return [content for each in item for content in contents_of(each, value_range, what)]
     if isinstance(item, tuple) and len(item) > 1 and _are_images(item):
         raise InputError(
@@ -351,11 +346,6 @@ def _are_images(items: Sequence[Any]) -> bool:
     pillow = (hasattr(item, "convert") and hasattr(item, "getbands") for item in items)
     dimensions = {3 if is_pillow else getattr(item, "ndim", 0) for is_pillow, item in zip(pillow, items, strict=True)}
     return dimensions in ({2}, {3})
-
-
-def _is_file(item: Any) -> bool:
-    """Whether an object may be a file's bytes or its path. (In a tuple, it may also be a label.)"""
-    return isinstance(item, (bytes, bytearray, str, os.PathLike))
 
 
 def _file(path: str | os.PathLike[str]) -> Read:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import import_module
-from os.path import splitext
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +25,7 @@ from fidtool.sources.contents import (
 from fidtool.sources.image_set import ImageSet, NamedFiles, Names, split_common_folder
 from fidtool.sources.kinds import (
     FILE_KINDS,
-    IMAGE_SUFFIXES,
+    HIDDEN,
     JSON,
     KNOWN,
     LISTS,
@@ -37,6 +36,8 @@ from fidtool.sources.kinds import (
     container_of,
     first_member,
     format_of,
+    is_hidden,
+    is_image_name,
     is_remote,
     refuse_dataset,
     refuse_foreign,
@@ -105,26 +106,27 @@ def _listed(path: str, suffix: str, files: Files, key: str, value_range: ValueRa
     if head or not is_list:
         refuse_foreign(first, head, [*[JSON] * (suffix == ".jsonl"), *[PLAIN] * is_list])
     actual = container_of(head) or ("an image" if format_of(head) and not is_list else "")
-    lister, content = FILE_KINDS.get(suffix, ("", ""))
+    module, content = FILE_KINDS.get(suffix, ("", ""))
     if suffix and actual and actual != content:
         raise InputError(f"{first} is named {suffix} but is {actual}:", "rename it")
     if is_list and single:
         return list_paths(path, first, suffix, key)
     if not suffix and first_member(head).endswith(b".npy"):
-        lister, _ = FILE_KINDS[".npz"]
-    if not lister:
+        module, _ = FILE_KINDS[".npz"]
+    if not module:
         _refuse_image(path, first)
         problem = f"{path} is neither a folder nor a file of a supported kind ({' '.join(KNOWN)})"
         raise InputError(problem, *["decompress it, with gunzip"] * head.startswith(b"\x1f\x8b"))
     # Redacted before names are appended, or they would be removed as parts of a query.
     prefix = redacted(first) if single else split_common_folder(files.paths)[0]
-    module, _, function = lister.partition(":")
-    list_files: Callable[[NamedFiles], ImageSet] = getattr(import_module(f"fidtool.sources.{module}"), function)
-    return list_files(NamedFiles(path, files, prefix, key, value_range))
+    found: ImageSet = import_module(f"fidtool.sources.{module}").list_images(
+        NamedFiles(path, files, prefix, key, value_range)
+    )
+    return found
 
 
 def _refuse_image(path: str, file: str) -> None:
-    if splitext(file)[1].lower() in IMAGE_SUFFIXES:
+    if is_image_name(file):
         raise InputError(
             f"{path} {'is an image' if path == file else 'matches single images'}, not a set of images:",
             "pass its folder",
@@ -199,14 +201,15 @@ def _entries(path: str, prefix: str, census: Census) -> Iterator[tuple[str, str]
     with os.scandir(os.path.join(path, prefix)) as entries:
         for entry in entries:
             name, is_link = f"{prefix}/{entry.name}" if prefix else entry.name, entry.is_symlink()
-            if census.hides(entry.name):
+            if is_hidden(entry.name):
+                census[HIDDEN] += 1
                 continue
             # Unlike the methods of entries, os.path accepts links that point to themselves.
             if os.path.isdir(entry.path) if is_link else entry.is_dir():
-                census.passed_over[SUBFOLDER] += 1
+                census[SUBFOLDER] += 1
                 yield name, "link" if is_link else "folder"
-            elif census.is_image(entry.name):
+            elif census.takes(entry.name):
                 if (os.path.isfile(entry.path) or not os.path.exists(entry.path)) if is_link else entry.is_file():
                     yield name, "image"
                 else:
-                    census.passed_over["not a regular file"] += 1
+                    census["not a regular file"] += 1

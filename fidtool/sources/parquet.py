@@ -28,7 +28,7 @@ class _Table:
     groups: tuple[int, ...]
 
 
-def list_parquet(named: NamedFiles) -> ImageSet:
+def list_images(named: NamedFiles) -> ImageSet:
     """Lists the images in Parquet files, one per row.
 
     The key is the column's name; the default is the only column that has image bytes.

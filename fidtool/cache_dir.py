@@ -13,6 +13,10 @@ from typing import IO
 
 from fidtool.errors import InputError
 
+LIMITS = {"FIDTOOL_CACHE_BYTES": 2 << 30, "FIDTOOL_FEATURE_BYTES": 1 << 28, "FIDTOOL_REMOTE_BYTES": 10 << 30}
+"""Defaults of limits in bytes: of the statistics in the cache (about 60 sets at 2048 dims), of rows that are kept in
+memory, and of the copies of remote files."""
+
 
 def cache_dir() -> Path:
     """Returns ``FIDTOOL_CACHE``, else ``$XDG_CACHE_HOME/fidtool``, else ``~/.cache/fidtool``. It may not exist yet."""
@@ -22,9 +26,9 @@ def cache_dir() -> Path:
     return Path(home) / "fidtool"
 
 
-def byte_limit(variable: str, default: int) -> int:
-    """Returns a limit in bytes from an environment variable; ``default`` if it is unset or empty."""
-    value = os.environ.get(variable, "")
+def byte_limit(variable: str) -> int:
+    """Returns a limit in bytes from one of the environment variables `LIMITS`; its default if it is unset or empty."""
+    value, default = os.environ.get(variable, ""), LIMITS[variable]
     if not value:
         return default
     if not (value.isascii() and value.isdecimal()):

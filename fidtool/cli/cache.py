@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fidtool.cache_dir import cache_dir
+from fidtool.cache_dir import byte_limit, cache_dir
 from fidtool.cli.options import OnceCommand
 from fidtool.cli.output import columns, print_lines
 from fidtool.errors import InputError, RunError
@@ -46,7 +46,6 @@ def cache(as_json: bool, remove: str | None, older_than: str | None, clear: bool
     FIDTOOL_CACHE_BYTES (default 2 GiB) of statistics; the least recently used are deleted first. The weights and
     the references are in the same folder.
     """
-    from fidtool.sources.remote import delete_copies
     from fidtool.statistics.cache import StatisticsCache
 
     passed = {"--json": as_json, "--remove": remove is not None, "--older-than": older_than is not None}
@@ -54,19 +53,21 @@ def cache(as_json: bool, remove: str | None, older_than: str | None, clear: bool
     if len(flags) > 1:
         raise InputError(f"{' and '.join(flags)} cannot be combined:", "pass one of them")
     statistics = StatisticsCache(lambda line: click.echo(line, err=True))
+    entries = statistics.entries() if remove is None else statistics.matching(remove)
+    if older_than is not None:
+        before = _moment(older_than)
+        entries = [entry for entry in entries if entry.used < before]
+    if clear or remove is not None or older_than is not None:
+        _remove(entries)
+    elif as_json:
+        _print_json(entries)
+    else:
+        _print_table(entries)
     if clear:
-        _remove(statistics.entries())
+        from fidtool.sources.remote import delete_copies
+
         statistics.sweep()
         delete_copies()
-    elif remove is not None:
-        _remove(statistics.matching(remove))
-    elif older_than is not None:
-        before = _moment(older_than)
-        _remove([entry for entry in statistics.entries() if entry.used < before])
-    elif as_json:
-        _print_json(statistics.entries())
-    else:
-        _print_table(statistics.entries())
 
 
 def _remove(entries: Sequence[Entry]) -> None:
@@ -92,13 +93,12 @@ def _moment(text: str) -> float:
 
 def _print_json(entries: Sequence[Entry]) -> None:
     from fidtool.report.text import dumps
-    from fidtool.statistics.cache import limit_bytes
 
     document = {
         "schema": 1,
         "folder": str(cache_dir()),
         "bytes": sum(entry.size for entry in entries),
-        "limit_bytes": limit_bytes(),
+        "limit_bytes": byte_limit("FIDTOOL_CACHE_BYTES"),
         "entries": [_as_dict(entry) for entry in entries],
     }
     print_lines([dumps(document)], "the list")
@@ -122,11 +122,9 @@ def _as_dict(entry: Entry) -> dict[str, Any]:
 
 
 def _print_table(entries: Sequence[Entry]) -> None:
-    from fidtool.statistics.cache import limit_bytes
-
     total = sum(entry.size for entry in entries)
     count = counted(len(entries), "entry", "entries")
-    lines = [f"{cache_dir()}: {count}, {total / 2**20:.1f} of {limit_bytes() / 2**20:.0f} MiB"]
+    lines = [f"{cache_dir()}: {count}, {total / 2**20:.1f} of {byte_limit('FIDTOOL_CACHE_BYTES') / 2**20:.0f} MiB"]
     if entries:
         headings = ("ID", "images", "network (dims)", "protocol", "MiB", "last used", "path")
         lines += columns([headings, *map(_row, entries)])

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from fidtool.cache_dir import LIMITS, byte_limit
 from fidtool.console import Console
 from fidtool.distributed.launch import alone_here, discover_here
 from fidtool.distributed.world import World, open_world
@@ -15,10 +16,8 @@ from fidtool.errors import FidtoolError, InputError, as_argument, on_every_rank,
 from fidtool.features.device import Device, choose_device, repeatable
 from fidtool.pipeline.sets import RequestedSet
 from fidtool.settings import Settings, recorded, versions
-from fidtool.statistics.cache import limit_bytes
 from fidtool.statistics.checkpoint import Checkpoint
 from fidtool.statistics.moments import check_exact_products
-from fidtool.statistics.rows import memory_bytes
 
 WORTH_TELLING_SECONDS = 30.0
 """Lost work is only reported if it took at least this long."""
@@ -124,7 +123,8 @@ def open_run(requests: Sequence[RequestedSet], settings: Settings, console: Cons
                     device = choose_device(settings.device, world.launch)
                     _check_precision(settings.precision, device)
                     check_exact_products(device.exact_sums)
-                    limit_bytes(), memory_bytes()  # reports an invalid environment variable before any work is done
+                    for limit in LIMITS:  # reports an invalid environment variable before any work is done
+                        byte_limit(limit)
                 torch_state.use(device.torch_device)
                 own_console = console if world.rank == 0 else Console(spelling=console.spelling)
                 yield RunContext(world, device, own_console, clock, torch_state.paused, finished)

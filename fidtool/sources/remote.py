@@ -59,8 +59,6 @@ AT_ONCE = 32
 """Number of requests to run concurrently."""
 _MOST_CHECKED = 1024
 """Maximum number of files to check for changes at the end of a run."""
-_LIMIT_BYTES = 10 << 30
-"""Default size limit of the copies of remote files in the cache."""
 _SAID_BYTES = 100_000_000
 """Size of a download that is said in advance."""
 _ABANDONED_SECONDS = 3600.0
@@ -198,7 +196,7 @@ def _make_room(url: str, folder: Path, size: int) -> None:
             if path.suffix != ".part" or time.time() - status.st_mtime > _ABANDONED_SECONDS:
                 copies.append((status.st_mtime, status.st_size, path))
     total = size + sum(each for _, each, _ in copies)
-    limit = byte_limit("FIDTOOL_REMOTE_BYTES", _LIMIT_BYTES)
+    limit = byte_limit("FIDTOOL_REMOTE_BYTES")
     for _, each, path in sorted(copies):
         if total > limit:
             path.unlink(missing_ok=True)  # a process that has opened it can still read it

@@ -139,7 +139,7 @@ class StatisticsCache:
             total = 0
             for position, entry in enumerate(self.entries()):  # the least recently used exceed the limit
                 total += entry.size
-                if position and total > limit_bytes():
+                if position and total > byte_limit("FIDTOOL_CACHE_BYTES"):
                     entry.path.unlink(missing_ok=True)
             return True
         except OSError as error:
@@ -187,11 +187,6 @@ def _listed_path(path: str) -> str:
     if path == STDIN:
         return path
     return redacted(path) if "://" in path else real_path(path)
-
-
-def limit_bytes() -> int:
-    """Returns the size limit of the cache: ``FIDTOOL_CACHE_BYTES``, else 2 GiB (about 60 sets at 2048 dims)."""
-    return byte_limit("FIDTOOL_CACHE_BYTES", 2 * 1024**3)
 
 
 def _too_fresh(images: ImageSet) -> bool:

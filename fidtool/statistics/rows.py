@@ -26,11 +26,6 @@ Features = NDArray[np.float32]
 """Feature vectors of images, of shape (images, dims)."""
 
 
-def memory_bytes() -> int:
-    """Returns the largest size of rows that are stored in memory: ``FIDTOOL_FEATURE_BYTES``, else 256 MiB."""
-    return byte_limit("FIDTOOL_FEATURE_BYTES", 1 << 28)
-
-
 class RowStorage:
     """A matrix that is written row by row: in memory, or in an unnamed temporary file that the system deletes."""
 
@@ -39,7 +34,7 @@ class RowStorage:
         self.row_bytes = dims * self._dtype.itemsize
         self._memory: NDArray[Any] | None = None
         self._file: IO[bytes] | None = None
-        if count * self.row_bytes <= memory_bytes():
+        if count * self.row_bytes <= byte_limit("FIDTOOL_FEATURE_BYTES"):
             self._memory = np.zeros(self._shape, dtype=self._dtype)
             return
         try:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fidtool.cache_dir import byte_limit, cache_dir
+from fidtool.cache_dir import LIMITS, byte_limit, cache_dir
 from fidtool.errors import InputError
 
 
@@ -26,11 +26,12 @@ def test_location_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_limits_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert byte_limit("FIDTOOL_TEST_BYTES", 7) == 7
+    monkeypatch.setitem(LIMITS, "FIDTOOL_TEST_BYTES", 7)
+    assert byte_limit("FIDTOOL_TEST_BYTES") == 7
     for value, expected in {"": 7, "0": 0, "12": 12}.items():
         monkeypatch.setenv("FIDTOOL_TEST_BYTES", value)
-        assert byte_limit("FIDTOOL_TEST_BYTES", 7) == expected
+        assert byte_limit("FIDTOOL_TEST_BYTES") == expected
     for value in ("abc", "-1", "1.5", " 3", "²"):
         monkeypatch.setenv("FIDTOOL_TEST_BYTES", value)
         with pytest.raises(InputError, match="FIDTOOL_TEST_BYTES must be a number of bytes such as 7, not"):
-            byte_limit("FIDTOOL_TEST_BYTES", 7)
+            byte_limit("FIDTOOL_TEST_BYTES")

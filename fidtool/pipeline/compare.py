@@ -1,4 +1,4 @@
-"""Comparison of one FAKE with REAL: metric values, diagnosis of the images, and warnings."""
+"""Comparison of one FAKE with REAL: metric values, diagnosis, error bars, influences, exhibits, and warnings."""
 
 from __future__ import annotations
 
@@ -6,27 +6,90 @@ import math
 import os
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.diagnose.diagnosis import SetInspection, diagnosis_of, inspect_set, pair_warnings, set_warnings
+from fidtool.diagnose.diagnosis import (
+    Diagnosis,
+    Health,
+    SetInspection,
+    diagnosis_of,
+    health_of,
+    inspect_set,
+    pair_warnings,
+    set_warnings,
+)
+from fidtool.diagnose.duplicates import NOTABLE_SHARE, are_dependent
+from fidtool.distances.error_bars import error_bars, fewest_images, fid_curve
 from fidtool.distances.exact import FeatureSettings
+from fidtool.distances.frechet import frechet_distance, influence
+from fidtool.distances.jackknife import interval
+from fidtool.distances.neighbors import nearest_rows
+from fidtool.distributed.world import World
 from fidtool.errors import FidtoolError, InputError, ProgramError, RunError, on_every_rank
 from fidtool.features.models.inception_weights import Weights, load_weights
 from fidtool.features.protocol import FEATURES
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
 from fidtool.metrics.registry import BUILT_IN
-from fidtool.pipeline.explain import Exhibit, exhibit_of, gaussian_of, influence_of, uncertainty_of
 from fidtool.pipeline.opening import check_number
 from fidtool.pipeline.plan import Plan, check_count
 from fidtool.pipeline.run import RunContext
 from fidtool.pipeline.sets import Content, SetPlan
-from fidtool.results import Comparison, SetResult, SkippedFile
+from fidtool.results import Comparison, HarmfulImage, Influence, Removal, SetResult, SkippedFile, Uncertainty
 from fidtool.settings import known_settings
+from fidtool.statistics.moments import Gaussian
 from fidtool.statistics.set_statistics import MeasuredSet, facts_of
 from fidtool.validation import text_of
+
+MOST_RANDOM = 48
+"""Maximum number of random images of one FAKE in a report."""
+MOST_NEIGHBOURS = 24
+"""Maximum number of images of one FAKE that a report shows with their nearest real images."""
+_FRACTIONS = (0.005, 0.01, 0.02)
+_FEWEST, _MOST = 20, 1000
+"""Bounds on the number of most harmful images that are listed."""
+_FEWEST_FOR_INFLUENCE = 3
+"""Images of FAKE that an influence needs."""
+_APART = "its distance is that of the mean and covariance in its file, not of its images"
+_ROUGH = 0.2
+"""Relative error above which a first-order prediction is reported as rough."""
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """Paths of a generated image and its nearest real one, empty if only its features are known.
+
+    ``distance`` is the Euclidean distance between their features.
+    """
+
+    fake: str
+    real: str
+    distance: float
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """What a report can show of one FAKE and of REAL. On rank zero.
+
+    Attributes:
+        fake, real: properties of the sets; None if their images were not inspected.
+        random: paths of the first images of FAKE in its pseudo-random order.
+        neighbours: some images of FAKE, each with its nearest real one; empty if either set's features are unknown.
+        curve: the distance as a function of the number of images, as in `Uncertainty`; empty if FAKE's features are
+            unknown.
+        random_real: as ``random``, of REAL.
+        without_features: paths of the sets whose per-image features are unknown.
+    """
+
+    fake: Health | None
+    real: Health | None
+    random: tuple[str, ...]
+    neighbours: tuple[Neighbour, ...]
+    curve: tuple[tuple[int, float], ...] = ()
+    random_real: tuple[str, ...] = ()
+    without_features: tuple[str, ...] = ()
 
 
 class Comparer:
@@ -102,7 +165,7 @@ class Comparer:
         for each, with_features in ((real, metric.real_features), (fake, metric.fake_features)):
             gaussian = order = None
             if each.statistics is not None:
-                gaussian, order = gaussian_of(each, layer), each.statistics.order
+                gaussian, order = _gaussian_of(each, layer), each.statistics.order
             sets.append(FeatureSet(each.path, each.features[layer] if with_features else None, gaussian, order))
 
         def classifier() -> Weights:
@@ -151,7 +214,7 @@ class Comparer:
             lines += diagnosis.lines
         if settings.uncertainty and diagnosis is not None:
             with clock("uncertainty"):
-                uncertainty, parts = uncertainty_of(real, fake, diagnosis, features, world)
+                uncertainty, parts = _uncertainty_of(real, fake, diagnosis, features, world)
             if parts is not None:
                 self.parts[fake.path] = parts
             else:
@@ -160,11 +223,11 @@ class Comparer:
                 lines.append(f"{fake.path}: no error bars: {uncertainty.withheld}{known}")
         if settings.influence and "fid" in numbers:
             with clock("influence"):
-                harmful = influence_of(real, fake, numbers["fid"], title, features, world)
+                harmful = _influence_of(real, fake, numbers["fid"], title, features, world)
         if settings.report is not None:
             with_curve = settings.metric("fid") is not None and not settings.uncertainty
             with clock("exhibits"):
-                exhibit = exhibit_of(real, fake, seen, with_curve, features, world)
+                exhibit = _exhibit_of(real, fake, seen, with_curve, features, world)
         pair = ((real, one), (fake, other)) if fake is not real else ((real, one),)
         skipped = tuple(SkippedFile(each.path, bad.file, bad.reason) for each, its in pair for bad in its.skipped)
         comparison = Comparison(
@@ -230,3 +293,127 @@ def _checked(metric: Metric, found: Mapping[str, float]) -> dict[str, float]:
         if not math.isfinite(value):
             raise RunError(f"the metric {metric.name} returned {value} for {name}")
     return numbers
+
+
+# --- explanations, on rank zero --------------------------------------------------------------------------------
+
+
+def _gaussian_of(measured: MeasuredSet, layer: str = FEATURES) -> Gaussian:
+    """Mean, covariance and number of images of a set."""
+    assert measured.statistics is not None
+    of_layer = measured.statistics.layers[layer]
+    return Gaussian(of_layer.mu, of_layer.sigma, measured.statistics.count)
+
+
+def _uncertainty_of(
+    real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis, features: FeatureSettings, world: World
+) -> tuple[Uncertainty, NDArray[np.float64] | None]:
+    """The error bars of the distance of ``fake``, and the distances from which `difference` compares it with others."""
+    if withheld := _why_withheld(real, fake, diagnosis):
+        curve = () if fake.apart else fid_curve(_gaussian_of(real), fake.features[FEATURES], features, world)
+        return Uncertainty(None, None, withheld, curve), None
+    parts, curve = error_bars(_gaussian_of(real), fake.features[FEATURES], features, world)
+    corrected = interval(parts)
+    return Uncertainty(float(parts[0]) - corrected.value, corrected, "", curve), parts
+
+
+def _why_withheld(real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis) -> str:
+    if fake.apart:
+        return _APART
+    images, dims = fake.features[FEATURES].shape
+    if images < (fewest := fewest_images(dims)):
+        return f"at least {fewest} images are needed for features of {dims} dimensions, and there are {images}"
+    copies, shared = diagnosis.fake, diagnosis.shared
+    dependent = "; the interval assumes independent samples and would be"
+    if fake is real:
+        return f"this set is REAL itself{dependent} wrong"
+    if copies is None:
+        return f"its images were not checked for duplicates, which are not independent{dependent} wrong"
+    if are_dependent(copies, diagnosis.real):
+        return f"{copies.copies} of {copies.images} images are duplicates of others{dependent} much too narrow"
+    if shared is not None and shared.count >= NOTABLE_SHARE * images:
+        return f"{shared.count} of {images} images are also in REAL{dependent} wrong"
+    return ""
+
+
+def _influence_of(
+    real: MeasuredSet, fake: MeasuredSet, distance: float, title: str, features: FeatureSettings, world: World
+) -> Influence:
+    """The images that raise the distance of ``fake``, which messages call ``title``."""
+    target, rows = _gaussian_of(real), fake.features[FEATURES]
+    if fake is real:
+        return Influence((), (), (), "this set is REAL itself")
+    if fake.apart:
+        return Influence((), (), (), _APART)
+    if len(rows) < _FEWEST_FOR_INFLUENCE or target.count == 1:
+        doubt = f"at least {_FEWEST_FOR_INFLUENCE} generated and 2 real images are needed"
+        return Influence((), (), (), doubt)
+    everything = np.arange(len(rows))
+    values = influence(target, features.gaussian(rows, everything, world), rows, world, features.device)
+    order = np.argsort(-values, kind="stable")
+    effects = values / (len(values) - 1)
+    named = min(len(values), max(_FEWEST, min(_MOST, round(_FRACTIONS[-1] * len(values)))))
+    # For a small set, several fractions give the same number of images.
+    fractions = {max(1, round(part * len(values))): part for part in reversed(_FRACTIONS)}
+    removals, mu, sigma = [], target.mu, target.sigma
+    for count, part in sorted(fractions.items()):
+        predicted = distance - float(values[order[:count]].sum()) / (len(values) - count)
+        left = features.gaussian(rows, np.delete(everything, order[:count]), world)
+        computed = frechet_distance(mu, sigma, left.mu, left.sigma, count1=target.count, count2=left.count)
+        removals.append(Removal(part, count, predicted, computed))
+    off = [part for part in removals if abs(part.predicted - part.distance) > _ROUGH * abs(part.distance - distance)]
+    doubt = ""
+    if len(rows) <= rows.shape[1]:
+        doubt = f"there are only {len(rows)} images for {rows.shape[1]} dimensions"
+    elif off:
+        doubt = (
+            f"for the removal of the {off[0].images} worst images, the effects predict an {title} of "
+            f"{off[0].predicted:.6g}, but it is {off[0].distance:.6g}"
+        )
+    most, least = (
+        tuple(HarmfulImage(_file(fake, int(image)), float(effects[image])) for image in images)
+        for images in (order[:named], order[::-1][:_FEWEST])
+    )
+    return Influence(most, least, tuple(removals), doubt)
+
+
+def _file(measured: MeasuredSet, image: int) -> str:
+    """Path of an image, or the path of its set and its index if only its features are known."""
+    assert measured.statistics is not None
+    pictures = measured.statistics.pictures
+    return f"{measured.path}[{image}]" if pictures is None else pictures.file(image)
+
+
+def _exhibit_of(
+    real: MeasuredSet,
+    fake: MeasuredSet,
+    seen: tuple[SetInspection | None, SetInspection | None],
+    with_curve: bool,
+    features: FeatureSettings,
+    world: World,
+) -> Exhibit:
+    """What a report shows of ``fake``."""
+    healths, random = [], []
+    for measured, own, other in zip((fake, real), seen[::-1], seen, strict=True):
+        assert measured.statistics is not None
+        skipped, pictures = measured.statistics.skipped, measured.statistics.pictures
+        healths.append(None if own is None else health_of(own, skipped, other, generated=measured is fake))
+        random.append(tuple(map(pictures.file, range(min(MOST_RANDOM, len(pictures))))) if pictures else ())
+    rows, known = fake.features.get(FEATURES), real.features.get(FEATURES)
+    neighbours: list[Neighbour] = []
+    if rows is not None and known is not None and fake is not real:
+        nearest, distances = nearest_rows(rows[:MOST_NEIGHBOURS], known, features.device)
+        for image, (row, distance) in enumerate(zip(nearest.tolist(), distances.tolist(), strict=True)):
+            neighbours.append(Neighbour(_file(fake, image), _file(real, row), distance))
+    curve: tuple[tuple[int, float], ...] = ()
+    if with_curve and rows is not None and not fake.apart:
+        curve = fid_curve(_gaussian_of(real), rows, features, world)
+    return Exhibit(
+        fake=healths[0],
+        real=healths[1],
+        random=random[0],
+        neighbours=tuple(neighbours),
+        random_real=random[1],
+        without_features=tuple({each.path: None for each in (real, fake) if FEATURES not in each.features}),
+        curve=curve,
+    )

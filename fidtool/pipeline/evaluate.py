@@ -20,8 +20,7 @@ from fidtool.images.decode import DecodeOptions
 from fidtool.images.framing import EXAMPLE, Crop
 from fidtool.images.loader import Batch, LoadOptions, load
 from fidtool.images.lookup import ImageLookup
-from fidtool.pipeline.compare import Comparer
-from fidtool.pipeline.explain import Exhibit
+from fidtool.pipeline.compare import Comparer, Exhibit
 from fidtool.pipeline.measure import Measurer
 from fidtool.pipeline.networks import RunNetworks
 from fidtool.pipeline.opening import Opening, open_sets

@@ -6,14 +6,15 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from fidtool.console import Console
 from fidtool.errors import InputError, option
-from fidtool.features.protocol import FEATURES
+from fidtool.features.models.families import CMMD_EXTRACTOR, is_published
+from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, INCEPTION, INCEPTION_DIMS, PROTOCOLS, Definition
 from fidtool.images.frames import with_frames
+from fidtool.metrics.cmmd import CMMD
 from fidtool.names import counted
-from fidtool.pipeline.agreement import complete_settings
 from fidtool.pipeline.sets import Content, RequestedSet, SetNeeds, SetPlan, set_needs
 from fidtool.settings import Settings, overrides
 from fidtool.sources.arrays import Header, array_headers, has_floats
@@ -92,6 +93,78 @@ def open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Con
         console.say(note)
     warnings += [content.warning for content in contents.values() if content.warning]
     return Opening(tuple(each for each, _ in drawn), dict(drawn), completed, tuple(notes), tuple(warnings))
+
+
+def complete_settings(files: Mapping[str, Statistics], settings: Settings, images: bool) -> tuple[Settings, str]:
+    """Completes the settings of a run from its statistics files, and says what it takes. A custom network is never run.
+
+    Without ``images``, which are processed as the settings say, the settings stay as they are.
+    """
+    definitions = {path: each.definition for path, each in files.items() if each.definition is not None}
+    taken = _of_inception(files, definitions, settings)
+    if images:
+        if not taken and definitions:
+            taken = _network_of(definitions, settings)
+        usual = replace(settings, protocol=taken.get("protocol", settings.protocol)).rounding
+        match [*{*roundings(files).values()}]:
+            case [how] if how != usual and settings.float_to_byte is None and settings.floats is not None:
+                taken |= {"float_to_byte": how}
+    if not taken:
+        return settings, ""
+    first, *others = definitions or files
+    more = f" and {others[0] if len(others) == 1 else f'{len(others)} other files'}" if others else ""
+    if origin := files[first].origin:
+        first = f"{first}, a file of {origin}{',' if more else ''}"
+    line = f"taken from {first}{more}: {' and '.join(f'{name} {value}' for name, value in taken.items())}"
+    if not images:
+        return settings, line
+    try:
+        return replace(settings, **taken), line
+    except InputError as error:
+        error.note += f" ({line})"
+        raise
+
+
+def roundings(files: Mapping[str, Statistics]) -> dict[str, str]:
+    """How floats became bytes, by the paths of the files that say so."""
+    configs = {path: file.config or {} for path, file in files.items()}
+    return {path: str(config["float_to_byte"]) for path, config in configs.items() if "float_to_byte" in config}
+
+
+def _of_inception(
+    files: Mapping[str, Statistics], definitions: Mapping[str, Definition], settings: Settings
+) -> dict[str, Any]:
+    """The dims and protocol of Inception that all files share, unless they are the defaults or set by the user.
+
+    Files that do not name their network count as Inception's, as in `fidtool.labels`.
+    """
+    if settings.network.extractor != "inception" or any(each.extractor != INCEPTION for each in definitions.values()):
+        return {}
+    found: dict[str, Any] = {}
+    dims, protocols = {each.dims for each in files.values()}, {each.protocol_name for each in definitions.values()}
+    if settings.dims is None and len(dims) == 1 and dims <= {*INCEPTION_DIMS} - {max(INCEPTION_DIMS)}:
+        found["dims"] = dims.pop()
+    if settings.protocol is None and len(protocols) == 1 and protocols <= {*PROTOCOLS} - {DEFAULT_PROTOCOL}:
+        found["protocol"] = protocols.pop()
+    return found
+
+
+def _network_of(definitions: Mapping[str, Definition], settings: Settings) -> dict[str, Any]:
+    path, definition = next(iter(definitions.items()))
+    asked = settings.extractor is not None or settings.dims is not None or settings.protocol is not None
+    if asked or definition.extractor == INCEPTION or len({each.extractor for each in definitions.values()}) > 1:
+        return {}
+    if is_published(definition.extractor):
+        # Under CMMD's default name for it, FID and CMMD share one network.
+        usual = definition.extractor == CMMD_EXTRACTOR
+        return {"extractor": CMMD.extractor if usual else definition.extractor}
+    if settings.allow_mismatch:
+        return {}
+    raise InputError(
+        f"{path} has features of the custom network {definition.extractor}, whose code is only run if you name it:",
+        f"pass {option('extractor', definition.network)}, with its path",
+        setting="extractor",
+    )
 
 
 def _needs(requests: Sequence[RequestedSet], settings: Settings, alone: bool) -> dict[RequestedSet, SetNeeds]:

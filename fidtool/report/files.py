@@ -12,7 +12,7 @@ from fidtool.errors import InputError, Spelling, as_argument, option
 
 if TYPE_CHECKING:
     from fidtool.images.lookup import ImageLookup
-    from fidtool.pipeline.explain import Exhibit
+    from fidtool.pipeline.compare import Exhibit
     from fidtool.results import Evaluation
 
 _SUFFIXES = {"report": (".html", ".htm"), "plot": (".png",)}

@@ -13,7 +13,7 @@ from fidtool.features.protocol import FEATURES, Definition
 from fidtool.images.lookup import ImageLookup
 from fidtool.labels import Labels
 from fidtool.metrics.registry import BUILT_IN
-from fidtool.pipeline.explain import Exhibit
+from fidtool.pipeline.compare import Exhibit
 from fidtool.report.charts import sweep_chart, sweep_of, title_of
 from fidtool.report.names import command_line, legible, short_names, short_title, shortened, split_title
 from fidtool.report.sections import Section, missing_parts

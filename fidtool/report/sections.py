@@ -10,7 +10,7 @@ from fidtool.diagnose.diagnosis import Health
 from fidtool.diagnose.duplicates import Duplicates
 from fidtool.diagnose.findings import SEVERITIES, Finding
 from fidtool.errors import option
-from fidtool.pipeline.explain import Exhibit
+from fidtool.pipeline.compare import Exhibit
 from fidtool.report.charts import Chart, curve_chart, histogram_chart
 from fidtool.report.names import short_title, shortened
 from fidtool.report.sheets import Card

@@ -15,7 +15,7 @@ from fidtool.diagnose.duplicates import Duplicates, SharedCopies
 from fidtool.diagnose.findings import Finding
 from fidtool.distances.jackknife import Interval
 from fidtool.features.protocol import Definition
-from fidtool.pipeline.explain import Exhibit, Neighbour
+from fidtool.pipeline.compare import Exhibit, Neighbour
 from fidtool.results import (
     Comparison,
     Difference,

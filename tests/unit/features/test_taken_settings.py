@@ -10,7 +10,8 @@ import pytest
 from fidtool.errors import InputError
 from fidtool.features.models.families import CMMD_EXTRACTOR, is_published
 from fidtool.features.protocol import inception_definition, protocol_named
-from fidtool.pipeline.agreement import agree, complete_settings
+from fidtool.pipeline.opening import complete_settings
+from fidtool.pipeline.plan import agree
 from fidtool.pipeline.sets import SetPlan
 from fidtool.settings import Settings
 from fidtool.statistics.set_statistics import Statistics

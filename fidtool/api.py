@@ -27,7 +27,7 @@ from fidtool.pipeline.evaluate import evaluate
 from fidtool.pipeline.run import open_run
 from fidtool.pipeline.sets import RequestedSet, requested
 from fidtool.presets import with_preset
-from fidtool.report.files import check_shown, write_shown
+from fidtool.report.text import check_shown, write_shown
 from fidtool.results import Evaluation
 from fidtool.settings import CheckSettings, Origin, Settings, StatisticsSettings
 from fidtool.sources.memory import Images, several

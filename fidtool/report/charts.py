@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -46,52 +46,36 @@ def _draw_sweep(axes: Axes, sweep: Sweep) -> None:
     """
     x = [point.x for point in sweep.points]
     joined = bool(sweep.axis)
-    axes.plot(
-        x,
-        [point.distance for point in sweep.points],
-        label=split_title(sweep.title)[0],
-        color=_ACCENT,
-        marker="o",
-        linestyle=_style(joined),
-    )
+    y, label, line = [point.distance for point in sweep.points], split_title(sweep.title)[0], "-" if joined else "none"
+    axes.plot(x, y, label=label, color=_ACCENT, marker="o", linestyle=line)
     beside = 0.0 if joined else min(_MOST_BESIDE, _BESIDE * len(x))
     known = [(point.x + beside, point.corrected) for point in sweep.points if point.corrected is not None]
     if known:
         _draw_corrected(axes, known, joined)
+    names = [point.name for point in sweep.points]
     if joined:
-        _number_axis(axes, x, sweep.axis)
+        # The ticks are at the points if these are few and not close together.
+        if min(later - earlier for earlier, later in itertools.pairwise(x)) * _MOST_TICKS >= x[-1] - x[0]:
+            axes.set_xticks(x)
+        axes.xaxis.set_major_formatter("{x:,.10g}")
+        axes.set_xlabel(sweep.axis)
     else:
-        _name_axis(axes, [point.name for point in sweep.points])
+        places = range(1, len(names) + 1)
+        if len(names) <= _MOST_NAMES and sum(map(len, names)) <= _ROOM:
+            axes.set_xticks(places, names, parse_math=False)
+        else:
+            axes.set_xticks(places)
+            axes.set_xlabel("number of the set, in the order of the arguments")
+        axes.set_xlim(0.4, len(names) + 0.6)
     _finish(axes, legend=bool(known))
-
-
-def _number_axis(axes: Axes, x: Sequence[float], title: str) -> None:
-    """Places the ticks at the points if these are few and not close together."""
-    apart = min(later - earlier for earlier, later in itertools.pairwise(x))
-    if apart * _MOST_TICKS >= x[-1] - x[0]:
-        axes.set_xticks(x)
-    axes.xaxis.set_major_formatter("{x:,.10g}")
-    axes.set_xlabel(title)
-
-
-def _name_axis(axes: Axes, names: Sequence[str]) -> None:
-    """Labels the points with their names if there is room, else 1, 2, 3 …"""
-    places = range(1, len(names) + 1)
-    if len(names) <= _MOST_NAMES and sum(map(len, names)) <= _ROOM:
-        axes.set_xticks(places, names, parse_math=False)
-    else:
-        axes.set_xticks(places)
-        axes.set_xlabel("number of the set, in the order of the arguments")
-    axes.set_xlim(0.4, len(names) + 0.6)
 
 
 def _draw_corrected(axes: Axes, known: Sequence[tuple[float, Interval]], joined: bool) -> None:
     x, intervals = zip(*known, strict=True)
     values, low, high = ([getattr(each, part) for each in intervals] for part in ("value", "low", "high"))
     reach = [np.subtract(values, low), np.subtract(high, values)]
-    axes.errorbar(
-        x, values, yerr=reach, label=_CORRECTED, color=_SECOND, marker="o", linestyle=_style(joined, "--"), capsize=4
-    )
+    line = "--" if joined else "none"
+    axes.errorbar(x, values, yerr=reach, label=_CORRECTED, color=_SECOND, marker="o", linestyle=line, capsize=4)
     if joined and len(known) > 1:
         axes.fill_between(x, low, high, color=_SECOND, alpha=_BAND, linewidth=0)
 
@@ -127,10 +111,6 @@ def _draw_histogram(axes: Axes, real: Sequence[float] | None, fake: Sequence[flo
     _finish(axes, legend=True)
 
 
-def _style(joined: bool, line: Literal["-", "--"] = "-") -> Literal["-", "--", "none"]:
-    return line if joined else "none"
-
-
 def _finish(axes: Axes, *, legend: bool) -> None:
     """Grid lines behind the data, no frame, the legend above unless the chart's title describes its only series."""
     axes.set_axisbelow(True)
@@ -141,16 +121,8 @@ def _finish(axes: Axes, *, legend: bool) -> None:
     axes.tick_params(colors=_MUTED, length=0, pad=7)
     axes.xaxis.label.set_color(_MUTED)
     if legend:
-        axes.legend(
-            loc="lower left",
-            bbox_to_anchor=(0, 1),
-            ncols=2,
-            frameon=False,
-            labelcolor=_INK,
-            borderaxespad=0.4,
-            handlelength=1.6,
-            columnspacing=1.2,
-        )
+        space = {"borderaxespad": 0.4, "handlelength": 1.6, "columnspacing": 1.2}
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False, labelcolor=_INK, **space)
 
 
 @contextmanager

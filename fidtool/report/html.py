@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 from fidtool.errors import Spelling, as_argument, option, rendered
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.images.lookup import ImageLookup
-from fidtool.labels import Labels
 from fidtool.metrics.registry import BUILT_IN
 from fidtool.pipeline.compare import Exhibit
 from fidtool.report.charts import sweep_chart, sweep_of, title_of
 from fidtool.report.names import command_line, legible, short_names, short_title, shortened, split_title
 from fidtool.report.sections import Section, missing_parts
-from fidtool.report.sheets import Sheets, Thumbnail, sheets_of, shown, thumbnail_of
+from fidtool.report.sheets import Thumbnail, sheets_of, shown, thumbnail_of
 from fidtool.report.text import about_marks, columns_of, common_features, differences_shown, number
 from fidtool.results import Evaluation, RunRecord
 
@@ -52,23 +51,44 @@ def html_report(
     """
     from markupsafe import escape
 
-    names, run = short_names([result.fake.name for result in evaluation.results]), evaluation.run
-    sheets = _sheets(evaluation, exhibits, gallery or ImageLookup())
-    sections, sweep = _sections(evaluation, exhibits, names, sheets), sweep_of(evaluation.results)
+    results, run, images = evaluation.results, evaluation.run, gallery or ImageLookup()
+    images.prefetch(sheets_of(results, exhibits, Thumbnail).files)
+
+    @cache  # an image can be on several sheets
+    def thumbnail(file: str, framing: str | None) -> Thumbnail:
+        return thumbnail_of(file, images.read(file), framing, images.floats)
+
+    sheets, sweep = sheets_of(results, exhibits, thumbnail), sweep_of(results)
+    names = short_names([result.fake.name for result in results])
+    several, charts = len(names) > 1, len(names) <= _MOST_CHARTED
+    sections = [
+        Section(
+            key=f"fake-{place}" if several else "fake",
+            name=shortened(name),
+            charts=charts,
+            result=result,
+            exhibit=exhibit,
+            sheets=of_fake,
+            missing=missing_parts(result, exhibit, run.cached),
+        )
+        for place, (result, exhibit, name, of_fake) in enumerate(
+            zip(results, exhibits, names, sheets.fakes, strict=True), 1
+        )
+    ]
     page: str = (
         _environment(isinstance(run.command, str), spelling)
         .get_template("report.html.j2")
         .render(
             evaluation=evaluation,
             basis=evaluation.basis(sections[0].main),
-            real=evaluation.results[0].real.name,
-            framing=evaluation.results[0].real.framing,
+            real=results[0].real.name,
+            framing=results[0].real.framing,
             sections=sections,
-            several=len(sections) > 1,
+            several=several,
             gate=evaluation.exit_reason.removeprefix("gate missed: ") if evaluation.exit_code else "",
             alerts=_warnings(evaluation, names),
             left_out=[*map(legible, evaluation.not_computed_lines)],
-            chart=sweep_chart(sweep, title_of(evaluation)[0]) if sweep and len(sections) > 1 else None,
+            chart=sweep_chart(sweep, title_of(evaluation)[0]) if sweep and several else None,
             chart_title=title_of(evaluation),
             columns=columns_of(evaluation),
             features=common_features(evaluation),
@@ -84,36 +104,6 @@ def html_report(
         )
     )
     return page
-
-
-def _sheets(evaluation: Evaluation, exhibits: Sequence[Exhibit | None], gallery: ImageLookup) -> Sheets:
-    gallery.prefetch(sheets_of(evaluation.results, exhibits, Thumbnail).files)
-
-    @cache  # an image can be on several sheets
-    def thumbnail(file: str, framing: str | None) -> Thumbnail:
-        return thumbnail_of(file, gallery.read(file), framing, gallery.floats)
-
-    return sheets_of(evaluation.results, exhibits, thumbnail)
-
-
-def _sections(
-    evaluation: Evaluation, exhibits: Sequence[Exhibit | None], names: Sequence[str], sheets: Sheets
-) -> list[Section]:
-    several, charts = len(names) > 1, len(names) <= _MOST_CHARTED
-    return [
-        Section(
-            key=f"fake-{place}" if several else "fake",
-            name=shortened(name),
-            charts=charts,
-            result=result,
-            exhibit=exhibit,
-            sheets=of_fake,
-            missing=missing_parts(result, exhibit, evaluation.run.cached),
-        )
-        for place, (result, exhibit, name, of_fake) in enumerate(
-            zip(evaluation.results, exhibits, names, sheets.fakes, strict=True), 1
-        )
-    ]
 
 
 def _environment(python: bool, spelling: Spelling) -> Environment:
@@ -175,16 +165,12 @@ def _protocol_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
     for layer, definition in evaluation.definitions.items():
         rows += _definition_rows("" if layer == FEATURES else f"{layer}: ", definition)
     for name, settings in evaluation.settings.items():
-        rows.append((f"Settings of {_metric_title(name, evaluation.labels)}", _settings_text(settings)))
+        values = [number.name for number in BUILT_IN[name].numbers] if name in BUILT_IN else []
+        titles = ", ".join(split_title(evaluation.labels.title(value))[0] for value in values)
+        rows.append((f"Settings of {titles or name}", _settings_text(settings)))
     sets = [each for result in evaluation.results for each in (result.real, result.fake)]
     made = {each.name: each.made_with for each in sets if each.made_with}
     return rows + [(f"Settings of {shortened(path)}", _settings_text(config)) for path, config in made.items()]
-
-
-def _metric_title(name: str, labels: Labels) -> str:
-    """Titles of a metric's values, without the features that they are computed from."""
-    values = [number.name for number in BUILT_IN[name].numbers] if name in BUILT_IN else []
-    return ", ".join(split_title(labels.title(value))[0] for value in values) or name
 
 
 def _definition_rows(prefix: str, definition: Definition | None) -> list[tuple[str, str]]:

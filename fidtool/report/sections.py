@@ -195,23 +195,14 @@ def _percent(share: float) -> str:
 
 
 def _duplicates_sentence(name: str, copies: Duplicates) -> str:
-    kinds = [
-        f"{copies.exact:,} pixel-identical" if copies.exact else "",
-        f"{copies.near:,} near duplicate{'s' * (copies.near > 1)}" if copies.near else "",
-    ]
-    text = (
-        f"{name}: {copies.copies:,} of {copies.images:,} images ({_percent(copies.share)}) "
-        f"{'is a duplicate' if copies.copies == 1 else 'are duplicates'} ({', '.join(filter(None, kinds))}); "
-        f"{copies.unique:,} different image{'s' * (copies.unique > 1)}"
-    )
-    often = [
-        f"{images:,} {'occurs' if images == 1 else 'occur'} {times:,} times"
-        for times, images in copies.multiplicities.items()
-        if times > 1
-    ]
+    share, kinds = _percent(copies.share), f"{copies.exact:,} pixel-identical, {copies.near:,} near"
+    often = [f"{images:,} of them {times:,} times" for times, images in copies.multiplicities.items() if times > 1]
     more = " and others more often" if len(often) > _MOST_TIMES else ""
     searched = "" if copies.complete else "; the set is too large to search it for near duplicates"
-    return f"{text}; {', '.join(often[:_MOST_TIMES])}{more}{searched}."
+    return (
+        f"{name}: {copies.copies:,} of {copies.images:,} images ({share}) are duplicates ({kinds}); "
+        f"different images: {copies.unique:,}, {', '.join(often[:_MOST_TIMES])}{more}{searched}."
+    )
 
 
 def _facts(health: Health) -> dict[str, str]:

@@ -1,20 +1,29 @@
-"""Evaluations and checkups as lines of text, as a table, or as JSON."""
+"""Evaluations and checkups as lines of text, as a table, or as JSON; and the files of a run."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fidtool.cache_dir import atomic_write, check_target
 from fidtool.diagnose.diagnosis import Checkup
 from fidtool.diagnose.duplicates import NOTABLE_SHARE
+from fidtool.errors import InputError, Spelling, as_argument, option
 from fidtool.names import counted
 from fidtool.redaction import without_secrets
 from fidtool.report.names import legible, short_names, short_title, shortened, split_title
 from fidtool.results import SCHEMA, Comparison, Difference, Evaluation, protocol_to_dict
 from fidtool.settings import Origin, Settings, changed_settings
 
+if TYPE_CHECKING:
+    from fidtool.images.lookup import ImageLookup
+    from fidtool.pipeline.compare import Exhibit
+
+_SUFFIXES = {"report": (".html", ".htm"), "plot": (".png",)}
 _MOST_PAIRS = 3
 """If there are more pairs of FAKEs, only those with the best FAKE are compared."""
 _MOST_HARMFUL = 10
@@ -27,7 +36,10 @@ def result_lines(evaluation: Evaluation) -> list[str]:
     for result in evaluation.results:
         path = "" if len(evaluation.results) == 1 else f"  {legible(result.fake.name)}"
         lines += [f"{legible(title)}: {number(name, result)}{path}" for name, title in result.titles.items()]
-        lines += [f"{line}{path}" for line in _error_bars(result)]
+        if (corrected := result.corrected) is not None:
+            bar = f"{corrected.value:.4f} ± {corrected.error:.4f}"
+            interval = f"95 %: {corrected.low:.4f} to {corrected.high:.4f}, REAL taken as fixed"
+            lines.append(f"bias-corrected {legible(result.labels.title('fid'))}: {bar} ({interval}){path}")
     return [*lines, *map(legible, evaluation.not_computed_lines), *verdict_lines(evaluation)]
 
 
@@ -41,15 +53,6 @@ def verdict_lines(evaluation: Evaluation, names: Sequence[str] | None = None) ->
         )
         for each in differences_shown(evaluation, _MOST_PAIRS, names)
     ]
-
-
-def _error_bars(result: Comparison) -> list[str]:
-    corrected = result.corrected
-    if corrected is None:
-        return []
-    interval = f"95 %: {corrected.low:.4f} to {corrected.high:.4f}, REAL taken as fixed"
-    title = legible(result.labels.title("fid"))
-    return [f"bias-corrected {title}: {corrected.value:.4f} ± {corrected.error:.4f} ({interval})"]
 
 
 def framing_lines(evaluation: Evaluation) -> list[str]:
@@ -70,19 +73,18 @@ def influence_lines(evaluation: Evaluation) -> list[str]:
         if influence is None:
             continue
         if influence.raising:
-            lines.append(f"{legible(result.fake.name)}: these images raise the {title} most:")
+            found = f"these images raise the {title} most:"
         elif influence.most_harmful:
-            lines.append(f"{legible(result.fake.name)}: no image raises the {title}: all effects are negative")
+            found = f"no image raises the {title}: all effects are negative"
         else:
-            lines.append(
-                f"{legible(result.fake.name)}: it is unknown which images raise the {title}: {influence.doubt}"
-            )
-            continue
+            found = f"it is unknown which images raise the {title}: {influence.doubt}"
+        lines.append(f"{legible(result.fake.name)}: {found}")
         lines += [f"  {image.effect:+.6f}  {legible(image.file)}" for image in influence.raising[:_MOST_HARMFUL]]
         for part in influence.removals:
             worst = f"without the worst {part.fraction:.1%} ({counted(part.images, 'image')})"
             lines.append(f"  {worst} the {title} is {part.distance:.6g} (their effects predict {part.predicted:.6g})")
-        lines += [f"  the effects are rough estimates: {influence.doubt}"] if influence.doubt else []
+        if influence.doubt and influence.most_harmful:
+            lines.append(f"  the effects are rough estimates: {influence.doubt}")
     return lines
 
 
@@ -134,14 +136,9 @@ def timing_line(evaluation: Evaluation) -> str:
 
 def failure_to_dict(code: int, reason: str, origin: Origin, config: Settings | None) -> dict[str, Any]:
     """Return the result JSON of a run that failed, without results."""
-    found = {
-        "schema": SCHEMA,
-        "protocol": protocol_to_dict(None),
-        "results": [],
-        "run": {**origin._asdict(), "config": None if config is None else changed_settings(config)},
-        "exit": {"code": code, "reason": reason},
-    }
-    return without_secrets(found)
+    run = {**origin._asdict(), "config": None if config is None else changed_settings(config)}
+    found = {"schema": SCHEMA, "protocol": protocol_to_dict(None), "results": [], "run": run}
+    return without_secrets({**found, "exit": {"code": code, "reason": reason}})
 
 
 def dumps(result: dict[str, Any]) -> str:
@@ -150,8 +147,6 @@ def dumps(result: dict[str, Any]) -> str:
 
 
 # --- a table of several FAKEs or metrics, with one row per FAKE and one column per value -----------------------------
-
-_GAP = "  "
 
 
 class Column(NamedTuple):
@@ -176,16 +171,13 @@ def columns_of(evaluation: Evaluation) -> list[Column]:
         best = best_of(results, values, numbers[name].better, evaluation.differences if name == "fid" else ())
         heading = short_title(title if name == "fid" else title.removesuffix(f" ({features})"))
         columns.append(Column(heading, [number(name, result) for result in results], numbers[name].better, best))
-    return columns + (_bar_columns(evaluation) if any(result.corrected for result in results) else [])
-
-
-def _bar_columns(evaluation: Evaluation) -> list[Column]:
-    bars = [result.corrected for result in evaluation.results]
-    best = best_of(evaluation.results, corrected_values(evaluation.results), "lower", evaluation.differences)
+    if not any(bars := [result.corrected for result in results]):
+        return columns
+    best = best_of(results, corrected_values(results), "lower", evaluation.differences)
     corrected = ["-" if bar is None else f"{bar.value:.4f} ± {bar.error:.4f}" for bar in bars]
     intervals = ["-" if bar is None else f"{bar.low:.4f} to {bar.high:.4f}" for bar in bars]
     title, _ = split_title(evaluation.labels.title("fid"))  # the column of the distance says of which features
-    return [Column(f"bias-corrected {title}", corrected, "lower", best), Column("95 % interval", intervals)]
+    return [*columns, Column(f"bias-corrected {title}", corrected, "lower", best), Column("95 % interval", intervals)]
 
 
 def table_lines(evaluation: Evaluation) -> list[str]:
@@ -195,22 +187,19 @@ def table_lines(evaluation: Evaluation) -> list[str]:
     """
     columns, features = columns_of(evaluation), common_features(evaluation)
     names = short_names([result.fake.name for result in evaluation.results])
-    cells = [["FAKE", *(legible(shortened(name)) for name in names)], *map(_marked, columns)]
+    cells = [["FAKE", *(legible(shortened(name)) for name in names)]]
+    for column in columns:  # with a mark behind the best ones
+        marks = ["*" if row in column.best else " " * bool(column.best) for row in range(-1, len(names))]
+        cells.append([text + mark for text, mark in zip([column.heading, *column.values], marks, strict=True)])
     widths = [max(map(len, column)) for column in cells]
     lines = [f"Features of all values: {legible(features)}"] if features else []
     for first, *others in zip(*cells, strict=True):
         aligned = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
-        lines.append(_GAP.join([first.ljust(widths[0]), *aligned]).rstrip())
+        lines.append("  ".join([first.ljust(widths[0]), *aligned]).rstrip())
     legend = ["* best of its column"] if any(column.best for column in columns) else []
     lines += [*map(legible, evaluation.not_computed_lines), *legend, *about_marks(evaluation)]
     lines += framing_lines(evaluation)
     return lines + verdict_lines(evaluation, names)
-
-
-def _marked(column: Column) -> list[str]:
-    """Return the heading and the values, with a mark behind the best ones."""
-    marks = ["*" if row in column.best else " " * bool(column.best) for row in range(-1, len(column.values))]
-    return [text + mark for text, mark in zip([column.heading, *column.values], marks, strict=True)]
 
 
 def about_marks(evaluation: Evaluation) -> Iterator[str]:
@@ -280,3 +269,40 @@ def common_features(evaluation: Evaluation) -> str:
         return ""
     found = {split_title(title)[1] for title in titles.values()}
     return found.pop() if len(found) == 1 else ""
+
+
+# --- the page and the plot -------------------------------------------------------------------------------------------
+
+
+def check_shown(files: Mapping[str, Path]) -> None:
+    """Check that the page and the plot, by setting, can be written, before any work is done."""
+    for setting, file in files.items():
+        if importlib.util.find_spec("matplotlib") is None:  # not imported here; jinja2 comes with torch
+            problem = f"{option(setting)} needs the package matplotlib:"
+            raise InputError(problem, "pip install 'fidtool[report]'", setting=setting)
+        if file.suffix.lower() not in _SUFFIXES[setting]:
+            problem = f"{option(setting, str(file))}: the name must end in {_SUFFIXES[setting][0]}"
+            raise InputError(problem, setting=setting)
+        check_target(option(setting, str(file)), file)
+
+
+def write_shown(
+    evaluation: Evaluation,
+    exhibits: Sequence[Exhibit | None],
+    gallery: ImageLookup,
+    setting: str,
+    file: Path,
+    spelling: Spelling = as_argument,
+) -> None:
+    """Write the page or the plot atomically; see `html_report` and `sweep_plot`. The plot's suffix is its format."""
+    if setting == "plot":
+        from fidtool.report.charts import sweep_plot
+
+        content = sweep_plot(evaluation, file.suffix[1:].lower())
+    else:
+        from fidtool.report.html import html_report
+
+        # A path may contain bytes that are not UTF-8.
+        content = html_report(evaluation, exhibits, gallery, spelling).encode("utf-8", "replace")
+    with atomic_write(file) as handle:
+        handle.write(content)

@@ -17,11 +17,10 @@ from fidtool.diagnose.duplicates import Duplicates
 from fidtool.errors import InputError
 from fidtool.images.lookup import ImageLookup
 from fidtool.report.charts import sweep_of, title_of
-from fidtool.report.files import check_shown, write_shown
 from fidtool.report.html import html_report
 from fidtool.report.names import numbers_of
 from fidtool.report.sheets import LONGEST_SIDE, Thumbnail, sheets_of, thumbnail_of
-from fidtool.report.text import influence_lines
+from fidtool.report.text import check_shown, influence_lines, write_shown
 from fidtool.results import Evaluation, HarmfulImage, SetResult
 from support.report_samples import COMMAND, METRICS, NASTY, bare, rich, write_image
 
@@ -312,13 +311,13 @@ def test_sections_that_lack_features_explain_why(files: list[str]) -> None:
     [
         (
             Duplicates(340, 336, 4, 0, {1: 334, 2: 1, 4: 1}, None, ()),
-            "FAKE: 4 of 340 images (1.2\u00a0%) are duplicates (4 pixel-identical); 336 different images; "
-            "1 occurs 2 times, 1 occurs 4 times.",
+            "FAKE: 4 of 340 images (1.2\u00a0%) are duplicates (4 pixel-identical, 0 near); different images: 336, "
+            "1 of them 2 times, 1 of them 4 times.",
         ),
         (
             Duplicates(5, 1, 2, 2, {5: 1}, None, ()),
-            "FAKE: 4 of 5 images (80.0\u00a0%) are duplicates (2 pixel-identical, 2 near duplicates); "
-            "1 different image; 1 occurs 5 times.",
+            "FAKE: 4 of 5 images (80.0\u00a0%) are duplicates (2 pixel-identical, 2 near); different images: 1, "
+            "1 of them 5 times.",
         ),
     ],
 )

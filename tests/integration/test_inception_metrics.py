@@ -147,7 +147,7 @@ def test_the_last_metric_that_lacks_its_weights_ends_the_run(
 ) -> None:
     pytest.importorskip("open_clip")
     from fidtool.features.models import clip
-    from fidtool.features.models.published import downloading
+    from fidtool.features.network import downloading
 
     def fetch(choice: NetworkChoice, say: Any) -> None:
         with downloading(choice, "a mirror", say):

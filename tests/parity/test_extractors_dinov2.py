@@ -158,7 +158,7 @@ def test_gated_layers_of_the_giant_model(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
     from fidtool.features.models import dinov2
     from fidtool.features.models.families import NetworkChoice
-    from fidtool.features.models.published import State
+    from fidtool.features.network import State
 
     made = timm.create_model
 

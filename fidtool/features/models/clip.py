@@ -17,7 +17,8 @@ from torch import nn
 
 from fidtool.errors import InputError
 from fidtool.features.models.families import NetworkChoice
-from fidtool.features.models.published import (
+from fidtool.features.network import (
+    Network,
     State,
     downloading,
     load_strictly,
@@ -25,7 +26,6 @@ from fidtool.features.models.published import (
     unreadable,
     weights_file,
 )
-from fidtool.features.network import Network
 from fidtool.features.resize import Preparation
 from fidtool.names import suggestion
 

@@ -16,8 +16,7 @@ import torch.nn.functional as F
 
 from fidtool.errors import InputError
 from fidtool.features.models.families import NetworkChoice
-from fidtool.features.models.published import State, downloading, load_strictly, read_tensors, weights_file
-from fidtool.features.network import Network
+from fidtool.features.network import Network, State, downloading, load_strictly, read_tensors, weights_file
 from fidtool.features.resize import Preparation
 
 _ARCHITECTURES = {

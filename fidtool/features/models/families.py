@@ -39,7 +39,7 @@ MODEL_FAMILIES = {
 }
 """The families, by the part of ``--extractor`` before the colon. To add one, add a line here and a module of that name
 to this package with two functions. ``fetch(choice, say)``, called on rank zero, reads or downloads the weights and
-returns a `fidtool.features.models.published.State`. ``build(choice, state)``, called on every rank, returns the
+returns a `fidtool.features.network.State`. ``build(choice, state)``, called on every rank, returns the
 `fidtool.Network` and its name for the fingerprint."""
 NAMED_EXTRACTORS = ", ".join(["inception", *(family.usage for family in MODEL_FAMILIES.values())])
 """Values of ``--extractor`` that are neither files nor code, for the help and for messages."""

@@ -11,8 +11,7 @@ import torch
 
 from fidtool.errors import InputError
 from fidtool.features.models.families import NetworkChoice
-from fidtool.features.models.published import State, downloading, load_strictly, unreadable, weights_file
-from fidtool.features.network import Network
+from fidtool.features.network import Network, State, downloading, load_strictly, unreadable, weights_file
 from fidtool.features.resize import Framing, Preparation, Resize
 from fidtool.names import suggestion
 

@@ -12,8 +12,7 @@ from torch import nn
 
 from fidtool.errors import InputError
 from fidtool.features.models.families import NetworkChoice
-from fidtool.features.models.published import State, downloading, load_strictly, read_tensors
-from fidtool.features.network import Network, channels_last
+from fidtool.features.network import Network, State, channels_last, downloading, load_strictly, read_tensors
 from fidtool.features.resize import Preparation, Resize
 from fidtool.names import suggestion
 

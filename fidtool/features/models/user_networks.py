@@ -18,8 +18,7 @@ from torch import nn
 
 from fidtool.errors import InputError, RunError, message_of
 from fidtool.features.models.families import EXPORTED, NetworkChoice, is_program
-from fidtool.features.models.published import in_short, silent_logging
-from fidtool.features.network import Network
+from fidtool.features.network import Network, in_short, silent_logging
 from fidtool.sources.contents import LocalFiles, head_of
 from fidtool.sources.kinds import refuse_foreign
 from fidtool.user_code import NoSourceError, load

@@ -128,10 +128,6 @@ class ImageSet:
         """Whether the images can only be read sequentially, in stored order."""
         return self.reader.in_order
 
-    def name(self, index: int) -> str:
-        """Returns the name of image ``index``."""
-        return self.stored[int(self.order[index])]
-
     @property
     def names(self) -> Iterator[str]:
         """The names of all images, in the order of this set."""
@@ -139,7 +135,7 @@ class ImageSet:
 
     def file(self, index: int) -> str:
         """Returns the path of image ``index``, for messages."""
-        return f"{self.prefix}{self.name(index)}"
+        return f"{self.prefix}{self.stored[int(self.order[index])]}"
 
     def summary(self) -> dict[str, str | int | bool]:
         """Returns a description of the set for the JSON result."""

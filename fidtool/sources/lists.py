@@ -40,31 +40,23 @@ Entry = tuple[str, int]  # a path and its line
 
 
 def list_paths(path: str, file: str, suffix: str = TEXT, column: str = "") -> ImageSet:
-    """Lists the images named in a list, sorted by path.
+    """Lists the images named in a list, sorted by path. All are read as images, regardless of their suffixes.
 
-    Paths are relative to the folder of the list. All files are read as images, regardless of their suffixes.
-
-    Args:
-        path: the list as named by the caller.
-        file: path of its file, whose text is in the file system's encoding. `STDIN` is standard input, whose paths are
-            relative to the working directory.
-        suffix, column: see `read_entries`.
+    Paths are relative to the folder of ``file``, the list that ``path`` names; those on standard input (`STDIN`) to the
+    working directory. For the rest see `read_entries`.
     """
-    if file in (STDIN, "/dev/stdin"):
-        if sys.stdin is None:  # closed by the shell (<&-)
-            raise InputError("the list on standard input cannot be read: standard input is closed")
-        entries, folder = read_entries(sys.stdin.buffer, "standard input"), ""
-    else:
-        folder = os.path.join(os.path.dirname(file), "")
-        folder = "" if (folder == "/" and not file.startswith("/")) or file.startswith("/dev/") else folder
-        try:
-            with open(file, "rb") as handle:
-                entries = read_entries(handle, f"the list {file}", suffix, column)
-        except OSError as error:
-            raise InputError(f"the list {file} cannot be read: {error.strerror or error}") from None
-    what = "standard input" if file == STDIN else f"the list {file}"
+    is_stdin = file in (STDIN, "/dev/stdin")
+    what = "standard input" if is_stdin else f"the list {file}"
+    if is_stdin and sys.stdin is None:  # closed by the shell (<&-)
+        raise InputError("the list cannot be read: standard input is closed")
+    try:
+        with contextlib.nullcontext(sys.stdin.buffer) if is_stdin else open(file, "rb") as handle:
+            entries = read_entries(handle, what, suffix, column)
+    except OSError as error:
+        raise InputError(f"{what} cannot be read: {error.strerror or error}") from None
+    folder = "" if is_stdin or file.startswith("/dev/") else os.path.join(os.path.dirname(file), "")
     refuse_repeated_lines([os.path.abspath(os.path.join(folder, each)) for each, _ in entries], entries, what)
-    if folder and any(os.path.isabs(each) for each, _ in entries):
+    if any(os.path.isabs(each) for each, _ in entries):
         entries, folder = [(os.path.join(folder, each), line) for each, line in entries], ""
     entries.sort()
     names, lines = Names(each for each, _ in entries), [line for _, line in entries]

@@ -136,7 +136,7 @@ class Images:
 
     def stream(self, value_range: ValueRange | None) -> Generator[Read, None, None]:
         """Yields the images of an iterable, one at a time even if it yields batches."""
-        with self._named():
+        with _reported(self.name):
             for number, item in enumerate(self._images):
                 yield from contents_of(item, value_range, f"{self.name}[{number}]")
 
@@ -148,7 +148,7 @@ class Images:
         while len(contents) < count:
             before, left = len(contents), count - len(contents)
             items = self._generate(left, sample_seed(seed, calls) if calls else seed)
-            with self._named(), contextlib.closing(items):
+            with _reported(self.name), contextlib.closing(items):
                 for item in items:
                     contents += contents_of(item, value_range, f"the result of {self.name}({left})")
                     if len(contents) >= count:
@@ -158,16 +158,25 @@ class Images:
                 raise InputError(f"{self.name}({left}) returned no images {in_vain} times, but must return {left}")
         return contents[:count]
 
-    @contextlib.contextmanager
-    def _named(self) -> Iterator[None]:
-        try:
-            yield
-        except FidtoolError:
-            raise
-        except Exception as error:
-            if isinstance(error.__cause__, StopIteration):  # which Python replaces by a RuntimeError
-                raise InputError(f"{self.name} raised StopIteration:", "its iterator has too few images") from error
-            raise ProgramError(f"{self.name} raised {exception_summary(error)}") from error
+
+@contextlib.contextmanager
+def _reported(what: str) -> Iterator[None]:
+    """Raises what the program's own code raises as an error that says where."""
+    try:
+        yield
+    except FidtoolError:
+        raise
+    except Exception as error:
+        if isinstance(error.__cause__, StopIteration):  # which Python replaces by a RuntimeError
+            raise InputError(f"{what} raised StopIteration:", "its iterator has too few images") from error
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})"
+        problem = f"{what} raised {type(error).__name__}: {' '.join(str(error).split())}{place}"
+        if "CUDA" in str(error) and parent_process() is not None:
+            # A decoding worker is a fork of the process that uses the GPU.
+            remedies = "return tensors on the CPU", f"pass {option('num_workers', 0)}"
+            raise ProgramError(f"{problem}:", *remedies) from error
+        raise ProgramError(problem) from error
 
 
 @contextlib.contextmanager
@@ -279,17 +288,10 @@ class MemoryReader(Reader):
     def _content(self, item: int) -> Read:
         what = f"{self._name}[{item}]"
         try:
-            contents = contents_of(self._images[item], self._value_range, what)
-        except InputError as error:
+            with _reported(what):
+                contents = contents_of(self._images[item], self._value_range, what)
+        except FidtoolError as error:
             return error
-        except Exception as error:
-            problem = f"{what} raised {exception_summary(error)}"
-            if "CUDA" in str(error) and parent_process() is not None:
-                # A decoding worker is a fork of the process that uses the GPU.
-                return ProgramError(f"{problem}:", "return tensors on the CPU", f"pass {option('num_workers', 0)}")
-            failure = ProgramError(problem)
-            failure.__cause__ = error
-            return failure
         if len(contents) != 1:
             problem = f"{what} contains {len(contents)} images, but must be one image:"
             return InputError(problem, "for batches, pass iter(images)", _SEVERAL_SETS)
@@ -297,13 +299,6 @@ class MemoryReader(Reader):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_images": None}
-
-
-def exception_summary(error: Exception) -> str:
-    """Returns an exception's class, message, file and line, on one line."""
-    frames = traceback.extract_tb(error.__traceback__)
-    location = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}{location}"
 
 
 def contents_of(item: Any, value_range: ValueRange | None, what: str) -> list[Read]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from fidtool.errors import InputError
@@ -19,30 +18,21 @@ _ROWS = 16
 _BUFFER = 1 << 20
 
 
-@dataclass(frozen=True)
-class _Table:
-    """The column of images in a table, and the number of rows in each row group."""
-
-    column: str
-    is_struct: bool
-    groups: tuple[int, ...]
-
-
 def list_images(named: NamedFiles) -> ImageSet:
     """Lists the images in Parquet files, one per row.
 
     The key is the column's name; the default is the only column that has image bytes.
     """
     _pyarrow(named.path)
-    tables = []
+    columns, counts = [], []
     for file, name in enumerate(named.files.paths):
         with opened(named.files, file) as handle:
-            tables.append(_table(name, handle, named.key))
-    counts = [sum(table.groups) for table in tables]
+            table = _pyarrow(name).parquet.ParquetFile(handle)
+            columns.append(_column(name, table.schema_arrow, named.key))
+            counts.append(table.metadata.num_rows)
     if not sum(counts):
         raise InputError(f"no images in {named.path}: it contains no rows")
-    reader = ParquetReader(named.files, tables)
-    return set_of_rows(named, "Parquet table", counts, reader)
+    return set_of_rows(named, "Parquet table", counts, ParquetReader(named.files, columns, counts))
 
 
 def _pyarrow(path: str) -> Any:
@@ -53,22 +43,20 @@ def _pyarrow(path: str) -> Any:
     return pyarrow
 
 
-def _table(name: str, handle: BinaryIO, key: str) -> _Table:
+def _column(name: str, schema: Any, key: str) -> str:
+    """Returns the name of the column of images."""
     pyarrow = _pyarrow(name)
-    table = pyarrow.parquet.ParquetFile(handle)
-    schema = table.schema_arrow
     binary = {field.name: field for field in schema if _has_bytes(pyarrow, field.type)}
     structs = [each for each, field in binary.items() if pyarrow.types.is_struct(field.type)]
     candidates = structs if len(structs) == 1 else list(binary)
     chosen = key or (candidates[0] if len(candidates) == 1 else "")
-    if chosen not in binary:
-        has = ", ".join(f"{field.name} ({field.type})" for field in schema)[:300] or "none"
-        advice = f"{key} does not contain image bytes" if key else f"name the column of images, {name}:NAME"
-        if not binary:
-            advice = "none contains image bytes, as Hugging Face's Image columns do; pass paths as a list (.txt)"
-        raise InputError(f"{name} has the columns {has}:", advice)
-    groups = tuple(table.metadata.row_group(group).num_rows for group in range(table.metadata.num_row_groups))
-    return _Table(chosen, pyarrow.types.is_struct(binary[chosen].type), groups)
+    if chosen in binary:
+        return chosen
+    has = ", ".join(f"{field.name} ({field.type})" for field in schema)[:300] or "none"
+    advice = f"{key} does not contain image bytes" if key else f"name the column of images, {name}:NAME"
+    if not binary:
+        advice = "none contains image bytes, as Hugging Face's Image columns do; pass paths as a list (.txt)"
+    raise InputError(f"{name} has the columns {has}:", advice)
 
 
 def _has_bytes(pyarrow: Any, kind: Any) -> bool:
@@ -79,30 +67,26 @@ def _has_bytes(pyarrow: Any, kind: Any) -> bool:
 
 
 class ParquetReader(SequentialReader):
-    """Reads tables sequentially, and skips row groups that contain no requested rows.
+    """Reads a column of each table sequentially, and skips row groups that contain no requested rows."""
 
-    Args:
-        tables: the column of images and the row groups of each table.
-    """
-
-    def __init__(self, files: Files, tables: list[_Table]) -> None:
-        super().__init__(files, [sum(table.groups) for table in tables])
-        self._tables = tables
-        self.variant = " ".join(table.column for table in tables)
+    def __init__(self, files: Files, columns: list[str], counts: list[int]) -> None:
+        super().__init__(files, counts)
+        self._columns, self.variant = columns, " ".join(columns)
 
     def walk(self, handle: BinaryIO, file: int, items: list[int]) -> Iterator[Read]:
-        table = self._tables[file]
+        pyarrow, column = _pyarrow(""), self._columns[file]
         # The whole table may not fit into memory.
-        parquet = _pyarrow("").parquet.ParquetFile(handle, buffer_size=_BUFFER, pre_buffer=False)
-        column = f"{table.column}.{_BYTES}" if table.is_struct else table.column
-        wanted, end = iter(items), int(self._ends[file]) - sum(table.groups)
+        parquet = pyarrow.parquet.ParquetFile(handle, buffer_size=_BUFFER, pre_buffer=False)
+        is_struct = pyarrow.types.is_struct(parquet.schema_arrow.field(column).type)
+        column = f"{column}.{_BYTES}" if is_struct else column
+        wanted, end = iter(items), int(self._ends[file - 1]) if file else 0
         row = next(wanted)
-        for group, count in enumerate(table.groups):
-            start, end = end, end + count
+        for group in range(parquet.num_row_groups):
+            start, end = end, end + parquet.metadata.row_group(group).num_rows
             if row >= end:
                 continue
             for batch in parquet.iter_batches(_ROWS, row_groups=[group], columns=[column], use_threads=False):
-                values = batch.column(0).field(_BYTES) if table.is_struct else batch.column(0)
+                values = batch.column(0).field(_BYTES) if is_struct else batch.column(0)
                 while row < start + len(values):
                     value = values[row - start]
                     yield value.as_py() if value.is_valid else ContentError("its row has no image bytes")

@@ -75,7 +75,7 @@ def test_permission_denied_is_reported(here: Run, tmp_path: Path, monkeypatch: p
 
     def denied(self: ImageSet, indices: Sequence[int]) -> Iterator[Read]:
         for index, content in zip(indices, read(self, indices), strict=True):
-            yield PermissionError(13, "Permission denied") if self.name(index) == "00002.png" else content
+            yield PermissionError(13, "Permission denied") if self.file(index).endswith("00002.png") else content
 
     monkeypatch.setattr(ImageSet, "read", denied)
     run = here("compute", images, images, "--extractor", TINY)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -30,17 +30,17 @@ from fidtool.pipeline.sets import Content, RequestedSet, SetPlan
 from fidtool.results import Comparison, Difference, Evaluation, RunRecord
 from fidtool.settings import Origin, Settings, changed_settings, versions
 from fidtool.statistics.rows import RowStorage
-from fidtool.statistics.set_statistics import MeasuredSet, Statistics, spread_features
+from fidtool.statistics.set_statistics import MeasuredSet, Statistics
 from fidtool.validation import declared
 
 
 def _prepared(
     run: RunContext, requests: Sequence[RequestedSet], settings: Settings, evaluates: bool
-) -> tuple[Plan, Measurer | None, Mapping[SetPlan, Content]]:
+) -> tuple[Plan, Measurer, Mapping[SetPlan, Content]]:
     """Opens the sets, builds the networks, and decides all that the run will do. A collective.
 
-    Without ``evaluates``, there is one set, whose statistics are computed. Returns the plan, what measures the sets if
-    images go through a network, and what the sets hold, which is empty on ranks other than zero.
+    Without ``evaluates``, there is one set, whose statistics are computed. Returns the plan, what measures the sets,
+    and what they hold, which is empty on ranks other than zero.
     """
     opening: Opening | None = None
 
@@ -55,11 +55,11 @@ def _prepared(
     # Rank zero's default on all ranks: the plan must not depend on a rank's device.
     batch_size = run.world.broadcast(chosen.batch_size or run.device.default_batch_size)
     classifier = evaluates and chosen.metric("is") is not None
-    networks = RunNetworks(run, chosen, batch_size, classifier) if images else None
-    measured = None if networks is None else networks.definitions
+    networks = RunNetworks(run, chosen, batch_size, classifier, images)
+    measured = networks.definitions or None
     plan = run.world.on_rank_zero(lambda: make_plan(cast(Opening, opening), measured, batch_size))
     contents = {} if opening is None else opening.contents
-    return plan, None if networks is None else Measurer(run, plan, requests, contents, networks), contents
+    return plan, Measurer(run, plan, requests, contents, networks), contents
 
 
 def evaluate(
@@ -70,19 +70,24 @@ def evaluate(
     The second and the third result are for a report, on rank zero.
     """
     plan, measurer, contents = _prepared(run, requests, settings, evaluates=True)
-    comparer = Comparer(run, plan, contents, None if measurer is None else measurer.networks.weights)
+    comparer = Comparer(run, plan, contents, measurer.networks.weights)
     results: list[Comparison] = []
     exhibits: list[Exhibit | None] = []
-    sets = _measured(run, plan, measurer, contents)
-    _, real = next(sets)
-    for planned, fake in sets:
-        run.console.log(f"comparing {fake.path} with {real.path}")
-        comparison, exhibit = comparer.compare(real, fake, planned)
+    held: dict[SetPlan, MeasuredSet] = {}
+    for position, planned in enumerate(plan.sets):
+        # A set that occurs several times is measured once and held until its last occurrence.
+        measured = held.pop(planned, None) or measurer.measure(planned)
+        if planned in plan.sets[position + 1 :]:
+            held[planned] = measured
+        if position == 0:
+            real = measured
+            continue
+        run.console.log(f"comparing {measured.path} with {real.path}")
+        comparison, exhibit = comparer.compare(real, measured, planned)
         results.append(comparison)
         exhibits.append(exhibit)
-        del fake  # so that only one FAKE's features are in memory at a time
-    work = {} if measurer is None else measurer.work
-    evaluation = run.world.on_rank_zero(lambda: _concluded(run, plan, comparer, results, work, origin))
+        del measured  # so that only one FAKE's features are in memory at a time
+    evaluation = run.world.on_rank_zero(lambda: _concluded(run, plan, comparer, results, measurer.work, origin))
     if plan.settings.preset is not None:
         verdicts = {f"{verdict.fake}: {verdict.line}": verdict for verdict in verify(evaluation)}
         evaluation = replace(evaluation, run=replace(evaluation.run, notes=(*evaluation.run.notes, *verdicts)))
@@ -106,7 +111,7 @@ def compute_statistics(
     """
     plan, measurer, contents = _prepared(run, requests, settings, evaluates=False)
     (planned,) = plan.sets
-    if measurer is None or planned.holds == "both":
+    if planned.holds in ("statistics", "both"):
         raise on_every_rank(InputError(f"{planned.path} is already {planned.kind}:", "pass the images instead"))
     sample = run.world.only_on_rank_zero(lambda: _image_sample(plan, contents, stored) if sampled else None)
     statistics = measurer.measure(planned).statistics
@@ -152,28 +157,6 @@ def _image_sample(plan: Plan, contents: Mapping[SetPlan, Content], count: int | 
             used += 1
     rows = np.empty((0, 0), np.uint8) if storage is None else storage.array()
     return rows[:used].reshape(used, *shape)
-
-
-def _measured(
-    run: RunContext, plan: Plan, measurer: Measurer | None, contents: Mapping[SetPlan, Content]
-) -> Iterator[tuple[SetPlan, MeasuredSet]]:
-    """Yield the sets, REAL first, and measure each when it is requested. Each step is a collective.
-
-    A set that occurs several times is measured once and held until its last occurrence; others can be freed.
-    """
-    held: dict[SetPlan, MeasuredSet] = {}
-    for position, planned in enumerate(plan.sets):
-        found = held.pop(planned, None)
-        if found is None and (measurer is None or planned.holds == "statistics"):
-            file = contents[planned].file if contents else None
-            found = spread_features(planned.path, file, plan.needs[planned].collected, run.world)
-        elif found is None and measurer is not None:
-            found = measurer.measure(planned)
-        assert found is not None
-        if planned in plan.sets[position + 1 :]:
-            held[planned] = found
-        yield planned, found
-        del found
 
 
 def _concluded(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib.metadata import version
@@ -45,7 +46,6 @@ class Measurer:
     Args:
         requests: the sets as this rank's caller passes them.
         contents: what the sets hold, on rank zero; empty on the other ranks.
-        networks: None if no image goes through one.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Measurer:
         for layer, probe in self.networks.probes.items():
             self.arithmetic[f"{layer_prefix(layer, '_')}probe"] = probe
         self._checkpoint: Checkpoint | None = None
-        if settings.checkpoint is not None:
+        if settings.checkpoint is not None and networks.definitions:
             name = run.world.on_rank_zero(self._claim_checkpoint)
             self._checkpoint = Checkpoint(str(settings.checkpoint), name, settings.max_pixels, self._warn)
             if settings.checkpoint_every is not None and run.world.rank == 0:
@@ -89,6 +89,8 @@ class Measurer:
     @property
     def work(self) -> dict[str, Any]:
         """The work done so far, as fields of `fidtool.results.RunRecord`; counts are over all ranks."""
+        if not self.networks.definitions:
+            return {}
         return {
             "precision": self._settings.precision,
             "kernels": self.networks.kernels,
@@ -135,11 +137,15 @@ class Measurer:
         """Returns a set's statistics, on rank zero, and the features of each image, on all ranks. A collective."""
         if planned.holds == "stream":
             return self._computed(planned)
+        if planned.holds == "statistics":
+            file = self._contents[planned].file if self._contents else None
+            return spread_features(planned.path, file, self._plan.needs[planned].collected, self._world)
         known = self._world.only_on_rank_zero(lambda: self._from_cache(planned))
         if self._world.broadcast(known is not None):
             measured = spread_features(planned.path, known, self._plan.needs[planned].collected, self._world)
         else:
-            self._run.finished.begin()
+            finished = self._run.finished
+            finished.unsaved_since = finished.unsaved_since or time.monotonic()
             measured = self._computed(planned)
         if planned.holds == "both":
             file = self._contents[planned].file if self._contents else None
@@ -195,7 +201,8 @@ class Measurer:
 
         measured = MeasuredSet(images.path, world.only_on_rank_zero(finish), features)
         if world.broadcast(cached):
-            self._run.finished.cached(planned.path)
+            self._run.finished.cached.append(planned.path)
+            self._run.finished.unsaved_since = None
         return measured
 
     def _layers(self, needs: SetNeeds, collected: Collection[str]) -> dict[str, Layer]:

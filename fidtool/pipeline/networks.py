@@ -33,7 +33,7 @@ _CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 
 
 class RunNetworks:
-    """The networks of a run. The constructor is a collective.
+    """The networks of a run, which has none unless they are ``used``. The constructor is a collective.
 
     Inception is built when the first set needs it; never if all statistics are in the cache. Other networks are built
     immediately, because only the built network gives the definition of its features. ``probes`` has the SHA-256 of
@@ -41,7 +41,7 @@ class RunNetworks:
     that it imports or the files that it reads.
     """
 
-    def __init__(self, run: RunContext, settings: Settings, batch_size: int, classifier: bool) -> None:
+    def __init__(self, run: RunContext, settings: Settings, batch_size: int, classifier: bool, used: bool) -> None:
         self._run, self._world, self._device, self._settings = run, run.world, run.device, settings
         self._batch_size, self._classifier = batch_size, classifier
         self._protocol = protocol_named(settings.protocol or DEFAULT_PROTOCOL)
@@ -54,6 +54,8 @@ class RunNetworks:
         self.definitions: dict[str, Definition] = {}
         self._own: dict[str, Extractor] = {}
         self._networks: tuple[Extractor, ...] = ()
+        if not used:
+            return
         with run.clock("weights"):
             with self._world.together():
                 _check_matrix_products(settings, run.device)

@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fidtool.cache_dir import LIMITS, byte_limit
 from fidtool.console import Console
@@ -49,36 +49,31 @@ class Clock:
                 seconds[part] = seconds.get(part, 0.0) + share * (time.perf_counter() - started)
 
 
+@dataclass
 class FinishedWork:
-    """The finished work of a run and where it is saved, for the message of an error that ends the run."""
+    """The finished work of a run and where it is saved, for the message of an error that ends the run.
 
-    def __init__(self) -> None:
-        self.folder: str | None = None
-        self.checkpoint: Checkpoint | None = None
-        self._cached: list[str] = []
-        self._unsaved_since: float | None = None
+    Attributes:
+        cached: sets whose statistics the run has put into the cache.
+        unsaved_since: time since which a set's features are extracted, of `time.monotonic`.
+    """
 
-    def begin(self) -> None:
-        """Records that the features of a set are being extracted."""
-        if self._unsaved_since is None:
-            self._unsaved_since = time.monotonic()
-
-    def cached(self, path: str) -> None:
-        """Records that the statistics of a set are in the cache."""
-        self._unsaved_since = None
-        self._cached.append(path)
+    folder: str | None = None
+    checkpoint: Checkpoint | None = None
+    cached: list[str] = field(default_factory=list)
+    unsaved_since: float | None = None
 
     def advice(self) -> str:
         """How to continue after an error, for the end of its message; may be empty."""
         if self.checkpoint is not None and self.checkpoint.has_work:
             return f"; finished work is saved in {self.folder}: run the same command again to resume"
         lost, text = "no work was saved", ""
-        if self._cached:
-            first, *others = self._cached
+        if self.cached:
+            first, *others = self.cached
             sets = f"{first} and {len(others)} more" if others else first
             text = f"; the statistics of {sets} are cached: run the same command again to reuse them"
             lost = "no other work was saved"
-        since = self._unsaved_since  # the watchdog's thread may ask while the main thread works
+        since = self.unsaved_since  # the watchdog's thread may ask while the main thread works
         if since is None or time.monotonic() - since < WORTH_TELLING_SECONDS:
             return text
         if self.checkpoint is None:

@@ -75,18 +75,15 @@ def test_work_is_mentioned_from_half_a_minute_on(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     kept = FinishedWork()
     assert kept.advice() == ""
-    kept.begin()
+    kept.unsaved_since = now[0]
     now[0] += 29.0
     assert kept.advice() == ""
-    kept.begin()
     now[0] += 1.0
     assert rendered(kept.advice(), as_flag) == f"; {NOTHING}"
-    kept.cached("a")
+    kept.cached, kept.unsaved_since = ["a"], None
     cached = "are cached: run the same command again to reuse them"
     assert kept.advice() == f"; the statistics of a {cached}"
-    kept.cached("b")
-    now[0] += 1000.0
-    kept.begin()
+    kept.cached, kept.unsaved_since = ["a", "b"], now[0]
     now[0] += 30.0
     in_python = REST.replace("--checkpoint DIR", "checkpoint=...")
     assert rendered(kept.advice()) == f"; the statistics of a and 1 more {cached}; {in_python}"
@@ -96,7 +93,7 @@ def test_an_empty_checkpoint_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setattr(module, "WORTH_TELLING_SECONDS", 0.0)
     kept = FinishedWork()
     kept.folder, kept.checkpoint = "ck", SimpleNamespace(has_work=False)  # type: ignore[assignment]
-    kept.begin()
+    kept.unsaved_since = 0.0
     assert kept.advice() == "; no work was saved: ck could not be written, or nothing was finished"
 
 

@@ -24,7 +24,7 @@ from fidtool.settings import Settings
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet, Indices
 from fidtool.statistics.accumulator import Accumulator, Layer
-from fidtool.statistics.checkpoint import Checkpoint, Part, PartByPart, parts_of
+from fidtool.statistics.checkpoint import Checkpoint, Part, parts_of
 
 _STREAM_BATCHES = 64
 """Initial capacity for an iterable, in batches."""
@@ -67,19 +67,19 @@ class Extraction:
             statistics = self._empty(list(map(len, batches)))
         rank, size, in_order = self._world.rank, self._world.size, source.in_order
         planned = [Batch(number, images) for number, images in enumerate(batches)]
-        into: Accumulator | PartByPart = statistics
+        add: Callable[..., None] = statistics.add
         if self._checkpoint is None:
             mine = deal(planned, rank, size, in_order)
         else:
             left = self._resume(self._checkpoint, number, source, batches, statistics)
             parts = deal(left, rank, size, in_order)
             mine = [planned[batch] for part in parts for batch in part.batches]
-            into = PartByPart(self._checkpoint, parts, statistics)
+            add = self._checkpoint.part_by_part(parts, statistics)
         self.resumed = statistics.count + len(statistics.skipped)
         with self._run.clock("extract"), self._world.together():
             total = sum(len(batch.images) for batch in mine)
-            self._extract(source, source.path, mine, total, into.add)
-            into.flush()  # here, where a failure reaches every rank, not between two collectives
+            self._extract(source, source.path, mine, total, add)
+            statistics.flush()  # here, where a failure reaches every rank, not between two collectives
         with self._run.clock("merge"):
             statistics.merge(self._world, source.path)
             self._add_up_counts()

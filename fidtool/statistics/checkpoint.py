@@ -22,8 +22,6 @@ import numpy as np
 
 from fidtool.cache_dir import atomic_write
 from fidtool.errors import InputError, option
-from fidtool.images.decode import ImageProperties
-from fidtool.images.records import RecordArray
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet, Indices
 from fidtool.statistics.accumulator import Accumulator
@@ -133,27 +131,22 @@ class Checkpoint:
         except OSError as error:
             self._warn(_failure(self._folder, error))
 
+    def part_by_part(self, parts: Iterable[Part], total: Accumulator) -> Callable[..., None]:
+        """Returns a function like ``total.add`` that takes one of ``parts`` after the other, and saves each."""
+        part_of = {batch: part for part in parts for batch in part.batches}
+        own = total
 
-class PartByPart:
-    """Adds batches to statistics like `Accumulator.add`, one of ``parts`` after the other, and saves each part."""
+        def add(batch: int, *content: Any) -> None:
+            nonlocal own
+            part = part_of[batch]
+            if batch == part.batches[0]:
+                own = total.of_batches(part.batches)
+            own.add(batch, *content)
+            if batch == part.batches[-1]:
+                self.save(part, own)
+                total.absorb(own)
 
-    def __init__(self, checkpoint: Checkpoint, parts: Iterable[Part], total: Accumulator) -> None:
-        self._checkpoint, self._total = checkpoint, total
-        self._part_of = {batch: part for part in parts for batch in part.batches}
-        self._own = total
-
-    def add(self, batch: int, features: Any, traits: ImageProperties, records: RecordArray, skipped: Any) -> None:
-        """See `Accumulator.add`."""
-        part = self._part_of[batch]
-        if batch == part.batches[0]:
-            self._own = self._total.of_batches(part.batches)
-        self._own.add(batch, features, traits, records, skipped)
-        if batch == part.batches[-1]:
-            self._checkpoint.save(part, self._own)
-            self._total.absorb(self._own)
-
-    def flush(self) -> None:
-        """Does nothing: finished parts have been flushed."""
+        return add
 
 
 def claim(folder: str, identity: Identity, warn: Callable[[str], None]) -> str:

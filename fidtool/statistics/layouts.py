@@ -1,18 +1,8 @@
 """Layouts of other tools' statistics: which arrays they have, what these mean, and which protocol follows from them.
 
-A file is an ``.npz`` archive or a pickle, whatever its name.
-
-====================================  ===================================================================
-arrays                                written by
-====================================  ===================================================================
-``mu``, ``sigma``                     pytorch-fid, clean-fid, EDM and many others
-the same, ``mu_s``, ``sigma_s``       ADM's evaluator (guided-diffusion): ``tensorflow``
-``ref_mu``, ``ref_sigma``             MeanFlow and its successors
-``feats``; ``pool_3``; ``reps``       clean-fid for KID; score_sde; dgm-eval: the features of each image
-``num_items``, ``raw_mean``, …        StyleGAN2-ADA and StyleGAN3, which pickle sums: ``stylegan``
-``{"fid": {"mu", "sigma"}, …}``       EDM2, which pickles them by network: ``tensorflow`` for Inception
-``{name: {"mu", "sigma"}, …}``        FD-Loss, which pickles several files as one
-====================================  ===================================================================
+A file is an ``.npz`` archive or a pickle, whatever its name. Besides `LAYOUTS`, EDM2 pickles ``{"fid": {"mu", "sigma"},
+…}`` by network, and FD-Loss several files as one, ``{name: {"mu", "sigma"}, …}``. ADM's evaluator (guided-diffusion)
+also writes ``mu_s`` and ``sigma_s``.
 """
 
 from __future__ import annotations
@@ -57,7 +47,7 @@ _NAMED = 12
 _STYLEGAN = "StyleGAN2-ADA or StyleGAN3 (it has raw_mean)"
 LAYOUTS = {
     ("ref_mu", "ref_sigma"): "MeanFlow's code (it has ref_mu)",
-    ("mu", "sigma"): "",
+    ("mu", "sigma"): "",  # pytorch-fid, clean-fid, EDM and many others
     ("num_items", "raw_mean", "raw_cov"): _STYLEGAN,
     ("feats",): "clean-fid (it has feats)",
     ("pool_3",): "score_sde (it has pool_3)",

@@ -286,10 +286,6 @@ def _gathered(
     call = _GatherCall(ranks, grad, timeout, lengths, ranks.calls[_FORWARD])
     if not any(entry["requires_grad"] for entry in payloads):
         return torch.cat(call.parts(tensor)), lengths
-    if grad == "local" and payload["requires_grad"]:
-        parts = call.parts(tensor)
-        parts[ranks.group_rank] = tensor
-        return torch.cat(parts), lengths
     # The anchor requires a gradient, so that backward, a collective, is called even if this rank's tensor does not.
     anchor = torch.zeros((), dtype=torch.float32, device=tensor.device, requires_grad=True)
     joined: torch.Tensor = _Gather.apply(tensor, anchor, call)
@@ -304,13 +300,16 @@ def abandon_gathering(group: Group, reason: str, timeout: float) -> None:
 
 def _check_compatible(ranks: Ranks, payloads: list[dict[str, Any]], allow_empty: bool) -> dict[str, Any]:
     """Returns a payload whose trailing shape, dtype and ``grad`` are those of all ranks."""
-    candidates = [entry for entry in payloads if not (allow_empty and entry["shape"] == [0])] or payloads
-    reference = candidates[0]
+    reference = next((each for each in payloads if not (allow_empty and each["shape"] == [0])), payloads[0])
     first = ranks.ranks[payloads.index(reference)]
+    needs_backward = reference["grad"] != "local" and any(entry["requires_grad"] for entry in payloads)
     for rank, entry in zip(ranks.ranks, payloads, strict=True):
         if not entry["shape"]:
             problem = f"the tensor to gather has no dimensions on rank {rank}:"
             raise on_every_rank(InputError(problem, "add one with reshape(1)"))
+        if needs_backward and not entry["grad_enabled"]:
+            problem = f"the tensor to gather needs a gradient on other ranks but rank {rank} is in torch.no_grad()"
+            raise on_every_rank(InputError(f"{problem}: backward is a collective of all ranks"))
         if allow_empty and entry["shape"] == [0]:
             continue
         for what, mine, theirs in (
@@ -321,11 +320,6 @@ def _check_compatible(ranks: Ranks, payloads: list[dict[str, Any]], allow_empty:
             if mine != theirs:
                 message = f"the tensors to gather differ in {what}: {theirs} on rank {first}, {mine} on rank {rank}"
                 raise on_every_rank(InputError(message))
-    if reference["grad"] != "local" and any(entry["requires_grad"] for entry in payloads):
-        for rank, entry in zip(ranks.ranks, payloads, strict=True):
-            if not entry["grad_enabled"]:
-                message = f"the tensor to gather needs a gradient on other ranks but rank {rank} is in torch.no_grad()"
-                raise on_every_rank(InputError(f"{message}: backward is a collective of all ranks"))
     return reference
 
 

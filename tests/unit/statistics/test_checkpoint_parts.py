@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from fidtool.images.decode import ImageProperties
 from fidtool.images.records import RECORD
 from fidtool.sources.contents import BadFile
 from fidtool.statistics.accumulator import RECORDS, Accumulator, Layer
-from fidtool.statistics.checkpoint import Checkpoint, Part, PartByPart, parts_of
+from fidtool.statistics.checkpoint import Checkpoint, Part, parts_of
 
 DEFINITION = Definition("made up", "", 2, 18, 8, "", "bilinear", "pillow", 1)
 PARTS = [Part("000-00", range(3), 7), Part("000-01", range(3, 4), 8), Part("000-02", range(4, 8), 9)]
@@ -25,19 +26,19 @@ def empty() -> Accumulator:
     return Accumulator(layers, range(2, 10), inspected=True)
 
 
-def add(batches: list[int], into: Accumulator | PartByPart) -> None:
+def add(batches: list[int], into: Callable[..., None]) -> None:
     """Add batches. Batch b has b + 1 images, each with different features, and a file that was skipped."""
     for batch in batches:
         features = torch.arange(2.0 * (batch + 1)).view(-1, 2) / 4.0 + batch
         records = np.zeros(batch + 1, dtype=RECORD)
         records["digest"] = 10 * batch + np.arange(batch + 1)
         bad = [BadFile(f"{batch}", "broken")]
-        into.add(batch, {FEATURES: features, EMBEDDING: -features}, ImageProperties(lossy=batch), records, bad)
+        into(batch, {FEATURES: features, EMBEDDING: -features}, ImageProperties(lossy=batch), records, bad)
 
 
 def whole(batches: list[int]) -> Accumulator:
     found = empty()
-    add(batches, found)
+    add(batches, found.add)
     return found
 
 
@@ -61,7 +62,7 @@ def test_parts_add_up_whoever_wrote_them(tmp_path: Path) -> None:
     """Also if two runs write the same part."""
     for mine in (PARTS[1:], PARTS[:2]):
         total = empty()
-        add([batch for part in mine for batch in part.batches], PartByPart(checkpoint(tmp_path, []), mine, total))
+        add([batch for part in mine for batch in part.batches], checkpoint(tmp_path, []).part_by_part(mine, total))
         assert shown(total) == shown(whole([batch for part in mine for batch in part.batches]))
     found, left, said = loaded(tmp_path)
     assert (shown(found), left, said) == (shown(whole([*range(8)])), [], [])
@@ -70,7 +71,7 @@ def test_parts_add_up_whoever_wrote_them(tmp_path: Path) -> None:
 
 
 def test_an_unfinished_part_is_not_saved(tmp_path: Path) -> None:
-    add([0, 1, 2, 3, 4, 5], PartByPart(checkpoint(tmp_path, []), PARTS, empty()))
+    add([0, 1, 2, 3, 4, 5], checkpoint(tmp_path, []).part_by_part(PARTS, empty()))
     found, left, _ = loaded(tmp_path)
     assert (shown(found), left) == (shown(whole([0, 1, 2, 3])), PARTS[2:])
 
@@ -81,7 +82,7 @@ DAMAGED = ["low", "sum", "count", "largest", "counts", "record", f"kept.{FEATURE
 @pytest.mark.parametrize("damaged", DAMAGED)
 @pytest.mark.parametrize("how", ["missing", "text", "short"])
 def test_a_part_is_used_whole_or_not_at_all(tmp_path: Path, damaged: str, how: str) -> None:
-    add([0, 1, 2, 3], PartByPart(checkpoint(tmp_path, []), PARTS, empty()))
+    add([0, 1, 2, 3], checkpoint(tmp_path, []).part_by_part(PARTS, empty()))
     file = tmp_path / "run-000-00.npz"
     with np.load(file) as archive:
         arrays = dict(archive)
@@ -98,7 +99,7 @@ def test_a_part_is_used_whole_or_not_at_all(tmp_path: Path, damaged: str, how: s
 
 
 def test_a_stale_part_is_not_used(tmp_path: Path) -> None:
-    add([*range(8)], PartByPart(checkpoint(tmp_path, []), PARTS, empty()))
+    add([*range(8)], checkpoint(tmp_path, []).part_by_part(PARTS, empty()))
     changed = [PARTS[0], Part("000-01", range(3, 4), 0), PARTS[2]]
     assert loaded(tmp_path, changed)[1] == changed[1:2]
     assert loaded(tmp_path, readable="a.png")[1] == PARTS

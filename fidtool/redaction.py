@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 _URL = re.compile(r"(?<![\w+.-])([\w+.-]*)://([^\s'\"]*)")
 """A scheme and the rest of the word. Every pattern here runs in linear time, because the text may be hostile."""
 _USER = re.compile(r"(^|://)[^/?#]*@")
@@ -37,14 +38,13 @@ def _without_secrets(url: re.Match[str]) -> str:
     return f"{scheme}://{address}"
 
 
-def without_secrets(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a JSON record with all its strings `redacted`, including keys. Tuples become lists."""
-    return {_cleaned(key): _cleaned(value) for key, value in record.items()}
-
-
-def _cleaned(value: Any) -> Any:
+def without_secrets(value: T) -> T:
+    """Returns a JSON value with all its strings `redacted`, including keys. Tuples become lists."""
+    cleaned: Any = value
     if isinstance(value, str):
-        return redacted(value)
-    if isinstance(value, Mapping):
-        return without_secrets(value)
-    return [_cleaned(each) for each in value] if isinstance(value, (list, tuple)) else value
+        cleaned = redacted(value)
+    elif isinstance(value, Mapping):
+        cleaned = {without_secrets(key): without_secrets(each) for key, each in value.items()}
+    elif isinstance(value, (list, tuple)):
+        cleaned = [without_secrets(each) for each in value]
+    return cleaned  # type: ignore[no-any-return]

@@ -29,7 +29,8 @@ def guide(words: tuple[str, ...]) -> None:
 
     TOPIC may be shortened as long as it is unique. A terminal shows it in a pager ($PAGER, else less).
     """
-    topic, topics = "-".join(words), _topics()
+    topic, lines = "-".join(words), (_PAGES / "index.md").read_text("utf-8").splitlines()
+    topics = {found[1]: found[2] for line in lines if (found := _LISTED.fullmatch(line))}
     if topic in ("", "index"):
         width = max(map(len, topics))
         for name, about in topics.items():
@@ -38,12 +39,6 @@ def guide(words: tuple[str, ...]) -> None:
         return
     os.environ.setdefault("LESS", "FRX")  # as git does: a page that fits the screen needs no key
     click.echo_via_pager((_PAGES / f"{_meant(topic, list(topics))}.md").read_text("utf-8"))
-
-
-def _topics() -> dict[str, str]:
-    """The topics' descriptions by name, as the index lists them."""
-    lines = (_PAGES / "index.md").read_text("utf-8").splitlines()
-    return {found[1]: found[2] for line in lines if (found := _LISTED.fullmatch(line))}
 
 
 def _meant(typed: str, topics: list[str]) -> str:

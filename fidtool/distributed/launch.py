@@ -87,10 +87,9 @@ def discover_here() -> Launch:
     if distributed is None or not (distributed.is_available() and distributed.is_initialized()):
         return discover()
     rank, size = int(distributed.get_rank()), int(distributed.get_world_size())
-    with contextlib.suppress(LaunchError):
-        launch = discover()
-        if (launch.rank, launch.world_size) == (rank, size):
-            return launch
+    launch = discover_or_alone()
+    if (launch.rank, launch.world_size) == (rank, size):
+        return launch
     local_rank = _integer(os.environ, "LOCAL_RANK", rank)
     return _checked(Launch("env", rank, size, local_rank, _integer(os.environ, "LOCAL_WORLD_SIZE", size)))
 
@@ -146,12 +145,18 @@ def _from_slurm(env: Mapping[str, str]) -> Launch:
     rank = _integer(env, "SLURM_PROCID")
     local_rank = _integer(env, "SLURM_LOCALID", rank)
     local_world_size = _tasks_on_this_node(env, world_size)
-    address = env.get("MASTER_ADDR") or _slurm_master(env, single_node=local_world_size == world_size)
+    address = env.get("MASTER_ADDR", "")
+    if not address and local_world_size < world_size:
+        # The host of rank 0 is the first of a list such as gpu[007-012,20],login1.
+        nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST") or ""
+        address = re.sub(r"([^,\[]*)(?:\[([^\],-]*)[^\]]*\]([^,]*))?.*", r"\1\2\3", nodes.strip(), count=1)
     # Every rank derives the same port from the job and step; two jobs on one node get different ports.
     job = f"{env.get('SLURM_JOB_ID', '')}.{env.get('SLURM_STEP_ID', '')}"
     port = env.get("MASTER_PORT") or str(15000 + zlib.crc32(job.encode()) % 15000)
     hint = "" if name == "SLURM_STEP_NUM_TASKS" else _NO_STEP
-    return _checked(Launch("slurm", rank, world_size, local_rank, local_world_size, f"{address}:{port}", hint))
+    return _checked(
+        Launch("slurm", rank, world_size, local_rank, local_world_size, f"{address or '127.0.0.1'}:{port}", hint)
+    )
 
 
 def _tasks_on_this_node(env: Mapping[str, str], world_size: int) -> int:
@@ -166,15 +171,3 @@ def _tasks_on_this_node(env: Mapping[str, str], world_size: int) -> int:
         return min(counts[node], world_size)
     nodes = _integer(env, "SLURM_NNODES", 1)
     return -(-world_size // max(1, nodes))
-
-
-def _slurm_master(env: Mapping[str, str], single_node: bool) -> str:
-    """Host of rank 0: the first in the step's node list, or loopback if the whole step is on this machine."""
-    nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST") or ""
-    return "127.0.0.1" if single_node else first_host(nodes) or "127.0.0.1"
-
-
-def first_host(nodelist: str) -> str:
-    """First host of a SLURM node list: ``gpu007`` for ``gpu[007-012,20],login1``."""
-    match = re.match(r"([^,\[]*)(?:\[([^\],-]*)[^\]]*\]([^,]*))?", nodelist.strip())
-    return "".join(part or "" for part in match.groups()) if match else ""

@@ -46,11 +46,6 @@ _served: dict[tuple[str, int], TCPStore] = {}
 """The stores that this process serves until it exits, by address."""
 
 
-def _key_prefix(run: int) -> str:
-    """Prefix of the store's keys for this process's run number ``run``; different after a restart by torchrun."""
-    return f"fidtool/{restart_count()}/{run}"
-
-
 def _connect(launch: Launch, seconds: float) -> TCPStore:
     """A new connection to the store, which rank zero serves if torchrun does not.
 
@@ -267,7 +262,7 @@ def join(launch: Launch, watchdog: Watchdog) -> tuple[ProcessGroup | None, Calla
     from fidtool.torch_internals import default_store
 
     seconds, collective = min(_START_SECONDS, watchdog.timeout), timedelta(seconds=watchdog.timeout)
-    prefix, has_group = _key_prefix(next(_run_numbers)), dist.is_initialized()
+    prefix, has_group = f"fidtool/{restart_count()}/{next(_run_numbers)}", dist.is_initialized()
     if has_group:
         default = default_store()
         store = None if default is None else connect_to_store_of(default)
@@ -334,7 +329,7 @@ def report_absence(error: FidtoolError, seconds: float) -> bool:
         from torch.distributed import PrefixStore
 
         launch = discover()
-        store = PrefixStore(_key_prefix(0), _connect(launch, seconds))
+        store = PrefixStore(f"fidtool/{restart_count()}/0", _connect(launch, seconds))
         post_failure(store, Failure.from_error(add_location(error, launch.rank, launch.world_size), launch.rank))
         while not printing_claimed(store):
             time.sleep(_LONGEST_POLL_SECONDS)

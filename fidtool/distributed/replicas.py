@@ -28,21 +28,15 @@ def tensor_hashes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[str, s
 
     found = {}
     for name, tensor in tensors.items():
-        shape, digest = ("not initialized", "") if is_lazy(tensor) else (str(list(tensor.shape)), "meta")
-        if shape != "not initialized" and not tensor.is_meta:
-            digest = hashlib.sha256(_plain(tensor).flatten().view(torch.uint8).numpy().data).hexdigest()
+        shape, digest = "not initialized" if is_lazy(tensor) else str(list(tensor.shape)), ""
+        if not (is_lazy(tensor) or tensor.is_meta):
+            values = tensor.detach()
+            values = values.dequantize() if values.is_quantized else values
+            values = values.to_dense() if values.layout != torch.strided else values
+            values = values.cpu().resolve_conj().resolve_neg().contiguous().flatten()
+            digest = hashlib.sha256(values.view(torch.uint8).numpy().data).hexdigest()
         found[name] = (shape, str(tensor.dtype).removeprefix("torch."), digest)
     return found
-
-
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """``tensor`` as a dense, contiguous, dequantised CPU tensor without autograd."""
-    import torch
-
-    values = tensor.detach()
-    values = values.dequantize() if values.is_quantized else values
-    values = values.to_dense() if values.layout != torch.strided else values
-    return values.cpu().resolve_conj().resolve_neg().contiguous()
 
 
 def combined_hash(hashes: Mapping[str, tuple[str, str, str]]) -> str:

@@ -52,6 +52,12 @@ def _never_destroy(thing: object) -> None:
 atexit.register(_never_destroy, _in_flight)
 
 
+def _pickled(value: object) -> torch.Tensor:
+    import torch
+
+    return torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+
+
 class World:
     """The ranks of one run.
 
@@ -64,19 +70,11 @@ class World:
     """
 
     def __init__(self, launch: Launch, watchdog: Watchdog | None = None, group: Any = None) -> None:
-        self.launch = launch
+        self.launch, self.rank, self.size = launch, launch.rank, launch.world_size
         self.backend = "none" if launch.world_size == 1 else "gloo"
         self._watchdog = watchdog or Watchdog(launch.rank, launch.world_size, math.inf, math.inf)
         self._connected = watchdog is not None
         self._group = group
-
-    @property
-    def rank(self) -> int:
-        return self.launch.rank
-
-    @property
-    def size(self) -> int:
-        return self.launch.world_size
 
     def gather(self, value: T) -> list[T]:
         """Returns every rank's ``value`` (a small picklable object), in rank order, on every rank."""
@@ -84,7 +82,7 @@ class World:
             return [value]
         import torch
 
-        mine = self._pickled(value)
+        mine = _pickled(value)
         size = torch.tensor([len(mine)], dtype=torch.int64, device="cpu").view(torch.uint8)
         sizes = [int(each.view(torch.int64)) for each in self.gather_bytes(size, [len(size)] * self.size)]
         return [pickle.loads(output.numpy().tobytes()) for output in self.gather_bytes(mine, sizes)]
@@ -98,11 +96,6 @@ class World:
         outputs = [torch.empty_like(padded) for _ in sizes]
         self._run_collective(lambda group: group.allgather([outputs], [padded]), padded, *outputs)
         return [output[:size].to(mine.device) for output, size in zip(outputs, sizes, strict=True)]
-
-    def _pickled(self, value: object) -> torch.Tensor:
-        import torch
-
-        return torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
 
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sums ``tensor`` over the ranks, in place, on every rank. Exact for integers in any reduction order.
@@ -121,7 +114,7 @@ class World:
             return value
         import torch
 
-        data = self._pickled(value) if self.rank == 0 else torch.empty(0, dtype=torch.uint8, device="cpu")
+        data = _pickled(value) if self.rank == 0 else torch.empty(0, dtype=torch.uint8, device="cpu")
         size = torch.tensor([len(data)], dtype=torch.int64, device="cpu")
         self._run_collective(lambda group: group.broadcast([size]), size)  # from rank zero by default
         if self.rank > 0:

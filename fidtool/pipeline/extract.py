@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -33,7 +34,10 @@ _EXAMPLES = 3
 
 
 class Extraction:
-    """Feature extraction for one set. All ranks create and use it in the same way. Counts are over all ranks."""
+    """Feature extraction for one set. All ranks create and use it in the same way. Counts are over all ranks.
+
+    Without networks, only the images' records are collected.
+    """
 
     def __init__(
         self,
@@ -55,6 +59,7 @@ class Extraction:
             self._settings.on_error == "skip",
             self._settings.max_pixels,
             self._settings.diagnose,
+            pixels=bool(networks),
             crop=None if framing is None else Crop.parse(framing),
             floats=self._settings.floats,
         )
@@ -164,18 +169,22 @@ class Extraction:
         options = LoadOptions(self._options, self._num_workers, self._settings.timeout, self._warn, remedies)
         timed = partial(self._run.clock.busy, "network", 1 / self._run.device.forward_threads)
         in_turns = source is None
-        passes = ForwardPasses(self._networks, self._pixels, self._world.must_stop, timed, in_turns)
+        passes = None
+        if self._networks:
+            passes = ForwardPasses(self._networks, self._pixels, self._world.must_stop, timed, in_turns)
 
         def resize(batch: DecodedBatch) -> None:
             with self._run.clock.busy("decode", -1.0):  # it is called while the next batch is decoded
-                passes.resize(batch)
+                if passes is not None:
+                    passes.resize(batch)
 
         # Closed here, because the caller may keep an exception, and with it the decoding workers.
         with (
             self._run.console.progress(name, total) as progress,
             contextlib.closing(load(source, batches, options, resize)) as decoded,
         ):
-            for batch, features in passes.run(self._usable(decoded, source)):
+            usable = self._usable(decoded, source)
+            for batch, features in passes.run(usable) if passes is not None else zip(usable, repeat(None)):
                 with self._run.clock.busy("moments"):
                     add(batch.number, features, batch.properties, batch.records, batch.skipped)
                 self.images += batch.count

@@ -13,7 +13,7 @@ from PIL import Image, ImageFilter
 
 from fidtool.diagnose.differences import pair_findings
 from fidtool.diagnose.findings import set_findings, unusual_findings
-from fidtool.images.decode import DecodedImage, decode, decode_contents
+from fidtool.images.decode import DecodedImage, DecodeOptions, decode, decode_contents
 from fidtool.images.records import ImageRecords, RecordArray, records_of
 from support import degenerate
 from support.command_line import Run
@@ -138,7 +138,7 @@ def records_in(folder: Path) -> RecordArray:
     files = sorted(folder.glob("*.[jp]*g"))
     if not files:
         pytest.skip("needs the conformance images")
-    found = [decode_contents([file.read_bytes()])[0] for file in files]
+    found = decode_contents([file.read_bytes() for file in files], DecodeOptions())
     return records_of([image for image in found if isinstance(image, DecodedImage)])
 
 

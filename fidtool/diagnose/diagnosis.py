@@ -22,12 +22,12 @@ from fidtool.diagnose.duplicates import (
     shared_warning,
 )
 from fidtool.diagnose.findings import (
+    ALWAYS_UNUSUAL,
     Finding,
     brightness,
     property_findings,
     property_warnings,
     set_findings,
-    unusual_findings,
 )
 from fidtool.errors import option
 from fidtool.features.protocol import FEATURES, SPATIAL, layer_prefix
@@ -47,6 +47,10 @@ _HALF = 0.5
 that many near duplicates."""
 
 
+_TIMES_USUAL = 2.0
+"""A finding is unusual if its share of the images is more than this multiple of the share in the other set."""
+
+
 @dataclass(frozen=True)
 class SetInspection:
     """Diagnosis of a set of images."""
@@ -59,9 +63,15 @@ class SetInspection:
 
     def unusual_findings(self, other: SetInspection | None) -> list[Finding]:
         """Returns the findings that are unusual for its kind of images."""
+        found, images = list(self.findings), len(self.pictures)
         if other is None:
-            return list(self.findings)
-        return unusual_findings(self.findings, len(self.pictures), other.findings, len(other.pictures))
+            return found
+        usual = {each.code: each.count / len(other.pictures) for each in other.findings}
+        return [
+            each
+            for each in found
+            if each.code in ALWAYS_UNUSUAL or each.count / images > _TIMES_USUAL * usual.get(each.code, 0.0)
+        ]
 
     def warnings(self, other: SetInspection | None = None) -> list[str]:
         """Returns warnings about a set that was not generated, or may not have been."""

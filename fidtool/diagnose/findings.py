@@ -41,8 +41,6 @@ _SATURATED, _EACH_END, _CLIPPED = 0.2, 0.02, 0.3
 is reported if more than 30 % of the images are."""
 _STRONG = 65
 """JPEG artefacts change every image below this quality."""
-_TIMES_USUAL = 2.0
-"""A finding is unusual if its share of the images is more than this multiple of the share in the other set."""
 _ODD_ONES = 0.02
 """Share of nearly black images that must have values above 0 for the set to be unscaled rather than black."""
 _OTHER_SIZES = 0.2
@@ -55,7 +53,7 @@ _MIXED = 0.05
 against clipping at 0."""
 _MOST = 0.9
 """Share that counts as nearly all images, or nearly all values of an image."""
-_ALWAYS_UNUSUAL = ("unscaled", "black", "pale")
+ALWAYS_UNUSUAL = ("unscaled", "black", "pale")
 """Findings that are reported even if both sets have them, because one faulty program may have written both. Noise is
 not one of them, as some textures are noisy."""
 
@@ -220,16 +218,6 @@ def contrast(records: RecordArray) -> NDArray[np.float64]:
     mean = shares @ levels
     result: NDArray[np.float64] = np.sqrt(np.maximum(shares @ levels**2 - mean**2, 0.0))
     return result
-
-
-def unusual_findings(found: list[Finding], images: int, other: list[Finding], others: int) -> list[Finding]:
-    """Returns the findings about a set that are unusual for its kind of images, judged by another set."""
-    usual = {finding.code: finding.count / others for finding in other}
-    return [
-        each
-        for each in found
-        if each.code in _ALWAYS_UNUSUAL or each.count / images > _TIMES_USUAL * usual.get(each.code, 0.0)
-    ]
 
 
 def brightness(records: RecordArray) -> NDArray[np.float64]:

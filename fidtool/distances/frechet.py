@@ -118,9 +118,21 @@ def _overlap(first: Factor, second: Factor, rest: float) -> float:
     if overlaps.numel() == 0:
         return 0.0
     if log_determinant1 is not None and log_determinant2 is not None:
-        norm, error = _by_eigenvalues(overlaps, log_determinant1 + log_determinant2)
-        if 2.0 * error <= _ENOUGH * (rest - 2.0 * norm):
-            return norm
+        # Small eigenvalues of P Pᵀ lose digits by squaring, unless P is graded, as Cholesky factors usually are. If all
+        # were off by the same amount, the logarithms of the determinants would differ by about this amount divided by
+        # the smallest eigenvalue.
+        gram = torch.zeros_like(overlaps)  # only its lower triangle is computed
+        for row in range(0, len(gram), _BLOCK):
+            torch.mm(overlaps[row:], overlaps[row : row + _BLOCK].T, out=gram[row:, row : row + _BLOCK])
+        odd = len(gram) % 2
+        # MKL's eigenvalues of a large matrix of odd size differ in the last bits between calls: it gets one more, 0.
+        values = torch.linalg.eigvalsh(torch.nn.functional.pad(gram, (0, odd, 0, odd)))[odd:]
+        smallest, known = values[0].item(), 2.0 * (log_determinant1 + log_determinant2)
+        if smallest > 0.0:
+            discrepancy = abs(values.log().sum().item() - known) + len(values) * _EPSILON
+            norm, error = values.sqrt().sum().item(), 0.5 * len(values) * discrepancy * smallest**0.5
+            if 2.0 * error <= _ENOUGH * (rest - 2.0 * norm):
+                return float(norm)
     try:
         return float(torch.linalg.svdvals(overlaps).sum())
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
@@ -131,26 +143,6 @@ def _overlap(first: Factor, second: Factor, rest: float) -> float:
             return float(scipy.linalg.svd(overlaps.numpy(), compute_uv=False, lapack_driver="gesvd").sum())
         except np.linalg.LinAlgError as error:
             raise RunError(f"the singular values did not converge: {error}") from error
-
-
-def _by_eigenvalues(matrix: torch.Tensor, log_determinant: float) -> tuple[float, float]:
-    """Returns the nuclear norm from the eigenvalues of P Pᵀ, and an estimate of its error.
-
-    Small eigenvalues lose digits by squaring, unless the matrix is graded, as Cholesky factors usually are. The error
-    is estimated with the determinant, which is known from the pivots of the factors: if all eigenvalues were off by the
-    same amount, the logarithms would differ by about this amount divided by the smallest eigenvalue.
-    """
-    gram = torch.zeros_like(matrix)  # only its lower triangle is computed
-    for row in range(0, len(matrix), _BLOCK):
-        torch.mm(matrix[row:], matrix[row : row + _BLOCK].T, out=gram[row:, row : row + _BLOCK])
-    odd = len(gram) % 2
-    # The last bits of MKL's eigenvalues of a large matrix of odd size differ between two calls: it gets one more, 0.
-    values = torch.linalg.eigvalsh(torch.nn.functional.pad(gram, (0, odd, 0, odd)))[odd:]
-    smallest = values[0].item()
-    if not smallest > 0.0:
-        return 0.0, float("inf")
-    discrepancy = abs(values.log().sum().item() - 2.0 * log_determinant) + len(values) * _EPSILON
-    return values.sqrt().sum().item(), 0.5 * len(values) * discrepancy * smallest**0.5
 
 
 def factor(matrix: torch.Tensor, count: int | None, which: str) -> Factor:

@@ -90,7 +90,11 @@ def kid(
         return reduce(mul, [products.div_(divisor).add_(coef)] * degree)
 
     def of_subset(number: int) -> float:
-        real_rows, fake_rows = draws[number] if draws else _draw(len(real), len(fake), subset_size, seed, number)
+        if draws:
+            real_rows, fake_rows = draws[number]
+        else:  # the first rows of a permutation of each set
+            real_rows = canonical_order(len(real), sample_seed(seed, 2 * number), subset_size)
+            fake_rows = canonical_order(len(fake), sample_seed(seed, 2 * number + 1), subset_size)
         parts = parts_of(len(real_rows), BLOCK_ROWS)
         some, others = [real_rows[part] for part in parts], [fake_rows[part] for part in parts]
         within = [
@@ -110,14 +114,6 @@ def kid(
     if not math.isfinite(std):
         raise on_every_rank(RunError("KID's kernel is too large:", "scale the features in the network"))
     return mean, std
-
-
-def _draw(reals: int, fakes: int, size: int, seed: int, number: int) -> Draw:
-    """Returns subset ``number``: the first ``size`` entries of a separate permutation of each set."""
-    real, fake = (
-        canonical_order(count, sample_seed(seed, 2 * number + side), size) for side, count in enumerate((reals, fakes))
-    )
-    return real, fake
 
 
 def _within(kernel: Kernel, features: QuantizedFeatures, parts: Sequence[Rows], number: int, world: World) -> float:

@@ -26,7 +26,6 @@ from fidtool.distances.error_bars import error_bars, fewest_images, fid_curve
 from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.frechet import frechet_distance, influence
 from fidtool.distances.jackknife import interval
-from fidtool.distances.neighbors import nearest_rows
 from fidtool.distributed.world import World
 from fidtool.errors import FidtoolError, InputError, ProgramError, RunError, on_every_rank
 from fidtool.features.models.inception_weights import Weights, load_weights
@@ -402,6 +401,8 @@ def _exhibit_of(
     rows, known = fake.features.get(FEATURES), real.features.get(FEATURES)
     neighbours: list[Neighbour] = []
     if rows is not None and known is not None and fake is not real:
+        from fidtool.distances.neighbors import nearest_rows
+
         nearest, distances = nearest_rows(rows[:MOST_NEIGHBOURS], known, features.device)
         for image, (row, distance) in enumerate(zip(nearest.tolist(), distances.tolist(), strict=True)):
             neighbours.append(Neighbour(_file(fake, image), _file(real, row), distance))

@@ -30,7 +30,6 @@ from fidtool.features.protocol import (
     protocol_named,
     spatial_definition,
 )
-from fidtool.safe_pickle import NotDataError, begins_like_pickle, load_data
 from fidtool.sources.arrays import SAMPLES, array_headers
 from fidtool.sources.contents import ContentError, Files, head_of
 from fidtool.sources.image_set import canonical_order
@@ -77,6 +76,8 @@ def _kind_of(head: bytes) -> str:
     if head.startswith(b"PK"):
         first = first_member(head)
         return NPZ if first.endswith(b".npy") else TORCH if first.endswith(b"/data.pkl") else ZIP
+    from fidtool.safe_pickle import begins_like_pickle
+
     return PICKLE if begins_like_pickle(head) else ""
 
 
@@ -147,6 +148,8 @@ def _read_pickle(path: str, handle: BinaryIO, kind: str) -> Any:
 
     It is the file, or in one of ``torch.save``, which has NumPy arrays in the pickle and tensors beside it.
     """
+    from fidtool.safe_pickle import NotDataError, load_data
+
     try:
         if kind == TORCH:
             with zipfile.ZipFile(handle) as archive:

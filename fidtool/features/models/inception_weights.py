@@ -18,7 +18,6 @@ import numpy as np
 import torch
 
 from fidtool.cache_dir import atomic_write, cache_dir
-from fidtool.download import DownloadError, RemoteFile
 from fidtool.errors import FidtoolError, InputError, RunError, option
 from fidtool.features.protocol import INCEPTION_SHA256
 from fidtool.redaction import redacted
@@ -249,6 +248,8 @@ def download(say: Callable[[str], None], classifier: bool = False) -> Weights:
     A mirror may serve the official file or that of the ``offline`` package. The RunError of a failed download lists the
     ways to get weights, or those with the classifier.
     """
+    from fidtool.download import DownloadError, RemoteFile
+
     address = places(None)[-1].note
     url = redacted(address)
     say(f"downloading the Inception weights from {url}")

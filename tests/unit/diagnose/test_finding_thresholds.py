@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from fidtool.diagnose.findings import Finding, set_findings, unusual_findings, usual_size
+from fidtool.diagnose.diagnosis import SetInspection
+from fidtool.diagnose.duplicates import Duplicates
+from fidtool.diagnose.findings import Finding, set_findings, usual_size
 from fidtool.images.records import ImageRecords
 from support.records import flagged, histogram, pictures, records, share, some, thumbnail
 
@@ -174,10 +176,10 @@ def test_a_set_has_a_usual_size_if_nearly_all_images_have_it() -> None:
 def test_unusual_findings() -> None:
     """A finding is usual up to twice the other set's share; some findings never are."""
 
-    def finding(code: str, count: int) -> Finding:
-        return Finding(code, "low", count, "", "")
+    def inspected(images: int, **counts: int) -> SetInspection:
+        found = [Finding(code, "low", count, "", "") for code, count in counts.items()]
+        return SetInspection("set", pictures(images), Duplicates(images, images, 0, 0, {}, None, ()), found)
 
-    other = [finding("gray", 5), finding("pale", 100)]
-    assert unusual_findings([finding("gray", 20)], 200, other, 100) == []
-    assert unusual_findings([finding("gray", 21)], 200, other, 100) == [finding("gray", 21)]
-    assert unusual_findings([finding("pale", 1)], 200, other, 100) == [finding("pale", 1)]
+    other = inspected(100, gray=5, pale=100)
+    for count, unusual in ((20, ["pale"]), (21, ["gray", "pale"])):
+        assert [each.code for each in inspected(200, gray=count, pale=1).unusual_findings(other)] == unusual

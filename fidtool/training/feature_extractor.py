@@ -78,6 +78,7 @@ class SharedExtractor:
         weights: PathLike | None,
         feature_step: int = 18,
     ) -> None:
+        feature = max(INCEPTION_DIMS) if feature == "inception" else feature
         if isinstance(feature, Network):
             feature = replace(feature, module=_copied(feature.module))
         elif isinstance(feature, nn.Module):
@@ -189,7 +190,7 @@ def shared_extractor(
     if feature_step is not None and not isinstance(feature, nn.Module):
         raise InputError("feature_step is for a plain module as feature; other networks have their own")
     antialias = None if antialias is None else flag("antialias", antialias)
-    if antialias is not None and isinstance(feature, int):
+    if antialias is not None and (isinstance(feature, int) or feature == "inception"):
         meant: ProtocolName = "torchmetrics" if antialias else "tensorflow"
         if protocol is not None and protocol_named(protocol).name != meant:
             problem = f"antialias={antialias} selects the protocol {meant!r}, and protocol={protocol!r} another one:"

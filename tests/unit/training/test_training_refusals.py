@@ -55,10 +55,9 @@ OTHER_DIMS = fidtool.Statistics.of(np.zeros(3), np.eye(3), 9)
         ({"normalize": "yes"}, "normalize must be True or False, not 'yes'"),
         ({"antialias": "x"}, "antialias must be True or False, not 'x'"),
         ({"feature": 64, "feature_step": 12}, "feature_step is for a plain module"),
-        (
-            {"feature": 64, "antialias": False, "protocol": "torchmetrics"},
-            "antialias=False selects the protocol",
-        ),
+        ({"feature": 64, "antialias": False, "protocol": "torchmetrics"}, "antialias=False selects the protocol"),
+        ({"feature": "inception", "antialias": True, "protocol": "clean"}, "antialias=True selects the protocol"),
+        ({"feature": "inception", "weights": "none.pt"}, r"no weights file none.pt \(from weights\)"),
         ({"feature": 64, "weights": "a", "feature_extractor_weights_path": "b"}, "are the same: pass one of them"),
         ({"feature": TINY, "dist_sync_on_step": True}, "dist_sync_on_step cannot be used: the metric synchronises"),
         ({"feature": TINY, "dist_sync_fn": print}, "dist_sync_fn cannot be used"),

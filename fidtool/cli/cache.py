@@ -105,10 +105,12 @@ def _print_json(entries: Sequence[Entry]) -> None:
 
 
 def _as_dict(entry: Entry) -> dict[str, Any]:
-    summary = entry.summary()
+    from fidtool.statistics.statistics_file import read_summary
+
+    summary = read_summary(entry.path)
     definition = summary.definition
     return {
-        "id": entry.key,
+        "id": entry.path.stem,
         "path": summary.source or None,
         "images": summary.count,
         "found": summary.found,
@@ -140,7 +142,7 @@ def _row(entry: Entry) -> tuple[str, ...]:
     sampled = f" of {known['found']}" if count and known["found"] not in (None, count) else ""
     framing = f" (framed by {known['framing']})" if known["framing"] else ""
     return (
-        entry.key[:SHOWN_DIGITS],
+        entry.path.stem[:SHOWN_DIGITS],
         f"{count or '?'}{sampled}",
         f"{legible(network)} ({known['dims']})" if network else "?",
         known["protocol"] or ("its own" if network else "?"),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 _MOST_NAMED = 5
-"""Number of tensors of different values that are named."""
+"""Number of differences that are named."""
 
 
 def named_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
@@ -68,6 +68,6 @@ def find_differences(
             if first[name][:2] == other[name][:2] and first[name] != other[name]:
                 values.setdefault(name, []).append(f"rank {rank}")
     ordered = sorted(values, key=list(first).index)
-    found += [f"{name} differs from rank {numbers[0]}'s on {', '.join(values[name])}" for name in ordered[:_MOST_NAMED]]
-    more = len(ordered) - _MOST_NAMED
-    return found + [f"{more} more tensors differ in value"] * (more > 0)
+    found += [f"{name} differs from rank {numbers[0]}'s on {', '.join(values[name])}" for name in ordered]
+    more = len(found) - _MOST_NAMED
+    return found[:_MOST_NAMED] + [f"and {more} more"] * (more > 0)

@@ -103,18 +103,16 @@ class Accumulator:
         They are the features of layers that need them by the name of the layer, and the bytes of the images' records
         under `RECORDS`: arrays of shape (images, dims), memory-mapped if they are large.
         """
-        return {name: self._packed(storage) for name, storage in self._rows.items()}
-
-    def _packed(self, storage: RowStorage) -> NDArray[Any]:
-        everything = storage.array()
-        if np.array_equal(self.counts, self._sizes):
-            return everything
-        packed, start = RowStorage(self.count, everything.shape[1], everything.dtype), 0
-        for batch in map(int, np.flatnonzero(self.counts > 0)):
-            rows = everything[self._place(batch)]
-            packed.write(start, rows)
-            start += len(rows)
-        return packed.array()
+        found = {}
+        for name, storage in self._rows.items():
+            everything = found[name] = storage.array()
+            if not np.array_equal(self.counts, self._sizes):
+                packed, start = RowStorage(self.count, everything.shape[1], everything.dtype), 0
+                for batch in map(int, np.flatnonzero(self.counts > 0)):
+                    packed.write(start, everything[self._place(batch)])
+                    start += int(self.counts[batch])
+                found[name] = packed.array()
+        return found
 
     def _place(self, batch: int) -> slice:
         """Returns the place of a batch, by its number here, in the storage of rows."""

@@ -8,9 +8,9 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fidtool.cache_dir import byte_limit, cache_dir
 from fidtool.errors import InputError, RunError
@@ -19,7 +19,7 @@ from fidtool.redaction import redacted
 from fidtool.sources.image_set import ImageSet, real_path
 from fidtool.sources.lists import STDIN
 from fidtool.statistics.set_statistics import Statistics
-from fidtool.statistics.statistics_file import Summary, read_statistics, read_summary, write_unredacted
+from fidtool.statistics.statistics_file import read_statistics, read_summary, write_unredacted
 
 if TYPE_CHECKING:
     from fidtool.statistics.accumulator import Layer  # importing it needs torch, and listing the cache does not
@@ -35,22 +35,12 @@ _COARSE_CLOCK_NS = 2_100_000_000
 """Resolution on coarse file systems, with a margin: FAT uses even seconds, and some network file systems whole ones."""
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A cached statistics file."""
+class Entry(NamedTuple):
+    """A cached statistics file: its path, whose stem is its key, its size in bytes, and when it was last used."""
 
     path: Path
     size: int
     used: float
-
-    @property
-    def key(self) -> str:
-        """Hexadecimal name of the entry."""
-        return self.path.stem
-
-    def summary(self) -> Summary:
-        """Reads the summary of the statistics, see `Summary`."""
-        return read_summary(self.path)
 
 
 class StatisticsCache:
@@ -162,9 +152,9 @@ class StatisticsCache:
         `SHOWN_DIGITS` digits of an entry's name, because fewer may be meant as a path.
         """
         entries = self.entries()
-        of_path = [entry for entry in entries if name and entry.summary().source in (name, _listed_path(name))]
+        of_path = [entry for entry in entries if name and read_summary(entry.path).source in (name, _listed_path(name))]
         is_id = len(name) >= SHOWN_DIGITS
-        found = of_path or [entry for entry in entries if is_id and entry.key.startswith(name)]
+        found = of_path or [entry for entry in entries if is_id and entry.path.stem.startswith(name)]
         if not found:
             raise InputError(f"the cache has no entry {name!r}: `fidtool cache` lists paths and IDs")
         if len(found) > 1 and not of_path:

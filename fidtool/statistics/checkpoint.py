@@ -90,14 +90,15 @@ class Checkpoint:
         left: list[Part] = []
         unused: dict[str, list[Path]] = {}
         for part in parts:
-            file, found = self._file(part), total.of_batches(part.batches)
-            there = os.path.exists(file)
-            if there and not (reason := self._read(file, part, found, now_readable)):
-                total.absorb(found)
-                continue
-            left.append(part)
-            if there:
+            file = self._file(part)
+            if os.path.exists(file):
+                found = total.of_batches(part.batches)
+                reason = self._read(file, part, found, now_readable)
+                if not reason:
+                    total.absorb(found)
+                    continue
                 unused.setdefault(reason, []).append(file)
+            left.append(part)
         for reason, (file, *more) in unused.items():
             files, whose = (f"{file} and {len(more)} more files are", "their") if more else (f"{file} is", "its")
             self._warn(f"{files} {reason}: {whose} images are computed again")

@@ -17,7 +17,6 @@ from fidtool.errors import InputError, RunError, on_every_rank
 from fidtool.training.group import DEFAULT_TIMEOUT, Group, launched_without_group, ranks_of, warn_without_group
 
 _PURPOSE = "assert_in_sync()"
-_MOST_NAMED = 5
 _MOST_RANKS = 8
 _AT_ONCE = 1 << 20
 """Number of bytes that are hashed at once."""
@@ -55,9 +54,8 @@ def assert_in_sync(module: nn.Module, group: Group = None, *, timeout: float = D
     with ranks.world(_PURPOSE) as world:
         differences = find_differences(hashes, world, ranks.ranks)
     if differences:
-        more = len(differences) - _MOST_NAMED
-        listed = "; ".join(differences[:_MOST_NAMED]) + (f"; and {more} more" if more > 0 else "")
-        raise on_every_rank(OutOfSyncError(f"the ranks' replicas of {type(module).__name__} differ: {listed}"))
+        problem = f"the ranks' replicas of {type(module).__name__} differ: {'; '.join(differences)}"
+        raise on_every_rank(OutOfSyncError(problem))
 
 
 def wrap_trainable(

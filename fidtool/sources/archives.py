@@ -28,7 +28,6 @@ from fidtool.sources.contents import (
     ContentError,
     Files,
     Read,
-    Reader,
     opened,
     too_large,
 )
@@ -80,12 +79,10 @@ def list_images(named: NamedFiles) -> ImageSet:
     if not named.key:
         _refuse_several(named.path, names)
     index = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-    where = named.files, index, np.concatenate(extents)
-    if is_zip:
-        reader: Reader = ZipReader(*where, np.array(details, dtype=_CHECKS))
-    else:
-        rows = TarReader(*where, {item: problem for item, problem in enumerate(details) if problem})
-        reader = PackedReader(rows, counts, named.key) if packed else rows
+    problems = {item: problem for item, problem in enumerate(() if is_zip else details) if problem}
+    checks = np.array(details, dtype=_CHECKS) if is_zip else problems
+    rows = MemberReader(named.files, index, np.concatenate(extents), checks)
+    reader = PackedReader(rows, counts, named.key) if packed else rows
     files = index.tolist()
     order = np.array(sorted(range(len(names)), key=lambda item: (files[item], names[item])), dtype=np.uint32)
     prefix = f"{named.prefix}/" if len(paths) == 1 else named.prefix
@@ -185,16 +182,22 @@ def check_member(archive: str, info: zipfile.ZipInfo) -> None:
         )
 
 
-class _MemberReader(ExtentReader):
+class MemberReader(ExtentReader):
     """Reads members of archives.
 
     Args:
         file_index: index of each member's archive, int32 array of shape (members,).
         extents: first byte and number of bytes of each member, int64 array of shape (members, 2).
-        details: what else is known of each member.
+        details: of zip archives an array of `_CHECKS`; of tar archives why a member cannot be read, by its number.
     """
 
-    def __init__(self, files: Files, file_index: NDArray[np.int32], extents: NDArray[np.int64], details: Any) -> None:
+    def __init__(
+        self,
+        files: Files,
+        file_index: NDArray[np.int32],
+        extents: NDArray[np.int64],
+        details: NDArray[np.void] | dict[int, str],
+    ) -> None:
         super().__init__(files)
         self._file_index, self._extents, self._details = file_index, extents, details
 
@@ -202,11 +205,9 @@ class _MemberReader(ExtentReader):
         start, length = self._extents[item]
         return int(self._file_index[item]), int(start), int(length)
 
-
-class ZipReader(_MemberReader):
-    """Reads members of zip archives, whose details are an array of `_CHECKS`."""
-
     def unpack(self, item: int, data: bytes) -> Read:
+        if isinstance(self._details, dict):
+            return ContentError(self._details[item]) if item in self._details else data
         packed, size, crc, deflated = self._details[item].tolist()
         if size > MOST_BYTES:
             return too_large(size)
@@ -224,6 +225,9 @@ class ZipReader(_MemberReader):
         if len(content) != size or zlib.crc32(content) != crc:
             return ContentError("the archive is damaged: this member's checksum does not match")
         return content
+
+    def decompressed(self, handle: BinaryIO, file: int) -> IO[bytes]:
+        return _opened(handle)
 
 
 def stored_at(info: zipfile.ZipInfo, handle: BinaryIO) -> int:
@@ -344,13 +348,3 @@ def _walk(stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:
         raise ValueError("it has data after its end mark, as if joined with cat: pass separate archives")
     if len(rest) > _MOST_PADDING:
         raise ValueError(f"more than {_MOST_PADDING} zero bytes follow its end mark, as in an incomplete download")
-
-
-class TarReader(_MemberReader):
-    """Reads members of tar archives, whose details are why a member cannot be read, by its number."""
-
-    def unpack(self, item: int, data: bytes) -> Read:
-        return ContentError(self._details[item]) if item in self._details else data
-
-    def decompressed(self, handle: BinaryIO, file: int) -> IO[bytes]:
-        return _opened(handle)

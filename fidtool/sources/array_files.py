@@ -31,7 +31,7 @@ from fidtool.sources.arrays import (
     dtype_name,
     has_floats,
     read_header,
-    refused,
+    refuse_values,
     set_of_rows,
     widened,
 )
@@ -93,10 +93,6 @@ class StoredArray:
         inner = zip(self.shape[1:], self.strides[1:], strict=True)
         return self.dtype.itemsize + sum((length - 1) * stride for length, stride in inner)
 
-    def row(self, data: bytes) -> NDArray[Any]:
-        """Returns the image in these bytes, as stored."""
-        return np.ndarray(self.shape[1:], self.dtype, data, strides=self.strides[1:])
-
     def read(self, files: Files) -> NDArray[Any]:
         """Returns all values from the array's file, the first of ``files``."""
         with opened(files, 0) as handle:
@@ -141,9 +137,7 @@ def list_images(named: NamedFiles) -> ImageSet:
     reader = PackedReader(rows, counts, rows.variant) if packed else rows
     if any(array.dtype != np.uint8 for array in arrays):
         # Refused here, a run would otherwise process the sets before.
-        for first in reader.read(np.cumsum([0, *counts[:-1]])):
-            if isinstance(first, InputError):
-                raise refused(first, reader, sum(counts), spread=not packed)
+        refuse_values(reader, [0, *np.cumsum(counts[:-1]).tolist()], sum(counts), spread=not packed)
     layouts = [{-1: "NHW", 0: "NCHW", 2: "NHWC"}[axis] for axis in axes]
     pairs = zip(arrays, layouts, strict=True)
     kinds = ", ".join(dict.fromkeys(f"{dtype_name(array.dtype)} {layout}" for array, layout in pairs))
@@ -196,8 +190,9 @@ class ArrayReader(ExtentReader):
 
     def unpack(self, item: int, data: bytes) -> Read:
         file, row = self._place(item)
-        image = as_hwc(self._arrays[file].row(data), self._axes[file])
-        return as_pixels(image, self._value_range, f"{self.files.paths[file]}[{row}]")
+        array = self._arrays[file]
+        image: NDArray[Any] = np.ndarray(array.shape[1:], array.dtype, data, strides=array.strides[1:])
+        return as_pixels(as_hwc(image, self._axes[file]), self._value_range, f"{self.files.paths[file]}[{row}]")
 
     def decompressed(self, handle: BinaryIO, file: int) -> IO[bytes]:
         archive = zipfile.ZipFile(handle)

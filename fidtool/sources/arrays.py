@@ -210,17 +210,23 @@ class UnknownRangeError(InputError):
         return error
 
 
-def refused(error: InputError, reader: Reader, count: int, spread: bool = True) -> InputError:
-    """Returns the error of an image, for floats that of the widest of a few of ``count`` images, which has a hint."""
+def refuse_values(reader: Reader, firsts: Sequence[int], count: int, spread: bool = True) -> None:
+    """Raises the error of the first of these images that has one for all images of a source.
+
+    For floats it is that of the widest of a few of the ``count`` images, which has a hint.
+    """
+    errors = (each for each in reader.read(np.array(firsts, dtype=np.int64)) if isinstance(each, InputError))
+    if (error := next(errors, None)) is None:
+        return
     if not isinstance(error, UnknownRangeError):
-        return error
+        raise error
     number = min(count, _SAMPLED)
     items = np.linspace(0, count - 1, number).astype(np.int64) if spread else np.arange(number)
     found = [each.found for each in (error, *reader.read(items)) if isinstance(each, UnknownRangeError)]
     low, high = min(each[2] for each in found), max(each[3] for each in found)
     what, dtype, *own = found[0]
     more = "" if own == [low, high] else f" with {number - 1} others"
-    return UnknownRangeError.of(f"{what}{more}", dtype, low, high, number)
+    raise UnknownRangeError.of(f"{what}{more}", dtype, low, high, number)
 
 
 _MOST_IMAGES = 200_000_000

@@ -17,7 +17,7 @@ from PIL import Image
 
 from fidtool.errors import FidtoolError, InputError, ProgramError, message_of, option
 from fidtool.seeds import sample_seed
-from fidtool.sources.arrays import BFLOAT16, as_hwc, as_pixels, channel_axis, check_dtype, refused, widened
+from fidtool.sources.arrays import BFLOAT16, as_hwc, as_pixels, channel_axis, check_dtype, refuse_values, widened
 from fidtool.sources.contents import ContentError, LocalFiles, Read, Reader, ValueRange, pillow_defaults
 from fidtool.sources.image_set import ImageSet, Numbered
 from fidtool.validation import MAX_PIXELS
@@ -119,9 +119,7 @@ class Images:
         images = _on_host(self._images)
         reader = MemoryReader(self.name, images, value_range)
         if isinstance(images, (list, tuple)) or hasattr(images, "ndim"):  # to read others may take long
-            (first,) = reader.read(np.zeros(1, dtype=np.int64))
-            if isinstance(first, InputError):
-                raise refused(first, reader, count)
+            refuse_values(reader, [0], count)
         kind, file_index = f"Python {type(self._images).__name__}", np.zeros(count, dtype=np.int32)
         stamps, order = reader.files.stamps(), np.arange(count)
         return ImageSet(self.name, kind, Numbered(count), self.name, reader, stamps, order, file_index)

@@ -9,20 +9,6 @@ from fidtool.errors import about
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Number
 
 
-def frechet(real: FeatureSet, fake: FeatureSet, context: MetricContext) -> float:
-    """Return the Fréchet distance of two sets, computed on rank zero. A collective."""
-    from fidtool.distances.frechet import frechet_distance
-
-    def on_rank_zero() -> float:
-        one, other = real.gaussian, fake.gaussian
-        assert one is not None
-        assert other is not None
-        with about(f"{real.path} (first) against {fake.path} (second)"):
-            return frechet_distance(one.mu, one.sigma, other.mu, other.sigma, count1=one.count, count2=other.count)
-
-    return context.world.on_rank_zero(on_rank_zero)
-
-
 @dataclass(frozen=True, kw_only=True)
 class FID(Metric):
     """Fréchet Inception Distance (Heusel et al. 2017): the Fréchet distance of the extractor's features."""
@@ -34,4 +20,13 @@ class FID(Metric):
     phase = "distance"
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
-        return {"fid": frechet(real, fake, context)}
+        from fidtool.distances.frechet import frechet_distance
+
+        def on_rank_zero() -> float:
+            one, other = real.gaussian, fake.gaussian
+            assert one is not None
+            assert other is not None
+            with about(f"{real.path} (first) against {fake.path} (second)"):
+                return frechet_distance(one.mu, one.sigma, other.mu, other.sigma, count1=one.count, count2=other.count)
+
+        return {self.name: context.world.on_rank_zero(on_rank_zero)}

@@ -95,8 +95,8 @@ def _load(spec: str) -> Requested:
     except NoSourceError as error:
         raise InputError(f"{error} (from {named})", setting="metrics") from None
     except (Exception, SystemExit) as error:
-        reason = message_of(error)
-        raise InputError(f"{named} failed: {type(error).__name__}: {reason}", setting="metrics") from error
+        problem = f"{named} failed: {type(error).__name__}: {message_of(error)}"
+        raise InputError(problem, setting="metrics") from error
     if not isinstance(metric, Metric):
         problem = f"{named} is a {type(metric).__name__}; it must be a fidtool.Metric"
         raise InputError(problem, setting="metrics")
@@ -200,12 +200,14 @@ def _check_keys(keys: Iterable[str], chosen: Mapping[str, Requested]) -> None:
 
 
 def _check_together(metrics: Sequence[Metric]) -> None:
-    """Refuse metrics whose values or layers collide."""
-    owners: dict[str, str] = {}
-    for metric in metrics:
-        for name in _names_of(metric):
-            if (other := owners.setdefault(name, metric.name)) != metric.name:
-                problem = f"the metrics {other} and {metric.name} both return a value {name}:"
+    """Refuse metrics whose names, names of values or layers collide, also with those of built-in ones."""
+    owners: dict[str, type[Metric]] = {}
+    for each in (*BUILT_IN.values(), *metrics):
+        kind = each if isinstance(each, type) else type(each)
+        for name in (each.name, *(name for number in each.numbers for name in (number.name, number.spread) if name)):
+            # With another network, fid is called fd.
+            if (other := owners.setdefault(re.sub("^fd", "fid", name), kind)) is not kind:
+                problem = f"the metrics {other.__name__} and {kind.__name__} both have the name {name}:"
                 raise InputError(problem, "rename one of them", setting="metrics")
     networks = {metric.layer: (metric.name, network) for metric in metrics if (network := metric.network())}
     for metric in metrics:
@@ -215,17 +217,11 @@ def _check_together(metrics: Sequence[Metric]) -> None:
             raise InputError(problem, "choose another layer for the values of one of them", setting="metrics")
 
 
-def _names_of(metric: Metric) -> list[str]:
-    """Names of a metric's values and of their spreads."""
-    return [name for number in metric.numbers for name in (number.name, number.spread) if name]
-
-
 def _check_declaration(metric: Metric, named: str) -> None:
-    """Refuse a custom metric whose class is incomplete or has the name of a built-in one."""
+    """Refuse a custom metric whose class is incomplete."""
     kind, name, numbers = type(metric), metric.name, metric.numbers
     if kind in BUILT_IN.values():
         return
-    fault: tuple[str, str] | None = None
     if not is_dataclass(kind) or ("__dataclass_fields__" not in vars(kind) and get_annotations(kind)):
         fault = f"{kind.__name__} is not a dataclass:", "write @dataclass(frozen=True, kw_only=True) above it"
     elif not name:
@@ -238,9 +234,5 @@ def _check_declaration(metric: Metric, named: str) -> None:
             "name the layer, as in Number(..., layer='mine'), and return fidtool.NetworkChoice(...) from network()",
         )
     else:
-        taken = {*BUILT_IN, *NUMBERS, *(number.spread for number in NUMBERS.values())}
-        # With another network, fid is called fd.
-        if same := [each for each in (name, *_names_of(metric)) if re.sub("^fd", "fid", each) in taken]:
-            fault = f"{same[0]} is the name of a built-in metric or value:", "choose another name"
-    if fault:
-        raise InputError(f"{named}: {fault[0]}", fault[1], setting="metrics")
+        return
+    raise InputError(f"{named}: {fault[0]}", fault[1], setting="metrics")

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fidtool.errors import InputError, option
 from fidtool.features.protocol import SPATIAL
-from fidtool.metrics.fid import frechet
-from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, MetricFacts, Number
+from fidtool.metrics.fid import FID
+from fidtool.metrics.metric import MetricFacts, Number
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpatialFID(Metric):
+class SpatialFID(FID):
     """sFID (Nash et al. 2021): the Fréchet distance of Inception's features before global average pooling."""
 
     name = "sfid"
     other_names = ("spatial-fid",)
     numbers = (Number("sfid", "sFID", "lower", "Fréchet distance between spatial features", layer=SPATIAL),)
-    frechet = True
+    phase = "sfid"
 
     def check(self, facts: MetricFacts) -> None:
         if facts.extractor != "inception":
@@ -26,8 +25,4 @@ class SpatialFID(Metric):
             raise InputError("sFID is defined for Inception only:", remedy, setting="metrics")
         if facts.requested_dims in (64, 192):
             need = f"{option('dims', 768)} or 2048, not {facts.requested_dims}"
-            problem = f"sFID needs Inception up to Mixed_6d: {need}"
-            raise InputError(problem, setting="dims")
-
-    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
-        return {"sfid": frechet(real, fake, context)}
+            raise InputError(f"sFID needs Inception up to Mixed_6d: {need}", setting="dims")

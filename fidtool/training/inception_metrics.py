@@ -15,7 +15,7 @@ from fidtool.errors import InputError
 from fidtool.features.models.inception_weights import Weights
 from fidtool.features.network import Network
 from fidtool.features.protocol import INCEPTION_DIMS
-from fidtool.metrics.fid import FID, frechet
+from fidtool.metrics.fid import FID
 from fidtool.metrics.inception_score import InceptionScore as Scores
 from fidtool.metrics.kid import KID
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Number
@@ -155,7 +155,7 @@ class _MIFID(Metric):
     real_features = fake_features = frechet = True
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
-        fid = frechet(real, fake, context)
+        fid = FID().compute(real, fake, context)["fid"]
         distance = nearest_cosine_distance(real.rows, fake.rows, context.share_out)
         penalty = distance if distance < self.cosine_distance_eps else 1.0
         return {"mifid": fid / (penalty + 10e-15) if fid > 1e-8 else 0.0}  # as in torchmetrics

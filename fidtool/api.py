@@ -25,7 +25,7 @@ from fidtool.pipeline.check import refuse_same
 from fidtool.pipeline.evaluate import compute_statistics as statistics_of
 from fidtool.pipeline.evaluate import evaluate
 from fidtool.pipeline.run import open_run
-from fidtool.pipeline.sets import RequestedSet, requested
+from fidtool.pipeline.sets import requested
 from fidtool.presets import with_preset
 from fidtool.report.text import check_shown, write_shown
 from fidtool.results import Evaluation
@@ -39,6 +39,7 @@ Source: TypeAlias = "PathOrURL | Images | Sequence[Any] | Iterable[Any] | Callab
 """A path or URL; images in memory, or a function that generates them, see `fidtool.Images`; or statistics."""
 
 _Fakes: TypeAlias = "Source | Sequence[PathOrURL | Images | Statistics]"
+Sources = Sequence[tuple[object, str]]
 P = ParamSpec("P")
 _DEFAULTS = Settings()
 
@@ -146,11 +147,11 @@ def compute(real: Source, fake: Source | Sequence[PathOrURL | Images | Statistic
     fakes = several(fake, Statistics)
     if not fakes:
         raise InputError("there is no FAKE to compare with REAL")
-    sets = requested((real, "real"), *((each, "fake") for each in fakes))
+    sources = [(real, "real"), *((each, "fake") for each in fakes)]
     files = {each: Path(file) for each in ("report", "plot") if (file := getattr(settings, each)) is not None}
     origin = Origin.here(sys.argv[0])
     with _warning(Console(report=settings.progress)) as console:
-        evaluation, write = evaluated(sets, settings, console, origin, lambda: check_shown(files))
+        evaluation, write = evaluated(sources, settings, console, origin, lambda: check_shown(files))
     for setting, file in files.items():
         if write is None:
             break
@@ -163,16 +164,18 @@ def compute(real: Source, fake: Source | Sequence[PathOrURL | Images | Statistic
 
 
 def evaluated(
-    sets: Sequence[RequestedSet], settings: Settings, console: Console, origin: Origin, check: Callable[[], None]
+    sources: Sources, settings: Settings, console: Console, origin: Origin, check: Callable[[], None]
 ) -> tuple[Evaluation, Callable[[str, Path], None] | None]:
     """Compares the FAKEs with REAL, for `compute` and the command line. A collective.
 
     Args:
+        sources: REAL and the FAKEs, each with a default name for it.
         check: called on rank zero before any work is done.
 
     Returns:
         The evaluation and, on rank zero, a function that writes a report or plot, given its setting and file.
     """
+    sets = requested(*sources)
     with open_run(sets, settings, console) as run:
         run.world.on_rank_zero(check)
         evaluation, exhibits, lookup = evaluate(run, sets, settings, origin)
@@ -197,12 +200,12 @@ def compute_statistics(images: Source, settings: Settings) -> Statistics | None:
         fidtool.InputError, fidtool.RunError: see `compute`.
     """
     with _warning(Console(report=settings.progress)) as console:
-        statistics, _ = measured(requested((images, "images")), settings, console)
+        statistics, _ = measured([(images, "images")], settings, console)
     return statistics
 
 
 def measured(
-    sets: Sequence[RequestedSet],
+    sources: Sources,
     settings: Settings,
     console: Console,
     check: Callable[[], None] = lambda: None,
@@ -215,6 +218,7 @@ def measured(
         check: called on rank zero before any work is done.
         sampled: whether to return a sample of ``stored`` images as well, for ADM's layout.
     """
+    sets = requested(*sources)
     with open_run(sets, settings, console) as run:
         run.world.on_rank_zero(check)
         return statistics_of(run, sets, settings, sampled, stored)
@@ -238,13 +242,14 @@ def check(images: Source, against: Source | None = None, settings: Settings = _D
     Raises:
         fidtool.InputError, fidtool.RunError: see `compute`.
     """
-    sets = requested((images, "images"), *([] if against is None else [(against, "real")]))
+    sources = [(images, "images"), *([] if against is None else [(against, "real")])]
     with _warning(Console(report=settings.progress)) as console:
-        return checked(sets, settings, console)
+        return checked(sources, settings, console)
 
 
-def checked(sets: Sequence[RequestedSet], settings: Settings, console: Console, strict: bool = False) -> Checkup:
+def checked(sources: Sources, settings: Settings, console: Console, strict: bool = False) -> Checkup:
     """Inspects a set, alone or against another, for `check` and the command line. A collective."""
+    sets = requested(*sources)
     refuse_same(sets)
     with open_run(sets, settings, console) as run:
         return check_images(run, sets, settings, strict)

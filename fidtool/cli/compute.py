@@ -117,9 +117,8 @@ def _evaluated(
         require_exists([real, *fakes])  # reports a typo before the slow import of torch
         require_order(real, fakes)
     from fidtool.api import evaluated
-    from fidtool.pipeline.sets import requested
 
-    return evaluated(requested(*((path, "") for path in (real, *fakes))), settings, console, origin, check)
+    return evaluated([(path, "") for path in (real, *fakes)], settings, console, origin, check)
 
 
 def _check_files(output: Path | None, shown: Mapping[str, Path]) -> None:

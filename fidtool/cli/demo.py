@@ -1,17 +1,27 @@
-"""``fidtool demo``."""
+"""``fidtool demo``, and its two small sets of synthetic images."""
 
 from __future__ import annotations
 
+import colorsys
 import os
+import random
 import shlex
 import shutil
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from fidtool.cli.options import Command, as_flag
+from fidtool.errors import InputError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+COUNT = 64
+SIDE = 96
 
 _EXAMPLES = (
     ("Make the images and compute their FID", "fidtool demo"),
@@ -27,9 +37,7 @@ _EXAMPLES = (
 def demo(folder: str) -> None:
     """Make two small sets of images, compute their FID, and show what to run next."""
     from fidtool.console import Console
-    from fidtool.demo import COUNT, SIDE, make_sets
     from fidtool.distributed.launch import discover
-    from fidtool.errors import InputError
     from fidtool.settings import Origin, Settings
 
     if discover().world_size > 1:
@@ -46,12 +54,12 @@ def demo(folder: str) -> None:
     )
 
     from fidtool.api import evaluated
-    from fidtool.pipeline.sets import requested
     from fidtool.report.text import result_lines
 
-    sets = requested((real, ""), (fake, ""))
     console = Console(progress=True, spelling=as_flag)
-    evaluation, _ = evaluated(sets, Settings(), console, Origin.here(("fidtool", "demo")), lambda: None)
+    evaluation, _ = evaluated(
+        [(real, ""), (fake, "")], Settings(), console, Origin.here(("fidtool", "demo")), lambda: None
+    )
     definition = evaluation.definition
     assert definition is not None
     for line in result_lines(evaluation):
@@ -81,3 +89,50 @@ def _prefix() -> str:
         return ""
     path = str(scripts)
     return (path if path.startswith("..") else os.path.relpath(path) if Path.cwd() in scripts.parents else path) + "/"
+
+
+def make_sets(folder: Path) -> tuple[Path, Path]:
+    """Writes `COUNT` drawings of simple shapes to ``folder/real`` and `COUNT` imitations to ``folder/fake``.
+
+    The imitations are different drawings from the same distribution, blurred and with swapped colour channels, like the
+    output of a partly trained generator. The images are the same for every call.
+    """
+    from PIL import Image, ImageFilter
+
+    marker = folder / ".fidtool-demo"
+    if folder.exists() and any(folder.iterdir()) and not marker.exists():
+        problem = f"{folder} was not created by the demo, which would overwrite its files:"
+        raise InputError(problem, "pass another --folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    marker.touch()
+    folders = folder / "real", folder / "fake"
+    for target, first_seed in zip(folders, (0, COUNT), strict=True):
+        target.mkdir(parents=True, exist_ok=True)
+        for number in range(COUNT):
+            image = _drawing(random.Random(first_seed + number))
+            if target.name == "fake":
+                red, green, blue = image.split()
+                image = Image.merge("RGB", (green, red, blue)).filter(ImageFilter.GaussianBlur(1.5))
+            image.save(target / f"{number:03}.png")
+    return folders
+
+
+def _drawing(rng: random.Random) -> Image.Image:
+    """A few overlapping shapes in related colours on a plain background."""
+    from PIL import Image, ImageDraw
+
+    hue = rng.random()
+
+    def colour(value: float) -> tuple[int, int, int]:
+        shade = (hue + rng.uniform(-0.15, 0.15)) % 1.0
+        red, green, blue = colorsys.hsv_to_rgb(shade, rng.uniform(0.3, 0.9), value)
+        return round(255 * red), round(255 * green), round(255 * blue)
+
+    image = Image.new("RGB", (SIDE, SIDE), colour(rng.uniform(0.2, 0.9)))
+    pen = ImageDraw.Draw(image)
+    for _ in range(rng.randint(3, 9)):
+        x, y, size = rng.randrange(SIDE), rng.randrange(SIDE), rng.randint(8, 40)
+        box = (x - size // 2, y - size // 2, x + size // 2, y + size // 2)
+        draw = rng.choice((pen.ellipse, pen.rectangle))
+        draw(box, fill=colour(rng.uniform(0.3, 1.0)), outline=colour(0.1))
+    return image

@@ -74,12 +74,11 @@ def stats(
         require_exists([images])
     from fidtool.api import measured
     from fidtool.console import Console
-    from fidtool.pipeline.sets import requested
     from fidtool.statistics.statistics_file import write_statistics
 
     console = Console(warnings=True, progress=not quiet, spelling=as_flag)
-    sets, check = requested((images, "")), partial(_check_target, target, layout, force)
-    statistics, sample = measured(sets, chosen, console, check, layout == "adm", stored)
+    check = partial(_check_target, target, layout, force)
+    statistics, sample = measured([(images, "")], chosen, console, check, layout == "adm", stored)
     if statistics is None:
         return
     try:

@@ -28,7 +28,7 @@ def test_examples_run(here: Run, fidtool: Run, tmp_path: Path, monkeypatch: pyte
     assert isinstance(command, Command)
     for seed, folder in enumerate(("real", "fake")):
         make_pictures(tmp_path / folder, 4, seed)
-    monkeypatch.setattr("fidtool.demo.COUNT", 4)
+    monkeypatch.setattr("fidtool.cli.demo.COUNT", 4)
     if name == "cache":
         time.sleep(0.08)  # younger files are not cached: see test_cache
         assert here("stats", "real/", "-o", "cached.npz", "--dims", 64).status == 0

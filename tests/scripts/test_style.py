@@ -46,7 +46,6 @@ ORDER = [
     "report",
     "api",
     "training",
-    "demo",
     "cli",
     "__main__",
 ]

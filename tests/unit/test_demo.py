@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from fidtool.demo import make_sets
+from fidtool.cli.demo import make_sets
 from support.goldens import Golden, near
 
 _LOOKED_AT = 4

@@ -93,7 +93,6 @@ PACKAGE = ROOT / "fidtool"
 FLAG = re.compile(r"(?<![\w-])--[a-z]")
 COMMAND = re.compile(r"`[^`]*`|\(pip install [^)]*\)")
 OTHERS_FLAGS = {
-    "demo.py": "of `fidtool demo`, the only caller",
     "pipeline/evaluate.py": "of `fidtool stats --layout`, the only caller",
     "sources/archives.py": "of tar",
     "report/charts.py": "variables of CSS",

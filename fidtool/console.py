@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from tqdm import tqdm
 
@@ -79,51 +80,45 @@ class Console:
         elif warns:
             self.warned[self.shown(line)] = None
 
-    def progress(self, label: str, total: int | None) -> Progress:
-        """Return a context manager that shows progress over ``total`` images; None if their number is unknown."""
+    @contextlib.contextmanager
+    def progress(self, label: str, total: int | None) -> Iterator[Callable[[int], None]]:
+        """Show progress over ``total`` images; None if their number is unknown. Yields the function that advances it.
+
+        It is a tqdm bar on a terminal; in a log file, one line every ten seconds.
+        """
         self.log(f"{label}: processing {'its' if total is None else total} images")
-        return Progress(self.shown(label), total, self._progress, self._report)
+        label, report = self.shown(label), self._report
+        terminal, kind = self._progress and sys.stderr.isatty(), tqdm
+        if report is True:
+            from tqdm.auto import tqdm as kind  # imports IPython, if it is there
+        shown = terminal or report is True
+        bar = kind(total=total, desc=label, unit=" images", file=sys.stderr, leave=False) if shown else None
+        started = logged = time.monotonic()
+        done = 0
+
+        def advance(images: int) -> None:
+            nonlocal done, logged
+            done += images
+            if bar is not None:
+                bar.update(images)
+            if callable(report):
+                report(label, done, total)
+            now = time.monotonic()
+            if self._progress and not terminal and now - logged >= _LOG_SECONDS:
+                logged, rate = now, done / (now - started)
+                of_total, left = "", ""
+                if total is not None:
+                    of_total, left = f"/{total}", f", {(total - done) / rate:.0f} s left"
+                print(f"{label}: {done}{of_total} images, {rate:.1f} images/s{left}", file=sys.stderr, flush=True)
+
+        advance(0)
+        try:
+            yield advance
+        finally:
+            if bar is not None:
+                bar.close()
 
 
 def log_warning(line: str) -> None:
     """Write to the log ``fidtool``, at the level WARNING."""
     _LOGGER.warning("%s", rendered(line))
-
-
-class Progress:
-    """A tqdm bar on a terminal; in a log file, one line every ten seconds."""
-
-    def __init__(self, label: str, total: int | None, enabled: bool, report: Report | bool | None = None) -> None:
-        self._label, self._total, self._done = label, total, 0
-        self._report = report if callable(report) else None
-        terminal, kind = enabled and sys.stderr.isatty(), tqdm
-        if report is True:
-            from tqdm.auto import tqdm as kind  # imports IPython, if it is there
-        shown = terminal or report is True
-        self._bar = kind(total=total, desc=label, unit=" images", file=sys.stderr, leave=False) if shown else None
-        self._log = enabled and not terminal
-        self._started = self._logged = time.monotonic()
-
-    def advance(self, images: int) -> None:
-        self._done += images
-        if self._bar is not None:
-            self._bar.update(images)
-        if self._report is not None:
-            self._report(self._label, self._done, self._total)
-        now = time.monotonic()
-        if self._log and now - self._logged >= _LOG_SECONDS:
-            self._logged = now
-            rate = self._done / (now - self._started)
-            line = f"{self._label}: {self._done} images, {rate:.1f} images/s"
-            if self._total is not None:
-                left = (self._total - self._done) / rate
-                line = f"{self._label}: {self._done}/{self._total} images, {rate:.1f} images/s, {left:.0f} s left"
-            print(line, file=sys.stderr, flush=True)
-
-    def __enter__(self) -> Progress:
-        self.advance(0)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.close()

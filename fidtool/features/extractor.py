@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import nn
 
-from fidtool.distributed.replicas import named_tensors
+from fidtool.distributed.world import named_tensors
 from fidtool.errors import FidtoolError, ProgramError, RunError, option
 from fidtool.features.device import Device, computing_on
 from fidtool.features.protocol import Definition

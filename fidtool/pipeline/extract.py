@@ -180,7 +180,7 @@ class Extraction:
 
         # Closed here, because the caller may keep an exception, and with it the decoding workers.
         with (
-            self._run.console.progress(name, total) as progress,
+            self._run.console.progress(name, total) as advance,
             contextlib.closing(load(source, batches, options, resize)) as decoded,
         ):
             usable = self._usable(decoded, source)
@@ -189,7 +189,7 @@ class Extraction:
                     add(batch.number, features, batch.properties, batch.records, batch.skipped)
                 self.images += batch.count
                 self.forward_passes += features is not None
-                progress.advance(batch.count + len(batch.skipped))
+                advance(batch.count + len(batch.skipped))
                 if self._world.must_stop():
                     break
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from fidtool.distributed.replicas import combined_hash, find_differences, tensor_hashes
+from fidtool.distributed.world import combined_hash, find_differences, tensor_hashes
 from fidtool.errors import InputError, on_every_rank, option
 from fidtool.features.device import Device
 from fidtool.features.extractor import Extractor, probe_of

@@ -24,14 +24,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 def test_a_log_file_has_a_line_every_ten_seconds(
     clock: SimpleNamespace, capsys: pytest.CaptureFixture[str], total: int | None, line: str
 ) -> None:
-    with console.Console(progress=True).progress("real", total) as progress:
-        progress.advance(10)
+    with console.Console(progress=True).progress("real", total) as advance:
+        advance(10)
         clock.now += 9.9
-        progress.advance(10)
+        advance(10)
         assert capsys.readouterr().err == ""
         clock.now += 0.1
-        progress.advance(10)
+        advance(10)
         assert capsys.readouterr().err == line
         clock.now += 9.9
-        progress.advance(10)
+        advance(10)
         assert capsys.readouterr().err == ""

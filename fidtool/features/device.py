@@ -150,7 +150,10 @@ class TorchSettings:
     def _hold(self) -> None:
         # Selected each time: the program's code may have switched between torch's old and new precision settings.
         self.held.enter_context(_strict([*_kernel_switches(), *_precision_switches(self._tf32)]))
-        self.held.enter_context(_without_modes())
+        self.held.enter_context(torch.random.fork_rng(devices=[]))  # restores the random state
+        self.held.enter_context(torch.inference_mode(False))
+        if torch.empty(0).device.type != "cpu":
+            self.held.enter_context(torch.device("cpu"))
         if self._device is not None:
             self.held.enter_context(torch.cuda.device(self._device))
 
@@ -188,22 +191,15 @@ def repeatable(tf32: bool = False) -> Iterator[TorchSettings]:
     Args:
         tf32: whether NVIDIA GPUs multiply in TF32.
     """
-    with _modes_come_back():
-        settings = TorchSettings(tf32)
-        with settings.held:
-            yield settings
-
-
-@contextlib.contextmanager
-def _modes_come_back() -> Iterator[None]:
-    """Restore modes that an unfinished generator may hold for longer than a run: inference mode and autocast."""
     grad = torch.is_grad_enabled()
     with (
+        # An unfinished generator of the program may hold these modes for longer than a run.
         _strict([replace(switch, strict=None) for switch in _autocast_switches()]),
         torch.inference_mode(torch.is_inference_mode_enabled()),
         torch.set_grad_enabled(grad),
+        (settings := TorchSettings(tf32)).held,
     ):
-        yield
+        yield settings
 
 
 @contextlib.contextmanager
@@ -241,18 +237,6 @@ def _strict(switches: list[_Switch]) -> Iterator[None]:
             switch.write(value)
 
 
-@contextlib.contextmanager
-def _without_modes() -> Iterator[None]:
-    """Switch off inference mode and the default device, and restore the random state."""
-    plain = torch.empty(0).device.type == "cpu"
-    with (
-        torch.random.fork_rng(devices=[]),
-        torch.inference_mode(False),
-        contextlib.nullcontext() if plain else torch.device("cpu"),
-    ):
-        yield
-
-
 def _attribute(place: Any, name: str, strict: object) -> _Switch:
     return _Switch(partial(getattr, place, name), partial(setattr, place, name), strict)
 
@@ -270,7 +254,14 @@ def _kernel_switches() -> list[_Switch]:
         _Switch(torch.get_num_threads, torch.set_num_threads, 1),
         _Switch(torch.get_default_dtype, torch.set_default_dtype, torch.float32),
         # Written only if it changes, because torch imports its compiler here, which takes seconds.
-        _if_changed(_deterministic, _set_deterministic, (False, False)),
+        _if_changed(
+            lambda: (
+                torch.are_deterministic_algorithms_enabled(),
+                torch.is_deterministic_algorithms_warn_only_enabled(),
+            ),
+            lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1]),
+            (False, False),
+        ),
         _attribute(backends.cudnn, "enabled", True),
         _attribute(backends.cudnn, "benchmark", False),
         _attribute(backends.cudnn, "deterministic", True),
@@ -281,7 +272,11 @@ def _kernel_switches() -> list[_Switch]:
             _Switch(getattr(backends.cuda, f"{name}_sdp_enabled"), getattr(backends.cuda, f"enable_{name}_sdp"), used)
             for name, used in attention.items()
         ),
-        _if_changed(_blas_library, backends.cuda.preferred_blas_library, "cublas"),  # writing it emits a warning
+        _if_changed(  # writing it emits a warning
+            lambda: str(backends.cuda.preferred_blas_library()).rpartition(".")[2].lower(),
+            backends.cuda.preferred_blas_library,
+            "cublas",
+        ),
     ]
 
 
@@ -291,18 +286,6 @@ def _autocast_switches() -> list[_Switch]:
         for kind in ("cpu", "cuda", "mps")
         if torch.amp.is_autocast_available(kind)
     ]
-
-
-def _blas_library() -> str:
-    return str(torch.backends.cuda.preferred_blas_library()).rpartition(".")[2].lower()
-
-
-def _set_deterministic(value: tuple[bool, bool]) -> None:
-    torch.use_deterministic_algorithms(value[0], warn_only=value[1])
-
-
-def _deterministic() -> tuple[bool, bool]:
-    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
 
 
 def _precision_switches(tf32: bool = False) -> list[_Switch]:

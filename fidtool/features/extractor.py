@@ -106,12 +106,8 @@ class Extractor:
         return named_tensors(self._module)
 
     def features(self, images: list[torch.Tensor]) -> torch.Tensor:
-        """Return the feature vectors of one batch for the first layer, see `vectors`."""
-        return next(iter(self.layers(images).values()))
-
-    def layers(self, images: list[torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the feature vectors of one batch by layer, see `inputs` and `vectors`."""
-        return self.vectors([self.inputs(images)])
+        """Return the feature vectors of one batch for the first layer, see `inputs` and `vectors`."""
+        return next(iter(self.vectors([self.inputs(images)]).values()))
 
     def inputs(self, images: list[torch.Tensor]) -> torch.Tensor:
         """Return the network's input for images: cropped, resized and normalised.
@@ -167,22 +163,6 @@ class Extractor:
                 raise kind(problem, f"try a smaller {option('batch_size')}", setting="batch_size") from error
             raise kind(problem) from error
 
-    def probe(self, batch_size: int) -> str:
-        """Return the SHA-256 of the features of a fixed batch. It is equal on two ranks that compute the same bits.
-
-        Kernels depend on the shape, so on a GPU ``batch_size`` should be that of the run.
-        """
-        # Like the batches of the run, because torch's modes are per thread and select kernels.
-        thread = DaemonThreads(min(1, self.device.own_threads))
-        try:
-            found = thread.submit(self.layers, fixed_batch(batch_size, self.device.torch_device)).result()
-        finally:
-            thread.close(0.0)
-        sha = hashlib.sha256()
-        for features in found.values():
-            sha.update(features.cpu().contiguous().numpy().tobytes())
-        return sha.hexdigest()
-
 
 def _vectors_of(output: Any, count: int, definition: Definition) -> torch.Tensor:
     """A network's output for ``count`` images as vectors; maps are averaged over their positions."""
@@ -199,8 +179,21 @@ def _vectors_of(output: Any, count: int, definition: Definition) -> torch.Tensor
 
 
 def probe_of(extractors: Sequence[Extractor], batch_size: int) -> str:
-    """See `Extractor.probe`; for several networks, the SHA-256 of their probes."""
-    probes = [network.probe(batch_size) for network in extractors]
+    """Return the SHA-256 of the features of a fixed batch. It is equal on two ranks that compute the same bits.
+
+    Kernels depend on the shape, so on a GPU ``batch_size`` should be that of the run.
+    """
+    device, probes = extractors[0].device, []
+    # Like the batches of the run, because torch's modes are per thread and select kernels.
+    thread = DaemonThreads(min(1, device.own_threads))
+    try:
+        for network in extractors:
+            inputs = thread.submit(network.inputs, fixed_batch(batch_size, device.torch_device)).result()
+            found = thread.submit(network.vectors, [inputs]).result()
+            each = (features.cpu().contiguous().numpy().tobytes() for features in found.values())
+            probes.append(hashlib.sha256(b"".join(each)).hexdigest())
+    finally:
+        thread.close(0.0)
     return probes[0] if len(probes) == 1 else hashlib.sha256("".join(probes).encode()).hexdigest()
 
 

@@ -18,7 +18,6 @@ The tables of indices and weights that depend on image sizes are cached on the d
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import index
@@ -153,30 +152,26 @@ _Tables = TypeVar("_Tables", bound="tuple[Any, ...]")
 class _Cached(Generic[_Tables]):
     """A cached function of image sizes and, as its last argument, the device that its tables are on.
 
-    Folders of photos have hundreds of distinct widths and heights. The least recently used tables are dropped when all
-    together exceed `_CACHED_BYTES`: the tensors in the tuples that ``compute`` returns.
+    Folders of photos have hundreds of distinct widths and heights. All are dropped once the tensors in the tuples that
+    ``compute`` returns exceed `_CACHED_BYTES`.
     """
 
     def __init__(self, compute: Callable[..., _Tables]) -> None:
         self._compute = compute
         self._lock = threading.Lock()  # forward threads share the cache
-        self._results: OrderedDict[tuple[Any, ...], tuple[_Tables, int]] = OrderedDict()
+        self._results: dict[tuple[Any, ...], _Tables] = {}
         self._bytes = 0
 
     def __call__(self, *args: Any) -> _Tables:
-        with self._lock:
-            if args in self._results:
-                self._results.move_to_end(args)
-                return self._results[args][0]
+        if (known := self._results.get(args)) is not None:
+            return known
         with torch.inference_mode(False):  # tensors of inference mode could not be used with gradients later
             tables = self._compute(*args)
-        taken = sum(each.nbytes for each in tables if isinstance(each, torch.Tensor))
         with self._lock:
-            if args not in self._results:
-                self._results[args] = tables, taken
-                self._bytes += taken
-            while self._bytes > _CACHED_BYTES:
-                self._bytes -= self._results.popitem(last=False)[1][1]
+            self._bytes += sum(each.nbytes for each in tables if isinstance(each, torch.Tensor))
+            if self._bytes > _CACHED_BYTES:
+                self._results, self._bytes = {}, 0
+            self._results[args] = tables
         return tables
 
 

@@ -88,8 +88,7 @@ class DecodeFailure:
         return InputError(self.message, *(() if self.fault == "contents" else remedies))
 
 
-def _no_pixels() -> NDArray[np.uint8]:
-    return np.empty(0, dtype=np.uint8)
+_NO_PIXELS = np.empty(0, dtype=np.uint8)
 
 
 @dataclass
@@ -105,7 +104,7 @@ class DecodedBatch:
 
     number: int
     count: int = 0
-    pixels: NDArray[np.uint8] = field(default_factory=_no_pixels)
+    pixels: NDArray[np.uint8] = field(default_factory=lambda: _NO_PIXELS)
     sizes: list[tuple[int, int]] = field(default_factory=list)
     properties: ImageProperties = field(default_factory=ImageProperties)
     records: RecordArray = field(default_factory=no_records)
@@ -114,7 +113,7 @@ class DecodedBatch:
     def take_images(self, move: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
         """Moves the pixels, frees them here, and returns uint8 tensors of shape (height, width, 3)."""
         pixels = move(torch.from_numpy(self.pixels))
-        self.pixels = _no_pixels()
+        self.pixels = _NO_PIXELS
         parts = torch.split(pixels, [height * width * 3 for height, width in self.sizes])
         return [part.view(*size, 3) for part, size in zip(parts, self.sizes, strict=True)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import stat
 from collections.abc import Collection, Iterable, Sequence
@@ -22,47 +23,36 @@ class ImageLookup:
     def __init__(
         self, sets: Sequence[ImageSet] = (), spent: Collection[str] = (), floats: ValueRange | None = None
     ) -> None:
-        self._sets, self._spent, self.floats = sets, spent, floats
-        self._positions: dict[str, tuple[int, int]] | None = None
+        # Files of a local folder, of which there may be millions, are opened by their paths instead.
+        self._sets = [images for images in sets if images.file_index is not None or images.reader.files.remote]
+        self._spent, self.floats = spent, floats
         self._prefetched: dict[str, Read] = {}
+
+    @functools.cached_property
+    def _positions(self) -> dict[str, tuple[ImageSet, int]]:
+        return {images.file(index): (images, index) for images in self._sets for index in range(len(images))}
 
     def read(self, file: str) -> Read:
         """Returns the content of an image, or the error that occurred."""
-        if file in self._prefetched:
-            return self._prefetched[file]
         if file.rpartition("[")[0] in self._spent:
             return ContentError("an iterable cannot be read again")
-        if (position := self._position(file)) is None:
-            return _file_content(file)
-        number, index = position
-        if self._sets[number].in_order:
+        if file not in self._prefetched and file in self._positions:
+            images, index = self._positions[file]
+            if not images.in_order:
+                return next(images.read([index]))
             self.prefetch([file])
-            return self._prefetched[file]
-        return next(self._sets[number].read([index]))
+        return self._prefetched[file] if file in self._prefetched else _file_content(file)
 
     def prefetch(self, files: Iterable[str]) -> None:
         """Reads and stores the requested images that must be read sequentially, in one pass over each source."""
-        wanted: dict[int, list[tuple[int, str]]] = {}
-        for file in dict.fromkeys(files):
-            if (position := self._position(file)) is not None and self._sets[position[0]].in_order:
-                wanted.setdefault(position[0], []).append((position[1], file))
-        for number, entries in wanted.items():
-            images = self._sets[number]
-            entries.sort(key=lambda entry: int(images.order[entry[0]]))
-            contents = images.read(np.array([index for index, _ in entries]))
-            self._prefetched |= dict(zip((file for _, file in entries), contents, strict=False))
-
-    def _position(self, file: str) -> tuple[int, int] | None:
-        """Returns the number of the image's set and its position in the set; None for files on this machine."""
-        if self._positions is None:
-            self._positions = {
-                images.file(index): (number, index)
-                for number, images in enumerate(self._sets)
-                # Files of a local folder, of which there may be millions, are opened by their paths instead.
-                if images.file_index is not None or images.reader.files.remote
-                for index in range(len(images))
-            }
-        return self._positions.get(file)
+        found = {file: self._positions[file] for file in files if file in self._positions}
+        for images in self._sets:
+            wanted = sorted(
+                (int(images.order[index]), index, file) for file, (own, index) in found.items() if own is images
+            )
+            if images.in_order and wanted:
+                contents = images.read(np.array([index for _, index, _ in wanted]))
+                self._prefetched |= dict(zip((file for *_, file in wanted), contents, strict=False))
 
 
 def _file_content(file: str) -> Read:

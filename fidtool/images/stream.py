@@ -137,17 +137,9 @@ class Stream:
         return StreamPlan(list(chain(*batches)), sum(map(len, batches[: self._world.rank])), names)
 
 
-class _SpentReader(MemoryReader):
-    """Placeholder for the images of an iterable, which cannot be read again."""
-
-    in_order = True
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name, None, None)
-
-
 def images_of(stream: Images, plan: StreamPlan, seed: int) -> ImageSet:
     """Returns the images of an iterable as a set in canonical order. Their contents cannot be read again."""
-    reader, order = _SpentReader(stream.name), canonical_order(len(plan.names), seed)
+    reader, order = MemoryReader(stream.name, None, None), canonical_order(len(plan.names), seed)
+    reader.in_order = True
     stamps, files = reader.files.stamps(), np.zeros(len(plan.names), dtype=np.int32)
     return ImageSet(stream.name, "iterable", plan.names, stream.name, reader, stamps, order, files)

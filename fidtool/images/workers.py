@@ -103,7 +103,9 @@ class Workers(Generic[Task, Result]):
         """
         worker = self._turns.popleft()
         try:
-            result = _received(worker.pipe)
+            data, sizes = worker.pipe.recv()
+            buffers = [_mapped(reduction.recv_handle(worker.pipe), size) for size in sizes]
+            result = pickle.loads(data, buffers=buffers)
         except BlockingIOError as error:
             self.end()
             raise RunError(
@@ -146,11 +148,6 @@ def _start(work: Callable[[Any], Any], number: int, patience: float) -> _Worker:
     process.start()
     theirs.close()  # so that the worker has the only copy, and the pipe breaks when it dies
     return _Worker(process, ours)
-
-
-def _received(pipe: Connection[Any, Any]) -> Any:
-    data, sizes = pipe.recv()
-    return pickle.loads(data, buffers=[_mapped(reduction.recv_handle(pipe), size) for size in sizes])
 
 
 def _mapped(descriptor: int, size: int) -> mmap.mmap:

@@ -86,9 +86,7 @@ class Extraction:
             self._extract(source, source.path, mine, total, add)
             statistics.flush()  # here, where a failure reaches every rank, not between two collectives
         with self._run.clock("merge"):
-            statistics.merge(self._world, source.path)
-            self._add_up_counts()
-        self._world.on_rank_zero(lambda: self._check_skipped(len(source), source.path, statistics.skipped))
+            self._merge(statistics, len(source), source.path)
         return statistics
 
     def run_stream(self, stream: Stream, name: str) -> tuple[Accumulator, StreamPlan]:
@@ -111,12 +109,12 @@ class Extraction:
             with self._world.together():
                 own.first, statistics = plan.first, self._empty(plan.sizes)
                 statistics.absorb(own)
-            statistics.merge(self._world, name)
-            self._add_up_counts()
-        self._world.on_rank_zero(lambda: self._check_skipped(len(plan.names), name, statistics.skipped))
+            self._merge(statistics, len(plan.names), name)
         return statistics, plan
 
-    def _add_up_counts(self) -> None:
+    def _merge(self, statistics: Accumulator, count: int, name: str) -> None:
+        statistics.merge(self._world, name)
+        self._world.on_rank_zero(lambda: self._check_skipped(count, name, statistics.skipped))
         counts = self._world.gather((self.images, self.forward_passes, self.resumed))
         self.images, self.forward_passes, self.resumed = (sum(each) for each in zip(*counts, strict=True))
 

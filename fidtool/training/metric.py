@@ -155,7 +155,6 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
         gaussians = {side: Gaussian(each.mu, each.sigma, each.count) for side, each in found.items()}
         real, fake = (FeatureSet(names[side], rows.get(side), gaussians.get(side)) for side in SIDES)
         settings = FeatureSettings.of(sums.network.definition, device_here(self.device).exact_sums)
-
         context = MetricContext(world, settings, lambda: self._classifier)
         values = self._metric.compute(real, fake, context)
         warnings = (*set_warnings({names[side]: each for side, each in found.items()}), *context.warnings)

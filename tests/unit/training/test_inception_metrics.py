@@ -69,7 +69,11 @@ def test_states_copies_and_merges() -> None:
     for metric in several():
         fill(metric)
         value = values(metric)
-        assert values(pickle.loads(pickle.dumps(metric))) == values(metric.clone()) == value
+        copied = metric.clone()
+        assert values(pickle.loads(pickle.dumps(metric))) == values(copied) == value
+        fill(copied, 9)
+        assert int(copied.fake_features_num_samples) == 2 * int(metric.fake_features_num_samples)
+        assert values(metric) == value, "a copy has its own sums"
         other, whole = several(), several()
         for left, right in zip(other, whole, strict=True):
             if type(left) is type(metric):

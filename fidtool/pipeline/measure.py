@@ -35,7 +35,6 @@ from fidtool.statistics.set_statistics import (
     MeasuredSet,
     Statistics,
     spread_features,
-    with_statistics,
 )
 from fidtool.validation import text_of
 
@@ -149,7 +148,12 @@ class Measurer:
             measured = self._computed(planned)
         if planned.holds == "both":
             file = self._contents[planned].file if self._contents else None
-            return with_statistics(measured, planned.path, file)
+            found = measured.statistics
+            if file is not None and found is not None:  # a file such as ADM's references, whose statistics are of more
+                layers = {**found.layers} | {name: replace(each, features=None) for name, each in file.layers.items()}
+                found = replace(found, layers=layers, count=file.count, found=file.found)
+                found = replace(found, arithmetic=file.arithmetic, origin=file.origin)
+            return replace(measured, path=planned.path, statistics=found, apart=True)
         return measured
 
     def _computed(self, planned: SetPlan) -> MeasuredSet:

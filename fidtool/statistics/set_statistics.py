@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -145,21 +145,6 @@ class MeasuredSet:
     statistics: Statistics | None
     features: Mapping[str, Features]
     apart: bool = False
-
-
-def with_statistics(images: MeasuredSet, path: str, file: Statistics | None) -> MeasuredSet:
-    """Returns images with the statistics of the file that they are in, such as ADM's references, which are of more.
-
-    These are its means, covariances and number of images; without a file, ``images`` are returned.
-    """
-    measured = images.statistics
-    if file is None or measured is None:
-        return replace(images, path=path, apart=True)
-    layers = {**measured.layers, **{name: replace(each, features=None) for name, each in file.layers.items()}}
-    both = replace(
-        measured, layers=layers, count=file.count, found=file.found, arithmetic=file.arithmetic, origin=file.origin
-    )
-    return MeasuredSet(path, both, images.features, apart=True)
 
 
 def spread_features(path: str, statistics: Statistics | None, layers: Iterable[str], world: World) -> MeasuredSet:

@@ -174,15 +174,16 @@ def read_summary(path: Path) -> Summary:
             arrays = NamedArrays(archive)
             names = {*arrays.names}
             count = arrays.count() if "count" in names else None
-            run = json.loads(_text(arrays, "run")) if "run" in names else {}
+            known = Statistics({}, count)
+            known = _with_run(known, _text(arrays, "run")) if "run" in names else known
             return Summary(
                 os.fsdecode(arrays.array("source").tobytes()) if "source" in names else "",
                 count,
-                _found_of(run, count),
+                known.found,
                 _definition(arrays, "fingerprint") if "fingerprint" in names else None,
                 "features" in names,
                 {*RECORD_ARRAYS} <= names,
-                run.get("framing"),
+                known.framing,
             )
     except Exception:  # damaged archives and headers raise many kinds of exceptions
         return Summary()
@@ -315,13 +316,14 @@ def _with_run(statistics: Statistics, text: str) -> Statistics:
     """Adds the file's record of its run to the statistics, as far as it is plausible."""
     try:
         run = json.loads(text)
-        config = run.get("config")
+        config, found = run.get("config"), run.get("found")
+        plausible = type(found) is int and statistics.count is not None and found >= statistics.count
         return replace(
             statistics,
             arithmetic=dict(run["arithmetic"]),
             traits=ImageProperties(**{name: int(number) for name, number in run["traits"].items()}),
             skipped=tuple(BadFile(str(file), str(reason)) for file, reason in run.get("skipped", ())),
-            found=_found_of(run, statistics.count),
+            found=found if plausible else None,
             config=None if config is None else {name: each for name, each in config.items() if _is_plain(each)},
             framing=str(run["framing"]) if run.get("framing") else None,
         )
@@ -333,9 +335,3 @@ def _with_run(statistics: Statistics, text: str) -> Statistics:
 def _is_plain(value: object) -> bool:
     each = value if isinstance(value, list) else [value]
     return all(isinstance(one, (str, int, float, type(None))) for one in each)
-
-
-def _found_of(run: dict[str, Any], count: int | None) -> int | None:
-    """Returns the number of images in the source; None if the value is not plausible."""
-    found = run.get("found")
-    return found if type(found) is int and count is not None and found >= count else None

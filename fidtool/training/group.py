@@ -38,8 +38,8 @@ _BACKWARD_REMEDY = (
 )
 
 _warned_without_group = False
-_known: dict[tuple[int, ...], tuple[Group, Ranks]] = {}
-"""For each set of ranks, torch's default group at their first rendezvous, and their `Ranks`."""
+_known: dict[tuple[Group, tuple[int, ...]], Ranks] = {}
+"""The `Ranks` of torch's default group and a set of ranks."""
 
 
 class Ranks:
@@ -151,11 +151,7 @@ def ranks_of(group: Group = None) -> Ranks:
     made = Ranks(group)
     if made.size == 1:
         return made
-    default, known = _known.get(made.ranks, (None, made))
-    if default is not dist.group.WORLD:  # the program has initialised torch.distributed again
-        known = made
-        _known[made.ranks] = (dist.group.WORLD, made)
-    return known
+    return _known.setdefault((dist.group.WORLD, made.ranks), made)  # a program may initialise torch.distributed again
 
 
 def refuse_failed(payloads: Sequence[dict[str, Any]], ranks: Sequence[int]) -> None:

@@ -105,9 +105,11 @@ class Measurer:
 
     def _claim_checkpoint(self) -> str:
         settings, definitions, sets = self._settings, self.networks.definitions, []
-        for each in self._plan.indexable:
-            source, needs = self._contents[each].images, self._plan.needs[each]
-            assert source is not None
+        used: set[str] = set()
+        for each, needs in self._plan.needs.items():
+            if (source := self._contents[each].images) is None:
+                continue
+            used |= {*needs.layers}
             if not source.reader.files.versioned:
                 raise InputError(
                     f"{option('checkpoint')} cannot detect whether the images of {each.path} change before a resume:",
@@ -124,8 +126,7 @@ class Measurer:
                     **({"framing": source.framing} if source.framing else {}),
                 }
             )
-        layers = {layer for each in self._plan.indexable for layer in self._plan.needs[each].layers}
-        further = {layer: each.fingerprint for layer, each in definitions.items() if layer in layers - {FEATURES}}
+        further = {layer: each.fingerprint for layer, each in definitions.items() if layer in used - {FEATURES}}
         definition = {**asdict(definitions[FEATURES]), "layers": further}
         order: dict[str, Any] = {"num": settings.num, "seed": settings.seed, "diagnose": settings.diagnose}
         order |= {"sample": settings.sample} if settings.sample != "random" else {}
@@ -178,7 +179,7 @@ class Measurer:
             assert not isinstance(given, Statistics)
             source = self._contents[planned].images if self._contents else None
             images = broadcast_images(world, source, given, settings.floats)
-            partial = extraction.run(self._plan.indexable.index(planned), images)
+            partial = extraction.run([*self._plan.needs].index(planned), images)
         self._images += extraction.images
         self._passes += extraction.forward_passes
         self._resumed += extraction.resumed

@@ -39,6 +39,8 @@ class Opening:
     Attributes:
         sets: REAL and the FAKEs, or the only set of ``fidtool stats``. A set that occurs several times is one object.
         contents: what each set holds; empty for a stream.
+        files: the statistics of the sets that have them.
+        images: whether images go through the networks.
         settings: the run's settings, completed from its statistics files.
         notes: one sentence per setting that was completed, or that replaces one of the preset.
         warnings: warnings about the sets, a sentence each.
@@ -47,20 +49,12 @@ class Opening:
 
     sets: tuple[SetPlan, ...]
     contents: Mapping[SetPlan, Content]
+    files: Mapping[SetPlan, Statistics]
+    images: bool
     settings: Settings
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
     left_out: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def images(self) -> bool:
-        """Whether images go through the networks."""
-        return any(each.holds != "statistics" for each in self.sets)
-
-    @property
-    def files(self) -> dict[SetPlan, Statistics]:
-        """The statistics of the sets that have them."""
-        return {each: content.file for each, content in self.contents.items() if content.file is not None}
 
 
 def open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Console, alone: bool) -> Opening:
@@ -92,7 +86,9 @@ def open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Con
     for note in notes:
         console.say(note)
     warnings += [content.warning for content in contents.values() if content.warning]
-    return Opening(tuple(each for each, _ in drawn), dict(drawn), completed, tuple(notes), tuple(warnings))
+    with_files = {each: content.file for each, content in drawn if content.file is not None}
+    sets = tuple(each for each, _ in drawn)
+    return Opening(sets, dict(drawn), with_files, images, completed, tuple(notes), tuple(warnings))
 
 
 def complete_settings(files: Mapping[str, Statistics], settings: Settings, images: bool) -> tuple[Settings, str]:
@@ -275,27 +271,22 @@ def open_set(request: RequestedSet, settings: Settings, needs: SetNeeds, say: Ca
         if not given.layers:
             raise InputError(f"{path} is None, which only ranks above zero may pass, in place of statistics")
         return Content(file=given)
-    if given is None:
-        opened = _open_path(path, settings, needs, say)
-    elif given.is_stream:
-        return Content()
-    elif settings.features and (rows := given.features()) is not None:
-        return Content(file=read_features_alone(path, rows, path, FEATURES in needs.collected))
-    else:
+    if given is not None:
+        if given.is_stream:
+            return Content()
+        if settings.features and (rows := given.features()) is not None:
+            return Content(file=read_features_alone(path, rows, path, FEATURES in needs.collected))
         opened = Content(given.image_set(settings.floats))
+    elif is_reference(path):
+        opened = _open_reference(path, settings, needs, say)
+    else:
+        require_exists([path])
+        files = _single_file(path, settings.features, say)
+        found = None if files is None else _open_statistics(path, files, settings, needs)
+        opened = found or Content(open_images(path, settings.recursive, settings.floats, say))
     if opened.images is None or settings.frames == "first":
         return opened
     return opened._replace(images=with_frames(opened.images, settings.max_pixels))
-
-
-def _open_path(path: str, settings: Settings, needs: SetNeeds, say: Callable[[str], None]) -> Content:
-    require_exists([path])
-    if is_reference(path):
-        return _open_reference(path, settings, needs, say)
-    files = _single_file(path, settings.features, say)
-    if files is not None and (found := _open_statistics(path, files, settings, needs)) is not None:
-        return found
-    return Content(open_images(path, settings.recursive, settings.floats, say))
 
 
 def _open_reference(path: str, settings: Settings, needs: SetNeeds, say: Callable[[str], None]) -> Content:

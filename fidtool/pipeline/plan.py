@@ -54,11 +54,6 @@ class Plan:
     warnings: tuple[str, ...]
     left_out: Mapping[str, str]
 
-    @property
-    def indexable(self) -> list[SetPlan]:
-        """The sets with images that can be read again, each once, in processing order."""
-        return [each for each in self.needs if each.holds in ("images", "both")]
-
 
 def choose(opening: Opening, console: Console, evaluates: bool) -> Opening:
     """Omits those metrics of ``all`` that cannot be computed, and those whose weights cannot be obtained.
@@ -290,10 +285,9 @@ def _settings_without_effect(opening: Opening) -> list[str]:
         found.append(f"{option('features', True)} has no effect: no set is an array of two dimensions")
     streams = any(each.holds == "stream" for each in opening.sets)
     scaled = streams or (settings.floats and any(each.scaled for each in sources))
-    if settings.value_range is not None and not scaled:
-        found.append(f"{option('value_range')} has no effect: it only affects images of floats")
-    if settings.float_to_byte is not None and not (scaled and settings.floats):
-        found.append(f"{option('float_to_byte')} has no effect: it only affects images of floats")
+    for name, applies in (("value_range", scaled), ("float_to_byte", scaled and settings.floats)):
+        if getattr(settings, name) is not None and not applies:
+            found.append(f"{option(name)} has no effect: it only affects images of floats")
     how = roundings({each.path: file for each, file in files.items()})
     how |= {} if settings.floats is None else {"this run": settings.rounding}
     if len({*how.values()}) > 1:

@@ -22,23 +22,18 @@ class SetNeeds:
     Attributes:
         layers: layers whose mean and covariance are needed, in processing order.
         features: layers of which the features of each image are also needed.
-        optional: layers of which the features of each image are used if available, for example by a report. A set with
-            known statistics is not processed again for them.
+        collected: these layers, and those of which a report shows the features if they are available, in processing
+            order. A set with known statistics is not processed again for a report.
         order: whether the stored order of the images is needed.
     """
 
     layers: tuple[str, ...] = (FEATURES,)
     features: frozenset[str] = frozenset()
-    optional: frozenset[str] = frozenset()
+    collected: tuple[str, ...] = ()
     order: bool = False
 
-    @property
-    def collected(self) -> tuple[str, ...]:
-        """The layers of which the features of each image are collected when images are processed."""
-        return tuple(layer for layer in self.layers if layer in self.features | self.optional)
 
-
-IMAGES = SetNeeds(features=frozenset({FEATURES}))
+IMAGES = SetNeeds(features=frozenset({FEATURES}), collected=(FEATURES,))
 """What only images have, or statistics with the features of each: with these needs, a file's images are opened."""
 
 
@@ -51,9 +46,10 @@ def set_needs(settings: Settings, real: bool, fake: bool) -> SetNeeds:
     }
     if fake and (settings.uncertainty or settings.influence):
         features.add(FEATURES)
-    optional = frozenset({FEATURES} if settings.report is not None else ())
+    shown = {FEATURES} if settings.report is not None else set()
     order = fake and any(metric.stored_order for metric, _ in metrics)
-    return SetNeeds(tuple(layers), frozenset(features), optional, order)
+    collected = tuple(layer for layer in layers if layer in features | shown)
+    return SetNeeds(tuple(layers), frozenset(features), collected, order)
 
 
 @dataclass(frozen=True, eq=False)

@@ -43,7 +43,7 @@ def test_a_set_is_one_object_wherever_it_occurs(folders: tuple[Path, Path]) -> N
     assert plan.sets[1] is plan.sets[2]
     assert plan.sets[0] is plan.sets[3], "another spelling of REAL"
     assert [each.fake for each in plan.sets] == [True, True, True, True]
-    assert len(plan.indexable) == 2
+    assert len(plan.needs) == 2
     other = pickle.loads(pickle.dumps(plan))  # as the other ranks receive it
     assert other.sets[1] is other.sets[2]
     assert other.sets[0] is not other.sets[1]
@@ -77,7 +77,6 @@ def test_facts_of_statistics_and_streams(folders: tuple[Path, Path]) -> None:
     plan, opening = planned(statistics(), statistics())
     assert [each.holds for each in plan.sets] == ["statistics", "statistics"]
     assert not opening.images
-    assert plan.indexable == []
     assert plan.definitions == {FEATURES: DEFINITION}
     stream = fidtool.Images(iter([np.zeros((8, 8, 3), np.uint8)]))
     plan, opening = planned(folders[0], stream)

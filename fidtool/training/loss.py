@@ -125,7 +125,7 @@ class FrechetLoss(nn.Module):
             x, mu, factor = F.linear(x, weight, bias), F.linear(mu, weight, bias), weight @ factor
         mean = x.mean(0)
         centred = (x - mean) / max(len(x) - self._ddof, 1) ** 0.5
-        overlap = nuclear_norm(centred @ factor)
+        overlap: torch.Tensor = NuclearNorm.apply(centred @ factor)
         rest: torch.Tensor = (mean - mu).square().sum() + centred.square().sum() + factor.square().sum()
         return rest - 2.0 * overlap
 
@@ -144,17 +144,13 @@ class FrechetLoss(nn.Module):
             self._mu, self._factor = self._mu.to(device, kind), self._factor.to(device, kind)
 
 
-def nuclear_norm(matrix: torch.Tensor) -> torch.Tensor:
-    """Sum of the singular values, with the polar factor as its gradient.
+class NuclearNorm(torch.autograd.Function):
+    """Sum of a matrix's singular values, with the polar factor as its gradient.
 
     The norm is not differentiable where singular values are zero. There the subgradient of least norm is used, which is
     zero in their directions (Watson 1992, Characterization of the subdifferential of some matrix norms).
     """
-    norm: torch.Tensor = _NuclearNorm.apply(matrix)
-    return norm
 
-
-class _NuclearNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, matrix: torch.Tensor) -> torch.Tensor:
         finite = torch.isfinite(matrix).all()

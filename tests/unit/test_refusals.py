@@ -35,7 +35,7 @@ from fidtool.statistics.cache import StatisticsCache
 from fidtool.statistics.moments import ExactMoments
 from fidtool.training import FrechetLoss, gather_with_grad
 from fidtool.training.feature_extractor import SharedExtractor
-from fidtool.training.loss import nuclear_norm
+from fidtool.training.loss import NuclearNorm
 from fidtool.user_code import NoSourceError, load
 from support.pictures import make_pictures
 
@@ -150,7 +150,7 @@ def test_metrics_that_all_selects() -> None:
 def test_empty_matrices_have_no_norm() -> None:
     for shape in ((0, 3), (3, 0)):
         for dtype in (torch.float32, torch.float64):
-            assert float(nuclear_norm(torch.zeros(shape, dtype=dtype))) == 0
+            assert float(NuclearNorm.apply(torch.zeros(shape, dtype=dtype))) == 0
 
 
 def test_the_queue_of_a_loss_stays_in_float32() -> None:

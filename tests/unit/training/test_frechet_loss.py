@@ -13,7 +13,7 @@ from torch import nn
 
 import fidtool
 from fidtool.training import FrechetLoss
-from fidtool.training.loss import nuclear_norm
+from fidtool.training.loss import NuclearNorm
 
 
 def gaussian(seed: int, *shape: int) -> torch.Tensor:
@@ -107,7 +107,7 @@ DEGENERATE = {
 @pytest.mark.parametrize("kind", DEGENERATE)
 def test_nuclear_norm_is_as_accurate_as_the_singular_values(kind: str) -> None:
     """Also where the squares of the singular values have no digits left."""
-    norm = nuclear_norm(DEGENERATE[kind])
+    norm = NuclearNorm.apply(DEGENERATE[kind])
     assert norm.item() == pytest.approx(float(torch.linalg.svdvals(DEGENERATE[kind]).sum()), rel=1e-10)
 
 

@@ -158,7 +158,7 @@ class SetResult:
         """Return the parts of the entry in the JSON's ``results`` that are about this set."""
         return {
             "count": self.count,
-            "passed_over": None if self.passed_over is None else self.passed_over.to_dict(),
+            "passed_over": None if self.passed_over is None else {"other": self.passed_over.other},
             "found": self.found,
             "made_with": self.made_with,
             "sets": asdict(self.facts),

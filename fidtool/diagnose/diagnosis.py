@@ -194,7 +194,7 @@ class Health:
         """Returns the set as it appears in the JSON."""
         return asdict(self) | {
             "duplicates": self.duplicates.to_dict(),
-            "passed_over": None if self.passed_over is None else self.passed_over.to_dict(),
+            "passed_over": None if self.passed_over is None else {"other": self.passed_over.other},
         }
 
     def summary(self) -> str:

@@ -160,9 +160,7 @@ def _zipped(key: str, path: str, handle: BinaryIO, census: Census) -> Iterator[F
             if not info.is_dir() and census.takes(name, key):
                 check_member(path, info)
                 start = info.header_offset
-                if start < 0:
-                    raise zipfile.BadZipFile("its beginning is missing")
-                if max(start, info.compress_size, info.file_size) > _MOST:
+                if start < 0 or max(start, info.compress_size, info.file_size) > _MOST:
                     raise zipfile.BadZipFile(f"{name} has an impossible size or position")
                 following = starts[bisect_right(starts, start)] if start < archive.start_dir else start
                 length = min(following - start, _LONGEST + info.compress_size)

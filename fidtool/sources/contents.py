@@ -151,7 +151,6 @@ class Files(abc.ABC):
     """A numbered list of files.
 
     Attributes:
-        at_once: number of files that are best read together.
         remote: whether the files are in a remote store, which is the same for all ranks.
         versioned: whether the stamps distinguish versions of a file. Images in memory have no files.
         sizes: the sizes that rank zero found, int64 array of shape (files,), which local files must have; None on rank
@@ -159,7 +158,6 @@ class Files(abc.ABC):
     """
 
     paths: Sequence[str]
-    at_once = 1
     remote = False
     versioned = True
     sizes: NDArray[np.int64] | None = None
@@ -189,9 +187,9 @@ class Files(abc.ABC):
             return ContentError(f"the file ends after {start + len(data)} of {start + length} bytes")
         return data
 
-    def read_whole(self, files: Sequence[int]) -> list[bytes | Exception]:
-        """Returns the bytes of these files."""
-        return [self.read(file) for file in files]
+    def read_whole(self, files: Sequence[int]) -> Iterator[bytes | Exception]:
+        """Yields the bytes of these files."""
+        return map(self.read, files)
 
     @abc.abstractmethod
     def stamps(self) -> Stamps:
@@ -304,8 +302,7 @@ class Reader:
 
     def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
         """Yields the contents of these images, whose numbers must ascend if they can only be read sequentially."""
-        for start in range(0, len(items), self.files.at_once):
-            yield from self.files.read_whole(items[start : start + self.files.at_once].tolist())
+        return self.files.read_whole(items.tolist())
 
     def around(self, reader: Reader) -> Reader:
         """Returns another rank's own reader of images in memory, with what was decided on rank zero."""

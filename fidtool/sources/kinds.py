@@ -185,10 +185,6 @@ class PassedOver:
     other: int = 0
     words: str = ""
 
-    def to_dict(self) -> dict[str, int]:
-        """Returns the count for the JSON result."""
-        return {"other": self.other}
-
 
 NOTHING = PassedOver()
 

@@ -13,7 +13,7 @@ import posixpath
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from itertools import islice
@@ -84,7 +84,6 @@ class RemoteFiles(Files):
             the store states none), and zeros; see `Files.stamps`.
     """
 
-    at_once = AT_ONCE
     remote = True
 
     def __init__(self, paths: Sequence[str], stamps: Stamps) -> None:
@@ -107,10 +106,11 @@ class RemoteFiles(Files):
         with ThreadPoolExecutor(AT_ONCE, "fidtool-request") as pool:
             return [file for file, same in zip(sampled, pool.map(is_unchanged, sampled), strict=True) if not same]
 
-    def read_whole(self, files: Sequence[int]) -> list[bytes | Exception]:
+    def read_whole(self, files: Sequence[int]) -> Iterator[bytes | Exception]:
         """Requests objects, without a copy on this machine."""
         with ThreadPoolExecutor(AT_ONCE, "fidtool-request") as pool:
-            return list(pool.map(self._whole, files))
+            for start in range(0, len(files), AT_ONCE):
+                yield from pool.map(self._whole, files[start : start + AT_ONCE])
 
     def _whole(self, file: int) -> bytes | Exception:
         url, size = self.paths[file], int(self._stamps[file, 0])

@@ -221,7 +221,7 @@ import threading
 from fidtool.sources.remote import remote_files
 from fidtool.distributed.signals import in_background
 files = remote_files("{web.url}images.zip", print)
-files.read(0, 0, 10), files.read_whole([0])
+files.read(0, 0, 10), list(files.read_whole([0]))
 in_background(threading.Event().wait)
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE)

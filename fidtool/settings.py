@@ -30,6 +30,7 @@ MEASURE, DIAGNOSIS, IMAGES, MACHINE = "What to measure", "Diagnosis", "Images", 
 RESUME, RANKS, OUTPUT, GATES = "Stop and resume", "Several processes", "Output", "Gates"
 GROUPS = (MEASURE, METRICS, DIAGNOSIS, IMAGES, MACHINE, RESUME, RANKS, OUTPUT, GATES)
 """Headings in ``--help``, in their order."""
+_FRECHET = " or ".join(name for name, kind in BUILT_IN.items() if kind.frechet)
 PYTHON = ""
 """In place of a heading: the setting is a keyword in Python, has no option and is not recorded."""
 
@@ -289,8 +290,7 @@ class Settings(StatisticsSettings):
         "Write a plot of the metric fid of the FAKEs (needs fidtool[report])."
     )
     fail_above: float | None = Setting(None, GATES, "X", least=0).help(
-        "Exit code 3 if the first requested Fréchet distance "
-        f"({', '.join(name for name, kind in BUILT_IN.items() if kind.frechet)}) is above X."
+        f"Exit code 3 if the first requested Fréchet distance ({_FRECHET}) is above X."
     )
     max_duplicates: float | None = Setting(None, GATES, "FRACTION", least=0, most=1).help(
         "Exit code 3 if more than this fraction of a FAKE are duplicates of other images in it."
@@ -300,21 +300,15 @@ class Settings(StatisticsSettings):
         super().__post_init__()
         object.__setattr__(self, "crop_fake", normalised(self.crop_fake, "crop_fake"))
         if self.fail_above is not None and not self.gated:
-            names = " or ".join(name for name, kind in BUILT_IN.items() if kind.frechet)
             problem = f"{option('fail_above')} limits a Fréchet distance, and none is computed:"
-            raise InputError(
-                problem, f"add {names} to {option('metrics')}", f"omit {option('fail_above')}", setting="fail_above"
-            )
+            raise InputError(problem, f"add {_FRECHET} to {option('metrics')}", setting="fail_above")
         if self.sample == "first" and not (self.num or self.num_real or self.num_fake):
             problem = f"{option('sample', 'first')} needs the number of images:"
             raise InputError(problem, f"pass {option('num', ...)}", setting="sample")
-        off = option("diagnose", False)
-        if self.max_duplicates is not None and not self.diagnose:
-            problem = f"{option('max_duplicates')} limits duplicates, and {off} does not look for them"
-            raise InputError(problem, setting="max_duplicates")
-        if self.uncertainty and not self.diagnose:
-            problem = f"{option('uncertainty')} needs the diagnosis, because duplicates would narrow the interval:"
-            raise InputError(problem, f"omit {off}", setting="uncertainty")
+        for name, given in (("max_duplicates", self.max_duplicates is not None), ("uncertainty", self.uncertainty)):
+            if given and not self.diagnose:
+                problem = f"{option(name)} needs the diagnosis, which looks for duplicates:"
+                raise InputError(problem, f"omit {option('diagnose', False)}", setting=name)
         for name, does in (("uncertainty", "is about"), ("influence", "is about"), ("plot", "draws")):
             if getattr(self, name) and self.metric("fid") is None:
                 problem = f"{option(name)} {does} the metric fid, which is not requested:"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -14,7 +13,7 @@ from fidtool.cli.options import OnceCommand, as_flag
 from fidtool.cli.output import paragraph
 from fidtool.metrics.metric import Metric
 from fidtool.metrics.registry import ABOUT_ALL, BUILT_IN, metric_named
-from fidtool.presets import PRESETS, Preset, preset_named
+from fidtool.presets import PRESETS, preset_named
 from fidtool.validation import declared
 
 _OF_METRICS = (
@@ -36,10 +35,6 @@ _NAMES = click.argument("names", metavar="[NAME]...", nargs=-1)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 
 
-def _print_json(key: str, found: Sequence[dict[str, Any]]) -> None:
-    click.echo(json.dumps({"schema": 1, key: found}, indent=2))
-
-
 @click.command(cls=OnceCommand, examples=_OF_METRICS)
 @_NAMES
 @_JSON
@@ -51,7 +46,7 @@ def metrics(names: tuple[str, ...], as_json: bool) -> None:
     chosen = [metric_named(name).metric for name in names or BUILT_IN]
     found = [_described(metric) for metric in chosen]
     if as_json:
-        _print_json("metrics", found)
+        click.echo(json.dumps({"schema": 1, "metrics": found}, indent=2))
         return
     if not names:
         click.echo(f"all: {ABOUT_ALL}")
@@ -67,16 +62,13 @@ def metrics(names: tuple[str, ...], as_json: bool) -> None:
 
 def _described(metric: Metric) -> dict[str, Any]:
     about = " ".join((inspect.getdoc(metric) or "").split("\n\n")[0].split())
+    shown, settings = ("name", "title", "better", "meaning"), declared(type(metric)).items()
     return {
         "name": metric.name,
         "about": about,
-        "numbers": [
-            {"name": each.name, "title": each.title, "better": each.better, "meaning": each.meaning}
-            for each in metric.numbers
-        ],
+        "numbers": [{name: getattr(each, name) for name in shown} for each in metric.numbers],
         "settings": [
-            {"name": name, "default": getattr(metric, name), "help": each.described}
-            for name, each in declared(type(metric)).items()
+            {"name": name, "default": getattr(metric, name), "help": each.described} for name, each in settings
         ],
     }
 
@@ -88,27 +80,25 @@ def presets(names: tuple[str, ...], as_json: bool) -> None:
     """List the values of --preset; with NAMEs, show these with their settings and what a comparable value needs."""
     found = [preset_named(name) for name in names] or [*PRESETS.values()]
     if as_json:
-        _print_json("presets", [asdict(preset) for preset in found])
+        click.echo(json.dumps({"schema": 1, "presets": [asdict(preset) for preset in found]}, indent=2))
         return
     for preset in found:
         also = f" (also {', '.join(preset.other_names)})" if preset.other_names else ""
         paragraph(f"{preset.name}{also}: {preset.about}", "", "  ")
-        for label, text in _details(preset) if names else ():
-            paragraph(text, f"  {label:11}", " " * 13)
-
-
-def _details(preset: Preset) -> list[tuple[str, str]]:
-    fakes = "as many images as in the paper" if preset.fakes is None else f"{preset.fakes:,} images"
-    details = [
-        ("settings", " ".join(as_flag(name, value) for name, value in preset.settings.items() if value is not False)),
-        ("REAL", preset.reference),
-        ("crop", preset.crop and f"{as_flag('crop', f'{preset.crop}:SIZE')}, of a folder of original images"),
-        ("FAKE", f"{fakes}, lossless"),
-        ("classes", preset.classes),
-        *(("note", note) for note in preset.notes),
-        ("source", preset.source),
-    ]
-    return [(label, text) for label, text in details if text]
+        fakes = "as many images as in the paper" if preset.fakes is None else f"{preset.fakes:,} images"
+        flags = [as_flag(name, value) for name, value in preset.settings.items() if value is not False]
+        details = [
+            ("settings", " ".join(flags)),
+            ("REAL", preset.reference),
+            ("crop", preset.crop and f"{as_flag('crop', f'{preset.crop}:SIZE')}, of a folder of original images"),
+            ("FAKE", f"{fakes}, lossless"),
+            ("classes", preset.classes),
+            *(("note", note) for note in preset.notes),
+            ("source", preset.source),
+        ]
+        for label, text in details if names else ():
+            if text:
+                paragraph(text, f"  {label:11}", " " * 13)
 
 
 @click.command(cls=OnceCommand, examples=_OF_PROTOCOLS)

@@ -39,20 +39,18 @@ class CMMD(Metric):
         return NetworkChoice(self.extractor, text_of(self.weights), self.input_size, self.feature_step)
 
     def obtain(self, weights: str | None, images: bool, say: Callable[[str], None] | None) -> None:
-        if not images:
-            return
-        if find_spec("open_clip") is None:
-            if say is not None:
-                return  # the network is refused when it is built
+        if find_spec("open_clip") is None and images and say is None:
             raise InputError("CMMD's network needs the package open_clip (pip install 'fidtool[clip]')")
+        if find_spec("open_clip") is None or not images:
+            return  # without the package, the network is refused when it is built
         from fidtool.features.models.clip import fetch, on_disk
 
         network = self.own_network
         if network is None or on_disk(network):
             return
         if say is None:
-            downloads = f"{option('metrics', 'cmmd')} downloads them"
-            raise InputError(f"the weights of CMMD's network are not on this machine ({downloads})")
+            by = option("metrics", "cmmd")
+            raise InputError(f"the weights of CMMD's network are not on this machine ({by} downloads them)")
         if network == CMMD().network():
             fetch(network, say)
 

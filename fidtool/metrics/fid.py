@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fidtool.errors import about
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Number
@@ -14,7 +15,7 @@ class FID(Metric):
     """Fréchet Inception Distance (Heusel et al. 2017): the Fréchet distance of the extractor's features."""
 
     name = "fid"
-    other_names = ("frechet-inception-distance", "frechet-distance")
+    other_names: ClassVar[tuple[str, ...]] = ("frechet-inception-distance", "frechet-distance")
     numbers = (Number("fid", "FID", "lower", "Fréchet distance between the features of the two sets"),)
     frechet = True
     phase = "distance"

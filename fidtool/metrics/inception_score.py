@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from fidtool.errors import InputError, option
 from fidtool.features.protocol import INCEPTION, INCEPTION_DIMS
 from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, MetricFacts, Number
 from fidtool.validation import Setting
-
-if TYPE_CHECKING:
-    from fidtool.features.protocol import Definition
 
 SORTED, _CERTAIN = 0.9, 4.0
 """Parts whose score is below this share of that of random parts do not have random images, if the difference is also
@@ -50,46 +46,30 @@ class InceptionScore(Metric):
 
     @property
     def stored_order(self) -> bool:
-        """See `Metric`."""
         return self.part_size is not None
 
     def check(self, facts: MetricFacts) -> None:
+        needs = f"the Inception Score needs Inception's {max(INCEPTION_DIMS)} features"
+        omit, of_parts, of_splits = f"omit 'is' from {option('metrics')}", self.named("part_size"), self.named("splits")
         if facts.extractor != "inception":
-            remedy = f"omit {option('extractor')}, or 'is' from {option('metrics')}"
-            raise InputError("the Inception Score is defined for Inception only:", remedy, setting="metrics")
+            raise InputError(
+                f"{needs}, not those of {facts.extractor}:", f"omit {option('extractor')}", omit, setting="metrics"
+            )
         if facts.requested_dims not in (None, max(INCEPTION_DIMS)):
-            needs = f"the Inception Score needs {max(INCEPTION_DIMS)} dims, the input of the classifier"
             raise InputError(f"{needs}, not {facts.requested_dims}", setting="dims")
         if self.part_size is not None and self.splits != type(self).splits:
-            part_size, splits = option(self.named("part_size")), option(self.named("splits"))
-            problem = f"{part_size} and {splits} both divide a set into parts:"
-            raise InputError(problem, "set one of them", setting=self.named("part_size"))
-        if facts.dims is not None:
-            self._check_features(facts.definition, facts.file)
+            problem = f"{option(of_parts)} and {option(of_splits)} both divide a set into parts:"
+            raise InputError(problem, "set one of them", setting=of_parts)
+        found = facts.definition
+        if facts.dims is not None and found is None:
+            problem = f"{needs}, and {facts.file} does not state the network of its features:"
+            known = f"pass {option('protocol', ...)} if they are Inception's"
+            raise InputError(problem, "pass the folder of images", known, setting="metrics")
+        if found is not None and (found.extractor != INCEPTION or found.dims != max(INCEPTION_DIMS)):
+            raise InputError(f"{needs}, not the {found.dims} of {found.extractor}:", omit, setting="metrics")
         if self.part_size is None and facts.images is not None and facts.images < self.splits:
-            raise InputError(
-                f"the Inception Score divides a set into {self.splits} parts, and {facts.has}:",
-                f"pass a smaller {option(self.named('splits'))}",
-                setting=self.named("splits"),
-            )
-
-    @staticmethod
-    def _check_features(definition: Definition | None, file: str) -> None:
-        if definition is None:
-            raise InputError(
-                f"the Inception Score needs Inception's features, and {file} does not state the network of its "
-                "features:",
-                "pass the folder of images",
-                f"pass {option('protocol', ...)} if they are Inception's",
-                setting="metrics",
-            )
-        if definition.extractor != INCEPTION or definition.dims != max(INCEPTION_DIMS):
-            raise InputError(
-                f"the Inception Score needs Inception's {max(INCEPTION_DIMS)} features, not the {definition.dims} of "
-                f"{definition.extractor}:",
-                f"omit 'is' from {option('metrics')}",
-                setting="metrics",
-            )
+            problem = f"the Inception Score divides a set into {self.splits} parts, and {facts.has}:"
+            raise InputError(problem, f"pass a smaller {option(of_splits)}", setting=of_splits)
 
     def obtain(self, weights: str | None, images: bool, say: Callable[[str], None] | None) -> None:
         from fidtool.features.models.inception_weights import classifier_on_disk, load_weights

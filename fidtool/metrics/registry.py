@@ -202,7 +202,8 @@ def _check_keys(keys: Iterable[str], chosen: Mapping[str, Requested]) -> None:
 def _check_together(metrics: Sequence[Metric]) -> None:
     """Refuse metrics whose names, names of values or layers collide, also with those of built-in ones."""
     owners: dict[str, type[Metric]] = {}
-    for each in (*BUILT_IN.values(), *metrics):
+    known: list[type[Metric] | Metric] = [*BUILT_IN.values(), *metrics]
+    for each in known:
         kind = each if isinstance(each, type) else type(each)
         for name in (each.name, *(name for number in each.numbers for name in (number.name, number.spread) if name)):
             # With another network, fid is called fd.

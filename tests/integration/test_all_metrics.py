@@ -45,7 +45,7 @@ def test_available_metrics_are_computed(here: Run, sets: tuple[Path, Path]) -> N
     assert found.metrics == named.metrics
     notes = found.json["run"]["notes"]
     assert left_out(notes) == ["is", "sfid", "fid-infinity", "cmmd"]
-    for note, reason in zip(notes, ("Inception only", "Inception only", "has 43", "CMMD's network"), strict=True):
+    for note, reason in zip(notes, ("Inception's 2048", "Inception only", "has 43", "CMMD's network"), strict=True):
         assert reason in note
         assert found.stderr.splitlines().count(note) == 1
     reasons = found.json["not_computed"]

@@ -122,7 +122,11 @@ def test_files_of_other_versions_are_read(
     ("arguments", "reason", "config"),
     [
         (["nowhere", "--seed", "7"], "no such file or folder: nowhere", {"seed": 7}),
-        (["fake", "--dims", "64", "--metrics", "is"], "Inception Score needs 2048 dims", None),
+        (
+            ["fake", "--dims", "64", "--metrics", "is"],
+            "the Inception Score needs Inception's 2048 features, not 64",
+            None,
+        ),
     ],
 )
 def test_a_failed_run_has_a_record(

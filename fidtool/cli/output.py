@@ -82,11 +82,9 @@ def print_whole(lines: Sequence[str], exact: bool = False) -> None:
 
 
 def local_file(flag: str, name: str) -> Path:
-    """Return the path that a flag names, which must not be a URL."""
-    if "://" in name:
-        raise InputError(f"{flag} must be a file on this machine, and {name} is a URL")
-    if name.endswith("/"):
-        raise InputError(f"{flag} must be a file, and {name} is a folder")
+    """Return the path that a flag names, which must not be a URL or a folder."""
+    if "://" in name or name.endswith("/"):
+        raise InputError(f"{flag} must be a file on this machine, not {name}")
     return Path(name)
 
 

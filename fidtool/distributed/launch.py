@@ -52,11 +52,6 @@ def restart_count() -> str:
     return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
 
 
-def describe_launcher() -> str:
-    """The launcher and the address of its store, for messages."""
-    return f"the launcher at {os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
-
-
 def discover(env: Mapping[str, str] = os.environ) -> Launch:
     """Detects how this process was launched.
 

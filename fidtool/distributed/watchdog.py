@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fidtool.distributed import signals
-from fidtool.distributed.launch import describe_launcher, launcher_serves_store
+from fidtool.distributed.launch import launcher_serves_store
 from fidtool.distributed.signals import SIGNALLED, call_with_timeout
 from fidtool.errors import FidtoolError, InputError, RunError, StoppedError, as_fidtool_error, option
 
@@ -189,7 +189,7 @@ class Watchdog:
         self._posted: Failure | None = None  # what the heartbeat thread has read
         self._failure: Failure | None = None
         self.failed, self._closed = threading.Event(), threading.Event()
-        self._printing, self._printed = threading.Lock(), False
+        self._ending, self._printed = threading.RLock(), False
         self.abandon_at = self._exit_at = float("inf")
         self.collectives = 0
 
@@ -267,8 +267,9 @@ class Watchdog:
             time.sleep(0.02 if waiting else 0.0)
 
     def stop(self) -> None:
-        """Ends the threads."""
-        self._closed.set()
+        """Ends the threads. Does not return if the guard is ending this process."""
+        with self._ending:
+            self._closed.set()
 
     # The threads.
 
@@ -314,26 +315,21 @@ class Watchdog:
                 return self._lost_rank(rank, f"exited without reporting an error: {why}")
         if signals.received() is not None:
             return Failure.from_error(add_location(signals.stopped_error(), self._rank, self._size), self._rank)
+        address = f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
+        server = f"the launcher at {address}" if launcher_serves_store() else "rank 0"
         if self._store_error:
-            return self._lost_store()
+            cause = f"{server} exited or its machine is down"
+            message = f"lost the connection to the rendezvous store ({self._store_error}): {cause}"
+            return Failure(0, message, lost=not self._is_here(0))
         patience = self._peer_timeout
         limit = f"for {patience:g} s ({option('peer_timeout')}): it is frozen, or its machine or the network is down"
         silent = f"sent no heartbeat {limit}"
         if self._heartbeats and now - self._last_contact > patience:  # the store does not respond
-            if not launcher_serves_store():
-                return self._lost_rank(0, silent)
-            return Failure(0, f"{describe_launcher()} did not respond {limit}")
+            return Failure(0, f"{server} did not respond {limit}") if server != "rank 0" else self._lost_rank(0, silent)
         for rank, (_, seen) in self._heartbeats.items():
             if self._last_contact - seen > patience and not self._has_left(rank):
                 return self._lost_rank(rank, silent)
         return None
-
-    def _lost_store(self) -> Failure:
-        cause = f"{describe_launcher() if launcher_serves_store() else 'rank 0'} exited or its machine is down"
-        if self._rank == 0 or (self._is_here(0) and not self._has_ended(0)):
-            cause = f"{describe_launcher()} exited"
-        message = f"lost the connection to the rendezvous store ({self._store_error}): {cause}"
-        return Failure(0, message, lost=not self._is_here(0))
 
     def _lost_rank(self, rank: int, what: str) -> Failure:
         return Failure(rank, f"rank {rank} ({self._processes[rank]}) {what}", lost=True)
@@ -387,7 +383,7 @@ class Watchdog:
 
         Without the store every rank prints, as none can know whether another rank did.
         """
-        with self._printing:
+        with self._ending:
             if self._printed:
                 return
             self._printed = True
@@ -401,12 +397,15 @@ class Watchdog:
 
     def _force_exit(self, failure: Failure) -> None:
         """Ends this process while its main thread is busy."""
-        self._print_once(failure.to_error())
-        self.leave(succeeded=False)
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):
-                call_with_timeout(stream.flush, 0.5)
-        os._exit(failure.exit_code)
+        with self._ending:
+            if self._closed.is_set():  # the main thread has stopped in the meantime
+                return
+            self._print_once(failure.to_error())
+            self.leave(succeeded=False)
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(Exception):
+                    call_with_timeout(stream.flush, 0.5)
+            os._exit(failure.exit_code)
 
 
 def get_all(store: Store, keys: list[str]) -> list[bytes]:

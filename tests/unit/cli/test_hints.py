@@ -235,7 +235,7 @@ def test_results_without_a_suffix(here: Run, tmp_path: Path) -> None:
         assert here("compute", "nowhere", "neither", "-q", "-o", name).stdout == ""
         assert '"no such file or folder: nowhere"' in (tmp_path / name).read_text()
     for command in (("compute", "nowhere", "neither"), ("stats", "nowhere")):
-        assert "must be a file, and results/ is a folder" in here(*command, "-o", "results/").error
+        assert "must be a file on this machine, not results/" in here(*command, "-o", "results/").error
     outcome = here("compute", "nowhere", "neither", "-o", "-")
     assert outcome.json["exit"]["code"] == 2
     assert not (tmp_path / "-").exists()

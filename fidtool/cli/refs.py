@@ -79,7 +79,7 @@ def _print_table(references: Sequence[Reference]) -> None:
     for each in references:
         cached = _cached(each)
         files += cached
-        counts = "?" if each.real_images is None else str(each.real_images), str(each.fakes)
+        counts = str(each.real_images or "?"), str(each.fakes)
         rows.append((each.name, each.protocol or "?", *counts, _size(each), "; ".join(map(str, cached))))
     total = megabytes(sum(each.size for each in files))
     lines = [f"{folder()}: {counted(len(files), 'file')}, {total}", *columns(rows)]
@@ -94,10 +94,10 @@ def _details(reference: Reference) -> list[str]:
     """Return everything about a reference as lines."""
     rows = [
         ("protocol", reference.protocol or "none of fidtool's"),
-        ("real images", "?" if reference.real_images is None else str(reference.real_images)),
+        ("real images", str(reference.real_images or "?")),
         ("generated", f"{reference.fakes} images, as in papers"),
         ("size", _size(reference)),
-        ("classes", "" if reference.classes is None else f"{reference.classes}"),
+        ("classes", str(reference.classes or "")),
         ("framing", {"adm": "ADM's centre crop", "edm": "EDM's centre crop"}.get(reference.framing, "")),
         ("arrays", ", ".join(reference.arrays)),
         ("address", redacted(mirrored(reference.url))),

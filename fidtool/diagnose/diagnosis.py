@@ -118,8 +118,7 @@ class Diagnosis:
         """Returns the diagnosis as it appears in the JSON, without ``lines``, which are among the warnings there."""
         return {
             "duplicates": {
-                "real": None if self.real is None else self.real.to_dict(),
-                "fake": None if self.fake is None else self.fake.to_dict(),
+                name: found and found.to_dict() for name, found in (("real", self.real), ("fake", self.fake))
             },
             "shared": None if self.shared is None else asdict(self.shared),
             "findings": [

@@ -78,11 +78,6 @@ class QuantizedFeatures:
     def __len__(self) -> int:
         return len(self._features)
 
-    @property
-    def dims(self) -> int:
-        """Length D of a feature vector."""
-        return int(self._features.shape[1])
-
     def block(self, rows: Rows) -> FeatureBlock:
         """Returns the vectors of these rows, on the device."""
         places = rows if isinstance(rows, slice) else torch.tensor(np.ascontiguousarray(rows), device=self.device)
@@ -95,10 +90,10 @@ class QuantizedFeatures:
     @functools.cached_property
     def _resident(self) -> torch.Tensor | None:
         """All integers on the device, as int32 because they are below 2 ** 26; None if they take too much memory."""
-        if 4 * len(self) * self.dims > _resident_bytes(self.device):
+        if 4 * len(self) * self._features.shape[1] > _resident_bytes(self.device):
             return None
         try:
-            integers = torch.empty(len(self), self.dims, dtype=torch.int32, device=self.device)
+            integers = torch.empty(len(self), self._features.shape[1], dtype=torch.int32, device=self.device)
         except torch.cuda.OutOfMemoryError:  # other ranks share the device
             return None
         for rows in parts_of(len(self), BLOCK_ROWS):

@@ -81,7 +81,7 @@ def kid(
     """
     reals, fakes = quantize_features([real, fake], feature_step, world, device)
     degree, gamma, coef = kernel
-    divisor = 4.0**reals.step * reals.dims if gamma is None else 4.0**reals.step / gamma
+    divisor = 4.0**reals.step * real.shape[1] if gamma is None else 4.0**reals.step / gamma
     threads = fair_threads(world)
 
     def polynomial(first: FeatureBlock, second: FeatureBlock) -> torch.Tensor:

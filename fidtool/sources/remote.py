@@ -130,7 +130,7 @@ class RemoteFiles(Files):
         """Opens a copy of the object on this machine, which all its processes share."""
         if not self._stamps[file, 0]:
             return io.BytesIO()
-        path = self._copy(file)
+        path = self.copy(file)
         while True:
             with contextlib.suppress(FileNotFoundError):
                 handle: BinaryIO = open(path, "rb", buffering)  # noqa: SIM115 - the caller closes it
@@ -141,20 +141,11 @@ class RemoteFiles(Files):
                 if not path.exists():
                     _download(self.paths[file], path, int(self._stamps[file, 0]))
 
-    def _copy(self, file: int) -> Path:
+    def copy(self, file: int) -> Path:
+        """Returns the place of an object's copy on this machine."""
         size, version, *_ = self._stamps[file].tolist()
         name = f"{self.paths[file]} {size} {version or self._unversioned}"
         return _copies() / hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()[:32]
-
-    def announce(self, say: Callable[[str], None]) -> None:
-        """Says the size of what is to be downloaded, if it is large."""
-        sizes = [int(self._stamps[file, 0]) for file in range(len(self.paths)) if not self._copy(file).exists()]
-        if sum(sizes) >= _SAID_BYTES:
-            several = f" and {len(sizes) - 1} more, one at a time" if len(sizes) > 1 else ""
-            say(
-                f"downloading {self.paths[0]}{several} ({megabytes(sum(sizes))}) into {_copies()}; FIDTOOL_CACHE "
-                "selects another disk"
-            )
 
 
 def _copies() -> Path:
@@ -283,7 +274,11 @@ def remote_files(url: str, say: Callable[[str], None]) -> RemoteFiles:
     if folders := [each for each, info in zip(urls, infos, strict=True) if info.get("type") == "directory"]:
         raise InputError(f"{folders[0]} is a folder, not a file")
     files = RemoteFiles(urls, np.array([stamp_of(info) for info in infos], dtype=np.int64))
-    files.announce(say)
+    sizes = [int(files.stamps()[file, 0]) for file in range(len(urls)) if not files.copy(file).exists()]
+    if sum(sizes) >= _SAID_BYTES:
+        several = f" and {len(sizes) - 1} more, one at a time" if len(sizes) > 1 else ""
+        place = f"into {_copies()}; FIDTOOL_CACHE selects another disk"
+        say(f"downloading {urls[0]}{several} ({megabytes(sum(sizes))}) {place}")
     return files
 
 
@@ -292,25 +287,25 @@ def list_remote_paths(path: str, files: Files, suffix: str, column: str) -> Imag
 
     The store is not queried for each image, so missing and changed images are not detected here.
     """
-    url = files.paths[0]
-    refuse_foreign(f"the list {url}", head_of(files) or b"\0", [PLAIN, *[JSON] * (suffix == ".jsonl")])
+    url, what = files.paths[0], f"the list {files.paths[0]}"
+    refuse_foreign(what, head_of(files) or b"\0", [PLAIN, *[JSON] * (suffix == ".jsonl")])
     with opened(files, 0) as handle:
-        entries = read_entries(handle, f"the list {url}", suffix, column)
+        entries = read_entries(handle, what, suffix, column)
     prefix = f"{url.rpartition('/')[0]}/"
-    lines = [line for line, _ in entries]
-    whole = [line if "://" in line else f"{prefix}{line.removeprefix('./')}" for line in lines]
-    kind = url.partition("://")[0].lower().replace("https", "http")
-    for line in lines:
-        if "://" in line and line.partition("://")[0].lower().replace("https", "http") != kind:
-            raise InputError(f"the list {url} names {line}, which is in a different kind of store")
-    refuse_repeated_lines([posixpath.normpath(each) for each in whole], entries, f"the list {url}")
-    if any("://" in line for line in lines):
-        lines, prefix = whole, ""
-    ordered = sorted((line, number) for line, (_, number) in zip(lines, entries, strict=True))
-    names, numbers = Names(line for line, _ in ordered), [number for _, number in ordered]
+    whole = [(each if "://" in each else f"{prefix}{each.removeprefix('./')}", line) for each, line in entries]
+    for each, _ in whole:
+        if each.partition("://")[0].lower().replace("https", "http") != url.partition("://")[0].replace(
+            "https", "http"
+        ):
+            raise InputError(f"{what} names {each}, which is in a different kind of store")
+    refuse_repeated_lines([posixpath.normpath(each) for each, _ in whole], entries, what)
+    if any("://" in each for each, _ in entries):
+        entries, prefix = whole, ""
+    entries.sort()
+    names, lines = Names(each for each, _ in entries), [line for _, line in entries]
     stamps, order = np.zeros((len(names), 5), dtype=np.int64), np.arange(len(names), dtype=np.uint32)
     reader = Reader(RemoteFiles(names.after(prefix), stamps))
-    return ImageSet(path, "list of files", names, prefix, reader, stamps, order, lines=numbers)
+    return ImageSet(path, "list of files", names, prefix, reader, stamps, order, lines=lines)
 
 
 # --- requests --------------------------------------------------------------------------------------------------------

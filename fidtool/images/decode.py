@@ -47,15 +47,11 @@ _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
 class DecodeError(Exception):
-    """The bytes are not an image that Pillow can decode; the message says why. ``fault`` is that of `DecodeFailure`."""
-
-    fault = "image"
+    """The bytes are not an image that Pillow can decode; the message says why."""
 
 
 class NeedsRangeError(DecodeError):
     """The image contains floats, and the run has no value range: an option is missing, so it is not skipped."""
-
-    fault = "contents"
 
 
 @dataclass(frozen=True)
@@ -112,7 +108,10 @@ class DecodedImage:
 
 @dataclass(frozen=True)
 class DecodeOptions:
-    """Options for decoding batches. Without ``floats``, images of floats are an error."""
+    """Options for decoding batches. Without ``floats``, images of floats are an error.
+
+    ``remedies`` are for the error of an image that is not to be skipped.
+    """
 
     skip: bool = False
     max_pixels: int = MAX_PIXELS
@@ -120,6 +119,7 @@ class DecodeOptions:
     pixels: bool = True
     crop: Crop | None = None
     floats: ValueRange | None = None
+    remedies: tuple[str, ...] = ()
 
 
 def decode_contents(

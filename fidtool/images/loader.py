@@ -21,8 +21,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fidtool.errors import FidtoolError, InputError, ProgramError, RunError, option
-from fidtool.images.decode import DecodedImage, DecodeError, DecodeOptions, ImageProperties, decode_contents
+from fidtool.errors import FidtoolError, InputError, RunError, option
+from fidtool.images.decode import (
+    DecodedImage,
+    DecodeError,
+    DecodeOptions,
+    ImageProperties,
+    NeedsRangeError,
+    decode_contents,
+)
 from fidtool.images.records import RecordArray, no_records, records_of
 from fidtool.images.workers import DaemonThreads, Workers
 from fidtool.sources.contents import BadFile, ContentError, Frame, Read
@@ -57,35 +64,14 @@ _Task = tuple[Batch, bool]
 
 @dataclass(frozen=True)
 class DecodeFailure:
-    """The reason why a batch could not be decoded, which ends the run.
+    """The error that ends the run, and the program's exception that caused it."""
 
-    Attributes:
-        fault: what is at fault. ``image``: the image. ``machine``: no more memory or file descriptors are available, so
-            the image may be intact. ``contents``: they differ from rank zero's or cannot be read at all. ``store``: the
-            remote store failed and may work later. ``program``: the program that passed the images failed.
-        cause: the program's exception; None if it is unknown.
-    """
-
-    message: str
-    fault: str = "image"
+    error: FidtoolError
     cause: BaseException | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For sending it to another process, which gets the traceback as text."""
-        return DecodeFailure, (self.message, self.fault, _sendable(self.cause))
-
-    def error(self, *remedies: str) -> FidtoolError:
-        """Returns the exception for this failure; the remedies are for a fault of the image."""
-        if self.fault == "machine":
-            fewer = f"use fewer workers ({option('num_workers')}) or ranks on this machine"
-            return RunError(self.message, "raise the limits of this process", fewer, setting="num_workers")
-        if self.fault == "store":
-            return RunError(self.message)
-        if self.fault == "program":
-            error = ProgramError(self.message)
-            error.__cause__ = self.cause
-            return error
-        return InputError(self.message, *(() if self.fault == "contents" else remedies))
+        return DecodeFailure, (self.error, _sendable(self.cause))
 
 
 _NO_PIXELS = np.empty(0, dtype=np.uint8)
@@ -139,10 +125,10 @@ def decode_batch(source: ImageSet | None, options: DecodeOptions, batch: Batch) 
                 images.append(result)
                 size += result.pixels.nbytes
                 continue
-            if (failure := _failure_of(file, result)).fault != "image" or not options.skip:
-                return failure
-            verb, reason = _problem(result)
-            found.skipped.append(BadFile(file, f"cannot {verb} it: {reason}"))
+            unusable = _unusable(file, result, options)
+            if isinstance(unusable, DecodeFailure):
+                return unusable
+            found.skipped.append(unusable)
         if size >= AT_ONCE_BYTES:
             break
     found.count = len(images)
@@ -178,17 +164,23 @@ def _read_ahead(source: ImageSet | None, images: Any) -> Iterator[list[tuple[str
         yield some
 
 
-def _failure_of(file: str, error: Exception) -> DecodeFailure:
-    if isinstance(error, ProgramError):
-        return DecodeFailure(str(error), "program", error.__cause__)
+def _unusable(file: str, error: Exception, options: DecodeOptions) -> BadFile | DecodeFailure:
+    """Returns what an image that cannot be decoded leads to: it is skipped, or the run ends."""
     if isinstance(error, FidtoolError):
-        return DecodeFailure(str(error), "contents" if isinstance(error, InputError) else "store")
+        return DecodeFailure(error, error.__cause__)
     if not isinstance(error, (ContentError, DecodeError, OSError, MemoryError)):
         raise error
-    exhausted = isinstance(error, MemoryError) or getattr(error, "errno", None) in _EXHAUSTED
-    verb, reason = _problem(error)
-    fault = "machine" if exhausted else getattr(error, "fault", "image")
-    return DecodeFailure(f"cannot {verb} {file}: {reason}", fault)
+    verb = "decode" if isinstance(error, (DecodeError, MemoryError)) else "read"
+    reason = "out of memory" if isinstance(error, MemoryError) else getattr(error, "strerror", None) or str(error)
+    problem = f"cannot {verb} {file}: {reason}"
+    if isinstance(error, MemoryError) or getattr(error, "errno", None) in _EXHAUSTED:
+        fewer = f"use fewer workers ({option('num_workers')}) or ranks on this machine"
+        return DecodeFailure(RunError(problem, "raise the limits of this process", fewer, setting="num_workers"))
+    if isinstance(error, NeedsRangeError):
+        return DecodeFailure(InputError(problem))
+    if options.skip:
+        return BadFile(file, f"cannot {verb} it: {reason}")
+    return DecodeFailure(InputError(problem, *options.remedies))
 
 
 def _sendable(error: BaseException | None) -> Any:
@@ -201,14 +193,6 @@ def _sendable(error: BaseException | None) -> Any:
     return wrapped
 
 
-def _problem(error: Exception) -> tuple[str, str]:
-    if isinstance(error, MemoryError):
-        return "decode", "out of memory"
-    if isinstance(error, DecodeError):
-        return "decode", str(error)
-    return "read", getattr(error, "strerror", None) or str(error)
-
-
 @dataclass(frozen=True)
 class LoadOptions:
     """Options for loading batches.
@@ -216,14 +200,12 @@ class LoadOptions:
     Attributes:
         patience: seconds that a worker may take for the images that it decodes at once.
         complain: called with a message if workers cannot be started.
-        remedies: for the error of an image that cannot be decoded.
     """
 
     decode: DecodeOptions
     num_workers: int = 0
     patience: float = math.inf
     complain: Callable[[str], None] = print
-    remedies: tuple[str, ...] = ()
 
 
 def load(
@@ -242,7 +224,7 @@ def load(
 
     Raises:
         RunError: if a worker died, raised an exception, or decoded no image in time.
-        FidtoolError: if an image cannot be decoded and is not to be skipped, see `DecodeFailure`.
+        FidtoolError: if an image cannot be decoded and is not to be skipped.
     """
     batches = iter(batches) if source is None else list(batches)
     first = list(islice(batches, 1))
@@ -266,7 +248,7 @@ def load(
                     found = decode_batch(source, options.decode, Batch(number, images))
                 is_sent = False  # the rest of images that are larger than those before is decoded here
                 if isinstance(found, DecodeFailure):
-                    raise found.error(*options.remedies)
+                    raise found.error from found.cause
                 cutter.observe(found)
                 images = images[found.count + len(found.skipped) :]
                 found.follow(before or DecodedBatch(number))

@@ -55,6 +55,7 @@ class Extraction:
         self._networks, self._layers = networks, layers
         self._batch_size, self._num_workers = batch_size, num_workers
         self._checkpoint, self._warn = checkpoint, warn
+        fix = "fix or remove the file" if checkpoint is None else "fix the file"
         self._options = DecodeOptions(
             self._settings.on_error == "skip",
             self._settings.max_pixels,
@@ -62,6 +63,7 @@ class Extraction:
             pixels=bool(networks),
             crop=None if framing is None else Crop.parse(framing),
             floats=self._settings.floats,
+            remedies=(fix, f"pass {option('on_error', 'skip')}"),
         )
         self.images = self.forward_passes = self.resumed = 0
 
@@ -160,11 +162,7 @@ class Extraction:
         add: Callable[..., None],
     ) -> None:
         """Adds the batches of this rank, which have ``total`` images; without a source, those of an iterable."""
-        remedies = (
-            "fix or remove the file" if self._checkpoint is None else "fix the file",
-            f"pass {option('on_error', 'skip')}",
-        )
-        options = LoadOptions(self._options, self._num_workers, self._settings.timeout, self._warn, remedies)
+        options = LoadOptions(self._options, self._num_workers, self._settings.timeout, self._warn)
         timed = partial(self._run.clock.busy, "network", 1 / self._run.device.forward_threads)
         in_turns = source is None
         passes = None

@@ -1,4 +1,4 @@
-"""Loads and decodes the images of batches, in this process or in decoding workers.
+"""Loads and decodes the images of batches, in this process or in decoding workers; reads single images again.
 
 Large images are passed on as soon as they are decoded, so that those of a batch need not be in memory at the same time.
 """
@@ -6,13 +6,15 @@ Large images are passed on as soon as they are decoded, so that those of a batch
 from __future__ import annotations
 
 import errno
+import functools
 import math
+import os
 import pickle
+import stat
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import chain, islice
 from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
 from typing import Any, NamedTuple, TypeVar
@@ -32,7 +34,7 @@ from fidtool.images.decode import (
 )
 from fidtool.images.records import RecordArray, no_records, records_of
 from fidtool.images.workers import DaemonThreads, Workers
-from fidtool.sources.contents import BadFile, ContentError, Frame, Read
+from fidtool.sources.contents import BadFile, ContentError, Frame, Read, ValueRange
 from fidtool.sources.image_set import ImageSet, Indices
 from fidtool.sources.kinds import may_have_floats
 
@@ -273,7 +275,7 @@ def _started(source: ImageSet | None, options: LoadOptions) -> _Workers | None:
     if not options.num_workers:
         return None
     try:
-        return Workers(partial(decode_batch, source, options.decode), options.num_workers, options.patience)
+        return Workers(functools.partial(decode_batch, source, options.decode), options.num_workers, options.patience)
     except (OSError, AssertionError) as error:
         reason = getattr(error, "strerror", None) or error
         options.complain(f"cannot start decoding workers ({reason}): decoding in the main process")
@@ -350,7 +352,7 @@ def read_ahead(tasks: Iterator[Item]) -> Iterator[Item]:
     try:
         while True:
             while len(ahead) < _DEPTH:
-                ahead.append(thread.submit(partial(next, tasks), None))
+                ahead.append(thread.submit(functools.partial(next, tasks), None))
             if (task := ahead.popleft().result()) is None:
                 return
             yield task
@@ -358,3 +360,58 @@ def read_ahead(tasks: Iterator[Item]) -> Iterator[Item]:
         for future in ahead:
             future.cancel()
         thread.close(0.0)
+
+
+# --- single images ----------------------------------------------------------------------------------------------------
+
+
+class ImageLookup:
+    """Reads single images of some sets again for a report, by the paths under which they are shown.
+
+    A path that is in none of them is that of a file on this machine; ``spent`` names iterables, which cannot
+    be read again; ``floats`` is how floats in files become bytes.
+    """
+
+    def __init__(
+        self, sets: Sequence[ImageSet] = (), spent: Collection[str] = (), floats: ValueRange | None = None
+    ) -> None:
+        # Files of a local folder, of which there may be millions, are opened by their paths instead.
+        self._sets = [images for images in sets if images.file_index is not None or images.reader.files.remote]
+        self._spent, self.floats = spent, floats
+        self._prefetched: dict[str, Read] = {}
+
+    @functools.cached_property
+    def _positions(self) -> dict[str, tuple[ImageSet, int]]:
+        return {images.file(index): (images, index) for images in self._sets for index in range(len(images))}
+
+    def read(self, file: str) -> Read:
+        """Returns the content of an image, or the error that occurred."""
+        if file.rpartition("[")[0] in self._spent:
+            return ContentError("an iterable cannot be read again")
+        if file not in self._prefetched and file in self._positions:
+            images, index = self._positions[file]
+            if not images.in_order:
+                return next(images.read([index]))
+            self.prefetch([file])
+        return self._prefetched[file] if file in self._prefetched else _file_content(file)
+
+    def prefetch(self, files: Iterable[str]) -> None:
+        """Reads and stores the requested images that must be read sequentially, in one pass over each source."""
+        found = {file: self._positions[file] for file in files if file in self._positions}
+        for images in self._sets:
+            wanted = sorted(
+                (int(images.order[index]), index, file) for file, (own, index) in found.items() if own is images
+            )
+            if images.in_order and wanted:
+                contents = images.read(np.array([index for _, index, _ in wanted]))
+                self._prefetched |= dict(zip((file for *_, file in wanted), contents, strict=False))
+
+
+def _file_content(file: str) -> Read:
+    try:  # regular files only, because reading a pipe may block forever
+        if not file or not stat.S_ISREG(os.stat(file).st_mode):
+            return FileNotFoundError(file)
+        with open(file, "rb") as handle:
+            return handle.read()
+    except (OSError, ValueError) as error:
+        return error

@@ -18,8 +18,7 @@ from fidtool.distances.parallel import linear_algebra_threads
 from fidtool.errors import InputError, on_every_rank, option
 from fidtool.images.decode import DecodeOptions
 from fidtool.images.framing import EXAMPLE, Crop
-from fidtool.images.loader import Batch, LoadOptions, load
-from fidtool.images.lookup import ImageLookup
+from fidtool.images.loader import Batch, ImageLookup, LoadOptions, load
 from fidtool.pipeline.compare import Comparer, Exhibit
 from fidtool.pipeline.measure import Measurer
 from fidtool.pipeline.networks import RunNetworks

@@ -12,7 +12,7 @@ from fidtool.console import Console
 from fidtool.errors import InputError, option
 from fidtool.features.models.families import CMMD_EXTRACTOR, is_published
 from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, INCEPTION, INCEPTION_DIMS, PROTOCOLS, Definition
-from fidtool.images.frames import with_frames
+from fidtool.images.stream import with_frames
 from fidtool.metrics.cmmd import CMMD
 from fidtool.names import counted
 from fidtool.pipeline.sets import Content, RequestedSet, SetNeeds, SetPlan, set_needs

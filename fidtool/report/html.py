@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fidtool.errors import Spelling, as_argument, option, rendered
 from fidtool.features.protocol import FEATURES, Definition
-from fidtool.images.lookup import ImageLookup
+from fidtool.images.loader import ImageLookup
 from fidtool.metrics.registry import BUILT_IN
 from fidtool.pipeline.compare import Exhibit
 from fidtool.report.charts import sweep_chart, sweep_of, title_of

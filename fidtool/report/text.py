@@ -20,7 +20,7 @@ from fidtool.results import SCHEMA, Comparison, Difference, Evaluation, protocol
 from fidtool.settings import Origin, Settings, changed_settings
 
 if TYPE_CHECKING:
-    from fidtool.images.lookup import ImageLookup
+    from fidtool.images.loader import ImageLookup
     from fidtool.pipeline.compare import Exhibit
 
 _SUFFIXES = {"report": (".html", ".htm"), "plot": (".png",)}

@@ -22,7 +22,7 @@ from fidtool.distributed.launch import Launch
 from fidtool.features.device import Device, choose_device
 from fidtool.features.protocol import inception_definition, protocol_named, spatial_definition
 from fidtool.images.decode import decode
-from fidtool.images.lookup import ImageLookup
+from fidtool.images.loader import ImageLookup
 from fidtool.images.records import ImageRecords, no_records
 from fidtool.metrics.metric import MetricFacts
 from fidtool.metrics.registry import metric_named

@@ -15,7 +15,7 @@ from PIL import Image
 
 from fidtool.diagnose.duplicates import Duplicates
 from fidtool.errors import InputError
-from fidtool.images.lookup import ImageLookup
+from fidtool.images.loader import ImageLookup
 from fidtool.report.charts import sweep_of, title_of
 from fidtool.report.html import html_report
 from fidtool.report.names import numbers_of

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import IO, Any, BinaryIO, NamedTuple, cast
+from typing import IO, Any, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -301,13 +301,8 @@ def _record(info: zipfile.ZipInfo, handle: BinaryIO) -> bytes:
     return data
 
 
-class _Storage(NamedTuple):
-    """The elements of tensors: the name of their class, position and number of the bytes, and their order."""
-
-    kind: str
-    start: int
-    size: int
-    order: str
+_Storage = tuple[str, int, int, str]
+"""The elements of tensors: name of their class, first byte and number of the bytes, and their order."""
 
 
 class _Unpickler(SafeUnpickler):
@@ -327,23 +322,24 @@ class _Unpickler(SafeUnpickler):
     def persistent_load(self, reference: Any) -> _Storage:
         _, kind, record, *_ = reference
         info = self._records[f"data/{record}"]
-        return _Storage(kind, stored_at(info, self._handle), info.file_size, self._order)
+        return kind, stored_at(info, self._handle), info.file_size, self._order
 
 
 def _tensor(storage: _Storage, offset: int, shape: Sequence[int], strides: Sequence[int], *rest: object) -> StoredArray:
+    storage_kind, start, storage_size, order = storage
     # The storages of newer dtypes are untyped, and the tensor has the dtype.
-    kind = next((each for each in rest if isinstance(each, str)), storage.kind).removesuffix("Storage")
-    dtype = np.dtype(f"{storage.order}{_STORAGES[kind]}") if kind in _STORAGES else _UNKNOWN
-    if kind == "BFloat16" and storage.order == "<":
+    kind = next((each for each in rest if isinstance(each, str)), storage_kind).removesuffix("Storage")
+    dtype = np.dtype(f"{order}{_STORAGES[kind]}") if kind in _STORAGES else _UNKNOWN
+    if kind == "BFloat16" and order == "<":
         dtype = BFLOAT16
     size, offset, shape, strides = dtype.itemsize, int(offset), tuple(map(int, shape)), tuple(map(int, strides))
     if min([offset, *shape, *strides]) < 0:
         raise ValueError("a tensor has a negative offset, size or stride")
     last = offset + 1 + sum((side - 1) * step for side, step in zip(shape, strides, strict=True))
-    if 0 not in shape and last * size > storage.size:
+    if 0 not in shape and last * size > storage_size:
         raise ValueError("a tensor extends beyond its storage")
     steps = tuple(step * size for step in strides)
-    return StoredArray(shape, dtype, storage.start + offset * size, steps, kind.lower())
+    return StoredArray(shape, dtype, start + offset * size, steps, kind.lower())
 
 
 _KNOWN = {

@@ -194,28 +194,19 @@ class ImageSet:
             sha.update(self.floats.variant.encode())
         return sha.hexdigest()
 
-    def stamps_of(self, indices: Indices) -> Stamps:
-        """Returns the stamps of these images' files, int64 array of shape (images, 5)."""
-        items = self.order[indices]
-        found: Stamps = self.stamps[items if self.file_index is None else self.file_index[items]]
-        return found
-
     def state(self) -> str:
         """Returns the SHA-256 of the stamps of the images' files. It differs if files are added, removed or changed."""
-        sha = hashlib.sha256()
-        if self.file_index is not None:
-            sha.update(np.ascontiguousarray(self.stamps, dtype="<i8").data)
-            return sha.hexdigest()
-        for start in range(0, len(self), _BLOCK):
-            sha.update(self.stamps_of(range(start, min(start + _BLOCK, len(self)))).astype("<i8").data)
-        return sha.hexdigest()
+        stamps = self.stamps[self.order] if self.file_index is None else self.stamps
+        return hashlib.sha256(np.ascontiguousarray(stamps, dtype="<i8").data).hexdigest()
 
     def marks(self, batches: Iterable[Indices]) -> NDArray[np.uint64]:
         """Returns a hash of the sizes, mtimes and ctimes of each batch's files, uint64 array of shape (batches,).
 
         Inodes and devices are excluded, because a remount or a different machine may change them.
         """
-        found = [hashlib.sha256(np.ascontiguousarray(self.stamps_of(batch)[:, :3]).data) for batch in batches]
+        items = (self.order[batch] for batch in batches)
+        files = (each if self.file_index is None else self.file_index[each] for each in items)
+        found = [hashlib.sha256(np.ascontiguousarray(self.stamps[each, :3]).data) for each in files]
         return np.array([int.from_bytes(sha.digest()[:8], "little") for sha in found], dtype=np.uint64)
 
     def missing(self) -> list[str]:

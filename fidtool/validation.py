@@ -140,27 +140,27 @@ _known: dict[type, Mapping[str, Setting]] = {}
 
 
 def declared(kind: type) -> Mapping[str, Setting]:
-    """Return the settings of a dataclass by name, in their order."""
-    if kind not in _known:
-        hints, found = get_type_hints(kind), fields(kind) if is_dataclass(kind) else ()
-        of_fields = {each.name: each.metadata["setting"] for each in found if "setting" in each.metadata}
-        _known[kind] = {name: _typed(each, name, hints[name]) for name, each in of_fields.items()}
-    return _known[kind]
-
-
-def _typed(setting: Setting, name: str, hint: Any) -> Setting:
-    """Return the setting with what follows from its field's type."""
-    types = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    literals = tuple(choice for each in types if get_origin(each) is Literal for choice in get_args(each))
-    kinds = {str if get_origin(each) is Literal else get_origin(each) or each for each in types} - {NoneType}
-    kind = os.PathLike if os.PathLike in kinds else kinds.pop() if len(kinds) == 1 else object
-    return replace(
-        setting,
-        name=name,
-        kind=kind if kind in _WANTED else object,
-        optional=NoneType in types,
-        choices=literals or None if setting.choices is None else setting.choices,
-    )
+    """Return the settings of a dataclass by name, in their order, with what follows from the types of their fields."""
+    if kind in _known:
+        return _known[kind]
+    hints, found = get_type_hints(kind), dict[str, Setting]()
+    for each in fields(kind) if is_dataclass(kind) else ():
+        if (made := each.metadata.get("setting")) is None:
+            continue
+        accepted = hints[each.name]
+        types = get_args(accepted) if get_origin(accepted) in (Union, UnionType) else (accepted,)
+        literals = tuple(choice for each in types if get_origin(each) is Literal for choice in get_args(each))
+        kinds = {str if get_origin(each) is Literal else get_origin(each) or each for each in types} - {NoneType}
+        only = os.PathLike if os.PathLike in kinds else kinds.pop() if len(kinds) == 1 else object
+        found[each.name] = replace(
+            made,
+            name=each.name,
+            kind=only if only in _WANTED else object,
+            optional=NoneType in types,
+            choices=literals or None if made.choices is None else made.choices,
+        )
+    _known[kind] = found
+    return found
 
 
 class Validated:

@@ -134,7 +134,10 @@ def requested(
         usual: the same of a preset, which may be of metrics that are not requested.
     """
     chosen: dict[str, Requested] = {}
-    for each in _listed(metrics):
+    listed = metrics.split(",") if isinstance(metrics, str) else metrics
+    if not isinstance(listed, Iterable):
+        raise InputError(f"{option('metrics')} must be names of metrics, not {metrics!r}", setting="metrics")
+    for each in listed:
         for new in _selected(each, {**(usual or {}), **(values or {})}):
             known = chosen.get(new.metric.name)
             if known is None or (known.optional and not new.optional):
@@ -149,14 +152,6 @@ def requested(
     _check_keys(values or {}, chosen)
     _check_together([each.metric for each in chosen.values()])
     return tuple(chosen.values())
-
-
-def _listed(metrics: object) -> list[Any]:
-    try:
-        return [each.strip() for each in metrics.split(",")] if isinstance(metrics, str) else [*metrics]  # type: ignore[misc]
-    except TypeError:
-        problem = f"{option('metrics')} must be names of metrics, not {metrics!r}"
-        raise InputError(problem, setting="metrics") from None
 
 
 def _selected(each: object, values: Mapping[str, Any]) -> list[Requested]:

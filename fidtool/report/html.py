@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from fidtool.errors import Spelling, as_argument, option, rendered
-from fidtool.features.protocol import FEATURES, Definition
+from fidtool.features.protocol import FEATURES
 from fidtool.images.loader import ImageLookup
 from fidtool.metrics.registry import BUILT_IN
 from fidtool.pipeline.compare import Exhibit
@@ -163,7 +163,14 @@ def _hints(evaluation: Evaluation, exhibits: Sequence[Exhibit | None]) -> Iterat
 def _protocol_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
     rows = []
     for layer, definition in evaluation.definitions.items():
-        rows += _definition_rows("" if layer == FEATURES else f"{layer}: ", definition)
+        prefix = "" if layer == FEATURES else f"{layer}: "
+        if definition is None:
+            rows.append((f"{prefix}Protocol", "unknown: not stated in the statistics files"))
+            continue
+        rows.append((f"{prefix}Protocol", definition.protocol_name or "the network's own"))
+        rows.append((f"{prefix}Fingerprint", definition.fingerprint))
+        for name, value in asdict(definition).items():
+            rows.append((f"{prefix}{_LABELS.get(name, name.replace('_', ' ').capitalize())}", str(value)))
     for name, settings in evaluation.settings.items():
         values = [number.name for number in BUILT_IN[name].numbers] if name in BUILT_IN else []
         titles = ", ".join(split_title(evaluation.labels.title(value))[0] for value in values)
@@ -171,17 +178,6 @@ def _protocol_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
     sets = [each for result in evaluation.results for each in (result.real, result.fake)]
     made = {each.name: each.made_with for each in sets if each.made_with}
     return rows + [(f"Settings of {shortened(path)}", _settings_text(config)) for path, config in made.items()]
-
-
-def _definition_rows(prefix: str, definition: Definition | None) -> list[tuple[str, str]]:
-    if definition is None:
-        return [(f"{prefix}Protocol", "unknown: not stated in the statistics files")]
-    values: dict[str, Any] = {
-        "Protocol": definition.protocol_name or "the network's own",
-        "Fingerprint": definition.fingerprint,
-        **{_LABELS.get(name, name.replace("_", " ").capitalize()): value for name, value in asdict(definition).items()},
-    }
-    return [(f"{prefix}{label}", str(value)) for label, value in values.items()]
 
 
 def _run_rows(run: RunRecord) -> list[tuple[str, str | tuple[str, ...]]]:

@@ -72,13 +72,13 @@ def stats(
 
         _check_target(target, layout, force)  # reports a typo before the slow import of torch
         require_exists([images])
-    from fidtool.api import measured
+    from fidtool.api import statistics_of
     from fidtool.console import Console
     from fidtool.statistics.statistics_file import write_statistics
 
     console = Console(warnings=True, progress=not quiet, spelling=as_flag)
     check = partial(_check_target, target, layout, force)
-    statistics, sample = measured([(images, "")], chosen, console, check, layout == "adm", stored)
+    statistics, sample = statistics_of([(images, "")], chosen, console, check, layout == "adm", stored)
     if statistics is None:
         return
     try:

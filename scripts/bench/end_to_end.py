@@ -143,7 +143,7 @@ def _warm_up(sets: ImageSets) -> None:
     """Load the images and the libraries into the page cache, so that the first run is not slower."""
     for file in (*sets.real.iterdir(), *sets.fake.iterdir()):
         file.read_bytes()
-    measure([sys.executable, "-c", "import fidtool.pipeline.evaluate, torchvision, scipy.linalg"])
+    measure([sys.executable, "-c", "import fidtool.api, torchvision, scipy.linalg"])
 
 
 def fidtool_command(sets: ImageSets, *options: str) -> list[str]:

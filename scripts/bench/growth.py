@@ -55,7 +55,7 @@ def growth(counts: tuple[int, ...], repeats: int, json_file: Path | None) -> Non
     verdict = "PASS" if passed else "FAIL"
     click.echo(f"{verdict}: the memory grows by a factor of {ratio:.4f} (at most {1.0 + GROWTH_ALLOWED} is allowed)")
     # Most of the peak is torch itself, which hides growth in the ratio. These numbers do not hide it.
-    imports = measure([sys.executable, "-c", "import fidtool.pipeline.evaluate"]).peak_process_bytes
+    imports = measure([sys.executable, "-c", "import fidtool.api"]).peak_process_bytes
     more = many["images"] - few["images"]
     each = {name: (many[name] - few[name]) / more for name in ("seconds", "extract", "peak_bytes")}
     click.echo(

@@ -93,7 +93,7 @@ PACKAGE = ROOT / "fidtool"
 FLAG = re.compile(r"(?<![\w-])--[a-z]")
 COMMAND = re.compile(r"`[^`]*`|\(pip install [^)]*\)")
 OTHERS_FLAGS = {
-    "pipeline/evaluate.py": "of `fidtool stats --layout`, the only caller",
+    "api.py": "of `fidtool stats --layout`, the only caller",
     "sources/archives.py": "of tar",
     "report/charts.py": "variables of CSS",
 }

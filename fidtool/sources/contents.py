@@ -22,6 +22,8 @@ from fidtool.sources.kinds import HEAD, refuse_foreign
 
 MOST_BYTES = 2**31
 """Largest size of an image file. A larger one could fill the memory before it is refused."""
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0)
+"""Without this flag, opening a pipe would wait for a process at its other end."""
 GONE = -1
 """Size of a file that is missing."""
 Stamps = NDArray[np.int64]
@@ -210,7 +212,9 @@ class LocalFiles(Files):
         path = self.paths[file]
         expected = None if self.sizes is None else int(self.sizes[file])
         try:
-            handle: BinaryIO = open(path, "rb", buffering, opener=_open_at_once)  # noqa: SIM115 - the caller closes it
+            handle: BinaryIO = open(  # noqa: SIM115 - the caller closes it
+                path, "rb", buffering, opener=lambda name, flags: os.open(name, flags | _NO_WAIT)
+            )
         except FileNotFoundError as error:
             if expected is None or expected == GONE:
                 why = broken_link(path)
@@ -243,11 +247,6 @@ def broken_link(path: str) -> str:
     if "annex/objects/" in (target := os.readlink(path)):
         return "a link of git-annex to a file that is not here: run `git annex get` in its repository"
     return f"a link to {target}, which does not exist"
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    # Without O_NONBLOCK, opening a pipe would wait for a process at its other end.
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def head_of(files: Files, file: int = 0) -> bytes:

@@ -203,7 +203,7 @@ class Census(Counter[str]):
         ``key`` is what must follow the first dot of the name; empty accepts any name.
         """
         *folders, name = path.split("/")
-        if is_hidden(name) or any(is_hidden(folder) and folder.strip(".") for folder in folders):
+        if is_hidden(name) or (folders and any(is_hidden(folder) and folder.strip(".") for folder in folders)):
             self[HIDDEN] += 1
         elif not is_image_name(name):
             self[splitext(name)[1].lower() or "no suffix"] += 1

@@ -233,19 +233,6 @@ def list_remote_folder(url: str, recursive: bool) -> ImageSet:
     return ImageSet(url, "remote folder", names, prefix, reader, stamps, order, passed_over=census.found())
 
 
-def _objects_below(url: str, recursive: bool) -> dict[str, Mapping[str, Any]]:
-    """Returns the metadata of the objects below a URL by relative name."""
-    store = file_system(url)
-    store.invalidate_cache()  # fsspec caches listings, which may be out of date
-    root = store._strip_protocol(url).rstrip("/")
-    depth = None if recursive else 1
-    found = _queried(lambda: store.find(url, maxdepth=depth, detail=True), url, _LISTING_TIMEOUT)
-    if not found:
-        raise InputError(f"there is nothing below {url}:", "check that the URL is correct and can be listed")
-    # Remove one slash only: names in a store may begin with another one.
-    return {path.removeprefix(root).removeprefix("/"): info for path, info in found.items()}
-
-
 def remote_files(url: str, say: Callable[[str], None]) -> RemoteFiles:
     """Returns the object that a URL names, or those that match a pattern such as ``shards-{000..127}.tar``.
 

@@ -7,7 +7,7 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -243,7 +243,7 @@ class ForwardPasses(Generic[Item]):
         """
         running: deque[tuple[Item, Future[Any]]] = deque()
         together, most = (self._threads, 0) if self._in_turns else (1, self._threads)
-        jobs = ((batch, self._taken_early()) for batch in takewhile(lambda _: not self._stop(), batches))
+        jobs = self._jobs(batches)
         try:
             while some := list(islice(jobs, together)):
                 running += [(job[0], self._pool.submit(self._features, job)) for job in some]
@@ -256,9 +256,12 @@ class ForwardPasses(Generic[Item]):
                 future.cancel()
             self._pool.close(0.0 if self._stop() else _LEAVING_SECONDS)
 
-    def _taken_early(self) -> list[Future[Any]]:
-        early, self._early = self._early, []
-        return early
+    def _jobs(self, batches: Iterator[Item]) -> Iterator[tuple[Item, list[Future[Any]]]]:
+        for batch in batches:
+            if self._stop():
+                return
+            early, self._early = self._early, []
+            yield batch, early
 
     def _inputs(self, item: Item) -> list[torch.Tensor] | None:
         images = self._images(item)

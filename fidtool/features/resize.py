@@ -258,8 +258,14 @@ def network_input(
     by_shape: dict[torch.Size, list[int]] = {}
     for position, image in enumerate(images):
         by_shape.setdefault(image.shape, []).append(position)
-    parts = [part for positions in by_shape.values() for part in _few_at_a_time(positions, images[positions[0]], size)]
-    resized = [resize(_stacked([images[position] for position in part]), size, preparation) for part in parts]
+    pixels = _CPU_PIXELS if images[0].device.type == "cpu" else _GPU_PIXELS
+    parts: list[list[int]] = []
+    for (height, width, _), positions in by_shape.items():
+        # All photos of a batch in float32 would take gigabytes.
+        at_once = max(1, pixels // max(height * width, size * size))
+        parts += [positions[start : start + at_once] for start in range(0, len(positions), at_once)]
+    alike = ([images[position] for position in part] for part in parts)
+    resized = [resize(torch.stack(each) if len(each) > 1 else each[0][None], size, preparation) for each in alike]
     if len(parts) == 1:
         batch = resized[0].contiguous(memory_format=torch.channels_last)
     else:
@@ -268,17 +274,6 @@ def network_input(
         placed = dict(zip([position for part in parts for position in part], squares, strict=True))
         batch = torch.stack([placed[position] for position in range(len(images))]).permute(0, 3, 1, 2)
     return batch.sub_(offset).div_(scale)
-
-
-def _stacked(images: list[torch.Tensor]) -> torch.Tensor:
-    return torch.stack(images) if len(images) > 1 else images[0][None]
-
-
-def _few_at_a_time(positions: list[int], image: torch.Tensor, size: int) -> list[list[int]]:
-    """Split the positions of images of one size: all photos of a batch in float32 would take gigabytes."""
-    pixels = _CPU_PIXELS if image.device.type == "cpu" else _GPU_PIXELS
-    at_once = max(1, pixels // max(image.shape[0] * image.shape[1], size * size))
-    return [positions[start : start + at_once] for start in range(0, len(positions), at_once)]
 
 
 def _in_parts(

@@ -288,8 +288,7 @@ class _Cutter:
     The sizes of images are known once they are decoded, so the first tasks contain one image.
     """
 
-    def __init__(self) -> None:
-        self._at_once = 1
+    _at_once = 1
 
     def observe(self, found: DecodedBatch) -> None:
         if found.sizes:
@@ -298,11 +297,10 @@ class _Cutter:
 
     def cut(self, batches: Iterable[Batch]) -> Iterator[_Task]:
         for number, images in batches:
-            start, count = 0, len(images)
-            while start < count:
-                tasks_left = -(-(count - start) // self._at_once)
-                stop = start + -(-(count - start) // tasks_left)
-                yield Batch(number, images[start:stop]), stop == count
+            start = 0
+            while start < len(images):
+                stop = min(start + self._at_once, len(images))
+                yield Batch(number, images[start:stop]), stop == len(images)
                 start = stop
 
 

@@ -88,17 +88,15 @@ def verify(result: Evaluation | Mapping[str, Any] | str | Path, preset: str | No
             raise InputError(f"{result} cannot be read: {reason}") from None
     elif not isinstance(result, Mapping):
         content = result.to_dict()
-    try:
-        if not isinstance(content["results"], list) or not isinstance(content["run"], Mapping):
-            raise TypeError
-    except (TypeError, LookupError):
+    results, run = (content.get(key) for key in ("results", "run")) if isinstance(content, Mapping) else (None, None)
+    if not isinstance(results, list) or not isinstance(run, Mapping):
         problem = "this is not the JSON of `fidtool compute`, which has results and run:"
-        raise InputError(problem, "pass the file that its option -o wrote") from None
+        raise InputError(problem, "pass the file that its option -o wrote")
     try:
-        if not content["results"]:
+        if not results:
             reason = (content.get("exit") or {}).get("reason", "")
             raise InputError(f"the result has no values: the run failed ({reason})")
-        return [_Requirements(content, each, preset).verdict() for each in content["results"]]
+        return [_Requirements(content, each, preset).verdict() for each in results]
     except InputError:
         raise
     except (TypeError, AttributeError, LookupError, ValueError, ArithmeticError) as error:  # a file that was edited

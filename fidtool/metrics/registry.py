@@ -143,10 +143,8 @@ def requested(
             if known is None or (known.optional and not new.optional):
                 chosen[new.metric.name] = new
             elif known.metric != new.metric and not new.optional:
-                how = (
-                    "with different settings" if type(known.metric) is type(new.metric) else "as two different classes"
-                )
-                raise InputError(f"the metric {new.metric.name} is requested twice, {how}", setting="metrics")
+                problem = f"the metric {new.metric.name} is requested twice, with different settings or classes"
+                raise InputError(problem, setting="metrics")
     if not chosen:
         raise InputError(f"{option('metrics')} is empty; the metrics are {', '.join(BUILT_IN)}", setting="metrics")
     _check_keys(values or {}, chosen)

@@ -145,10 +145,8 @@ def thumbnail_of(file: str, content: Read, framing: str | None = None, floats: V
         image.save(buffer, kind, optimize=True, quality=_QUALITY)
     except FileNotFoundError:
         return Thumbnail(file, framing, problem="not found")
-    except (OSError, ValueError, ContentError, FidtoolError) as error:
+    except (OSError, ValueError, ContentError, FidtoolError, DecodeError, MemoryError) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         return Thumbnail(file, framing, problem=reason)
-    except (DecodeError, MemoryError) as error:
-        return Thumbnail(file, framing, problem=str(error) or "too large to show")
     uri = f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
     return Thumbnail(file, framing, uri, *image.size)

@@ -248,7 +248,7 @@ def test_a_metric_may_use_its_own_network(here: Run, sets: tuple[Path, Path], tm
         (["--metrics", MIND, "--metric-option", "mind.way=3"], 2, "has no setting 'way'; there are directions, seed"),
         (["--metric-option", "mind.seed=3"], 2, "a setting of mind, which is not computed: add mind to --metrics"),
         (["--metric-option", "mind"], 2, "'mind' is not NAME.SETTING=VALUE"),
-        (["--metrics", "faults.py:Faulty,faults.py:Same"], 2, "requested twice, as two different classes"),
+        (["--metrics", "faults.py:Faulty,faults.py:Same"], 2, "requested twice, with different settings or classes"),
         (
             ["--metrics", "faults.py:Faulty,faults.py:Twin"],
             2,

@@ -8,7 +8,7 @@ from typing import Any
 
 from fidtool.console import Console
 from fidtool.errors import FidtoolError, InputError, RunError, option
-from fidtool.features.models.families import NETWORK_SETTINGS, NetworkChoice
+from fidtool.features.models.families import NETWORK_SETTINGS
 from fidtool.features.protocol import (
     FEATURES,
     INCEPTION_DIMS,
@@ -304,7 +304,7 @@ def _settings_without_effect(opening: Opening) -> list[str]:
 
 def _idle_with_files(settings: Settings) -> list[str]:
     """Settings of the user that have no effect if no image is read, as named in messages."""
-    idle = _changed_settings(settings.network, Settings().network)
+    networks = [(settings.network, Settings().network)]
     for metric in settings.chosen:
         if (own := metric.own_network) is None:
             continue
@@ -312,11 +312,13 @@ def _idle_with_files(settings: Settings) -> list[str]:
             return []  # the two settings together select the layer of the metric's features
         usual = type(metric)().network()
         assert usual is not None
-        idle += _changed_settings(own, usual)
+        networks.append((own, usual))
+    idle = [
+        own.named(name)
+        for own, usual in networks
+        for name in NETWORK_SETTINGS
+        if getattr(own, name) != getattr(usual, name)
+    ]
     if settings.metric("is") is not None:  # the weights include the classifier
         idle = [name for name in idle if name != "weights"]
     return [option(name) for name in (idle if settings.checkpoint is None else [*idle, "checkpoint"])]
-
-
-def _changed_settings(asked: NetworkChoice, usual: NetworkChoice) -> list[str]:
-    return [asked.named(name) for name in NETWORK_SETTINGS if getattr(asked, name) != getattr(usual, name)]

@@ -9,10 +9,11 @@ import io
 import itertools
 import json
 import os
+import posixpath
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import IO, Any
 
@@ -20,9 +21,9 @@ import numpy as np
 
 from fidtool.errors import InputError
 from fidtool.names import folded
-from fidtool.sources.contents import LocalFiles, Reader
+from fidtool.sources.contents import Files, LocalFiles, Reader
 from fidtool.sources.image_set import ImageSet, Names
-from fidtool.sources.kinds import PLAIN, TABLES, TEXT, is_image_name, refuse_foreign
+from fidtool.sources.kinds import PLAIN, TABLES, TEXT, is_image_name, is_remote, refuse_foreign
 
 STDIN = "-"
 _JSON_LINES = ".jsonl"
@@ -55,13 +56,34 @@ def list_paths(path: str, file: str, suffix: str = TEXT, column: str = "") -> Im
     except OSError as error:
         raise InputError(f"{what} cannot be read: {error.strerror or error}") from None
     folder = "" if is_stdin or file.startswith("/dev/") else os.path.join(os.path.dirname(file), "")
-    refuse_repeated_lines([os.path.abspath(os.path.join(folder, each)) for each, _ in entries], entries, what)
-    if any(os.path.isabs(each) for each, _ in entries):
-        entries, folder = [(os.path.join(folder, each), line) for each, line in entries], ""
-    entries.sort()
+    return set_of_entries(path, what, entries, folder, LocalFiles)
+
+
+def set_of_entries(
+    path: str, what: str, entries: list[Entry], prefix: str, files_of: Callable[[Names], Files]
+) -> ImageSet:
+    """Returns the images in a list, sorted by path. An InputError if it names a file twice.
+
+    Args:
+        what: the list in messages.
+        prefix: the folder or URL that relative paths follow.
+    """
+    if is_remote(prefix):
+        whole = [each if is_remote(each) else f"{prefix}{each.removeprefix('./')}" for each, _ in entries]
+        meant = list(map(posixpath.normpath, whole))
+    else:
+        whole = [os.path.join(prefix, each) for each, _ in entries]
+        meant = list(map(os.path.abspath, whole))
+    if len(set(meant)) < len(meant):
+        twice, times = Counter(meant).most_common(1)[0]
+        named, line = entries[meant.index(twice)]
+        raise InputError(f"{what} names {named} {times} times, first in line {line}:", "list each image once")
+    if any(each == given for each, (given, _) in zip(whole, entries, strict=True)):  # some are absolute
+        entries, prefix = [(each, line) for each, (_, line) in zip(whole, entries, strict=True)], ""
+    entries = sorted(entries)
     names, lines = Names(each for each, _ in entries), [line for _, line in entries]
-    files, order = LocalFiles(names.after(folder)), np.arange(len(names), dtype=np.uint32)
-    return ImageSet(path, "list of files", names, folder, Reader(files), files.stamps(), order, lines=lines)
+    files, order = files_of(names.after(prefix)), np.arange(len(names), dtype=np.uint32)
+    return ImageSet(path, "list of files", names, prefix, Reader(files), files.stamps(), order, lines=lines)
 
 
 def read_entries(handle: IO[bytes], what: str, suffix: str = TEXT, column: str = "") -> list[Entry]:
@@ -150,14 +172,6 @@ def _columns_of_paths(row: Mapping[str, Any]) -> list[str]:
     likely = [each for each in images if not is_image_name(each)]  # a header is no image
     known = [each for each in row if folded(each) in _COLUMNS]
     return [each for each in known if each in likely] or known or likely
-
-
-def refuse_repeated_lines(meant: list[str], entries: list[Entry], what: str) -> None:
-    """Raises an InputError if a list names a file twice; ``meant`` is the absolute path of each of its entries."""
-    if len(set(meant)) < len(meant):
-        twice, times = Counter(meant).most_common(1)[0]
-        path, line = entries[meant.index(twice)]
-        raise InputError(f"{what} names {path} {times} times, first in line {line}:", "list each image once")
 
 
 _BRACES = re.compile(r"\{([^{}]*)\}")

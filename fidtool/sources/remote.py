@@ -9,7 +9,6 @@ import contextlib
 import hashlib
 import io
 import os
-import posixpath
 import shutil
 import time
 import uuid
@@ -39,7 +38,7 @@ from fidtool.sources.contents import (
 )
 from fidtool.sources.image_set import ImageSet, Names
 from fidtool.sources.kinds import JSON, PLAIN, Census, refuse_foreign
-from fidtool.sources.lists import URL_WILDCARD, expand_braces, read_entries, refuse_repeated_lines
+from fidtool.sources.lists import URL_WILDCARD, expand_braces, read_entries, set_of_entries
 
 T = TypeVar("T")
 
@@ -278,21 +277,15 @@ def list_remote_paths(path: str, files: Files, suffix: str, column: str) -> Imag
     refuse_foreign(what, head_of(files) or b"\0", [PLAIN, *[JSON] * (suffix == ".jsonl")])
     with opened(files, 0) as handle:
         entries = read_entries(handle, what, suffix, column)
-    prefix = f"{url.rpartition('/')[0]}/"
-    whole = [(each if "://" in each else f"{prefix}{each.removeprefix('./')}", line) for each, line in entries]
-    for each, _ in whole:
-        if each.partition("://")[0].lower().replace("https", "http") != url.partition("://")[0].replace(
-            "https", "http"
-        ):
+    store = url.partition("://")[0].replace("https", "http")
+    for each, _ in entries:
+        if "://" in each and each.partition("://")[0].lower().replace("https", "http") != store:
             raise InputError(f"{what} names {each}, which is in a different kind of store")
-    refuse_repeated_lines([posixpath.normpath(each) for each, _ in whole], entries, what)
-    if any("://" in each for each, _ in entries):
-        entries, prefix = whole, ""
-    entries.sort()
-    names, lines = Names(each for each, _ in entries), [line for _, line in entries]
-    stamps, order = np.zeros((len(names), 5), dtype=np.int64), np.arange(len(names), dtype=np.uint32)
-    reader = Reader(RemoteFiles(names.after(prefix), stamps))
-    return ImageSet(path, "list of files", names, prefix, reader, stamps, order, lines=lines)
+
+    def unlisted(urls: Sequence[str]) -> RemoteFiles:
+        return RemoteFiles(urls, np.zeros((len(urls), 5), dtype=np.int64))
+
+    return set_of_entries(path, what, entries, f"{url.rpartition('/')[0]}/", unlisted)
 
 
 # --- requests --------------------------------------------------------------------------------------------------------

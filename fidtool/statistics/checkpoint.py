@@ -155,42 +155,35 @@ def claim(folder: str, identity: Identity, warn: Callable[[str], None]) -> str:
 
     Returns the name of the run.
     """
-    identity = json.loads(json.dumps(identity))
-    if difference := _difference(_manifest(Path(folder), identity, warn), identity):
-        raise InputError(
-            f"{option('checkpoint', folder)} belongs to a different run: {difference}",
-            "choose another folder",
-            "delete this one to start again",
-            setting="checkpoint",
-        )
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def _manifest(folder: Path, identity: Identity, warn: Callable[[str], None]) -> Identity:
-    """Returns the identity in the folder's manifest, which is written if there is none."""
-    manifest = folder / MANIFEST
+    text = json.dumps(identity, sort_keys=True)
+    run, identity = hashlib.sha256(text.encode()).hexdigest()[:12], json.loads(json.dumps(identity))
+    manifest = Path(folder) / MANIFEST
     if os.path.exists(folder) and not os.path.isdir(folder):
-        problem = f"{option('checkpoint', str(folder))} is a file"
-        raise InputError(problem, "choose a folder", setting="checkpoint")
+        raise InputError(f"{option('checkpoint', folder)} is a file", "choose a folder", setting="checkpoint")
     if not os.path.exists(manifest):  # Path.exists raises if a name is too long or a parent is not accessible
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            manifest.parent.mkdir(parents=True, exist_ok=True)
             with atomic_write(manifest) as handle:
                 handle.write(json.dumps({"format": _FORMAT, "identity": identity}, indent=1).encode())
         except OSError as error:
-            warn(_failure(folder, error))
-            return identity
+            warn(_failure(manifest.parent, error))
+        return run
+    content: Any = None
     try:
         content = json.loads(manifest.read_text())
-        if content["format"] == _FORMAT:
-            return dict(content["identity"])
     except OSError as error:
         problem = f"the checkpoint {manifest} cannot be read: {error.strerror or error}"
         raise InputError(problem, setting="checkpoint") from None
-    except (ValueError, KeyError, TypeError):
+    except ValueError:
         pass
-    problem = f"{manifest} is damaged, or not a checkpoint of this version of fidtool:"
-    raise InputError(problem, "choose another folder", f"delete {folder}", setting="checkpoint")
+    ours = isinstance(content, dict) and content.get("format") == _FORMAT and isinstance(content.get("identity"), dict)
+    if not ours:
+        problem = f"{manifest} is damaged, or not a checkpoint of this version of fidtool:"
+        raise InputError(problem, "choose another folder", f"delete {folder}", setting="checkpoint")
+    if difference := _difference(content["identity"], identity):
+        problem = f"{option('checkpoint', folder)} belongs to a different run: {difference}"
+        raise InputError(problem, "choose another folder", "delete this one to start again", setting="checkpoint")
+    return run
 
 
 def _failure(folder: Path, error: OSError) -> str:

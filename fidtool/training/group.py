@@ -341,21 +341,6 @@ class _GatherCall:
             # Cloned because a view as a wider dtype needs aligned memory.
             return [part.clone().view(tensor.dtype).view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
-    def own_gradient(self, joined: torch.Tensor) -> torch.Tensor:
-        """The gradient of this rank's tensor, from ``joined``, the gradient of its loss for the gathered tensor."""
-        start = sum(self.lengths[: self.ranks.group_rank])
-        mine = slice(start, start + self.lengths[self.ranks.group_rank])
-        if self.grad == "local":
-            return joined[mine]
-        purpose = f"the backward of {_FORWARD} call number {self.number}"
-        self.ranks.exchange(purpose, {}, self.timeout, _BACKWARD_REMEDY, counted=False)
-        # Summing in half precision would lose digits.
-        wide = joined.to(torch.promote_types(joined.dtype, torch.float32)).clone(memory_format=torch.contiguous_format)
-        with self.ranks.world(purpose) as world:
-            world.sum_(wide)
-        own = wide[mine]
-        return (own / self.ranks.size if self.grad == "mean" else own).to(joined.dtype)
-
 
 class _Gather(torch.autograd.Function):
     @staticmethod
@@ -366,5 +351,15 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, joined: torch.Tensor) -> tuple[torch.Tensor | None, None, None]:
-        own = ctx.call.own_gradient(joined)
+        call: _GatherCall = ctx.call
+        ranks, kind = call.ranks, joined.dtype
+        if call.grad != "local":
+            purpose = f"the backward of {_FORWARD} call number {call.number}"
+            ranks.exchange(purpose, {}, call.timeout, _BACKWARD_REMEDY, counted=False)
+            # Summing in half precision would lose digits.
+            joined = joined.to(torch.promote_types(kind, torch.float32)).clone(memory_format=torch.contiguous_format)
+            with ranks.world(purpose) as world:
+                world.sum_(joined)
+        own = torch.split(joined, call.lengths)[ranks.group_rank]
+        own = (own / ranks.size if call.grad == "mean" else own).to(kind)
         return own if ctx.needs_input_grad[0] else None, None, None

@@ -288,35 +288,28 @@ def join(launch: Launch, watchdog: Watchdog) -> tuple[ProcessGroup | None, Calla
 def _meet(store: Store, launch: Launch, seconds: float) -> list[Process]:
     """Waits until every rank of the run has joined; returns their processes. See `join`."""
     rank, size = launch.rank, launch.world_size
-    if store.add(f"started/{rank}", 1) > 1:
-        raise _refusal(
-            store, LaunchError(f"rank {rank} was started twice:", "give every process a different RANK"), rank
-        )
-    first_rank, first_size = json.loads(store.compare_set("size", "", json.dumps([rank, size])))
-    if first_size != size:
-        message = f"rank {first_rank} was started with a world size of {first_size} and rank {rank} with {size}"
-        raise _refusal(store, LaunchError(f"{message}:", "give all ranks the same WORLD_SIZE"), rank)
+    advice = "check that every rank was started and can reach rank 0's address, and read the missing ranks' output"
+    if not signals.taken_over():
+        advice = f"every rank must make the call, or pass {option('alone', True)} to compute on one rank alone"
+    if launch.hint:
+        advice += f"; {launch.hint}"
 
     def check() -> None:
         if (failure := read_failure(store)) is not None:
             raise on_every_rank(failure.to_error())
 
-    group = GroupRendezvous(store, range(size), rank, check)
     try:
-        every = group.exchange("the start", Process.current()._asdict(), seconds, "")
+        if store.add(f"started/{rank}", 1) > 1:
+            raise LaunchError(f"rank {rank} was started twice:", "give every process a different RANK")
+        first_rank, first_size = json.loads(store.compare_set("size", "", json.dumps([rank, size])))
+        if first_size != size:
+            message = f"rank {first_rank} was started with a world size of {first_size} and rank {rank} with {size}"
+            raise LaunchError(f"{message}:", "give all ranks the same WORLD_SIZE")
+        group = GroupRendezvous(store, range(size), rank, check)
+        every = group.exchange("the start", Process.current()._asdict(), seconds, advice)
         return [Process(**process) for process in every]
-    except AbsentRanksError as error:
-        absent = f"{_listed(error.missing)} of {size} did not join within {seconds:.0f} s"
-        advice = "check that every rank was started and can reach rank 0's address, and read the missing ranks' output"
-        if not signals.taken_over():
-            advice = f"every rank must make the call, or pass {option('alone', True)} to compute on one rank alone"
-        hint = f"; {launch.hint}" if launch.hint else ""
-        raise _refusal(store, RunError(f"{absent}: {advice}{hint}"), rank) from None
-
-
-def _refusal(store: Store, error: FidtoolError, rank: int) -> FidtoolError:
-    """Posts why the run cannot start and returns the error that every rank raises."""
-    return on_every_rank(post_failure(store, Failure.from_error(error, rank)).to_error())
+    except (LaunchError, AbsentRanksError) as error:
+        raise on_every_rank(post_failure(store, Failure.from_error(error, rank)).to_error()) from None
 
 
 def report_absence(error: FidtoolError, seconds: float) -> bool:

@@ -62,7 +62,7 @@ if rank == 0:
     try:
         fidtool.compute("real", "real", extractor=sys.argv[1], timeout=2)
     except fidtool.RunError as error:
-        print("caught", "rank 1 of 2 did not join" in str(error) and "pass alone=True" in str(error))
+        print("caught", "waiting for rank 1 of 2: " in str(error) and "pass alone=True" in str(error))
     settings = {"extractor": sys.argv[1], "cache": False, "alone": True, "device": torch.device("cpu")}
     run = fidtool.compute("real", "real", **settings).run
     print(run.world_size, run.config["device"], fidtool.compute_statistics("real", **settings).count)

@@ -85,12 +85,10 @@ class Preparation:
             if getattr(self, name) not in known:
                 raise InputError(f"Preparation.{name} {getattr(self, name)!r} is none of {', '.join(known)}")
         if self.edge is not None:
-            try:
-                object.__setattr__(self, "edge", index(self.edge))
-            except TypeError:
-                raise InputError(f"Preparation.edge cannot be {self.edge!r}") from None
-            if self.edge < 1:
-                raise InputError(f"Preparation.edge must be at least 1 pixel, not {self.edge}")
+            edge = index(self.edge) if hasattr(self.edge, "__index__") else 0
+            if edge < 1:
+                raise InputError(f"Preparation.edge must be a whole number of pixels, at least 1, not {self.edge!r}")
+            object.__setattr__(self, "edge", edge)
         # Only Pillow's resize computes just the cropped part. With others, a very long image would exhaust the memory.
         if self.cuts and not self.rounds:
             raise InputError(

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from fidtool.cli.options import OnceCommand
 from fidtool.cli.output import shown
 from fidtool.errors import InputError
 from fidtool.redaction import redacted
-
-if TYPE_CHECKING:
-    from fidtool.features.models.inception_weights import Place
 
 _EXAMPLES = (
     ("List the locations of the weights", "fidtool weights"),
@@ -36,7 +31,15 @@ def weights(download: bool, verify_: bool, explicit: str | None) -> None:
     errors: list[str] = []
     used = False
     for place in inception_weights.places(explicit):
-        state, used = _state(place, used)
+        found = place.there or place.label == "download"
+        state = "found" if place.there else "if needed"
+        if not found:
+            # `compute` fails if a file that the user named is missing.
+            named = place.path and shown(place.label) in ("--weights", "FIDTOOL_WEIGHTS")
+            state, found = ("MISSING", True) if named else ("not there", False)
+        elif not used:
+            state = "used" if place.there else "would be used"
+        used = used or found
         click.echo(f"{state:14}{shown(place.label):18}{redacted(str(place.note or place.path))}")
         if verify_ and place.path and place.there:
             try:
@@ -47,14 +50,3 @@ def weights(download: bool, verify_: bool, explicit: str | None) -> None:
             click.echo(f"{'':32}{verdict}")
     if errors:
         raise InputError("; ".join(errors))
-
-
-def _state(place: Place, used: bool) -> tuple[str, bool]:
-    """Return the state of a location, and whether the search ends there or ended before."""
-    if place.label == "download":
-        return ("if needed" if used else "would be used"), True
-    if place.there:
-        return ("found" if used else "used"), True
-    if place.path and shown(place.label) in ("--weights", "FIDTOOL_WEIGHTS"):
-        return "MISSING", True  # `compute` fails if a file that the user named is missing
-    return "not there", used

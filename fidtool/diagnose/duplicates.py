@@ -256,7 +256,12 @@ def same_seed(names: Sequence[str], groups: Groups) -> SameSeed | None:
     """
     if 2 * len({re.sub(r"\.[A-Za-z]\w*$", "", name) for name in names}) <= len(names):
         return None  # each image is stored in several formats
-    placed = groups[sorted(range(len(names)), key=lambda index: _in_natural_order(names[index]))]
+
+    def in_natural_order(index: int) -> list[tuple[int, int, str]]:  # 9.png before 10.png
+        tokens = re.split(r"(\d+)", names[index])
+        return [(0, int(each), each) if each.isdecimal() and len(each) < 4000 else (1, 0, each) for each in tokens]
+
+    placed = groups[sorted(range(len(names)), key=in_natural_order)]
     by_group = np.argsort(placed, kind="stable")
     steps, numbers = np.unique(np.diff(by_group)[np.diff(placed[by_group]) == 0], return_counts=True)
     sizes = np.unique(groups, return_counts=True)[1]
@@ -267,12 +272,6 @@ def same_seed(names: Sequence[str], groups: Groups) -> SameSeed | None:
     if sizes[(sizes == multiplicity) | (sizes == multiplicity - 1)].sum() < _MOST_REPEATED * sizes.sum():
         return None
     return SameSeed(multiplicity, int(steps[numbers.argmax()]))
-
-
-def _in_natural_order(name: str) -> list[tuple[int, int, str]]:
-    """A sort key by which numbers in names are sorted by value: 9.png before 10.png."""
-    tokens = re.split(r"(\d+)", name)
-    return [(0, int(token), token) if token.isdecimal() and len(token) < 4000 else (1, 0, token) for token in tokens]
 
 
 def shared_copies_of(real: ImageRecords, fake: ImageRecords) -> SharedCopies:

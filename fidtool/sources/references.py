@@ -114,40 +114,37 @@ def _edm2(name: str, size: int) -> Reference:
 
 _MODES = {"clean": "clean", "legacy_tensorflow": "tensorflow", "legacy_pytorch": "pytorch-fid"}
 """clean-fid's modes, and the protocols that equal them."""
-_WITH_FEATURES = ("afhq_cat", "afhq_dog", "afhq_wild", "brecahad", "metfaces")
-"""Data sets of which clean-fid publishes features."""
 _CLEAN_FID_SETS = (
-    ("cifar10", 32, "train", 50_000, 50_000),
-    ("cifar10", 32, "test", 10_000, 10_000),
-    ("cifar100", 32, "test", 10_000, 10_000),
-    ("ffhq", 1024, "trainval", 50_000, 50_000),
-    ("ffhq", 256, "trainval", 50_000, 50_000),
-    ("ffhq", 1024, "trainval70k", 70_000, 50_000),
-    ("ffhq", 256, "trainval70k", 70_000, 50_000),
-    ("lsun_church", 256, "train", 50_000, 50_000),
-    ("lsun_church", 256, "trainfull", 126_227, 50_000),
-    ("lsun_horse", 256, "train", 50_000, 50_000),
-    ("lsun_horse", 256, "trainfull", 2_000_340, 50_000),
-    ("lsun_cat", 256, "train", 50_000, 50_000),
-    ("lsun_cat", 256, "trainfull", 1_657_264, 50_000),
-    ("afhq_cat", 512, "train", 5_153, 50_000),
-    ("afhq_dog", 512, "train", 4_739, 50_000),
-    ("afhq_wild", 512, "train", 4_738, 50_000),
-    ("brecahad", 512, "train", 1_944, 50_000),
-    ("metfaces", 1024, "train", 1_336, 50_000),
-    ("horse2zebra", 256, "test", 140, 120),
-    ("cat2dog", 256, "test", 500, 500),
+    ("cifar10", 32, "train", 50_000, 50_000, ""),
+    ("cifar10", 32, "test", 10_000, 10_000, ""),
+    ("cifar100", 32, "test", 10_000, 10_000, "clean"),
+    ("ffhq", 1024, "trainval", 50_000, 50_000, ""),
+    ("ffhq", 256, "trainval", 50_000, 50_000, ""),
+    ("ffhq", 1024, "trainval70k", 70_000, 50_000, ""),
+    ("ffhq", 256, "trainval70k", 70_000, 50_000, ""),
+    ("lsun_church", 256, "train", 50_000, 50_000, ""),
+    ("lsun_church", 256, "trainfull", 126_227, 50_000, "clean"),
+    ("lsun_horse", 256, "train", 50_000, 50_000, ""),
+    ("lsun_horse", 256, "trainfull", 2_000_340, 50_000, "clean"),
+    ("lsun_cat", 256, "train", 50_000, 50_000, ""),
+    ("lsun_cat", 256, "trainfull", 1_657_264, 50_000, ""),
+    ("afhq_cat", 512, "train", 5_153, 50_000, FEATURES),
+    ("afhq_dog", 512, "train", 4_739, 50_000, FEATURES),
+    ("afhq_wild", 512, "train", 4_738, 50_000, FEATURES),
+    ("brecahad", 512, "train", 1_944, 50_000, FEATURES),
+    ("metfaces", 1024, "train", 1_336, 50_000, FEATURES),
+    ("horse2zebra", 256, "test", 140, 120, ""),
+    ("cat2dog", 256, "test", 500, 500, ""),
 )
-"""Data set, size, split, number of real images, and usual number of generated images."""
-_CLEAN_ONLY = (("cifar100", "test"), ("lsun_church", "trainfull"), ("lsun_horse", "trainfull"))
-"""Data sets and splits whose statistics are published for the mode ``clean`` only."""
+"""Data set, size, split, number of real images, usual number of generated images; and `FEATURES` if they are published,
+or the mode if the statistics are published for it only."""
 
 
 def _clean_fid(mode: str) -> Iterator[Reference]:
-    for data_set, size, split, real_images, fakes in _CLEAN_FID_SETS:
-        if mode != "clean" and (data_set, split) in _CLEAN_ONLY:
+    for data_set, size, split, real_images, fakes, published in _CLEAN_FID_SETS:
+        if published not in ("", FEATURES, mode):
             continue
-        with_features = data_set in _WITH_FEATURES
+        with_features = published == FEATURES
         url = f"{_CLEAN_FID}/{data_set}_{mode}_{split}_{size}"
         yield Reference(
             name=f"clean-fid:{data_set}-{size}-{split}" + ("" if mode == "clean" else f"-{mode}"),

@@ -12,7 +12,6 @@ from fidtool.console import Console
 from fidtool.errors import InputError, option
 from fidtool.features.models.families import CMMD_EXTRACTOR, is_published
 from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, INCEPTION, INCEPTION_DIMS, PROTOCOLS, Definition
-from fidtool.images.stream import with_frames
 from fidtool.metrics.cmmd import CMMD
 from fidtool.names import counted
 from fidtool.pipeline.sets import Content, RequestedSet, SetNeeds, SetPlan, set_needs
@@ -286,6 +285,8 @@ def open_set(request: RequestedSet, settings: Settings, needs: SetNeeds, say: Ca
         opened = found or Content(open_images(path, settings.recursive, settings.floats, say))
     if opened.images is None or settings.frames == "first":
         return opened
+    from fidtool.images.stream import with_frames  # deferred, with torch
+
     return opened._replace(images=with_frames(opened.images, settings.max_pixels))
 
 

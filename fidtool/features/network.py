@@ -157,11 +157,12 @@ def fetch_state(choice: NetworkChoice, say: Callable[[str], None]) -> State | No
     """Read or download the tensors of a network. Called on rank zero only, for all ranks."""
     with about(choice.subject), repeatable():
         check_extractor(choice)
-        family = MODEL_FAMILIES.get(choice.family)
-        if family is not None and family.package and find_spec(family.package) is None:
+        if (family := MODEL_FAMILIES.get(choice.family)) is None:
+            return None  # custom networks come with their weights
+        if family.package and find_spec(family.package) is None:
             problem = f"{choice.option('extractor', choice.full)} needs the package {family.package}:"
             raise InputError(problem, f"pip install 'fidtool[{family.extra}]'", setting=choice.named("extractor"))
-        state: State | None = _library(choice).fetch(choice, say)
+        state: State = import_module(f"fidtool.features.models.{choice.family}").fetch(choice, say)
         return state
 
 
@@ -179,17 +180,11 @@ def custom_extractor(
     """
     with about(choice.subject):
         with repeatable():
-            network, name = _library(choice).build(choice, state)
+            module = choice.family if choice.family in MODEL_FAMILIES else "user_networks"
+            network, name = import_module(f"fidtool.features.models.{module}").build(choice, state)
         if choice.feature_step is not None:
             network = replace(network, feature_step=choice.feature_step)
         return network_extractor(network, name, protocol, device, precision, layer, choice.named("extractor"))
-
-
-def _library(choice: NetworkChoice) -> Any:
-    """The module with ``fetch`` and ``build``, see `MODEL_FAMILIES`."""
-    return import_module(
-        f"fidtool.features.models.{choice.family if choice.family in MODEL_FAMILIES else 'user_networks'}"
-    )
 
 
 def network_extractor(

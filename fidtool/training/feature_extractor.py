@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import hashlib
 import io
@@ -21,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fidtool.cache_dir import one_at_a_time
 from fidtool.console import log_warning
-from fidtool.distributed.launch import Launch, discover_here
+from fidtool.distributed.launch import alone_here
 from fidtool.errors import InputError, option, own_exceptions
 from fidtool.features.device import Device, computing_on, device_of, full_fp32, repeatable
 from fidtool.features.extractor import Extractor
@@ -239,10 +238,7 @@ def _copied(module: nn.Module) -> nn.Module:
 
 
 def device_here(device: torch.device) -> Device:
-    launch = Launch()
-    with contextlib.suppress(InputError):  # invalid variables of a launcher: treat the process as a single one
-        launch = discover_here()
-    return device_of(device, launch)
+    return device_of(device, alone_here())
 
 
 class FeatureExtractor(nn.Module):
@@ -273,7 +269,6 @@ class FeatureExtractor(nn.Module):
     ) -> None:
         super().__init__()
         self._features = SharedExtractor(feature, protocol, weights)
-        self._anchor = torch.zeros(0, dtype=torch.uint8)
 
     @property
     def definition(self) -> Definition:
@@ -284,8 +279,8 @@ class FeatureExtractor(nn.Module):
         """Features of a batch.
 
         Args:
-            images: floating-point tensor of shape (n, 3, height, width), values in 0..1, on this module's device.
-                Checking the range waits for the device.
+            images: floating-point tensor of shape (n, 3, height, width), values in 0..1, on any device, to which the
+                network is moved. Checking the range waits for the device.
 
         Returns:
             float32 tensor of shape (n, dims).
@@ -296,15 +291,10 @@ class FeatureExtractor(nn.Module):
         if images.ndim != 4 or images.shape[1] != 3 or not images.is_floating_point():
             shape = f"{images.dtype} of shape {tuple(images.shape)}"
             raise InputError(f"images must be a floating-point tensor of shape (n, 3, height, width), not {shape}")
-        device, scaled = self._anchor.device, images.float() * 255.0
+        scaled = images.float() * 255.0
         _check_range(scaled.detach())
-        with own_exceptions(), computing_on(device), full_fp32():
-            return self._features.extractor(device).differentiable(scaled)
-
-    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> FeatureExtractor:
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self._anchor = fn(self._anchor)
-        return self
+        with own_exceptions(), computing_on(images.device), full_fp32():
+            return self._features.extractor(images.device).differentiable(scaled)
 
 
 def flag(name: str, value: Any) -> bool:

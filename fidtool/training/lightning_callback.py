@@ -110,9 +110,15 @@ class FIDCallback(Base):
                 problem = "metrics takes classes such as fidtool.training.KernelInceptionDistance"
                 raise InputError(f"{problem}, not {metric!r}")
         self.generate, self.reference, self.name, self.metrics = generate, reference, name, metrics
-        self.num_samples, self.every_n_epochs = num_samples, every_n_epochs
-        self.seed, self.batch_size, self.sync_timeout = seed, batch_size, sync_timeout
-        self._feature, self._protocol, self._float_to_byte, self._weights = feature, protocol, float_to_byte, weights
+        self.num_samples, self.every_n_epochs, self.seed, self.batch_size = (
+            num_samples,
+            every_n_epochs,
+            seed,
+            batch_size,
+        )
+        self._options: dict[str, Any] = {} if feature is None else {"feature": feature}
+        self._options |= {"protocol": protocol, "float_to_byte": float_to_byte, "weights": weights}
+        self._options |= {"sync_timeout": sync_timeout, "name": f"of FIDCallback {name!r}"}
         self.fid: float | None = None
         self._measured, self._measured_epoch = False, -1
         self._fingerprint: str | None = None
@@ -167,16 +173,8 @@ class FIDCallback(Base):
     def _prepare(self, pl_module: Any) -> list[ImageMetric[Any]]:
         if self._metrics:
             return self._metrics
-        chosen = {} if self._feature is None else {"feature": self._feature}
-        options = {
-            "protocol": self._protocol,
-            "float_to_byte": self._float_to_byte,
-            "weights": self._weights,
-            "real_statistics": self._statistics(pl_module),
-            "sync_timeout": self.sync_timeout,
-            "name": f"of FIDCallback {self.name!r}",
-        }
-        made = [metric(**chosen, **options) for metric in self.metrics]
+        real = self._statistics(pl_module)
+        made = [metric(real_statistics=real, **self._options) for metric in self.metrics]
         logged = [number.name for metric in made for number in metric._metric.numbers]
         if again := {name for name in logged if logged.count(name) > 1}:
             problem = f"two metrics of FIDCallback would be logged as {', '.join(sorted(again))}:"
@@ -196,23 +194,23 @@ class FIDCallback(Base):
     def _statistics(self, pl_module: Any) -> PathLike | Statistics:
         if isinstance(self.reference, Statistics) or not os.path.isdir(self.reference):
             return self.reference
-        if isinstance(self._feature, (Network, nn.Module)):
+        feature = self._options.get("feature")
+        if isinstance(feature, (Network, nn.Module)):
             raise InputError(
                 "a folder as FIDCallback's reference needs a network that is specified by name:",
                 "pass feature='FILE.py:NAME', or the statistics file that `fidtool stats` writes for the folder",
             )
-        named = isinstance(self._feature, str)
         statistics = compute_statistics(
             self.reference,
-            extractor=str(self._feature) if named else "inception",
-            dims=None if named or self._feature is None else int(self._feature),
+            extractor=feature if isinstance(feature, str) else "inception",
+            dims=feature if isinstance(feature, int) else None,
             metrics="fid" if self.metrics == (FrechetInceptionDistance,) else "kid",  # with the features of each image
-            protocol=self._protocol,
-            weights=self._weights,
+            protocol=self._options["protocol"],
+            weights=self._options["weights"],
             device=str(pl_module.device),
         )
         ranks = ranks_of()
-        ranks.exchange(_PURPOSE, {}, self.sync_timeout, "every rank must run the trainer")
+        ranks.exchange(_PURPOSE, {}, self._options["sync_timeout"], "every rank must run the trainer")
         with ranks.world(_PURPOSE) as world:
             found = world.broadcast(statistics)
         assert found is not None

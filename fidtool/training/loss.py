@@ -16,7 +16,7 @@ from fidtool.errors import InputError, TooFewImagesError
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.statistics.statistics_file import read_statistics
 from fidtool.training.feature_extractor import PathLike
-from fidtool.training.group import DEFAULT_TIMEOUT, Grad, Group, abandon_gathering, gather_with_grad
+from fidtool.training.group import DEFAULT_TIMEOUT, Grad, Group, abandon_gathering, gather_with_grad, outside_autograd
 
 _SMALL_SQUARE = 1e-8
 """Eigenvalues of a Gram matrix below this fraction of the largest have too few correct digits."""
@@ -76,12 +76,11 @@ class FrechetLoss(nn.Module):
             raise InputError(f"queue must be at least 0, not {queue}")
         self.projection, self.group, self.grad, self.timeout = projection, group, grad, timeout
         self._ddof = 1 if statistics.definition is None else statistics.definition.ddof
-        # Not buffers, because `half()` must not convert them.
+        # Not buffers, because `half()` must not convert them. They follow the features to their device.
         self._mu = torch.from_numpy(statistics.mu).clone()
         self._factor = covariance_factor(statistics.sigma, statistics.count)
         self.register_buffer("queue", torch.zeros(queue, statistics.dims, dtype=torch.float32))
         self.register_buffer("queued", torch.zeros((), dtype=torch.int64))
-        self._move(self.queue.device)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """Returns the distance of all ranks' features, including those in the queue, from the real statistics.
@@ -101,6 +100,10 @@ class FrechetLoss(nn.Module):
             problem = f"features must be a floating-point tensor of shape (n, {len(self._mu)}), not {shape}"
             abandon_gathering(self.group, problem, self.timeout)
             raise InputError(problem)
+        if self._mu.device != (device := features.device):
+            exact = torch.float32 if device.type == "mps" else torch.float64
+            with outside_autograd():
+                self._mu, self._factor = self._mu.to(device, exact), self._factor.to(device, exact)
         kind = torch.promote_types(features.dtype, torch.float32)
         joined = gather_with_grad(features.to(kind), self.group, self.grad, timeout=self.timeout)
         with torch.amp.autocast(features.device.type, enabled=False):
@@ -134,14 +137,7 @@ class FrechetLoss(nn.Module):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if self.queue.dtype != queue.dtype:  # undo half(): large features would overflow in the queue
             self.queue = queue.to(self.queue.device)
-        self._move(fn(torch.zeros(0, dtype=torch.uint8, device=self._mu.device)).device)
         return self
-
-    def _move(self, device: torch.device) -> None:
-        """Moves the real statistics, except to the meta device, where their values would be lost."""
-        if device.type != "meta":
-            kind = torch.float32 if device.type == "mps" else torch.float64
-            self._mu, self._factor = self._mu.to(device, kind), self._factor.to(device, kind)
 
 
 class NuclearNorm(torch.autograd.Function):

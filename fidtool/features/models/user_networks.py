@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -25,10 +24,6 @@ from fidtool.user_code import NoSourceError, load
 
 _EXTRA = "fidtool.json"
 _KEYS = ("input_size", "mean", "std", "feature_step")
-
-
-def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> None:
-    """Custom networks come with their weights."""
 
 
 def build(choice: NetworkChoice, state: None) -> tuple[Network, str]:

@@ -266,11 +266,9 @@ def _cells(length: int) -> NDArray[np.float32]:
     return inside.astype(np.float32)
 
 
-def columns_of(records: RecordArray) -> dict[str, NDArray[np.uint8]]:
-    """Returns the bytes of records as they are stored, under two names: uint8 arrays of shape (images, bytes)."""
-    rows = np.ascontiguousarray(records).view(np.uint8).reshape(len(records), RECORD.itemsize)
-    parts = np.split(rows, [_STORED.itemsize], axis=1)
-    return dict(zip((RECORD_ARRAYS[0], DETAILS), map(np.ascontiguousarray, parts), strict=True))
+def bytes_of(records: RecordArray) -> NDArray[np.uint8]:
+    """Returns the bytes of records: uint8 array of shape (images, bytes of `RECORD`)."""
+    return np.ascontiguousarray(records).view(np.uint8).reshape(len(records), RECORD.itemsize)
 
 
 @dataclass(frozen=True)
@@ -310,7 +308,8 @@ class ImageRecords:
         """Returns the arrays to store in a statistics file by name, for `from_arrays`."""
         names, folder = _SEPARATOR.join(map(os.fsencode, self.names)), os.fsencode(absolute_prefix(self.prefix))
         texts = (np.frombuffer(text, dtype=np.uint8) for text in (names, folder))
-        records, details = columns_of(self.records).values()
+        parts = np.split(bytes_of(self.records), [_STORED.itemsize], axis=1)
+        records, details = map(np.ascontiguousarray, parts)
         return dict(zip((*RECORD_ARRAYS, DETAILS), (records.view(_STORED)[:, 0], *texts, details), strict=True))
 
     @classmethod

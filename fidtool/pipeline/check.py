@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from fidtool.cpus import available_cores
 from fidtool.diagnose.diagnosis import Checkup, Health, SetInspection, health_of, inspect_set
 from fidtool.diagnose.differences import pair_findings
@@ -88,8 +86,7 @@ def _read(
     usable = replace(settings, on_error="skip", max_skip=1.0, diagnose=True)
     found = Extraction(run, usable, (), {}, _BATCH, workers, None, None, run.console.warn).run(0, images)
     with run.world.together():
-        rows = found.rows()
-        records = in_canonical_order(images, np.hstack([rows[name] for name in RECORDS]), found.skipped)
+        records = in_canonical_order(images, found.rows()[RECORDS], found.skipped)
         return ImageRecords.of(images, records, found.skipped), images.passed_over, found.skipped
 
 

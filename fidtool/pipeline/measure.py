@@ -9,7 +9,6 @@ from dataclasses import asdict, replace
 from importlib.metadata import version
 from typing import Any
 
-import numpy as np
 import torch
 
 from fidtool.errors import InputError, about, option
@@ -188,13 +187,13 @@ class Measurer:
         with world.together():
             rows = partial.rows().items()
             features = {name: in_canonical_order(images, each, partial.skipped) for name, each in rows}
-            parts = [features.pop(name) for name in RECORDS if name in features]
+            records = features.pop(RECORDS, None)
 
         cached = False
 
         def finish() -> Statistics:
             nonlocal cached
-            pictures = ImageRecords.of(images, np.hstack(parts), partial.skipped) if parts else None
+            pictures = None if records is None else ImageRecords.of(images, records, partial.skipped)
             statistics = self._statistics(images, partial, layers, features, pictures)
             if planned.holds == "stream" and sampling.num is not None:
                 return replace(statistics, found=None)

@@ -16,7 +16,7 @@ from fidtool.distributed.world import World
 from fidtool.errors import RunError, about
 from fidtool.features.protocol import Definition, layer_prefix
 from fidtool.images.decode import ImageProperties
-from fidtool.images.records import RecordArray, columns_of, no_records
+from fidtool.images.records import RECORD, RecordArray, bytes_of
 from fidtool.sources.contents import BadFile
 from fidtool.statistics.moments import FEWEST_BITS, ExactMoments
 from fidtool.statistics.rows import CHUNK_BYTES, RowStorage
@@ -25,8 +25,8 @@ _FIRST_BATCH_BITS = FEWEST_BITS - 3
 """If the features of the first batch have fewer bits than this, the whole set would be refused in the end."""
 _ROWS = "kept."
 """Prefix of the names of the arrays with the rows of each image."""
-RECORDS = tuple(columns_of(no_records()))
-"""Keys of the images' records, whose bytes are stored in several parts, in `Accumulator.rows`."""
+RECORDS = "records"
+"""Key of the bytes of the images' records in `Accumulator.rows`."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,7 @@ class Accumulator:
             name: RowStorage(count, each.definition.dims) for name, each in layers.items() if each.with_features
         }
         if inspected:
-            records = columns_of(no_records())
-            self._rows |= {name: RowStorage(count, each.shape[1], np.uint8) for name, each in records.items()}
+            self._rows[RECORDS] = RowStorage(count, RECORD.itemsize, np.uint8)
         self.traits = ImageProperties()
         self.skipped: list[BadFile] = []
 
@@ -127,7 +126,7 @@ class Accumulator:
         skipped: Iterable[BadFile],
     ) -> None:
         """Adds the batch of this number in the plan; ``features`` are None if it has no images."""
-        rows: dict[str, NDArray[Any]] = dict(columns_of(records))
+        rows: dict[str, NDArray[Any]] = {RECORDS: bytes_of(records)}
         count, features = len(records), features or {}
         for name, layer in self._layers.items() if features else ():
             vectors = features[name]

@@ -27,7 +27,7 @@ from fidtool.sources.image_set import ImageSet, Indices
 from fidtool.statistics.accumulator import Accumulator
 
 MANIFEST = "fidtool-checkpoint.json"
-_FORMAT = 3
+_FORMAT = 4
 _MOST_PARTS = 64
 """Maximum number of parts of a set. A file has 17 MB for 2048 dimensions, and 8 KB per image if features are kept."""
 

@@ -17,7 +17,7 @@ from fidtool.errors import InputError, RunError
 from fidtool.names import counted
 
 if TYPE_CHECKING:
-    from fidtool.statistics.cache import Entry
+    from fidtool.statistics.saved import Entry
 
 _EXAMPLES = (
     ("List the cached statistics", "fidtool cache"),
@@ -46,7 +46,7 @@ def cache(as_json: bool, remove: str | None, older_than: str | None, clear: bool
     FIDTOOL_CACHE_BYTES (default 2 GiB) of statistics; the least recently used are deleted first. The weights and
     the references are in the same folder.
     """
-    from fidtool.statistics.cache import StatisticsCache
+    from fidtool.statistics.saved import StatisticsCache
 
     passed = {"--json": as_json, "--remove": remove is not None, "--older-than": older_than is not None}
     flags = [flag for flag, there in {**passed, "--clear": clear}.items() if there]
@@ -135,7 +135,7 @@ def _print_table(entries: Sequence[Entry]) -> None:
 
 def _row(entry: Entry) -> tuple[str, ...]:
     from fidtool.report.names import legible
-    from fidtool.statistics.cache import SHOWN_DIGITS
+    from fidtool.statistics.saved import SHOWN_DIGITS
 
     known = _as_dict(entry)
     count, network = known["images"], known["network"]

@@ -25,7 +25,7 @@ from fidtool.settings import Settings
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet, Indices
 from fidtool.statistics.accumulator import Accumulator, Layer
-from fidtool.statistics.checkpoint import Checkpoint, Part, parts_of
+from fidtool.statistics.saved import Checkpoint, Part, parts_of
 
 _STREAM_BATCHES = 64
 """Initial capacity for an iterable, in batches."""

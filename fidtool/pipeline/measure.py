@@ -26,9 +26,8 @@ from fidtool.settings import versions
 from fidtool.sources.image_set import ImageSet, real_path
 from fidtool.sources.memory import Images
 from fidtool.statistics.accumulator import RECORDS, Accumulator, Layer
-from fidtool.statistics.cache import StatisticsCache
-from fidtool.statistics.checkpoint import Checkpoint, claim
 from fidtool.statistics.rows import Features, in_canonical_order
+from fidtool.statistics.saved import Checkpoint, StatisticsCache, claim
 from fidtool.statistics.set_statistics import (
     LayerStatistics,
     MeasuredSet,

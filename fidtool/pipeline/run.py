@@ -16,8 +16,8 @@ from fidtool.errors import FidtoolError, InputError, as_argument, on_every_rank,
 from fidtool.features.device import Device, choose_device, repeatable
 from fidtool.pipeline.sets import RequestedSet
 from fidtool.settings import Settings, recorded, versions
-from fidtool.statistics.checkpoint import Checkpoint
 from fidtool.statistics.moments import check_exact_products
+from fidtool.statistics.saved import Checkpoint
 
 WORTH_TELLING_SECONDS = 30.0
 """Lost work is only reported if it took at least this long."""

@@ -174,7 +174,7 @@ class Accumulator:
             if totals["high"].max() < 2**30:  # by Cauchy-Schwarz, all sums are below 2 ** 62 then
                 totals["low"] += totals.pop("high") << 32
             arrays |= {f"{layer_prefix(name, '.')}{key}": array for key, array in totals.items()}
-        arrays |= {f"{_ROWS}{name}": rows for name, rows in self.rows().items()}
+        arrays |= {f"{_ROWS}{name}": storage.array() for name, storage in self._rows.items()}
         record = {"traits": asdict(self.traits), "skipped": [[bad.file, bad.reason] for bad in self.skipped]}
         return {**arrays, "counts": self.counts, "record": np.array(json.dumps(record))}
 
@@ -191,13 +191,11 @@ class Accumulator:
             prefix = layer_prefix(name, ".")
             own = {each.removeprefix(prefix): array for each, array in arrays.items() if each.startswith(prefix)}
             moments.absorb(own)
-        ends = np.cumsum(self.counts)
         for name, storage in self._rows.items():
             rows = arrays[f"{_ROWS}{name}"]
-            for start, part in zip(self._starts, np.split(rows, ends[:-1]), strict=True):
-                storage.write(int(start), part)
-            if len(rows) != self.count:
+            if len(rows) != self._sizes.sum():
                 raise ValueError("it does not have all of its rows")
+            storage.write(0, rows)
         if not self._is_whole():
             raise ValueError("it does not have all of its images")
 

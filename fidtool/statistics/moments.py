@@ -211,13 +211,14 @@ class ExactMoments:
         """
         self.flush()
         self._carry()
+        upper = np.tri(self.dims, dtype=bool).T
         return {
             "count": np.array(self.count),
             "largest": np.array(self._largest),
             "sizes": np.array([self._bits, self._nonzero], dtype=np.int64),
             "sum": self._sum.cpu().numpy(),
-            "low": _upper_triangle(self._low),
-            "high": _upper_triangle(self._high),
+            "low": self._low.cpu().numpy()[upper],
+            "high": self._high.cpu().numpy()[upper],
         }
 
     def absorb(self, totals: Mapping[str, NDArray[Any]]) -> None:
@@ -348,21 +349,11 @@ def check_exact_products(device: torch.device) -> None:
         )
 
 
-def _upper_triangle(matrix: torch.Tensor) -> NDArray[np.int64]:
-    """Returns the upper triangle of an int64 matrix, row by row."""
-    array: NDArray[np.int64] = matrix.cpu().numpy()
-    return array[_upper(len(array))]
-
-
-def _upper(dims: int) -> NDArray[np.bool_]:
-    return np.triu(np.ones((dims, dims), dtype=bool))
-
-
 def _symmetric(upper: NDArray[np.int64], like: torch.Tensor) -> torch.Tensor:
     """Returns the symmetric matrix with this upper triangle, row by row."""
     dims = len(like)
     if upper.shape != (dims * (dims + 1) // 2,) or upper.dtype != np.int64:
         raise ValueError(f"the sums do not have {dims} dimensions")
     matrix = np.zeros((dims, dims), dtype=np.int64)
-    matrix[_upper(dims)] = upper
+    matrix[np.tri(dims, dtype=bool).T] = upper
     return torch.from_numpy(matrix + np.triu(matrix, 1).T).to(like.device)

@@ -31,8 +31,8 @@ from fidtool.settings import Settings
 from fidtool.sources.contents import Pixels
 from fidtool.sources.opening import open_images
 from fidtool.sources.remote import raise_if_permanent
-from fidtool.statistics.cache import StatisticsCache
 from fidtool.statistics.moments import ExactMoments
+from fidtool.statistics.saved import StatisticsCache
 from fidtool.training import FrechetLoss, gather_with_grad
 from fidtool.training.feature_extractor import SharedExtractor
 from fidtool.training.loss import NuclearNorm

@@ -15,7 +15,7 @@ from fidtool.images.decode import ImageProperties
 from fidtool.images.records import RECORD
 from fidtool.sources.contents import BadFile
 from fidtool.statistics.accumulator import RECORDS, Accumulator, Layer
-from fidtool.statistics.checkpoint import Checkpoint, Part, parts_of
+from fidtool.statistics.saved import Checkpoint, Part, parts_of
 
 DEFINITION = Definition("made up", "", 2, 18, 8, "", "bilinear", "pillow", 1)
 PARTS = [Part("000-00", range(3), 7), Part("000-01", range(3, 4), 8), Part("000-02", range(4, 8), 9)]

@@ -1,0 +1,388 @@
+"""Finished work on disk: the cache of the statistics of sets, and checkpoint folders.
+
+The cache has a file per set and layer, named by a hash of everything that determines it.
+
+A checkpoint stores finished work of a run: after a kill at any time, the same command continues from it.
+The batches of each set are divided into at most 64 parts, regardless of the number of ranks. The statistics of a part
+are a file, which is named after the run and the part, and written atomically when the part is finished. They do not
+depend on the rank or the attempt, so it does not matter which of several writers is the last. A part is not used if its
+images have changed since, or if a file that it skipped can be read now; it is then computed and written again.
+``fidtool-checkpoint.json`` states which run the folder belongs to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from fidtool.cache_dir import atomic_write, byte_limit, cache_dir
+from fidtool.errors import InputError, RunError, option
+from fidtool.features.protocol import FEATURES, Definition, layer_prefix
+from fidtool.redaction import redacted
+from fidtool.sources.contents import BadFile
+from fidtool.sources.image_set import ImageSet, Indices, real_path
+from fidtool.sources.lists import STDIN
+from fidtool.statistics.set_statistics import Statistics
+from fidtool.statistics.statistics_file import read_statistics, read_summary, write_unredacted
+
+if TYPE_CHECKING:
+    from fidtool.statistics.accumulator import (  # importing it needs torch; listing the cache does not
+        Accumulator,
+        Layer,
+    )
+
+SHOWN_DIGITS = 12
+"""Hexadecimal digits of an entry's name that lists show; enough to identify the entry."""
+_PROBE = "probe"
+"""End of the names in the arithmetic of the networks' bits on a probe batch, see `Measurer`."""
+_ABANDONED_SECONDS = 3600.0
+"""Age from which a temporary file is assumed to belong to a process that was killed."""
+_FINE_CLOCK_NS = 50_000_000
+"""Resolution of time stamps on local file systems, with a margin: they use the kernel's tick of a few milliseconds."""
+_COARSE_CLOCK_NS = 2_100_000_000
+"""Resolution on coarse file systems, with a margin: FAT uses even seconds, and some network file systems whole ones."""
+MANIFEST = "fidtool-checkpoint.json"
+_FORMAT = 4
+_MOST_PARTS = 64
+"""Maximum number of parts of a set. A file has 17 MB for 2048 dimensions, and 8 KB per image if features are kept."""
+
+
+class Entry(NamedTuple):
+    """A cached statistics file: its path, whose stem is its key, its size in bytes, and when it was last used."""
+
+    path: Path
+    size: int
+    used: float
+
+
+class StatisticsCache:
+    """A folder of statistics files, each named by a hash of everything that determines its content."""
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self._folder = cache_dir() / "statistics"
+        self._warn = warn
+
+    def path(self, images: ImageSet, name: str, definition: Definition, arithmetic: Mapping[str, Any]) -> Path:
+        """Returns the file of the statistics of one layer of a set, whose name is a hexadecimal number.
+
+        The name depends on the definition of the layer's features, the settings that determine their bits
+        (``arithmetic``), the source's real path, the names of its images in canonical order, and each file's size,
+        mtime, ctime and inode. Different or changed files, ``--num`` or ``--seed`` therefore change it.
+        """
+        bits = {setting: value for setting, value in arithmetic.items() if not setting.endswith(_PROBE)}
+        # Of the probes, that of the network which computes the layer.
+        bits[_PROBE] = arithmetic.get(f"{layer_prefix(name, '_')}{_PROBE}", arithmetic.get(_PROBE))
+        sha = hashlib.sha256()
+        for part in (definition.to_json(), json.dumps(bits, sort_keys=True), images.identity(), images.state()):
+            sha.update(os.fsencode(part) + b"\0")
+        return self._folder / f"{sha.hexdigest()}.npz"
+
+    def find(
+        self, images: ImageSet, layers: Mapping[str, Layer], arithmetic: dict[str, Any], inspected: bool
+    ) -> Statistics | None:
+        """Returns the set's statistics with all these ``layers``, or None; ``inspected`` if records are needed."""
+        found: dict[str, Statistics] = {}
+        for name, layer in layers.items():
+            entry = self._read(self.path(images, name, layer.definition, arithmetic), layer.with_features)
+            if entry is None or entry.arithmetic is None or (layer.with_features and entry.features is None):
+                return None
+            found[name] = entry
+        main = found[FEATURES]
+        if inspected and main.pictures is None:
+            return None
+        return replace(
+            main,
+            layers={name: entry.layers[FEATURES] for name, entry in found.items()},
+            arithmetic=arithmetic,  # equal as far as the keys depend on it
+            pictures=main.pictures if inspected else None,
+        )
+
+    def _read(self, path: Path, with_features: bool) -> Statistics | None:
+        """Returns the statistics in an entry, or None. A damaged file is reported and deleted."""
+        if not os.path.isfile(path):
+            return None
+        try:
+            statistics = read_statistics(path, None if with_features else ())
+        except RunError as error:  # there is no room for the features, but the file is intact
+            self._warn(f"the cache is not used: {error}")
+            return None
+        except Exception as error:
+            with contextlib.suppress(OSError):  # another process deleted it
+                path.unlink()
+                self._warn(f"a cache file is damaged, and its statistics are computed again: {error}")
+            return None
+        with contextlib.suppress(OSError):  # another user's cache may be read-only
+            os.utime(path)  # marks it as recently used
+        return statistics
+
+    def put(self, images: ImageSet, statistics: Statistics) -> bool:
+        """Writes an entry per layer, unless files may have changed during the run with the same time stamps.
+
+        An entry that is there and has everything is kept.
+        """
+        files = images.reader.files
+        if not files.versioned or (not files.remote and _too_fresh(images)):
+            return False
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            for name, layer in statistics.layers.items():
+                assert layer.definition is not None
+                path = self.path(images, name, layer.definition, statistics.arithmetic or {})
+                pictures, there = statistics.pictures if name == FEATURES else None, read_summary(path)
+                missing = (layer.features is not None and not there.has_features) or (
+                    pictures is not None and not there.has_records
+                )
+                if missing or there.definition is None:
+                    order = None if layer.features is None else statistics.order
+                    own = replace(statistics, layers={FEATURES: layer}, pictures=pictures, order=order)
+                    write_unredacted(path, own, _listed_path(images.path))
+            self.sweep(_ABANDONED_SECONDS)
+            total = 0
+            for position, entry in enumerate(self.entries()):  # the least recently used exceed the limit
+                total += entry.size
+                if position and total > byte_limit("FIDTOOL_CACHE_BYTES"):
+                    entry.path.unlink(missing_ok=True)
+            return True
+        except OSError as error:
+            self._warn(f"the statistics are not cached: {self._folder} cannot be written ({error.strerror or error})")
+            return False
+
+    def entries(self) -> list[Entry]:
+        """Returns all entries, the most recently used first."""
+        entries = []
+        for path in self._folder.glob("*.npz"):
+            with contextlib.suppress(OSError):  # another process deleted it
+                status = path.stat()
+                entries += [Entry(path, status.st_size, status.st_mtime)] if path.is_file() else []
+        return sorted(entries, key=lambda entry: entry.used, reverse=True)
+
+    def matching(self, name: str) -> list[Entry]:
+        """Returns the entries of a set of images, or the entry whose hexadecimal name begins with ``name``.
+
+        This is the path of the set, as in `Summary.source` or relative to the current folder; or at least the first
+        `SHOWN_DIGITS` digits of an entry's name, because fewer may be meant as a path.
+        """
+        entries = self.entries()
+        of_path = [entry for entry in entries if name and read_summary(entry.path).source in (name, _listed_path(name))]
+        is_id = len(name) >= SHOWN_DIGITS
+        found = of_path or [entry for entry in entries if is_id and entry.path.stem.startswith(name)]
+        if not found:
+            raise InputError(f"the cache has no entry {name!r}: `fidtool cache` lists paths and IDs")
+        if len(found) > 1 and not of_path:
+            raise InputError(f"{len(found)} entries of the cache have IDs that begin with {name}:", "pass more digits")
+        return found
+
+    def sweep(self, age: float = 0.0) -> None:
+        """Deletes temporary files last written this many seconds ago or earlier."""
+        for path in self._folder.glob(".*.tmp"):
+            with contextlib.suppress(OSError):
+                if path.stat().st_mtime <= time.time() - age:
+                    path.unlink()
+
+
+def _listed_path(path: str) -> str:
+    """Returns a set's path as lists show it: absolute, or a URL without user, password and query."""
+    if path == STDIN:
+        return path
+    return redacted(path) if "://" in path else real_path(path)
+
+
+def _too_fresh(images: ImageSet) -> bool:
+    """Returns whether a file was so new when listed that a later change could have left its time stamps the same.
+
+    Two changes within the resolution of a file system's time stamps cannot be distinguished. The resolution is taken to
+    be coarse if all stamps are whole seconds.
+    """
+    times = images.stamps[:, 1:3]
+    coarse = not (times % 1_000_000_000).any()
+    return bool(images.listed - times.max() < (_COARSE_CLOCK_NS if coarse else _FINE_CLOCK_NS))
+
+
+@dataclass(frozen=True)
+class Part:
+    """Consecutive batches of a set, whose statistics are one file of a checkpoint.
+
+    Attributes:
+        name: number of the set and of the part.
+        batches: their numbers in the plan.
+        mark: a number that changes if the files of the images change.
+    """
+
+    name: str
+    batches: range
+    mark: int
+
+
+def parts_of(number: int, images: ImageSet, batches: Sequence[Indices]) -> list[Part]:
+    """Divides the ``batches`` of a set into parts; ``number`` is that of the set in the run."""
+    count = min(len(batches), _MOST_PARTS)
+    edges = [len(batches) * part // count for part in range(count + 1)]
+    ranges = [range(start, stop) for start, stop in itertools.pairwise(edges)]
+    marks = images.marks(np.concatenate([np.asarray(batches[each]) for each in part]) for part in ranges)
+    return [Part(f"{number:03}-{place:02}", each, int(marks[place])) for place, each in enumerate(ranges)]
+
+
+class Checkpoint:
+    """A checkpoint folder.
+
+    Args:
+        run: the name of the run, as `claim` returned it.
+        warn: called, for example, if the folder cannot be written; the run then continues without it.
+    """
+
+    def __init__(self, folder: str, run: str, max_pixels: int, warn: Callable[[str], None]) -> None:
+        self._folder, self._run, self._max_pixels, self._warn = Path(folder), run, max_pixels, warn
+
+    @property
+    def has_work(self) -> bool:
+        """Whether the folder contains work of this run."""
+        return any(self._folder.glob(f"{self._run}-*.npz"))
+
+    def _file(self, part: Part) -> Path:
+        return self._folder / f"{self._run}-{part.name}.npz"
+
+    def load(
+        self, parts: Iterable[Part], total: Accumulator, now_readable: Callable[[Sequence[BadFile]], str]
+    ) -> list[Part]:
+        """Adds the parts that are in the folder to statistics, and returns all others. Called on rank zero only.
+
+        Parts that skipped a file that can be read now are not used: ``now_readable`` returns the name of one, or an
+        empty string.
+        """
+        left: list[Part] = []
+        unused: dict[str, list[Path]] = {}
+        for part in parts:
+            file = self._file(part)
+            if os.path.exists(file):
+                found = total.of_batches(part.batches)
+                reason = self._read(file, part, found, now_readable)
+                if not reason:
+                    total.absorb(found)
+                    continue
+                unused.setdefault(reason, []).append(file)
+            left.append(part)
+        for reason, (file, *more) in unused.items():
+            files, whose = (f"{file} and {len(more)} more files are", "their") if more else (f"{file} is", "its")
+            self._warn(f"{files} {reason}: {whose} images are computed again")
+        return left
+
+    def _read(
+        self, file: Path, part: Part, found: Accumulator, now_readable: Callable[[Sequence[BadFile]], str]
+    ) -> str:
+        """Restores the statistics of a part; returns why they cannot be used, if they cannot."""
+        try:
+            with np.load(file, allow_pickle=False) as archive:
+                arrays = {name: archive[name] for name in archive.files}
+            mark, max_pixels = int(arrays["mark"]), int(arrays["max_pixels"])
+            found.restore(arrays)
+        except Exception as error:  # damaged archives raise many kinds of exceptions
+            return f"damaged ({' '.join(str(error).split()) or type(error).__name__})"
+        if mark != part.mark:
+            return "not used (files of the set have changed since)"
+        if max_pixels > self._max_pixels:
+            return f"not used (it was made with {option('max_pixels', max_pixels)})"
+        readable = now_readable(found.skipped)
+        return f"not used ({readable}, which it skipped, can be read now)" if readable else ""
+
+    def save(self, part: Part, statistics: Accumulator) -> None:
+        """Writes the statistics of a part. Gives a warning if the folder cannot be written."""
+        arrays = {**statistics.to_arrays(), "mark": np.uint64(part.mark), "max_pixels": np.int64(self._max_pixels)}
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with atomic_write(self._file(part)) as handle:
+                np.savez(handle, **arrays)  # type: ignore[arg-type]
+        except OSError as error:
+            self._warn(_failure(self._folder, error))
+
+    def part_by_part(self, parts: Iterable[Part], total: Accumulator) -> Callable[..., None]:
+        """Returns a function like ``total.add`` that takes one of ``parts`` after the other, and saves each."""
+        part_of = {batch: part for part in parts for batch in part.batches}
+        own = total
+
+        def add(batch: int, *content: Any) -> None:
+            nonlocal own
+            part = part_of[batch]
+            if batch == part.batches[0]:
+                own = total.of_batches(part.batches)
+            own.add(batch, *content)
+            if batch == part.batches[-1]:
+                self.save(part, own)
+                total.absorb(own)
+
+        return add
+
+
+def claim(folder: str, identity: dict[str, Any], warn: Callable[[str], None]) -> str:
+    """Assigns an empty folder to a run, or checks that it belongs to this run. Called on rank zero only.
+
+    ``identity`` is everything that the parts depend on, as JSON values: definition, arithmetic, order, and the sets
+    with their images. Returns the name of the run.
+    """
+    text = json.dumps(identity, sort_keys=True)
+    run, identity = hashlib.sha256(text.encode()).hexdigest()[:12], json.loads(json.dumps(identity))
+    manifest = Path(folder) / MANIFEST
+    if os.path.exists(folder) and not os.path.isdir(folder):
+        raise InputError(f"{option('checkpoint', folder)} is a file", "choose a folder", setting="checkpoint")
+    if not os.path.exists(manifest):  # Path.exists raises if a name is too long or a parent is not accessible
+        try:
+            manifest.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_write(manifest) as handle:
+                handle.write(json.dumps({"format": _FORMAT, "identity": identity}, indent=1).encode())
+        except OSError as error:
+            warn(_failure(manifest.parent, error))
+        return run
+    content: Any = None
+    try:
+        content = json.loads(manifest.read_text())
+    except OSError as error:
+        problem = f"the checkpoint {manifest} cannot be read: {error.strerror or error}"
+        raise InputError(problem, setting="checkpoint") from None
+    except ValueError:
+        pass
+    ours = isinstance(content, dict) and content.get("format") == _FORMAT and isinstance(content.get("identity"), dict)
+    if not ours:
+        problem = f"{manifest} is damaged, or not a checkpoint of this version of fidtool:"
+        raise InputError(problem, "choose another folder", f"delete {folder}", setting="checkpoint")
+    if difference := _difference(content["identity"], identity):
+        problem = f"{option('checkpoint', folder)} belongs to a different run: {difference}"
+        raise InputError(problem, "choose another folder", "delete this one to start again", setting="checkpoint")
+    return run
+
+
+def _failure(folder: Path, error: OSError) -> str:
+    reason = f"cannot be written ({error.strerror or error})"
+    return f"{option('checkpoint', str(folder))} {reason}: the run continues, but a kill would lose its work"
+
+
+def _difference(then: dict[str, Any], now: dict[str, Any]) -> str:
+    """Describes how two runs differ; empty if they do not."""
+    for group in ("definition", "arithmetic", "order"):
+        old, new = then.get(group, {}), now[group]
+        for name in sorted({*old, *new}):
+            if old.get(name) != new.get(name):
+                return f"{name} was {old.get(name)} and is now {new.get(name)}"
+    then_paths, now_paths = ([str(each.get("path")) for each in sets] for sets in (then.get("sets", []), now["sets"]))
+    if then_paths != now_paths:
+        return f"it computed {', '.join(then_paths)}, and this one computes {', '.join(now_paths)}"
+    for old, new in zip(then["sets"], now["sets"], strict=True):
+        path, framings = new["path"], (old.get("framing"), new.get("framing"))
+        changes = {
+            "count": f"{path} had {old.get('count')} images and now has {new['count']}",
+            "needed": f"it had different {option('metrics')}, which need different features of the images",
+            "framing": f"the crop of {path} was {framings[0]} and is now {framings[1]}",
+            "identity": f"{path} now contains files with different names, or is a different folder",
+        }
+        for name, change in changes.items():
+            if old.get(name) != new.get(name):
+                return change
+    return ""

@@ -210,7 +210,7 @@ class Comparer:
                 self._real = self._real or _inspected(real, contents[0])
                 seen = self._real, self._real if fake is real else _inspected(fake, contents[1])
                 diagnosis = diagnosis_of(*seen, settings.max_duplicates)
-            lines += diagnosis.lines
+                lines += diagnosis.lines
         if settings.uncertainty and diagnosis is not None:
             with clock("uncertainty"):
                 uncertainty, parts = _uncertainty_of(real, fake, diagnosis, features, world)

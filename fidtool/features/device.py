@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import platform
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -74,68 +74,48 @@ def choose_device(requested: str | TorchDevice | None, launch: Launch) -> Device
         requested: value of ``--device``: ``cpu``, ``cuda``, ``cuda:1`` or ``mps``; None selects CUDA if available, else
             the CPU. ``cuda`` without an index selects the GPU whose index is the local rank.
     """
+    numbers = {
+        "cpu": 1,
+        "cuda": torch.cuda.device_count() if torch.cuda.is_available() else 0,
+        "mps": int(torch.backends.mps.is_available()),
+    }
     if requested is None:
-        requested = "cuda" if torch.cuda.is_available() else "cpu"
+        requested = "cuda" if numbers["cuda"] else "cpu"
     try:
         device = torch.device(str(requested))
+        missing = (device.index or 0) >= numbers.get(device.type, 0)
     except RuntimeError:
-        named = option("device")
-        raise InputError(f"unknown {named} {requested!r}", "use cpu, cuda, cuda:0 or mps", setting="device") from None
-    if device.type == "cpu":
-        return device_of(device, launch)
-    if device.type == "mps":
-        if not torch.backends.mps.is_available():
-            problem = f"{option('device', 'mps')}: this machine has no Apple GPU"
-            raise InputError(problem, f"omit {option('device')} to use the default device", setting="device")
-        return Device(device, "Apple GPU", 1)
-    if device.type != "cuda":
-        problem = f"{option('device', requested)} is not supported"
-        raise InputError(problem, "use cpu, cuda, cuda:0 or mps", setting="device")
-    return _cuda_device(device, launch)
+        missing = True
+    if missing:
+        usable = [kind for kind, number in numbers.items() if number]
+        usable += [f"cuda:{index}" for index in range(numbers["cuda"])]
+        problem = f"{option('device', f'{requested}')}: torch finds no such device on this machine"
+        raise InputError(problem, f"use {' or '.join(usable)}", setting="device")
+    if device.type == "cuda" and device.index is None:
+        # A program without a launcher has selected its device; one process per GPU is usual even there.
+        chosen = launch.local_world_size == 1 and torch.cuda.is_initialized()
+        index = torch.cuda.current_device() if chosen else launch.local_rank % numbers["cuda"]
+        device = torch.device("cuda", index)
+    return device_of(device, launch)
 
 
 def device_of(device: torch.device, launch: Launch) -> Device:
     """Return the `Device` for a torch device that the calling program has chosen."""
-    if device.type == "cpu":
-        return Device(torch.device("cpu"), _cpu_name(), available_threads(launch.local_world_size))
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
-    return Device(device, name, 1)
-
-
-def _cuda_device(device: torch.device, launch: Launch) -> Device:
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if count == 0:
-        problem = f"{option('device', f'{device}')}: torch finds no CUDA device on this machine"
-        raise InputError(problem, f"omit {option('device')} to use the CPU", setting="device")
-    if device.index is not None and device.index >= count:
-        named = option("device", f"{device}")
-        problem = f"{named}: this machine has only {count} CUDA devices, cuda:0 to cuda:{count - 1}"
-        raise InputError(problem, setting="device")
-    index = device.index
-    if index is None:
-        # A program without a launcher has selected its device; one process per GPU is usual even there.
-        chosen = launch.local_world_size == 1 and torch.cuda.is_initialized()
-        index = torch.cuda.current_device() if chosen else launch.local_rank % count
-    return Device(torch.device("cuda", index), torch.cuda.get_device_name(index), 1)
-
-
-def _cpu_name() -> str:
+    if device.type != "cpu":
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else "Apple GPU"
+        return Device(device, name, 1)
     try:
         with open("/proc/cpuinfo") as handle:
             model = next(line.split(":", 1)[1].strip() for line in handle if line.startswith("model name"))
     except (OSError, StopIteration):
         model = platform.processor() or platform.machine()
     # The instruction set selects the kernels, which round differently.
-    return f"{model} ({torch.backends.cpu.get_cpu_capability()})"
+    name = f"{model} ({torch.backends.cpu.get_cpu_capability()})"
+    return Device(torch.device("cpu"), name, available_threads(launch.local_world_size))
 
 
-@dataclass(frozen=True)
-class _Switch:
-    """A setting of torch: how to read and write it, and its value during a run; with None, it is restored only."""
-
-    read: Callable[[], Any]
-    write: Callable[[Any], None]
-    strict: Any = None
+_Switch = tuple[Callable[[], Any], Callable[[Any], None], Any]
+"""How to read and write a setting of torch, and its value during a run; with None, it is restored only."""
 
 
 class TorchSettings:
@@ -194,7 +174,7 @@ def repeatable(tf32: bool = False) -> Iterator[TorchSettings]:
     grad = torch.is_grad_enabled()
     with (
         # An unfinished generator of the program may hold these modes for longer than a run.
-        _strict([replace(switch, strict=None) for switch in _autocast_switches()]),
+        _strict([(read, write, None) for read, write, _ in _autocast_switches()]),
         torch.inference_mode(torch.is_inference_mode_enabled()),
         torch.set_grad_enabled(grad),
         (settings := TorchSettings(tf32)).held,
@@ -225,24 +205,23 @@ def full_fp32() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _strict(switches: list[_Switch]) -> Iterator[None]:
-    before = [switch.read() for switch in switches]
+    before = [(write, read()) for read, write, _ in switches]
     try:
-        for switch in switches:
-            if switch.strict is not None:
-                switch.write(switch.strict)
+        for _, write, strict in switches:
+            if strict is not None:
+                write(strict)
         yield
     finally:
-        # In reverse order, because later settings change some of the earlier ones.
-        for switch, value in reversed(list(zip(switches, before, strict=True))):
-            switch.write(value)
+        for write, value in reversed(before):  # because later settings change some of the earlier ones
+            write(value)
 
 
 def _attribute(place: Any, name: str, strict: object) -> _Switch:
-    return _Switch(partial(getattr, place, name), partial(setattr, place, name), strict)
+    return partial(getattr, place, name), partial(setattr, place, name), strict
 
 
 def _if_changed(read: Callable[[], Any], write: Callable[[Any], None], strict: object = None) -> _Switch:
-    return _Switch(read, lambda value: None if value == read() else write(value), strict)
+    return read, lambda value: None if value == read() else write(value), strict
 
 
 def _kernel_switches() -> list[_Switch]:
@@ -251,8 +230,8 @@ def _kernel_switches() -> list[_Switch]:
     # The default of cudnn differs between versions.
     attention = {"flash": True, "mem_efficient": True, "math": True, "cudnn": False}
     return [
-        _Switch(torch.get_num_threads, torch.set_num_threads, 1),
-        _Switch(torch.get_default_dtype, torch.set_default_dtype, torch.float32),
+        (torch.get_num_threads, torch.set_num_threads, 1),
+        (torch.get_default_dtype, torch.set_default_dtype, torch.float32),
         # Written only if it changes, because torch imports its compiler here, which takes seconds.
         _if_changed(
             lambda: (
@@ -267,9 +246,9 @@ def _kernel_switches() -> list[_Switch]:
         _attribute(backends.cudnn, "deterministic", True),
         _attribute(backends.mkldnn, "enabled", True),
         *_autocast_switches(),
-        _Switch(backends.mha.get_fastpath_enabled, backends.mha.set_fastpath_enabled, True),
+        (backends.mha.get_fastpath_enabled, backends.mha.set_fastpath_enabled, True),
         *(
-            _Switch(getattr(backends.cuda, f"{name}_sdp_enabled"), getattr(backends.cuda, f"enable_{name}_sdp"), used)
+            (getattr(backends.cuda, f"{name}_sdp_enabled"), getattr(backends.cuda, f"enable_{name}_sdp"), used)
             for name, used in attention.items()
         ),
         _if_changed(  # writing it emits a warning
@@ -282,7 +261,7 @@ def _kernel_switches() -> list[_Switch]:
 
 def _autocast_switches() -> list[_Switch]:
     return [
-        _Switch(partial(torch.is_autocast_enabled, kind), partial(torch.set_autocast_enabled, kind), False)
+        (partial(torch.is_autocast_enabled, kind), partial(torch.set_autocast_enabled, kind), False)
         for kind in ("cpu", "cuda", "mps")
         if torch.amp.is_autocast_available(kind)
     ]
@@ -298,12 +277,12 @@ def _precision_switches(tf32: bool = False) -> list[_Switch]:
     try:
         switches = [
             *_newer_precisions(),  # writing the old settings changes these
-            _Switch(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "highest"),
+            (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "highest"),
             _attribute(backends.cuda.matmul, "allow_tf32", tf32),
             _attribute(backends.cudnn, "allow_tf32", tf32),
         ]
-        for switch in switches:
-            switch.read()
+        for read, _, _ in switches:
+            read()
         # This one has no old counterpart. Its default is full precision.
         places = [backends.mkldnn.conv] if hasattr(backends.mkldnn, "conv") else []
         places = [place for place in places if place.fp32_precision not in ("none", "ieee")]
@@ -317,14 +296,10 @@ def _precision_switches(tf32: bool = False) -> list[_Switch]:
     # In half precision, a GPU accumulates in 32 bits.
     if hasattr(backends.cuda, "allow_fp16_bf16_reduction_math_sdp"):
         allowed = backends.cuda.fp16_bf16_reduction_math_sdp_allowed
-        switches.append(_Switch(allowed, backends.cuda.allow_fp16_bf16_reduction_math_sdp, False))
-    sums = (
-        "allow_bf16_reduced_precision_reduction",
-        "allow_fp16_reduced_precision_reduction",
-        "allow_fp16_accumulation",
-    )
+        switches.append((allowed, backends.cuda.allow_fp16_bf16_reduction_math_sdp, False))
     matmul = backends.cuda.matmul
-    return switches + [_attribute(matmul, name, False) for name in sums if hasattr(matmul, name)]
+    sums = ("bf16_reduced_precision_reduction", "fp16_reduced_precision_reduction", "fp16_accumulation")
+    return switches + [_attribute(matmul, f"allow_{n}", False) for n in sums if hasattr(matmul, f"allow_{n}")]
 
 
 def _newer_precisions() -> list[_Switch]:
@@ -332,5 +307,5 @@ def _newer_precisions() -> list[_Switch]:
     backends: Any = torch.backends
     parents = [backends, backends.cuda.matmul, backends.cudnn, backends.mkldnn]
     places = [*parents, *(getattr(parent, name, None) for parent in parents[2:] for name in ("conv", "rnn", "matmul"))]
-    switches = [_attribute(place, "fp32_precision", None) for place in places if hasattr(place, "fp32_precision")]
-    return [_if_changed(switch.read, switch.write) for switch in switches]
+    attributes = [_attribute(place, "fp32_precision", None) for place in places if hasattr(place, "fp32_precision")]
+    return [_if_changed(read, write) for read, write, _ in attributes]

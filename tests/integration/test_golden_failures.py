@@ -127,7 +127,6 @@ COMPUTE: dict[str, tuple[object, ...]] = {
     "an unknown metric": (*PAIR, "--metrics", "fid,lpips"),
     "no metric": (*PAIR, "--metrics", ","),
     "an unknown extractor": ("real", "fake", "--extractor", "resnet"),
-    "an unknown device": ("real", "fake", "--device", "tpu9"),
     "a precision of GPUs": (*PAIR, "--precision", "tf32"),
     "dims of another network": (*PAIR, "--dims", 64),
     "a step for Inception": (*INCEPTION, "--feature-step", 3),

@@ -70,7 +70,7 @@ def saved(file: Path, **arrays: Any) -> Path:
 
 
 REFUSED: dict[str, tuple[type[Exception], str, Callable[[Path], object]]] = {
-    "no Apple GPU": (fidtool.InputError, "this machine has no Apple GPU", lambda at: choose_device("mps", Launch())),
+    "no Apple GPU": (fidtool.InputError, "no such device on this machine", lambda at: choose_device("mps", Launch())),
     "a class as a metric": (fidtool.InputError, r"write KID\(\)", lambda at: Settings(metrics=(fidtool.KID,))),
     "a fraction of an image": (fidtool.InputError, "num must be an integer", lambda at: Settings(num=1.5)),  # type: ignore[arg-type]
     "sFID of few dimensions": (

@@ -41,12 +41,6 @@ def test_cores_are_divided_into_forward_threads_and_workers(
     assert device.default_workers(launch) == workers
 
 
-@pytest.mark.parametrize("name", ["nonsense", "cuda:99", "meta"])
-def test_a_missing_device_is_refused(name: str) -> None:
-    with pytest.raises(InputError, match="device"):
-        choose_device(name, Launch())
-
-
 @pytest.fixture
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pretends that torch sees two GPUs."""
@@ -54,6 +48,14 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", lambda index: None)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"GPU {index}")
+
+
+@pytest.mark.usefixtures("two_gpus")
+@pytest.mark.parametrize("name", ["nonsense", "cuda:2", "meta"])
+def test_a_missing_device_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match=f"device='{name}': .*; use cpu or cuda or cuda:0 or cuda:1") as refused:
+        choose_device(name, Launch())
+    assert refused.value.setting == "device"
 
 
 @pytest.mark.usefixtures("two_gpus")

@@ -1,4 +1,8 @@
-"""Names and counts in messages. In names as users type them, case, hyphens and underscores do not matter."""
+"""Names, counts, paths and commands in messages.
+
+In names as users type them, case, hyphens and underscores do not matter. File names can contain any bytes, even invalid
+UTF-8.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,18 @@ import glob
 import itertools
 import os
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from os.path import splitext
+
+from fidtool.errors import rendered
+from fidtool.redaction import redacted
+
+_ODD = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
+"""Control characters, line separators, changes of the writing direction, lone surrogates (with which Python represents
+bytes that are not UTF-8), and code points that are not characters."""
+_LONGEST = 160
+_LONGEST_TITLE = 40
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
@@ -54,3 +68,46 @@ def unknown(what: str, name: str, close: Sequence[str], listed: str) -> str:
     if not close:
         return f"unknown {what} {name!r}; choose from {listed}"
     return f"unknown {what} {name!r}; did you mean {', '.join(close)}? Choose from {listed}"
+
+
+def legible(text: str) -> str:
+    """Return ``text`` as one line of valid UTF-8: control characters escaped as ``\\n``, others replaced by U+FFFD.
+
+    Secrets in URLs are removed, see `fidtool.redaction.redacted`.
+    """
+    return _ODD.sub(lambda found: ascii(found.group())[1:-1] if found.group() < "\x80" else "\ufffd", rendered(text))
+
+
+def shortened(text: str, longest: int = _LONGEST) -> str:
+    """Return ``text`` with its middle cut out if it has more than ``longest`` characters."""
+    text = redacted(text)  # before it is cut: a part of a URL is not recognised as one
+    if len(text) <= longest:
+        return text
+    tail = (longest - 1) * 2 // 3
+    return f"{text[: longest - 1 - tail]}…{text[-tail:]}"
+
+
+def short_title(title: str) -> str:
+    """Return a short form of a metric's title, in which the network's name can be a long path."""
+    return legible(shortened(title, _LONGEST_TITLE))
+
+
+def split_title(title: str) -> tuple[str, str]:
+    """Return what a metric's title names: ``FD`` and the features, ``dinov2``, which may be empty."""
+    base, _, features = title.partition(" (")
+    return base, features.removesuffix(")")
+
+
+def short_names(paths: Sequence[str]) -> list[str]:
+    """Return each path without the folders that all share; the whole paths if two would be equal."""
+    paths = [redacted(path) for path in paths]
+    parts = [path.rstrip("/").split("/") or [path] for path in paths]
+    common = sum(1 for _ in itertools.takewhile(lambda level: len(set(level)) == 1, zip(*parts, strict=False)))
+    names = ["/".join(each[min(common, len(each) - 1) :]) or path for each, path in zip(parts, paths, strict=True)]
+    return names if len(set(names)) == len(names) else list(paths)
+
+
+def command_line(command: Sequence[str]) -> str:
+    """Return the arguments quoted for a shell, as legible text."""
+    # Each argument is redacted separately: within the whole line, the end of a URL is ambiguous.
+    return " ".join(shlex.quote(legible(each)) for each in command)

@@ -14,7 +14,7 @@ from fidtool.cache_dir import byte_limit, cache_dir
 from fidtool.cli.options import OnceCommand
 from fidtool.cli.output import columns, print_lines
 from fidtool.errors import InputError, RunError
-from fidtool.names import counted
+from fidtool.names import counted, legible
 
 if TYPE_CHECKING:
     from fidtool.statistics.saved import Entry
@@ -134,7 +134,6 @@ def _print_table(entries: Sequence[Entry]) -> None:
 
 
 def _row(entry: Entry) -> tuple[str, ...]:
-    from fidtool.report.names import legible
     from fidtool.statistics.saved import SHOWN_DIGITS
 
     known = _as_dict(entry)

@@ -16,8 +16,7 @@ from typing import cast
 import click
 
 from fidtool.metrics.registry import is_name
-from fidtool.names import existing_like
-from fidtool.report.names import command_line, legible
+from fidtool.names import command_line, existing_like, legible
 from fidtool.sources.references import is_reference
 
 _HABITS = dict(line.rsplit(": ", 1) for line in Path(__file__).with_name("habits.txt").read_text().splitlines())

@@ -21,7 +21,7 @@ from fidtool.distributed.launch import discover_or_alone, launcher_serves_store
 from fidtool.distributed.signals import stopped_error
 from fidtool.distributed.watchdog import add_location
 from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, StoppedError
-from fidtool.report.names import legible
+from fidtool.names import legible
 
 _LEAVING_SECONDS = 3.0
 """Maximum time for exit functions and flushing after an error."""

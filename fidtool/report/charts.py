@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import itertools
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,8 +16,8 @@ import numpy as np
 
 from fidtool.distances.jackknife import Interval
 from fidtool.errors import InputError, option
+from fidtool.names import legible, short_names, short_title, shortened, split_title
 from fidtool.redaction import redacted
-from fidtool.report.names import legible, numbers_of, short_names, short_title, shortened, split_title
 from fidtool.results import Comparison, Evaluation, Uncertainty
 
 if TYPE_CHECKING:
@@ -211,6 +212,7 @@ def _chart(size: tuple[int, int], alt: str, draw: Callable[[Axes], None]) -> Cha
     return Chart(f"data:image/svg+xml;base64,{base64.b64encode(buffer.getvalue()).decode()}", legible(alt), size[0])
 
 
+_NUMBER = re.compile(r"\d{1,15}(?:\.\d{1,15})?")
 _LONGEST_NAME = 24
 _LONGEST_PATH = 48
 
@@ -253,6 +255,32 @@ def sweep_of(results: Sequence[Comparison]) -> Sweep | None:
     ]
     title = short_title(results[0].labels.title("fid"))
     return Sweep(tuple(sorted(points, key=lambda point: point.x)), legible(shortened(axis, _LONGEST_NAME)), title)
+
+
+def numbers_of(paths: Sequence[str]) -> tuple[list[float], str] | None:
+    """Return the last number in each path that distinguishes the paths, as in ``step1000``, and the word before it.
+
+    Returns:
+        The numbers, in the order of the paths, and the word, or ``number in the name`` if they do not share one. None
+        if a path has no number, or if no number distinguishes all paths.
+    """
+    found = [list(_NUMBER.finditer(path.removesuffix(".npz"))) for path in paths]
+    if not all(found):
+        return None
+    if len({len(each) for each in found}) > 1:
+        found = [each[-1:] for each in found]
+    # In step100/fid50k and step200/fid50k the last number is the same.
+    columns = list(zip(*found, strict=True))
+    distinct = [column for column in columns if len({float(each.group()) for each in column}) == len(paths)]
+    if not distinct:
+        return None
+    numbers = [float(each.group()) for each in distinct[-1]]
+    before = [
+        re.search(r"([^\W\d_]+)[\W_]*$", path[: each.start()]) for path, each in zip(paths, distinct[-1], strict=True)
+    ]
+    words = {"" if word is None else word.group(1) for word in before}
+    word = words.pop() if len(words) == 1 else ""
+    return numbers, word or "number in the name"
 
 
 def title_of(evaluation: Evaluation) -> tuple[str, str]:

@@ -12,9 +12,9 @@ from fidtool.errors import Spelling, as_argument, option, rendered
 from fidtool.features.protocol import FEATURES
 from fidtool.images.loader import ImageLookup
 from fidtool.metrics.registry import BUILT_IN
+from fidtool.names import command_line, legible, short_names, short_title, shortened, split_title
 from fidtool.pipeline.compare import Exhibit
 from fidtool.report.charts import sweep_chart, sweep_of, title_of
-from fidtool.report.names import command_line, legible, short_names, short_title, shortened, split_title
 from fidtool.report.sections import Section, missing_parts
 from fidtool.report.sheets import Thumbnail, sheets_of, shown, thumbnail_of
 from fidtool.report.text import about_marks, columns_of, common_features, differences_shown, number

@@ -10,9 +10,9 @@ from fidtool.diagnose.diagnosis import Health
 from fidtool.diagnose.duplicates import Duplicates
 from fidtool.diagnose.findings import SEVERITIES, Finding
 from fidtool.errors import option
+from fidtool.names import short_title, shortened
 from fidtool.pipeline.compare import Exhibit
 from fidtool.report.charts import Chart, curve_chart, histogram_chart
-from fidtool.report.names import short_title, shortened
 from fidtool.report.sheets import Card
 from fidtool.report.text import number
 from fidtool.results import Comparison, Uncertainty

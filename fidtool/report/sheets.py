@@ -12,8 +12,8 @@ from PIL import Image
 from fidtool.errors import FidtoolError
 from fidtool.images.decode import DecodeError, DecodeOptions, decode
 from fidtool.images.framing import Crop
+from fidtool.names import shortened
 from fidtool.pipeline.compare import MOST_RANDOM, Exhibit
-from fidtool.report.names import shortened
 from fidtool.results import Comparison, HarmfulImage
 from fidtool.sources.contents import ContentError, Read, ValueRange
 

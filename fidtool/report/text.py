@@ -13,9 +13,8 @@ from fidtool.cache_dir import atomic_write, check_target
 from fidtool.diagnose.diagnosis import Checkup
 from fidtool.diagnose.duplicates import NOTABLE_SHARE
 from fidtool.errors import InputError, Spelling, as_argument, option
-from fidtool.names import counted
+from fidtool.names import counted, legible, short_names, short_title, shortened, split_title
 from fidtool.redaction import without_secrets
-from fidtool.report.names import legible, short_names, short_title, shortened, split_title
 from fidtool.results import SCHEMA, Comparison, Difference, Evaluation, protocol_to_dict
 from fidtool.settings import Origin, Settings, changed_settings
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import fidtool as package
-from fidtool.report.names import short_title
+from fidtool.names import short_title
 from support import degenerate
 from support.command_line import Run, frechet
 from support.degenerate import FLAGS, make_sets

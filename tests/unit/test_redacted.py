@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from fidtool.names import short_names, shortened
 from fidtool.redaction import redacted
-from fidtool.report.names import short_names, shortened
 
 
 @pytest.mark.parametrize(

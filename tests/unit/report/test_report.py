@@ -16,9 +16,8 @@ from PIL import Image
 from fidtool.diagnose.duplicates import Duplicates
 from fidtool.errors import InputError
 from fidtool.images.loader import ImageLookup
-from fidtool.report.charts import sweep_of, title_of
+from fidtool.report.charts import numbers_of, sweep_of, title_of
 from fidtool.report.html import html_report
-from fidtool.report.names import numbers_of
 from fidtool.report.sheets import LONGEST_SIDE, Thumbnail, sheets_of, thumbnail_of
 from fidtool.report.text import check_shown, influence_lines, write_shown
 from fidtool.results import Evaluation, HarmfulImage, SetResult

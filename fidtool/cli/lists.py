@@ -1,19 +1,27 @@
-"""``fidtool metrics``, ``fidtool presets`` and ``fidtool protocols``: what the options of the same names accept."""
+"""Commands that measure nothing: values of options, the guide, locations of weights, verdicts on results."""
 
 from __future__ import annotations
 
 import inspect
 import json
+import os
+import re
 from dataclasses import asdict
+from importlib.resources import files
 from typing import Any
 
 import click
 
 from fidtool.cli.options import OnceCommand, as_flag
-from fidtool.cli.output import paragraph
+from fidtool.cli.output import paragraph, shown
+from fidtool.comparability import NOT_KNOWN
+from fidtool.comparability import verify as verdicts_on
+from fidtool.errors import InputError
 from fidtool.metrics.metric import Metric
 from fidtool.metrics.registry import ABOUT_ALL, BUILT_IN, metric_named
+from fidtool.names import closest, unknown
 from fidtool.presets import PRESETS, preset_named
+from fidtool.redaction import redacted
 from fidtool.validation import declared
 
 _OF_METRICS = (
@@ -31,6 +39,24 @@ _OF_PROTOCOLS = (
     ("Compute the FID as clean-fid does", "fidtool compute real/ fake/ --protocol clean"),
     ("Write statistics for this protocol", "fidtool stats real/ -o real-clean.npz --protocol clean"),
 )
+_OF_GUIDE = (
+    ("List the topics", "fidtool guide"),
+    ("Short answers to common questions", "fidtool guide questions"),
+    ("Match the numbers of a paper", "fidtool guide protocols"),
+)
+_OF_WEIGHTS = (
+    ("List the locations of the weights", "fidtool weights"),
+    ("Check the files", "fidtool weights --verify"),
+    ("Download before a run on a machine without internet access", "fidtool weights --download"),
+)
+_OF_VERIFY = (
+    ("Write a result", "fidtool compute real/ fake/ --preset adm -o fid.json"),
+    ("Check whether its values are comparable with those of papers", "fidtool verify fid.json"),
+    ("The same for other papers, for a script", "fidtool verify fid.json --preset edm --json"),
+)
+_PAGES = files("fidtool") / "guide"
+_LISTED = re.compile(r"- \[(\w+)\]\(\1\.md\): (.+)")
+"""A line of the index of the guide: the topic's name, its file and its description."""
 _NAMES = click.argument("names", metavar="[NAME]...", nargs=-1)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 
@@ -62,11 +88,11 @@ def metrics(names: tuple[str, ...], as_json: bool) -> None:
 
 def _described(metric: Metric) -> dict[str, Any]:
     about = " ".join((inspect.getdoc(metric) or "").split("\n\n")[0].split())
-    shown, settings = ("name", "title", "better", "meaning"), declared(type(metric)).items()
+    parts, settings = ("name", "title", "better", "meaning"), declared(type(metric)).items()
     return {
         "name": metric.name,
         "about": about,
-        "numbers": [{name: getattr(each, name) for name in shown} for each in metric.numbers],
+        "numbers": [{name: getattr(each, name) for name in parts} for each in metric.numbers],
         "settings": [
             {"name": name, "default": getattr(metric, name), "help": each.described} for name, each in settings
         ],
@@ -115,3 +141,90 @@ def protocols() -> None:
         for label, text in (("method", arithmetic), ("equals", protocol.equals), ("used by", protocol.used_by)):
             paragraph(text, f"  {label:9}", " " * 11)
     click.echo("\nMore: fidtool guide protocols", err=True)
+
+
+@click.command(cls=OnceCommand, examples=_OF_GUIDE)
+@click.argument("words", metavar="[TOPIC]", nargs=-1)
+def guide(words: tuple[str, ...]) -> None:
+    """List the topics of the guide, or show TOPIC.
+
+    TOPIC may be shortened as long as it is unique. A terminal shows it in a pager ($PAGER, else less).
+    """
+    topic, lines = "-".join(words), (_PAGES / "index.md").read_text("utf-8").splitlines()
+    topics = {found[1]: found[2] for line in lines if (found := _LISTED.fullmatch(line))}
+    if topic in ("", "index"):
+        width = max(map(len, topics))
+        for name, about in topics.items():
+            click.echo(f"{name:{width}}  {about}")
+        click.echo("\nfidtool guide TOPIC shows a topic, in a pager on a terminal.", err=True)
+        return
+    name = topic.lower().removesuffix(".md")
+    begun = [each for each in topics if each.startswith(name)]
+    if name not in topics and len(begun) != 1:
+        raise InputError(unknown("topic", topic, begun or closest(name, topics), ", ".join(topics)))
+    os.environ.setdefault("LESS", "FRX")  # as git does: a page that fits the screen needs no key
+    page = name if name in topics else begun[0]
+    click.echo_via_pager((_PAGES / f"{page}.md").read_text("utf-8"))
+
+
+@click.command(cls=OnceCommand, examples=_OF_WEIGHTS)
+@click.option("--download", is_flag=True, help="Download the official file into the cache.")
+@click.option("--verify", "verify_", is_flag=True, help="Check the SHA-256 of every file found.")
+@click.option("--weights", "explicit", metavar="FILE", help="File to search first, as with `compute --weights`.")
+def weights(download: bool, verify_: bool, explicit: str | None) -> None:
+    """List the locations that are searched for the Inception weights, in order."""
+    from fidtool.features.models import inception_weights
+
+    if download:
+        loaded = inception_weights.download(lambda line: click.echo(shown(line), err=True))
+        inception_weights.keep(loaded)
+        click.echo(f"downloaded and verified; tensors' SHA-256 {loaded.sha256}", err=True)
+    errors: list[str] = []
+    used = False
+    for place in inception_weights.places(explicit):
+        found = place.there or place.label == "download"
+        state = "found" if place.there else "if needed"
+        if not found:
+            # `compute` fails if a file that the user named is missing.
+            named = place.path and shown(place.label) in ("--weights", "FIDTOOL_WEIGHTS")
+            state, found = ("MISSING", True) if named else ("not there", False)
+        elif not used:
+            state = "used" if place.there else "would be used"
+        used = used or found
+        click.echo(f"{state:14}{shown(place.label):18}{redacted(str(place.note or place.path))}")
+        if verify_ and place.path and place.there:
+            try:
+                verdict = inception_weights.verify(place.path)
+            except InputError as error:
+                errors += [error.text] if place.label != "torch hub" else []  # a run does not use such a file
+                verdict = "DAMAGED OR UNKNOWN"
+            click.echo(f"{'':32}{verdict}")
+    if errors:
+        raise InputError("; ".join(errors))
+
+
+@click.command(cls=OnceCommand, examples=_OF_VERIFY)
+@click.argument("result", metavar="RESULT.json")
+@click.option("--preset", metavar="NAME", help="Preset; by default that of the run, or else of its reference.")
+@click.option("--strict", is_flag=True, help="Exit status 3 also if a requirement is not known to be met.")
+@click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
+def verify(result: str, preset: str | None, strict: bool, as_json: bool) -> int:
+    """Check whether a result is comparable with published values: yes, no or not known for each requirement.
+
+    RESULT.json is what `compute -o` or `compute --json` wrote, or - for stdin. Exit status: 0 no requirement is missed,
+    2 bad usage or input, 3 a requirement is missed.
+    """
+    found = verdicts_on("/dev/stdin" if result == "-" else result, preset)
+    if as_json:
+        click.echo(json.dumps({"schema": 1, "verdicts": [verdict.to_dict() for verdict in found]}, indent=2))
+    for verdict in () if as_json else found:
+        outcome = "not comparable" if verdict.comparable is False else "comparable"
+        of_all = f"{len(verdict.named(NOT_KNOWN))} of {len(verdict.items)} not known"
+        known = f", as far as is known ({of_all})" if verdict.comparable is None else ""
+        click.echo(f"{verdict.fake}: {outcome} with published values of {verdict.preset}{known}")
+        for item in verdict.items:
+            paragraph(f"{item.name}: {item.found}", f"  {item.verdict:10}", " " * 12)
+            if item.verdict != "yes":
+                paragraph(f"expected: {item.expected} ({item.source})", " " * 12, " " * 12)
+    missed = [verdict for verdict in found if verdict.comparable is False or (strict and verdict.comparable is None)]
+    return 3 if missed else 0  # like a missed gate

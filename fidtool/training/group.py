@@ -5,8 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from math import prod
 from typing import Any, Literal, get_args
 
@@ -14,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
-from fidtool.distributed.launch import Launch, discover, restart_count
+from fidtool.distributed.launch import Launch, discover_or_alone, restart_count
 from fidtool.distributed.rendezvous import GroupRendezvous, connect_to_store_of
 from fidtool.distributed.watchdog import LostContactError, first_line
 from fidtool.distributed.world import World
@@ -28,7 +27,7 @@ DEFAULT_TIMEOUT = 60.0
 _TRANSPORT_SECONDS = 300.0
 """After the rendezvous, how long a rank may keep the others waiting inside a collective."""
 Grad = Literal["sum", "mean", "local"]
-_FORWARD = "gather_with_grad()"
+GATHERING = "gather_with_grad()"
 _FORWARD_REMEDY = (
     "every rank must call it; a rank without samples passes an empty tensor with the same trailing dimensions"
 )
@@ -67,23 +66,29 @@ class Ranks:
         return self.ranks[self.group_rank]
 
     def exchange(
-        self, purpose: str, payload: dict[str, Any], seconds: float, remedy: str, counted: bool = True
+        self,
+        purpose: str,
+        payload: dict[str, Any],
+        seconds: float,
+        remedy: str,
+        counted: bool = True,
+        failed: str = "",
     ) -> list[dict[str, Any]]:
         """`GroupRendezvous.exchange`; a single process gets its own payload back.
 
         If ``counted``, the ranks must agree on the number of calls with ``purpose``. A rank that is a call behind,
         because its program caught an error, would bring the payload of another call. All ranks then raise once, and
-        their next calls match again.
+        their next calls match again. ``failed`` is why this rank cannot go on, see `abandon`.
 
         Raises:
-            RunError: if a rank is a call behind; see also `GroupRendezvous.exchange`.
+            RunError: if a rank is a call behind or has failed; see also `GroupRendezvous.exchange`.
         """
         if self.size == 1:
             return [payload]
         rendezvous = self._rendezvous or self._begin()
         if counted:
             self.calls[purpose] += 1
-        mine = {"call": self.calls[purpose], "gloo": self._gloo is not None, "payload": payload}
+        mine = {"call": self.calls[purpose], "gloo": self._gloo is not None, "failed": failed, "payload": payload}
         entries = rendezvous.exchange(purpose, mine, seconds, remedy)
         if not all(entry["gloo"] for entry in entries):
             self._gloo = None  # a rank has lost its group: all ranks create a new one
@@ -94,7 +99,15 @@ class Ranks:
                 behind = f"rank {rank} is in call number {entry['call']} of {purpose} and the others in number {latest}"
                 missed = "it missed a call that failed"
                 raise on_every_rank(RunError(f"{behind}, because {missed}; no data was exchanged: make the call again"))
+        for rank, entry in zip(self.ranks, entries, strict=True):
+            if entry["failed"]:
+                raise RunError(f"rank {rank} failed: {entry['failed']}")
         return [entry["payload"] for entry in entries]
+
+    def abandon(self, purpose: str, reason: str, seconds: float) -> None:
+        """Called in place of a counted `exchange` on a rank that failed: the others immediately raise ``reason``."""
+        with contextlib.suppress(RunError):
+            self.exchange(purpose, {}, seconds, "", failed=reason)
 
     def _begin(self) -> GroupRendezvous:
         default = default_store()
@@ -154,13 +167,6 @@ def ranks_of(group: Group = None) -> Ranks:
     return _known.setdefault((dist.group.WORLD, made.ranks), made)  # a program may initialise torch.distributed again
 
 
-def refuse_failed(payloads: Sequence[dict[str, Any]], ranks: Sequence[int]) -> None:
-    """Raises a RunError with the failure of the first rank whose payload reports one."""
-    for rank, payload in zip(ranks, payloads, strict=True):
-        if payload["failed"]:
-            raise RunError(f"rank {rank} failed: {payload['failed']}")
-
-
 def group_rank_and_size(group: Group) -> tuple[int, int]:
     """This process's rank in ``group`` and the group's size; ``(0, 1)`` if it is not in the group."""
     try:
@@ -188,10 +194,8 @@ def launched_without_group() -> int:
     """Number of processes that the launcher started, if more than one and torch has no process group; else 0."""
     if _initialized():
         return 0
-    with contextlib.suppress(InputError):
-        size = discover().world_size
-        return size if size > 1 else 0
-    return 0
+    size = discover_or_alone().world_size
+    return size if size > 1 else 0
 
 
 def gather_with_grad(
@@ -262,7 +266,7 @@ def _gathered(
         raise InputError(f"only dense tensors can be gathered, not {what}")
     ranks = ranks_of(group)
     if ranks.size == 1:
-        warn_without_group(_FORWARD)
+        warn_without_group(GATHERING)
         return tensor, [len(tensor)]
     grad_enabled = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
     payload = {
@@ -271,27 +275,18 @@ def _gathered(
         "grad": grad,
         "requires_grad": grad_enabled and tensor.requires_grad,
         "grad_enabled": grad_enabled,
-        "failed": "",
     }
-    payloads = ranks.exchange(_FORWARD, payload, timeout, _FORWARD_REMEDY)
-    refuse_failed(payloads, ranks.ranks)
+    payloads = ranks.exchange(GATHERING, payload, timeout, _FORWARD_REMEDY)
     reference = _check_compatible(ranks, payloads, allow_empty)
     if allow_empty and not tensor.numel():
         tensor = tensor.new_empty((0, *reference["shape"][1:]), dtype=getattr(torch, reference["dtype"]))
     lengths = [int(entry["shape"][0]) if prod(entry["shape"]) or entry["shape"][1:] else 0 for entry in payloads]
-    call = _GatherCall(ranks, grad, timeout, lengths, ranks.calls[_FORWARD])
     if not any(entry["requires_grad"] for entry in payloads):
-        return torch.cat(call.parts(tensor)), lengths
+        return _joined(tensor, ranks, lengths), lengths
     # The anchor requires a gradient, so that backward, a collective, is called even if this rank's tensor does not.
     anchor = torch.zeros((), dtype=torch.float32, device=tensor.device, requires_grad=True)
-    joined: torch.Tensor = _Gather.apply(tensor, anchor, call)
+    joined: torch.Tensor = _Gather.apply(tensor, anchor, (ranks, lengths, grad, timeout, ranks.calls[GATHERING]))
     return joined, lengths
-
-
-def abandon_gathering(group: Group, reason: str, timeout: float) -> None:
-    """Called by a rank instead of `gather_with_grad` if it failed: the others immediately raise with ``reason``."""
-    with contextlib.suppress(RunError):
-        ranks_of(group).exchange(_FORWARD, {"failed": reason}, timeout, _FORWARD_REMEDY)
 
 
 def _check_compatible(ranks: Ranks, payloads: list[dict[str, Any]], allow_empty: bool) -> dict[str, Any]:
@@ -319,47 +314,36 @@ def _check_compatible(ranks: Ranks, payloads: list[dict[str, Any]], allow_empty:
     return reference
 
 
-@dataclass(frozen=True)
-class _GatherCall:
-    """One call of `gather_with_grad`, for its backward. ``lengths`` has each rank's number of rows."""
-
-    ranks: Ranks
-    grad: Grad
-    timeout: float
-    lengths: list[int]
-    number: int
-
-    def parts(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        row = prod(tensor.shape[1:]) * tensor.element_size()
-        sizes = [length * row for length in self.lengths]
-        shapes = [(length, *tensor.shape[1:]) for length in self.lengths]
-        if not any(sizes):
-            return [tensor.new_empty(shape) for shape in shapes]
-        with self.ranks.world(_FORWARD) as world:
-            flat = tensor.detach().resolve_conj().resolve_neg().contiguous().flatten()
-            parts = world.gather_bytes(flat.view(torch.uint8), sizes)
-            # Cloned because a view as a wider dtype needs aligned memory.
-            return [part.clone().view(tensor.dtype).view(shape) for part, shape in zip(parts, shapes, strict=True)]
+def _joined(tensor: torch.Tensor, ranks: Ranks, lengths: list[int]) -> torch.Tensor:
+    """The rows of all ranks, each of which has so many."""
+    row, shape = prod(tensor.shape[1:]) * tensor.element_size(), (sum(lengths), *tensor.shape[1:])
+    if not shape[0] * row:
+        return tensor.new_empty(shape)
+    with ranks.world(GATHERING) as world:
+        flat = tensor.detach().resolve_conj().resolve_neg().contiguous().flatten()
+        parts = world.gather_bytes(flat.view(torch.uint8), [length * row for length in lengths])
+        return torch.cat(parts).view(tensor.dtype).view(shape)
 
 
 class _Gather(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, anchor: torch.Tensor, call: _GatherCall) -> torch.Tensor:
+    def forward(ctx: Any, tensor: torch.Tensor, anchor: torch.Tensor, call: tuple[Any, ...]) -> torch.Tensor:
         ctx.call = call
-        return torch.cat(call.parts(tensor))
+        ranks, lengths, *_ = call
+        return _joined(tensor, ranks, lengths)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, joined: torch.Tensor) -> tuple[torch.Tensor | None, None, None]:
-        call: _GatherCall = ctx.call
-        ranks, kind = call.ranks, joined.dtype
-        if call.grad != "local":
-            purpose = f"the backward of {_FORWARD} call number {call.number}"
-            ranks.exchange(purpose, {}, call.timeout, _BACKWARD_REMEDY, counted=False)
+        ranks, lengths, grad, seconds, number = ctx.call
+        kind = joined.dtype
+        if grad != "local":
+            purpose = f"the backward of {GATHERING} call number {number}"
+            ranks.exchange(purpose, {}, seconds, _BACKWARD_REMEDY, counted=False)
             # Summing in half precision would lose digits.
             joined = joined.to(torch.promote_types(kind, torch.float32)).clone(memory_format=torch.contiguous_format)
             with ranks.world(purpose) as world:
                 world.sum_(joined)
-        own = torch.split(joined, call.lengths)[ranks.group_rank]
-        own = (own / ranks.size if call.grad == "mean" else own).to(kind)
+        own = torch.split(joined, lengths)[ranks.group_rank]
+        own = (own / ranks.size if grad == "mean" else own).to(kind)
         return own if ctx.needs_input_grad[0] else None, None, None

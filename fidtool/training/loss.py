@@ -16,7 +16,7 @@ from fidtool.errors import InputError, TooFewImagesError
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.statistics.statistics_file import read_statistics
 from fidtool.training.feature_extractor import PathLike
-from fidtool.training.group import DEFAULT_TIMEOUT, Grad, Group, abandon_gathering, gather_with_grad, outside_autograd
+from fidtool.training.group import DEFAULT_TIMEOUT, GATHERING, Grad, Group, gather_with_grad, outside_autograd, ranks_of
 
 _SMALL_SQUARE = 1e-8
 """Eigenvalues of a Gram matrix below this fraction of the largest have too few correct digits."""
@@ -98,7 +98,7 @@ class FrechetLoss(nn.Module):
         if features.ndim != 2 or features.shape[1] != len(self._mu) or not features.is_floating_point():
             shape = f"{features.dtype} of shape {tuple(features.shape)}"
             problem = f"features must be a floating-point tensor of shape (n, {len(self._mu)}), not {shape}"
-            abandon_gathering(self.group, problem, self.timeout)
+            ranks_of(self.group).abandon(GATHERING, problem, self.timeout)
             raise InputError(problem)
         if self._mu.device != (device := features.device):
             exact = torch.float32 if device.type == "mps" else torch.float64

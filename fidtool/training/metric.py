@@ -19,7 +19,7 @@ from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.parallel import fork_safe
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
-from fidtool.errors import InputError, RunError, TooFewImagesError, as_fidtool_error, renamed, rendered, warn_program
+from fidtool.errors import InputError, TooFewImagesError, as_fidtool_error, renamed, rendered, warn_program
 from fidtool.features.network import Network
 from fidtool.features.protocol import ProtocolName
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
@@ -28,6 +28,7 @@ from fidtool.settings import StatisticsSettings
 from fidtool.statistics.moments import Gaussian
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.training.base import Base
+from fidtool.training.checks import shared_images_warning
 from fidtool.training.feature_extractor import PathLike, device_here, flag, pixels_of, shared_extractor
 from fidtool.training.group import (
     DEFAULT_TIMEOUT,
@@ -37,7 +38,6 @@ from fidtool.training.group import (
     launched_without_group,
     outside_autograd,
     ranks_of,
-    refuse_failed,
 )
 from fidtool.training.sums import ALL, SIDES, STATE_NAMES, MetricSums, Result, check_same_settings
 from fidtool.validation import LONGEST_SECONDS, declared
@@ -219,7 +219,8 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
         self._refuse_while_synced("update()")
         with outside_autograd():
             given, plain = images if imgs is None else imgs, self._sums.network.plain
-            self._sums.add(pixels_of(given, self.normalize, self.device, self.float_to_byte, plain), real)
+            pixels = pixels_of(given, self.normalize, self.device, self.float_to_byte, plain)
+            self._sums.sides["real" if real else "fake"].add(pixels)
         self._updates += 1
 
     def compute(self) -> Values:
@@ -258,9 +259,7 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
             reason: what went wrong on this rank.
         """
         if self.sync_on_compute:
-            ranks, payload = ranks_of(self.process_group), {**self._sums.settings(), "failed": reason, "lost": False}
-            with contextlib.suppress(RunError):
-                ranks.exchange(self._purpose("compute()"), payload, self.sync_timeout, _REMEDY)
+            ranks_of(self.process_group).abandon(self._purpose("compute()"), reason, self.sync_timeout)
 
     def forward(self, *args: Any, **kwargs: Any) -> None:
         """Same as ``update``. Returns no value, because that of a single batch is meaningless."""
@@ -350,17 +349,13 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
 
         Returns whether a rank lost images when a checkpoint was loaded.
         """
-        failure: Exception | None = None
         try:
             self._sums.flush()
         except Exception as error:  # any error, such as out of memory, must be reported to the other ranks
-            failure = error
-        failed = "" if failure is None else as_fidtool_error(failure).text
-        payload = {**self._sums.settings(), "failed": failed, "lost": bool(self._sums.lost)}
+            ranks.abandon(purpose, as_fidtool_error(error).text, self.sync_timeout)
+            raise
+        payload = {**self._sums.settings(), "lost": bool(self._sums.lost)}
         payloads = ranks.exchange(purpose, payload, self.sync_timeout, _REMEDY)
-        if failure is not None:
-            raise failure
-        refuse_failed(payloads, ranks.ranks)
         check_same_settings(payloads, [f"the metric of rank {rank}" for rank in ranks.ranks])
         return any(payload["lost"] for payload in payloads)
 
@@ -375,7 +370,7 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
                 result = self._measure(sums, world, everyone)
             if ranks.group_rank:
                 return result
-            self._warn(sums.shared_images_warning(ranks.ranks), once="shared")
+            self._warn(shared_images_warning(sums.sides["fake"].of_ranks, ranks.ranks), once="shared")
         else:
             sums.flush()
             scope, covers = "this process", f"this {self._title} covers"
@@ -388,7 +383,7 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
                 scope = f"one process of {size} alone"
                 warning = f"{covers} {scope}: call torch.distributed.init_process_group before compute()"
             result = self._measure(sums, World(Launch()), scope)
-        self._warn(*sums.added_again_warnings(), once="again")
+        self._warn(*(side.added_again_warning() for side in sums.sides.values()), once="again")
         self._warn(warning, *result.warnings)
         return result
 

@@ -24,7 +24,7 @@ from fidtool.features.protocol import FEATURES, Definition
 from fidtool.statistics.moments import ExactMoments, check_exact_products
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.statistics.statistics_file import read_statistics
-from fidtool.training.checks import image_hashes, shared_images_warning
+from fidtool.training.checks import image_hashes
 from fidtool.training.feature_extractor import PathLike, SharedExtractor, device_here
 
 _SHARE, _DEFINITION, _FLOOR = "share", "definition", "floor"
@@ -270,7 +270,7 @@ class MetricSums:
         own_settings: str = "",
     ) -> None:
         self.network, self._own_settings, self.float_to_byte = features, own_settings, features.rounding(float_to_byte)
-        self._sides = {side: ImageSums(features, side, batch_size, per_image) for side in SIDES}
+        self.sides = {side: ImageSums(features, side, batch_size, per_image) for side in SIDES}
         self.lost: set[str] = set()  # the sides whose images were lost when a checkpoint was loaded
         self._fixed: Statistics | None = None
         self.fixed_name = ""
@@ -294,21 +294,18 @@ class MetricSums:
                 raise InputError(problem, "write the file with `fidtool stats REAL --metrics kid -o FILE`")
         self._rounding = "" if self.float_to_byte == features.rounding(None) else self.float_to_byte
 
-    def add(self, pixels: torch.Tensor, real: bool) -> None:
-        self._sides["real" if real else "fake"].add(pixels)
-
     def flush(self) -> None:
-        for sums in self._sides.values():
+        for sums in self.sides.values():
             sums.flush()
 
     def forget(self, real: bool) -> None:
         """Discards the generated images, and also the real ones if ``real``."""
         for side in SIDES if real else ("fake",):
-            self._sides[side].clear()
+            self.sides[side].clear()
             self.lost.discard(side)
 
     def to(self, device: torch.device) -> None:
-        for sums in self._sides.values():
+        for sums in self.sides.values():
             sums.to(device)
 
     # Synchronisation of all ranks.
@@ -326,41 +323,34 @@ class MetricSums:
     def merged(self, world: World) -> MetricSums:
         """Returns the statistics of all ranks, without changing this object. A collective; call `flush` first."""
         other = copy.copy(self)
-        other._sides = {side: sums.merged(world) for side, sums in self._sides.items()}
+        other.sides = {side: sums.merged(world) for side, sums in self.sides.items()}
         return other
-
-    def shared_images_warning(self, ranks: Sequence[int]) -> str:
-        """Call it on the result of `merged`."""
-        return shared_images_warning(self._sides["fake"].of_ranks, ranks)
-
-    def added_again_warnings(self) -> list[str]:
-        return [sums.added_again_warning() for sums in self._sides.values()]
 
     def absorb(self, other: MetricSums) -> None:
         """Adds the images of another metric."""
         check_same_settings([self.settings(), other.settings()], ("this metric", "the other metric"))
         self.flush()
         other.flush()
-        for side, sums in self._sides.items():
-            if other._sides[side].count:
-                sums.absorb(other._sides[side].totals())
+        for side, sums in self.sides.items():
+            if other.sides[side].count:
+                sums.absorb(other.sides[side].totals())
 
     # What the metrics are computed from.
 
     def count(self, side: str) -> int | None:
         """Number of real or generated images; None if the statistics file does not have it."""
-        return self._fixed.count if side == "real" and self._fixed is not None else self._sides[side].count
+        return self._fixed.count if side == "real" and self._fixed is not None else self.sides[side].count
 
     def statistics(self, side: str) -> Statistics:
         """Mean and covariance of the real or of the generated images."""
-        return self._fixed if side == "real" and self._fixed is not None else self._sides[side].statistics()
+        return self._fixed if side == "real" and self._fixed is not None else self.sides[side].statistics()
 
     def rows(self, side: str) -> NDArray[np.float32]:
         """Features of each of the real or of the generated images, shape (n, D)."""
         if side == "real" and self._fixed is not None:
             assert self._fixed.features is not None
             return self._fixed.features
-        return self._sides[side].rows()
+        return self.sides[side].rows()
 
     def listed(self, side: str) -> list[torch.Tensor]:
         """`rows` in a list, which is empty if there are none."""
@@ -373,7 +363,7 @@ class MetricSums:
     def state(self, group_rank: int, size: int) -> State:
         """Returns the state as CPU tensors; empty if there are no images. ``group_rank`` is `ALL` after a merge."""
         self.flush()
-        seen = {side: sums for side, sums in self._sides.items() if sums.count}
+        seen = {side: sums for side, sums in self.sides.items() if sums.count}
         state = {f"{side}_{name}": value for side, sums in seen.items() for name, value in sums.totals().items()}
         if not state:
             return {}
@@ -411,7 +401,7 @@ class MetricSums:
                 "rank and were not restored: save the metric within `with metric.sync_context():`, or save the state "
                 "of every rank"
             )
-        for side, sums in self._sides.items():
+        for side, sums in self.sides.items():
             own = {name.removeprefix(f"{side}_"): value for name, value in state.items() if name.startswith(f"{side}_")}
             if own:
                 sums.absorb(own, restored=True)

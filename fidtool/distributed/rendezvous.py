@@ -195,7 +195,7 @@ class GroupRendezvous:
         if "missing" in verdict:
             missing = [self._ranks[index] for index in verdict["missing"]]
             by = "" if verdict["by"] == self._group_rank else f" (reported by rank {self._ranks[verdict['by']]})"
-            absent = f"{_listed(missing)} of {len(self._ranks)}{by}"
+            absent = f"{listed_ranks(missing)} of {len(self._ranks)}{by}"
             problem = f"{purpose} timed out after {verdict['seconds']:g} s waiting for {absent}: {remedy}"
             raise AbsentRanksError(problem, missing)
         self._check_purposes(verdict["came"])
@@ -235,14 +235,15 @@ class GroupRendezvous:
         for rank, entry in zip(self._ranks, came, strict=True):
             by_purpose.setdefault(entry["purpose"], []).append(rank)
         if len(by_purpose) > 1:
-            parts = [f"{_listed(ranks)} in {purpose}" for purpose, ranks in by_purpose.items()]
+            parts = [f"{listed_ranks(ranks)} in {purpose}" for purpose, ranks in by_purpose.items()]
             advice = "every rank must make the same calls in the same order"
             if any(" of metric " in purpose for purpose in by_purpose):
                 advice += "; pass name=... to a metric that only some ranks create, because those without are counted"
             raise on_every_rank(RunError(f"the ranks are in different calls: {', '.join(parts)}", advice))
 
 
-def _listed(ranks: Sequence[int]) -> str:
+def listed_ranks(ranks: Sequence[int]) -> str:
+    """The numbers of some ranks for a message: ``rank 3``, or ``ranks 0, 1 and 2 others``."""
     more = len(ranks) - _MOST_NAMED
     named = ", ".join(map(str, ranks[:_MOST_NAMED])) + (f" and {more} others" if more > 0 else "")
     return f"rank {named}" if len(ranks) == 1 else f"ranks {named}"

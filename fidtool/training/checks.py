@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from fidtool.distributed.rendezvous import listed_ranks
 from fidtool.distributed.world import combined_hash, find_differences, named_tensors, tensor_hashes
 from fidtool.errors import InputError, RunError, on_every_rank
 from fidtool.training.group import DEFAULT_TIMEOUT, Group, launched_without_group, ranks_of, warn_without_group
 
 _PURPOSE = "assert_in_sync()"
-_MOST_RANKS = 8
 _AT_ONCE = 1 << 20
 """Number of bytes that are hashed at once."""
 _GOLDEN = -7046029254386353131  # 2 ** 64 over the golden ratio, as a signed integer
@@ -145,10 +145,9 @@ def shared_images_warning(hashes: Sequence[NDArray[np.int64]], ranks: Sequence[i
     if not any(shared):
         return ""
     on = [rank for rank, number in zip(ranks, shared, strict=True) if number]
-    listed = ", ".join(map(str, on[:_MOST_RANKS])) + (" and others" if len(on) > _MOST_RANKS else "")
     return (
-        f"{sum(shared)} of {sum(map(len, hashes))} generated images are on more than one rank (ranks {listed}): the "
-        "value is computed from fewer distinct images than it appears. If all ranks sample with the same seed, seed "
-        "sample i with fidtool.sample_seed(seed, i), where i counts the samples of all ranks; otherwise the generator "
-        "produces few distinct images"
+        f"{sum(shared)} of {sum(map(len, hashes))} generated images are on more than one rank ({listed_ranks(on)}): "
+        "the value is computed from fewer distinct images than it appears. If all ranks sample with the same seed, "
+        "seed sample i with fidtool.sample_seed(seed, i), where i counts the samples of all ranks; otherwise the "
+        "generator produces few distinct images"
     )

@@ -120,23 +120,25 @@ class SharedExtractor:
         return replace(here, forward_threads=1) if self.plain else here
 
     def _loaded(self) -> Extractor:
-        if self._extractor is None:
-            with own_exceptions(), repeatable():
-                self._extractor = self._load()
+        self._extractor = self._extractor or self._load()
         return self._extractor
 
+    @own_exceptions()
+    @repeatable()
     def _load(self) -> Extractor:
         feature, protocol, cpu, say = self._feature, self._protocol, self._device(torch.device("cpu")), log_warning
         if isinstance(feature, (Network, nn.Module)):
             if self._weights is not None:
                 problem = "is for Inception and named networks; a custom network already has its own"
                 raise InputError(f"{option('weights')} {problem}", setting="weights")
+            given = feature.module if isinstance(feature, Network) else feature
+            name = f"{type(given).__module__}.{type(given).__qualname__}"
             if isinstance(feature, Network):
-                return network_extractor(feature, _name_of(feature.module), protocol, cpu, setting="feature")
+                return network_extractor(feature, name, protocol, cpu, setting="feature")
             if protocol is not None:
                 problem = "protocol cannot be combined with a plain module, which gets the images as they are:"
                 raise InputError(problem, "omit it, or wrap the module in fidtool.Network", setting="protocol")
-            name, module = _name_of(feature), frozen(feature)
+            module = frozen(feature)
             # The length of a feature vector is unknown.
             definition = Definition(name, module_digest(module), 0, self._step, 0, "none", "none", DECODER, ddof=1)
             as_it_is = Preparation("bilinear")
@@ -214,10 +216,6 @@ def classifier(weights: PathLike | None) -> Weights:
     """Returns the weight and bias of Inception's classifier alone."""
     found = _inception_weights(weights, classifier=True)
     return replace(found, state={name: found.state[name] for name in ("fc.weight", "fc.bias")})
-
-
-def _name_of(module: nn.Module) -> str:
-    return f"{type(module).__module__}.{type(module).__qualname__}"
 
 
 def _copied(module: nn.Module) -> nn.Module:

@@ -67,9 +67,9 @@ def broadcast_images(
     if world.size == 1:
         assert images is not None
         return images
-    sent = world.broadcast(None if images is None else images.for_other_ranks())
+    sent = world.broadcast(images)
     assert sent is not None
-    mine = images or sent.received()
+    mine = images or sent
     with world.together():
         if in_memory is not None:
             own = in_memory.image_set(value_range)
@@ -90,7 +90,7 @@ def broadcast_images(
 def change_warning(images: ImageSet) -> str:
     """Returns a warning if a set's files changed since they were listed, or if this is unknown; else empty."""
     try:
-        changed = images.changed()
+        changed = images.reader.files.changed()
     except FidtoolError as error:
         return f"cannot check whether {images.path} changed while it was read: {error}"
     if not changed:

@@ -145,8 +145,8 @@ def images_of(stream: Images, plan: StreamPlan, seed: int) -> ImageSet:
     """Returns the images of an iterable as a set in canonical order. Their contents cannot be read again."""
     reader, order = MemoryReader(stream.name, None, None), canonical_order(len(plan.names), seed)
     reader.in_order = True
-    stamps, files = reader.files.stamps(), np.zeros(len(plan.names), dtype=np.int32)
-    return ImageSet(stream.name, "iterable", plan.names, stream.name, reader, stamps, order, files)
+    files = np.zeros(len(plan.names), dtype=np.int32)
+    return ImageSet(stream.name, "iterable", plan.names, stream.name, reader, order, files)
 
 
 # --- frames -----------------------------------------------------------------------------------------------------------

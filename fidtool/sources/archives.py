@@ -86,8 +86,7 @@ def list_images(named: NamedFiles) -> ImageSet:
     files = index.tolist()
     order = np.array(sorted(range(len(names)), key=lambda item: (files[item], names[item])), dtype=np.uint32)
     prefix = f"{named.prefix}/" if len(paths) == 1 else named.prefix
-    stamps = named.files.stamps()
-    return ImageSet(named.path, kind, Names(names), prefix, reader, stamps, order, index, census.found())
+    return ImageSet(named.path, kind, Names(names), prefix, reader, order, index, census.found())
 
 
 def _heads(handle: BinaryIO) -> Iterator[tuple[str, bytes]]:

@@ -11,7 +11,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO, NamedTuple, TypeAlias
+from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -153,16 +153,15 @@ class Files(abc.ABC):
     """A numbered list of files.
 
     Attributes:
+        stamps: numbers that change if a file changes, from when the source was listed; see `Stamps`.
         remote: whether the files are in a remote store, which is the same for all ranks.
         versioned: whether the stamps distinguish versions of a file. Images in memory have no files.
-        sizes: the sizes that rank zero found, int64 array of shape (files,), which local files must have; None on rank
-            zero itself.
     """
 
     paths: Sequence[str]
+    stamps: Stamps
+    versioned: bool
     remote = False
-    versioned = True
-    sizes: NDArray[np.int64] | None = None
 
     @abc.abstractmethod
     def open(self, file: int, buffering: int = -1) -> BinaryIO:
@@ -194,23 +193,24 @@ class Files(abc.ABC):
         return map(self.read, files)
 
     @abc.abstractmethod
-    def stamps(self) -> Stamps:
-        """Returns numbers that change if a file changes; see `Stamps`."""
-
-    def changed(self, stamps: Stamps) -> list[int]:
-        """Returns the numbers of the files whose stamps differ from these."""
-        return [int(file) for file in np.flatnonzero((self.stamps() != stamps).any(axis=1))]
+    def changed(self) -> list[str]:
+        """Returns the paths of files that have changed since the source was listed."""
 
 
 class LocalFiles(Files):
-    """Files on this machine."""
+    """Files on this machine. Other ranks get only their sizes, which the files that they open must have."""
+
+    _received = False
 
     def __init__(self, paths: Sequence[str]) -> None:
-        self.paths, self.versioned = paths, len(paths) > 0
+        self.paths, self.versioned, self.stamps = paths, len(paths) > 0, _stamps_of(paths)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "stamps": self.stamps[:, :1].copy(), "_received": True}
 
     def open(self, file: int, buffering: int = -1) -> BinaryIO:
         path = self.paths[file]
-        expected = None if self.sizes is None else int(self.sizes[file])
+        expected = int(self.stamps[file, 0]) if self._received else None
         try:
             handle: BinaryIO = open(  # noqa: SIM115 - the caller closes it
                 path, "rb", buffering, opener=lambda name, flags: os.open(name, flags | _NO_WAIT)
@@ -231,13 +231,17 @@ class LocalFiles(Files):
             raise InputError(f"{path} has {size} bytes on this rank and {found}: {SAME_FILES}")
         return handle
 
-    def stamps(self) -> Stamps:
-        found = np.full((len(self.paths), 5), GONE, dtype=np.int64)
-        for row, path in enumerate(self.paths):
-            with contextlib.suppress(OSError):
-                status = os.stat(path)
-                found[row] = status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino
-        return found
+    def changed(self) -> list[str]:
+        return [self.paths[int(file)] for file in np.flatnonzero((_stamps_of(self.paths) != self.stamps).any(axis=1))]
+
+
+def _stamps_of(paths: Sequence[str]) -> Stamps:
+    found = np.full((len(paths), 5), GONE, dtype=np.int64)
+    for row, path in enumerate(paths):
+        with contextlib.suppress(OSError):
+            status = os.stat(path)
+            found[row] = status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino
+    return found
 
 
 def broken_link(path: str) -> str:

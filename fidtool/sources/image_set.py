@@ -21,7 +21,6 @@ from fidtool.sources.contents import (
     Files,
     Read,
     Reader,
-    Stamps,
     ValueRange,
     bytes_of,
 )
@@ -84,11 +83,10 @@ class ImageSet:
         kind: display name of its kind, such as ``folder`` or ``zip archive``.
         stored: names of all images in the source, in the reader's numbering.
         prefix: prefix of a name where an image is shown.
-        stamps: see `fidtool.sources.contents.Stamps`; empty on all ranks but rank zero.
         order: number in the source of each image, integer array of shape (images,).
         file_index: index of the file of each of ``stored``, int32 array; None if every image is a file.
         warning: a warning about the source, as a sentence; empty if there is none.
-        lines: line of each image in a list of paths, which is sorted; empty on all ranks but rank zero.
+        lines: line of each image in a list of paths, which is sorted; None for other sources.
         listed: time at which listing began, in nanoseconds since 1970.
         framing: how the images are cropped and resized after they are read, see `fidtool.images.framing.Crop`; None if
             they are not.
@@ -100,12 +98,11 @@ class ImageSet:
     stored: Sequence[str]
     prefix: str
     reader: Reader
-    stamps: Stamps = field(repr=False)
     order: NDArray[np.integer] = field(repr=False)
     file_index: NDArray[np.int32] | None = field(default=None, repr=False)
     passed_over: PassedOver = NOTHING
     warning: str = ""
-    lines: Sequence[int] = field(default=(), repr=False)
+    lines: NDArray[np.int64] | None = field(default=None, repr=False)
     listed: int = 0
     framing: str | None = None
     floats: ValueRange | None = None
@@ -171,7 +168,7 @@ class ImageSet:
             raise sampling.too_few(f"{self.path} has {len(self)}")
         order = self.order
         if first:  # a list is the user's own order
-            order = order[np.sort(np.argsort(self.lines)[:num])] if self.lines else order[:num]
+            order = order[:num] if self.lines is None else order[np.sort(np.argsort(self.lines)[:num])]
         return replace(self, order=order[canonical_order(len(order), seed)[:num]])
 
     def numbers(self, without: Collection[BadFile] = ()) -> NDArray[np.int64]:
@@ -196,7 +193,8 @@ class ImageSet:
 
     def state(self) -> str:
         """Returns the SHA-256 of the stamps of the images' files. It differs if files are added, removed or changed."""
-        stamps = self.stamps[self.order] if self.file_index is None else self.stamps
+        stamps = self.reader.files.stamps
+        stamps = stamps[self.order] if self.file_index is None else stamps
         return hashlib.sha256(np.ascontiguousarray(stamps, dtype="<i8").data).hexdigest()
 
     def marks(self, batches: Iterable[Indices]) -> NDArray[np.uint64]:
@@ -206,28 +204,16 @@ class ImageSet:
         """
         items = (self.order[batch] for batch in batches)
         files = (each if self.file_index is None else self.file_index[each] for each in items)
-        found = [hashlib.sha256(np.ascontiguousarray(self.stamps[each, :3]).data) for each in files]
+        found = [hashlib.sha256(np.ascontiguousarray(self.reader.files.stamps[each, :3]).data) for each in files]
         return np.array([int.from_bytes(sha.digest()[:8], "little") for sha in found], dtype=np.uint64)
 
     def missing(self) -> list[str]:
         """Returns the lines of a list, with their paths, whose files did not exist when the source was listed."""
-        paths, lines = self.reader.files.paths, self.lines
-        gone = np.flatnonzero(self.stamps[:, 0] == GONE) if lines else ()
-        return [f"line {lines[int(file)]}: {paths[int(file)]}" for file in gone]
-
-    def changed(self) -> list[str]:
-        """Returns the paths of files that have changed since the source was listed."""
+        if self.lines is None:
+            return []
         files = self.reader.files
-        return [files.paths[file] for file in files.changed(self.stamps)]
-
-    def for_other_ranks(self) -> ImageSet:
-        """Returns this set as it is sent to other ranks: with the files' sizes in place of their stamps."""
-        return replace(self, lines=(), stamps=self.stamps[:, :1].copy())
-
-    def received(self) -> ImageSet:
-        """Returns the set that rank zero sent, whose files this rank compares by their sizes when it opens them."""
-        self.reader.files.sizes = self.stamps[:, 0]
-        return replace(self, stamps=self.stamps[:0])
+        gone = np.flatnonzero(files.stamps[:, 0] == GONE).tolist()
+        return [f"line {self.lines[file]}: {files.paths[file]}" for file in gone]
 
     def sample(self) -> str:
         """Returns the SHA-256 of a sample of the contents, by which ranks check that they see the same images."""
@@ -243,7 +229,7 @@ class ImageSet:
         if not self.in_order:
             yield from self.read(range(min(_SAMPLED // 8 if files.remote else _SAMPLED, len(self))))
         elif not files.remote:  # of those, each rank downloads only what it reads, and compares its size
-            sizes = files.stamps()[:, 0].clip(0)
+            sizes = files.stamps[:, 0].clip(0)
             ends = np.cumsum(sizes)
             for position in np.linspace(0, max(0, int(ends[-1]) - _BLOCK), _SAMPLED).astype(np.int64):
                 file = int(np.searchsorted(ends, position, side="right"))

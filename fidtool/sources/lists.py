@@ -81,9 +81,9 @@ def set_of_entries(
     if any(each == given for each, (given, _) in zip(whole, entries, strict=True)):  # some are absolute
         entries, prefix = [(each, line) for each, (_, line) in zip(whole, entries, strict=True)], ""
     entries = sorted(entries)
-    names, lines = Names(each for each, _ in entries), [line for _, line in entries]
+    names, lines = Names(each for each, _ in entries), np.array([line for _, line in entries])
     files, order = files_of(names.after(prefix)), np.arange(len(names), dtype=np.uint32)
-    return ImageSet(path, "list of files", names, prefix, Reader(files), files.stamps(), order, lines=lines)
+    return ImageSet(path, "list of files", names, prefix, Reader(files), order, lines=lines)
 
 
 def read_entries(handle: IO[bytes], what: str, suffix: str = TEXT, column: str = "") -> list[Entry]:

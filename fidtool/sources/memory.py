@@ -121,8 +121,7 @@ class Images:
         if isinstance(images, (list, tuple)) or hasattr(images, "ndim"):  # to read others may take long
             refuse_values(reader, [0], count)
         kind, file_index = f"Python {type(self._images).__name__}", np.zeros(count, dtype=np.int32)
-        stamps, order = reader.files.stamps(), np.arange(count)
-        return ImageSet(self.name, kind, Numbered(count), self.name, reader, stamps, order, file_index)
+        return ImageSet(self.name, kind, Numbered(count), self.name, reader, np.arange(count), file_index)
 
     def features(self) -> NDArray[Any] | None:
         """Returns the array if it has two dimensions, as features of images have; of a list of them, all rows."""

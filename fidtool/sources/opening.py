@@ -169,7 +169,7 @@ def list_folder(path: str, recursive: bool = True) -> ImageSet:
     names, prefix = Names(found), os.path.join(path, "")
     files, order = LocalFiles(names.after(prefix)), np.arange(len(names), dtype=np.uint32)
     rest = None, census.found(folders=not recursive), census.beside(path)
-    return ImageSet(path, "folder", names, prefix, Reader(files), files.stamps(), order, *rest)
+    return ImageSet(path, "folder", names, prefix, Reader(files), order, *rest)
 
 
 def _images_below(path: str, recursive: bool, census: Census) -> Iterator[str]:

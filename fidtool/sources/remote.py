@@ -80,30 +80,27 @@ class RemoteFiles(Files):
     Args:
         paths: URLs of the objects, all in one store.
         stamps: int64 array of shape (objects, 5): the size of each object (-1 if unknown), a hash of its version (0 if
-            the store states none), and zeros; see `Files.stamps`.
+            the store states none), and zeros.
     """
 
     remote = True
 
     def __init__(self, paths: Sequence[str], stamps: Stamps) -> None:
-        self.paths, self._stamps = paths, stamps
+        self.paths, self.stamps = paths, stamps
         self.versioned = bool(stamps[:, 1].all())  # whether the store states the versions of all objects
         self._unversioned = uuid.uuid4().hex
 
-    def stamps(self) -> Stamps:
-        return self._stamps
-
-    def changed(self, stamps: Stamps) -> list[int]:
-        def is_unchanged(file: int) -> bool:
-            try:
-                return stamp_of(object_info(self.paths[file])) == tuple(stamps[file].tolist())
-            except InputError:  # it was deleted
-                return False
+    def changed(self) -> list[str]:
+        def changed_path(file: int) -> str:
+            with contextlib.suppress(InputError):  # it was deleted
+                if stamp_of(object_info(self.paths[file])) == tuple(self.stamps[file].tolist()):
+                    return ""
+            return self.paths[file]
 
         count = len(self.paths) if self.versioned else 0
         sampled = np.unique(np.linspace(0, count - 1, min(count, _MOST_CHECKED)).astype(np.int64)).tolist()
         with ThreadPoolExecutor(AT_ONCE, "fidtool-request") as pool:
-            return [file for file, same in zip(sampled, pool.map(is_unchanged, sampled), strict=True) if not same]
+            return list(filter(None, pool.map(changed_path, sampled)))
 
     def read_whole(self, files: Sequence[int]) -> Iterator[bytes | Exception]:
         """Requests objects, without a copy on this machine."""
@@ -112,7 +109,7 @@ class RemoteFiles(Files):
                 yield from pool.map(self._whole, files[start : start + AT_ONCE])
 
     def _whole(self, file: int) -> bytes | Exception:
-        url, size = self.paths[file], int(self._stamps[file, 0])
+        url, size = self.paths[file], int(self.stamps[file, 0])
         if size > MOST_BYTES:
             return too_large(size)
         try:
@@ -127,7 +124,7 @@ class RemoteFiles(Files):
 
     def open(self, file: int, buffering: int = -1) -> BinaryIO:
         """Opens a copy of the object on this machine, which all its processes share."""
-        if not self._stamps[file, 0]:
+        if not self.stamps[file, 0]:
             return io.BytesIO()
         path = self.copy(file)
         while True:
@@ -138,11 +135,11 @@ class RemoteFiles(Files):
                 return handle
             with one_at_a_time(f"remote-{path.name[:2]}", _COPY_TIMEOUT):
                 if not path.exists():
-                    _download(self.paths[file], path, int(self._stamps[file, 0]))
+                    _download(self.paths[file], path, int(self.stamps[file, 0]))
 
     def copy(self, file: int) -> Path:
         """Returns the place of an object's copy on this machine."""
-        size, version, *_ = self._stamps[file].tolist()
+        size, version, *_ = self.stamps[file].tolist()
         name = f"{self.paths[file]} {size} {version or self._unversioned}"
         return _copies() / hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()[:32]
 
@@ -229,7 +226,7 @@ def list_remote_folder(url: str, recursive: bool) -> ImageSet:
     names = Names(sorted(images))
     stamps = np.array([stamp_of(images[name]) for name in names], dtype=np.int64)
     reader, order = Reader(RemoteFiles(names.after(prefix), stamps)), np.arange(len(names), dtype=np.uint32)
-    return ImageSet(url, "remote folder", names, prefix, reader, stamps, order, passed_over=census.found())
+    return ImageSet(url, "remote folder", names, prefix, reader, order, passed_over=census.found())
 
 
 def remote_files(url: str, say: Callable[[str], None]) -> RemoteFiles:
@@ -260,7 +257,7 @@ def remote_files(url: str, say: Callable[[str], None]) -> RemoteFiles:
     if folders := [each for each, info in zip(urls, infos, strict=True) if info.get("type") == "directory"]:
         raise InputError(f"{folders[0]} is a folder, not a file")
     files = RemoteFiles(urls, np.array([stamp_of(info) for info in infos], dtype=np.int64))
-    sizes = [int(files.stamps()[file, 0]) for file in range(len(urls)) if not files.copy(file).exists()]
+    sizes = [int(files.stamps[file, 0]) for file in range(len(urls)) if not files.copy(file).exists()]
     if sum(sizes) >= _SAID_BYTES:
         several = f" and {len(sizes) - 1} more, one at a time" if len(sizes) > 1 else ""
         place = f"into {_copies()}; FIDTOOL_CACHE selects another disk"

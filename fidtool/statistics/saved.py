@@ -203,7 +203,7 @@ def _too_fresh(images: ImageSet) -> bool:
     Two changes within the resolution of a file system's time stamps cannot be distinguished. The resolution is taken to
     be coarse if all stamps are whole seconds.
     """
-    times = images.stamps[:, 1:3]
+    times = images.reader.files.stamps[:, 1:3]
     coarse = not (times % 1_000_000_000).any()
     return bool(images.listed - times.max() < (_COARSE_CLOCK_NS if coarse else _FINE_CLOCK_NS))
 

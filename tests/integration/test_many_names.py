@@ -18,10 +18,10 @@ PLAN = textwrap.dedent("""
 
     count, ranks = int(sys.argv[1]), 7
     names = Names(f"{number:08}.png" for number in range(count))
-    reader, stamps = Reader(LocalFiles(names.after("set/"))), np.zeros((count, 5), dtype=np.int64)
-    found = ImageSet("set", "folder", names, "set/", reader, stamps, np.arange(count, dtype=np.uint32))
+    reader = Reader(LocalFiles(names.after("set/")))
+    found = ImageSet("set", "folder", names, "set/", reader, np.arange(count, dtype=np.uint32))
     images = found.draw(Sampling(None, 3))
-    images = pickle.loads(pickle.dumps(images.for_other_ranks())).received()
+    images = pickle.loads(pickle.dumps(images))
     batches = plan_batches(images, 64)
     seen = np.zeros(count, dtype=np.uint8)
     for rank in range(ranks):

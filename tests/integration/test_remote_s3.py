@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from fidtool.sources import remote
-from fidtool.sources.contents import Stamps
 from support.command_line import Run
 from support.source_forms import names_in
 from support.stores import ARGUMENTS, client, filled, folders_fid, s3_server
@@ -73,11 +72,10 @@ def test_changed_objects_are_detected_despite_s3fs_listings(place: Path, s3: dic
     objects.put_object(Bucket="bucket", Key="lists/a.txt", Body=b"one")
     assert len(remote.file_system("s3://bucket/lists").ls("s3://bucket/lists")) == 1
     files = remote.remote_files("s3://bucket/lists/a.txt", print)
-    stamps = files.stamps()
-    assert files.changed(stamps) == []
+    assert files.changed() == []
     objects.put_object(Bucket="bucket", Key="lists/a.txt", Body=b"two")
-    assert files.changed(stamps) == [0]
-    assert (remote.remote_files("s3://bucket/lists/a.txt", print).stamps() != stamps).any()
+    assert files.changed() == ["s3://bucket/lists/a.txt"]
+    assert (remote.remote_files("s3://bucket/lists/a.txt", print).stamps != files.stamps).any()
 
 
 def test_a_remote_folder_that_changes_during_the_run(
@@ -91,10 +89,10 @@ def test_a_remote_folder_that_changes_during_the_run(
     assert "changed while" not in str(run.json)
     look = remote.RemoteFiles.changed
 
-    def meanwhile(self: remote.RemoteFiles, stamps: Stamps) -> list[int]:
+    def meanwhile(self: remote.RemoteFiles) -> list[str]:
         objects.upload_file(str(place / "real" / "005.png"), "bucket", "moving/005.png")
         objects.delete_object(Bucket="bucket", Key="moving/003.png")
-        return look(self, stamps)
+        return look(self)
 
     monkeypatch.setattr(remote.RemoteFiles, "changed", meanwhile)
     run = here("compute", place / "real", "s3://bucket/moving", *ARGUMENTS)

@@ -230,7 +230,7 @@ in_background(threading.Event().wait)
 def test_a_store_that_fails_at_the_end_does_not_lose_the_result(
     here: Run, place: Path, expected: float, web: HttpStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def gone(self: remote.RemoteFiles, stamps: object) -> list[int]:
+    def gone(self: remote.RemoteFiles) -> list[str]:
         raise remote.RunError("it does not answer")
 
     monkeypatch.setattr(remote.RemoteFiles, "changed", gone)

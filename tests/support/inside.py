@@ -171,7 +171,8 @@ def marks_of(folder: str, path: str, stamps: Callable[[int], NDArray[np.int64]],
         drawn: size and seed of a sample.
     """
     found = open_images(folder, True, None)
-    held = replace(found, path=path, stamps=stamps(len(found)))
+    held = replace(found, path=path)
+    held.reader.files.stamps = stamps(len(found))
     return {
         "names": hashes_of(list(held.names)).hex(),
         "identity": held.identity(),

@@ -40,7 +40,7 @@ from fidtool.pipeline.sets import Content, RequestedSet, SetPlan, requested
 from fidtool.presets import with_preset
 from fidtool.report.text import check_shown, write_shown
 from fidtool.results import Comparison, Difference, Evaluation, RunRecord
-from fidtool.settings import CheckSettings, Origin, Settings, StatisticsSettings, changed_settings, versions
+from fidtool.settings import CheckSettings, Origin, Settings, StatisticsSettings, changed_settings
 from fidtool.sources.memory import Images, several
 from fidtool.statistics.rows import RowStorage
 from fidtool.statistics.set_statistics import MeasuredSet, Statistics
@@ -223,7 +223,7 @@ def _prepared(
     """Opens the sets, builds the networks, and decides all that the run will do. A collective.
 
     Without ``evaluates``, there is one set, whose statistics are computed. Returns the plan, what measures the sets,
-    and what they hold, which is empty on ranks other than zero.
+    and what they hold, which is only known on rank zero.
     """
     opening: Opening | None = None
 
@@ -241,7 +241,7 @@ def _prepared(
     networks = RunNetworks(run, chosen, batch_size, classifier, images)
     measured = networks.definitions or None
     plan = run.world.on_rank_zero(lambda: make_plan(cast(Opening, opening), measured, batch_size))
-    contents = {} if opening is None else opening.contents
+    contents = dict.fromkeys(plan.sets, Content()) if opening is None else opening.contents
     return plan, Measurer(run, plan, requests, contents, networks), contents
 
 
@@ -259,7 +259,7 @@ def _concluded(
         seconds=seconds,
         extraction=dict(run.clock.parts),
         images_per_second=work["images_computed"] / extract if work.get("images_computed") else None,
-        versions=versions(),
+        versions=run.versions,
         config=changed_settings(settings),
         notes=tuple(map(run.console.shown, (*plan.notes, *comparer.notes))),
         **origin._asdict(),
@@ -346,7 +346,7 @@ def statistics_of(
             raise on_every_rank(InputError(f"{planned.path} is already {planned.kind}:", "pass the images instead"))
         sample = run.world.only_on_rank_zero(lambda: _image_sample(plan, contents, stored) if sampled else None)
         statistics = measurer.measure(planned).statistics
-        if statistics is None:
+        if run.world.rank:
             return None, None
         for skipped in statistics.skipped:
             run.console.warn(f"skipped {skipped.file}: {skipped.reason}")

@@ -136,7 +136,6 @@ class Comparer:
             pair = (self._plan.sets[0], real, fake is real), (planned, fake, True)
             sets, left_out, notes = [], {}, []
             for one, each, role in pair:
-                assert each.statistics is not None
                 sets.append(replace(one, count=each.statistics.count, holds="stream", fake=role))
                 if role and one.holds == "stream":
                     found = (each.statistics.count or 0) + len(each.statistics.skipped)
@@ -162,10 +161,9 @@ class Comparer:
         plan, run = self._plan, self._run
         layer, sets = plan.settings.layer_of(metric), []
         for each, with_features in ((real, metric.real_features), (fake, metric.fake_features)):
-            gaussian = order = None
-            if each.statistics is not None:
-                gaussian, order = _gaussian_of(each, layer), each.statistics.order
-            sets.append(FeatureSet(each.path, each.features[layer] if with_features else None, gaussian, order))
+            gaussian = _gaussian_of(each, layer) if each.statistics.layers else None
+            rows = each.features[layer] if with_features else None
+            sets.append(FeatureSet(each.path, rows, gaussian, each.statistics.order))
 
         def classifier() -> Weights:
             return self._weights or load_weights(text_of(plan.settings.weights), run.console.say, classifier=True)
@@ -197,9 +195,6 @@ class Comparer:
     ) -> tuple[Comparison, Exhibit | None]:
         """The comparison, and additional data for a report if one is written. On rank zero."""
         plan, settings, world, clock = self._plan, self._plan.settings, self._world, self._run.clock
-        one, other = real.statistics, fake.statistics
-        assert one is not None
-        assert other is not None
         contents = [self._contents[each] for each in (plan.sets[0], planned)]
         title, lines = plan.labels.title("fid"), [*self._set_warnings(real, fake), *warnings]
         features = FeatureSettings.of(plan.definitions.get(FEATURES), self._run.device.exact_sums)
@@ -227,14 +222,16 @@ class Comparer:
             with_curve = settings.metric("fid") is not None and not settings.uncertainty
             with clock("exhibits"):
                 exhibit = _exhibit_of(real, fake, seen, with_curve, features, world)
-        pair = ((real, one), (fake, other)) if fake is not real else ((real, one),)
-        skipped = tuple(SkippedFile(each.path, bad.file, bad.reason) for each, its in pair for bad in its.skipped)
+        pair = (real,) if fake is real else (real, fake)
+        skipped = tuple(
+            SkippedFile(each.path, bad.file, bad.reason) for each in pair for bad in each.statistics.skipped
+        )
         comparison = Comparison(
             _set_result(real, contents[0]),
             _set_result(fake, contents[1]),
             {plan.labels.key(name): number for name, number in numbers.items()},
             tuple(map(self._run.console.shown, lines)),
-            skipped,
+            tuple(skipped),
             diagnosis,
             uncertainty,
             harmful,
@@ -246,8 +243,6 @@ class Comparer:
         names, settings = (real.path, fake.path), self._plan.settings
         if fake is not real and fake.path == real.path:  # one path, cropped or sampled in two ways
             names = f"{real.path} as REAL", f"{fake.path} as FAKE"
-        assert real.statistics is not None
-        assert fake.statistics is not None
         sets = {names[0]: real.statistics, names[1]: fake.statistics}
         layers = {settings.layer_of(metric): None for metric in settings.chosen if metric.frechet}
         return [
@@ -259,14 +254,12 @@ class Comparer:
 
 
 def _inspected(measured: MeasuredSet, content: Content) -> SetInspection | None:
-    assert measured.statistics is not None
     passed_over = None if content.images is None else content.images.passed_over
     return inspect_set(measured.path, measured.statistics.pictures, passed_over)
 
 
 def _set_result(measured: MeasuredSet, content: Content) -> SetResult:
     statistics = measured.statistics
-    assert statistics is not None
     return SetResult(
         measured.path,
         statistics.count,
@@ -299,7 +292,6 @@ def _checked(metric: Metric, found: Mapping[str, float]) -> dict[str, float]:
 
 def _gaussian_of(measured: MeasuredSet, layer: str = FEATURES) -> Gaussian:
     """Mean, covariance and number of images of a set."""
-    assert measured.statistics is not None
     of_layer = measured.statistics.layers[layer]
     return Gaussian(of_layer.mu, of_layer.sigma, measured.statistics.count)
 
@@ -378,7 +370,6 @@ def _influence_of(
 
 def _file(measured: MeasuredSet, image: int) -> str:
     """Path of an image, or the path of its set and its index if only its features are known."""
-    assert measured.statistics is not None
     pictures = measured.statistics.pictures
     return f"{measured.path}[{image}]" if pictures is None else pictures.file(image)
 
@@ -394,7 +385,6 @@ def _exhibit_of(
     """What a report shows of ``fake``."""
     healths, random = [], []
     for measured, own, other in zip((fake, real), seen[::-1], seen, strict=True):
-        assert measured.statistics is not None
         skipped, pictures = measured.statistics.skipped, measured.statistics.pictures
         healths.append(None if own is None else health_of(own, skipped, other, generated=measured is fake))
         random.append(tuple(map(pictures.file, range(min(MOST_RANDOM, len(pictures))))) if pictures else ())

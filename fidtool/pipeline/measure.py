@@ -6,7 +6,6 @@ import itertools
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
-from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -22,18 +21,12 @@ from fidtool.pipeline.plan import Plan
 from fidtool.pipeline.run import RunContext
 from fidtool.pipeline.sets import Content, RequestedSet, SetNeeds, SetPlan
 from fidtool.redaction import redacted
-from fidtool.settings import versions
 from fidtool.sources.image_set import ImageSet, real_path
 from fidtool.sources.memory import Images
 from fidtool.statistics.accumulator import RECORDS, Accumulator, Layer
 from fidtool.statistics.rows import Features, in_canonical_order
 from fidtool.statistics.saved import Checkpoint, StatisticsCache, claim
-from fidtool.statistics.set_statistics import (
-    LayerStatistics,
-    MeasuredSet,
-    Statistics,
-    spread_features,
-)
+from fidtool.statistics.set_statistics import LayerStatistics, MeasuredSet, Statistics, spread_features
 from fidtool.validation import text_of
 
 
@@ -42,7 +35,7 @@ class Measurer:
 
     Args:
         requests: the sets as this rank's caller passes them.
-        contents: what the sets hold, on rank zero; empty on the other ranks.
+        contents: what the sets hold, known on rank zero alone.
     """
 
     def __init__(
@@ -61,19 +54,18 @@ class Measurer:
         self._num_workers = default_workers if settings.num_workers is None else settings.num_workers
         self._images = self._passes = self._resumed = 0
         self._cached: list[str] = []
-        self.networks = networks
-        self.warnings = list(self.networks.warnings)
+        self.networks, self.warnings = networks, networks.warnings
         self.arithmetic: dict[str, str | int] = {
             "device": device.name,
             "precision": settings.precision,
-            "kernels": self.networks.kernels,
+            "kernels": networks.kernels,
             "torch": torch.__version__,
-            "pillow": version("pillow"),
-            "libjpeg": versions()["libjpeg"],
-            "batch_size": self._plan.batch_size,
-            "fidtool": versions().get("fidtool", ""),
+            "pillow": run.versions["pillow"],
+            "libjpeg": run.versions["libjpeg"],
+            "batch_size": plan.batch_size,
+            "fidtool": run.versions.get("fidtool", ""),
         }
-        for layer, probe in self.networks.probes.items():
+        for layer, probe in networks.probes.items():
             self.arithmetic[f"{layer_prefix(layer, '_')}probe"] = probe
         self._checkpoint: Checkpoint | None = None
         if settings.checkpoint is not None and networks.definitions:
@@ -135,23 +127,21 @@ class Measurer:
         """Returns a set's statistics, on rank zero, and the features of each image, on all ranks. A collective."""
         if planned.holds == "stream":
             return self._computed(planned)
+        file, collected = self._contents[planned].file or Statistics({}), self._plan.needs[planned].collected
         if planned.holds == "statistics":
-            file = self._contents[planned].file if self._contents else None
-            return spread_features(planned.path, file, self._plan.needs[planned].collected, self._world)
+            return spread_features(planned.path, file, collected, self._world)
         known = self._world.only_on_rank_zero(lambda: self._from_cache(planned))
         if self._world.broadcast(known is not None):
-            measured = spread_features(planned.path, known, self._plan.needs[planned].collected, self._world)
+            measured = spread_features(planned.path, known or Statistics({}), collected, self._world)
         else:
             finished = self._run.finished
             finished.unsaved_since = finished.unsaved_since or time.monotonic()
             measured = self._computed(planned)
         if planned.holds == "both":
-            file = self._contents[planned].file if self._contents else None
-            found = measured.statistics
-            if file is not None and found is not None:  # a file such as ADM's references, whose statistics are of more
-                layers = {**found.layers} | {name: replace(each, features=None) for name, each in file.layers.items()}
-                found = replace(found, layers=layers, count=file.count, found=file.found)
-                found = replace(found, arithmetic=file.arithmetic, origin=file.origin)
+            # A file such as ADM's references, whose statistics are of more images.
+            own = {name: replace(each, features=None) for name, each in file.layers.items()}
+            found = replace(measured.statistics, layers={**measured.statistics.layers, **own}, count=file.count)
+            found = replace(found, found=file.found, arithmetic=file.arithmetic, origin=file.origin)
             return replace(measured, path=planned.path, statistics=found, apart=True)
         return measured
 
@@ -160,7 +150,7 @@ class Measurer:
         settings, world, batch_size = self._settings, self._world, self._plan.batch_size
         needs, given, sampling = self._plan.needs[planned], self._requests[planned.request].given, planned.sampling
         layers = self._layers(needs, needs.collected)
-        networks = self.networks.networks(self.warnings.append)
+        networks = self.networks.networks()
         checkpoint = None if planned.holds == "stream" else self._checkpoint
         counts, framing = (batch_size, self._num_workers), planned.framing
         extraction = Extraction(self._run, settings, networks, layers, *counts, framing, checkpoint, self._warn)
@@ -175,8 +165,7 @@ class Measurer:
             images = replace(images_of(given, dealt, settings.seed), framing=framing)
         else:
             assert not isinstance(given, Statistics)
-            source = self._contents[planned].images if self._contents else None
-            images = broadcast_images(world, source, given, settings.floats)
+            images = broadcast_images(world, self._contents[planned].images, given, settings.floats)
             partial = extraction.run([*self._plan.needs].index(planned), images)
         self._images += extraction.images
         self._passes += extraction.forward_passes
@@ -202,7 +191,7 @@ class Measurer:
                 cached = self._cache.put(images, statistics)
             return statistics
 
-        measured = MeasuredSet(images.path, world.only_on_rank_zero(finish), features)
+        measured = MeasuredSet(images.path, world.only_on_rank_zero(finish) or Statistics({}), features)
         if world.broadcast(cached):
             self._run.finished.cached.append(planned.path)
             self._run.finished.unsaved_since = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 from fidtool.distributed.world import combined_hash, find_differences, tensor_hashes
 from fidtool.errors import InputError, on_every_rank, option
@@ -43,7 +42,7 @@ class RunNetworks:
 
     def __init__(self, run: RunContext, settings: Settings, batch_size: int, classifier: bool, used: bool) -> None:
         self._run, self._world, self._device, self._settings = run, run.world, run.device, settings
-        self._batch_size, self._classifier = batch_size, classifier
+        self._batch_size = batch_size
         self._protocol = protocol_named(settings.protocol or DEFAULT_PROTOCOL)
         of_inception = settings.network.extractor == "inception"
         self.kernels = kernels(run.device.torch_device, settings.precision, of_inception)
@@ -60,17 +59,17 @@ class RunNetworks:
             with self._world.together():
                 _check_matrix_products(settings, run.device)
             if of_inception:
-                self.definitions |= self._world.on_rank_zero(self._define_inception)
+                self.definitions |= self._world.on_rank_zero(lambda: self._define_inception(classifier))
             else:
                 self._build_own(FEATURES, settings.network, None if settings.protocol is None else self._protocol)
             for layer, network in settings.metric_networks.items():
                 self._build_own(layer, network, None)
 
-    def _define_inception(self) -> dict[str, Definition]:
+    def _define_inception(self, classifier: bool) -> dict[str, Definition]:
         """The definitions of Inception's features; the weights are loaded. On rank zero."""
         settings, dims = self._settings, self._settings.dims or max(INCEPTION_DIMS)
         inception_definition(self._protocol, dims, "")  # refuses invalid dims before the weights are downloaded
-        self.weights = weights = load_weights(settings.network.weights, self._run.console.say, self._classifier)
+        self.weights = weights = load_weights(settings.network.weights, self._run.console.say, classifier)
         if weights.sha256 != INCEPTION_SHA256:
             self.warnings.append(
                 f"{weights.origin} does not have the standard FID weights (SHA-256 of the tensors {weights.sha256}): "
@@ -103,11 +102,8 @@ class RunNetworks:
         self._own[layer], self.definitions[layer] = extractor, extractor.definition
         self.probes[layer] = self._probe_of(extractor)
 
-    def networks(self, warn: Callable[[str], None]) -> tuple[Extractor, ...]:
-        """Returns the networks and builds them on the first call. A collective.
-
-        Calls ``warn`` if the ranks get different bits for the same batch.
-        """
+    def networks(self) -> tuple[Extractor, ...]:
+        """Returns the networks and builds them on the first call. A collective."""
         if self._networks:
             return self._networks
         with self._run.clock("weights"):
@@ -126,7 +122,7 @@ class RunNetworks:
             (first, device), *others = self._world.gather((self.probe, self._device.name))
         unequal = [(rank, name) for rank, (probe, name) in enumerate(others, 1) if probe != first]
         for rank, name in unequal[:1]:
-            warn(
+            self.warnings.append(
                 f"rank {rank} ({name}) computes different bits than rank 0 ({device}): the last digits depend on "
                 "how the images are distributed over the ranks; use one kind of device for reproducible values"
             )

@@ -91,6 +91,7 @@ class RunContext:
     clock: Clock
     outside: Callable[[], contextlib.AbstractContextManager[None]]
     finished: FinishedWork
+    versions: dict[str, str]
 
 
 @contextlib.contextmanager
@@ -113,7 +114,8 @@ def open_run(requests: Sequence[RequestedSet], settings: Settings, console: Cons
                 repeatable(settings.precision == "tf32") as torch_state,
                 open_world(launch, settings.peer_timeout, settings.timeout, on_failure) as world,
             ):
-                _check_same_start(world, requests, settings)
+                installed = versions()
+                _check_same_start(world, requests, settings, installed)
                 with world.together():
                     device = choose_device(settings.device, world.launch)
                     _check_precision(settings.precision, device)
@@ -122,7 +124,7 @@ def open_run(requests: Sequence[RequestedSet], settings: Settings, console: Cons
                         byte_limit(limit)
                 torch_state.use(device.torch_device)
                 own_console = console if world.rank == 0 else Console(spelling=console.spelling)
-                yield RunContext(world, device, own_console, clock, torch_state.paused, finished)
+                yield RunContext(world, device, own_console, clock, torch_state.paused, finished, installed)
         except FidtoolError as error:
             error.note += "" if error.printed else finished.advice()
             raise
@@ -143,7 +145,9 @@ def _one_thread() -> Iterator[None]:
         _running.release()
 
 
-def _check_same_start(world: World, requests: Sequence[RequestedSet], settings: Settings) -> None:
+def _check_same_start(
+    world: World, requests: Sequence[RequestedSet], settings: Settings, installed: dict[str, str]
+) -> None:
     """Raises an InputError if the ranks have different arguments or library versions. A collective.
 
     Each rank would otherwise follow its own plan, and some images would count twice and others not at all.
@@ -151,7 +155,7 @@ def _check_same_start(world: World, requests: Sequence[RequestedSet], settings: 
     kinds = {f"the set {each.path}": getattr(each.given, "kind", "") for each in requests if each.given is not None}
     # The device may differ between ranks.
     free = {"device": None, "report": settings.report is not None}
-    mine = {**recorded(settings), **versions(), "paths": [each.path for each in requests], **kinds, **free}
+    mine = {**recorded(settings), **installed, "paths": [each.path for each in requests], **kinds, **free}
     first, *others = world.gather(mine)
     for rank, other in enumerate(others, 1):
         for name in {**first, **other}:

@@ -136,22 +136,22 @@ class MeasuredSet:
 
     Attributes:
         path: path of the set, as passed by the caller.
-        statistics: statistics of the set on rank zero; None on the other ranks.
+        statistics: statistics of the set on rank zero; without layers on the other ranks.
         features: per-image features by layer, if they are needed and available: float32 arrays of shape (n, dims).
         apart: whether the mean and covariance are those of a file that also has images, and not of these features.
     """
 
     path: str
-    statistics: Statistics | None
+    statistics: Statistics
     features: Mapping[str, Features]
     apart: bool = False
 
 
-def spread_features(path: str, statistics: Statistics | None, layers: Iterable[str], world: World) -> MeasuredSet:
-    """Returns a set with the features that rank zero has, on all ranks; others pass None. A collective."""
+def spread_features(path: str, statistics: Statistics, layers: Iterable[str], world: World) -> MeasuredSet:
+    """Returns a set with the features that rank zero has, on all ranks. A collective."""
     found: dict[str, Features] = {}
     for name in layers:
-        own = None if statistics is None else statistics.layers[name].features
+        own = statistics.layers[name].features if statistics.layers else None
         shape = world.broadcast(None if own is None else own.shape)
         if shape is None:
             continue
@@ -197,7 +197,6 @@ class SetFacts:
 def facts_of(measured: MeasuredSet, reference: str, sha256: Mapping[str, str]) -> SetFacts:
     """Returns the facts about a set, on rank zero."""
     statistics, features = measured.statistics, measured.features.get(FEATURES)
-    assert statistics is not None
     formats = sizes = None
     if statistics.pictures is not None:
         records = statistics.pictures.records

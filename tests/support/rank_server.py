@@ -46,7 +46,6 @@ from fidtool import settings
 from fidtool.cli import main as command_line
 from fidtool.distributed import rendezvous
 from fidtool.distributed.watchdog import Process, Watchdog
-from fidtool.pipeline import measure
 
 ASKED_FOR_RANK = ("lightning_utilities.core.rank_zero", "torchmetrics.utilities.prints")
 """Modules that read the rank when they are imported."""
@@ -233,9 +232,7 @@ def warm_up(modules: Sequence[str]) -> None:
             importlib.import_module(name)
     Image.preinit()
     # Each run reads the metadata of installed packages from hundreds of files. No test changes them.
-    known = functools.cache(importlib.metadata.version)
-    importlib.metadata.version = known
-    replace(measure, "version", known)
+    importlib.metadata.version = functools.cache(importlib.metadata.version)
     settings.versions()
     importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)  # type: ignore[assignment]
     importlib.metadata.entry_points(group="torch.distributed.backends")

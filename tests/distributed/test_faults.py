@@ -94,7 +94,7 @@ FAULTS = {
     "frozen worker": Fault("no launcher", {"FAULT": "frozen worker", "FAULT_RANK": "1"}, (*WORKERS, "--timeout", 10)),
     "stuck rank": Fault("no launcher", {"FAULT": "stuck", "FAULT_RANK": "1"}, ("--timeout", 10)),
     "absent rank": Fault(
-        *("no launcher", {"WORLD_SIZE": "3"}, ("--timeout", 5)),
+        *("no launcher", {"WORLD_SIZE": "3"}, ("--timeout", 15)),
         worked=False,
         chance=((r"ranks 1, 2 of 3", "rank 2 of 3"), (r" \(reported by rank \d\)", "")),  # if rank 1 is slow
     ),

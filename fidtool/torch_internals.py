@@ -37,10 +37,7 @@ def new_gloo_group(store: dist.Store, rank: int, size: int, seconds: float) -> A
 
     Args:
         store: a store that only this group uses.
-        seconds: timeout of the rendezvous and of each collective.
-
-    Raises:
-        RuntimeError: if not all ranks join within ``seconds``.
+        seconds: timeout of each collective, and of joining, after which a RuntimeError is raised.
     """
     return dist.ProcessGroupGloo(store, rank, size, timeout=timedelta(seconds=seconds))
 

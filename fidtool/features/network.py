@@ -196,17 +196,10 @@ def network_extractor(
     layer: str = FEATURES,
     setting: str = "extractor",
 ) -> Extractor:
-    """Return the extractor of a network that is not Inception.
+    """Return the extractor of a network that is not Inception, which is run on probe images.
 
-    Puts its module into evaluation mode and disables the gradients of its parameters.
-
-    Args:
-        network: the network. If it has its own preparation, that determines the resize, and the covariance's ddof is 1.
-        protocol: determines resize and ddof of a network without its own preparation; None is the default protocol.
-
-    Raises:
-        InputError: if a protocol is requested for a network with its own preparation.
-        RunError: if the network fails on a probe image, or its features are not repeatable.
+    ``protocol`` determines resize and ddof of a network without its own preparation; None is the default protocol. A
+    network with its own has ddof 1.
     """
     if network.preparation is not None and protocol is not None:
         raise InputError(

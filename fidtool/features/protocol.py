@@ -147,11 +147,7 @@ WRITTEN_LAYOUTS = {"adm": "fid,sfid", "clean-fid": "fid,kid", "edm": "fid", "pyt
 
 
 def protocol_named(name: str) -> Protocol:
-    """Return the protocol with this name, or with one of its other names; case, hyphens and underscores do not matter.
-
-    Raises:
-        InputError: if there is no such protocol. The message suggests close names.
-    """
+    """Return the protocol with this name, or another name of it; case, hyphens and underscores do not matter."""
     found = _BY_NAME.get(folded(name))
     if found is None:
         listed = [*PROTOCOLS, *sorted(other for each in PROTOCOLS.values() for other in each.other_names)]

@@ -61,17 +61,10 @@ def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
 
 
 def position_embedding(table: torch.Tensor, side: int) -> torch.Tensor:
-    """Return the learned positions for ``side`` x ``side`` patches, interpolated as in the published model.
+    """Return the learned positions of the class token and of ``side`` x ``side`` patches, shape (1, 1 + side ** 2, D).
 
     The published model interpolates by the factor (side + 0.1) / grid instead of to a size, and without antialiasing.
     timm's own conversion does neither and leads to different features.
-
-    Args:
-        table: float32 tensor of shape (1, 1 + grid ** 2, D), with the class token first.
-        side: number of patches along an edge.
-
-    Returns:
-        float32 tensor of shape (1, 1 + side ** 2, D).
     """
     grid = math.isqrt(table.shape[1] - 1)
     if grid == side or grid * grid != table.shape[1] - 1:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -28,7 +28,6 @@ from fidtool.torch_internals import pack_convolution_weight, packed_convolution
 
 _BATCH_NORM_EPS = 1e-3
 _RELU, _LINEAR = "relu", "none"
-_Pool = Callable[["_Block", torch.Tensor], torch.Tensor]
 _STEM_IMAGES = 2
 """Number of images per call of the layers with large maps on the CPU. Larger allocations are returned to the kernel
 after each layer and mapped again page by page, which took 5 % of the time on two cores."""
@@ -114,39 +113,29 @@ class _Block(nn.Module):
 
     Args:
         chains: the convolutions of each branch in order. A comma separates last convolutions with the same input.
-        pool: computes the last branch, given the block and its input.
     """
 
-    def __init__(self, state: dict[str, torch.Tensor], name: str, chains: tuple[str, ...], pool: _Pool) -> None:
+    def __init__(self, state: dict[str, torch.Tensor], name: str, chains: tuple[str, ...]) -> None:
         super().__init__()
-        self._chains, self._pool = [chain.split() for chain in chains], pool
+        self._chains, self._name = [chain.split() for chain in chains], name
         for branch in dict.fromkeys(key.split(".")[1] for key in state if key.startswith(f"{name}.")):
             self.add_module(branch, Convolution(state, f"{name}.{branch}"))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        outputs = []
+        outputs, projection = [], getattr(self, "branch_pool", None)
         for *steps, last in self._chains:
             inner = x
             for name in steps:
                 inner = getattr(self, name)(inner)
             outputs += [getattr(self, name)(inner) for name in last.split(",")]
-        return torch.cat([*outputs, self._pool(self, x)], 1)
-
-
-def _projected_average(block: Any, x: torch.Tensor) -> torch.Tensor:
-    """The 1x1 projection, a 3x3 average pool without padding (the two commute), and the activation."""
-    projected = block.branch_pool(x, _LINEAR)
-    return F.avg_pool2d(projected, 3, stride=1, padding=1, count_include_pad=False).relu_()
-
-
-def _projected_maximum(block: Any, x: torch.Tensor) -> Any:
-    """The 2015 graph has a max pool in the last block, unlike the paper and other Inception networks."""
-    return block.branch_pool(F.max_pool2d(x, 3, stride=1, padding=1))
-
-
-def _halved(block: Any, x: torch.Tensor) -> torch.Tensor:
-    """A max pool that halves the resolution."""
-    return F.max_pool2d(x, 3, stride=2)
+        if projection is None:
+            outputs.append(F.max_pool2d(x, 3, stride=2))
+        elif self._name == "Mixed_7c":  # as in the 2015 graph, unlike the paper and other Inception networks
+            outputs.append(projection(F.max_pool2d(x, 3, stride=1, padding=1)))
+        else:  # the projection and an average pool commute
+            average = F.avg_pool2d(projection(x, _LINEAR), 3, stride=1, padding=1, count_include_pad=False)
+            outputs.append(average.relu_())
+        return torch.cat(outputs, 1)
 
 
 _A = ("branch1x1", "branch5x5_1 branch5x5_2", "branch3x3dbl_1 branch3x3dbl_2 branch3x3dbl_3")
@@ -162,13 +151,13 @@ _E = (
     "branch3x3_1 branch3x3_2a,branch3x3_2b",
     "branch3x3dbl_1 branch3x3dbl_2 branch3x3dbl_3a,branch3x3dbl_3b",
 )
-_BLOCKS: dict[str, tuple[tuple[str, ...], _Pool]] = {
-    **dict.fromkeys(("Mixed_5b", "Mixed_5c", "Mixed_5d"), (_A, _projected_average)),
-    "Mixed_6a": (_B, _halved),
-    **dict.fromkeys(("Mixed_6b", "Mixed_6c", "Mixed_6d", "Mixed_6e"), (_C, _projected_average)),
-    "Mixed_7a": (_D, _halved),
-    "Mixed_7b": (_E, _projected_average),
-    "Mixed_7c": (_E, _projected_maximum),
+_BLOCKS = {
+    **dict.fromkeys(("Mixed_5b", "Mixed_5c", "Mixed_5d"), _A),
+    "Mixed_6a": _B,
+    **dict.fromkeys(("Mixed_6b", "Mixed_6c", "Mixed_6d", "Mixed_6e"), _C),
+    "Mixed_7a": _D,
+    "Mixed_7b": _E,
+    "Mixed_7c": _E,
 }
 _SPATIAL = "Mixed_6d"
 """The block whose 1x1 branch provides the spatial features."""
@@ -194,15 +183,14 @@ class Inception(nn.Module):
             stem += [*(Convolution(state, name) for name in large), nn.MaxPool2d(3, stride=2)]
         self.stem = nn.Sequential(*stem)
         wanted = [name for name in _BLOCKS if dims > (768 if name.startswith("Mixed_7") else 192)]
-        self.blocks = nn.ModuleDict({name: _Block(state, name, *_BLOCKS[name]) for name in wanted})
+        self.blocks = nn.ModuleDict({name: _Block(state, name, _BLOCKS[name]) for name in wanted})
         self.spatial = _SPATIAL if spatial else ""
         self.eval()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        """Return the features of a batch: the global averages of the chosen layer, float32 tensor of shape (n, dims).
+        """Return the global averages of the chosen layer, float32 of shape (n, dims), for a batch in about -1..1.
 
-        With ``spatial``, also return a tensor of shape (n, 2023), in the order row, column, channel. ``x`` is a float32
-        tensor of shape (n, 3, 299, 299) with values of about -1..1.
+        With ``spatial``, also return a tensor of shape (n, 2023), in the order row, column, channel.
         """
         parts = torch.split(x, _STEM_IMAGES) if x.device.type == "cpu" else [x]
         stems = [self.stem(part) for part in parts]

@@ -105,10 +105,6 @@ def load_weights(explicit: str | None, say: Callable[[str], None], classifier: b
 
     A file that the user names in ``explicit`` or the environment is the only one used. If the ``classifier``, the last
     layer, is needed, files without it are skipped.
-
-    Raises:
-        InputError: if a named file is missing or has the wrong hash.
-        RunError: if no weights are available, or none with the classifier.
     """
     named, *others = places(explicit)
     if named.path:
@@ -243,8 +239,7 @@ def convolutions() -> dict[str, torch.Size]:
 def download(say: Callable[[str], None], classifier: bool = False) -> Weights:
     """Download the weights from ``FIDTOOL_WEIGHTS_URL`` or else the official release, and verify their hash.
 
-    A mirror may serve the official file or that of the ``offline`` package. The RunError of a failed download lists the
-    ways to get weights, or those with the classifier.
+    A mirror may serve the official file or that of the ``offline`` package.
     """
     from fidtool.download import DownloadError, RemoteFile
 

@@ -21,7 +21,6 @@ from fidtool.distances.parallel import fair_threads, using_threads
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError, on_every_rank
 from fidtool.features.protocol import INCEPTION_FEATURE_STEP, Definition
-from fidtool.images.batches import cut_batches, deal
 from fidtool.statistics.moments import ExactMoments, Gaussian, better_step, step_remedy
 
 _LARGEST_SQUARE = 2.0**51
@@ -153,7 +152,7 @@ def _squares(
     squares = [np.zeros(len(features)) for features in sets]
     with world.together():
         for features, own in zip(sets, squares, strict=True):
-            for rows in deal(parts_of(len(features), BLOCK_ROWS), world.rank, world.size):
+            for rows in parts_of(len(features), BLOCK_ROWS)[world.rank :: world.size]:
                 if world.must_stop():
                     break
                 integers = _rounded(features[rows], step, device)
@@ -178,7 +177,7 @@ def _resident_bytes(device: torch.device) -> int:
 
 def parts_of(count: int, size: int) -> list[slice]:
     """Divides rows 0 to count - 1 into consecutive parts of ``size`` rows; the last may be smaller."""
-    return [slice(part.start, part.stop) for part in cut_batches(count, size)]
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
 def squared_distances(first: FeatureBlock, second: FeatureBlock) -> torch.Tensor:

@@ -22,7 +22,6 @@ from fidtool.distances.exact import (
 )
 from fidtool.distances.parallel import fair_threads, using_threads
 from fidtool.distributed.world import World
-from fidtool.images.batches import deal
 
 _LARGEST_PART, _SMALLEST_PART = 2048, 256
 """Largest and smallest number of rows of a block. As distances and counts are exact, only time and memory depend on
@@ -89,7 +88,7 @@ def prdc(
     with using_threads(fair_threads(world)):
         real_radii, fake_radii = (_squared_radii(features, k, world) for features in (reals, fakes))
         with world.together():
-            for rows in deal(_parts(len(fakes), world), world.rank, world.size):
+            for rows in _parts(len(fakes), world)[world.rank :: world.size]:
                 some = fakes.block(rows)
                 inside = torch.zeros_like(some.squares, dtype=torch.bool)
                 for others in reals.blocks(_parts(len(reals), world), world):
@@ -120,7 +119,7 @@ def _squared_radii(features: QuantizedFeatures, k: int, world: World) -> torch.T
     nearest = torch.full((len(features), k), float("inf"), dtype=torch.float64, device=features.device)
     with world.together():
         parts = _parts(len(features), world)
-        for number in deal(range(len(parts)), world.rank, world.size):
+        for number in range(world.rank, len(parts), world.size):
             first = features.block(parts[number])
             own = squared_distances(first, first)
             _keep_nearest(nearest, first, own.fill_diagonal_(float("inf")))

@@ -15,7 +15,6 @@ import torch
 
 from fidtool.cpus import available_threads, machine_cores
 from fidtool.distributed.world import World
-from fidtool.images.batches import deal
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -98,7 +97,7 @@ def share_out(jobs: Sequence[Callable[[], T]], world: World) -> list[T]:
     """
     mine: list[T] = []
     with world.together():
-        for job in deal(jobs, world.rank, world.size):
+        for job in jobs[world.rank :: world.size]:
             if world.must_stop():
                 break
             mine.append(job())

@@ -1,4 +1,4 @@
-"""Batches of images, their assignment to ranks, and checks that the images are the same on all ranks and do not change.
+"""Batches of images, of sets and of iterables, and their assignment to ranks; every frame of image files.
 
 The assignment depends only on the number of images and the seed. Images are divided into batches before batches are
 distributed to ranks, so that every forward pass processes the same images at any world size.
@@ -6,38 +6,41 @@ distributed to ranks, so that every forward pass processes the same images at an
 
 from __future__ import annotations
 
+import contextlib
+import io
+import itertools
 import socket
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from itertools import chain, islice
+from typing import BinaryIO, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from fidtool.distributed.world import World
-from fidtool.errors import FidtoolError, InputError, on_every_rank
-from fidtool.sources.contents import SAME_FILES, ValueRange
-from fidtool.sources.image_set import ImageSet, Indices
-from fidtool.sources.memory import Images
+from fidtool.errors import InputError, on_every_rank, option
+from fidtool.images.decode import ONE_IMAGE_FORMATS, has_frame
+from fidtool.images.loader import Batch
+from fidtool.seeds import sample_seed
+from fidtool.sources.contents import SAME_FILES, Frame, Read, Reader, ValueRange, bytes_of, pillow_defaults
+from fidtool.sources.image_set import ImageSet, Indices, Names, Numbered, Sampling, canonical_order
+from fidtool.sources.memory import Images, MemoryReader
 
 T = TypeVar("T")
 
 
-def plan_batches(images: ImageSet, batch_size: int) -> Sequence[Indices]:
-    """Divides the positions 0 .. len(images) - 1 into batches. The last may be smaller; none is empty.
+def plan_batches(images: ImageSet, batch_size: int) -> list[Batch]:
+    """Divides a set into batches. The last may be smaller; none is empty.
 
     The positions in a batch are consecutive. If images can only be read sequentially, a batch contains images that are
     stored next to each other instead.
     """
-    if not images.in_order:
-        return cut_batches(len(images), batch_size)
-    stored = stored_order(images)
-    return [stored[batch.start : batch.stop] for batch in cut_batches(len(images), batch_size)]
-
-
-def stored_order(images: ImageSet) -> NDArray[np.int64]:
-    """Returns the positions of a set's images in stored order, int64 array of shape (images,)."""
-    return np.argsort(images.order, kind="stable")
+    positions: Indices = np.argsort(images.order, kind="stable") if images.in_order else range(len(images))
+    cut = enumerate(cut_batches(len(images), batch_size))
+    return [Batch(number, positions[batch.start : batch.stop]) for number, batch in cut]
 
 
 def cut_batches(count: int, batch_size: int) -> list[range]:
@@ -87,15 +90,192 @@ def broadcast_images(
     return mine
 
 
-def change_warning(images: ImageSet) -> str:
-    """Returns a warning if a set's files changed since they were listed, or if this is unknown; else empty."""
-    try:
-        changed = images.reader.files.changed()
-    except FidtoolError as error:
-        return f"cannot check whether {images.path} changed while it was read: {error}"
-    if not changed:
-        return ""
-    return (
-        f"{len(changed)} files of {images.path} changed while they were read, including {changed[0]}: the results may "
-        "be of a mixture of old and new images; run it again"
-    )
+class Stream:
+    """Yields this rank's batches of an iterable. All ranks must create and use it.
+
+    ``sampling.num`` images are taken on all ranks together; None takes all. ``max_pixels`` is set if each frame of a
+    file counts as an image. The calling program's code runs in the context that ``outside`` returns. With several
+    ranks, ``images.sharded`` must be set: otherwise an InputError.
+    """
+
+    def __init__(
+        self,
+        images: Images,
+        value_range: ValueRange | None,
+        world: World,
+        batch_size: int,
+        sampling: Sampling,
+        outside: Callable[[], contextlib.AbstractContextManager[None]],
+        max_pixels: int | None = None,
+    ) -> None:
+        if world.size > 1 and images.sharded is None and not images.generates:
+            raise on_every_rank(
+                InputError(
+                    f"{images.name} is an iterable, and there are {world.size} ranks:",
+                    "pass fidtool.Images(…, sharded=True) if each rank's iterable yields different images",
+                    "sharded=False if all yield the same images",
+                )
+            )
+        self.name, self._images, self._value_range, self._world = images.name, images, value_range, world
+        self._batch_size, self._sampling, self._outside = batch_size, sampling, outside
+        self._max_pixels = max_pixels
+        self._sharded = bool(images.sharded) and world.size > 1
+        self._limit = num = sampling.num  # number of images that this rank takes from its iterable
+        if num is not None and self._sharded:
+            self._limit = num // world.size + (world.rank < num % world.size)
+        self._count = self._digest = 0
+
+    def __iter__(self) -> Generator[Batch, None, None]:
+        return self._generated() if self._images.generates else self._read()
+
+    def _generated(self) -> Generator[Batch, None, None]:
+        self._count = self._sampling.num or 0
+        for number, positions in enumerate(cut_batches(self._count, self._batch_size)):
+            if number % self._world.size == self._world.rank:
+                seed = sample_seed(self._sampling.seed, positions.start)
+                with self._outside():
+                    contents = self._images.generated(len(positions), seed, self._value_range)
+                yield self._batch(number, positions, contents)
+
+    def _read(self) -> Generator[Batch, None, None]:
+        contents = self._images.stream(self._value_range)
+        frames: Iterator[Read] = contents
+        if self._max_pixels is not None:
+            frames = itertools.chain.from_iterable(split(content, self._max_pixels) for content in contents)
+        size, limit = self._batch_size, self._limit
+        try:
+            for number in itertools.count():
+                with self._outside():
+                    batch = list(islice(frames, size if limit is None else min(size, limit - self._count)))
+                if not batch:
+                    return
+                self._count += len(batch)
+                # `conclude` compares the digests if all ranks should have read the same images.
+                for content in [] if self._sharded or self._world.size == 1 else batch:
+                    self._digest = zlib.crc32(bytes_of(content), self._digest)
+                if self._sharded or number % self._world.size == self._world.rank:
+                    yield self._batch(number, range(number * size, number * size + len(batch)), batch)
+        finally:
+            with self._outside():
+                contents.close()
+
+    def _batch(self, number: int, positions: range, contents: list[Read]) -> Batch:
+        files = [f"{self.name}{self._name(position)}" for position in positions]
+        return Batch(number, list(zip(files, contents, strict=True)))
+
+    def _name(self, position: int, rank: int | None = None) -> str:
+        return f"[{self._world.rank if rank is None else rank}:{position}]" if self._sharded else f"[{position}]"
+
+    def conclude(self) -> tuple[ImageSet, list[int], int]:
+        """Returns the images that all ranks have read, the sizes of their batches, and this rank's first. A collective.
+
+        The set is in canonical order, and its contents cannot be read again. Call this after the end of iteration.
+
+        Raises an InputError if there are no images or fewer than requested, or if ranks read different images although
+        ``sharded`` is False.
+        """
+        seen = self._world.gather((self._count, self._digest))
+        counts = [count for count, _ in seen]
+        if not self._sharded and len(set(seen)) > 1:
+            rank = next(rank for rank, theirs in enumerate(seen) if theirs != seen[0])
+            differ = f"different images on rank {rank} and rank 0 ({counts[rank]} and {counts[0]} images):"
+            remedy = "pass sharded=True if each rank's iterable should yield different images"
+            raise on_every_rank(InputError(f"{self.name} yielded {differ}", remedy))
+        dealt = counts if self._sharded else counts[:1]
+        total = sum(dealt)
+        if not total:
+            raise on_every_rank(InputError(f"no images in {self.name}: the iterable yielded none"))
+        if total < (self._sampling.num or 0):
+            per_rank = f" ({', '.join(map(str, counts))} on the individual ranks)" if self._sharded else ""
+            raise on_every_rank(self._sampling.too_few(f"{self.name} yielded {total}{per_rank}"))
+        sizes = [[len(batch) for batch in cut_batches(count, self._batch_size)] for count in dealt]
+        first = sum(map(len, sizes[: self._world.rank])) if self._sharded else 0
+        names: Sequence[str] = Numbered(total)
+        if self._sharded:
+            names = Names(self._name(position, rank) for rank, count in enumerate(counts) for position in range(count))
+        reader, order = MemoryReader(self.name, None, None), canonical_order(total, self._sampling.seed)
+        reader.in_order = True
+        files = np.zeros(total, dtype=np.int32)
+        images = ImageSet(self.name, "iterable", names, self.name, reader, order, files)
+        return images, list(chain(*sizes)), first
+
+
+# --- frames -----------------------------------------------------------------------------------------------------------
+
+
+def with_frames(images: ImageSet, max_pixels: int) -> ImageSet:
+    """Returns every frame of a set's images, in the order of the set; those of ``a.gif`` are named ``a.gif[0]`` etc.
+
+    Local files are opened, and images in archives, tables, stores and memory are read. What cannot be read counts once.
+    """
+    counts = list(_counts(images, max_pixels)) if images.reader.encoded else [1]
+    if max(counts) == 1:
+        return images
+    frames = [(item, number) for item, count in enumerate(counts) for number in range(count)]
+    names = Names(images.stored[item] + f"[{number}]" * (counts[item] > 1) for item, number in frames)
+    items, numbers = np.array(frames).T
+    files = (items if images.file_index is None else images.file_index[items]).astype(np.int32)
+    reader = FrameReader(images.reader, items, numbers)
+    order = np.argsort(np.argsort(images.order)[items], kind="stable")
+    return replace(images, stored=names, reader=reader, file_index=files, order=order)
+
+
+def _counts(images: ImageSet, max_pixels: int) -> Iterator[int]:
+    """Yields the number of frames of each image in a source."""
+    files = images.reader.files
+    if images.file_index is not None or files.remote:
+        yield from (len(split(content, max_pixels)) for content in images.reader.read(np.arange(images.found)))
+        return
+    for file in range(images.found):
+        count = 1
+        with contextlib.suppress(Exception), files.open(file) as handle:
+            count = _frame_count(handle, max_pixels)
+        yield count
+
+
+def _frame_count(file: BinaryIO, max_pixels: int) -> int:
+    """Returns the number of frames or pages in a file, of which none is decoded; 1 for a file that is not an image."""
+    with pillow_defaults(max_pixels), contextlib.suppress(Exception), Image.open(file) as image:
+        if image.format in ONE_IMAGE_FORMATS:
+            return 1
+        with contextlib.suppress(Exception):
+            return int(getattr(image, "n_frames", 1))
+        # It is damaged. The first frame that cannot be reached counts, so that reading it reports the damage.
+        return 1 + next(number for number in itertools.count(1) if not has_frame(image, number))
+    return 1
+
+
+def split(content: Read, max_pixels: int) -> Sequence[Read]:
+    """Returns every frame of an encoded image; of anything else, the content itself."""
+    if isinstance(content, Image.Image) and has_frame(content, 1):
+        problem = f"{option('frames', 'all')} needs files, but a Pillow object with several frames was passed:"
+        raise InputError(problem, "pass its path or bytes", "a copy() of each frame", setting="frames")
+    count = _frame_count(io.BytesIO(content), max_pixels) if isinstance(content, bytes) else 1
+    return [_frame(content, number) for number in range(count)]
+
+
+def _frame(content: Read, number: int) -> Read:
+    return Frame(content, number) if isinstance(content, bytes) else content
+
+
+class FrameReader(Reader):
+    """Reads the frames of images that another reader reads whole.
+
+    Args:
+        items: the other reader's number of each frame's image, ascending, int64 array of shape (frames,).
+        numbers: number of each frame in its image, int64 array of the same shape.
+    """
+
+    def __init__(self, reader: Reader, items: NDArray[np.int64], numbers: NDArray[np.int64]) -> None:
+        self.files, self._reader, self._items, self._numbers = reader.files, reader, items, numbers
+        self.in_order, self.scaled = reader.in_order, reader.scaled
+        self.variant = f"{reader.variant}, all frames"
+
+    def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
+        frames = [(item, list(same)) for item, same in itertools.groupby(items.tolist(), self._items.__getitem__)]
+        contents = self._reader.read(np.array([item for item, _ in frames], dtype=np.int64))
+        for content, (_, same) in zip(contents, frames, strict=False):
+            yield from (_frame(content, int(self._numbers[frame])) for frame in same)
+
+    def around(self, reader: Reader) -> FrameReader:
+        return FrameReader(reader, self._items, self._numbers)

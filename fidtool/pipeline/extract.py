@@ -14,16 +14,15 @@ import torch
 
 from fidtool.errors import InputError, option
 from fidtool.features.extractor import Extractor, ForwardPasses
-from fidtool.images.batches import deal, plan_batches
+from fidtool.images.batches import Stream, deal, plan_batches
 from fidtool.images.decode import DecodeOptions
 from fidtool.images.framing import Crop
 from fidtool.images.loader import Batch, DecodedBatch, LoadOptions, load
-from fidtool.images.stream import Stream, StreamPlan
 from fidtool.names import counted
 from fidtool.pipeline.run import RunContext
 from fidtool.settings import Settings
 from fidtool.sources.contents import BadFile
-from fidtool.sources.image_set import ImageSet, Indices
+from fidtool.sources.image_set import ImageSet
 from fidtool.statistics.accumulator import Accumulator, Layer
 from fidtool.statistics.saved import Checkpoint, Part, parts_of
 
@@ -71,16 +70,15 @@ class Extraction:
         """Returns the set's statistics, on every rank; ``number`` is its index in the checkpoint. A collective."""
         batches = plan_batches(source, self._batch_size)
         with self._world.together():
-            statistics = self._empty(list(map(len, batches)))
+            statistics = self._empty([len(batch.images) for batch in batches])
         rank, size, in_order = self._world.rank, self._world.size, source.in_order
-        planned = [Batch(number, images) for number, images in enumerate(batches)]
         add: Callable[..., None] = statistics.add
         if self._checkpoint is None:
-            mine = deal(planned, rank, size, in_order)
+            mine = deal(batches, rank, size, in_order)
         else:
             left = self._resume(self._checkpoint, number, source, batches, statistics)
             parts = deal(left, rank, size, in_order)
-            mine = [planned[batch] for part in parts for batch in part.batches]
+            mine = [batches[batch] for part in parts for batch in part.batches]
             add = self._checkpoint.part_by_part(parts, statistics)
         self.resumed = statistics.count + len(statistics.skipped)
         with self._run.clock("extract"), self._world.together():
@@ -91,8 +89,8 @@ class Extraction:
             self._merge(statistics, len(source), source.path)
         return statistics
 
-    def run_stream(self, stream: Stream, name: str) -> tuple[Accumulator, StreamPlan]:
-        """Returns the statistics of an iterable, whose length is not known in advance, on every rank. A collective."""
+    def run_stream(self, stream: Stream) -> tuple[Accumulator, ImageSet]:
+        """Returns the statistics of an iterable, whose length is not known in advance, and its images. A collective."""
         # Closed here, while torch's settings can still be switched to the calling program's.
         with self._run.clock("extract"), self._world.together(), contextlib.closing(iter(stream)) as fetched:
             own = self._empty([self._batch_size] * _STREAM_BATCHES)
@@ -104,15 +102,15 @@ class Extraction:
                     own.absorb(smaller)
                 own.add(number, *batch)
 
-            self._extract(None, name, fetched, None, add)
+            self._extract(None, stream.name, fetched, None, add)
             own.flush()
         with self._run.clock("merge"):
-            plan = stream.plan()
+            images, sizes, own.first = stream.conclude()
             with self._world.together():
-                own.first, statistics = plan.first, self._empty(plan.sizes)
+                statistics = self._empty(sizes)
                 statistics.absorb(own)
-            self._merge(statistics, len(plan.names), name)
-        return statistics, plan
+            self._merge(statistics, len(images), stream.name)
+        return statistics, images
 
     def _merge(self, statistics: Accumulator, count: int, name: str) -> None:
         statistics.merge(self._world, name)
@@ -124,7 +122,7 @@ class Extraction:
         return Accumulator(self._layers, sizes, self._run.device.exact_sums, self._settings.diagnose)
 
     def _resume(
-        self, checkpoint: Checkpoint, number: int, source: ImageSet, batches: Sequence[Indices], total: Accumulator
+        self, checkpoint: Checkpoint, number: int, source: ImageSet, batches: Sequence[Batch], total: Accumulator
     ) -> list[Part]:
         """Adds the parts in the checkpoint on rank zero, and returns all others, on every rank. A collective."""
 
@@ -162,7 +160,8 @@ class Extraction:
         add: Callable[..., None],
     ) -> None:
         """Adds the batches of this rank, which have ``total`` images; without a source, those of an iterable."""
-        options = LoadOptions(self._options, self._num_workers, self._settings.timeout, self._warn)
+        workers = self._num_workers if total is None else min(self._num_workers, total)
+        options = LoadOptions(self._options, workers, self._settings.timeout, self._warn)
         timed = partial(self._run.clock.busy, "network", 1 / self._run.device.forward_threads)
         in_turns = source is None
         passes = None

@@ -12,9 +12,8 @@ import torch
 
 from fidtool.errors import InputError, about, option
 from fidtool.features.protocol import FEATURES, layer_prefix
-from fidtool.images.batches import broadcast_images, change_warning
+from fidtool.images.batches import Stream, broadcast_images
 from fidtool.images.records import ImageRecords
-from fidtool.images.stream import Stream, images_of
 from fidtool.pipeline.extract import Extraction
 from fidtool.pipeline.networks import RunNetworks
 from fidtool.pipeline.plan import Plan
@@ -161,8 +160,8 @@ class Measurer:
                 self._warn(f"{given.name} is an iterable: {taken}")
             split = settings.max_pixels if settings.frames == "all" else None
             stream = Stream(given, settings.floats, world, batch_size, sampling, self._run.outside, split)
-            partial, dealt = extraction.run_stream(stream, given.name)
-            images = replace(images_of(given, dealt, settings.seed), framing=framing)
+            partial, images = extraction.run_stream(stream)
+            images = replace(images, framing=framing)
         else:
             assert not isinstance(given, Statistics)
             images = broadcast_images(world, self._contents[planned].images, given, settings.floats)
@@ -185,7 +184,7 @@ class Measurer:
             statistics = self._statistics(images, partial, layers, features, pictures)
             if planned.holds == "stream" and sampling.num is not None:
                 return replace(statistics, found=None)
-            if changes := change_warning(images):
+            if changes := images.change_warning():
                 self.warnings.append(changes)
             elif settings.cache and not statistics.skipped:  # a skipped file may be fixed later
                 cached = self._cache.put(images, statistics)

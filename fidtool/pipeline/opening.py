@@ -285,7 +285,7 @@ def open_set(request: RequestedSet, settings: Settings, needs: SetNeeds, say: Ca
         opened = found or Content(open_images(path, settings.recursive, settings.floats, say))
     if opened.images is None or settings.frames == "first":
         return opened
-    from fidtool.images.stream import with_frames  # deferred, with torch
+    from fidtool.images.batches import with_frames  # deferred, with torch
 
     return opened._replace(images=with_frames(opened.images, settings.max_pixels))
 

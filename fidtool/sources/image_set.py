@@ -215,6 +215,17 @@ class ImageSet:
         gone = np.flatnonzero(files.stamps[:, 0] == GONE).tolist()
         return [f"line {self.lines[file]}: {files.paths[file]}" for file in gone]
 
+    def change_warning(self) -> str:
+        """Returns a warning if files have changed since they were listed, or if this is unknown; else empty."""
+        try:
+            changed = self.reader.files.changed()
+        except FidtoolError as error:
+            return f"cannot check whether {self.path} changed while it was read: {error}"
+        if not changed:
+            return ""
+        mixed = "the results may be of a mixture of old and new images; run it again"
+        return f"{len(changed)} files of {self.path} changed while they were read, including {changed[0]}: {mixed}"
+
     def sample(self) -> str:
         """Returns the SHA-256 of a sample of the contents, by which ranks check that they see the same images."""
         sha = hashlib.sha256()

@@ -14,7 +14,6 @@ from numpy.typing import DTypeLike, NDArray
 
 from fidtool.cache_dir import byte_limit, cache_dir
 from fidtool.errors import RunError
-from fidtool.images.batches import stored_order
 from fidtool.sources.arrays import read_header
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet
@@ -83,7 +82,7 @@ def in_canonical_order(images: ImageSet, rows: NDArray[Any], skipped: Sequence[B
     """
     if not images.in_order:
         return rows
-    planned = stored_order(images)
+    planned = np.argsort(images.order, kind="stable")
     if skipped:
         left_out = {bad.file for bad in skipped}
         planned = planned[[images.file(int(index)) not in left_out for index in planned]]

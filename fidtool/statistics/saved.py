@@ -28,9 +28,10 @@ import numpy as np
 from fidtool.cache_dir import atomic_write, byte_limit, cache_dir
 from fidtool.errors import InputError, RunError, option
 from fidtool.features.protocol import FEATURES, Definition, layer_prefix
+from fidtool.images.loader import Batch
 from fidtool.redaction import redacted
 from fidtool.sources.contents import BadFile
-from fidtool.sources.image_set import ImageSet, Indices, real_path
+from fidtool.sources.image_set import ImageSet, real_path
 from fidtool.sources.lists import STDIN
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.statistics.statistics_file import read_statistics, read_summary, write_unredacted
@@ -223,12 +224,12 @@ class Part:
     mark: int
 
 
-def parts_of(number: int, images: ImageSet, batches: Sequence[Indices]) -> list[Part]:
+def parts_of(number: int, images: ImageSet, batches: Sequence[Batch]) -> list[Part]:
     """Divides the ``batches`` of a set into parts; ``number`` is that of the set in the run."""
     count = min(len(batches), _MOST_PARTS)
     edges = [len(batches) * part // count for part in range(count + 1)]
     ranges = [range(start, stop) for start, stop in itertools.pairwise(edges)]
-    marks = images.marks(np.concatenate([np.asarray(batches[each]) for each in part]) for part in ranges)
+    marks = images.marks(np.concatenate([np.asarray(batches[each].images) for each in part]) for part in ranges)
     return [Part(f"{number:03}-{place:02}", each, int(marks[place])) for place, each in enumerate(ranges)]
 
 

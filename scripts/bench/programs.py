@@ -120,7 +120,7 @@ def decode_rate(folders: tuple[str, ...], least: int) -> float:
     for folder in folders:
         images = open_images(folder).draw(Sampling(None, 0))
         rounds = -(-least // len(images))
-        batches = [Batch(number, part) for number, part in enumerate(list(plan_batches(images, 8)) * rounds)]
+        batches = [Batch(number, part.images) for number, part in enumerate(plan_batches(images, 8) * rounds)]
         started = time.perf_counter()
         loaded = load(images, batches, LoadOptions(DecodeOptions(), available_cores()))
         count += sum(batch.count for batch in loaded)

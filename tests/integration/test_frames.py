@@ -12,8 +12,8 @@ import pytest
 from PIL import Image, ImageSequence
 
 import fidtool
+from fidtool.images.batches import with_frames
 from fidtool.images.decode import DecodeError, decode
-from fidtool.images.stream import with_frames
 from fidtool.sources.contents import Frame
 from fidtool.sources.image_set import ImageSet, Sampling
 from fidtool.sources.memory import Images

@@ -69,8 +69,8 @@ def test_each_name_has_the_right_image(forms: dict[str, str], form: str) -> None
     names = names_in(Path(forms["folder"]))
     seen = []
     for batch in plan_batches(images, 5):
-        contents = list(images.read(batch))
-        files = [images.file(index) for index in batch]
+        contents = list(images.read(batch.images))
+        files = [images.file(index) for index in batch.images]
         for content, file in zip(contents, files, strict=True):
             place = int(file[file.rindex("[") + 1 : -1]) if file.endswith("]") else names.index(tail(file, names))
             np.testing.assert_array_equal(decode(content).pixels, expected[place])

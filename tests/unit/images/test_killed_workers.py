@@ -22,7 +22,7 @@ from fidtool.errors import FidtoolError, RunError
 from fidtool.images import loader
 from fidtool.images.batches import plan_batches
 from fidtool.images.decode import DecodeOptions
-from fidtool.images.loader import Batch, DecodedBatch, LoadOptions, load
+from fidtool.images.loader import DecodedBatch, LoadOptions, load
 from fidtool.images.workers import Workers
 from fidtool.sources.image_set import ImageSet
 from fidtool.sources.opening import list_folder
@@ -57,7 +57,7 @@ def images(tmp_path: Path) -> ImageSet:
 
 
 def delivered(images: ImageSet, count: int = 2) -> Generator[DecodedBatch, None, None]:
-    batches = [Batch(number, indices) for number, indices in enumerate(plan_batches(images, 1))]
+    batches = plan_batches(images, 1)
     return load(images, batches, LoadOptions(DecodeOptions(), count, patience=PATIENCE))
 
 

@@ -133,7 +133,7 @@ def test_images_on_a_gpu_reach_the_workers() -> None:
     pixels = [np.full((6, 6, 3), number, np.uint8) for number in range(6)]
     on_gpu = [OnGpu(pixels[1]), (OnGpu(pixels[2]), 3), *({"image": OnGpu(each), "label": 3} for each in pixels[3:])]
     source = Images([pixels[0], *on_gpu], name="real").image_set(None)
-    batches = [Batch(number, indices) for number, indices in enumerate(plan_batches(source, 2))]
+    batches = plan_batches(source, 2)
     assert sorted(colours(source, batches, 2)) == list(range(6))
 
 

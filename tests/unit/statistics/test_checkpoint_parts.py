@@ -12,6 +12,7 @@ import torch
 
 from fidtool.features.protocol import EMBEDDING, FEATURES, Definition
 from fidtool.images.decode import ImageProperties
+from fidtool.images.loader import Batch
 from fidtool.images.records import RECORD
 from fidtool.sources.contents import BadFile
 from fidtool.statistics.accumulator import RECORDS, Accumulator, Layer
@@ -111,7 +112,7 @@ def test_a_set_has_at_most_64_parts(batches: int, parts: int) -> None:
         def marks(self, parts: Any) -> list[int]:
             return [int(each.sum()) for each in parts]
 
-    found = parts_of(3, Images(), [[2 * batch, 2 * batch + 1] for batch in range(batches)])  # type: ignore[arg-type]
+    found = parts_of(3, Images(), [Batch(batch, [2 * batch, 2 * batch + 1]) for batch in range(batches)])  # type: ignore[arg-type]
     assert len(found) == parts
     assert [batch for part in found for batch in part.batches] == [*range(batches)]
     assert sum(part.mark for part in found) == sum(range(2 * batches)), "marks are of all images"

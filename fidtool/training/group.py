@@ -39,6 +39,7 @@ _BACKWARD_REMEDY = (
 _warned_without_group = False
 _known: dict[tuple[Group, tuple[int, ...]], Ranks] = {}
 """The `Ranks` of torch's default group and a set of ranks."""
+atexit.register(_known.clear)  # destroys their groups: gloo's threads must end before the interpreter exits
 
 
 class Ranks:
@@ -130,7 +131,13 @@ class Ranks:
         with outside_autograd():
             try:
                 if self._gloo is None:
-                    self._gloo = self._new_gloo()
+                    assert self._rendezvous is not None
+                    # Under new keys: those of an earlier group refer to closed sockets.
+                    store = dist.PrefixStore(f"gloo/{self._rendezvous.round}", self._store)
+                    try:
+                        self._gloo = new_gloo_group(store, self.group_rank, self.size, _TRANSPORT_SECONDS)
+                    except RuntimeError as error:
+                        raise LostContactError(first_line(error)) from error
                 # A new World each time: one that has seen a failure cannot be reused.
                 launch = Launch("env", self.group_rank, self.size, self.group_rank, self.size)
                 yield World(launch, group=self._gloo)
@@ -138,14 +145,6 @@ class Ranks:
                 self._gloo = None
                 lost = f"a rank was lost, or the other ranks waited for it for more than {_TRANSPORT_SECONDS:.0f} s"
                 raise RunError(f"{purpose}: {lost} ({first_line(error.__cause__ or error)})") from error
-
-    def _new_gloo(self) -> Any:
-        assert self._rendezvous is not None
-        try:  # under new keys: those of an earlier group refer to closed sockets
-            store = dist.PrefixStore(f"gloo/{self._rendezvous.round}", self._store)
-            return new_gloo_group(store, self.group_rank, self.size, _TRANSPORT_SECONDS)
-        except RuntimeError as error:
-            raise LostContactError(first_line(error)) from error
 
 
 @contextlib.contextmanager
@@ -174,12 +173,6 @@ def group_rank_and_size(group: Group) -> tuple[int, int]:
     except InputError:
         return 0, 1
     return ranks.group_rank, ranks.size
-
-
-@atexit.register
-def _release_groups() -> None:
-    """Destroys the groups: gloo's threads must end before the interpreter exits."""
-    _known.clear()
 
 
 def warn_without_group(what: str) -> None:

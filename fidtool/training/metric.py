@@ -149,7 +149,7 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
                 kind = TooFewImagesError if count < 2 else InputError
                 raise kind(f"{problem}: add them with update(images, real={side == 'real'}){kept}")
         names = {"real": sums.fixed_name or "the set of real images", "fake": "the set of generated images"}
-        of = [side for side in sets if self._metric.frechet]
+        of = sets if self._metric.frechet else ()
         found = world.only_on_rank_zero(lambda: {side: sums.statistics(side) for side in of}) or {}
         rows = {side: sums.rows(side) for side in sets if self._metric.fake_features}
         gaussians = {side: Gaussian(each.mu, each.sigma, each.count) for side, each in found.items()}
@@ -360,23 +360,21 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
         return any(payload["lost"] for payload in payloads)
 
     def _result(self, ranks: Ranks) -> Result:
-        sums, everyone, warning = self._sums, f"all {ranks.size} ranks", ""
+        sums, warning, scope = self._sums, "", f"all {ranks.size} ranks" if ranks.size > 1 else "this process"
         if self.sync_on_compute and self._own is None and ranks.size > 1:
             purpose = self._purpose("compute()")
             if self._wait_for_all(ranks, purpose):
                 warning = f"images from before the checkpoint are missing from this {self._title}"
             with ranks.world(purpose) as world:
                 sums = sums.merged(world)
-                result = self._measure(sums, world, everyone)
+                result = self._measure(sums, world, scope)
             if ranks.group_rank:
                 return result
             self._warn(shared_images_warning(sums.sides["fake"].of_ranks, ranks.ranks), once="shared")
         else:
             sums.flush()
-            scope, covers = "this process", f"this {self._title} covers"
-            if self._own is not None:
-                scope = everyone
-            elif ranks.size > 1:
+            covers = f"this {self._title} covers"
+            if self._own is None and ranks.size > 1:
                 scope = f"rank {ranks.rank} of {ranks.size} alone"
                 warning = f"sync_on_compute is False: {covers} {scope} ({sums.count('fake')} generated images)"
             elif size := launched_without_group():

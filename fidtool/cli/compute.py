@@ -99,7 +99,7 @@ def compute(
     as_table = form == "table" or (form is None and on_terminal() and several)
     for line in [*([] if as_table else framing_lines(evaluation)), *influence_lines(evaluation)]:
         click.echo(line, err=True)
-    json_text = dumps(evaluation.to_dict())
+    json_text = dumps(evaluation.to_dict()) if as_json or target else ""
     lines = [json_text] if as_json else table_lines(evaluation) if as_table else result_lines(evaluation)
     publish(json_text, lines, target, shown, write)
     if evaluation.exit_code:

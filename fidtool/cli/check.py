@@ -10,6 +10,7 @@ import click
 from fidtool.cli.options import QUIET, Command, as_flag, option, settings_options
 from fidtool.cli.output import print_lines, shown
 from fidtool.errors import InputError
+from fidtool.names import counted
 from fidtool.settings import GATES, IMAGES, OUTPUT, CheckSettings, Settings
 
 _RESULT = "the result"
@@ -86,11 +87,16 @@ def _list(path: str, settings: Settings, as_json: bool, quiet: bool) -> int:
     if settings.num is not None:
         source = source.draw(settings.sampling())
     files = (redacted(source.file(index)) for index in range(len(source)))
+    count, found, in_order, ignored = len(source), source.found, source.in_order, source.passed_over.words
     if as_json:
-        print_lines([dumps(without_secrets({"schema": 1, **source.summary(), "files": list(files)}))], _RESULT)
+        facts = {"schema": 1, "source": source.path, "kind": source.kind, "count": count, "found": found}
+        facts |= {"in_order": in_order, "passed_over": ignored, "files": list(files)}
+        print_lines([dumps(without_secrets(facts))], _RESULT)
         return 0
     if not quiet:
-        click.echo(redacted(f"{path}: {source.in_words()}"), err=True)
+        drawn = f"{count} of " * (count < found) + counted(found, "image")
+        access = f"read {'sequentially' if in_order else 'in any order'}" + f"; ignored: {ignored}" * bool(ignored)
+        click.echo(redacted(f"{path}: {source.kind}, {drawn}, {access}"), err=True)
     while some := list(itertools.islice(files, 1000)):
         print_lines(some, _RESULT, exact=True)
     return 0

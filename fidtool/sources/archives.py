@@ -31,7 +31,7 @@ from fidtool.sources.contents import (
     opened,
     too_large,
 )
-from fidtool.sources.extents import Extent, ExtentReader, PackedReader
+from fidtool.sources.extents import Extent, ExtentReader
 from fidtool.sources.image_set import ImageSet, NamedFiles, Names, split_common_folder
 from fidtool.sources.kinds import HEAD, Census, refuse_dataset, suffix_of
 
@@ -81,8 +81,8 @@ def list_images(named: NamedFiles) -> ImageSet:
     index = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     problems = {item: problem for item, problem in enumerate(() if is_zip else details) if problem}
     checks = np.array(details, dtype=_CHECKS) if is_zip else problems
-    rows = MemberReader(named.files, index, np.concatenate(extents), checks)
-    reader = PackedReader(rows, counts, named.key) if packed else rows
+    reader = MemberReader(named.files, packed, index, np.concatenate(extents), checks)
+    reader.variant = named.key if packed else ""
     files = index.tolist()
     order = np.array(sorted(range(len(names)), key=lambda item: (files[item], names[item])), dtype=np.uint32)
     prefix = f"{named.prefix}/" if len(paths) == 1 else named.prefix
@@ -191,11 +191,12 @@ class MemberReader(ExtentReader):
     def __init__(
         self,
         files: Files,
+        packed: bool,
         file_index: NDArray[np.int32],
         extents: NDArray[np.int64],
         details: NDArray[np.void] | dict[int, str],
     ) -> None:
-        super().__init__(files)
+        super().__init__(files, packed)
         self._file_index, self._extents, self._details = file_index, extents, details
 
     def extent(self, item: int) -> Extent:

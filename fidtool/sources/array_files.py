@@ -36,7 +36,7 @@ from fidtool.sources.arrays import (
     widened,
 )
 from fidtool.sources.contents import Files, Read, opened
-from fidtool.sources.extents import Extent, ExtentReader, PackedReader
+from fidtool.sources.extents import Extent, ExtentReader
 from fidtool.sources.image_set import ImageSet, NamedFiles
 from fidtool.sources.kinds import HEAD, refuse_foreign, suffix_of
 
@@ -133,8 +133,7 @@ def list_images(named: NamedFiles) -> ImageSet:
         axes.append(array.checked_axis(what, limit))
         arrays.append(array)
     counts, packed = [array.shape[0] for array in arrays], any(array.member for array in arrays)
-    rows = ArrayReader(named, arrays, axes)
-    reader = PackedReader(rows, counts, rows.variant) if packed else rows
+    reader = ArrayReader(named, packed, arrays, axes)
     if any(array.dtype != np.uint8 for array in arrays):
         # Refused here, a run would otherwise process the sets before.
         refuse_values(reader, [0, *np.cumsum(counts[:-1]).tolist()], sum(counts), spread=not packed)
@@ -171,8 +170,8 @@ class ArrayReader(ExtentReader):
 
     encoded = False
 
-    def __init__(self, named: NamedFiles, arrays: Sequence[StoredArray], axes: Sequence[int]) -> None:
-        super().__init__(named.files)
+    def __init__(self, named: NamedFiles, packed: bool, arrays: Sequence[StoredArray], axes: Sequence[int]) -> None:
+        super().__init__(named.files, packed)
         self._arrays, self._axes, self._value_range = arrays, axes, named.value_range
         self._ends = np.cumsum([array.shape[0] for array in arrays])
         self.scaled = any(has_floats(array.dtype) for array in arrays)
@@ -195,8 +194,9 @@ class ArrayReader(ExtentReader):
         return as_pixels(as_hwc(image, self._axes[file]), self._value_range, f"{self.files.paths[file]}[{row}]")
 
     def decompressed(self, handle: BinaryIO, file: int) -> IO[bytes]:
-        archive = zipfile.ZipFile(handle)
-        return io.BufferedReader(cast(io.RawIOBase, archive.open(self._arrays[file].member)), _READ_AT_ONCE)
+        if not (member := self._arrays[file].member):
+            return handle
+        return io.BufferedReader(cast(io.RawIOBase, zipfile.ZipFile(handle).open(member)), _READ_AT_ONCE)
 
 
 # --- NumPy -----------------------------------------------------------------------------------------------------------

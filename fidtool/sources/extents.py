@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import groupby
 from typing import IO, BinaryIO
 
@@ -11,53 +11,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import FidtoolError, message_of
-from fidtool.sources.contents import ContentError, Files, Read, Reader
+from fidtool.sources.contents import MOST_BYTES, ContentError, Files, Read, Reader, too_large
 
 Extent = tuple[int, int, int]
 """File number, first byte, and number of bytes."""
 
 
-class ExtentReader(Reader, abc.ABC):
-    """Reads images that are stored as extents of files.
-
-    Local files are read in any order, copies of remote ones sequentially, so that each rank downloads only its own.
-    """
-
-    def __init__(self, files: Files) -> None:
-        self.files, self.in_order = files, files.remote
-
-    @abc.abstractmethod
-    def extent(self, item: int) -> Extent:
-        """Returns the extent of an image."""
-
-    @abc.abstractmethod
-    def unpack(self, item: int, data: bytes) -> Read:
-        """Returns the content of an image from the bytes of its extent."""
-
-    def decompressed(self, handle: BinaryIO, file: int) -> IO[bytes]:
-        """Returns the contents of a compressed file, for `PackedReader`."""
-        raise NotImplementedError
-
-    def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
-        for item in items.tolist():
-            data = self.files.read(*self.extent(item))
-            yield data if isinstance(data, Exception) else self.unpack(item, data)
-
-
 class SequentialReader(Reader, abc.ABC):
-    """Reads images whose files must be read from their beginning. ``counts`` is the number of images in each file."""
+    """Reads images whose files must be read from their beginning."""
 
     in_order = True
 
-    def __init__(self, files: Files, counts: Sequence[int]) -> None:
-        self.files, self._ends = files, np.cumsum(counts)
+    @abc.abstractmethod
+    def file_of(self, item: int) -> int:
+        """Returns the number of an image's file."""
 
     @abc.abstractmethod
     def walk(self, handle: BinaryIO, file: int, items: list[int]) -> Iterator[Read]:
         """Yields these images of one file, whose numbers ascend. May raise any exception if the file is damaged."""
 
     def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
-        for file, of_file in groupby(items.tolist(), lambda item: int(np.searchsorted(self._ends, item, "right"))):
+        for file, of_file in groupby(items.tolist(), self.file_of):
             inside, done = list(of_file), 0
             try:
                 with self.files.open(file) as handle:
@@ -72,18 +46,46 @@ class SequentialReader(Reader, abc.ABC):
             yield from [failure] * (len(inside) - done)
 
 
-class PackedReader(SequentialReader):
-    """Reads the images of ``rows``, whose extents are those in the decompressed contents of files."""
+class ExtentReader(SequentialReader):
+    """Reads images that are stored as extents of files, or of the decompressed contents of ``packed`` ones.
 
-    def __init__(self, rows: ExtentReader, counts: Sequence[int], variant: str) -> None:
-        super().__init__(rows.files, counts)
-        self._rows, self.scaled, self.encoded, self.variant = rows, rows.scaled, rows.encoded, variant
+    Other local files are read in any order, copies of remote ones sequentially, so that each rank downloads only its
+    own.
+    """
+
+    def __init__(self, files: Files, packed: bool) -> None:
+        self.files, self.in_order = files, packed or files.remote
+
+    @abc.abstractmethod
+    def extent(self, item: int) -> Extent:
+        """Returns the extent of an image."""
+
+    @abc.abstractmethod
+    def unpack(self, item: int, data: bytes) -> Read:
+        """Returns the content of an image from the bytes of its extent."""
+
+    @abc.abstractmethod
+    def decompressed(self, handle: BinaryIO, file: int) -> IO[bytes]:
+        """Returns the contents of a compressed file; ``handle`` itself for others."""
+
+    def file_of(self, item: int) -> int:
+        return self.extent(item)[0]
 
     def walk(self, handle: BinaryIO, file: int, items: list[int]) -> Iterator[Read]:
-        with self._rows.decompressed(handle, file) as stream:
+        with self.decompressed(handle, file) as stream:
             for item in items:
-                _, start, length = self._rows.extent(item)
+                _, start, length = self.extent(item)
+                if length > MOST_BYTES:
+                    yield too_large(length)
+                    continue
                 data = stream.read(length) if length and stream.seek(start) == start else b""
                 if len(data) < length:
                     raise EOFError("it is truncated")
-                yield self._rows.unpack(item, data)
+                yield self.unpack(item, data)
+
+    def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
+        return super().read(items) if self.in_order else map(self._read, items.tolist())
+
+    def _read(self, item: int) -> Read:
+        data = self.files.read(*self.extent(item))
+        return data if isinstance(data, Exception) else self.unpack(item, data)

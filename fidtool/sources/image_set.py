@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import FidtoolError, InputError, ProgramError, option
-from fidtool.names import counted
 from fidtool.sources.contents import (
     GONE,
     BadFile,
@@ -133,26 +132,6 @@ class ImageSet:
     def file(self, index: int) -> str:
         """Returns the path of image ``index``, for messages."""
         return f"{self.prefix}{self.stored[int(self.order[index])]}"
-
-    def summary(self) -> dict[str, str | int | bool]:
-        """Returns a description of the set for the JSON result."""
-        return {
-            "source": self.path,
-            "kind": self.kind,
-            "count": len(self),
-            "found": self.found,
-            "in_order": self.in_order,
-            "passed_over": self.passed_over.words,
-        }
-
-    def in_words(self) -> str:
-        """Returns a description of the set for people."""
-        found = counted(self.found, "image")
-        drawn = f"{len(self)} of {found}" if len(self) < self.found else found
-        access = "sequentially" if self.in_order else "in any order"
-        ignored = self.passed_over.words
-        rest = f"; ignored: {ignored}" if ignored else ""
-        return f"{self.kind}, {drawn}, read {access}{rest}"
 
     def read(self, indices: Indices) -> Iterator[Read]:
         """Yields the contents of these images, with errors in place of those that cannot be read.

@@ -143,9 +143,9 @@ KNOWN = (*FILE_KINDS, *LISTS)
 
 _OF_FLOATS = "tif tiff pfm"
 _SUFFIXES = f"png jpg jpeg jfif bmp webp {_OF_FLOATS} ppm pgm gif avif heic heif jp2 j2k jpx"
-IMAGE_SUFFIXES = frozenset(f".{name}" for name in _SUFFIXES.split())
+_IMAGE_SUFFIXES = tuple(f".{name}" for name in _SUFFIXES.split())
 """Suffixes of file names that count as images, in lower case, regardless of whether this Pillow can decode them."""
-_WITHOUT_FLOATS = tuple(IMAGE_SUFFIXES - {f".{name}" for name in _OF_FLOATS.split()})
+_WITHOUT_FLOATS = tuple({*_IMAGE_SUFFIXES} - {f".{name}" for name in _OF_FLOATS.split()})
 HIDDEN, SUBFOLDER = "hidden", "subfolder"
 
 
@@ -191,7 +191,7 @@ NOTHING = PassedOver()
 
 def is_image_name(name: str) -> bool:
     """Whether a file has an image suffix."""
-    return splitext(name)[1].lower() in IMAGE_SUFFIXES
+    return name.lower().endswith(_IMAGE_SUFFIXES)
 
 
 class Census(Counter[str]):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
+import numpy as np
+
 from fidtool.errors import InputError
 from fidtool.sources.arrays import set_of_rows
 from fidtool.sources.contents import ContentError, Files, Read, opened
@@ -70,8 +72,11 @@ class ParquetReader(SequentialReader):
     """Reads a column of each table sequentially, and skips row groups that contain no requested rows."""
 
     def __init__(self, files: Files, columns: list[str], counts: list[int]) -> None:
-        super().__init__(files, counts)
-        self._columns, self.variant = columns, " ".join(columns)
+        super().__init__(files)
+        self._ends, self._columns, self.variant = np.cumsum(counts), columns, " ".join(columns)
+
+    def file_of(self, item: int) -> int:
+        return int(np.searchsorted(self._ends, item, "right"))
 
     def walk(self, handle: BinaryIO, file: int, items: list[int]) -> Iterator[Read]:
         pyarrow, column = _pyarrow(""), self._columns[file]

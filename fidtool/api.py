@@ -17,7 +17,6 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, cast, get_type_
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.comparability import verify
 from fidtool.console import Console
 from fidtool.diagnose.diagnosis import Checkup, inspect_set, set_warnings
 from fidtool.distances.jackknife import difference
@@ -26,7 +25,7 @@ from fidtool.errors import InputError, on_every_rank, option, warn_program
 from fidtool.images.decode import DecodeOptions
 from fidtool.images.framing import EXAMPLE, Crop
 from fidtool.images.loader import Batch, ImageLookup, LoadOptions, load
-from fidtool.metrics.registry import is_name, metric_named, metric_settings
+from fidtool.metrics.registry import METRIC_SETTINGS, is_name, metric_named
 from fidtool.names import suggestion
 from fidtool.pipeline.check import check as check_images
 from fidtool.pipeline.check import refuse_same
@@ -40,7 +39,7 @@ from fidtool.pipeline.sets import Content, RequestedSet, SetPlan, requested
 from fidtool.presets import with_preset
 from fidtool.report.text import check_shown, write_shown
 from fidtool.results import Comparison, Difference, Evaluation, RunRecord
-from fidtool.settings import CheckSettings, Origin, Settings, StatisticsSettings, changed_settings
+from fidtool.settings import CheckSettings, Origin, Settings, StatisticsSettings, changed_settings, origin_of
 from fidtool.sources.memory import Images, several
 from fidtool.statistics.rows import RowStorage
 from fidtool.statistics.set_statistics import MeasuredSet, Statistics
@@ -118,7 +117,7 @@ def _meant(keywords: Mapping[str, Any], known: Iterable[str]) -> str:
     if "metric_options" in keywords:
         return "; pass metrics with settings as objects, such as metrics=[fidtool.KID(subset_size=100)]"
     of_metrics: dict[str, list[str]] = {}
-    for name, (kind, each) in metric_settings().items():
+    for name, (kind, each) in METRIC_SETTINGS.items():
         if name in keywords:
             of_metrics.setdefault(kind.__name__, []).append(f"{each.name}={keywords[name]!r}")
     if objects := [f"fidtool.{kind}({', '.join(values)})" for kind, values in of_metrics.items()]:
@@ -161,7 +160,7 @@ def compute(real: Source, fake: Source | Sequence[PathOrURL | Images | Statistic
         raise InputError("there is no FAKE to compare with REAL")
     sources = [(real, "real"), *((each, "fake") for each in fakes)]
     files = {each: Path(file) for each in ("report", "plot") if (file := getattr(settings, each)) is not None}
-    origin = Origin.here(sys.argv[0])
+    origin = origin_of(sys.argv[0])
     with _warning(Console(report=settings.progress)) as console:
         evaluation, write = evaluated(sources, settings, console, origin, lambda: check_shown(files))
     for setting, file in files.items():
@@ -287,6 +286,8 @@ def _concluded(
 def _told(evaluation: Evaluation, preset: str | None, console: Console) -> Evaluation:
     """Prints the warnings, and returns the evaluation with the verdicts on whether it compares with ``preset``."""
     if preset is not None:
+        from fidtool.comparability import verify  # few runs need it
+
         verdicts = {f"{verdict.fake}: {verdict.line}": verdict for verdict in verify(evaluation)}
         evaluation = replace(evaluation, run=replace(evaluation.run, notes=(*evaluation.run.notes, *verdicts)))
         for line, verdict in verdicts.items():

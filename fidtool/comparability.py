@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fidtool.errors import InputError
 from fidtool.features.protocol import INCEPTION, INCEPTION_DIMS
 from fidtool.metrics.inception_score import SORTED
-from fidtool.metrics.registry import metric_settings
+from fidtool.metrics.registry import METRIC_SETTINGS
 from fidtool.presets import PRESETS, preset_named
 from fidtool.sources.references import named_reference
 
@@ -183,7 +183,7 @@ class _Requirements:
 
     def _settings(self) -> None:
         """Those of the metrics if the preset has some for metrics that were computed, and the order of FAKE."""
-        owned = {key: (kind.name, each.name) for key, (kind, each) in metric_settings().items()}
+        owned = {key: (kind.name, each.name) for key, (kind, each) in METRIC_SETTINGS.items()}
         wanted = {
             key: value for key, value in self.preset.settings.items() if key in owned and owned[key][0] in self.settings
         }

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fidtool.errors import InputError, option
-from fidtool.metrics.registry import metric_settings, requested
+from fidtool.metrics.registry import METRIC_SETTINGS, requested
 from fidtool.names import closest, folded, unknown
 
 
@@ -82,7 +82,7 @@ def with_preset(given: Mapping[str, Any], metric_values: Mapping[str, Any] | Non
     name, metric_values = given.get("preset"), metric_values or {}
     preset = preset_named(name) if isinstance(name, str) else None
     usual = preset.settings if preset else {}
-    settings = {each: value for each, value in usual.items() if each not in metric_settings()} | dict(given)
+    settings = {each: value for each, value in usual.items() if each not in METRIC_SETTINGS} | dict(given)
     replaced = {other for setting, other in _REPLACED.items() if setting in metric_values}
     values = {each: value for each, value in usual.items() if each not in replaced}
     settings["metrics"] = requested(settings.get("metrics", "fid"), metric_values, values)

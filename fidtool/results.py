@@ -394,14 +394,11 @@ class Evaluation:
     @property
     def exit_code(self) -> int:
         """Exit status: 3 if a gate is missed, else 0."""
-        return 3 if self._missed() else 0
+        return 0 if self.exit_reason == "done" else 3
 
     @property
     def exit_reason(self) -> str:
-        missed = self._missed()
-        return f"gate missed: {'; '.join(missed)}" if missed else "done"
-
-    def _missed(self) -> list[str]:
+        """``done``, or which gates are missed."""
         highest = inf if self.fail_above is None else self.fail_above
         most = inf if self.max_duplicates is None else self.max_duplicates
         above, many = [], []
@@ -411,7 +408,8 @@ class Evaluation:
             if (copies := each.duplicates) is not None and copies.share > most:
                 many.append(f"{copies.share:.2%} of {each.fake.name} are duplicates")
         found = (above, f"{highest:g}"), (many, f"{most:.2%}")
-        return [f"{', '.join(sets)}, above {limit}" for sets, limit in found if sets]
+        missed = [f"{', '.join(sets)}, above {limit}" for sets, limit in found if sets]
+        return f"gate missed: {'; '.join(missed)}" if missed else "done"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result JSON: plain dictionaries, lists, numbers and strings; floats at full precision.

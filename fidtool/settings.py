@@ -18,7 +18,7 @@ from fidtool.features.models.families import (
 from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, NAMED_PROTOCOLS, ProtocolName, protocol_named
 from fidtool.images.framing import CROPS, EXAMPLE, normalised
 from fidtool.metrics.metric import METRICS, Metric, MetricFacts
-from fidtool.metrics.registry import BUILT_IN, Requested, key_of, metric_settings, requested
+from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS, Requested, key_of, requested
 from fidtool.presets import PRESETS, preset_named, with_preset
 from fidtool.validation import LONGEST_SECONDS, MAX_PIXELS, File, Setting, TorchDevice, Validated, declared, text_of
 
@@ -87,7 +87,8 @@ class CheckSettings(Validated):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "value_range", _two_numbers(self.value_range))
+        if self.value_range is not None:
+            object.__setattr__(self, "value_range", _two_numbers(self.value_range))
         is_class = isinstance(getattr(self.progress, "func", self.progress), type)  # tqdm, or a partial of it
         if is_class or not (self.progress is None or isinstance(self.progress, bool) or callable(self.progress)):
             problem = f"{option('progress')} must be True or a function, not {self.progress!r}:"
@@ -192,10 +193,8 @@ class StatisticsSettings(CheckSettings):
             raise InputError(problem, setting="dims")
         if self.network.extractor == "inception" and not (self.input_size is None and self.feature_step is None):
             name = "feature_step" if self.input_size is None else "input_size"
-            problem = (
-                f"{option(name)} is fixed for Inception, so that its values are comparable; it is for other extractors"
-            )
-            raise InputError(problem, setting=name)
+            problem = "is fixed for Inception, so that its values are comparable; it is for other extractors"
+            raise InputError(f"{option(name)} {problem}", setting=name)
         if self.checkpoint is not None and ("://" in str(self.checkpoint) or not str(self.checkpoint)):
             problem = f"{option('checkpoint')} must be a folder on this machine, not {str(self.checkpoint)!r}"
             raise InputError(problem, setting="checkpoint")
@@ -235,8 +234,8 @@ class StatisticsSettings(CheckSettings):
     @property
     def in_order(self) -> list[Requested]:
         """The same in the order in which they are computed and listed: built-in ones first."""
-        places = {name: place for place, name in enumerate(BUILT_IN)}
-        return sorted(self.requested, key=lambda each: places.get(each.metric.name, len(places)))
+        names = [*BUILT_IN, *(each.metric.name for each in self.requested)]
+        return sorted(self.requested, key=lambda each: names.index(each.metric.name))
 
     @property
     def chosen(self) -> list[Metric]:
@@ -328,10 +327,8 @@ class Settings(StatisticsSettings):
         return next((each.metric for each in self.requested if each.metric.frechet), None)
 
 
-def _two_numbers(value: object) -> tuple[float, float] | None:
+def _two_numbers(value: object) -> tuple[float, float]:
     """Return black and white of a value range, which is a string or two numbers."""
-    if value is None:
-        return None
     with contextlib.suppress(ValueError, TypeError):
         black, white = (float(part) for part in (value.split(",") if isinstance(value, str) else value))  # type: ignore[attr-defined]
         if -inf < black < white < inf:
@@ -357,13 +354,12 @@ class Origin(NamedTuple):
     host: str
     date: str
 
-    @classmethod
-    def here(cls, command: tuple[str, ...] | str) -> "Origin":
-        """Returns the origin of a run that starts now, on this machine."""
-        import socket  # deferred, so that the command line reports usage errors fast
 
-        began = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-        return cls(command, socket.gethostname(), began)
+def origin_of(command: tuple[str, ...] | str) -> Origin:
+    """Returns the origin of a run that starts now, on this machine."""
+    import socket  # deferred, so that the command line reports usage errors fast
+
+    return Origin(command, socket.gethostname(), datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"))
 
 
 def recorded(settings: Settings) -> dict[str, Any]:
@@ -386,13 +382,13 @@ def recorded(settings: Settings) -> dict[str, Any]:
 
 def changed_settings(settings: Settings) -> dict[str, Any]:
     """Returns the `recorded` settings that differ from their defaults; with a value range, how floats become bytes."""
-    of_metrics = {key: each.default for key, (_, each) in metric_settings().items()}
+    of_metrics = {key: each.default for key, (_, each) in METRIC_SETTINGS.items()}
     defaults = recorded(Settings()) | of_metrics | ({} if settings.floats is None else {"float_to_byte": None})
     return {name: value for name, value in recorded(settings).items() if value != defaults[name]}
 
 
 def overrides(settings: Settings) -> list[str]:
-    """Returns one sentence per setting that replaces that of the preset."""
+    """Returns one sentence per setting that replaces that of the preset, if there is one."""
     if settings.preset is None:
         return []
     preset, found = preset_named(settings.preset), recorded(settings)
@@ -406,10 +402,10 @@ def _shown(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else f"{value}"
 
 
-def known_settings(config: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def known_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings of a statistics file that this version knows."""
-    known = {*declared(Settings), *metric_settings(), "metric_options"}
-    return None if config is None else {name: value for name, value in config.items() if name in known}
+    known = {*declared(Settings), *METRIC_SETTINGS, "metric_options"}
+    return {name: value for name, value in config.items() if name in known}
 
 
 def versions() -> dict[str, str]:

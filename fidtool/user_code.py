@@ -7,18 +7,18 @@ import importlib.util
 import os
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
+from fidtool.errors import InputError, message_of
+
+Made = TypeVar("Made")
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 _READ = "__fidtool_read__"
 """Name in a module of the content of the file that was run."""
-
-
-class NoSourceError(Exception):
-    """The file or module does not exist, or does not define the object."""
 
 
 def is_code_spec(spec: str) -> bool:
@@ -27,38 +27,53 @@ def is_code_spec(spec: str) -> bool:
     return bool(name) and (Path(path).suffix == ".py" or _MODULE.fullmatch(spec) is not None)
 
 
-def is_python_file(spec: str) -> bool:
-    """Whether ``spec`` is the path of a Python file without the name of an object in it."""
-    return Path(spec.removesuffix(":")).suffix == ".py"
+def refuse_bare_file(spec: str, named: str, what: str, setting: str) -> None:
+    """Refuse the path of a Python file without the name of ``what`` in it; the error says ``named``."""
+    file = spec.removesuffix(":")
+    if Path(file).suffix != ".py":
+        return
+    if not Path(file).is_file():
+        raise InputError(f"no file {file} (from {named})", setting=setting)
+    raise InputError(f"{named} needs the name of {what}:", f"{file}:NAME", setting=setting)
 
 
-def load(spec: str, reuse: bool = False) -> tuple[Any, str]:
-    """Load the object that ``spec`` names. This runs the file's code with the caller's rights.
+def load(spec: str, make: Callable[[Any], Made], named: str, setting: str, reuse: bool = False) -> tuple[Made, str]:
+    """Load the object that ``spec`` names and pass it to ``make``. This runs the file's code with the caller's rights.
 
     The spec is ``FILE.py:NAME``, or ``package.module:NAME`` for a module that can be imported, also from the current
-    folder. Returned with the object is a name that changes with the code: file or module, object, and the start of the
-    file's SHA-256. With ``reuse``, a file whose content has not changed is not run again, so that its objects are of
-    one module; what it imports may have changed.
+    folder. Returned with what ``make`` returns is a name that changes with the code: file or module, object, and the
+    start of the file's SHA-256. With ``reuse``, a file whose content has not changed is not run again, so that its
+    objects are of one module; what it imports may have changed.
+
+    Raises:
+        InputError: if there is no such object, or the code fails. The error says ``named``, the option with the spec.
     """
     path, _, name = spec.rpartition(":")
-    file = Path(path)
-    if file.suffix == ".py":
-        if not file.is_file():
-            raise NoSourceError(f"no file {path}")
-        module = _module_of(file, reuse)
-    else:
-        # `python -m fidtool` can import from the current folder, but the installed command cannot.
-        _let_import_from(os.getcwd())
-        module = importlib.import_module(path)
-    if not hasattr(module, name):
-        raise NoSourceError(f"{path} has no {name}")
-    source = Path(getattr(module, "__file__", None) or "")
-    if not source.is_file():
-        raise NoSourceError(f"the module {path} has no file whose content could identify it")
+    file, fault = Path(path), ""
+    if file.suffix == ".py" and not file.is_file():
+        raise InputError(f"no file {path} (from {named})", setting=setting)
+    try:
+        if file.suffix == ".py":
+            module = _module_of(file, reuse)
+        else:
+            # `python -m fidtool` can import from the current folder, but the installed command cannot.
+            _let_import_from(os.getcwd())
+            module = importlib.import_module(path)
+        source = Path(getattr(module, "__file__", None) or "")
+        if hasattr(module, name) and source.is_file():
+            made = make(getattr(module, name))
+        else:
+            unidentified = f"the module {path} has no file whose content could identify it"
+            fault = unidentified if hasattr(module, name) else f"{path} has no {name}"
+    except (Exception, SystemExit) as error:
+        problem = f"{named} failed: {type(error).__name__}: {message_of(error)}"
+        raise InputError(problem, setting=setting) from error
+    if fault:
+        raise InputError(f"{fault} (from {named})", setting=setting)
     import hashlib  # not needed for usage errors, which must be reported quickly
 
     digest = hashlib.sha256(source.read_bytes()).hexdigest()
-    return getattr(module, name), f"{file.name if file.suffix == '.py' else path}:{name}@{digest[:12]}"
+    return made, f"{file.name if file.suffix == '.py' else path}:{name}@{digest[:12]}"
 
 
 def _module_of(file: Path, reuse: bool) -> ModuleType:

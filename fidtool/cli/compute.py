@@ -14,7 +14,7 @@ from fidtool.distributed.launch import discover
 from fidtool.distributed.signals import stopped_error
 from fidtool.errors import FidtoolError, InputError
 from fidtool.errors import option as setting
-from fidtool.settings import OUTPUT, Origin, Settings
+from fidtool.settings import OUTPUT, Origin, Settings, origin_of
 
 if TYPE_CHECKING:
     from fidtool.console import Console
@@ -68,7 +68,7 @@ def compute(
     from fidtool.console import Console
 
     as_json = as_json or form == "json"
-    origin = Origin.here(("fidtool", *(click.get_current_context().obj or ())))
+    origin = origin_of(("fidtool", *(click.get_current_context().obj or ())))
     target = None if output is None else result_file(output)
     chosen: Settings | None = None
 

@@ -38,7 +38,7 @@ def demo(folder: str) -> None:
     """Make two small sets of images, compute their FID, and show what to run next."""
     from fidtool.console import Console
     from fidtool.distributed.launch import discover
-    from fidtool.settings import Origin, Settings
+    from fidtool.settings import Settings, origin_of
 
     if discover().world_size > 1:
         raise InputError(
@@ -58,7 +58,7 @@ def demo(folder: str) -> None:
 
     console = Console(progress=True, spelling=as_flag)
     evaluation, _ = evaluated(
-        [(real, ""), (fake, "")], Settings(), console, Origin.here(("fidtool", "demo")), lambda: None
+        [(real, ""), (fake, "")], Settings(), console, origin_of(("fidtool", "demo")), lambda: None
     )
     definition = evaluation.definition
     assert definition is not None

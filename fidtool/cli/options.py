@@ -13,7 +13,7 @@ import click
 from fidtool.cli import hints
 from fidtool.errors import LaunchError, as_argument
 from fidtool.metrics.metric import METRICS
-from fidtool.metrics.registry import BUILT_IN, key_of, metric_settings
+from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS, key_of
 from fidtool.presets import with_preset
 from fidtool.settings import GROUPS, OUTPUT, CheckSettings, Settings, StatisticsSettings
 from fidtool.validation import Setting, declared
@@ -119,7 +119,7 @@ def flags_of_metrics(kind: type[CheckSettings]) -> dict[str, Setting]:
     """Return the settings of metrics that have a flag, by its name: for statistics, those that select a network."""
     return {
         key: replace(each, name=key)
-        for key, (metric, each) in metric_settings().items()
+        for key, (metric, each) in METRIC_SETTINGS.items()
         if kind is Settings or (kind is StatisticsSettings and metric().network() is not None)
     }
 

@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import is_dataclass, replace
 from inspect import get_annotations
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from fidtool.errors import InputError, message_of, option
+from fidtool.errors import InputError, option
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.protocol import FEATURES, SPATIAL
 from fidtool.metrics.cmmd import CMMD
@@ -21,7 +20,7 @@ from fidtool.metrics.metric import ALL, Metric, Number
 from fidtool.metrics.prdc import PRDC
 from fidtool.metrics.sfid import SpatialFID
 from fidtool.names import closest, folded, unknown
-from fidtool.user_code import NoSourceError, is_code_spec, is_python_file, load
+from fidtool.user_code import is_code_spec, load, refuse_bare_file
 from fidtool.validation import Setting, declared
 
 BUILT_IN: dict[str, type[Metric]] = {
@@ -73,35 +72,22 @@ def metric_named(spec: str) -> Requested:
     if folded(spec) == ALL:
         problem = f"{spec} is not a single metric. It selects each of {', '.join(BUILT_IN)} that can be computed"
         raise InputError(problem, setting="metrics")
-    if is_code_spec(spec):
-        return _load(spec)
     named = option("metrics", spec)
-    if is_python_file(spec):
-        file = spec.removesuffix(":")
-        if not Path(file).is_file():
-            raise InputError(f"no file {file} (from {named})", setting="metrics")
-        raise InputError(f"{named} needs the name of a metric in this file:", f"{file}:NAME", setting="metrics")
+    if is_code_spec(spec):
+        metric, source = load(spec, _made, named, "metrics", reuse=True)
+        _check_declaration(metric, named)
+        return Requested(metric, spec, source)
+    refuse_bare_file(spec, named, "a metric in this file", "metrics")
     close = closest(spec, [*BUILT_IN, ALL, *_all_names()])
     raise InputError(unknown("metric", spec, close, ", ".join([*BUILT_IN, ALL])), setting="metrics")
 
 
-def _load(spec: str) -> Requested:
-    named = option("metrics", spec)
-    try:
-        found, source = load(spec, reuse=True)
-        metric = found() if isinstance(found, type) else found
-        if isinstance(metric, Metric):
-            declared(type(metric)), metric.network()  # invalid ones fail here
-    except NoSourceError as error:
-        raise InputError(f"{error} (from {named})", setting="metrics") from None
-    except (Exception, SystemExit) as error:
-        problem = f"{named} failed: {type(error).__name__}: {message_of(error)}"
-        raise InputError(problem, setting="metrics") from error
-    if not isinstance(metric, Metric):
-        problem = f"{named} is a {type(metric).__name__}; it must be a fidtool.Metric"
-        raise InputError(problem, setting="metrics")
-    _check_declaration(metric, named)
-    return Requested(metric, spec, source)
+def _made(found: Any) -> Any:
+    """Return the metric of a class, or the object itself; a fault in its declarations shows here."""
+    metric = found() if isinstance(found, type) else found
+    if isinstance(metric, Metric):
+        declared(type(metric)), metric.network()
+    return metric
 
 
 def key_of(owner: str, setting: str) -> str:
@@ -115,11 +101,10 @@ def key_of(owner: str, setting: str) -> str:
     return flag.removeprefix("--").replace("-", "_")
 
 
-def metric_settings() -> dict[str, tuple[type[Metric], Setting]]:
-    """Return the settings of the built-in metrics by `key_of`, with the metrics."""
-    return {
-        key_of(kind.name, name): (kind, each) for kind in BUILT_IN.values() for name, each in declared(kind).items()
-    }
+METRIC_SETTINGS: dict[str, tuple[type[Metric], Setting]] = {
+    key_of(kind.name, name): (kind, each) for kind in BUILT_IN.values() for name, each in declared(kind).items()
+}
+"""The settings of the built-in metrics by `key_of`, with the metrics."""
 
 
 def requested(
@@ -147,8 +132,10 @@ def requested(
                 raise InputError(problem, setting="metrics")
     if not chosen:
         raise InputError(f"{option('metrics')} is empty; the metrics are {', '.join(BUILT_IN)}", setting="metrics")
-    _check_keys(values or {}, chosen)
-    _check_together([each.metric for each in chosen.values()])
+    if values:
+        _check_keys(values, chosen)
+    if any(type(each.metric) not in BUILT_IN.values() for each in chosen.values()):
+        _check_together([each.metric for each in chosen.values()])
     return tuple(chosen.values())
 
 
@@ -183,7 +170,7 @@ def _check_keys(keys: Iterable[str], chosen: Mapping[str, Requested]) -> None:
     """Refuse what is not `key_of` a setting of a requested metric."""
     known = {key_of(name, setting) for name, each in chosen.items() for setting in declared(type(each.metric))}
     for key in (key for key in keys if key not in known):
-        owner = key.partition(".")[0] if "." in key else metric_settings()[key][0].name
+        owner = key.partition(".")[0] if "." in key else METRIC_SETTINGS[key][0].name
         if owner not in chosen:
             problem = f"{option(key)} is a setting of {owner}, which is not computed:"
             raise InputError(problem, f"add {owner} to {option('metrics')}", setting=key)
@@ -213,6 +200,9 @@ def _check_together(metrics: Sequence[Metric]) -> None:
 
 def _check_declaration(metric: Metric, named: str) -> None:
     """Refuse a custom metric whose class is incomplete."""
+    if not isinstance(metric, Metric):
+        problem = f"{named} is a {type(metric).__name__}; it must be a fidtool.Metric"
+        raise InputError(problem, setting="metrics")
     kind, name, numbers = type(metric), metric.name, metric.numbers
     if kind in BUILT_IN.values():
         return

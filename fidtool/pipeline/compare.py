@@ -264,7 +264,7 @@ def _set_result(measured: MeasuredSet, content: Content) -> SetResult:
         measured.path,
         statistics.count,
         statistics.found,
-        known_settings(statistics.config),
+        statistics.config and known_settings(statistics.config),
         statistics.framing,
         None if content.images is None else content.images.passed_over,
         facts_of(measured, content.reference, content.sha256),

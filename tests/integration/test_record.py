@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import fidtool
-from fidtool.metrics.registry import metric_settings
+from fidtool.metrics.registry import METRIC_SETTINGS
 from support.command_line import Outcome, Run
 from support.http_store import http_store
 from support.pictures import make_pictures
@@ -69,7 +69,7 @@ def test_the_record_is_sufficient_to_repeat_the_run(here: Run, sets: tuple[Path,
     (result,) = record["results"]
     of_metrics = record["settings"]
     metrics = ["fid", fidtool.KID(**of_metrics["kid"]), fidtool.PRDC(**of_metrics["prdc"])]
-    config = {name: value for name, value in record["run"]["config"].items() if name not in metric_settings()}
+    config = {name: value for name, value in record["run"]["config"].items() if name not in METRIC_SETTINGS}
     again = fidtool.compute(result["real"], result["fake"], **{**config, "metrics": metrics, "cache": False})
     assert again.results[0].metrics == first.metrics, "repeated from the recorded settings"
 

@@ -36,7 +36,7 @@ from fidtool.statistics.saved import StatisticsCache
 from fidtool.training import FrechetLoss, gather_with_grad
 from fidtool.training.feature_extractor import SharedExtractor
 from fidtool.training.loss import NuclearNorm
-from fidtool.user_code import NoSourceError, load
+from fidtool.user_code import load
 from support.pictures import make_pictures
 
 ONE = fidtool.LayerStatistics(np.zeros(3), np.eye(3), None)
@@ -103,7 +103,11 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[[Path], object]]] = {
     ),
     "a teapot": (OSError, "HTTP status 418", lambda at: raise_if_permanent(store_error(418))),
     "an empty array": (Exception, "it has 0 x 4 pixels", lambda at: decode(Pixels(np.zeros((4, 0, 3), "u1")))),
-    "a module without a file": (NoSourceError, "has no file whose content", lambda at: load("sys:path")),
+    "a module without a file": (
+        fidtool.InputError,
+        "has no file whose content",
+        lambda at: load("sys:path", list, "--extractor sys:path", "extractor"),
+    ),
     "a layer without a definition": (
         fidtool.InputError,
         "the layer 'mine' has no definition",

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from fidtool.errors import InputError, option
 from fidtool.names import closest, folded, unknown
-from fidtool.user_code import is_code_spec, is_python_file
+from fidtool.user_code import is_code_spec, refuse_bare_file
 
 
 class ModelFamily(NamedTuple):
@@ -124,19 +124,15 @@ def check_extractor(choice: NetworkChoice) -> None:
     if extractor == "inception":
         return
     kind, colon, model = extractor.partition(":")
-    file, program = extractor.removesuffix(":"), is_program(extractor)
+    program = is_program(extractor)
     setting, named = choice.named("extractor"), choice.option("extractor", extractor)
     family = MODEL_FAMILIES.get(kind)
     if family is not None:
         if not model and (colon or not family.default):
             problem = f"{named} needs the name of a model, as in {kind}:{family.default or 'resnet50'}"
             raise InputError(problem, setting=setting)
-    elif is_python_file(extractor):
-        if not Path(file).is_file():
-            raise InputError(f"no file {file} (from {named})", setting=setting)
-        problem = f"{named} needs the name of a function that returns a fidtool.Network:"
-        raise InputError(problem, f"{file}:NAME", setting=setting)
     elif not (program or is_code_spec(extractor)):
+        refuse_bare_file(extractor, named, "a function that returns a fidtool.Network", setting)
         listed = (
             f"{NAMED_EXTRACTORS}, FILE.pt2 or TorchScript FILE.pt, and FILE.py:NAME or package.module:NAME "
             "for a custom network"

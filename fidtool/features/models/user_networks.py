@@ -15,12 +15,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from fidtool.errors import InputError, RunError, message_of
+from fidtool.errors import InputError, RunError
 from fidtool.features.models.families import EXPORTED, NetworkChoice, is_program
 from fidtool.features.network import Network, in_short, silent_logging
 from fidtool.sources.contents import LocalFiles, head_of
 from fidtool.sources.kinds import refuse_foreign
-from fidtool.user_code import NoSourceError, load
+from fidtool.user_code import load
 
 _EXTRA = "fidtool.json"
 _KEYS = ("input_size", "mean", "std", "feature_step")
@@ -35,14 +35,7 @@ def build(choice: NetworkChoice, state: None) -> tuple[Network, str]:
     if is_program(choice.extractor):
         return _from_program(choice)
     setting, named = choice.named("extractor"), choice.option("extractor", choice.extractor)
-    try:
-        factory, name = load(choice.extractor)
-        network = factory()
-    except NoSourceError as error:
-        raise InputError(f"{error} (from {named})", setting=setting) from None
-    except (Exception, SystemExit) as error:
-        problem = f"{named} failed: {type(error).__name__}: {message_of(error)}"
-        raise InputError(problem, setting=setting) from error
+    network, name = load(choice.extractor, lambda factory: factory(), named, setting)
     if not isinstance(network, Network):
         problem = f"{named} returned {type(network).__name__}; it must return a fidtool.Network"
         raise InputError(problem, setting=setting)

@@ -224,16 +224,14 @@ def _prepared(
     Without ``evaluates``, there is one set, whose statistics are computed. Returns the plan, what measures the sets,
     and what they hold, which is only known on rank zero.
     """
-    opening: Opening | None = None
 
-    def decide() -> tuple[Settings, bool]:
-        nonlocal opening
+    def decide() -> Opening:
         opened = open_sets(requests, settings, run.console, alone=not evaluates)
-        opening = choose(opened, run.console, evaluates)
-        return opening.settings, opening.images
+        return choose(opened, run.console, evaluates)
 
     with run.clock("list"):
-        chosen, images = run.world.on_rank_zero(decide)
+        opening = run.world.only_on_rank_zero(decide)
+        chosen, images = run.world.broadcast((opening.settings, opening.images) if opening else (settings, False))
     # Rank zero's default on all ranks: the plan must not depend on a rank's device.
     batch_size = run.world.broadcast(chosen.batch_size or run.device.default_batch_size)
     classifier = evaluates and chosen.metric("is") is not None

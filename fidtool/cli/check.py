@@ -50,9 +50,9 @@ def check(
 
     paths = [images] if against is None else [images, against]
     if discover().world_size == 1:
-        from fidtool.pipeline.opening import require_exists
+        from fidtool.pipeline.opening import check_paths
 
-        require_exists(paths)  # reports a typo before the slow import of torch
+        check_paths(paths)  # reports a typo before the slow import of torch
     if only_list:
         if against is not None or strict:
             raise InputError("--list only lists the images:", "omit --against and --strict")

@@ -112,10 +112,9 @@ def _evaluated(
 ) -> tuple[Evaluation, Callable[[str, Path], None] | None]:
     """See `fidtool.api.evaluated`."""
     if discover().world_size == 1:
-        from fidtool.pipeline.opening import require_exists, require_order
+        from fidtool.pipeline.opening import check_paths
 
-        require_exists([real, *fakes])  # reports a typo before the slow import of torch
-        require_order(real, fakes)
+        check_paths([real, *fakes], real)  # reports a typo before the slow import of torch
     from fidtool.api import evaluated
 
     return evaluated([(path, "") for path in (real, *fakes)], settings, console, origin, check)

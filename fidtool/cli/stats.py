@@ -68,10 +68,10 @@ def stats(
 
     target = local_file("-o", output)
     if discover().world_size == 1:
-        from fidtool.pipeline.opening import require_exists
+        from fidtool.pipeline.opening import check_paths
 
         _check_target(target, layout, force)  # reports a typo before the slow import of torch
-        require_exists([images])
+        check_paths([images])
     from fidtool.api import statistics_of
     from fidtool.console import Console
     from fidtool.statistics.statistics_file import write_statistics

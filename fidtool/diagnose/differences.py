@@ -84,7 +84,8 @@ _Difference = tuple[str, str]
 def pair_findings(real: ImageRecords, fake: ImageRecords, own: Sequence[Finding]) -> list[Finding]:
     """Returns the differences between FAKE and REAL, except those that follow from FAKE's ``own`` findings."""
     records = real.records, fake.records
-    known = real.records[_known(real.records)], fake.records[_known(fake.records)]
+    # Earlier versions did not record the range and the detail of an image.
+    known = [each[each["highest"] >= each["high"]] for each in records]
     found = [*_sizes(*records), *_colours(*records), *_qualities(*records), *_values(*records)]
     sides = sorted(float(np.median(_side(each))) for each in known if len(each))
     if len(sides) == 2 and sides[1] <= _SIMILAR_SIDE * sides[0]:
@@ -131,15 +132,9 @@ def _not_compared(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]
         reason = f"too few images ({count} in FAKE, {other} in REAL)"
         but = ", except where nearly all differ" * (_most_certain(count, other) > _CERTAIN)
         yield NOT_COMPARED, f"{reason} to compare brightness, colours, values, variety and detail{but}"
-    if older := [name for name, records in (("REAL", real), ("FAKE", fake)) if not _known(records).all()]:
+    if older := [name for name, each in (("REAL", real), ("FAKE", fake)) if (each["highest"] < each["high"]).any()]:
         message = f"the statistics of {' and '.join(older)} are of an earlier version, without the range and detail of "
         yield NOT_COMPARED, f"{message}images: create them again to compare these as well"
-
-
-def _known(records: RecordArray) -> NDArray[np.bool_]:
-    """Whether the range and the detail of an image are known."""
-    known: NDArray[np.bool_] = records["highest"] >= records["high"]
-    return known
 
 
 def _sizes(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:

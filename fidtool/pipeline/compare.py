@@ -7,6 +7,7 @@ import os
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,16 +119,11 @@ class Comparer:
             metrics = self._possible(real, fake, planned)
         numbers: dict[str, float] = {}
         warnings: list[str] = []
-        exhibit: Exhibit | None = None
         for metric in metrics:
             numbers |= self._values(metric, real, fake, warnings)
-
-        def conclude() -> Comparison:
-            nonlocal exhibit
-            comparison, exhibit = self._conclude(real, fake, planned, numbers, warnings)
-            return comparison
-
-        return self._world.on_rank_zero(conclude), exhibit
+        found = self._world.only_on_rank_zero(lambda: self._conclude(real, fake, planned, numbers, warnings))
+        comparison, exhibit = found or (None, None)
+        return cast(Comparison, self._world.broadcast(comparison)), exhibit
 
     def _possible(self, real: MeasuredSet, fake: MeasuredSet, planned: SetPlan) -> list[Metric]:
         """The metrics for which the sets have enough images, once an iterable has been counted. A collective."""
@@ -202,8 +198,10 @@ class Comparer:
         diagnosis = uncertainty = harmful = exhibit = None
         if settings.diagnose:
             with clock("diagnosis"):
-                self._real = self._real or _inspected(real, contents[0])
-                seen = self._real, self._real if fake is real else _inspected(fake, contents[1])
+                self._real = self._real or inspect_set(real.path, real.statistics.pictures, contents[0].passed_over)
+                seen = self._real, self._real
+                if fake is not real:
+                    seen = self._real, inspect_set(fake.path, fake.statistics.pictures, contents[1].passed_over)
                 diagnosis = diagnosis_of(*seen, settings.max_duplicates)
                 lines += diagnosis.lines
         if settings.uncertainty and diagnosis is not None:
@@ -253,11 +251,6 @@ class Comparer:
         ]
 
 
-def _inspected(measured: MeasuredSet, content: Content) -> SetInspection | None:
-    passed_over = None if content.images is None else content.images.passed_over
-    return inspect_set(measured.path, measured.statistics.pictures, passed_over)
-
-
 def _set_result(measured: MeasuredSet, content: Content) -> SetResult:
     statistics = measured.statistics
     return SetResult(
@@ -266,7 +259,7 @@ def _set_result(measured: MeasuredSet, content: Content) -> SetResult:
         statistics.found,
         statistics.config and known_settings(statistics.config),
         statistics.framing,
-        None if content.images is None else content.images.passed_over,
+        content.passed_over,
         facts_of(measured, content.reference, content.sha256),
     )
 
@@ -332,12 +325,10 @@ def _influence_of(
 ) -> Influence:
     """The images that raise the distance of ``fake``, which messages call ``title``."""
     target, rows = _gaussian_of(real), fake.features[FEATURES]
-    if fake is real:
-        return Influence((), (), (), "this set is REAL itself")
-    if fake.apart:
-        return Influence((), (), (), _APART)
-    if len(rows) < _FEWEST_FOR_INFLUENCE or target.count == 1:
+    doubt = "this set is REAL itself" if fake is real else _APART if fake.apart else ""
+    if not doubt and (len(rows) < _FEWEST_FOR_INFLUENCE or target.count == 1):
         doubt = f"at least {_FEWEST_FOR_INFLUENCE} generated and 2 real images are needed"
+    if doubt:
         return Influence((), (), (), doubt)
     everything = np.arange(len(rows))
     values = influence(target, features.gaussian(rows, everything, world), rows, world, features.device)
@@ -353,7 +344,6 @@ def _influence_of(
         computed = frechet_distance(mu, sigma, left.mu, left.sigma, count1=target.count, count2=left.count)
         removals.append(Removal(part, count, predicted, computed))
     off = [part for part in removals if abs(part.predicted - part.distance) > _ROUGH * abs(part.distance - distance)]
-    doubt = ""
     if len(rows) <= rows.shape[1]:
         doubt = f"there are only {len(rows)} images for {rows.shape[1]} dimensions"
     elif off:

@@ -176,25 +176,22 @@ class Measurer:
             features = {name: in_canonical_order(images, each, partial.skipped) for name, each in rows}
             records = features.pop(RECORDS, None)
 
-        cached = False
-
-        def finish() -> Statistics:
-            nonlocal cached
+        def finish() -> tuple[Statistics, bool]:
             pictures = None if records is None else ImageRecords.of(images, records, partial.skipped)
             statistics = self._statistics(images, partial, layers, features, pictures)
             if planned.holds == "stream" and sampling.num is not None:
-                return replace(statistics, found=None)
+                return replace(statistics, found=None), False
             if changes := images.change_warning():
                 self.warnings.append(changes)
-            elif settings.cache and not statistics.skipped:  # a skipped file may be fixed later
-                cached = self._cache.put(images, statistics)
-            return statistics
+                return statistics, False
+            caches = settings.cache and not statistics.skipped  # a skipped file may be fixed later
+            return statistics, caches and self._cache.put(images, statistics)
 
-        measured = MeasuredSet(images.path, world.only_on_rank_zero(finish) or Statistics({}), features)
+        statistics, cached = world.only_on_rank_zero(finish) or (Statistics({}), False)
         if world.broadcast(cached):
             self._run.finished.cached.append(planned.path)
             self._run.finished.unsaved_since = None
-        return measured
+        return MeasuredSet(images.path, statistics, features)
 
     def _layers(self, needs: SetNeeds, collected: Collection[str]) -> dict[str, Layer]:
         layers = {}

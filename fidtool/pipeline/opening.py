@@ -58,10 +58,8 @@ class Opening:
 
 def open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Console, alone: bool) -> Opening:
     """Opens REAL and the FAKEs, or the only set of ``fidtool stats``, which is ``alone``. No image is decoded."""
-    require_exists([each.path for each in requests if each.given is None])
+    check_paths([each.path for each in requests if each.given is None], None if alone else requests[0].path)
     requests, warnings = _spelled_once(requests)
-    if not alone:
-        require_order(requests[0].path, [each.path for each in requests[1:] if each.given is None])
     needs = _needs(requests, settings, alone)
     contents: dict[RequestedSet, Content] = {}
     # A bad statistics file is refused before a slow listing.
@@ -279,7 +277,7 @@ def open_set(request: RequestedSet, settings: Settings, needs: SetNeeds, say: Ca
     elif is_reference(path):
         opened = _open_reference(path, settings, needs, say)
     else:
-        require_exists([path])
+        check_paths([path])
         files = _single_file(path, settings.features, say)
         found = None if files is None else _open_statistics(path, files, settings, needs)
         opened = found or Content(open_images(path, settings.recursive, settings.floats, say))
@@ -391,16 +389,6 @@ def names_statistics(path: str) -> bool:
     return is_reference(path) or name.lower().endswith(STATISTICS_SUFFIXES)
 
 
-def require_order(real: str, fakes: Sequence[str]) -> None:
-    """Raises an InputError if a FAKE is a published reference, which is of real images, and not REAL's own."""
-    own = reference_at(real)
-    published = [path for path in fakes if reference_at(path) not in (own, None)]
-    if published:
-        problem = f"{published[0]} is a published reference, of real images, and cannot be {option('fake')}:"
-        remedy = "pass generated images" if own else f"pass it as {option('real')}, which comes first"
-        raise InputError(problem, remedy, setting="fake")
-
-
 def missing_error(path: str, missing: Sequence[str], *remedies: str) -> InputError:
     """Returns the error for a list of which these lines name files that do not exist, see `ImageSet.missing`."""
     line = missing[0].partition(": ")[2]
@@ -418,8 +406,11 @@ def missing_error(path: str, missing: Sequence[str], *remedies: str) -> InputErr
     return InputError(f"{path} lists files that do not exist ({missing[0]}{more}){seems}:", *advice, *remedies)
 
 
-def require_exists(paths: Sequence[str]) -> None:
-    """Raises an InputError that names the first of ``paths`` that does not exist. URLs are not requested."""
+def check_paths(paths: Sequence[str], real: str | None = None) -> None:
+    """Raises an InputError that names the first of ``paths`` that does not exist. URLs are not requested.
+
+    With ``real``, the others are FAKEs: none may be a published reference, which is of real images, but REAL's own.
+    """
     if list(paths).count(STDIN) > 1:
         raise InputError(f"{STDIN} is standard input, which can only be used for one of the sets")
     for path in paths:
@@ -432,3 +423,8 @@ def require_exists(paths: Sequence[str]) -> None:
                 names = suggested_references(path)[:2]
                 error.args += tuple(f"the published reference is {name}" for name in names)
                 raise
+    own = None if real is None else reference_at(real)
+    if published := [path for path in paths if real is not None and reference_at(path) not in (own, None)]:
+        problem = f"{published[0]} is a published reference, of real images, and cannot be {option('fake')}:"
+        remedy = "pass generated images" if own else f"pass it as {option('real')}, which comes first"
+        raise InputError(problem, remedy, setting="fake")

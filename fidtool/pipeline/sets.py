@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 from fidtool.features.protocol import FEATURES
 from fidtool.settings import Settings
 from fidtool.sources.image_set import ImageSet, Sampling
+from fidtool.sources.kinds import PassedOver
 from fidtool.sources.memory import Images
 from fidtool.statistics.set_statistics import Statistics
 
@@ -103,6 +104,10 @@ class Content(NamedTuple):
     warning: str = ""
     reference: str = ""
     sha256: Mapping[str, str] = {}
+
+    @property
+    def passed_over(self) -> PassedOver | None:
+        return None if self.images is None else self.images.passed_over
 
 
 @dataclass(frozen=True, eq=False)

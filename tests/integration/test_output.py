@@ -143,9 +143,7 @@ def test_a_signal_before_the_rendezvous_is_named_in_the_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("fidtool.distributed.signals._received", [signal.SIGTERM])
-    monkeypatch.setattr(
-        "fidtool.pipeline.opening.require_exists", lambda paths: (_ for _ in ()).throw(KeyboardInterrupt)
-    )
+    monkeypatch.setattr("fidtool.pipeline.opening.check_paths", lambda *paths: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(SystemExit) as ended:
         main(["compute", "real", "fake", "--json"])
     printed = capsys.readouterr()

@@ -100,7 +100,7 @@ class FrechetLoss(nn.Module):
             problem = f"features must be a floating-point tensor of shape (n, {len(self._mu)}), not {shape}"
             ranks_of(self.group).abandon(GATHERING, problem, self.timeout)
             raise InputError(problem)
-        if self._mu.device != (device := features.device):
+        if self._mu.device != (device := features.device) and device.type != "meta":  # where their values would be lost
             exact = torch.float32 if device.type == "mps" else torch.float64
             with outside_autograd():
                 self._mu, self._factor = self._mu.to(device, exact), self._factor.to(device, exact)

@@ -221,8 +221,7 @@ def _prepared(
 ) -> tuple[Plan, Measurer, Mapping[SetPlan, Content]]:
     """Opens the sets, builds the networks, and decides all that the run will do. A collective.
 
-    Without ``evaluates``, there is one set, whose statistics are computed. Returns the plan, what measures the sets,
-    and what they hold, which is only known on rank zero.
+    Without ``evaluates``, there is one set, whose statistics are computed. Only rank zero knows what the sets hold.
     """
 
     def decide() -> Opening:

@@ -45,8 +45,6 @@ _KINDS = 3
 _HALF = 0.5
 """Share of duplicates that gives a warning about a set with nothing to compare it with: no kind of image naturally has
 that many near duplicates."""
-
-
 _TIMES_USUAL = 2.0
 """A finding is unusual if its share of the images is more than this multiple of the share in the other set."""
 
@@ -63,14 +61,13 @@ class SetInspection:
 
     def unusual_findings(self, other: SetInspection | None) -> list[Finding]:
         """Returns the findings that are unusual for its kind of images."""
-        found, images = list(self.findings), len(self.pictures)
         if other is None:
-            return found
+            return [*self.findings]
         usual = {each.code: each.count / len(other.pictures) for each in other.findings}
         return [
             each
-            for each in found
-            if each.code in ALWAYS_UNUSUAL or each.count / images > _TIMES_USUAL * usual.get(each.code, 0.0)
+            for each in self.findings
+            if each.code in ALWAYS_UNUSUAL or each.count / len(self.pictures) > _TIMES_USUAL * usual.get(each.code, 0.0)
         ]
 
     def warnings(self, other: SetInspection | None = None) -> list[str]:

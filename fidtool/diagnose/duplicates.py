@@ -215,8 +215,7 @@ class Duplicates:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the duplicates as they appear in the JSON."""
-        plain = asdict(self)
-        return plain | {"unique_fraction": self.unique / self.images, "copies": self.copies}
+        return asdict(self) | {"unique_fraction": self.unique / self.images, "copies": self.copies}
 
 
 @dataclass(frozen=True)

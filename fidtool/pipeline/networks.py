@@ -35,9 +35,8 @@ class RunNetworks:
     """The networks of a run, which has none unless they are ``used``. The constructor is a collective.
 
     Inception is built when the first set needs it; never if all statistics are in the cache. Other networks are built
-    immediately, because only the built network gives the definition of its features. ``probes`` has the SHA-256 of
-    their features of a fixed batch, because the hashes of a custom network's file and tensors do not cover the code
-    that it imports or the files that it reads.
+    immediately, for the definitions of their features. ``probes`` has the SHA-256 of their features of a fixed batch:
+    the hashes of a custom network's file and tensors do not cover what its code imports and reads.
     """
 
     def __init__(self, run: RunContext, settings: Settings, batch_size: int, classifier: bool, used: bool) -> None:

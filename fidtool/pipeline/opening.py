@@ -300,23 +300,20 @@ def _open_reference(path: str, settings: Settings, needs: SetNeeds, say: Callabl
     images = PUBLISHED_IMAGES in (alone, *lacking)
     wanted = [alone] if alone else [*reference.statistics, *([PUBLISHED_IMAGES] if images else [])]
     local, sha256 = fetch(reference, wanted, say)
-    warning = "" if reference.protocol else f"{reference.name}: {reference.note}"
-    published = Content(None, None, warning, reference.name, sha256)
+    found = file = None
     if images:
-        found = open_images(f"{local}:{PUBLISHED_IMAGES}")
-        published = published._replace(images=replace(found, prefix=f"{reference.name}:{PUBLISHED_IMAGES}"))
-    if alone == PUBLISHED_IMAGES:
-        return published
-    entry = array if reference.is_pickle else ""
-    file = read_statistics(local, needs.collected, extractor=settings.network.extractor, key=entry)
-    if PUBLISHED_FEATURES in lacking:
-        features, further = fetch(reference, [PUBLISHED_FEATURES], say)
-        rows = read_statistics(features)
-        layer = replace(file.layers[FEATURES], features=rows.features)
-        layers = {**file.layers, FEATURES: layer}
-        file = replace(file, layers=layers, count=rows.count, found=rows.found, order=rows.order)
-        published = published._replace(sha256={**sha256, **further})
-    return published._replace(file=with_protocol(file, reference.protocol))
+        found = replace(open_images(f"{local}:{PUBLISHED_IMAGES}"), prefix=f"{reference.name}:{PUBLISHED_IMAGES}")
+    if alone != PUBLISHED_IMAGES:
+        entry = array if reference.is_pickle else ""
+        file = read_statistics(local, needs.collected, extractor=settings.network.extractor, key=entry)
+        if PUBLISHED_FEATURES in lacking:
+            features, further = fetch(reference, [PUBLISHED_FEATURES], say)
+            rows, sha256 = read_statistics(features), {**sha256, **further}
+            layers = {**file.layers, FEATURES: replace(file.layers[FEATURES], features=rows.features)}
+            file = replace(file, layers=layers, count=rows.count, found=rows.found, order=rows.order)
+        file = with_protocol(file, reference.protocol)
+    warning = "" if reference.protocol else f"{reference.name}: {reference.note}"
+    return Content(found, file, warning, reference.name, sha256)
 
 
 def _single_file(path: str, features: bool, say: Callable[[str], None]) -> Files | None:

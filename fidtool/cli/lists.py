@@ -1,4 +1,4 @@
-"""Commands that measure nothing: values of options, the guide, locations of weights, verdicts on results."""
+"""Commands that measure nothing: values of options, the guide, weights, references, verdicts on results."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.resources import files
 from typing import Any
@@ -13,15 +14,18 @@ from typing import Any
 import click
 
 from fidtool.cli.options import OnceCommand, as_flag
-from fidtool.cli.output import paragraph, shown
+from fidtool.cli.output import columns, paragraph, print_lines, shown
 from fidtool.comparability import NOT_KNOWN
 from fidtool.comparability import verify as verdicts_on
+from fidtool.download import megabytes
 from fidtool.errors import InputError
 from fidtool.metrics.metric import Metric
 from fidtool.metrics.registry import ABOUT_ALL, BUILT_IN, metric_named
-from fidtool.names import closest, unknown
+from fidtool.names import closest, counted, folded, unknown
 from fidtool.presets import PRESETS, preset_named
 from fidtool.redaction import redacted
+from fidtool.sources.reference_files import PublishedFile, fetch, folder, mirrored, published_files
+from fidtool.sources.references import FEATURES, REFERENCES, Reference, named_reference
 from fidtool.validation import declared
 
 _OF_METRICS = (
@@ -48,6 +52,11 @@ _OF_WEIGHTS = (
     ("List the locations of the weights", "fidtool weights"),
     ("Check the files", "fidtool weights --verify"),
     ("Download before a run on a machine without internet access", "fidtool weights --download"),
+)
+_OF_REFS = (
+    ("List the references", "fidtool refs"),
+    ("Show what one of them is, and where it is from", "fidtool refs adm:imagenet256"),
+    ("Download before a run on a machine without internet access", "fidtool refs --download edm:cifar10"),
 )
 _OF_VERIFY = (
     ("Write a result", "fidtool compute real/ fake/ --preset adm -o fid.json"),
@@ -228,3 +237,87 @@ def verify(result: str, preset: str | None, strict: bool, as_json: bool) -> int:
                 paragraph(f"expected: {item.expected} ({item.source})", " " * 12, " " * 12)
     missed = [verdict for verdict in found if verdict.comparable is False or (strict and verdict.comparable is None)]
     return 3 if missed else 0  # like a missed gate
+
+
+@click.command(cls=OnceCommand, examples=_OF_REFS)
+@_NAMES
+@_JSON
+@click.option(
+    "--download",
+    metavar="NAME",
+    help="Download the statistics of a reference into the cache; with NAME:arr_0 its images as well.",
+)
+def refs(names: tuple[str, ...], as_json: bool, download: str | None) -> None:
+    """List the references: published statistics to compare with, for example `fidtool compute edm:cifar10 fake/`.
+
+    NAME is a reference, of which everything is shown, or one of the projects that publish them, such as adm. They are
+    downloaded at the first use. FIDTOOL_REFERENCES_URL is a mirror.
+    """
+    if download is not None and (names or as_json):
+        raise InputError(f"{names[0] if names else '--json'} and --download cannot be combined:", "pass one of them")
+    if download is not None:
+        reference, array = named_reference(download)
+        arrays = {FEATURES} if array == FEATURES else {*reference.statistics, array} - {""}
+        path, sha256 = fetch(reference, arrays, lambda line: click.echo(shown(line), err=True))
+        hashes = columns([(f"  {array}", f"SHA-256 {digest}") for array, digest in sha256.items()])
+        print_lines([str(path), *hashes], "the result")
+        return
+    known = REFERENCES.values()
+    projects = {
+        name: [each for each in known if folded(each.name.partition(":")[0]) == folded(name.rstrip(":"))]
+        for name in names
+    }
+    chosen = [each for name in names for each in projects[name] or [named_reference(name)[0]]]
+    chosen = list(dict.fromkeys(chosen)) if names else list(known)
+    if as_json:
+        print_lines([json.dumps({"schema": 1, "references": list(map(_as_dict, chosen))}, indent=2)], "the list")
+    elif names and not any(projects.values()):
+        print_lines([line for each in chosen for line in _details(each)], "the references")
+    else:
+        _print_table(chosen)
+
+
+def _cached(reference: Reference) -> list[PublishedFile]:
+    return [file for file in published_files(reference) if file.arrays]
+
+
+def _as_dict(reference: Reference) -> dict[str, Any]:
+    held = [{"path": str(each.path), "arrays": each.arrays, "bytes": each.size} for each in _cached(reference)]
+    facts = asdict(reference) | {"protocol": reference.protocol or None, "features_url": reference.features_url or None}
+    return {**facts, "cached": held}
+
+
+def _print_table(references: Sequence[Reference]) -> None:
+    files: list[PublishedFile] = []
+    rows = [("name", "protocol", "real images", "fakes", "size", "in the cache")]
+    for each in references:
+        cached = _cached(each)
+        files += cached
+        counts = str(each.real_images or "?"), str(each.fakes)
+        rows.append((each.name, each.protocol or "?", *counts, _size(each), "; ".join(map(str, cached))))
+    total = megabytes(sum(each.size for each in files))
+    lines = [f"{folder()}: {counted(len(files), 'file')}, {total}", *columns(rows)]
+    print_lines([line.rstrip() for line in lines], "the list")
+
+
+def _size(reference: Reference) -> str:
+    return "?" if reference.shape is None else "{} x {}".format(*reference.shape)
+
+
+def _details(reference: Reference) -> list[str]:
+    """Return everything about a reference as lines."""
+    rows = [
+        ("protocol", reference.protocol or "none of fidtool's"),
+        ("real images", str(reference.real_images or "?")),
+        ("generated", f"{reference.fakes} images, as in papers"),
+        ("size", _size(reference)),
+        ("classes", str(reference.classes or "")),
+        ("framing", {"adm": "ADM's centre crop", "edm": "EDM's centre crop"}.get(reference.framing, "")),
+        ("arrays", ", ".join(reference.arrays)),
+        ("address", redacted(mirrored(reference.url))),
+        ("features", redacted(mirrored(reference.features_url)) if reference.features_url else ""),
+        ("source", reference.source),
+        ("note", reference.note),
+        *(("in the cache", f"{file.path}: {file}") for file in _cached(reference)),
+    ]
+    return [reference.name, *columns([(f"  {label}", text) for label, text in rows if text])]

@@ -1,0 +1,99 @@
+"""The ways of an image and of a setting in the guide's design page: a run passes their functions in this order."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from support.command_line import Run
+from support.pages import GUIDE
+from support.pictures import make_pictures
+from support.places import ROOT
+
+PAGE = GUIDE / "design.md"
+STEP = re.compile(r"^([\w/]+\.py):(\d+) ([\w.]+)", re.MULTILINE)
+"""A step of a way: file, line, and qualified name of a function."""
+
+
+def steps(title: str) -> list[tuple[str, str, str]]:
+    """Return file, line and name of each function that the section ``title`` lists."""
+    _, section = PAGE.read_text("utf-8").split(f"## {title}\n")
+    return STEP.findall(section.split("\n## ")[0])
+
+
+def functions(file: str) -> Iterator[tuple[str, ast.FunctionDef]]:
+    """Yield the functions and methods of a file of the package, with their qualified names."""
+    open_nodes: list[tuple[str, ast.AST]] = [("", ast.parse((ROOT / "fidtool" / file).read_text("utf-8")))]
+    for prefix, outer in open_nodes:
+        for node in ast.iter_child_nodes(outer):
+            name = f"{prefix}.{getattr(node, 'name', '')}".strip(".")
+            if isinstance(node, ast.FunctionDef):
+                yield name, node
+            open_nodes.append((name, node))
+
+
+@contextmanager
+def calls_recorded() -> Iterator[list[tuple[str, int]]]:
+    """Record the calls of all threads as file and first line of the function, which is that of its first decorator."""
+    called: list[tuple[str, int]] = []
+
+    def profile(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            called.append((frame.f_code.co_filename, frame.f_code.co_firstlineno))
+
+    threading.setprofile(profile)
+    sys.setprofile(profile)
+    try:
+        yield called
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("title", "real", "options"),
+    [
+        ("The way of an image", "real.npz", ("--metrics", "fid")),
+        ("The way of a setting", "real", ("--metrics", "kid", "--kid-subset-size", 5, "--json")),
+    ],
+)
+def test_a_run_passes_the_functions_of_a_way_in_order(
+    here: Run, title: str, real: str, options: tuple[object, ...]
+) -> None:
+    """The images of one set in one batch are measured, so that each step is passed once."""
+    for seed, name in enumerate(("real", "fake")):
+        make_pictures(Path(name), 8, seed)
+    assert here("stats", "real", "-o", "real.npz", "--dims", 64, "--device", "cpu", "--no-cache").status == 0
+    with calls_recorded() as called:
+        outcome = here("compute", real, "fake", "--dims", 64, "--device", "cpu", "--no-cache", *options)
+    assert outcome.status == 0, outcome.stderr
+    listed = steps(title)
+    assert len(listed) > 9
+    rest = iter(called)
+    for file, _, name in listed:
+        node = dict(functions(file))[name]
+        first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+        assert (str(ROOT / "fidtool" / file), first) in rest, f"{file}: {name} is not passed, or not here"
+
+
+def test_golden_lines_of_the_ways(pytestconfig: pytest.Config) -> None:
+    """The page names the line of each function; ``--write-goldens`` writes them."""
+    text = PAGE.read_text("utf-8")
+
+    def with_line(step: re.Match[str]) -> str:
+        file, _, name = step.groups()
+        return f"{file}:{dict(functions(file))[name].lineno} {name}"
+
+    found = STEP.sub(with_line, text)
+    if pytestconfig.getoption("--write-goldens"):
+        PAGE.write_text(found, "utf-8")
+    assert found == text or pytestconfig.getoption("--write-goldens")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from fidtool.errors import InputError, option
@@ -38,25 +36,122 @@ class Preset:
     name: str
     about: str
     settings: Mapping[str, Any]
-    optional: Sequence[str] = ()
+    optional: tuple[str, ...] = ()
     fakes: int | None = 50_000
     reference: str
     prefix: str = ""
     images_with_features: int | None = None
     crop: str = ""
-    further_crops: Sequence[str] = ()
-    further_networks: Sequence[str] = ()
+    further_crops: tuple[str, ...] = ()
+    further_networks: tuple[str, ...] = ()
     classes: str = ""
-    notes: Sequence[str] = ()
+    notes: tuple[str, ...] = ()
     source: str
-    other_names: Sequence[str] = ()
+    other_names: tuple[str, ...] = field(default=())
 
 
 PRESETS = {
-    each["name"]: Preset(**each)
-    for each in json.loads(Path(__file__).with_name("presets.json").read_text(encoding="utf-8"))
+    preset.name: preset
+    for preset in (
+        Preset(
+            name="adm",
+            about="ADM's evaluator (guided-diffusion), also used for DiT, SiT, MAR, REPA and RAE",
+            settings={
+                "protocol": "tensorflow",
+                "metrics": "fid,sfid,is,prdc",
+                "is_part_size": 5000,
+                "nearest_k": 3,
+                "ties": "inclusive",
+                "is_bias": False,
+            },
+            optional=("is",),
+            reference="ADM's file of the data set, whose mean and covariance are of the whole training set and whose "
+            "10,000 images give precision and recall",
+            prefix="adm",
+            images_with_features=10_000,
+            crop="adm",
+            classes="labels drawn at random, or the same number of images per class",
+            notes=(
+                "ADM's evaluator prints no density and coverage; precision and recall are the two to compare.",
+                "It compares distances in float16, which moves precision and recall a little; the guide, "
+                "`fidtool guide papers`, says how much.",
+                "Statistics in the file of samples are used where it has them, as in the evaluator.",
+            ),
+            source="openai/guided-diffusion, evaluations/evaluator.py",
+            other_names=("guided-diffusion", "dit", "sit", "mar", "repa", "rae"),
+        ),
+        Preset(
+            name="edm",
+            about="fid.py of EDM",
+            settings={"protocol": "tensorflow", "metrics": "fid"},
+            reference="EDM's file of the data set",
+            prefix="edm",
+            crop="edm",
+            further_crops=("resize",),
+            classes="labels drawn at random",
+            notes=(
+                "EDM reports the minimum of three evaluations, of the seeds 0-49999, 50000-99999 and 100000-149999.",
+            ),
+            source="NVlabs/edm, fid.py",
+        ),
+        Preset(
+            name="edm2",
+            about="calculate_metrics.py of EDM2",
+            settings={"protocol": "tensorflow", "metrics": "fid"},
+            reference="EDM2's file of the data set",
+            prefix="edm2",
+            crop="adm",
+            further_networks=("dinov2:vitl14",),
+            classes="labels drawn at random",
+            notes=(
+                "EDM2 reports the minimum of three evaluations.",
+                "EDM2's FD-DINOv2 is a second run, with the extractor dinov2. Its DINOv2 resizes with torch's "
+                "antialiased bicubic filter by default, and with Pillow, as here, for resize_mode='pil'.",
+            ),
+            source="NVlabs/edm2, calculate_metrics.py",
+        ),
+        Preset(
+            name="stylegan",
+            about="fid50k_full of StyleGAN2-ADA, StyleGAN3 and StyleGAN-XL",
+            settings={"protocol": "stylegan", "metrics": "fid"},
+            reference="all images of the data set, as they are stored for training, or the program's own cache file",
+            notes=(
+                "The covariance is divided by n.",
+                "Real images are not mirrored, also for networks that were trained with mirroring.",
+            ),
+            source="NVlabs/stylegan3, metrics/metric_main.py and metric_utils.py",
+            other_names=("stylegan2-ada", "stylegan3", "stylegan-xl"),
+        ),
+        Preset(
+            name="clean-fid",
+            about="the mode clean of clean-fid 0.1.35",
+            settings={"protocol": "clean", "metrics": "fid"},
+            reference="clean-fid's file of the data set",
+            prefix="clean-fid",
+            notes=("clean-fid's KID needs REAL's features, which its files for KID have.",),
+            source="GaParmar/clean-fid, cleanfid/fid.py",
+        ),
+        Preset(
+            name="pytorch-fid",
+            about="pytorch-fid 0.3.0",
+            settings={"protocol": "pytorch-fid", "metrics": "fid"},
+            fakes=None,
+            reference="the real images that the paper names",
+            source="mseitzer/pytorch-fid, src/pytorch_fid/fid_score.py",
+        ),
+        Preset(
+            name="torch-fidelity",
+            about="torch-fidelity 0.4.0",
+            settings={"protocol": "tensorflow", "metrics": "fid,kid,is"},
+            optional=("is",),
+            fakes=None,
+            reference="the real images that the paper names",
+            notes=("Its random subsets of KID and order of the Inception Score differ, and so do their last digits.",),
+            source="toshas/torch-fidelity, torch_fidelity/metrics.py",
+        ),
+    )
 }
-"""The presets by name, from `presets.json`."""
+"""The presets by name."""
 _REPLACED = {"is_splits": "is_part_size"}
 """Settings that replace another one."""
 

@@ -274,9 +274,13 @@ def _precision_switches(tf32: bool = False) -> list[_Switch]:
     that the program uses are therefore used here as well: writing the others would break the program's later reads.
     """
     backends: Any = torch.backends
+    parents = [backends, backends.cuda.matmul, backends.cudnn, backends.mkldnn]
+    places = [*parents, *(getattr(parent, name, None) for parent in parents[2:] for name in ("conv", "rnn", "matmul"))]
+    attributes = [_attribute(place, "fp32_precision", None) for place in places if hasattr(place, "fp32_precision")]
+    newer = [_if_changed(read, write) for read, write, _ in attributes]  # restored, but not changed
     try:
         switches = [
-            *_newer_precisions(),  # writing the old settings changes these
+            *newer,  # writing the old settings changes these
             (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "highest"),
             _attribute(backends.cuda.matmul, "allow_tf32", tf32),
             _attribute(backends.cudnn, "allow_tf32", tf32),
@@ -300,12 +304,3 @@ def _precision_switches(tf32: bool = False) -> list[_Switch]:
     matmul = backends.cuda.matmul
     sums = ("bf16_reduced_precision_reduction", "fp16_reduced_precision_reduction", "fp16_accumulation")
     return switches + [_attribute(matmul, f"allow_{n}", False) for n in sums if hasattr(matmul, f"allow_{n}")]
-
-
-def _newer_precisions() -> list[_Switch]:
-    """The settings added in torch 2.9, which are restored but not changed."""
-    backends: Any = torch.backends
-    parents = [backends, backends.cuda.matmul, backends.cudnn, backends.mkldnn]
-    places = [*parents, *(getattr(parent, name, None) for parent in parents[2:] for name in ("conv", "rnn", "matmul"))]
-    attributes = [_attribute(place, "fp32_precision", None) for place in places if hasattr(place, "fp32_precision")]
-    return [_if_changed(read, write) for read, write, _ in attributes]

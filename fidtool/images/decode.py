@@ -78,9 +78,6 @@ class ImageProperties:
     bands: int = 0
     most_bands: int = 0
 
-    def __add__(self, other: ImageProperties) -> ImageProperties:
-        return ImageProperties.total((self, other))
-
     @classmethod
     def total(cls, parts: Iterable[ImageProperties]) -> ImageProperties:
         parts = list(parts)

@@ -108,7 +108,7 @@ class DecodedBatch:
     def follow(self, earlier: DecodedBatch) -> None:
         """Adds the images of the batch before these, which have been passed on."""
         self.count += earlier.count
-        self.properties += earlier.properties
+        self.properties = ImageProperties.total((earlier.properties, self.properties))
         self.records = np.concatenate([earlier.records, self.records])
         self.skipped = earlier.skipped + self.skipped
 
@@ -251,7 +251,9 @@ def load(
                 is_sent = False  # the rest of images that are larger than those before is decoded here
                 if isinstance(found, DecodeFailure):
                     raise found.error from found.cause
-                cutter.observe(found)
+                if found.sizes:
+                    size = sum(height * width * 3 for height, width in found.sizes)
+                    cutter.at_once = max(1, AT_ONCE_BYTES * len(found.sizes) // size)
                 images = images[found.count + len(found.skipped) :]
                 found.follow(before or DecodedBatch(number))
                 before = None if ends and not len(images) else found
@@ -288,18 +290,13 @@ class _Cutter:
     The sizes of images are known once they are decoded, so the first tasks contain one image.
     """
 
-    _at_once = 1
-
-    def observe(self, found: DecodedBatch) -> None:
-        if found.sizes:
-            size = sum(height * width * 3 for height, width in found.sizes)
-            self._at_once = max(1, AT_ONCE_BYTES * len(found.sizes) // size)
+    at_once = 1
 
     def cut(self, batches: Iterable[Batch]) -> Iterator[_Task]:
         for number, images in batches:
             start = 0
             while start < len(images):
-                stop = min(start + self._at_once, len(images))
+                stop = min(start + self.at_once, len(images))
                 yield Batch(number, images[start:stop]), stop == len(images)
                 start = stop
 

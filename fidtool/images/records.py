@@ -115,7 +115,10 @@ def records_of(images: Sequence[DecodedImage]) -> RecordArray:
     heads = bytearray()
     for image in images:
         (height, width, _), described = image.pixels.shape, (image.format.encode(), image.mode.encode(), image.quality)
-        heads += _HEAD.pack(_digest(image.pixels), height, width, *described, _flags(image.properties))
+        # SHA-1 is hashlib's fastest hash on processors with instructions for it. Collisions on purpose are no concern.
+        sha = hashlib.sha1(b"%d %d\0" % (height, width), usedforsecurity=False)
+        sha.update(np.ascontiguousarray(image.pixels).data)
+        heads += _HEAD.pack(sha.digest()[:8], height, width, *described, _flags(image.properties))
     rows = np.frombuffer(heads, dtype=np.uint8).reshape(-1, _HEAD.size)
     records.view(np.uint8).reshape(-1, RECORD.itemsize)[:, : _HEAD.size] = rows
     alike: dict[tuple[int, ...], list[int]] = {}
@@ -132,13 +135,6 @@ def records_of(images: Sequence[DecodedImage]) -> RecordArray:
             _measure_detail(pixels, some)
             records[part] = some
     return records
-
-
-def _digest(pixels: NDArray[np.uint8]) -> bytes:
-    # SHA-1 is hashlib's fastest hash on processors with instructions for it. Collisions on purpose are no concern.
-    sha = hashlib.sha1(b"%d %d\0" % pixels.shape[:2], usedforsecurity=False)
-    sha.update(np.ascontiguousarray(pixels).data)
-    return sha.digest()[:8]
 
 
 @functools.lru_cache
@@ -241,20 +237,14 @@ def _thumbs(values: NDArray[np.float32]) -> NDArray[np.int64]:
     rows, columns = _cells(values.shape[2]), _cells(values.shape[3])
     sums = (rows @ values @ columns.T).astype(np.int64)
     counts = np.outer(rows.sum(1), columns.sum(1)).astype(np.int64)
-    brightness = (_luma(sums) + 500 * counts) // (1000 * counts)  # rounded to the nearest
+    luma = np.tensordot(sums, _LUMA, (1, 0))  # in integers
+    brightness = (luma + 500 * counts) // (1000 * counts)  # rounded to the nearest
     share = SIDE // _COLOUR_SIDE
     cells = _COLOUR_SIDE, share, _COLOUR_SIDE, share
     sums, counts = sums.reshape(-1, 3, *cells).sum(axis=(3, 5)), counts.reshape(cells).sum(axis=(1, 3))
-    differences = 1000 * sums[:, [2, 0]] - _luma(sums)[:, None]
+    differences = 1000 * sums[:, [2, 0]] - np.tensordot(sums, _LUMA, (1, 0))[:, None]
     blue_and_red = (differences + 1000 * counts) // (2000 * counts) + 128
     return np.concatenate([part.reshape(len(values), -1) for part in (brightness, blue_and_red)], axis=1)
-
-
-def _luma(sums: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns 1000 times the luma, shape (n, rows, columns), from red, green and blue, shape (n, 3, rows, columns)."""
-    red, green, blue = (weight * sums[:, channel] for channel, weight in enumerate(_LUMA))
-    luma: NDArray[np.int64] = red + green + blue
-    return luma
 
 
 @functools.lru_cache

@@ -141,7 +141,7 @@ class Accumulator:
         if count:
             for name, storage in self._rows.items():
                 storage.write(int(self._starts[place]), rows[name])
-        self.traits += traits
+        self.traits = ImageProperties.total((self.traits, traits))
         self.skipped += skipped
         self.counts[place] = count
 
@@ -162,7 +162,7 @@ class Accumulator:
             for batch in map(int, added):
                 storage.write(int(self._starts[start + batch]), theirs[other._place(batch)])
         self.counts[start + added] = other.counts[added]
-        self.traits += other.traits
+        self.traits = ImageProperties.total((self.traits, other.traits))
         self.skipped += other.skipped
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
@@ -215,7 +215,7 @@ class Accumulator:
                 self._merge_rows(storage, world)
         times = sum((counts >= 0).astype(np.int64) for counts, _, _ in everyone)
         self.counts = np.maximum.reduce([counts for counts, _, _ in everyone])
-        self.traits = sum((traits for _, traits, _ in everyone), ImageProperties())
+        self.traits = ImageProperties.total(traits for _, traits, _ in everyone)
         self.skipped = sorted((bad for _, _, skipped in everyone for bad in skipped), key=lambda bad: bad.file)
         if np.any(times != 1) or not self._is_whole():
             raise RunError(f"not every image of {name} was counted exactly once", "please report this")

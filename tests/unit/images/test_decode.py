@@ -199,4 +199,5 @@ def test_batches_are_the_same_with_and_without_workers(tmp_path: Path) -> None:
         assert np.array_equal(one.pixels, other.pixels)
         assert one.sizes == other.sizes
         assert (one.number, one.properties) == (other.number, other.properties)
-    assert sum((batch.properties for batch in alone), ImageProperties()) == ImageProperties(lossy=1, alpha=1, deep=1)
+    total = ImageProperties.total(batch.properties for batch in alone)
+    assert total == ImageProperties(lossy=1, alpha=1, deep=1)

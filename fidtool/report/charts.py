@@ -7,10 +7,8 @@ import io
 import itertools
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -22,10 +20,23 @@ from fidtool.results import Comparison, Evaluation, Uncertainty
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _LONGEST_LINE = 100
+_LONGEST_NAME = 24
+_LONGEST_PATH = 48
+_NUMBER = re.compile(r"(?:([^\W\d_]+)[\W_]*)?(\d{1,15}(?:\.\d{1,15})?)")
+"""A number, and the word before it."""
 _INCHES = (9.0, 4.5)
 _DOTS_PER_INCH = 160
+_STYLE: dict[str, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "fidtool",  # the same figure gives the same bytes
+    "font.size": 13,
+    "lines.linewidth": 2,
+    "axes.formatter.useoffset": False,
+    "axes.formatter.limits": (-4, 7),
+}
 _BINS = 16
 _MOST_NAMES = 8
 """Maximum number of names under an axis."""
@@ -40,26 +51,26 @@ _INK, _MUTED, _LINE, _ACCENT, _SECOND = "#1b1f24", "#57606a", "#dfe3e8", "#1f5fb
 """Colours of text, secondary text, grid lines, FAKE's data, and estimates, on white."""
 
 
-def _draw_sweep(axes: Axes, sweep: Sweep) -> None:
+def draw_sweep(axes: Axes, results: Sequence[Comparison]) -> None:
     """Draws the Fréchet distance of each FAKE with its error bars.
 
     A line joins the points if x is a quantity. Otherwise the error bars are beside the points, which they would hide.
     """
-    x = [point.x for point in sweep.points]
-    joined = bool(sweep.axis)
-    y, label, line = [point.distance for point in sweep.points], split_title(sweep.title)[0], "-" if joined else "none"
+    points, axis = sweep_of(results)
+    x, names, y, _ = zip(*points, strict=True)
+    joined = bool(axis)
+    label, line = distance_of(results), "-" if joined else "none"
     axes.plot(x, y, label=label, color=_ACCENT, marker="o", linestyle=line)
     beside = 0.0 if joined else min(_MOST_BESIDE, _BESIDE * len(x))
-    known = [(point.x + beside, point.corrected) for point in sweep.points if point.corrected is not None]
+    known = [(point.x + beside, point.corrected) for point in points if point.corrected is not None]
     if known:
         _draw_corrected(axes, known, joined)
-    names = [point.name for point in sweep.points]
     if joined:
         # The ticks are at the points if these are few and not close together.
         if min(later - earlier for earlier, later in itertools.pairwise(x)) * _MOST_TICKS >= x[-1] - x[0]:
             axes.set_xticks(x)
         axes.xaxis.set_major_formatter("{x:,.10g}")
-        axes.set_xlabel(sweep.axis)
+        axes.set_xlabel(axis)
     else:
         places = range(1, len(names) + 1)
         if len(names) <= _MOST_NAMES and sum(map(len, names)) <= _ROOM:
@@ -81,7 +92,7 @@ def _draw_corrected(axes: Axes, known: Sequence[tuple[float, Interval]], joined:
         axes.fill_between(x, low, high, color=_SECOND, alpha=_BAND, linewidth=0)
 
 
-def _draw_curve(axes: Axes, uncertainty: Uncertainty, title: str) -> None:
+def draw_curve(axes: Axes, uncertainty: Uncertainty, title: str) -> None:
     """Draws the distance against the number of images, and the bias-corrected distance with its interval."""
     images = [number for number, _ in uncertainty.curve]
     distances = [distance for _, distance in uncertainty.curve]
@@ -97,7 +108,7 @@ def _draw_curve(axes: Axes, uncertainty: Uncertainty, title: str) -> None:
     _finish(axes, legend=uncertainty.corrected is not None)
 
 
-def _draw_histogram(axes: Axes, real: Sequence[float] | None, fake: Sequence[float] | None) -> None:
+def draw_histogram(axes: Axes, real: Sequence[float] | None, fake: Sequence[float] | None) -> None:
     """Draws the shares of pixel values in 16 ranges: REAL as an area, FAKE as a line."""
     edges = [256 / _BINS * number for number in range(_BINS + 1)]
     if real is not None:
@@ -126,135 +137,86 @@ def _finish(axes: Axes, *, legend: bool) -> None:
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False, labelcolor=_INK, **space)
 
 
-@contextmanager
-def _plain_style() -> Iterator[None]:
-    """Use matplotlib's defaults regardless of the user's matplotlibrc; the same figure gives the same bytes."""
-    with warnings.catch_warnings():
-        # matplotlib warns about characters missing in its font; the page's fonts may have them.
-        warnings.simplefilter("ignore")
-        from matplotlib import style
-
-        settings: dict[str, Any] = {
-            "svg.fonttype": "none",
-            "svg.hashsalt": "fidtool",
-            "font.size": 13,
-            "lines.linewidth": 2,
-            "axes.formatter.useoffset": False,
-            "axes.formatter.limits": (-4, 7),
-        }
-        with style.context(["default", settings]):
-            yield
-
-
-def sweep_plot(evaluation: Evaluation, kind: str) -> bytes:
-    """The Fréchet distances of an evaluation as the bytes of an image file."""
-    sweep = sweep_of(evaluation.results)
-    if sweep is None:
-        problem = f"{option('plot')} draws the metric fid, which is not among {option('metrics')}"
-        raise InputError(problem, setting="plot")
-    with _plain_style():
-        from matplotlib.figure import Figure
-        from matplotlib.layout_engine import ConstrainedLayoutEngine
-
-        figure = Figure(figsize=_INCHES, layout=ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.15))
-        axes = figure.subplots()
-        _draw_sweep(axes, sweep)
-        axes.set_ylabel(split_title(sweep.title)[0], color=_INK)
-        lines = [shortened(line, _LONGEST_LINE) for line in title_of(evaluation)]
-        # Names may contain dollar signs, which must not start a formula.
-        figure.suptitle("\n".join(lines), fontsize=12, color=_INK, parse_math=False)
-        # A date would make the files of equal runs differ.
-        dates = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind)
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=kind, dpi=_DOTS_PER_INCH, metadata=dates)
-    return buffer.getvalue()
-
-
-@dataclass(frozen=True)
-class Chart:
-    """A chart of a page.
-
-    Attributes:
-        uri: ``data:image/svg+xml;…``, with a background of its own.
-    """
+class Chart(NamedTuple):
+    """A chart of a page: ``uri`` is ``data:image/svg+xml;…``, with a background of its own."""
 
     uri: str
     alt: str
     width: int
 
 
-def sweep_chart(sweep: Sweep, alt: str) -> Chart:
-    """The Fréchet distances of several FAKEs."""
-    return _chart((640, 330), alt, lambda axes: _draw_sweep(axes, sweep))
+def chart(alt: str, size: tuple[int, int], draw: Callable[..., None], *drawn: object) -> Chart:
+    """The chart that one of the functions above draws, in pixels."""
+    inches = size[0] / 72, size[1] / 72  # one unit of the SVG is one pixel
+    content = _image("svg", inches, lambda figure: draw(figure.subplots(), *drawn))
+    return Chart(f"data:image/svg+xml;base64,{base64.b64encode(content).decode()}", legible(alt), size[0])
 
 
-def curve_chart(uncertainty: Uncertainty, distance: str, name: str) -> Chart:
-    """The distance against the number of images, and the bias-corrected distance."""
-    alt = f"{distance} of {name} against the number of images"
-    return _chart((400, 280), alt, lambda axes: _draw_curve(axes, uncertainty, distance))
+def sweep_plot(evaluation: Evaluation, kind: str) -> bytes:
+    """The Fréchet distances of an evaluation as the bytes of an image file."""
+    results = evaluation.results
+    if results[0].frechet_distance is None:
+        problem = f"{option('plot')} draws the metric fid, which is not among {option('metrics')}"
+        raise InputError(problem, setting="plot")
+
+    def draw(figure: Figure) -> None:
+        figure.set_layout_engine("constrained", w_pad=0.15, h_pad=0.15)
+        axes = figure.subplots()
+        draw_sweep(axes, results)
+        axes.set_ylabel(distance_of(results), color=_INK)
+        lines = [shortened(line, _LONGEST_LINE) for line in title_of(evaluation)]
+        # Names may contain dollar signs, which must not start a formula.
+        figure.suptitle("\n".join(lines), fontsize=12, color=_INK, parse_math=False)
+
+    return _image(kind, _INCHES, draw)
 
 
-def histogram_chart(real: Sequence[float] | None, fake: Sequence[float] | None, name: str) -> Chart | None:
-    """The shares of pixel values of both sets, see `fidtool.diagnose.diagnosis.Health`; None if both are unknown."""
-    if real is None and fake is None:
-        return None
-    return _chart((400, 280), f"Pixel values of {name} and of REAL", lambda axes: _draw_histogram(axes, real, fake))
-
-
-def _chart(size: tuple[int, int], alt: str, draw: Callable[[Axes], None]) -> Chart:
-    with _plain_style():
+def _image(kind: str, inches: tuple[float, float], draw: Callable[[Figure], None]) -> bytes:
+    """The bytes of an image file, with matplotlib's defaults regardless of the user's matplotlibrc."""
+    with warnings.catch_warnings():
+        # matplotlib warns about characters missing in its font; the page's fonts may have them.
+        warnings.simplefilter("ignore")
+        from matplotlib import style
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(size[0] / 72, size[1] / 72), layout="constrained")  # one unit is one pixel
-        draw(figure.subplots())
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-    return Chart(f"data:image/svg+xml;base64,{base64.b64encode(buffer.getvalue()).decode()}", legible(alt), size[0])
+        with style.context(["default", _STYLE]):
+            figure = Figure(figsize=inches, layout="constrained")
+            draw(figure)
+            buffer = io.BytesIO()
+            # A date would make the files of equal runs differ.
+            figure.savefig(buffer, format=kind, dpi=_DOTS_PER_INCH, metadata={"Date": None} if kind == "svg" else None)
+    return buffer.getvalue()
 
 
-_NUMBER = re.compile(r"\d{1,15}(?:\.\d{1,15})?")
-_LONGEST_NAME = 24
-_LONGEST_PATH = 48
-
-
-@dataclass(frozen=True)
-class SweepPoint:
+class SweepPoint(NamedTuple):
     """One FAKE of a sweep."""
 
     x: float
     name: str
-    distance: float
+    distance: float | None
     corrected: Interval | None
 
 
-@dataclass(frozen=True)
-class Sweep:
+def sweep_of(results: Sequence[Comparison]) -> tuple[list[SweepPoint], str]:
     """The Fréchet distances of a run's FAKEs, by the numbers in their names or in the order of the arguments.
 
-    Attributes:
-        axis: label of x, such as ``step``; empty if x is the position among the arguments, 1, 2, 3 …
-        title: title of the distance, such as ``FID``.
+    Returns:
+        The points in the order of x, and the label of x, such as ``step``; it is empty if x is the position among the
+        arguments, 1, 2, 3 …
     """
-
-    points: tuple[SweepPoint, ...]
-    axis: str
-    title: str
-
-
-def sweep_of(results: Sequence[Comparison]) -> Sweep | None:
-    """The sweep of a run's results; None if a result has no Fréchet distance."""
-    distances = [distance for result in results if (distance := result.frechet_distance) is not None]
-    if len(distances) < len(results):
-        return None
     paths = [redacted(result.fake.name) for result in results]  # a URL's query may contain numbers
     counted = numbers_of(paths) if len(paths) > 1 else None
     numbers, axis = counted if counted is not None else ([float(place + 1) for place in range(len(paths))], "")
     points = [
-        SweepPoint(number, legible(shortened(name, _LONGEST_NAME)), distance, result.corrected)
-        for number, name, distance, result in zip(numbers, short_names(paths), distances, results, strict=True)
+        SweepPoint(number, legible(shortened(name, _LONGEST_NAME)), result.frechet_distance, result.corrected)
+        for number, name, result in zip(numbers, short_names(paths), results, strict=True)
     ]
-    title = short_title(results[0].labels.title("fid"))
-    return Sweep(tuple(sorted(points, key=lambda point: point.x)), legible(shortened(axis, _LONGEST_NAME)), title)
+    return sorted(points, key=lambda point: point.x), legible(shortened(axis, _LONGEST_NAME))
+
+
+def distance_of(results: Sequence[Comparison]) -> str:
+    """Title of the Fréchet distance without its features, such as ``FID``."""
+    return split_title(short_title(results[0].labels.title("fid")))[0]
 
 
 def numbers_of(paths: Sequence[str]) -> tuple[list[float], str] | None:
@@ -271,16 +233,12 @@ def numbers_of(paths: Sequence[str]) -> tuple[list[float], str] | None:
         found = [each[-1:] for each in found]
     # In step100/fid50k and step200/fid50k the last number is the same.
     columns = list(zip(*found, strict=True))
-    distinct = [column for column in columns if len({float(each.group()) for each in column}) == len(paths)]
+    distinct = [column for column in columns if len({float(each[2]) for each in column}) == len(paths)]
     if not distinct:
         return None
-    numbers = [float(each.group()) for each in distinct[-1]]
-    before = [
-        re.search(r"([^\W\d_]+)[\W_]*$", path[: each.start()]) for path, each in zip(paths, distinct[-1], strict=True)
-    ]
-    words = {"" if word is None else word.group(1) for word in before}
+    words = {each[1] or "" for each in distinct[-1]}
     word = words.pop() if len(words) == 1 else ""
-    return numbers, word or "number in the name"
+    return [float(each[2]) for each in distinct[-1]], word or "number in the name"
 
 
 def title_of(evaluation: Evaluation) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from fidtool.images.loader import ImageLookup
 from fidtool.metrics.registry import BUILT_IN
 from fidtool.names import command_line, legible, short_names, short_title, shortened, split_title
 from fidtool.pipeline.compare import Exhibit
-from fidtool.report.charts import sweep_chart, sweep_of, title_of
+from fidtool.report.charts import chart, draw_sweep, title_of
 from fidtool.report.sections import Section, missing_parts
 from fidtool.report.sheets import Thumbnail, sheets_of, shown, thumbnail_of
 from fidtool.report.text import about_marks, columns_of, common_features, differences_shown, number
@@ -58,9 +58,10 @@ def html_report(
     def thumbnail(file: str, framing: str | None) -> Thumbnail:
         return thumbnail_of(file, images.read(file), framing, images.floats)
 
-    sheets, sweep = sheets_of(results, exhibits, thumbnail), sweep_of(results)
+    sheets, titles = sheets_of(results, exhibits, thumbnail), title_of(evaluation)
     names = short_names([result.fake.name for result in results])
     several, charts = len(names) > 1, len(names) <= _MOST_CHARTED
+    swept = several and results[0].frechet_distance is not None
     sections = [
         Section(
             key=f"fake-{place}" if several else "fake",
@@ -88,8 +89,8 @@ def html_report(
             gate=evaluation.exit_reason.removeprefix("gate missed: ") if evaluation.exit_code else "",
             alerts=_warnings(evaluation, names),
             left_out=[*map(legible, evaluation.not_computed_lines)],
-            chart=sweep_chart(sweep, title_of(evaluation)[0]) if sweep and several else None,
-            chart_title=title_of(evaluation),
+            chart=chart(titles[0], (640, 330), draw_sweep, results) if swept else None,
+            chart_title=titles,
             columns=columns_of(evaluation),
             features=common_features(evaluation),
             marks=list(about_marks(evaluation)),

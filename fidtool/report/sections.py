@@ -12,7 +12,7 @@ from fidtool.diagnose.findings import SEVERITIES, Finding
 from fidtool.errors import option
 from fidtool.names import short_title, shortened
 from fidtool.pipeline.compare import Exhibit
-from fidtool.report.charts import Chart, curve_chart, histogram_chart
+from fidtool.report.charts import Chart, chart, draw_curve, draw_histogram
 from fidtool.report.sheets import Card
 from fidtool.report.text import number
 from fidtool.results import Comparison, Uncertainty
@@ -29,6 +29,7 @@ _HEADINGS = {
     "random": "Random images",
     "skipped": "Skipped files",
 }
+_CHART_SIZE = (400, 280)
 _MOST_KINDS = 4
 """Maximum number of formats, modes or sizes that are listed."""
 _MOST_TIMES = 4
@@ -84,8 +85,11 @@ class Section:
     @cached_property
     def curve(self) -> Chart | None:
         """The chart of `points`."""
+        if not (self.charts and self.points):
+            return None
         uncertainty = self.result.uncertainty or Uncertainty(None, None, "", tuple(self.points))
-        return curve_chart(uncertainty, self.distance, self.name) if self.charts and self.points else None
+        alt = f"{self.distance} of {self.name} against the number of images"
+        return chart(alt, _CHART_SIZE, draw_curve, uncertainty, self.distance)
 
     @cached_property
     def histogram(self) -> Chart | None:
@@ -93,7 +97,7 @@ class Section:
         if self.exhibit is None or not self.charts:
             return None
         real, fake = (None if each is None else each.histogram for each in (self.exhibit.real, self.exhibit.fake))
-        return histogram_chart(real, fake, self.name)
+        return chart(f"Pixel values of {self.name} and of REAL", _CHART_SIZE, draw_histogram, real, fake)
 
     @property
     def sets(self) -> list[tuple[str, str, str]]:

@@ -26,7 +26,6 @@ from fidtool.images.loader import ImageLookup
 from fidtool.images.records import ImageRecords, no_records
 from fidtool.metrics.metric import MetricFacts
 from fidtool.metrics.registry import metric_named
-from fidtool.report.charts import histogram_chart
 from fidtool.settings import Settings
 from fidtool.sources.contents import Pixels
 from fidtool.sources.opening import open_images
@@ -199,10 +198,6 @@ def test_images_of_a_report_are_found_again(tmp_path: Path) -> None:
         listed = open_images(str(tmp_path / name))
         found = ImageLookup([listed]).read(listed.file(1))
         np.testing.assert_array_equal(found.values, values[1])  # type: ignore[union-attr]
-
-
-def test_no_histogram_of_unknown_images() -> None:
-    assert histogram_chart(None, None, "fake") is None
 
 
 def test_a_pipe_that_takes_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

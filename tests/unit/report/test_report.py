@@ -335,6 +335,7 @@ def test_findings_name_the_set_that_they_are_about(files: list[str], full_page: 
     assert "medium FAKE against REAL: FAKE's images are smaller" in text
     evaluation, (full,) = rich(bare("fake"), files[2:3])
     assert full is not None
+    assert "Pixel values" not in html_report(evaluation, [replace(full, fake=None, real=None)])
     text = section(html_report(evaluation, [replace(full, fake=None)]), "fake-findings")
     assert "medium FAKE's images are smaller" in text, "it is unknown which findings are about FAKE alone"
 
@@ -413,12 +414,10 @@ def test_a_sweep_is_ordered_by_the_numbers_in_its_names() -> None:
     assert numbers_of(["a1", "b1"]) is None
     assert numbers_of(["a/ckpt-1000-seed0", "a/ckpt-500-seed0"]) == ([1000.0, 500.0], "ckpt")
     assert numbers_of(["run2/step100", "run2/last5/step300"]) == ([100.0, 300.0], "step")
-    sweep = sweep_of(bare("step1000", "step200").results)
-    assert sweep is not None
-    assert [(point.x, point.name) for point in sweep.points] == [(200, "step200"), (1000, "step1000")]
-    named = sweep_of(bare("good", "bad").results)
-    assert named is not None
-    assert ([point.name for point in named.points], named.axis) == (["good", "bad"], "")
+    points, _ = sweep_of(bare("step1000", "step200").results)
+    assert [(point.x, point.name) for point in points] == [(200, "step200"), (1000, "step1000")]
+    points, axis = sweep_of(bare("good", "bad").results)
+    assert ([point.name for point in points], axis) == (["good", "bad"], "")
 
 
 # --- the plot, and requirements of both ------------------------------------------------------------------------------

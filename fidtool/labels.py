@@ -39,13 +39,17 @@ class Labels:
             ``--allow-mismatch`` compares two networks, the names of both.
         own_networks: networks of metrics that have their own, by the layer of their `Number`; without those that are
             the network of the metric's authors.
-        numbers: all values that have a title, by plain name, in the order in which they are listed.
     """
 
     network: str = _NETWORK
     dims: int = max(INCEPTION_DIMS)
     own_networks: Mapping[str, str] = field(default_factory=dict)
-    numbers: Mapping[str, Number] = field(default_factory=lambda: NUMBERS)
+    others: tuple[Number, ...] = ()
+
+    @property
+    def numbers(self) -> dict[str, Number]:
+        """All values that have a title, by plain name, in the order in which they are listed."""
+        return NUMBERS | {number.name: number for number in self.others}
 
     def title(self, name: str) -> str:
         """Return the title in text, such as ``FID`` or ``KID (dinov2)``."""
@@ -110,15 +114,15 @@ def labels_of(
     network = _NETWORK if dims in INCEPTION_DIMS else ""
     if definition is not None:
         network = _spelled(found[FEATURES], config.network.extractor, measured)
-    own, numbers = {}, {**NUMBERS}
+    own, others = {}, []
     for metric in config.chosen:
         asked, of_metric = metric.network(), found.get(config.layer_of(metric), [])
-        numbers |= {number.name: number for number in metric.numbers if number.name not in NUMBERS}
+        others += [number for number in metric.numbers if number.name not in NUMBERS]
         if asked is not None and any(each.extractor != metric.usual_network for each in of_metric):
             own[metric.layer] = _spelled(of_metric, asked.extractor, measured)
             if own[metric.layer] == _NETWORK and of_metric[0].dims != max(INCEPTION_DIMS):
                 own[metric.layer] += f" {of_metric[0].dims}"
-    return Labels(network, dims, own, numbers)
+    return Labels(network, dims, own, tuple(others))
 
 
 def _spelled(definitions: Sequence[Definition], asked: str, measured: bool) -> str:

@@ -37,7 +37,7 @@ from fidtool.pipeline.plan import Plan, choose, make_plan
 from fidtool.pipeline.run import RunContext, open_run
 from fidtool.pipeline.sets import Content, RequestedSet, SetPlan, requested
 from fidtool.presets import with_preset
-from fidtool.report.text import check_shown, write_shown
+from fidtool.report.files import check_shown, write_shown
 from fidtool.results import Comparison, Difference, Evaluation, RunRecord
 from fidtool.settings import CheckSettings, Origin, Settings, StatisticsSettings, changed_settings, origin_of
 from fidtool.sources.memory import Images, several

@@ -123,7 +123,7 @@ def _evaluated(
 def _check_files(output: Path | None, shown: Mapping[str, Path]) -> None:
     """Check that the files can be written, before any work is done."""
     from fidtool.cache_dir import check_target
-    from fidtool.report.text import check_shown
+    from fidtool.report.files import check_shown
 
     if output is not None:
         check_target(f"--output {output}", output)

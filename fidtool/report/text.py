@@ -1,28 +1,19 @@
-"""Evaluations and checkups as lines of text, as a table, or as JSON; and the files of a run."""
+"""Evaluations and checkups as lines of text, as a table, or as JSON."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from fidtool.cache_dir import atomic_write, check_target
 from fidtool.diagnose.diagnosis import Checkup
 from fidtool.diagnose.duplicates import NOTABLE_SHARE
-from fidtool.errors import InputError, Spelling, as_argument, option
 from fidtool.names import counted, legible, short_names, short_title, shortened, split_title
 from fidtool.redaction import without_secrets
 from fidtool.results import SCHEMA, Comparison, Difference, Evaluation, protocol_to_dict
 from fidtool.settings import Origin, Settings, changed_settings
 
-if TYPE_CHECKING:
-    from fidtool.images.loader import ImageLookup
-    from fidtool.pipeline.compare import Exhibit
-
-_SUFFIXES = {"report": (".html", ".htm"), "plot": (".png",)}
 _MOST_PAIRS = 3
 """If there are more pairs of FAKEs, only those with the best FAKE are compared."""
 _MOST_HARMFUL = 10
@@ -268,40 +259,3 @@ def common_features(evaluation: Evaluation) -> str:
         return ""
     found = {split_title(title)[1] for title in titles.values()}
     return found.pop() if len(found) == 1 else ""
-
-
-# --- the page and the plot -------------------------------------------------------------------------------------------
-
-
-def check_shown(files: Mapping[str, Path]) -> None:
-    """Check that the page and the plot, by setting, can be written, before any work is done."""
-    for setting, file in files.items():
-        if importlib.util.find_spec("matplotlib") is None:  # not imported here; jinja2 comes with torch
-            problem = f"{option(setting)} needs the package matplotlib:"
-            raise InputError(problem, "pip install 'fidtool[report]'", setting=setting)
-        if file.suffix.lower() not in _SUFFIXES[setting]:
-            problem = f"{option(setting, str(file))}: the name must end in {_SUFFIXES[setting][0]}"
-            raise InputError(problem, setting=setting)
-        check_target(option(setting, str(file)), file)
-
-
-def write_shown(
-    evaluation: Evaluation,
-    exhibits: Sequence[Exhibit | None],
-    gallery: ImageLookup,
-    setting: str,
-    file: Path,
-    spelling: Spelling = as_argument,
-) -> None:
-    """Write the page or the plot atomically; see `html_report` and `sweep_plot`. The plot's suffix is its format."""
-    if setting == "plot":
-        from fidtool.report.charts import sweep_plot
-
-        content = sweep_plot(evaluation, file.suffix[1:].lower())
-    else:
-        from fidtool.report.html import html_report
-
-        # A path may contain bytes that are not UTF-8.
-        content = html_report(evaluation, exhibits, gallery, spelling).encode("utf-8", "replace")
-    with atomic_write(file) as handle:
-        handle.write(content)

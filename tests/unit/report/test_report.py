@@ -17,9 +17,10 @@ from fidtool.diagnose.duplicates import Duplicates
 from fidtool.errors import InputError
 from fidtool.images.loader import ImageLookup
 from fidtool.report.charts import numbers_of, sweep_of, title_of
+from fidtool.report.files import check_shown, write_shown
 from fidtool.report.html import html_report
 from fidtool.report.sheets import LONGEST_SIDE, Thumbnail, sheets_of, thumbnail_of
-from fidtool.report.text import check_shown, influence_lines, write_shown
+from fidtool.report.text import influence_lines
 from fidtool.results import Evaluation, HarmfulImage, SetResult
 from support.report_samples import COMMAND, METRICS, NASTY, bare, rich, write_image
 

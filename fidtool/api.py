@@ -22,9 +22,10 @@ from fidtool.diagnose.diagnosis import Checkup, inspect_set, set_warnings
 from fidtool.distances.jackknife import difference
 from fidtool.distances.parallel import fork_safe, linear_algebra_threads
 from fidtool.errors import InputError, on_every_rank, option, warn_program
+from fidtool.images.batches import Batch
 from fidtool.images.decode import DecodeOptions
 from fidtool.images.framing import EXAMPLE, Crop
-from fidtool.images.loader import Batch, ImageLookup, LoadOptions, load
+from fidtool.images.loader import ImageLookup, LoadOptions, load
 from fidtool.metrics.registry import METRIC_SETTINGS, is_name, metric_named
 from fidtool.names import suggestion
 from fidtool.pipeline.check import check as check_images

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,13 +23,19 @@ from PIL import Image
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, on_every_rank, option
 from fidtool.images.decode import ONE_IMAGE_FORMATS, has_frame
-from fidtool.images.loader import Batch
 from fidtool.seeds import sample_seed
 from fidtool.sources.contents import SAME_FILES, Frame, Read, Reader, ValueRange, bytes_of, pillow_defaults
 from fidtool.sources.image_set import ImageSet, Indices, Names, Numbered, Sampling, canonical_order
 from fidtool.sources.memory import Images, MemoryReader
 
 T = TypeVar("T")
+
+
+class Batch(NamedTuple):
+    """A batch before it is decoded, or some of its images: their positions in the set, or their names and contents."""
+
+    number: int
+    images: Indices | Sequence[tuple[str, Read]]
 
 
 def plan_batches(images: ImageSet, batch_size: int) -> list[Batch]:

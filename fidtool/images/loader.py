@@ -17,13 +17,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from fidtool.errors import FidtoolError, InputError, RunError, option
+from fidtool.images.batches import Batch
 from fidtool.images.decode import (
     DecodedImage,
     DecodeError,
@@ -35,7 +36,7 @@ from fidtool.images.decode import (
 from fidtool.images.records import RecordArray, no_records, records_of
 from fidtool.images.workers import DaemonThreads, Workers
 from fidtool.sources.contents import BadFile, ContentError, Frame, Read, ValueRange
-from fidtool.sources.image_set import ImageSet, Indices
+from fidtool.sources.image_set import ImageSet
 from fidtool.sources.kinds import may_have_floats
 
 AT_ONCE_BYTES = 1 << 24
@@ -49,13 +50,6 @@ _AHEAD_BYTES = 1 << 20
 _DEPTH = 4
 """Number of times that images are read ahead."""
 _TOO_FEW = ContentError("its file ended early: the file has changed since it was listed")
-
-
-class Batch(NamedTuple):
-    """A batch before it is decoded, or some of its images: their positions in the set, or their names and contents."""
-
-    number: int
-    images: Indices | Sequence[tuple[str, Read]]
 
 
 Item = TypeVar("Item")

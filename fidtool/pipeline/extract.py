@@ -14,10 +14,10 @@ import torch
 
 from fidtool.errors import InputError, option
 from fidtool.features.extractor import Extractor, ForwardPasses
-from fidtool.images.batches import Stream, deal, plan_batches
+from fidtool.images.batches import Batch, Stream, deal, plan_batches
 from fidtool.images.decode import DecodeOptions
 from fidtool.images.framing import Crop
-from fidtool.images.loader import Batch, DecodedBatch, LoadOptions, load
+from fidtool.images.loader import DecodedBatch, LoadOptions, load
 from fidtool.names import counted
 from fidtool.pipeline.run import RunContext
 from fidtool.settings import Settings

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import itertools
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -262,19 +261,27 @@ class Names(Sequence[str]):
     """
 
     _prefix = ""
+    _text = b""
+    _ends: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
 
     def __init__(self, names: Iterable[str]) -> None:
         # In large pieces, because millions of small objects would take several times the memory.
         waiting = iter(names)
         pieces = iter(lambda: _SEPARATOR.join(map(os.fsencode, itertools.islice(waiting, _BLOCK))), b"")
-        self._text = _SEPARATOR.join(pieces)
-        separators = np.flatnonzero(np.frombuffer(self._text, dtype=np.uint8) == 0)
-        self._ends = np.append(separators, len(self._text)) if self._text else separators
+        self.__setstate__({"_text": _SEPARATOR.join(pieces)})
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: each for name, each in vars(self).items() if name != "_ends"}  # other ranks find them again
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if text := state.get("_text"):
+            self._ends = np.append(np.flatnonzero(np.frombuffer(text, dtype=np.uint8) == 0), len(text))
 
     def after(self, prefix: str) -> Names:
         """Returns these names after a prefix. They share the memory."""
-        found = copy.copy(self)
-        found._prefix = prefix
+        found = Names.__new__(Names)
+        vars(found).update(vars(self), _prefix=prefix)
         return found
 
     def __len__(self) -> int:

@@ -21,9 +21,9 @@ from fidtool.features.device import Device, choose_device, repeatable
 from fidtool.features.extractor import placed
 from fidtool.features.models.inception import Inception
 from fidtool.features.models.inception_weights import load_weights
-from fidtool.images.batches import plan_batches
+from fidtool.images.batches import Batch, plan_batches
 from fidtool.images.decode import DecodeOptions
-from fidtool.images.loader import Batch, LoadOptions, load
+from fidtool.images.loader import LoadOptions, load
 from fidtool.images.workers import DaemonThreads
 from fidtool.sources.image_set import Sampling
 from fidtool.sources.opening import open_images

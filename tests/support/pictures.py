@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from fidtool.images.loader import Batch, DecodedBatch, LoadOptions, load
+from fidtool.images.batches import Batch
+from fidtool.images.loader import DecodedBatch, LoadOptions, load
 from fidtool.sources.image_set import ImageSet
 
 

@@ -16,9 +16,9 @@ from PIL import Image, ImageFile
 
 from fidtool.diagnose.findings import property_findings, property_warnings
 from fidtool.errors import FidtoolError, option
-from fidtool.images.batches import cut_batches
+from fidtool.images.batches import Batch, cut_batches
 from fidtool.images.decode import DecodeError, DecodeOptions, ImageProperties, decode
-from fidtool.images.loader import Batch, DecodedBatch, LoadOptions, load
+from fidtool.images.loader import DecodedBatch, LoadOptions, load
 from fidtool.images.records import ImageRecords, records_of
 from fidtool.sources import contents
 from fidtool.sources.contents import Pixels

@@ -20,9 +20,9 @@ import fidtool
 from fidtool.errors import FidtoolError, RunError
 from fidtool.images import decode as decoding
 from fidtool.images import loader
-from fidtool.images.batches import plan_batches
+from fidtool.images.batches import Batch, plan_batches
 from fidtool.images.decode import DecodedImage, DecodeOptions, ImageProperties, decode
-from fidtool.images.loader import Batch, DecodedBatch, LoadOptions, load
+from fidtool.images.loader import DecodedBatch, LoadOptions, load
 from fidtool.images.workers import Workers
 from fidtool.sources.contents import Pixels
 from fidtool.sources.image_set import ImageSet

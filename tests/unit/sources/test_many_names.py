@@ -34,7 +34,7 @@ def test_names_equal_those_they_were_made_from(texts: list[str]) -> None:
 def test_many_names_take_little_more_memory_than_their_characters() -> None:
     names = Names(f"{number:08}.png" for number in range(200_000))
     assert names[123_456] == "00123456.png"
-    assert len(pickle.dumps(names)) < 200_000 * 22
+    assert len(pickle.dumps(names)) < 200_000 * 15
     assert (len(Numbered(5)), Numbered(5)[4], Numbered(5)[1:3]) == (5, "[4]", ["[1]", "[2]"])
 
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from fidtool.features.protocol import EMBEDDING, FEATURES, Definition
+from fidtool.images.batches import Batch
 from fidtool.images.decode import ImageProperties
-from fidtool.images.loader import Batch
 from fidtool.images.records import RECORD
 from fidtool.sources.contents import BadFile
 from fidtool.statistics.accumulator import RECORDS, Accumulator, Layer

@@ -78,8 +78,9 @@ def metric_named(spec: str) -> Requested:
         _check_declaration(metric, named)
         return Requested(metric, spec, source)
     refuse_bare_file(spec, named, "a metric in this file", "metrics")
-    close = closest(spec, [*BUILT_IN, ALL, *_all_names()])
-    raise InputError(unknown("metric", spec, close, ", ".join([*BUILT_IN, ALL])), setting="metrics")
+    names = {name: name if name in NUMBERS else kind.name for name, kind in _all_names().items()} | {ALL: ALL}
+    close = dict.fromkeys(names[name] for name in closest(spec, names))
+    raise InputError(unknown("metric", spec, [*close], ", ".join([*BUILT_IN, ALL])), setting="metrics")
 
 
 def _made(found: Any) -> Any:

@@ -128,8 +128,8 @@ except fidtool.RunError:
     wait_for_work(folder, 2)
     ranks[1].send(signal.SIGTERM)
     first, second = outcomes(ranks)
-    assert (second.status, second.stdout) == (7, "")
-    assert first.stdout == "caught RunError\n"
+    assert (second.status, second.stdout) == (7, ""), second
+    assert (first.status, first.stdout) == (0, "caught RunError\n"), first
 
 
 def test_ctrl_c_remains_a_keyboard_interrupt(rank_server: RankServer, folder: Path) -> None:

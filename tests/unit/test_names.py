@@ -54,6 +54,7 @@ def test_all_metrics() -> None:
     ("typed", "message"),
     [
         ("kidd", "unknown metric 'kidd'; did you mean kid"),
+        ("fidd", r"did you mean fid, sfid, fid-infinity\? Choose"),
         ("precison", "did you mean precision"),
         ("fid-infinite", "did you mean fid"),
         ("lpips", "unknown metric 'lpips'; choose from fid, kid, is, prdc, sfid, fid-infinity, cmmd, all$"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from operator import index as as_index
 
-from fidtool.distributed.launch import discover_here
+from fidtool.distributed.launch import discover
 from fidtool.errors import InputError
 
 _HALF = 1 << 16
@@ -51,7 +51,7 @@ def rank_seed(seed: int, rank: int | None = None) -> int:
     Raises:
         InputError: if an argument is not an integer, or ``rank`` is out of range.
     """
-    return _seed("rank", _integer("seed", seed), discover_here().rank if rank is None else _integer("rank", rank))
+    return _seed("rank", _integer("seed", seed), discover().rank if rank is None else _integer("rank", rank))
 
 
 def _integer(name: str, value: object) -> int:

@@ -9,10 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fidtool.cpus import available_threads
 from fidtool.distances.exact import BLOCK_ROWS, parts_of, quantize_features
 from fidtool.distances.parallel import using_threads
-from fidtool.distributed.launch import Launch
+from fidtool.distributed.launch import Launch, available_threads
 from fidtool.distributed.world import World
 
 _FINEST_STEP = 100

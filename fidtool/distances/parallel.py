@@ -13,7 +13,7 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-from fidtool.cpus import available_threads, machine_cores
+from fidtool.distributed.launch import available_threads, machine_cores
 from fidtool.distributed.world import World
 
 P = ParamSpec("P")

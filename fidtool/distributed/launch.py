@@ -1,4 +1,8 @@
-"""Reads rank and world size from environment variables: those of torchrun, also if set manually, or those of SLURM."""
+"""How this process was launched: its rank and the world size, and the CPUs that it may use.
+
+Rank and world size are those of the calling program's process group, or of environment variables: those of torchrun,
+also if set manually, or those of SLURM.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,9 @@ import re
 import sys
 import zlib
 from collections.abc import Mapping
-from typing import NamedTuple
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from fidtool.errors import LaunchError
 
@@ -55,14 +61,29 @@ def restart_count() -> str:
 def discover(env: Mapping[str, str] = os.environ) -> Launch:
     """Detects how this process was launched.
 
-    RANK and WORLD_SIZE (torchrun's names) take precedence over SLURM's variables, so that torchrun inside a SLURM job
-    works and so that ``RANK=0 WORLD_SIZE=1`` disables SLURM's.
+    The process group of a calling program takes precedence over the variables, of which Lightning, for example, sets
+    only some. RANK and WORLD_SIZE (torchrun's names) take precedence over SLURM's variables, so that torchrun inside a
+    SLURM job works and so that ``RANK=0 WORLD_SIZE=1`` disables SLURM's.
     """
-    if "RANK" in env or "WORLD_SIZE" in env:
-        return _from_torchrun(env)
-    if "SLURM_PROCID" in env and ("SLURM_STEP_NUM_TASKS" in env or "SLURM_NTASKS" in env):
-        return _from_slurm(env)
-    return Launch()
+    program: Any = sys.modules.get("torch.distributed")
+    has_group = program is not None and program.is_available() and program.is_initialized()
+    launch = Launch()
+    try:
+        if "RANK" in env or "WORLD_SIZE" in env:
+            launch = _from_torchrun(env)
+        elif "SLURM_PROCID" in env and ("SLURM_STEP_NUM_TASKS" in env or "SLURM_NTASKS" in env):
+            launch = _from_slurm(env)
+    except LaunchError:
+        if not has_group:
+            raise
+    if has_group:
+        rank, size = int(program.get_rank()), int(program.get_world_size())
+        if (launch.rank, launch.world_size) != (rank, size):
+            local_size = _integer(env, "LOCAL_WORLD_SIZE", size)
+            launch = Launch("env", rank, size, _integer(env, "LOCAL_RANK", rank), local_size)
+    if not 0 <= launch.rank < launch.world_size:
+        raise LaunchError(f"rank {launch.rank} is out of range for a world size of {launch.world_size}")
+    return launch if launch.world_size > 1 else Launch(launch.launcher)
 
 
 def discover_or_alone() -> Launch:
@@ -73,26 +94,10 @@ def discover_or_alone() -> Launch:
         return Launch()
 
 
-def discover_here() -> Launch:
-    """`discover` for a calling program, whose process group takes precedence over the environment variables.
-
-    Lightning, for example, sets only some of the variables.
-    """
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not (distributed.is_available() and distributed.is_initialized()):
-        return discover()
-    rank, size = int(distributed.get_rank()), int(distributed.get_world_size())
-    launch = discover_or_alone()
-    if (launch.rank, launch.world_size) == (rank, size):
-        return launch
-    local_rank = _integer(os.environ, "LOCAL_RANK", rank)
-    return _checked(Launch("env", rank, size, local_rank, _integer(os.environ, "LOCAL_WORLD_SIZE", size)))
-
-
 def alone_here() -> Launch:
     """This process as the only rank of a run, with the GPU and the share of the cores that it has in its program."""
     with contextlib.suppress(LaunchError):
-        here = discover_here()
+        here = discover()
         return Launch(local_rank=here.local_rank, local_world_size=here.local_world_size)
     return Launch()
 
@@ -111,12 +116,6 @@ def _integer(env: Mapping[str, str], name: str, default: int | None = None) -> i
         ) from None
 
 
-def _checked(launch: Launch) -> Launch:
-    if not 0 <= launch.rank < launch.world_size:
-        raise LaunchError(f"rank {launch.rank} is out of range for a world size of {launch.world_size}")
-    return launch if launch.world_size > 1 else Launch(launch.launcher)
-
-
 def _from_torchrun(env: Mapping[str, str]) -> Launch:
     world_size = _integer(env, "WORLD_SIZE")
     rank = _integer(env, "RANK")
@@ -130,7 +129,7 @@ def _from_torchrun(env: Mapping[str, str]) -> Launch:
     # Users who set the variables manually often omit the local ones: assume that all ranks are on one machine.
     local_rank = _integer(env, "LOCAL_RANK", rank)
     local_world_size = _integer(env, "LOCAL_WORLD_SIZE", world_size)
-    return _checked(Launch("env", rank, world_size, local_rank, local_world_size, store))
+    return Launch("env", rank, world_size, local_rank, local_world_size, store)
 
 
 def _from_slurm(env: Mapping[str, str]) -> Launch:
@@ -149,9 +148,7 @@ def _from_slurm(env: Mapping[str, str]) -> Launch:
     job = f"{env.get('SLURM_JOB_ID', '')}.{env.get('SLURM_STEP_ID', '')}"
     port = env.get("MASTER_PORT") or str(15000 + zlib.crc32(job.encode()) % 15000)
     hint = "" if name == "SLURM_STEP_NUM_TASKS" else _NO_STEP
-    return _checked(
-        Launch("slurm", rank, world_size, local_rank, local_world_size, f"{address or '127.0.0.1'}:{port}", hint)
-    )
+    return Launch("slurm", rank, world_size, local_rank, local_world_size, f"{address or '127.0.0.1'}:{port}", hint)
 
 
 def _tasks_on_this_node(env: Mapping[str, str], world_size: int) -> int:
@@ -166,3 +163,48 @@ def _tasks_on_this_node(env: Mapping[str, str], world_size: int) -> int:
         return min(counts[node], world_size)
     nodes = _integer(env, "SLURM_NNODES", 1)
     return -(-world_size // max(1, nodes))
+
+
+def available_cores(ranks: int = 1) -> int:
+    """Return the number of cores for each of ``ranks`` processes on this machine, at least 1.
+
+    The scheduler's affinity (taskset, SLURM, cpusets) and the CPU quota of the container or service bound it.
+    """
+    cores = machine_cores()
+    if hasattr(os, "sched_getaffinity"):
+        cores = min(cores, len(os.sched_getaffinity(0)))
+    return max(1, cores // ranks)
+
+
+def available_threads(ranks: int = 1, environ: Mapping[str, str] = os.environ) -> int:
+    """Return the number of threads for each of ``ranks`` processes: one per core, at most OMP_NUM_THREADS."""
+    cores = available_cores(ranks)
+    first = environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # further numbers are for nested regions
+    if first == "1" and "TORCHELASTIC_RUN_ID" in environ and environ.get("LOCAL_WORLD_SIZE") != "1":
+        return cores  # torchrun sets 1 for several processes by itself
+    return min(cores, int(first)) if re.fullmatch(r"0*[1-9][0-9]*", first) else cores
+
+
+def machine_cores(root: Path = Path("/")) -> int:
+    """Return the number of cores of the machine or container, whatever the launcher and its options.
+
+    The quotas of this process's control groups, and of those that contain them, bound it. One of 1.5 CPUs counts as 2
+    cores. ``root`` is the folder with ``proc`` and ``sys``.
+    """
+    cores, groups = os.cpu_count() or 1, ["0::/"]
+    with contextlib.suppress(OSError):  # other systems than Linux
+        groups = (root / "proc/self/cgroup").read_text().splitlines()
+    for group in groups:
+        controllers, _, path = group.partition(":")[2].partition(":")  # no controllers: version 2
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        files = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
+        # The path may be that on the host, which the container does not see: its own group is then the mounted folder.
+        names = [name for name in path.split("/") if name not in ("", "..")]
+        for base, length in product(("cpu", controllers) if controllers else (".", "unified"), range(len(names) + 1)):
+            folder = root.joinpath("sys/fs/cgroup", base, *names[:length])
+            with contextlib.suppress(OSError):
+                limit_and_period = " ".join((folder / file).read_text().strip() for file in files)
+                if found := re.fullmatch(r"([1-9]\d*) ([1-9]\d*)", limit_and_period):
+                    cores = min(cores, -(-int(found[1]) // int(found[2])))
+    return cores

@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from fidtool.cpus import available_cores, available_threads
-from fidtool.distributed.launch import Launch
+from fidtool.distributed.launch import Launch, available_cores, available_threads
 from fidtool.errors import InputError, option
 from fidtool.validation import TorchDevice
 

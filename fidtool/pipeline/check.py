@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fidtool.cpus import available_cores
 from fidtool.diagnose.diagnosis import Checkup, Health, SetInspection, health_of, inspect_set
 from fidtool.diagnose.differences import pair_findings
 from fidtool.diagnose.duplicates import shared_copies_of, shared_warning
 from fidtool.diagnose.findings import Finding
+from fidtool.distributed.launch import available_cores
 from fidtool.errors import InputError
 from fidtool.images.batches import broadcast_images
 from fidtool.images.records import ImageRecords

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from fidtool.cache_dir import LIMITS, byte_limit
 from fidtool.console import Console
-from fidtool.distributed.launch import alone_here, discover_here
+from fidtool.distributed.launch import alone_here, discover
 from fidtool.distributed.world import World, open_world
 from fidtool.errors import FidtoolError, InputError, as_argument, on_every_rank, option, own_exceptions
 from fidtool.features.device import Device, choose_device, repeatable
@@ -98,7 +98,7 @@ class RunContext:
 def open_run(requests: Sequence[RequestedSet], settings: Settings, console: Console) -> Iterator[RunContext]:
     """Context manager that joins the other ranks and checks that all were started in the same way. A collective."""
     clock, finished = Clock(), FinishedWork()
-    launch = alone_here() if settings.alone else discover_here()
+    launch = alone_here() if settings.alone else discover()
     if launch.hint and launch.rank == 0:
         console.warn(f"waiting for the other {launch.world_size - 1} tasks of the SLURM job; {launch.hint}")
 

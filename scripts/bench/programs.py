@@ -15,8 +15,7 @@ import click
 import numpy as np
 import torch
 
-from fidtool.cpus import available_cores
-from fidtool.distributed.launch import Launch
+from fidtool.distributed.launch import Launch, available_cores
 from fidtool.features.device import Device, choose_device, repeatable
 from fidtool.features.extractor import placed
 from fidtool.features.models.inception import Inception

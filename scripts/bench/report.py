@@ -27,8 +27,7 @@ LOAD_ALLOWED = 0.5
 _PROBE = """
 import json, sys
 from fidtool.cli.options import as_flag
-from fidtool.cpus import available_cores
-from fidtool.distributed.launch import discover
+from fidtool.distributed.launch import available_cores, discover
 from fidtool.errors import FidtoolError, rendered
 from fidtool.features.device import choose_device
 from fidtool.settings import versions

@@ -19,7 +19,6 @@ ORDER = [
     "redaction",
     "errors",
     "cache_dir",
-    "cpus",
     "download",
     "validation",
     "names",

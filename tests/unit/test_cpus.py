@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fidtool.cpus import available_cores, available_threads, machine_cores
 from fidtool.distances import parallel
 from fidtool.distances.parallel import linear_algebra_threads
-from fidtool.distributed.launch import Launch
+from fidtool.distributed.launch import Launch, available_cores, available_threads, machine_cores
 from fidtool.features.device import choose_device
 
 POD = "kubepods/burstable/pod1"
@@ -65,7 +64,7 @@ def test_a_system_without_control_groups(tmp_path: Path) -> None:
 def test_ranks_share_the_quota(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads of the network, decoding workers and the threads of the distance."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr("fidtool.cpus.machine_cores", lambda: 6)
+    monkeypatch.setattr("fidtool.distributed.launch.machine_cores", lambda: 6)
     monkeypatch.setattr(parallel, "machine_cores", lambda: 6)
     assert [available_cores(ranks) for ranks in (1, 2, 4, 8)] == [6, 3, 1, 1]
     assert choose_device("cpu", Launch("env", 0, 2, 0, 2)).forward_threads == 3

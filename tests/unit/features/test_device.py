@@ -33,7 +33,7 @@ def test_cores_are_divided_into_forward_threads_and_workers(
     monkeypatch: pytest.MonkeyPatch, cores: int, ranks: int, workers: int
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    for module in ("features.device", "cpus"):
+    for module in ("features.device", "distributed.launch"):
         monkeypatch.setattr(f"fidtool.{module}.available_cores", lambda ranks=1: max(1, cores // ranks))
     launch = Launch("env", 0, ranks, 0, ranks)
     device = choose_device("cpu", launch)

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from fidtool.features.resize import Preparation as Preparation
     from fidtool.metrics.cmmd import CMMD as CMMD
     from fidtool.metrics.fid import FID as FID
-    from fidtool.metrics.fid_infinity import FIDInfinity as FIDInfinity
+    from fidtool.metrics.fid import FIDInfinity as FIDInfinity
+    from fidtool.metrics.fid import SpatialFID as SpatialFID
     from fidtool.metrics.inception_score import InceptionScore as InceptionScore
     from fidtool.metrics.kid import KID as KID
     from fidtool.metrics.metric import FeatureSet as FeatureSet
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from fidtool.metrics.metric import MetricFacts as MetricFacts
     from fidtool.metrics.metric import Number as Number
     from fidtool.metrics.prdc import PRDC as PRDC
-    from fidtool.metrics.sfid import SpatialFID as SpatialFID
     from fidtool.results import Comparison as Comparison
     from fidtool.results import Evaluation as Evaluation
     from fidtool.results import RunRecord as RunRecord
@@ -64,13 +64,11 @@ _NAMES = {
     "features.network": "Network",
     "features.resize": "Preparation",
     "metrics.cmmd": "CMMD",
-    "metrics.fid": "FID",
-    "metrics.fid_infinity": "FIDInfinity",
+    "metrics.fid": "FID FIDInfinity SpatialFID",
     "metrics.inception_score": "InceptionScore",
     "metrics.kid": "KID",
     "metrics.metric": "FeatureSet Metric MetricContext MetricFacts Number",
     "metrics.prdc": "PRDC",
-    "metrics.sfid": "SpatialFID",
     "results": "Comparison Evaluation RunRecord SetResult SkippedFile",
     "seeds": "rank_seed sample_seed",
     "sources.memory": "Images",

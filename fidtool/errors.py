@@ -1,7 +1,8 @@
 """Errors and warnings. Each error holds the problem, the setting it concerns, remedies and its exit status.
 
 Messages name settings through `option`. `rendered` writes them where the message is read: as flags on the command line,
-as arguments in Python. A message is one line; the command line prints it without a traceback.
+as arguments in Python, and without the secrets that URLs may have. A message is one line; the command line prints it
+without a traceback.
 """
 
 from __future__ import annotations
@@ -11,13 +12,23 @@ import contextlib
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
-from fidtool.redaction import redacted
-
+T = TypeVar("T")
 Spelling = Callable[[str, object], str]
 """Formats the name of a setting and its value, see `option`."""
 _OPTION = re.compile("\x01([^\x01-\x03]*)\x02([^\x01-\x03]*)\x03")
+_URL = re.compile(r"(?<![\w+.-])([\w+.-]*)://([^\s'\"]*)")
+"""A scheme and the rest of the word. Every pattern here runs in linear time, because the text may be hostile."""
+_USER = re.compile(r"(^|://)[^/?#]*@")
+_ACCOUNTS = ("abfs", "abfss", "az", "wasb", "wasbs")
+"""Azure's schemes: in abfs://container@account, the part before the @ is no user name."""
+_PARAMETER = re.compile(r"[?#&][^/?#&=]*=")
+_WEB_PARAMETER = re.compile(r"[?#].")
+"""For HTTP, a question mark always starts a query; elsewhere it may be a wildcard."""
+_CLOSING = "]}>),.:;"
+"""Trailing punctuation that belongs to the surrounding text, not to the URL."""
 
 
 def option(name: str, value: object = None) -> str:
@@ -50,6 +61,37 @@ def rendered(text: str, spelling: Spelling = as_argument) -> str:
             return spelling(found[1], found[2])
 
     return redacted(_OPTION.sub(spelled, text) if "\x01" in text else text)
+
+
+def redacted(text: str) -> str:
+    """Returns ``text`` with user names, passwords, queries and fragments removed from all URLs in it.
+
+    A URL ends at a space or a quote, which must be escaped in it, as must a slash in a password.
+    """
+    return _URL.sub(_without_secrets, text) if "://" in text else text
+
+
+def _without_secrets(url: re.Match[str]) -> str:
+    scheme, address = url.groups()
+    if scheme.lower() not in _ACCOUNTS:
+        address = _USER.sub(r"\1", address)
+    parameter = (_WEB_PARAMETER if "http" in scheme.lower() else _PARAMETER).search(address)
+    if parameter is not None:
+        start = parameter.start()
+        address = address[:start] + address[max(start, len(address.rstrip(_CLOSING))) :]
+    return f"{scheme}://{address}"
+
+
+def without_secrets(value: T) -> T:
+    """Returns a JSON value with all its strings `redacted`, including keys. Tuples become lists."""
+    cleaned: Any = value
+    if isinstance(value, str):
+        cleaned = redacted(value)
+    elif isinstance(value, Mapping):
+        cleaned = {without_secrets(key): without_secrets(each) for key, each in value.items()}
+    elif isinstance(value, (list, tuple)):
+        cleaned = [without_secrets(each) for each in value]
+    return cleaned  # type: ignore[no-any-return]
 
 
 @contextlib.contextmanager

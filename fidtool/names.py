@@ -14,8 +14,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from os.path import splitext
 
-from fidtool.errors import rendered
-from fidtool.redaction import redacted
+from fidtool.errors import redacted, rendered
 
 _ODD = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 """Control characters, line separators, changes of the writing direction, lone surrogates (with which Python represents
@@ -73,7 +72,7 @@ def unknown(what: str, name: str, close: Sequence[str], listed: str) -> str:
 def legible(text: str) -> str:
     """Return ``text`` as one line of valid UTF-8: control characters escaped as ``\\n``, others replaced by U+FFFD.
 
-    Secrets in URLs are removed, see `fidtool.redaction.redacted`.
+    Secrets in URLs are removed, see `fidtool.errors.redacted`.
     """
     return _ODD.sub(lambda found: ascii(found.group())[1:-1] if found.group() < "\x80" else "\ufffd", rendered(text))
 

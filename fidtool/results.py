@@ -11,11 +11,11 @@ from typing import Any
 from fidtool.diagnose.diagnosis import Diagnosis
 from fidtool.diagnose.duplicates import Duplicates
 from fidtool.distances.jackknife import Interval
+from fidtool.errors import redacted, without_secrets
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.labels import Labels
 from fidtool.metrics.registry import BUILT_IN
 from fidtool.names import counted
-from fidtool.redaction import redacted, without_secrets
 from fidtool.sources.kinds import PassedOver
 from fidtool.statistics.set_statistics import SetFacts
 
@@ -414,7 +414,7 @@ class Evaluation:
     def to_dict(self) -> dict[str, Any]:
         """Return the result JSON: plain dictionaries, lists, numbers and strings; floats at full precision.
 
-        Secrets in URLs are removed, see `fidtool.redaction.redacted`.
+        Secrets in URLs are removed, see `fidtool.errors.redacted`.
         """
         gated = {} if self.fail_above is None else {"gated": self.labels.key(self.gated)}
         found = {

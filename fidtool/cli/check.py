@@ -73,9 +73,9 @@ def check(
 
 def _list(path: str, settings: Settings, as_json: bool, quiet: bool) -> int:
     """Print the paths of the images that would be read. Secrets in URLs are removed."""
+    from fidtool.errors import redacted, without_secrets
     from fidtool.pipeline.opening import open_set
     from fidtool.pipeline.sets import IMAGES, RequestedSet
-    from fidtool.redaction import redacted, without_secrets
     from fidtool.report.text import dumps
 
     opened = open_set(RequestedSet(path), settings, IMAGES, lambda line: click.echo(shown(line), err=True))

@@ -18,12 +18,11 @@ from fidtool.cli.output import columns, paragraph, print_lines, shown
 from fidtool.comparability import NOT_KNOWN
 from fidtool.comparability import verify as verdicts_on
 from fidtool.download import megabytes
-from fidtool.errors import InputError
+from fidtool.errors import InputError, redacted
 from fidtool.metrics.metric import Metric
 from fidtool.metrics.registry import ABOUT_ALL, BUILT_IN, metric_named
 from fidtool.names import closest, counted, folded, unknown
 from fidtool.presets import PRESETS, preset_named
-from fidtool.redaction import redacted
 from fidtool.sources.reference_files import PublishedFile, fetch, folder, mirrored, published_files
 from fidtool.sources.references import FEATURES, REFERENCES, Reference, named_reference
 from fidtool.validation import declared

@@ -29,11 +29,10 @@ from fidtool.diagnose.findings import (
     property_warnings,
     set_findings,
 )
-from fidtool.errors import option
+from fidtool.errors import option, without_secrets
 from fidtool.features.protocol import FEATURES, SPATIAL, layer_prefix
 from fidtool.images.records import ImageRecords
 from fidtool.names import counted
-from fidtool.redaction import without_secrets
 from fidtool.sources.contents import BadFile
 from fidtool.sources.kinds import PassedOver
 from fidtool.statistics.set_statistics import Statistics

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fidtool.errors import redacted
 from fidtool.images.decode import DecodedImage, ImageProperties
-from fidtool.redaction import redacted
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet, Names, absolute_prefix
 

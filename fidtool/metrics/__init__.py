@@ -1,1 +1,1 @@
-"""The metrics. Each file defines one: its settings, what it needs, how it is computed and how it is shown."""
+"""The metrics. A file defines one, or one and those derived from it: settings, needs, computation, presentation."""

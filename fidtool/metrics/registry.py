@@ -12,13 +12,11 @@ from fidtool.errors import InputError, option
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.protocol import FEATURES, SPATIAL
 from fidtool.metrics.cmmd import CMMD
-from fidtool.metrics.fid import FID
-from fidtool.metrics.fid_infinity import FIDInfinity
+from fidtool.metrics.fid import FID, FIDInfinity, SpatialFID
 from fidtool.metrics.inception_score import InceptionScore
 from fidtool.metrics.kid import KID
 from fidtool.metrics.metric import ALL, Metric, Number
 from fidtool.metrics.prdc import PRDC
-from fidtool.metrics.sfid import SpatialFID
 from fidtool.names import closest, folded, unknown
 from fidtool.user_code import is_code_spec, load, refuse_bare_file
 from fidtool.validation import Setting, declared

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fidtool.errors import InputError, about, option
+from fidtool.errors import InputError, about, option, redacted
 from fidtool.features.protocol import FEATURES, layer_prefix
 from fidtool.images.batches import Stream, broadcast_images
 from fidtool.images.records import ImageRecords
@@ -19,7 +19,6 @@ from fidtool.pipeline.networks import RunNetworks
 from fidtool.pipeline.plan import Plan
 from fidtool.pipeline.run import RunContext
 from fidtool.pipeline.sets import Content, RequestedSet, SetNeeds, SetPlan
-from fidtool.redaction import redacted
 from fidtool.sources.image_set import ImageSet, real_path
 from fidtool.sources.memory import Images
 from fidtool.statistics.accumulator import RECORDS, Accumulator, Layer

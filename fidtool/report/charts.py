@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fidtool.distances.jackknife import Interval
-from fidtool.errors import InputError, option
+from fidtool.errors import InputError, option, redacted
 from fidtool.names import legible, short_names, short_title, shortened, split_title
-from fidtool.redaction import redacted
 from fidtool.results import Comparison, Evaluation, Uncertainty
 
 if TYPE_CHECKING:

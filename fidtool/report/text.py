@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from fidtool.diagnose.diagnosis import Checkup
 from fidtool.diagnose.duplicates import NOTABLE_SHARE
+from fidtool.errors import without_secrets
 from fidtool.names import counted, legible, short_names, short_title, shortened, split_title
-from fidtool.redaction import without_secrets
 from fidtool.results import SCHEMA, Comparison, Difference, Evaluation, protocol_to_dict
 from fidtool.settings import Origin, Settings, changed_settings
 

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fidtool.errors import InputError
+from fidtool.errors import InputError, redacted
 from fidtool.names import existing_like
-from fidtool.redaction import redacted
 from fidtool.sources.contents import (
     Files,
     LocalFiles,

@@ -24,8 +24,7 @@ import numpy as np
 from fidtool.cache_dir import byte_limit, cache_dir, one_at_a_time
 from fidtool.distributed.signals import in_background
 from fidtool.download import MAX_TRIES, RETRIED_STATUSES, attempts, megabytes
-from fidtool.errors import FidtoolError, InputError, RunError, message_of
-from fidtool.redaction import redacted
+from fidtool.errors import FidtoolError, InputError, RunError, message_of, redacted
 from fidtool.sources.contents import (
     MOST_BYTES,
     ContentError,

@@ -26,10 +26,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fidtool.cache_dir import atomic_write, byte_limit, cache_dir
-from fidtool.errors import InputError, RunError, option
+from fidtool.errors import InputError, RunError, option, redacted
 from fidtool.features.protocol import FEATURES, Definition, layer_prefix
 from fidtool.images.batches import Batch
-from fidtool.redaction import redacted
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet, real_path
 from fidtool.sources.lists import STDIN

@@ -16,7 +16,7 @@ from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from fidtool.cache_dir import atomic_write
-from fidtool.errors import FidtoolError, InputError, message_of, option
+from fidtool.errors import FidtoolError, InputError, message_of, option, redacted, without_secrets
 from fidtool.features.protocol import (
     EMBEDDING,
     FEATURES,
@@ -28,7 +28,6 @@ from fidtool.features.protocol import (
 )
 from fidtool.images.decode import ImageProperties
 from fidtool.images.records import DETAILS, RECORD_ARRAYS, ImageRecords
-from fidtool.redaction import redacted, without_secrets
 from fidtool.sources.contents import BadFile, ContentError, Files, LocalFiles
 from fidtool.sources.opening import split_key
 from fidtool.statistics.layouts import (

@@ -16,7 +16,6 @@ from support.places import ROOT, TESTS
 PACKAGE = ROOT / "fidtool"
 
 ORDER = [
-    "redaction",
     "errors",
     "cache_dir",
     "download",

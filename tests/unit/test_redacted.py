@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from fidtool.errors import redacted
 from fidtool.names import short_names, shortened
-from fidtool.redaction import redacted
 
 
 @pytest.mark.parametrize(

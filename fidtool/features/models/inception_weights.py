@@ -18,9 +18,8 @@ import numpy as np
 import torch
 
 from fidtool.cache_dir import atomic_write, cache_dir
-from fidtool.errors import FidtoolError, InputError, RunError, option
+from fidtool.errors import FidtoolError, InputError, RunError, option, redacted
 from fidtool.features.protocol import INCEPTION_SHA256
-from fidtool.redaction import redacted
 from fidtool.sources.kinds import refuse_foreign
 
 OFFICIAL_URL = (

@@ -33,7 +33,7 @@ from fidtool.images.decode import (
     NeedsRangeError,
     decode_contents,
 )
-from fidtool.images.records import RecordArray, no_records, records_of
+from fidtool.images.records import NO_RECORDS, RecordArray, records_of
 from fidtool.images.workers import DaemonThreads, Workers
 from fidtool.sources.contents import BadFile, ContentError, Frame, Read, ValueRange
 from fidtool.sources.image_set import ImageSet
@@ -89,7 +89,7 @@ class DecodedBatch:
     pixels: NDArray[np.uint8] = field(default_factory=lambda: _NO_PIXELS)
     sizes: list[tuple[int, int]] = field(default_factory=list)
     properties: ImageProperties = field(default_factory=ImageProperties)
-    records: RecordArray = field(default_factory=no_records)
+    records: RecordArray = field(default_factory=lambda: NO_RECORDS)
     skipped: list[BadFile] = field(default_factory=list)
 
     def take_images(self, move: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:

@@ -5,10 +5,8 @@ They are computed with integer arithmetic, so that the same pixels give the same
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -48,6 +46,13 @@ _WINDOWS = 8
 """Number of places in a row at which detail is measured."""
 _AMPLITUDE = 2047
 """Largest coefficient of a filter: sums of its products with bytes are below 2 ** 24, so exact in float32."""
+_PLACES = np.arange(_TAPS) + 0.5 - _TAPS / 2
+_WAVES = [wave(np.pi * band / BANDS * _PLACES) for band in range(1, BANDS + 1) for wave in (np.cos, np.sin)]
+del _WAVES[-2]  # the cosine of the highest frequency is 0 at all pixels
+_WINDOW = _AMPLITUDE * np.cos(np.pi * _PLACES / _TAPS) ** 2
+_FILTERS = np.ascontiguousarray(np.rint(_WINDOW * np.array(_WAVES)).T, dtype=np.float32)
+_FILTERS[_TAPS // 2 - 1 : _TAPS // 2 + 1] -= _FILTERS.sum(axis=0) / 2  # flat images have no detail
+"""The filters, integers of shape (_TAPS, 2 * BANDS - 1): cosine and sine of each band, one of the last."""
 _TIMES = 4
 """A column differs from its neighbours by so many times more on one side than on the other if pixels are repeated."""
 
@@ -80,7 +85,7 @@ _STORED = np.dtype(
     ]
 )
 RECORD = np.dtype(_STORED.descr + _DETAILS)
-"""The record of one image. `_HEAD` has the first fields, in the same layout.
+"""The record of one image.
 
 ``digest``: the first 8 bytes of the SHA-1 of its size and RGB pixels. ``height``, ``width``: its size in pixels.
 ``format``, ``mode``: see `fidtool.images.decode.DecodedImage`. ``quality``: quality of a JPEG, 1 to 100 on
@@ -100,50 +105,40 @@ noise has the same in each. ``repeats``: percentage of columns or rows, whicheve
 much more than the other, because pixels are repeated. The last two are 0 in images of fewer than 16 columns or rows.
 """
 
-_HEAD = struct.Struct("<8s2I8s6s2B")
-
 RecordArray = NDArray[np.void]
 """Array of shape (images,) and dtype `RECORD`."""
-
-
-def no_records() -> RecordArray:
-    return np.zeros(0, dtype=RECORD)
+NO_RECORDS: RecordArray = np.zeros(0, dtype=RECORD)
 
 
 def records_of(images: Sequence[DecodedImage]) -> RecordArray:
     records = np.zeros(len(images), dtype=RECORD)
-    heads = bytearray()
-    for image in images:
-        (height, width, _), described = image.pixels.shape, (image.format.encode(), image.mode.encode(), image.quality)
-        # SHA-1 is hashlib's fastest hash on processors with instructions for it. Collisions on purpose are no concern.
-        sha = hashlib.sha1(b"%d %d\0" % (height, width), usedforsecurity=False)
-        sha.update(np.ascontiguousarray(image.pixels).data)
-        heads += _HEAD.pack(sha.digest()[:8], height, width, *described, _flags(image.properties))
-    rows = np.frombuffer(heads, dtype=np.uint8).reshape(-1, _HEAD.size)
-    records.view(np.uint8).reshape(-1, RECORD.itemsize)[:, : _HEAD.size] = rows
+    digests = bytearray()
     alike: dict[tuple[int, ...], list[int]] = {}
     for position, image in enumerate(images):
+        # SHA-1 is hashlib's fastest hash on processors with instructions for it. Collisions on purpose are no concern.
+        sha = hashlib.sha1(b"%d %d\0" % image.pixels.shape[:2], usedforsecurity=False)
+        sha.update(np.ascontiguousarray(image.pixels).data)
+        digests += sha.digest()[:8]
         alike.setdefault(image.pixels.shape, []).append(position)
+    records["digest"] = np.frombuffer(digests, dtype="<u8")
+    records["format"], records["mode"] = [image.format for image in images], [image.mode for image in images]
+    records["quality"] = [image.quality for image in images]
+    properties = [vars(image.properties) for image in images]
+    records["flags"] = [sum(each[name] << bit for name, bit in FLAGS.items()) for each in properties]
     for (height, width, _), positions in alike.items():
         down, right = max(1, height // _SAMPLED_SIDE), max(1, width // _SAMPLED_SIDE)
         at_once = max(1, _PIXELS_AT_ONCE * down * right // (height * width))
         for start in range(0, len(positions), at_once):
             part = positions[start : start + at_once]
             some = records[part]
-            pixels = [images[position].pixels for position in part]
-            _summarise(pixels, down, right, some)
-            _measure_detail(pixels, some)
+            some["height"], some["width"] = height, width
+            _summarise([images[position].pixels for position in part], down, right, some)
             records[part] = some
     return records
 
 
-@functools.lru_cache
-def _flags(properties: ImageProperties) -> int:
-    return sum(getattr(properties, name) << bit for name, bit in FLAGS.items())
-
-
 def _summarise(images: Sequence[NDArray[np.uint8]], down: int, right: int, records: RecordArray) -> None:
-    """Sets the fields that describe the sampled pixels, which are ``down`` rows and ``right`` columns apart."""
+    """Sets the fields that describe the pixels, of which samples are ``down`` rows and ``right`` columns apart."""
     samples = [pixels[::down, ::right] for pixels in images]
     height, width, _ = samples[0].shape
     planes = np.empty((len(images), 3, height, width), dtype=np.uint8)
@@ -160,20 +155,14 @@ def _summarise(images: Sequence[NDArray[np.uint8]], down: int, right: int, recor
         records["black"] = np.count_nonzero((red | green | blue) == 0, axis=1)
     records["gray"] = ((red == green) & (green == blue)).all(axis=1)
     values = planes.astype(np.float32)  # small integers, whose sums are exact
-    neighbours = np.stack([pixels[::down, 1::right, 1] for pixels in images])
-    records["roughness"] = _roughness(values[:, 1], neighbours)
+    records["roughness"] = _roughness(values[:, 1], np.stack([pixels[::down, 1::right, 1] for pixels in images]))
     records["thumb"] = _thumbs(values)
-
-
-def _measure_detail(images: Sequence[NDArray[np.uint8]], records: RecordArray) -> None:
-    """Sets the fields that describe all pixels, or neighbouring ones."""
     records["lowest"], records["highest"] = ([end(pixels) for pixels in images] for end in (np.min, np.max))
-    if min(images[0].shape[:2]) < _TAPS:
-        return
-    green = [pixels[..., 1] for pixels in images]
-    along_rows, along_columns = _detail_along_rows(green), _detail_along_rows([values.T for values in green])
-    records["bands"] = np.minimum(np.minimum(along_rows[0], along_columns[0]), np.finfo(np.float16).max)
-    records["repeats"] = np.maximum(along_rows[1], along_columns[1])
+    if min(images[0].shape[:2]) >= _TAPS:
+        greens = [pixels[..., 1] for pixels in images]
+        along_rows, along_columns = _detail_along_rows(greens), _detail_along_rows([green.T for green in greens])
+        records["bands"] = np.minimum(np.minimum(along_rows[0], along_columns[0]), np.finfo(np.float16).max)
+        records["repeats"] = np.maximum(along_rows[1], along_columns[1])
 
 
 def _detail_along_rows(images: Sequence[NDArray[np.uint8]]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -183,9 +172,9 @@ def _detail_along_rows(images: Sequence[NDArray[np.uint8]]) -> tuple[NDArray[np.
     rows = np.stack([pixels[::down, left : left + _WIDEST] for pixels in images])
     starts = (rows.shape[2] - _TAPS) * np.arange(_WINDOWS) // (_WINDOWS - 1)
     windows = np.concatenate([rows[:, :, start : start + _TAPS] for start in starts], axis=1)
-    found = windows.astype(np.float32) @ _filters()
+    found = windows.astype(np.float32) @ _FILTERS
     squares = np.einsum("nwf,nwf->nf", found, found, dtype=np.float64)  # sums of integers below 2 ** 53
-    squares /= windows.shape[1] * np.square(_filters(), dtype=np.float64).sum(axis=0)
+    squares /= windows.shape[1] * np.square(_FILTERS, dtype=np.float64).sum(axis=0)
     bands = np.append(squares[:, :-1].reshape(len(images), -1, 2).mean(axis=2), squares[:, -1:], axis=1)
     steps = np.abs(np.diff(rows.astype(np.int16), axis=2)).sum(axis=1, dtype=np.int32)
     less, more = np.minimum(steps[:, 1:], steps[:, :-1]), np.maximum(steps[:, 1:], steps[:, :-1])
@@ -193,40 +182,21 @@ def _detail_along_rows(images: Sequence[NDArray[np.uint8]]) -> tuple[NDArray[np.
     return bands, 100 * np.count_nonzero(uneven, axis=1) // uneven.shape[1]
 
 
-@functools.lru_cache
-def _filters() -> NDArray[np.float32]:
-    """Returns the filters, integers of shape (_TAPS, 2 * BANDS - 1): cosine and sine of each band, one of the last."""
-    place = np.arange(_TAPS) + 0.5 - _TAPS / 2
-    window = np.cos(np.pi * place / _TAPS) ** 2
-    waves = [wave(np.pi * band / BANDS * place) for band in range(1, BANDS + 1) for wave in (np.cos, np.sin)]
-    del waves[-2]  # the cosine of the highest frequency is 0 at all pixels
-    found = np.rint(_AMPLITUDE * window * np.array(waves))
-    middle = [_TAPS // 2 - 1, _TAPS // 2]
-    found[:, middle] -= found.sum(axis=1, keepdims=True) / 2  # flat images have no detail
-    return np.ascontiguousarray(found.T, dtype=np.float32)
-
-
 def _roughness(green: NDArray[np.float32], neighbours: NDArray[np.uint8]) -> NDArray[np.float64]:
     """Returns the roughness of n images, shape (n,), from their green values, integers of shape (n, h, w).
 
     The neighbours are the values to the right of them in the images, shape (n, h, w or w - 1).
     """
-    _, height, width = green.shape
-    size, steps = height * width, neighbours[0].size
-    total = green.sum(axis=(1, 2), dtype=np.float64)
-    scatter = size * _sums_of_squares(green) - total**2
-    differences = _sums_of_squares(neighbours - green[..., : neighbours.shape[2]])
+    size, count = green[0].size, neighbours[0].size
+    steps = neighbours - green[..., : neighbours.shape[2]]
+    # A row has fewer than 2 * _SAMPLED_SIDE values below 256, so its sum is an integer below 2 ** 24: exact in float32.
+    rows = (np.einsum("nhw,nhw->nh", values, values) for values in (green, steps))
+    squares, differences = (each.sum(axis=1, dtype=np.float64) for each in rows)
+    scatter = size * squares - green.sum(axis=(1, 2), dtype=np.float64) ** 2
     # The mean squared step divided by twice the variance, where the variance is scatter / size ** 2.
     with np.errstate(divide="ignore", invalid="ignore"):  # where all sampled values are equal
-        ratios = 50 * differences * size**2 / (steps * scatter)
-    return np.where(scatter * steps > 0, np.minimum(ratios, 255), 0)
-
-
-def _sums_of_squares(values: NDArray[np.float32]) -> NDArray[np.float64]:
-    # A row has fewer than 2 * _SAMPLED_SIDE values below 256, so its sum is an integer below 2 ** 24: exact in float32.
-    rows = np.einsum("nhw,nhw->nh", values, values)
-    result: NDArray[np.float64] = rows.sum(axis=1, dtype=np.float64)
-    return result
+        ratios = 50 * differences * size**2 / (count * scatter)
+    return np.where(scatter * count > 0, np.minimum(ratios, 255), 0)
 
 
 def _thumbs(values: NDArray[np.float32]) -> NDArray[np.int64]:
@@ -234,7 +204,9 @@ def _thumbs(values: NDArray[np.float32]) -> NDArray[np.int64]:
     for axis in (2, 3):
         if values.shape[axis] < SIDE:
             values = np.repeat(values, -(-SIDE // values.shape[axis]), axis)
-    rows, columns = _cells(values.shape[2]), _cells(values.shape[3])
+    # Which rows and columns are in each cell: 0 or 1, shape (SIDE, h) and (SIDE, w).
+    edges = (np.arange(SIDE + 1) * side // SIDE for side in values.shape[2:])
+    rows, columns = (np.repeat(np.eye(SIDE, dtype=np.float32), np.diff(each), axis=1) for each in edges)
     sums = (rows @ values @ columns.T).astype(np.int64)
     counts = np.outer(rows.sum(1), columns.sum(1)).astype(np.int64)
     luma = np.tensordot(sums, _LUMA, (1, 0))  # in integers
@@ -245,20 +217,6 @@ def _thumbs(values: NDArray[np.float32]) -> NDArray[np.int64]:
     differences = 1000 * sums[:, [2, 0]] - np.tensordot(sums, _LUMA, (1, 0))[:, None]
     blue_and_red = (differences + 1000 * counts) // (2000 * counts) + 128
     return np.concatenate([part.reshape(len(values), -1) for part in (brightness, blue_and_red)], axis=1)
-
-
-@functools.lru_cache
-def _cells(length: int) -> NDArray[np.float32]:
-    """Returns which of ``length`` pixels are in each cell: 0 or 1, shape (SIDE, length)."""
-    edges = np.arange(SIDE + 1) * length // SIDE
-    positions = np.arange(length)
-    inside = (positions >= edges[:-1, None]) & (positions < edges[1:, None])
-    return inside.astype(np.float32)
-
-
-def bytes_of(records: RecordArray) -> NDArray[np.uint8]:
-    """Returns the bytes of records: uint8 array of shape (images, bytes of `RECORD`)."""
-    return np.ascontiguousarray(records).view(np.uint8).reshape(len(records), RECORD.itemsize)
 
 
 @dataclass(frozen=True)
@@ -298,7 +256,7 @@ class ImageRecords:
         """Returns the arrays to store in a statistics file by name, for `from_arrays`."""
         names, folder = _SEPARATOR.join(map(os.fsencode, self.names)), os.fsencode(absolute_prefix(self.prefix))
         texts = (np.frombuffer(text, dtype=np.uint8) for text in (names, folder))
-        parts = np.split(bytes_of(self.records), [_STORED.itemsize], axis=1)
+        parts = np.split(self.records.view(np.uint8).reshape(-1, RECORD.itemsize), [_STORED.itemsize], axis=1)
         records, details = map(np.ascontiguousarray, parts)
         return dict(zip((*RECORD_ARRAYS, DETAILS), (records.view(_STORED)[:, 0], *texts, details), strict=True))
 

@@ -16,7 +16,7 @@ from fidtool.distributed.world import World
 from fidtool.errors import RunError, about
 from fidtool.features.protocol import Definition, layer_prefix
 from fidtool.images.decode import ImageProperties
-from fidtool.images.records import RECORD, RecordArray, bytes_of
+from fidtool.images.records import RECORD, RecordArray
 from fidtool.sources.contents import BadFile
 from fidtool.statistics.moments import FEWEST_BITS, ExactMoments
 from fidtool.statistics.rows import CHUNK_BYTES, RowStorage
@@ -126,7 +126,7 @@ class Accumulator:
         skipped: Iterable[BadFile],
     ) -> None:
         """Adds the batch of this number in the plan; ``features`` are None if it has no images."""
-        rows: dict[str, NDArray[Any]] = {RECORDS: bytes_of(records)}
+        rows: dict[str, NDArray[Any]] = {RECORDS: records.view(np.uint8).reshape(-1, RECORD.itemsize)}
         count, features = len(records), features or {}
         for name, layer in self._layers.items() if features else ():
             vectors = features[name]

@@ -9,7 +9,6 @@ while the squares of the rows show that this is exact, which is usually the case
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -101,7 +100,6 @@ class ExactMoments:
         self._reach = 0.0
         # In units of the step, of features that are not 0: the largest, the sum of the bit lengths, and their number.
         self._largest, self._bits, self._nonzero = 0.0, 0, 0
-        self._refused: RunError | None = None
 
     def add(self, features: torch.Tensor) -> None:
         """Adds a batch.
@@ -114,7 +112,7 @@ class ExactMoments:
                 raise it again, because the features added together with it are lost. It may be raised up to 128 images
                 later, or by `flush`.
         """
-        self._check_not_refused()
+        self._check_range()
         self.count += len(features)
         # Moved before the conversion, because the device of the features may not support float64.
         rows = features.to(self._low.device).to(torch.float64).mul(2.0**self.feature_step)
@@ -131,7 +129,7 @@ class ExactMoments:
 
     def flush(self) -> None:
         """Adds the rows that are held back until there are 128 of them."""
-        self._check_not_refused()
+        self._check_range()
         if self._waiting:
             self._add_waiting()
         self._spill()
@@ -144,8 +142,7 @@ class ExactMoments:
             self._largest = largest if math.isnan(largest) else max(self._largest, largest)
             self._bits += int(torch.frexp(rows).exponent.clamp_(0, INTEGER_BITS).sum().item())
             self._nonzero += int(torch.count_nonzero(rows).item())
-            self._refused = self._refusal()
-            self._check_not_refused()
+            self._check_range()
         rows.round_()
         self._sum += rows.sum(0).to(torch.int64)
         # By Cauchy-Schwarz, no entry of a Gram matrix and no partial sum of one exceeds its largest diagonal entry.
@@ -164,23 +161,19 @@ class ExactMoments:
             if self._grams_since_carry == _GRAMS_PER_CARRY:
                 self._carry()
 
-    def _refusal(self) -> RunError | None:
-        """Returns an error if one of the features cannot be added exactly, else None."""
+    def _check_range(self) -> None:
+        """Checks that all features can be added exactly."""
         largest, step = self._largest, self.feature_step
         if largest < 2.0**INTEGER_BITS - 0.5:
-            return None
+            return
         if not math.isfinite(largest):
-            return RunError("the network returned a feature that is NaN or infinite:", "check its weights and input")
-        return RunError(
+            raise RunError("the network returned a feature that is NaN or infinite:", "check its weights and input")
+        raise RunError(
             f"a feature of size {largest / 2.0**step:g} is outside the range of the exact sums, which is "
             f"{2.0 ** (INTEGER_BITS - step):g} at feature_step {step}:",
             step_remedy(self._setting, better_step(step, largest)),
             setting=self._setting,
         )
-
-    def _check_not_refused(self) -> None:
-        if self._refused is not None:
-            raise copy.copy(self._refused)  # a copy without traceback keeps no frames alive
 
     def _carry(self) -> None:
         """Moves the upper bits of the low limb to the high limb, without changing the value."""
@@ -291,28 +284,23 @@ class ExactMoments:
             self.check_precision()
         total = self._sum.cpu()
         centre = (total.double() / self.count).round_().long()
-        rest = (total - self.count * centre).double()
-        # Exactly symmetric, because both terms are.
-        sigma = self._shifted(total, centre).sub_(torch.outer(rest, rest).div_(self.count))
-        sigma.mul_(2.0 ** (-2 * self.feature_step) / max(self.count - ddof, 1))
-        mu = (centre + rest / self.count) * 2.0**-self.feature_step
-        return Gaussian(mu.numpy(), sigma.numpy(), self.count)
-
-    def _shifted(self, total: torch.Tensor, centre: torch.Tensor) -> torch.Tensor:
-        """Returns the scatter about ``centre``, rounded once to float64.
-
-        Wrapping int64 arithmetic gives its value modulo 2 ** 64. A float64 estimate, whose error is far below 2 ** 63,
-        determines the missing multiple of 2 ** 64, which is 0 below a few million images.
-        """
+        # Wrapping int64 arithmetic gives the scatter about the centre modulo 2 ** 64. A float64 estimate, whose error
+        # is far below 2 ** 63, determines the missing multiple of 2 ** 64, which is 0 below a few million images.
         low, high = self._low.cpu(), self._high.cpu()
         wrapped = (high << _LIMB_BITS) + low
         wrapped.addr_(centre, self.count * centre - total).addr_(total, centre, alpha=-1)
-        if high.diagonal().max().item() < 2 ** (62 - _LIMB_BITS):  # nor is another entry larger
-            return wrapped.double()
-        sums, middle = total.double(), centre.double()
-        estimate = high.double() * 2.0**_LIMB_BITS + low
-        estimate.addr_(middle, self.count * middle - sums).addr_(sums, middle, alpha=-1.0)
-        return wrapped.double() + ((estimate - wrapped) / 2.0**64).round_() * 2.0**64
+        sigma = wrapped.double()
+        if high.diagonal().max().item() >= 2 ** (62 - _LIMB_BITS):  # no other entry is larger
+            sums, middle = total.double(), centre.double()
+            estimate = high.double() * 2.0**_LIMB_BITS + low
+            estimate.addr_(middle, self.count * middle - sums).addr_(sums, middle, alpha=-1.0)
+            sigma += ((estimate - wrapped) / 2.0**64).round_() * 2.0**64
+        del wrapped  # a matrix less in memory
+        rest = (total - self.count * centre).double()
+        sigma.sub_(torch.outer(rest, rest).div_(self.count))  # exactly symmetric, because both terms are
+        sigma.mul_(2.0 ** (-2 * self.feature_step) / max(self.count - ddof, 1))
+        mu = (centre + rest / self.count) * 2.0**-self.feature_step
+        return Gaussian(mu.numpy(), sigma.numpy(), self.count)
 
 
 def check_exact_products(device: torch.device) -> None:
@@ -328,15 +316,13 @@ def check_exact_products(device: torch.device) -> None:
     # Integers of all lengths and both signs, so that few rounding errors can cancel.
     rows = (bits >> torch.randint(INTEGER_BITS, bits.shape, generator=random, device="cpu")) * (1 - 2 * (bits & 1))
     small = rows[:_CHECKED_COLUMNS] >> _CHECKED_SHIFT
-
-    def tiled(integers: torch.Tensor, down: int) -> torch.Tensor:
-        return integers.double().to(device).repeat(down, copies)
-
-    one, other = tiled(rows, 1), tiled(small, copies)
+    integers = {"rows": rows, "gram": rows.T @ rows, "small": small, "products": copies * (small @ small.T)}
+    one, gram, other, products = (
+        each.double().to(device).repeat(1 if name == "rows" else copies, copies) for name, each in integers.items()
+    )
     # The Gram matrix of the sums, and inner products of as many terms as a feature has dimensions, as in distances and
     # resizes: a library may decide for each function.
-    differ = (one.T @ one != tiled(rows.T @ rows, copies)).any()
-    products = tiled(copies * (small @ small.T), copies)
+    differ = (one.T @ one != gram).any()
     squares = products.diagonal()
     differ |= (other @ other.T != products).any()
     differ |= (torch.addmm(squares, other, other.T, alpha=-2.0) != squares - 2.0 * products).any()

@@ -23,7 +23,7 @@ from fidtool.features.device import Device, choose_device
 from fidtool.features.protocol import inception_definition, protocol_named, spatial_definition
 from fidtool.images.decode import decode
 from fidtool.images.loader import ImageLookup
-from fidtool.images.records import ImageRecords, no_records
+from fidtool.images.records import NO_RECORDS, ImageRecords
 from fidtool.metrics.metric import MetricFacts
 from fidtool.metrics.registry import metric_named
 from fidtool.settings import Settings
@@ -181,7 +181,7 @@ def test_what_is_not_an_entry_of_the_cache(environment: dict[str, str]) -> None:
 
 
 def test_records_of_a_newer_version_are_ignored() -> None:
-    arrays = {"records": no_records().view(np.uint8), "names": np.zeros(0, "u1"), "folder": np.zeros(0, "u1")}
+    arrays = {"records": NO_RECORDS.view(np.uint8), "names": np.zeros(0, "u1"), "folder": np.zeros(0, "u1")}
     assert ImageRecords.from_arrays(arrays, 0) is None
 
 

@@ -11,7 +11,7 @@ import torch
 from fidtool.errors import RunError
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.images.decode import ImageProperties
-from fidtool.images.records import no_records
+from fidtool.images.records import NO_RECORDS
 from fidtool.statistics.accumulator import Accumulator, Layer
 from fidtool.statistics.rows import Features, RowStorage
 
@@ -36,7 +36,7 @@ def test_batches_may_be_added_in_any_order_and_skipped_files_leave_no_gaps(place
     found = Accumulator({FEATURES: layer}, SIZES)
     for batch in (2, 0, 3, 1):
         some = torch.from_numpy(vectors(batch, counts[batch]))
-        found.add(batch, {FEATURES: some} if len(some) else None, ImageProperties(), no_records(), [])
+        found.add(batch, {FEATURES: some} if len(some) else None, ImageProperties(), NO_RECORDS, [])
     rows = found.rows()[FEATURES]
     assert np.array_equal(rows, np.concatenate([vectors(batch, count) for batch, count in enumerate(counts)]))
     assert isinstance(rows, np.memmap) == (place == "file")

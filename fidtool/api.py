@@ -246,7 +246,7 @@ def _concluded(
     run: RunContext, plan: Plan, comparer: Comparer, results: list[Comparison], work: dict[str, Any], origin: Origin
 ) -> Evaluation:
     """The evaluation, on rank zero; ``work`` are fields of its `RunRecord`."""
-    settings, seconds = plan.settings, {**run.clock.phases, "total": time.perf_counter() - run.clock.started}
+    settings, seconds = plan.settings, {**run.phases, "total": time.perf_counter() - run.started}
     extract = seconds.get("extract", 0.0)
     record = RunRecord(
         world_size=run.world.size,
@@ -254,7 +254,7 @@ def _concluded(
         backend=run.world.backend,
         linear_algebra_threads=linear_algebra_threads(),
         seconds=seconds,
-        extraction=dict(run.clock.parts),
+        extraction=dict(run.parts),
         images_per_second=work["images_computed"] / extract if work.get("images_computed") else None,
         versions=run.versions,
         config=changed_settings(settings),

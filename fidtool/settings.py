@@ -166,9 +166,6 @@ class StatisticsSettings(CheckSettings):
     checkpoint: File = Setting(None, RESUME, "DIR", defines=False).help(
         "Folder to save finished work in. After a kill the same command resumes from it, with any number of ranks."
     )
-    checkpoint_every: float | None = Setting(
-        None, RESUME, "SECONDS", least=0, most=LONGEST_SECONDS, defines=False
-    ).help("No longer used: each set is saved in up to 64 parts, each when it is finished.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

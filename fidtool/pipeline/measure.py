@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 
 from fidtool.errors import InputError, about, option, redacted
 from fidtool.features.protocol import FEATURES, layer_prefix
@@ -18,7 +20,7 @@ from fidtool.pipeline.extract import Extraction
 from fidtool.pipeline.networks import RunNetworks
 from fidtool.pipeline.plan import Plan
 from fidtool.pipeline.run import RunContext
-from fidtool.pipeline.sets import Content, RequestedSet, SetNeeds, SetPlan
+from fidtool.pipeline.sets import Content, RequestedSet, SetPlan
 from fidtool.sources.image_set import ImageSet, real_path
 from fidtool.sources.memory import Images
 from fidtool.statistics.accumulator import RECORDS, Accumulator, Layer
@@ -50,7 +52,7 @@ class Measurer:
         self._cache = StatisticsCache(run.console.warn)
         default_workers = device.default_workers(run.world.launch)
         self._num_workers = default_workers if settings.num_workers is None else settings.num_workers
-        self._images = self._passes = self._resumed = 0
+        self._counts: Counter[str] = Counter()
         self._cached: list[str] = []
         self.networks, self.warnings = networks, networks.warnings
         self.arithmetic: dict[str, str | int] = {
@@ -69,13 +71,11 @@ class Measurer:
         if settings.checkpoint is not None and networks.definitions:
             name = run.world.on_rank_zero(self._claim_checkpoint)
             self._checkpoint = Checkpoint(str(settings.checkpoint), name, settings.max_pixels, self._warn)
-            if settings.checkpoint_every is not None and run.world.rank == 0:
-                self._warn(f"{option('checkpoint_every')} has no effect: each part of a set is saved when finished")
             run.finished.folder, run.finished.checkpoint = text_of(settings.checkpoint), self._checkpoint
 
     @property
     def work(self) -> dict[str, Any]:
-        """The work done so far, as fields of `fidtool.results.RunRecord`; counts are over all ranks."""
+        """The work done so far, as fields of `fidtool.results.RunRecord`. On rank zero."""
         if not self.networks.definitions:
             return {}
         return {
@@ -83,9 +83,7 @@ class Measurer:
             "kernels": self.networks.kernels,
             "batch_size": self._plan.batch_size,
             "num_workers": self._num_workers,
-            "images_computed": self._images,
-            "forward_passes": self._passes,
-            "images_resumed": self._resumed,
+            **self._counts,
             "cached": tuple(self._cached),
             "probe": self.networks.probe,
             "warnings": tuple(map(self._run.console.shown, self.warnings)),
@@ -147,11 +145,24 @@ class Measurer:
         """The statistics from the images, which go through the networks. A collective."""
         settings, world, batch_size = self._settings, self._world, self._plan.batch_size
         needs, given, sampling = self._plan.needs[planned], self._requests[planned.request].given, planned.sampling
-        layers = self._layers(needs, needs.collected)
-        networks = self.networks.networks()
-        checkpoint = None if planned.holds == "stream" else self._checkpoint
-        counts, framing = (batch_size, self._num_workers), planned.framing
-        extraction = Extraction(self._run, settings, networks, layers, *counts, framing, checkpoint, self._warn)
+        layers = {}
+        for name in needs.layers:
+            definition = self.networks.definitions[name]
+            network = settings.metric_networks.get(name, settings.network)
+            step_setting = None if definition.standard else network.named("feature_step")
+            layers[name] = Layer(definition, name in needs.collected, network.subject, step_setting)
+        extraction = Extraction(
+            self._run,
+            settings,
+            self.networks.networks(),
+            layers,
+            batch_size,
+            self._num_workers,
+            planned.framing,
+            self._warn,
+            None if planned.holds == "stream" else self._checkpoint,
+            self._counts,
+        )
         if planned.holds == "stream":
             assert isinstance(given, Images)
             if sampling.num is not None and not (sampling.first or given.generates) and world.rank == 0:
@@ -160,14 +171,10 @@ class Measurer:
             split = settings.max_pixels if settings.frames == "all" else None
             stream = Stream(given, settings.floats, world, batch_size, sampling, self._run.outside, split)
             partial, images = extraction.run_stream(stream)
-            images = replace(images, framing=framing)
         else:
             assert not isinstance(given, Statistics)
             images = broadcast_images(world, self._contents[planned].images, given, settings.floats)
             partial = extraction.run([*self._plan.needs].index(planned), images)
-        self._images += extraction.images
-        self._passes += extraction.forward_passes
-        self._resumed += extraction.resumed
         for line in itertools.chain.from_iterable(world.gather(self.warnings)):
             self._warn(line)
         with world.together():
@@ -175,31 +182,12 @@ class Measurer:
             features = {name: in_canonical_order(images, each, partial.skipped) for name, each in rows}
             records = features.pop(RECORDS, None)
 
-        def finish() -> tuple[Statistics, bool]:
-            pictures = None if records is None else ImageRecords.of(images, records, partial.skipped)
-            statistics = self._statistics(images, partial, layers, features, pictures)
-            if planned.holds == "stream" and sampling.num is not None:
-                return replace(statistics, found=None), False
-            if changes := images.change_warning():
-                self.warnings.append(changes)
-                return statistics, False
-            caches = settings.cache and not statistics.skipped  # a skipped file may be fixed later
-            return statistics, caches and self._cache.put(images, statistics)
-
-        statistics, cached = world.only_on_rank_zero(finish) or (Statistics({}), False)
+        found = world.only_on_rank_zero(lambda: self._finished(planned, images, partial, layers, features, records))
+        statistics, cached = found or (Statistics({}), False)
         if world.broadcast(cached):
             self._run.finished.cached.append(planned.path)
             self._run.finished.unsaved_since = None
         return MeasuredSet(images.path, statistics, features)
-
-    def _layers(self, needs: SetNeeds, collected: Collection[str]) -> dict[str, Layer]:
-        layers = {}
-        for name in needs.layers:
-            definition = self.networks.definitions[name]
-            network = self._settings.metric_networks.get(name, self._settings.network)
-            step_setting = None if definition.standard else network.named("feature_step")
-            layers[name] = Layer(definition, name in collected, network.subject, step_setting)
-        return layers
 
     def _warn(self, line: str) -> None:
         if line not in self.warnings:
@@ -213,9 +201,9 @@ class Measurer:
         assert source is not None
         if not self._settings.cache:
             return None
+        definitions = {name: self.networks.definitions[name] for name in needs.layers}
         for collected in dict.fromkeys([frozenset(needs.collected), needs.features]):
-            layers = self._layers(needs, collected)
-            found = self._cache.find(source, layers, self.arithmetic, self._settings.diagnose)
+            found = self._cache.find(source, definitions, collected, self.arithmetic, self._settings.diagnose)
             if found is not None:
                 self._run.console.say(f"{source.path}: statistics of {len(source)} images read from the cache")
                 self._cached.append(planned.path)
@@ -228,14 +216,16 @@ class Measurer:
                 )
         return None
 
-    def _statistics(
+    def _finished(
         self,
-        source: ImageSet,
+        planned: SetPlan,
+        images: ImageSet,
         partial: Accumulator,
         layers: Mapping[str, Layer],
         features: Mapping[str, Features],
-        pictures: ImageRecords | None,
-    ) -> Statistics:
+        records: NDArray[Any] | None,
+    ) -> tuple[Statistics, bool]:
+        """The statistics that were extracted, and whether they are in the cache now."""
         found = {}
         for name, moments in partial.moments.items():
             definition = layers[name].definition
@@ -244,14 +234,18 @@ class Measurer:
                     moments.check_precision()
                 gaussian = moments.mean_covariance(definition.ddof)
             found[name] = LayerStatistics(gaussian.mu, gaussian.sigma, definition, features.get(name))
-        return Statistics(
+        statistics = Statistics(
             found,
             partial.count,
             arithmetic=self.arithmetic,
             traits=partial.traits,
             skipped=tuple(partial.skipped),
-            found=source.found,
-            pictures=pictures,
-            order=source.numbers(partial.skipped) if features else None,
-            framing=source.framing,
+            found=None if planned.holds == "stream" and planned.sampling.num is not None else images.found,
+            pictures=None if records is None else ImageRecords.of(images, records, partial.skipped),
+            order=images.numbers(partial.skipped) if features else None,
+            framing=images.framing,
         )
+        if changes := images.change_warning():
+            self.warnings.append(changes)
+        caches = self._settings.cache and not (changes or statistics.skipped)  # a skipped file may be fixed later
+        return statistics, caches and self._cache.put(images, statistics)

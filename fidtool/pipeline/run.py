@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from fidtool.cache_dir import LIMITS, byte_limit
 from fidtool.console import Console
@@ -24,29 +25,18 @@ WORTH_TELLING_SECONDS = 30.0
 
 _running = threading.RLock()
 """Held by the thread that has a run. Reentrant, because user code within a run may start another."""
+_adding = threading.Lock()
 
 
-class Clock:
-    """Wall time in seconds of the ``phases`` of a run, and of ``parts`` of the work that overlap within a phase."""
-
-    def __init__(self) -> None:
-        self.started = time.perf_counter()
-        self.phases: dict[str, float] = {}
-        self.parts: dict[str, float] = {}
-        self._lock = threading.Lock()
-
-    def __call__(self, phase: str) -> contextlib.AbstractContextManager[None]:
-        return self.busy(phase, into=self.phases)
-
-    @contextlib.contextmanager
-    def busy(self, part: str, share: float = 1.0, into: dict[str, float] | None = None) -> Iterator[None]:
-        """Times work that overlaps with other work, in any thread; ``share`` of the time is counted."""
-        started, seconds = time.perf_counter(), self.parts if into is None else into
-        try:
-            yield
-        finally:
-            with self._lock:
-                seconds[part] = seconds.get(part, 0.0) + share * (time.perf_counter() - started)
+@contextlib.contextmanager
+def timed(seconds: dict[str, float], name: str, share: float = 1.0) -> Iterator[None]:
+    """Adds the wall time of the block to ``seconds``, or a ``share`` of it where work overlaps. In any thread."""
+    started = time.perf_counter()
+    try:
+        yield
+    finally:
+        with _adding:
+            seconds[name] = seconds.get(name, 0.0) + share * (time.perf_counter() - started)
 
 
 @dataclass
@@ -83,12 +73,22 @@ class FinishedWork:
 
 @dataclass(frozen=True)
 class RunContext:
-    """The context that the steps of one run share on one rank. No network may run within ``outside``."""
+    """The context that the steps of one run share on one rank. No network may run within ``outside``.
+
+    Attributes:
+        phases: wall time in seconds of each step, which ``clock`` times.
+        parts: the same of parts of the work that overlap within a step, which ``busy`` times.
+        started: time of `time.perf_counter` at the start.
+    """
 
     world: World
     device: Device
     console: Console
-    clock: Clock
+    phases: dict[str, float]
+    clock: Callable[[str], contextlib.AbstractContextManager[None]]
+    parts: dict[str, float]
+    busy: Callable[..., contextlib.AbstractContextManager[None]]
+    started: float
     outside: Callable[[], contextlib.AbstractContextManager[None]]
     finished: FinishedWork
     versions: dict[str, str]
@@ -97,7 +97,9 @@ class RunContext:
 @contextlib.contextmanager
 def open_run(requests: Sequence[RequestedSet], settings: Settings, console: Console) -> Iterator[RunContext]:
     """Context manager that joins the other ranks and checks that all were started in the same way. A collective."""
-    clock, finished = Clock(), FinishedWork()
+    started, finished = time.perf_counter(), FinishedWork()
+    phases: dict[str, float] = {}
+    parts: dict[str, float] = {}
     launch = alone_here() if settings.alone else discover()
     if launch.hint and launch.rank == 0:
         console.warn(f"waiting for the other {launch.world_size - 1} tasks of the SLURM job; {launch.hint}")
@@ -106,11 +108,16 @@ def open_run(requests: Sequence[RequestedSet], settings: Settings, console: Cons
         error.note += finished.advice()
         console.fail(error, prints)
 
+    if not _running.acquire(blocking=False):
+        raise InputError(
+            "fidtool is already running in another thread, and torch's settings apply to all threads:",
+            "start a run after the previous one has ended",
+            "use a separate process for each run",
+        )
     in_program = console.spelling is as_argument
     with own_exceptions() if launch.world_size == 1 and in_program else contextlib.nullcontext():
         try:
             with (
-                _one_thread(),
                 repeatable(settings.precision == "tf32") as torch_state,
                 open_world(launch, settings.peer_timeout, settings.timeout, on_failure) as world,
             ):
@@ -118,31 +125,30 @@ def open_run(requests: Sequence[RequestedSet], settings: Settings, console: Cons
                 _check_same_start(world, requests, settings, installed)
                 with world.together():
                     device = choose_device(settings.device, world.launch)
-                    _check_precision(settings.precision, device)
+                    if settings.precision == "tf32":
+                        _check_tf32(device)
                     check_exact_products(device.exact_sums)
                     for limit in LIMITS:  # reports an invalid environment variable before any work is done
                         byte_limit(limit)
                 torch_state.use(device.torch_device)
-                own_console = console if world.rank == 0 else Console(spelling=console.spelling)
-                yield RunContext(world, device, own_console, clock, torch_state.paused, finished, installed)
+                yield RunContext(
+                    world,
+                    device,
+                    console if world.rank == 0 else Console(spelling=console.spelling),
+                    phases,
+                    partial(timed, phases),
+                    parts,
+                    partial(timed, parts),
+                    started,
+                    torch_state.paused,
+                    finished,
+                    installed,
+                )
         except FidtoolError as error:
             error.note += "" if error.printed else finished.advice()
             raise
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Refuses concurrent runs in two threads: each would change torch's global settings for the other."""
-    if not _running.acquire(blocking=False):
-        raise InputError(
-            "fidtool is already running in another thread, and torch's settings apply to all threads:",
-            "start a run after the previous one has ended",
-            "use a separate process for each run",
-        )
-    try:
-        yield
-    finally:
-        _running.release()
+        finally:
+            _running.release()
 
 
 def _check_same_start(
@@ -165,10 +171,7 @@ def _check_same_start(
                 raise on_every_rank(InputError(f"the ranks were started differently: {values}", remedy))
 
 
-def _check_precision(precision: str, device: Device) -> None:
-    if precision == "tf32" and device.torch_device.type != "cuda":
-        raise InputError(
-            f"{option('precision', 'tf32')} needs an NVIDIA GPU, but this run uses {device.torch_device.type}:",
-            "use fp32, bf16 or fp16",
-            setting="precision",
-        )
+def _check_tf32(device: Device) -> None:
+    if device.torch_device.type != "cuda":
+        problem = f"{option('precision', 'tf32')} needs an NVIDIA GPU, but this run uses {device.torch_device.type}:"
+        raise InputError(problem, "use fp32, bf16 or fp16", setting="precision")

@@ -18,7 +18,7 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -36,10 +36,7 @@ from fidtool.statistics.set_statistics import Statistics
 from fidtool.statistics.statistics_file import read_statistics, read_summary, write_unredacted
 
 if TYPE_CHECKING:
-    from fidtool.statistics.accumulator import (  # importing it needs torch; listing the cache does not
-        Accumulator,
-        Layer,
-    )
+    from fidtool.statistics.accumulator import Accumulator  # it needs torch, which listing the cache does not
 
 SHOWN_DIGITS = 12
 """Hexadecimal digits of an entry's name that lists show; enough to identify the entry."""
@@ -88,13 +85,23 @@ class StatisticsCache:
         return self._folder / f"{sha.hexdigest()}.npz"
 
     def find(
-        self, images: ImageSet, layers: Mapping[str, Layer], arithmetic: dict[str, Any], inspected: bool
+        self,
+        images: ImageSet,
+        definitions: Mapping[str, Definition],
+        collected: Collection[str],
+        arithmetic: dict[str, Any],
+        inspected: bool,
     ) -> Statistics | None:
-        """Returns the set's statistics with all these ``layers``, or None; ``inspected`` if records are needed."""
+        """Returns the set's statistics of these layers, or None.
+
+        Args:
+            collected: the layers of which the features of each image are needed.
+            inspected: whether records are needed.
+        """
         found: dict[str, Statistics] = {}
-        for name, layer in layers.items():
-            entry = self._read(self.path(images, name, layer.definition, arithmetic), layer.with_features)
-            if entry is None or entry.arithmetic is None or (layer.with_features and entry.features is None):
+        for name, definition in definitions.items():
+            entry = self._read(self.path(images, name, definition, arithmetic), name in collected)
+            if entry is None or entry.arithmetic is None or (name in collected and entry.features is None):
                 return None
             found[name] = entry
         main = found[FEATURES]

@@ -145,12 +145,6 @@ def test_all_parts_of_changed_files_are_one_warning(here: Run, kept: list[Any], 
     assert "and 5 more files are not used (files of the set have changed since): their images are" in line
 
 
-def test_the_interval_of_earlier_versions_has_no_effect(here: Run, kept: list[Any]) -> None:
-    run = here(*kept, "--checkpoint-every", 3, "--json")
-    assert "--checkpoint-every has no effect" in run.stderr
-    assert run.json["run"]["images_resumed"] == 24
-
-
 def test_parts_of_another_run_are_never_read(here: Run, kept: list[Any], tmp_path: Path) -> None:
     """The manifest may be lost, or was never written because the disk was full."""
     third = make_pictures(tmp_path / "third", 12, 3)

@@ -48,7 +48,7 @@ def test_statistics_of_another_precision_give_a_warning(here: Run, pair: tuple[s
 
 def test_tf32_switches_are_set_during_a_run(pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Tested on the CPU, where the switches have no effect. Without --precision tf32 they are off."""
-    monkeypatch.setattr("fidtool.pipeline.run._check_precision", lambda precision, device: None)
+    monkeypatch.setattr("fidtool.pipeline.run._check_tf32", lambda device: None)
     seen: list[tuple[bool, bool]] = []
     run = Extractor.vectors
 

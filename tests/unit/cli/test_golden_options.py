@@ -124,7 +124,7 @@ GIVEN = {
     ],
     "gates": ["--fail-above", "20", "--max-duplicates", "0.01", "--expect", "3", "--allow-mismatch"],
     "what stands beside": ["--uncertainty", "--influence", "--report", "r.html"],
-    "to resume": ["--checkpoint", "d", "--checkpoint-every", "3", "--peer-timeout", "5", "--timeout", "60"],
+    "to resume": ["--checkpoint", "d", "--peer-timeout", "5", "--timeout", "60"],
 }
 
 

@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from tqdm import tqdm
 
@@ -40,15 +41,13 @@ class Console:
     ) -> None:
         self._report = report
         self.spelling = spelling
+        self.shown = partial(rendered, spelling=spelling)
+        """Returns a message as this console prints it."""
         self._warnings = warnings
         self._progress = progress
         self._on_failure = on_failure
         self.warned: dict[str, None] = {}
         """The warnings so far."""
-
-    def shown(self, text: str) -> str:
-        """Return a message as this console prints it."""
-        return rendered(text, self.spelling)
 
     def warn(self, line: str) -> None:
         """Print a warning. Repeated warnings are printed once."""

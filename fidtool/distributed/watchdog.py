@@ -315,6 +315,8 @@ class Watchdog:
                 return self._lost_rank(rank, f"exited without reporting an error: {why}")
         if signals.received() is not None:
             return Failure.from_error(add_location(signals.stopped_error(), self._rank, self._size), self._rank)
+        if not self._processes:
+            return None
         address = f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
         server = f"the launcher at {address}" if launcher_serves_store() else "rank 0"
         if self._store_error:
@@ -324,7 +326,7 @@ class Watchdog:
         patience = self._peer_timeout
         limit = f"for {patience:g} s ({option('peer_timeout')}): it is frozen, or its machine or the network is down"
         silent = f"sent no heartbeat {limit}"
-        if self._heartbeats and now - self._last_contact > patience:  # the store does not respond
+        if now - self._last_contact > patience:  # the store does not respond
             return Failure(0, f"{server} did not respond {limit}") if server != "rank 0" else self._lost_rank(0, silent)
         for rank, (_, seen) in self._heartbeats.items():
             if self._last_contact - seen > patience and not self._has_left(rank):

@@ -47,11 +47,8 @@ _POLL_SECONDS = 0.5
 _in_flight: deque[list[torch.Tensor]] = deque(maxlen=8)
 
 
-def _never_destroy(thing: object) -> None:
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
-
-
-atexit.register(_never_destroy, _in_flight)
+_never_destroy = ctypes.pythonapi.Py_IncRef
+atexit.register(_never_destroy, ctypes.py_object(_in_flight))
 
 
 def _pickled(value: object) -> torch.Tensor:
@@ -145,7 +142,7 @@ class World:
                 with contextlib.suppress(RuntimeError):  # the poll timed out; the last wait raises for a failed one
                     work.wait(timedelta(seconds=_POLL_SECONDS))
                 if time.monotonic() > self._watchdog.abandon_at and not work.is_completed():
-                    _never_destroy((group, work, tensors))
+                    _never_destroy(ctypes.py_object((group, work, tensors)))
                     raise RuntimeError("gloo kept waiting for a lost rank")
             work.wait()
         except RuntimeError as error:
@@ -254,7 +251,8 @@ def open_world(launch: Launch, peer_timeout: float, timeout: float, on_failure: 
                 # for the cause.
                 stack.enter_context(signals.deferred())
                 yield World(launch, watchdog, group)
-                watchdog.leave(succeeded=True)
+                if launch.world_size > 1:
+                    watchdog.leave(succeeded=True)
         except BaseException as caught:
             error = watchdog.conclude(caught)
             if error is caught or not (isinstance(caught, Exception) or signals.taken_over()):
@@ -278,53 +276,50 @@ def named_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
     return dict([*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)])
 
 
-def tensor_hashes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[str, str, str]]:
-    """Shape, dtype and SHA-256 digest of the bytes of each tensor, by name."""
+def tensor_hashes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[str, str]]:
+    """Shape with dtype, and SHA-256 digest of the bytes, of each tensor by name."""
     import torch
     from torch.nn.parameter import is_lazy
 
     found = {}
     for name, tensor in tensors.items():
-        shape, digest = "not initialized" if is_lazy(tensor) else str(list(tensor.shape)), ""
-        if not (is_lazy(tensor) or tensor.is_meta):
+        if is_lazy(tensor):
+            found[name] = ("not initialized", "")
+            continue
+        digest = ""
+        if not tensor.is_meta:
             values = tensor.detach()
             values = values.dequantize() if values.is_quantized else values
             values = values.to_dense() if values.layout != torch.strided else values
             values = values.cpu().resolve_conj().resolve_neg().contiguous().flatten()
             digest = hashlib.sha256(values.view(torch.uint8).numpy().data).hexdigest()
-        found[name] = (shape, str(tensor.dtype).removeprefix("torch."), digest)
+        found[name] = (f"{list(tensor.shape)} {tensor.dtype}".replace("torch.", ""), digest)
     return found
 
 
-def combined_hash(hashes: Mapping[str, tuple[str, str, str]]) -> str:
+def combined_hash(hashes: Mapping[str, tuple[str, str]]) -> str:
     """One digest of all `tensor_hashes`, independent of their order."""
     return hashlib.sha256(repr(sorted(hashes.items())).encode()).hexdigest()
 
 
 def find_differences(
-    hashes: Mapping[str, tuple[str, str, str]], world: World, ranks: Sequence[int] | None = None
+    hashes: Mapping[str, tuple[str, str]], world: World, ranks: Sequence[int] | None = None
 ) -> list[str]:
     """Compares the tensors of all ranks with those of the first rank. A collective.
 
     Returns one phrase per difference, the same on every rank. ``ranks`` are the rank numbers in these; None numbers
     from 0.
     """
-    every = world.gather(dict(hashes))
-    numbers = range(len(every)) if ranks is None else ranks
-    first = every[0]
-    found: list[str] = []
-    values: dict[str, list[str]] = {}
-    for index, other in enumerate(every[1:], 1):
-        rank = numbers[index]
-        found += [f"{name} is missing on rank {rank}" for name in first if name not in other]
-        found += [f"{name} is on rank {rank} but not on rank {numbers[0]}" for name in other if name not in first]
-        for name in (name for name in first if name in other):
-            for what, mine, theirs in zip(("shape", "dtype"), first[name], other[name], strict=False):
-                if mine != theirs:
-                    found.append(f"{name} has {what} {mine} on rank {numbers[0]} and {theirs} on rank {rank}")
-            if first[name][:2] == other[name][:2] and first[name] != other[name]:
-                values.setdefault(name, []).append(f"rank {rank}")
-    ordered = sorted(values, key=list(first).index)
-    found += [f"{name} differs from rank {numbers[0]}'s on {', '.join(values[name])}" for name in ordered]
-    more = len(found) - _MOST_NAMED
-    return found[:_MOST_NAMED] + [f"and {more} more"] * (more > 0)
+    first, *others = world.gather(dict(hashes))
+    zero, *numbers = range(world.size) if ranks is None else ranks
+    found: dict[str, list[str]] = {}
+    for rank, other in zip(numbers, others, strict=True):
+        for name in {**first, **other}:
+            (here, digest), (there, other_digest) = first.get(name, ("missing", "")), other.get(name, ("missing", ""))
+            if here != there:
+                found.setdefault(f"{name} is {here} on rank {zero} and {there}", []).append(f"rank {rank}")
+            elif digest != other_digest:
+                found.setdefault(f"{name} differs from rank {zero}'s", []).append(f"rank {rank}")
+    phrases = [f"{what} on {', '.join(on)}" for what, on in found.items()]
+    more = len(phrases) - _MOST_NAMED
+    return phrases[:_MOST_NAMED] + [f"and {more} more"] * (more > 0)

@@ -53,8 +53,8 @@ class Setting:
         text: one or two sentences for ``--help`` and for ``help(fidtool.compute)``.
         group: heading in ``--help``; empty if the setting has no option.
         metavar: placeholder for the value in ``--help``.
-        flag: spellings of the option, separated by spaces, if it is not the field's name with dashes. ``--on/--off``
-            is a pair.
+        flag: spellings of the option, separated by spaces; ``--on/--off`` is a pair. By default the field's name with
+            dashes, of a metric's setting after the metric's name.
         choices: the allowed values; None for those of the field's type, if that is a ``Literal``.
         least, most: limits of a number, both inclusive.
         shown: description of the default, if ``--help`` cannot show the value itself.
@@ -144,6 +144,7 @@ def declared(kind: type) -> Mapping[str, Setting]:
     if kind in _known:
         return _known[kind]
     hints, found = get_type_hints(kind), dict[str, Setting]()
+    owner = f"{name}-" if (name := getattr(kind, "name", "")) else ""
     for each in fields(kind) if is_dataclass(kind) else ():
         if (made := each.metadata.get("setting")) is None:
             continue
@@ -155,6 +156,7 @@ def declared(kind: type) -> Mapping[str, Setting]:
         found[each.name] = replace(
             made,
             name=each.name,
+            flag=made.flag or f"--{owner}{each.name.replace('_', '-')}",
             kind=only if only in _WANTED else object,
             optional=NoneType in types,
             choices=literals or None if made.choices is None else made.choices,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import click
 
-from fidtool.cli.options import QUIET, Command, as_flag, option, settings_options
+from fidtool.cli.options import QUIET, Command, as_flag, option
 from fidtool.cli.output import print_lines, shown
 from fidtool.errors import InputError
 from fidtool.names import counted
@@ -21,9 +21,8 @@ _EXAMPLES = (
 )
 
 
-@click.command(cls=Command, examples=_EXAMPLES)
+@click.command(cls=Command, settings=CheckSettings, examples=_EXAMPLES)
 @click.argument("images")
-@settings_options(CheckSettings)
 @option("--against", group=IMAGES, metavar="REAL", help="Compare with these real images, or with a file of `stats`.")
 @option(
     "--list", "only_list", group=OUTPUT, is_flag=True, help="Print only the paths of the images, without reading them."

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from fidtool.cli.options import QUIET, Command, as_flag, option, settings_options
+from fidtool.cli.options import QUIET, Command, as_flag, option
 from fidtool.cli.output import local_file, on_terminal, publish, publish_failure, result_file
 from fidtool.distributed.launch import discover
 from fidtool.distributed.signals import stopped_error
 from fidtool.errors import FidtoolError, InputError
 from fidtool.errors import option as setting
-from fidtool.settings import OUTPUT, Origin, Settings, origin_of
-
-if TYPE_CHECKING:
-    from fidtool.console import Console
-    from fidtool.results import Evaluation
+from fidtool.settings import OUTPUT, Settings, origin_of
 
 _EXAMPLES = (
     ("FID of generated images", "fidtool compute real/ fake/"),
@@ -27,10 +22,9 @@ _EXAMPLES = (
 )
 
 
-@click.command(cls=Command, examples=_EXAMPLES)
+@click.command(cls=Command, settings=Settings, examples=_EXAMPLES)
 @click.argument("real")
 @click.argument("fakes", metavar="FAKE...", nargs=-1, required=True)
-@settings_options(Settings)
 @option(
     "--format",
     "form",
@@ -80,13 +74,18 @@ def compute(
         named = {"report": chosen.report, "plot": chosen.plot}
         shown = {each: local_file(setting(each), str(name)) for each, name in named.items() if name is not None}
         console = Console(warnings=True, progress=not quiet, on_failure=on_failure, spelling=as_flag)
-        evaluation, write = _evaluated(real, fakes, chosen, console, origin, lambda: _check_files(target, shown))
-    except FidtoolError as error:
-        if not error.printed:
-            on_failure(error)
-        raise
-    except KeyboardInterrupt:
-        on_failure(stopped_error())
+        if discover().world_size == 1:
+            from fidtool.pipeline.opening import check_paths
+
+            check_paths([real, *fakes], real)  # reports a typo before the slow import of torch
+        from fidtool.api import evaluated
+
+        sets = [(path, "") for path in (real, *fakes)]
+        evaluation, write = evaluated(sets, chosen, console, origin, lambda: _check_files(target, shown))
+    except (FidtoolError, KeyboardInterrupt) as error:
+        failure = error if isinstance(error, FidtoolError) else stopped_error()
+        if not failure.printed:
+            on_failure(failure)
         raise
     if write is None:
         # Only rank zero exits with the gate's status: a launcher kills rank zero if another rank exits first with an
@@ -105,19 +104,6 @@ def compute(
     if evaluation.exit_code:
         click.echo(evaluation.exit_reason, err=True)
     return evaluation.exit_code
-
-
-def _evaluated(
-    real: str, fakes: tuple[str, ...], settings: Settings, console: Console, origin: Origin, check: Callable[[], None]
-) -> tuple[Evaluation, Callable[[str, Path], None] | None]:
-    """See `fidtool.api.evaluated`."""
-    if discover().world_size == 1:
-        from fidtool.pipeline.opening import check_paths
-
-        check_paths([real, *fakes], real)  # reports a typo before the slow import of torch
-    from fidtool.api import evaluated
-
-    return evaluated([(path, "") for path in (real, *fakes)], settings, console, origin, check)
 
 
 def _check_files(output: Path | None, shown: Mapping[str, Path]) -> None:

@@ -143,10 +143,12 @@ def with_comma(typed: Sequence[str]) -> list[str]:
     return re.sub(rf"(--value-range[=\0]{number})\0({number})(?=\0|$)", r"\1,\2", "\0".join(typed)).split("\0")
 
 
-def separates_metrics(typed: Sequence[str]) -> bool:
-    """Whether metrics are separated by spaces, as in ``--metrics fid kid``."""
+def check_commas(typed: Sequence[str], context: click.Context) -> None:
+    """Refuse metrics and numbers that are separated by spaces, as in ``--metrics fid kid``."""
     words = itertools.takewhile(lambda each: each != "--", typed)
     parts = [part for word in words for part in word.split("=", word.startswith("--metrics="))]
-    return any(
-        flag == "--metrics" and _is_metric(third) for flag, _, third in zip(parts, parts[1:], parts[2:], strict=False)
-    )
+    triples = zip(parts, parts[1:], parts[2:], strict=False)
+    if any(flag == "--metrics" and _is_metric(third) for flag, _, third in triples):
+        raise click.UsageError("metrics are separated by commas", context)
+    if with_comma(typed) != typed:
+        raise click.UsageError("the numbers of --value-range are separated by a comma", context)

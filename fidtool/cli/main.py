@@ -14,7 +14,6 @@ from typing import NoReturn
 import click
 
 from fidtool import __version__
-from fidtool.cli import hints
 from fidtool.cli.output import error_line
 from fidtool.distributed import signals
 from fidtool.distributed.launch import discover_or_alone, launcher_serves_store
@@ -143,6 +142,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.exit(status if isinstance(status, int) else 0)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else " ".join(["fidtool", *typed[:1]])
+        from fidtool.cli import hints  # deferred: most command lines need none
+
         message = hints.advice(error, typed, [*_COMMANDS])
         _complain(InputError(f"{message} (see `{command} --help`)"))
     except click.ClickException as error:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
-from fidtool.cli import hints
 from fidtool.errors import LaunchError, as_argument
 from fidtool.metrics.metric import METRICS
 from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS, key_of
@@ -18,7 +16,8 @@ from fidtool.presets import with_preset
 from fidtool.settings import GROUPS, OUTPUT, CheckSettings, Settings, StatisticsSettings
 from fidtool.validation import Setting, declared
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+TYPED = click.core.ParameterSource.COMMANDLINE
+"""Source of a parameter that is on the command line."""
 
 
 class GroupedOption(click.Option):
@@ -30,18 +29,50 @@ class GroupedOption(click.Option):
 
 
 class Command(click.Command):
-    """A command whose ``--help`` has headings and ends with examples: pairs of a comment and a command."""
+    """A command with an option per setting. Its ``--help`` has headings and ends with examples.
 
-    def __init__(self, *args: Any, examples: Sequence[tuple[str, str]] = (), **kwargs: Any) -> None:
+    The command's function gets the settings as the argument ``settings``: a function without arguments that returns the
+    `Settings`, and raises `InputError` if they are invalid.
+
+    Args:
+        settings: the class of the settings; None if the command has none. Settings of metrics are added.
+        examples: pairs of a comment and a command.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        settings: type[CheckSettings] | None = None,
+        examples: Sequence[tuple[str, str]] = (),
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.examples = tuple(examples)
+        self.fields = {name: each for name, each in declared(settings).items() if each.group} if settings else {}
+        for key, (metric, each) in METRIC_SETTINGS.items():  # a statistics file depends on the networks of metrics
+            if settings is Settings or (settings is StatisticsSettings and metric().network() is not None):
+                self.fields[key] = each
+        options: list[click.Parameter] = [_option_of(name, each) for name, each in self.fields.items()]
+        if "metrics" in self.fields:
+            options.append(_METRIC_OPTION)
+        self.params = [*options, *self.params]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if hints.separates_metrics(args):
-            raise click.UsageError("metrics are separated by commas", ctx)
-        if args and hints.with_comma(args) != args:
-            raise click.UsageError("the numbers of --value-range are separated by a comma", ctx)
+        if any(each.startswith(("--metrics", "--value-range")) for each in args):
+            from fidtool.cli import hints  # deferred: most command lines need none
+
+            hints.check_commas(args, ctx)
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        if self.fields:
+            values = {name: ctx.params.pop(name) for name in self.fields}
+            given = {name: value for name, value in values.items() if ctx.get_parameter_source(name) == TYPED}
+            of_metrics = {name: given.pop(name) for name in METRIC_SETTINGS if name in given}
+            if texts := ctx.params.pop("metric_options", ()):
+                of_metrics |= _assignments(texts)
+            ctx.params["settings"] = lambda: Settings(**with_preset(given, of_metrics))
+        return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one section per group, and options without a group last."""
@@ -75,15 +106,19 @@ class OnceCommand(Command):
         return super().invoke(ctx)
 
 
-def option(*names: str, group: str, **settings: Any) -> Callable[[Function], Function]:
-    """Return `click.option` under the heading ``group``."""
-    return click.option(*names, cls=GroupedOption, group=group, **settings)
-
-
+option = functools.partial(click.option, cls=GroupedOption)
+"""`click.option` under the heading ``group``."""
 _NOTES = {"num": " Under torchrun write --num-images.", "metrics": " Can be repeated."}
 """Sentences that ``--help`` adds to the help texts of settings, which Python shows as well."""
 QUIET = option(
     "--quiet", "-q", group=OUTPUT, is_flag=True, help="Hide progress, timings and notes, but no warnings or verdicts."
+)
+_METRIC_OPTION = GroupedOption(
+    ["--metric-option", "metric_options"],
+    group=METRICS,
+    metavar="NAME.SETTING=VALUE",
+    multiple=True,
+    help="Setting of a metric from a file; `fidtool metrics FILE.py:NAME` lists them. Can be repeated.",
 )
 
 
@@ -92,77 +127,29 @@ def as_flag(name: str, value: object = None) -> str:
     if name.endswith(")"):
         owner, _, setting = name[:-1].partition("(")[2].partition(".")
         name = key_of(owner, setting)
+    shown = ",".join(map(str, value)) if isinstance(value, tuple) else f"{value}"
     if "." in name:
-        return f"--metric-option {name}" if value is None else f"--metric-option {name}={_shown(value)}"
+        return f"--metric-option {name}" if value is None else f"--metric-option {name}={shown}"
     if name in ("real", "fake"):
         return name.upper()
-    field = {**declared(Settings), **flags_of_metrics(Settings)}.get(name)
+    field = METRIC_SETTINGS[name][1] if name in METRIC_SETTINGS else declared(Settings).get(name)
     if field is None or not field.group:
         return as_argument(name, value)
-    flag, *pair = _flags(field)[0].split("/")
+    flag, *pair = field.flag.split()[0].split("/")
     if value is None or value is True:
         return flag
     if value is False and pair:
         return pair[0]
-    return f"{flag} {field.metavar if value is ... else _shown(value)}"
+    return f"{flag} {field.metavar if value is ... else shown}"
 
 
-def _shown(value: object) -> str:
-    return ",".join(f"{each}" for each in value) if isinstance(value, tuple) else f"{value}"
-
-
-def _flags(field: Setting) -> list[str]:
-    return field.flag.split() or [f"--{field.name.replace('_', '-')}"]
-
-
-def flags_of_metrics(kind: type[CheckSettings]) -> dict[str, Setting]:
-    """Return the settings of metrics that have a flag, by its name: for statistics, those that select a network."""
-    return {
-        key: replace(each, name=key)
-        for key, (metric, each) in METRIC_SETTINGS.items()
-        if kind is Settings or (kind is StatisticsSettings and metric().network() is not None)
-    }
-
-
-def settings_options(kind: type[CheckSettings]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that gives a command one option per setting of ``kind``, and those of metrics if it has any.
-
-    The command gets them as the argument ``settings``: a function without arguments that returns the `Settings`, and
-    raises `InputError` if they are invalid.
-    """
-    fields = {name: each for name, each in declared(kind).items() if each.group}
-    of_metrics = flags_of_metrics(kind)
-
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def command(**values: Any) -> Any:
-            all_given = {name: values.pop(name) for name in (*fields, *of_metrics)}
-            given = {name: value for name, value in all_given.items() if was_typed(name)}
-            metric_values = {name: given.pop(name) for name in of_metrics if name in given}
-            metric_values |= values.pop("metric_options", {})
-            return function(settings=lambda: Settings(**with_preset(given, metric_values)), **values)
-
-        command = _METRIC_OPTION(command) if "metrics" in fields else command
-        for field in reversed([*fields.values(), *of_metrics.values()]):
-            command = _option_of(field)(command)
-        return command
-
-    return decorate
-
-
-def was_typed(flag: str) -> bool:
-    """Whether an option is on the command line. False if the command does not have the option."""
-    return click.get_current_context().get_parameter_source(flag) == click.core.ParameterSource.COMMANDLINE
-
-
-def _option_of(field: Setting) -> Callable[[Function], Function]:
-    names = _flags(field)
+def _option_of(name: str, field: Setting) -> GroupedOption:
     shown = f" [default: {field.shown}]" if field.shown else ""
-    text = f"{field.text}{_NOTES.get(field.name, '')}{shown}"
+    text = f"{field.text}{_NOTES.get(name, '')}{shown}"
     given: dict[str, Any] = {"help": text, "metavar": field.metavar, "default": field.default}
-    if field.name == "metrics":
+    if name == "metrics":
         given |= {"multiple": True, "default": [field.default], "callback": lambda _, __, names: ",".join(names)}
-    if field.kind is bool and "/" not in names[0]:
+    if field.kind is bool and "/" not in field.flag:
         given |= {"is_flag": True, "default": False}
     elif field.choices:
         given |= {"type": click.Choice(field.choices), "metavar": None}
@@ -171,27 +158,18 @@ def _option_of(field: Setting) -> Callable[[Function], Function]:
     elif field.kind in (int, float):
         given |= {"type": field.kind}
     given["show_default"] = field.kind is not bool and field.default is not None and not shown
-    return option(*names, field.name, group=field.group, **given)
+    return GroupedOption([*field.flag.split(), name], group=field.group, **given)
 
 
-def _assignments(context: click.Context, parameter: click.Parameter, texts: Sequence[str]) -> dict[str, str]:
+def _assignments(texts: Sequence[str]) -> dict[str, str]:
+    """Return the values of ``--metric-option`` by name."""
     found: dict[str, str] = {}
     for text in texts:
         place, equals, value = text.partition("=")
         if not equals or "." not in place:
-            raise click.BadParameter(f"{text!r} is not NAME.SETTING=VALUE", context, parameter)
+            raise click.BadParameter(f"{text!r} is not NAME.SETTING=VALUE", param=_METRIC_OPTION)
         if (owner := place.partition(".")[0]) in BUILT_IN:
             problem = f"{owner} is not a metric from a file: its settings are options, see `fidtool metrics {owner}`"
-            raise click.BadParameter(problem, context, parameter)
+            raise click.BadParameter(problem, param=_METRIC_OPTION)
         found[place] = value
     return found
-
-
-_METRIC_OPTION = option(
-    *("--metric-option", "metric_options"),
-    group=METRICS,
-    metavar="NAME.SETTING=VALUE",
-    multiple=True,
-    callback=_assignments,
-    help="Setting of a metric from a file; `fidtool metrics FILE.py:NAME` lists them. Can be repeated.",
-)

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from fidtool.cli.options import QUIET, Command, as_flag, option, settings_options, was_typed
+from fidtool.cli.options import QUIET, TYPED, Command, as_flag, option
 from fidtool.cli.output import check_suffix, local_file
 from fidtool.errors import InputError, RunError
 from fidtool.features.protocol import WRITTEN_LAYOUTS, protocol_named
@@ -23,9 +23,8 @@ _EXAMPLES = (
 )
 
 
-@click.command(cls=Command, examples=_EXAMPLES)
+@click.command(cls=Command, settings=StatisticsSettings, examples=_EXAMPLES)
 @click.argument("images")
-@settings_options(StatisticsSettings)
 @option("--output", "-o", group=OUTPUT, metavar="FILE.npz", required=True, help="Statistics file to write.")
 @option(
     "--layout",
@@ -94,7 +93,8 @@ def _in_layout(settings: Settings, layout: str) -> Settings:
     """Return the settings with which a layout's project computes statistics."""
     protocol: Any = protocol_named(layout).name
     network = settings.network.extractor
-    others = was_typed("metrics") or settings.protocol not in (None, protocol)
+    typed = click.get_current_context().get_parameter_source("metrics") == TYPED
+    others = typed or settings.protocol not in (None, protocol)
     if others or network != "inception" or settings.dims not in (None, 2048):
         problem = f"--layout {layout} is for Inception's 2048 dimensions and the protocol {protocol}:"
         raise InputError(problem, "omit --protocol, --preset, --extractor, --dims and --metrics, which follow from it")

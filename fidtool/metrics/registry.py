@@ -96,8 +96,7 @@ def key_of(owner: str, setting: str) -> str:
     """
     if owner not in BUILT_IN:
         return f"{owner}.{setting}"
-    flag = declared(BUILT_IN[owner])[setting].flag or f"{owner}-{setting}"
-    return flag.removeprefix("--").replace("-", "_")
+    return declared(BUILT_IN[owner])[setting].flag.removeprefix("--").replace("-", "_")
 
 
 METRIC_SETTINGS: dict[str, tuple[type[Metric], Setting]] = {

@@ -9,7 +9,7 @@ import click
 import pytest
 
 from fidtool import InputError, Metric, Number, Setting
-from fidtool.cli.options import Command, as_flag, settings_options
+from fidtool.cli.options import Command, as_flag
 from fidtool.errors import rendered
 from fidtool.metrics.metric import METRICS
 from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS
@@ -34,8 +34,7 @@ def settings_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Settings]:
     monkeypatch.setitem(BUILT_IN, "energy", Energy)
     monkeypatch.setitem(METRIC_SETTINGS, "energy_subset_size", (Energy, declared(Energy)["subset_size"]))
 
-    @click.command(cls=Command)
-    @settings_options(Settings)
+    @click.command(cls=Command, settings=Settings)
     def command(settings: Callable[[], Settings]) -> Settings:
         return settings()
 

@@ -63,14 +63,9 @@ _ABANDONED_SECONDS = 3600.0
 """Age of a partial copy that no process writes any more."""
 _VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "mtime", "updated")
 """Keys with which stores describe an object's version."""
-_PERMANENT = (PermissionError, IsADirectoryError, NotADirectoryError, ImportError, NotImplementedError, ValueError)
+_PERMANENT = (IsADirectoryError, NotADirectoryError, ImportError, NotImplementedError, ValueError)
 """Errors that a retry would raise again."""
-_ADVICE = {
-    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
-    "http": "check the URL and its permissions",
-    "https": "check the URL and its permissions",
-}
-_OTHER_ADVICE = "set the credentials as the store's documentation says"
+_S3_ADVICE = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
 
 
 class RemoteFiles(Files):
@@ -113,12 +108,8 @@ class RemoteFiles(Files):
             return too_large(size)
         try:
             data: bytes = request(lambda: file_system(url).cat_file(url), url, _REQUEST_TIMEOUT)
-        except PermissionError as error:  # access to the other objects is denied as well
-            return _refusal(url, error)
-        except (OSError, FidtoolError) as error:
+        except (ContentError, FidtoolError) as error:
             return error
-        except Exception as error:  # for example, an invalid URL
-            return ContentError(f"it cannot be requested: {message_of(error)}")
         return too_large(len(data)) if len(data) > MOST_BYTES else data
 
     def open(self, file: int, buffering: int = -1) -> BinaryIO:
@@ -194,9 +185,7 @@ def _make_room(url: str, folder: Path, size: int) -> None:
 
 def object_info(url: str) -> Mapping[str, Any]:
     """Returns the store's metadata of an object."""
-    store = file_system(url)
-    store.invalidate_cache()  # fsspec caches listings, which may be out of date
-    return _queried(lambda: store.info(url), url, _INFO_TIMEOUT)
+    return _queried(lambda: file_system(url).info(url), url, _INFO_TIMEOUT)
 
 
 def stamp_of(info: Mapping[str, Any]) -> tuple[int, int, int, int, int]:
@@ -211,7 +200,6 @@ def list_remote_folder(url: str, recursive: bool) -> ImageSet:
     """Lists the images below a URL, sorted by relative name. Hidden names are ignored, as in a folder."""
     prefix = url if url.endswith("/") else f"{url}/"
     store = file_system(url)
-    store.invalidate_cache()  # fsspec caches listings, which may be out of date
     root, depth = store._strip_protocol(url).rstrip("/"), None if recursive else 1
     found = _queried(lambda: store.find(url, maxdepth=depth, detail=True), url, _LISTING_TIMEOUT)
     if not found:
@@ -241,7 +229,6 @@ def remote_files(url: str, say: Callable[[str], None]) -> RemoteFiles:
                 exists = bool(object_info(each))
         if URL_WILDCARD.search(each) and not exists:
             store = file_system(each)
-            store.invalidate_cache()
             found = _queried(partial(store.glob, each), each, _LISTING_TIMEOUT)
             matches = sorted(map(store.unstrip_protocol, found))
         if not matches:
@@ -289,16 +276,14 @@ def list_remote_paths(path: str, files: Files, suffix: str, column: str) -> Imag
 
 def file_system(url: str) -> Any:
     """Returns fsspec's file system for a URL. Each process has its own, because forks cannot share connections."""
-    shown, scheme = redacted(url), url.partition("://")[0].lower()
+    shown, scheme = redacted(url), url.partition("://")[0]
     try:
         from fsspec.config import conf
         from fsspec.core import url_to_fs
     except ImportError:
         raise InputError(f"reading {shown} needs the package fsspec:", "pip install 'fidtool[remote]'") from None
-    if scheme != url.partition("://")[0]:
-        raise InputError(f"{shown} must begin with {scheme}:// in lower case")
     if scheme == "s3" and "@" in url.split("/")[2]:  # s3fs would treat it as part of the bucket's name
-        raise InputError(f"{shown}: an S3 URL cannot contain a user name or password:", _ADVICE["s3"])
+        raise InputError(f"{shown}: an S3 URL cannot contain a user name or password:", _S3_ADVICE)
     settings: dict[str, Any] = {}
     try:
         if scheme in ("http", "https"):
@@ -310,7 +295,9 @@ def file_system(url: str) -> Any:
             # By default a request, and so the download of a file, may take five minutes at most.
             patience = ClientTimeout(total=None, sock_connect=_INFO_TIMEOUT, sock_read=_REQUEST_TIMEOUT)
             settings["client_kwargs"] = {"timeout": patience, **own.get("client_kwargs", {})}
-        return url_to_fs(url, **settings)[0]
+        store = url_to_fs(url, **settings)[0]
+        store.invalidate_cache()  # fsspec caches listings, which may be out of date
+        return store
     except ImportError as error:
         raise InputError(
             f"{shown}: {' '.join(str(error).split())} (pip install 'fidtool[remote]' installs those for s3 and http)"
@@ -323,21 +310,8 @@ def _queried(work: Callable[[], T], url: str, seconds: float, moved: Callable[[]
     """Returns the response to a request of which a failure ends the run: all exceptions are FidtoolErrors."""
     try:
         return request(work, url, seconds, moved)
-    except FidtoolError:
-        raise
-    except Exception as error:
-        raise _refusal(url, error) from None
-
-
-def _refusal(url: str, error: Exception) -> InputError:
-    """Returns what to say of a request that a retry would not help."""
-    shown, scheme = redacted(url), url.partition("://")[0]
-    reason = getattr(error, "strerror", None) or message_of(error)
-    if isinstance(error, FileNotFoundError):
-        return InputError(f"{shown} does not exist")
-    if isinstance(error, PermissionError):
-        return InputError(f"{shown} cannot be read: {reason}:", _ADVICE.get(scheme, _OTHER_ADVICE))
-    return InputError(f"{shown} cannot be read: {reason}")
+    except ContentError as error:
+        raise InputError(f"{redacted(url)} cannot be read: {error}") from None
 
 
 def request(work: Callable[[], T], url: str, seconds: float, moved: Callable[[], object] = lambda: None) -> T:
@@ -349,7 +323,9 @@ def request(work: Callable[[], T], url: str, seconds: float, moved: Callable[[],
         seconds: its deadline, if ``moved`` then returns what it returned before.
 
     Raises:
-        RunError: if the store fails or does not respond. Other exceptions say that a retry would not help.
+        ContentError: if this object does not exist or cannot be requested.
+        InputError: if access is denied.
+        RunError: if the store fails or does not respond.
     """
     tries = MAX_TRIES if url.startswith("http") else 1
     for attempt in islice(attempts(_RETRY_PERIOD), tries):
@@ -361,34 +337,30 @@ def request(work: Callable[[], T], url: str, seconds: float, moved: Callable[[],
                 last = now
             return future.result()
         except Exception as error:
-            raise_if_permanent(error)
-            failure = f"after {attempt} attempt{'s' * (attempt > 1)}: {message_of(_underlying(error))}"
+            # fsspec's HTTP file system raises a FileNotFoundError for any failure.
+            own = isinstance(error, FileNotFoundError) and isinstance(error.__cause__, Exception)
+            cause: Any = error.__cause__ if own else error
+            if (lasting := _lasting(cause, url)) is not None:
+                raise lasting from None
+            failure = f"after {attempt} attempt{'s' * (attempt > 1)}: {message_of(cause)}"
     raise RunError(f"{redacted(url)} could not be read {failure}")
 
 
-def _underlying(error: Exception) -> Exception:
-    """Returns the cause of a FileNotFoundError, which fsspec's HTTP file system raises for any failure."""
-    cause = error.__cause__
-    return cause if isinstance(error, FileNotFoundError) and isinstance(cause, Exception) else error
-
-
-def raise_if_permanent(error: Exception) -> None:
-    """Raises an error if retrying a request that failed with ``error`` would not help; otherwise returns.
-
-    It is ``error`` itself, or an OSError of the class that describes it.
-    """
-    error = _underlying(error)
+def _lasting(error: Exception, url: str) -> FidtoolError | ContentError | None:
+    """Returns what to raise if a retry of a request that failed with ``error`` would not help; otherwise None."""
     response: Any = getattr(error, "response", None)  # botocore's errors have a dict, in which a dict has the status
     metadata = response.get("ResponseMetadata") if isinstance(response, dict) else None
     status = metadata.get("HTTPStatusCode") if isinstance(metadata, dict) else getattr(error, "status", None)
-    if "Credentials" in type(error).__name__:
-        raise PermissionError(13, "no credentials found") from error
+    if isinstance(error, FidtoolError):
+        return error
     if isinstance(error, FileNotFoundError) or status in (404, 410):
-        raise FileNotFoundError(2, "it does not exist") from error
+        return ContentError("it does not exist")
+    if isinstance(error, PermissionError) or status in (401, 403) or "Credentials" in type(error).__name__:
+        reason = f"the store returned HTTP status {status}: access denied" if status else message_of(error)
+        advice = _S3_ADVICE if url.startswith("s3:") else "check the address and the credentials for it"
+        return InputError(f"{redacted(url)} cannot be read: {reason}:", advice)
     if isinstance(error, _PERMANENT):
-        raise error
-    if not isinstance(status, int) or status >= 500 or status in RETRIED_STATUSES or status < 400:
-        return
-    if status in (401, 403):
-        raise PermissionError(13, f"the store returned HTTP status {status}: access denied") from error
-    raise OSError(5, f"the store returned HTTP status {status} ({message_of(error)[:120]})") from error
+        return ContentError(f"it cannot be requested: {message_of(error)}")
+    if isinstance(status, int) and 400 <= status < 500 and status not in RETRIED_STATUSES:
+        return ContentError(f"the store returned HTTP status {status} ({message_of(error)[:120]})")
+    return None

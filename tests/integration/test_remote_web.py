@@ -136,9 +136,9 @@ def test_a_download_that_stalls_ends(
 @pytest.mark.parametrize(
     ("form", "words"),
     [
-        ("none.zip", "none.zip does not exist"),
+        ("none.zip", "none.zip cannot be read: it does not exist"),
         ("none/", "there is nothing below"),
-        ("shard-{000..005}.tar", "shard-003.tar does not exist"),
+        ("shard-{000..005}.tar", "shard-003.tar cannot be read: it does not exist"),
         ("{images,images}.zip", "matches an object twice"),
     ],
 )

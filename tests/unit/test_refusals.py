@@ -27,9 +27,9 @@ from fidtool.images.records import NO_RECORDS, ImageRecords
 from fidtool.metrics.metric import MetricFacts
 from fidtool.metrics.registry import metric_named
 from fidtool.settings import Settings
-from fidtool.sources.contents import Pixels
+from fidtool.sources.contents import ContentError, Pixels
 from fidtool.sources.opening import open_images
-from fidtool.sources.remote import raise_if_permanent
+from fidtool.sources.remote import request
 from fidtool.statistics.moments import ExactMoments
 from fidtool.statistics.saved import StatisticsCache
 from fidtool.training import FrechetLoss, gather_with_grad
@@ -48,9 +48,13 @@ def small_features(setting: str | None) -> None:
     moments.mean_covariance(1)
 
 
-def store_error(status: int, kind: str = "ClientError") -> Exception:
-    """Return the error that a store's library raises."""
-    return type(kind, (Exception,), {"status": status})("no")
+def asked(status: int | None, kind: str, message: str) -> None:
+    """Request an object from a store whose library raises this error."""
+
+    def fail() -> None:
+        raise type(kind, (Exception,), {"status": status})(message)
+
+    request(fail, "s3://bucket/a", 60.0)
 
 
 def sizes_of(shape: tuple[int, ...]) -> None:
@@ -96,11 +100,11 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[[Path], object]]] = {
         lambda at: gather_with_grad(torch.eye(2).to_sparse()),
     ),
     "no credentials": (
-        PermissionError,
-        "no credentials found",
-        lambda at: raise_if_permanent(store_error(0, "NoCredentialsError")),
+        fidtool.InputError,
+        "s3://bucket/a cannot be read: Unable to locate credentials: set AWS_ACCESS_KEY_ID",
+        lambda at: asked(None, "NoCredentialsError", "Unable to locate credentials"),
     ),
-    "a teapot": (OSError, "HTTP status 418", lambda at: raise_if_permanent(store_error(418))),
+    "a teapot": (ContentError, "HTTP status 418 .no", lambda at: asked(418, "ClientError", "no")),
     "an empty array": (Exception, "it has 0 x 4 pixels", lambda at: decode(Pixels(np.zeros((4, 0, 3), "u1")))),
     "a module without a file": (
         fidtool.InputError,

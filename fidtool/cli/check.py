@@ -86,7 +86,7 @@ def _list(path: str, settings: Settings, as_json: bool, quiet: bool) -> int:
     if settings.num is not None:
         source = source.draw(settings.sampling())
     files = (redacted(source.file(index)) for index in range(len(source)))
-    count, found, in_order, ignored = len(source), source.found, source.in_order, source.passed_over.words
+    count, found, in_order, ignored = len(source), len(source.stored), source.reader.in_order, source.passed_over.words
     if as_json:
         facts = {"schema": 1, "source": source.path, "kind": source.kind, "count": count, "found": found}
         facts |= {"in_order": in_order, "passed_over": ignored, "files": list(files)}

@@ -27,7 +27,7 @@ from fidtool.features.extractor import Extractor, fixed_batch
 from fidtool.features.models.families import FEATURE_STEPS, MODEL_FAMILIES, NetworkChoice, check_extractor
 from fidtool.features.protocol import DECODER, DEFAULT_PROTOCOL, FEATURES, Definition, Protocol, protocol_named
 from fidtool.features.resize import Preparation
-from fidtool.sources.contents import LocalFiles, head_of
+from fidtool.sources.contents import Files, head_of
 from fidtool.sources.kinds import refuse_foreign
 
 _SILENCE_SECONDS = 30.0
@@ -297,7 +297,7 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
 
 def unreadable(path: Path | str, error: Exception) -> InputError:
     """Return the error for a weights file that a library cannot read."""
-    refuse_foreign(f"the weights file {path}", head_of(LocalFiles([str(path)])))
+    refuse_foreign(f"the weights file {path}", head_of(Files([str(path)])))
     # torch's own message recommends reading it unsafely.
     pickled = "it was not written by torch.save, or contains more than tensors"
     reason = pickled if isinstance(error, pickle.UnpicklingError) else in_short(error)

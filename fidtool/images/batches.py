@@ -24,7 +24,7 @@ from fidtool.distributed.world import World
 from fidtool.errors import InputError, on_every_rank, option
 from fidtool.images.decode import ONE_IMAGE_FORMATS, has_frame
 from fidtool.seeds import sample_seed
-from fidtool.sources.contents import SAME_FILES, Frame, Read, Reader, ValueRange, bytes_of, pillow_defaults
+from fidtool.sources.contents import SAME_FILES, Files, Frame, Read, Reader, ValueRange, bytes_of, pillow_defaults
 from fidtool.sources.image_set import ImageSet, Indices, Names, Numbered, Sampling, canonical_order
 from fidtool.sources.memory import Images, MemoryReader
 
@@ -44,7 +44,7 @@ def plan_batches(images: ImageSet, batch_size: int) -> list[Batch]:
     The positions in a batch are consecutive. If images can only be read sequentially, a batch contains images that are
     stored next to each other instead.
     """
-    positions: Indices = np.argsort(images.order, kind="stable") if images.in_order else range(len(images))
+    positions: Indices = np.argsort(images.order, kind="stable") if images.reader.in_order else range(len(images))
     cut = enumerate(cut_batches(len(images), batch_size))
     return [Batch(number, positions[batch.start : batch.stop]) for number, batch in cut]
 
@@ -201,8 +201,8 @@ class Stream:
             names = Names(self._name(position, rank) for rank, count in enumerate(counts) for position in range(count))
         reader, order = MemoryReader(self.name, None, None), canonical_order(total, self._sampling.seed)
         reader.in_order = True
-        files = np.zeros(total, dtype=np.int32)
-        images = ImageSet(self.name, "iterable", names, self.name, reader, order, files)
+        file_index = np.zeros(total, dtype=np.int32)
+        images = ImageSet(self.name, "iterable", names, self.name, reader, Files([]), order, file_index)
         return images, list(chain(*sizes)), first
 
 
@@ -228,13 +228,12 @@ def with_frames(images: ImageSet, max_pixels: int) -> ImageSet:
 
 def _counts(images: ImageSet, max_pixels: int) -> Iterator[int]:
     """Yields the number of frames of each image in a source."""
-    files = images.reader.files
-    if images.file_index is not None or files.remote:
-        yield from (len(split(content, max_pixels)) for content in images.reader.read(np.arange(images.found)))
+    if images.file_index is not None or images.files.remote:
+        yield from (len(split(content, max_pixels)) for content in images.reader.read(np.arange(len(images.stored))))
         return
-    for file in range(images.found):
+    for file in range(len(images.stored)):
         count = 1
-        with contextlib.suppress(Exception), files.open(file) as handle:
+        with contextlib.suppress(Exception), images.files.open(file) as handle:
             count = _frame_count(handle, max_pixels)
         yield count
 
@@ -273,7 +272,7 @@ class FrameReader(Reader):
     """
 
     def __init__(self, reader: Reader, items: NDArray[np.int64], numbers: NDArray[np.int64]) -> None:
-        self.files, self._reader, self._items, self._numbers = reader.files, reader, items, numbers
+        self._reader, self._items, self._numbers = reader, items, numbers
         self.in_order, self.scaled = reader.in_order, reader.scaled
         self.variant = f"{reader.variant}, all frames"
 

@@ -231,7 +231,7 @@ def load(
     cutter = _Cutter()
     tasks = ((batch, True) for batch in batches) if workers is None else cutter.cut(batches)
     # What can only be read sequentially is read in this process; a remote store is slow to respond.
-    if source is not None and (source.in_order or (workers is None and source.reader.files.remote)):
+    if source is not None and (source.reader.in_order or (workers is None and source.files.remote)):
         assert isinstance(batches, list)
         tasks = read_ahead(_read(source, batches, tasks))
     before: DecodedBatch | None = None
@@ -365,7 +365,7 @@ class ImageLookup:
         self, sets: Sequence[ImageSet] = (), spent: Collection[str] = (), floats: ValueRange | None = None
     ) -> None:
         # Files of a local folder, of which there may be millions, are opened by their paths instead.
-        self._sets = [images for images in sets if images.file_index is not None or images.reader.files.remote]
+        self._sets = [images for images in sets if images.file_index is not None or images.files.remote]
         self._spent, self.floats = spent, floats
         self._prefetched: dict[str, Read] = {}
 
@@ -379,7 +379,7 @@ class ImageLookup:
             return ContentError("an iterable cannot be read again")
         if file not in self._prefetched and file in self._positions:
             images, index = self._positions[file]
-            if not images.in_order:
+            if not images.reader.in_order:
                 return next(images.read([index]))
             self.prefetch([file])
         return self._prefetched[file] if file in self._prefetched else _file_content(file)
@@ -391,7 +391,7 @@ class ImageLookup:
             wanted = sorted(
                 (int(images.order[index]), index, file) for file, (own, index) in found.items() if own is images
             )
-            if images.in_order and wanted:
+            if images.reader.in_order and wanted:
                 contents = images.read(np.array([index for _, index, _ in wanted]))
                 self._prefetched |= dict(zip((file for *_, file in wanted), contents, strict=False))
 

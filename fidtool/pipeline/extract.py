@@ -63,10 +63,10 @@ class Extraction:
             statistics = Accumulator(self.layers, sizes, self.context.device.exact_sums, settings.diagnose)
         add: Callable[..., None] = statistics.add
         if self.checkpoint is None:
-            mine = deal(batches, world.rank, world.size, source.in_order)
+            mine = deal(batches, world.rank, world.size, source.reader.in_order)
         else:
             left = self._resume(self.checkpoint, number, source, batches, statistics)
-            parts = deal(left, world.rank, world.size, source.in_order)
+            parts = deal(left, world.rank, world.size, source.reader.in_order)
             mine = [batches[batch] for part in parts for batch in part.batches]
             add = self.checkpoint.part_by_part(parts, statistics)
         resumed = statistics.counts[statistics.counts >= 0]
@@ -132,7 +132,7 @@ class Extraction:
 
     def _readable_now(self, source: ImageSet, skipped: Sequence[BadFile]) -> str:
         """A skipped file that can now be read, or an empty string. For archives the marks detect any change."""
-        if source.in_order or not skipped:
+        if source.reader.in_order or not skipped:
             return ""
         files = {bad.file for bad in skipped}
         indices = [index for index in range(len(source)) if source.file(index) in files]

@@ -96,7 +96,7 @@ class Measurer:
             if (source := self._contents[each].images) is None:
                 continue
             used |= {*needs.layers}
-            if not source.reader.files.versioned:
+            if not source.files.versioned:
                 raise InputError(
                     f"{option('checkpoint')} cannot detect whether the images of {each.path} change before a resume:",
                     f"omit {option('checkpoint')}",
@@ -210,7 +210,7 @@ class Measurer:
                 with_features = any(layer.features is not None for layer in found.layers.values())
                 return replace(
                     found,
-                    found=source.found,
+                    found=len(source.stored),
                     pictures=None if found.pictures is None else replace(found.pictures, prefix=source.prefix),
                     order=source.numbers() if with_features else None,
                 )
@@ -240,7 +240,7 @@ class Measurer:
             arithmetic=self.arithmetic,
             traits=partial.traits,
             skipped=tuple(partial.skipped),
-            found=None if planned.holds == "stream" and planned.sampling.num is not None else images.found,
+            found=None if planned.holds == "stream" and planned.sampling.num is not None else len(images.stored),
             pictures=None if records is None else ImageRecords.of(images, records, partial.skipped),
             order=images.numbers(partial.skipped) if features else None,
             framing=images.framing,

@@ -17,7 +17,7 @@ from fidtool.names import counted
 from fidtool.pipeline.sets import Content, RequestedSet, SetNeeds, SetPlan, set_needs
 from fidtool.settings import Settings, overrides
 from fidtool.sources.arrays import Header, array_headers, has_floats
-from fidtool.sources.contents import Files, LocalFiles, broken_link
+from fidtool.sources.contents import Files, broken_link
 from fidtool.sources.image_set import Sampling, real_path
 from fidtool.sources.kinds import is_image_name, is_remote, suffix_of
 from fidtool.sources.lists import STDIN, is_pattern
@@ -219,7 +219,7 @@ def _check_stream(path: str, given: Images, settings: Settings, lacking: str, ag
 
 
 def _check_fake(path: str, content: Content, settings: Settings) -> None:
-    found = content.images.found if content.images else content.file.count if content.file else None
+    found = len(content.images.stored) if content.images else content.file.count if content.file else None
     check_number(settings.expect, path, found)
     unrecorded = content.images is None and content.file is not None and content.file.pictures is None
     if settings.max_duplicates is not None and unrecorded:
@@ -257,7 +257,7 @@ def identity(path: str) -> str:
         return f"{reference.name}:{array}"
     path = path.removeprefix("file://")
     name, key = split_key(path)
-    is_only = key and [*array_headers(LocalFiles([name]))] == [key]
+    is_only = key and [*array_headers(Files([name]))] == [key]
     return real_path(name if is_only else path).rstrip("/")
 
 
@@ -322,7 +322,7 @@ def _single_file(path: str, features: bool, say: Callable[[str], None]) -> Files
     if is_pattern(name):
         return None
     if not is_remote(name):
-        return LocalFiles([name]) if os.path.isfile(name) else None
+        return Files([name]) if os.path.isfile(name) else None
     from fidtool.sources.remote import remote_files  # lazily: local sets need none of it
 
     if names_statistics(name):

@@ -86,7 +86,7 @@ def list_images(named: NamedFiles) -> ImageSet:
     files = index.tolist()
     order = np.array(sorted(range(len(names)), key=lambda item: (files[item], names[item])), dtype=np.uint32)
     prefix = f"{named.prefix}/" if len(paths) == 1 else named.prefix
-    return ImageSet(named.path, kind, Names(names), prefix, reader, order, index, census.found())
+    return ImageSet(named.path, kind, Names(names), prefix, reader, named.files, order, index, census.found())
 
 
 def _heads(handle: BinaryIO) -> Iterator[tuple[str, bytes]]:

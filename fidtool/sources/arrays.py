@@ -243,7 +243,7 @@ def set_of_rows(named: NamedFiles, kind: str, counts: Sequence[int], reader: Rea
         labels = split_common_folder(named.files.paths)[1]
         names = Names(f"{label}[{row}]" for label, count in zip(labels, counts, strict=True) for row in range(count))
     order = np.arange(len(names), dtype=np.uint32)
-    return ImageSet(named.path, kind, names, named.prefix, reader, order, file_index)
+    return ImageSet(named.path, kind, names, named.prefix, reader, named.files, order, file_index)
 
 
 # --- NumPy headers ---------------------------------------------------------------------------------------------------

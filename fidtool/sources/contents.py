@@ -149,8 +149,36 @@ def pillow_defaults(max_pixels: int | None = None) -> Iterator[None]:
             Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = before
 
 
-class Files(abc.ABC):
-    """A numbered list of files.
+class Reader(abc.ABC):
+    """Reads the images of a source, which are numbered from 0 in stored order.
+
+    Readers are pickled for other ranks.
+
+    Attributes:
+        in_order: whether images can only be read sequentially.
+        variant: settings with which the same files have different contents.
+        scaled: whether the images are floats, scaled by a value range.
+        encoded: whether there may be encoded images.
+    """
+
+    in_order = False
+    variant = ""
+    scaled = False
+    encoded = True
+
+    @abc.abstractmethod
+    def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
+        """Yields the contents of these images, whose numbers must ascend if they can only be read sequentially."""
+
+    def around(self, reader: Reader) -> Reader:
+        """Returns another rank's own reader of images in memory, with what was decided on rank zero."""
+        return reader
+
+
+class Files(Reader):
+    """Numbered files on this machine, which are images unless another reader reads parts of them.
+
+    Other ranks get only their sizes, which the files that they open must have.
 
     Attributes:
         stamps: numbers that change if a file changes, from when the source was listed; see `Stamps`.
@@ -158,16 +186,19 @@ class Files(abc.ABC):
         versioned: whether the stamps distinguish versions of a file. Images in memory have no files.
     """
 
-    paths: Sequence[str]
-    stamps: Stamps
-    versioned: bool
     remote = False
+    _received = False
 
-    @abc.abstractmethod
-    def open(self, file: int, buffering: int = -1) -> BinaryIO:
-        """Opens a file, or a copy of it on this machine, for reading and seeking."""
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.paths, self.versioned, self.stamps = paths, len(paths) > 0, _stamps_of(paths)
 
-    def read(self, file: int, start: int = 0, length: int = -1) -> bytes | Exception:
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "stamps": self.stamps if self.remote else self.stamps[:, :1].copy(), "_received": True}
+
+    def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
+        return map(self.read_bytes, items.tolist())
+
+    def read_bytes(self, file: int, start: int = 0, length: int = -1) -> bytes | Exception:
         """Returns these bytes of a file (-1 up to its end), or an error; see `Read`."""
         try:
             with self.open(file, buffering=0) as handle:
@@ -188,27 +219,8 @@ class Files(abc.ABC):
             return ContentError(f"the file ends after {start + len(data)} of {start + length} bytes")
         return data
 
-    def read_whole(self, files: Sequence[int]) -> Iterator[bytes | Exception]:
-        """Yields the bytes of these files."""
-        return map(self.read, files)
-
-    @abc.abstractmethod
-    def changed(self) -> list[str]:
-        """Returns the paths of files that have changed since the source was listed."""
-
-
-class LocalFiles(Files):
-    """Files on this machine. Other ranks get only their sizes, which the files that they open must have."""
-
-    _received = False
-
-    def __init__(self, paths: Sequence[str]) -> None:
-        self.paths, self.versioned, self.stamps = paths, len(paths) > 0, _stamps_of(paths)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "stamps": self.stamps[:, :1].copy(), "_received": True}
-
     def open(self, file: int, buffering: int = -1) -> BinaryIO:
+        """Opens a file, or a copy of it on this machine, for reading and seeking."""
         path = self.paths[file]
         expected = int(self.stamps[file, 0]) if self._received else None
         try:
@@ -232,6 +244,7 @@ class LocalFiles(Files):
         return handle
 
     def changed(self) -> list[str]:
+        """Returns the paths of files that have changed since the source was listed."""
         return [self.paths[int(file)] for file in np.flatnonzero((_stamps_of(self.paths) != self.stamps).any(axis=1))]
 
 
@@ -280,33 +293,3 @@ def opened(files: Files, file: int) -> Iterator[BinaryIO]:
         if isinstance(error, (OSError, ContentError)):
             raise InputError(f"{name} cannot be read: {reason}") from None
         raise InputError(f"{name} is damaged or truncated: {reason}", "copy or create it again") from None
-
-
-class Reader:
-    """Reads the images of a source, which are numbered from 0 in stored order; here, those in one file each.
-
-    Readers are pickled for other ranks.
-
-    Attributes:
-        files: the files that contain the images.
-        in_order: whether images can only be read sequentially.
-        variant: settings with which the same files have different contents.
-        scaled: whether the images are floats, scaled by a value range.
-        encoded: whether there may be encoded images.
-    """
-
-    in_order = False
-    variant = ""
-    scaled = False
-    encoded = True
-
-    def __init__(self, files: Files) -> None:
-        self.files = files
-
-    def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
-        """Yields the contents of these images, whose numbers must ascend if they can only be read sequentially."""
-        return self.files.read_whole(items.tolist())
-
-    def around(self, reader: Reader) -> Reader:
-        """Returns another rank's own reader of images in memory, with what was decided on rank zero."""
-        return reader

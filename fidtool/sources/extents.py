@@ -17,10 +17,13 @@ Extent = tuple[int, int, int]
 """File number, first byte, and number of bytes."""
 
 
-class SequentialReader(Reader, abc.ABC):
+class SequentialReader(Reader):
     """Reads images whose files must be read from their beginning."""
 
     in_order = True
+
+    def __init__(self, files: Files) -> None:
+        self.files = files
 
     @abc.abstractmethod
     def file_of(self, item: int) -> int:
@@ -87,5 +90,5 @@ class ExtentReader(SequentialReader):
         return super().read(items) if self.in_order else map(self._read, items.tolist())
 
     def _read(self, item: int) -> Read:
-        data = self.files.read(*self.extent(item))
+        data = self.files.read_bytes(*self.extent(item))
         return data if isinstance(data, Exception) else self.unpack(item, data)

@@ -81,6 +81,7 @@ class ImageSet:
         kind: display name of its kind, such as ``folder`` or ``zip archive``.
         stored: names of all images in the source, in the reader's numbering.
         prefix: prefix of a name where an image is shown.
+        files: the files that contain the images.
         order: number in the source of each image, integer array of shape (images,).
         file_index: index of the file of each of ``stored``, int32 array; None if every image is a file.
         warning: a warning about the source, as a sentence; empty if there is none.
@@ -96,6 +97,7 @@ class ImageSet:
     stored: Sequence[str]
     prefix: str
     reader: Reader
+    files: Files
     order: NDArray[np.integer] = field(repr=False)
     file_index: NDArray[np.int32] | None = field(default=None, repr=False)
     passed_over: PassedOver = NOTHING
@@ -112,16 +114,6 @@ class ImageSet:
 
     def __len__(self) -> int:
         return len(self.order)
-
-    @property
-    def found(self) -> int:
-        """Number of images in the source, before `draw`."""
-        return len(self.stored)
-
-    @property
-    def in_order(self) -> bool:
-        """Whether the images can only be read sequentially, in stored order."""
-        return self.reader.in_order
 
     @property
     def names(self) -> Iterator[str]:
@@ -171,8 +163,7 @@ class ImageSet:
 
     def state(self) -> str:
         """Returns the SHA-256 of the stamps of the images' files. It differs if files are added, removed or changed."""
-        stamps = self.reader.files.stamps
-        stamps = stamps[self.order] if self.file_index is None else stamps
+        stamps = self.files.stamps[self.order] if self.file_index is None else self.files.stamps
         return hashlib.sha256(np.ascontiguousarray(stamps, dtype="<i8").data).hexdigest()
 
     def marks(self, batches: Iterable[Indices]) -> NDArray[np.uint64]:
@@ -182,21 +173,20 @@ class ImageSet:
         """
         items = (self.order[batch] for batch in batches)
         files = (each if self.file_index is None else self.file_index[each] for each in items)
-        found = [hashlib.sha256(np.ascontiguousarray(self.reader.files.stamps[each, :3]).data) for each in files]
+        found = [hashlib.sha256(np.ascontiguousarray(self.files.stamps[each, :3]).data) for each in files]
         return np.array([int.from_bytes(sha.digest()[:8], "little") for sha in found], dtype=np.uint64)
 
     def missing(self) -> list[str]:
         """Returns the lines of a list, with their paths, whose files did not exist when the source was listed."""
         if self.lines is None:
             return []
-        files = self.reader.files
-        gone = np.flatnonzero(files.stamps[:, 0] == GONE).tolist()
-        return [f"line {self.lines[file]}: {files.paths[file]}" for file in gone]
+        gone = np.flatnonzero(self.files.stamps[:, 0] == GONE).tolist()
+        return [f"line {self.lines[file]}: {self.files.paths[file]}" for file in gone]
 
     def change_warning(self) -> str:
         """Returns a warning if files have changed since they were listed, or if this is unknown; else empty."""
         try:
-            changed = self.reader.files.changed()
+            changed = self.files.changed()
         except FidtoolError as error:
             return f"cannot check whether {self.path} changed while it was read: {error}"
         if not changed:
@@ -214,8 +204,8 @@ class ImageSet:
         return sha.hexdigest()
 
     def _sampled(self) -> Iterator[Read]:
-        files = self.reader.files
-        if not self.in_order:
+        files = self.files
+        if not self.reader.in_order:
             yield from self.read(range(min(_SAMPLED // 8 if files.remote else _SAMPLED, len(self))))
         elif not files.remote:  # of those, each rank downloads only what it reads, and compares its size
             sizes = files.stamps[:, 0].clip(0)
@@ -223,7 +213,7 @@ class ImageSet:
             for position in np.linspace(0, max(0, int(ends[-1]) - _BLOCK), _SAMPLED).astype(np.int64):
                 file = int(np.searchsorted(ends, position, side="right"))
                 start = int(position - ends[file] + sizes[file])
-                yield files.read(file, start, min(_BLOCK, int(sizes[file]) - start))
+                yield files.read_bytes(file, start, min(_BLOCK, int(sizes[file]) - start))
 
 
 def hashes_of(names: Sequence[str]) -> bytes:

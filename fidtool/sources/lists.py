@@ -21,7 +21,7 @@ import numpy as np
 
 from fidtool.errors import InputError
 from fidtool.names import folded
-from fidtool.sources.contents import Files, LocalFiles, Reader
+from fidtool.sources.contents import Files
 from fidtool.sources.image_set import ImageSet, Names
 from fidtool.sources.kinds import PLAIN, TABLES, TEXT, is_image_name, is_remote, refuse_foreign
 
@@ -56,7 +56,7 @@ def list_paths(path: str, file: str, suffix: str = TEXT, column: str = "") -> Im
     except OSError as error:
         raise InputError(f"{what} cannot be read: {error.strerror or error}") from None
     folder = "" if is_stdin or file.startswith("/dev/") else os.path.join(os.path.dirname(file), "")
-    return set_of_entries(path, what, entries, folder, LocalFiles)
+    return set_of_entries(path, what, entries, folder, Files)
 
 
 def set_of_entries(
@@ -83,7 +83,7 @@ def set_of_entries(
     entries = sorted(entries)
     names, lines = Names(each for each, _ in entries), np.array([line for _, line in entries])
     files, order = files_of(names.after(prefix)), np.arange(len(names), dtype=np.uint32)
-    return ImageSet(path, "list of files", names, prefix, Reader(files), order, lines=lines)
+    return ImageSet(path, "list of files", names, prefix, files, files, order, lines=lines)
 
 
 def read_entries(handle: IO[bytes], what: str, suffix: str = TEXT, column: str = "") -> list[Entry]:

@@ -18,7 +18,7 @@ from PIL import Image
 from fidtool.errors import FidtoolError, InputError, ProgramError, message_of, option
 from fidtool.seeds import sample_seed
 from fidtool.sources.arrays import BFLOAT16, as_hwc, as_pixels, channel_axis, check_dtype, refuse_values, widened
-from fidtool.sources.contents import ContentError, LocalFiles, Read, Reader, ValueRange, pillow_defaults
+from fidtool.sources.contents import ContentError, Files, Read, Reader, ValueRange, pillow_defaults
 from fidtool.sources.image_set import ImageSet, Numbered
 from fidtool.validation import MAX_PIXELS
 
@@ -121,7 +121,7 @@ class Images:
         if isinstance(images, (list, tuple)) or hasattr(images, "ndim"):  # to read others may take long
             refuse_values(reader, [0], count)
         kind, file_index = f"Python {type(self._images).__name__}", np.zeros(count, dtype=np.int32)
-        return ImageSet(self.name, kind, Numbered(count), self.name, reader, np.arange(count), file_index)
+        return ImageSet(self.name, kind, Numbered(count), self.name, reader, Files([]), np.arange(count), file_index)
 
     def features(self) -> NDArray[Any] | None:
         """Returns the array if it has two dimensions, as features of images have; of a list of them, all rows."""
@@ -275,7 +275,6 @@ class MemoryReader(Reader):
     scaled = True
 
     def __init__(self, name: str, images: Any, value_range: ValueRange | None) -> None:
-        super().__init__(LocalFiles([]))
         self._name, self._images, self._value_range = name, images, value_range
         self.encoded = not hasattr(images, "ndim")
 

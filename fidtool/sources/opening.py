@@ -15,8 +15,6 @@ from fidtool.errors import InputError, redacted
 from fidtool.names import existing_like
 from fidtool.sources.contents import (
     Files,
-    LocalFiles,
-    Reader,
     ValueRange,
     broken_link,
     head_of,
@@ -70,7 +68,7 @@ def open_images(
     elif os.path.isdir(path):
         found = list_folder(path, recursive)
     elif not is_remote(name):
-        found = _listed(path, suffix, LocalFiles(local_paths(path)), key, value_range)
+        found = _listed(path, suffix, Files(local_paths(path)), key, value_range)
     else:
         from fidtool.sources.remote import list_remote_folder, remote_files  # lazily: a local set needs none of it
 
@@ -163,12 +161,12 @@ def list_folder(path: str, recursive: bool = True) -> ImageSet:
         raise InputError(f"cannot list the folder {error.filename or path}: {error.strerror or error}") from None
     if not found:
         below = (os.path.join(place, name) for place, _, names in os.walk(path) for name in sorted(names))
-        refuse_dataset(path, ((file, head_of(LocalFiles([file]))) for file in below))
+        refuse_dataset(path, ((file, head_of(Files([file]))) for file in below))
         raise InputError(census.nothing_found(path, "folder", recursive))
     names, prefix = Names(found), os.path.join(path, "")
-    files, order = LocalFiles(names.after(prefix)), np.arange(len(names), dtype=np.uint32)
+    files, order = Files(names.after(prefix)), np.arange(len(names), dtype=np.uint32)
     rest = None, census.found(folders=not recursive), census.beside(path)
-    return ImageSet(path, "folder", names, prefix, Reader(files), order, *rest)
+    return ImageSet(path, "folder", names, prefix, files, files, order, *rest)
 
 
 def _images_below(path: str, recursive: bool, census: Census) -> Iterator[str]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fidtool.cache_dir import byte_limit, cache_dir, one_at_a_time
 from fidtool.distributed.signals import in_background
@@ -29,7 +30,7 @@ from fidtool.sources.contents import (
     MOST_BYTES,
     ContentError,
     Files,
-    Reader,
+    Read,
     Stamps,
     head_of,
     opened,
@@ -96,11 +97,11 @@ class RemoteFiles(Files):
         with ThreadPoolExecutor(AT_ONCE, "fidtool-request") as pool:
             return list(filter(None, pool.map(changed_path, sampled)))
 
-    def read_whole(self, files: Sequence[int]) -> Iterator[bytes | Exception]:
+    def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
         """Requests objects, without a copy on this machine."""
         with ThreadPoolExecutor(AT_ONCE, "fidtool-request") as pool:
-            for start in range(0, len(files), AT_ONCE):
-                yield from pool.map(self._whole, files[start : start + AT_ONCE])
+            for start in range(0, len(items), AT_ONCE):
+                yield from pool.map(self._whole, items[start : start + AT_ONCE].tolist())
 
     def _whole(self, file: int) -> bytes | Exception:
         url, size = self.paths[file], int(self.stamps[file, 0])
@@ -212,8 +213,8 @@ def list_remote_folder(url: str, recursive: bool) -> ImageSet:
         raise InputError(census.nothing_found(url, "location"))
     names = Names(sorted(images))
     stamps = np.array([stamp_of(images[name]) for name in names], dtype=np.int64)
-    reader, order = Reader(RemoteFiles(names.after(prefix), stamps)), np.arange(len(names), dtype=np.uint32)
-    return ImageSet(url, "remote folder", names, prefix, reader, order, passed_over=census.found())
+    files, order = RemoteFiles(names.after(prefix), stamps), np.arange(len(names), dtype=np.uint32)
+    return ImageSet(url, "remote folder", names, prefix, files, files, order, passed_over=census.found())
 
 
 def remote_files(url: str, say: Callable[[str], None]) -> RemoteFiles:

@@ -80,7 +80,7 @@ def in_canonical_order(images: ImageSet, rows: NDArray[Any], skipped: Sequence[B
     The ``rows``, without those of ``skipped`` images, have the order of the plan. They are returned themselves if that
     is the canonical order; otherwise the result is a copy, memory-mapped if it is large.
     """
-    if not images.in_order:
+    if not images.reader.in_order:
         return rows
     planned = np.argsort(images.order, kind="stable")
     if skipped:

@@ -137,7 +137,7 @@ class StatisticsCache:
 
         An entry that is there and has everything is kept.
         """
-        files = images.reader.files
+        files = images.files
         if not files.versioned or (not files.remote and _too_fresh(images)):
             return False
         try:
@@ -210,7 +210,7 @@ def _too_fresh(images: ImageSet) -> bool:
     Two changes within the resolution of a file system's time stamps cannot be distinguished. The resolution is taken to
     be coarse if all stamps are whole seconds.
     """
-    times = images.reader.files.stamps[:, 1:3]
+    times = images.files.stamps[:, 1:3]
     coarse = not (times % 1_000_000_000).any()
     return bool(images.listed - times.max() < (_COARSE_CLOCK_NS if coarse else _FINE_CLOCK_NS))
 

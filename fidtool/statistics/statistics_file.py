@@ -28,7 +28,7 @@ from fidtool.features.protocol import (
 )
 from fidtool.images.decode import ImageProperties
 from fidtool.images.records import DETAILS, RECORD_ARRAYS, ImageRecords
-from fidtool.sources.contents import BadFile, ContentError, Files, LocalFiles
+from fidtool.sources.contents import BadFile, ContentError, Files
 from fidtool.sources.opening import split_key
 from fidtool.statistics.layouts import (
     AS_ARRAY,
@@ -219,7 +219,7 @@ def read_statistics(
         name, key = (str(path), key) if key else split_key(str(path))
         if not Path(name).is_file():
             raise InputError(f"no statistics file {path}")
-        files = LocalFiles([name])
+        files = Files([name])
     with _explained(str(path)), open_arrays(str(path), files, extractor, key) as arrays:
         statistics = read_foreign(arrays, features_of) or _read(str(path), arrays, features_of)
         stated = any(layer.definition is not None for layer in statistics.layers.values())

@@ -100,7 +100,7 @@ def test_each_frame_is_read_once_under_its_name(folder: Path, form: str) -> None
         assert names[:5] == ["[0][0]", "[0][1]", "[0][2]", "[0][3]", "[1][0]"]
     else:
         assert names == list(expected)
-    assert len(images) == images.found == 19
+    assert len(images) == len(images.stored) == 19
     drawn = images.draw(Sampling(None, 3))
     order = [int(each) for each in drawn.order]
     contents = drawn.read(range(19)) if not drawn.in_order else []

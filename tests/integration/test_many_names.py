@@ -13,13 +13,13 @@ PLAN = textwrap.dedent("""
     import pickle, sys
     import numpy as np
     from fidtool.images.batches import deal, plan_batches
-    from fidtool.sources.contents import LocalFiles, Reader
+    from fidtool.sources.contents import Files
     from fidtool.sources.image_set import ImageSet, Names, Sampling
 
     count, ranks = int(sys.argv[1]), 7
     names = Names(f"{number:08}.png" for number in range(count))
-    reader = Reader(LocalFiles(names.after("set/")))
-    found = ImageSet("set", "folder", names, "set/", reader, np.arange(count, dtype=np.uint32))
+    files = Files(names.after("set/"))
+    found = ImageSet("set", "folder", names, "set/", files, files, np.arange(count, dtype=np.uint32))
     images = found.draw(Sampling(None, 3))
     images = pickle.loads(pickle.dumps(images))
     batches = plan_batches(images, 64)

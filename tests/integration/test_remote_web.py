@@ -199,7 +199,7 @@ def test_reading_from_a_store_that_does_not_answer_times_out(
     monkeypatch.setattr(HttpStore, "fault", lambda self, name: silent.wait() and None)
     names = Names(["images/000.png"])
     files = remote.RemoteFiles(names.after(web.url), remote.np.zeros((1, 5), dtype=int))
-    (answer,) = files.read_whole([0])
+    (answer,) = files.read(np.array([0]))
     assert isinstance(answer, remote.RunError)
     assert "after 5 attempts" in str(answer)
 
@@ -218,10 +218,11 @@ def test_pending_requests_do_not_block_exit(place: Path, web: HttpStore) -> None
     """The interpreter must not wait for threads whose requests never finish."""
     program = f"""
 import threading
+import numpy as np
 from fidtool.sources.remote import remote_files
 from fidtool.distributed.signals import in_background
 files = remote_files("{web.url}images.zip", print)
-files.read(0, 0, 10), list(files.read_whole([0]))
+files.read_bytes(0, 0, 10), list(files.read(np.array([0])))
 in_background(threading.Event().wait)
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE)

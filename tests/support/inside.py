@@ -172,7 +172,7 @@ def marks_of(folder: str, path: str, stamps: Callable[[int], NDArray[np.int64]],
     """
     found = open_images(folder, True, None)
     held = replace(found, path=path)
-    held.reader.files.stamps = stamps(len(found))
+    held.files.stamps = stamps(len(found))
     return {
         "names": hashes_of(list(held.names)).hex(),
         "identity": held.identity(),

@@ -18,7 +18,7 @@ from torch import nn
 from fidtool.errors import InputError, RunError
 from fidtool.features.models.families import EXPORTED, NetworkChoice, is_program
 from fidtool.features.network import Network, in_short, silent_logging
-from fidtool.sources.contents import LocalFiles, head_of
+from fidtool.sources.contents import Files, head_of
 from fidtool.sources.kinds import refuse_foreign
 from fidtool.user_code import load
 
@@ -108,7 +108,7 @@ def _loaded(choice: NetworkChoice) -> tuple[nn.Module, str | bytes]:
                 return _Exported(torch.export.load(path, extra_files=extra).module()), extra[_EXTRA]
             return torch.jit.load(path, map_location="cpu", _extra_files=extra), extra[_EXTRA]  # type: ignore[no-untyped-call]
     except Exception as error:  # of many types
-        refuse_foreign(path, head_of(LocalFiles([path])))
+        refuse_foreign(path, head_of(Files([path])))
         if exported:
             problem = f"{path} is not a program written by torch.export.save ({in_short(error)})"
             raise InputError(problem, setting=named) from None

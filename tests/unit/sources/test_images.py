@@ -104,7 +104,7 @@ def test_broken_links_with_an_images_name_are_listed(tmp_path: Path) -> None:
     (folder / "loop").symlink_to(folder / "loop")
     listed = list_folder(str(folder))
     assert list(listed.names) == ["a.png", "gone.jpg", "self.png"]
-    assert listed.reader.files.stamps[1:].tolist() == [[-1] * 5] * 2
+    assert listed.files.stamps[1:].tolist() == [[-1] * 5] * 2
 
 
 @pytest.mark.parametrize(

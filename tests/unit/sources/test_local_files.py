@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fidtool.sources import contents
-from fidtool.sources.contents import ContentError, LocalFiles
+from fidtool.sources.contents import ContentError, Files
 
 
 def test_a_system_that_returns_less_than_it_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,13 +29,13 @@ def test_a_system_that_returns_less_than_it_was_asked_for(tmp_path: Path, monkey
         return builtins.open(path, mode, buffering, opener=opener) if buffering else Hesitant(path, opener=opener)
 
     monkeypatch.setattr(contents, "open", hesitant, raising=False)
-    files = LocalFiles([str(file)])
-    assert [files.read(0, *extent) for extent in ((0, -1), (30, 50), (98, 2), (100, 0))] == [
+    files = Files([str(file)])
+    assert [files.read_bytes(0, *extent) for extent in ((0, -1), (30, 50), (98, 2), (100, 0))] == [
         bytes(range(100)),
         bytes(range(30, 80)),
         bytes([98, 99]),
         b"",
     ]
-    error = files.read(0, 50, 60)
+    error = files.read_bytes(0, 50, 60)
     assert isinstance(error, ContentError)
     assert str(error) == "the file ends after 100 of 110 bytes"

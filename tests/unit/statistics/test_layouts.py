@@ -14,7 +14,7 @@ from numpy.lib.npyio import NpzFile
 import fidtool
 from fidtool.errors import InputError
 from fidtool.features.protocol import FEATURES, SPATIAL, SPATIAL_DIMS
-from fidtool.sources.contents import LocalFiles
+from fidtool.sources.contents import Files
 from fidtool.sources.image_set import canonical_order
 from fidtool.statistics.layouts import FileLayout, layout_of
 from support.layouts import (
@@ -183,7 +183,7 @@ def test_a_name_needs_several_statistics(tmp_path: Path) -> None:
 
 
 def layout(file: Path) -> FileLayout:
-    return layout_of(LocalFiles([str(file)]))
+    return layout_of(Files([str(file)]))
 
 
 @pytest.mark.parametrize("kind", LAYOUTS)

@@ -19,8 +19,8 @@ from fidtool.settings import Settings, overrides
 from fidtool.sources.arrays import Header, array_headers, has_floats
 from fidtool.sources.contents import Files, broken_link
 from fidtool.sources.image_set import Sampling, real_path
-from fidtool.sources.kinds import is_image_name, is_remote, suffix_of
-from fidtool.sources.lists import STDIN, is_pattern
+from fidtool.sources.kinds import is_image_name, is_pattern, suffix_of
+from fidtool.sources.lists import STDIN
 from fidtool.sources.memory import Images
 from fidtool.sources.opening import STATISTICS_SUFFIXES, local_paths, open_images, split_key
 from fidtool.sources.references import FEATURES as PUBLISHED_FEATURES
@@ -321,7 +321,7 @@ def _single_file(path: str, features: bool, say: Callable[[str], None]) -> Files
     name, _ = split_key(path)
     if is_pattern(name):
         return None
-    if not is_remote(name):
+    if "://" not in name:
         return Files([name]) if os.path.isfile(name) else None
     from fidtool.sources.remote import remote_files  # lazily: local sets need none of it
 
@@ -382,7 +382,7 @@ def _open_features(path: str, files: Files, key: str, features: bool, wanted: bo
 def names_statistics(path: str) -> bool:
     """Whether a path names statistics by its suffix or as a reference. They are read before slow listings."""
     name, _ = split_key(path)
-    name = name.partition("?")[0] if is_remote(name) else name
+    name = name.partition("?")[0] if "://" in name else name
     return is_reference(path) or name.lower().endswith(STATISTICS_SUFFIXES)
 
 
@@ -413,7 +413,7 @@ def check_paths(paths: Sequence[str], real: str | None = None) -> None:
     for path in paths:
         if is_reference(path):
             named_reference(path)
-        elif path != STDIN and not is_remote(split_key(path)[0]):
+        elif path != STDIN and "://" not in split_key(path)[0]:
             try:
                 local_paths(path)
             except InputError as error:

@@ -33,7 +33,7 @@ from fidtool.sources.contents import (
 )
 from fidtool.sources.extents import Extent, ExtentReader
 from fidtool.sources.image_set import ImageSet, NamedFiles, Names, split_common_folder
-from fidtool.sources.kinds import HEAD, Census, refuse_dataset, suffix_of
+from fidtool.sources.kinds import HEAD, PassedOver, refuse_dataset, suffix_of
 
 _MOST_KINDS = 8
 """Maximum number of images in a sample. More different endings of names do not denote kinds of images."""
@@ -52,7 +52,7 @@ def list_images(named: NamedFiles) -> ImageSet:
     names end in it after the first dot; without a key, such archives are refused.
     """
     paths = named.files.paths
-    is_zip, census = suffix_of(paths[0]) == ".zip", Census()
+    is_zip, passed_over = suffix_of(paths[0]) == ".zip", PassedOver()
     names: list[str] = []
     extents: list[NDArray[np.int64]] = []
     details: list[Any] = []
@@ -61,7 +61,9 @@ def list_images(named: NamedFiles) -> ImageSet:
     for archive, label in zip(paths, split_common_folder(paths)[1], strict=True):
         with opened(named.files, len(counts)) as handle:
             packed |= not is_zip and _opened(handle) is not handle
-            members = _zipped(named.key, archive, handle, census) if is_zip else _tarred(named.key, handle, census)
+            members = (
+                _zipped(named.key, archive, handle, passed_over) if is_zip else _tarred(named.key, handle, passed_over)
+            )
             found = sorted(members, key=itemgetter(1))  # as stored
             if any("\0" in name for name, *_ in found):
                 raise ValueError("a member's name contains a null character")
@@ -71,11 +73,11 @@ def list_images(named: NamedFiles) -> ImageSet:
         details += [detail for *_, detail in found]
         counts.append(len(found))
     kind = "zip archive" if is_zip else f"{'compressed ' * packed}tar archive"
-    if not names and census:
+    if not names and passed_over:
         with opened(named.files, 0) as handle:
             refuse_dataset(named.path, _heads(handle))
     if not names:
-        raise InputError(census.nothing_found(named.path, kind))
+        raise passed_over.nothing_found(named.path, kind)
     if not named.key:
         _refuse_several(named.path, names)
     index = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
@@ -86,7 +88,7 @@ def list_images(named: NamedFiles) -> ImageSet:
     files = index.tolist()
     order = np.array(sorted(range(len(names)), key=lambda item: (files[item], names[item])), dtype=np.uint32)
     prefix = f"{named.prefix}/" if len(paths) == 1 else named.prefix
-    return ImageSet(named.path, kind, Names(names), prefix, reader, named.files, order, index, census.found())
+    return ImageSet(named.path, kind, Names(names), prefix, reader, named.files, order, index, passed_over)
 
 
 def _heads(handle: BinaryIO) -> Iterator[tuple[str, bytes]]:
@@ -151,12 +153,12 @@ _METHODS = {zipfile.ZIP_STORED: False, zipfile.ZIP_DEFLATED: True}
 _CHECKS = np.dtype([("packed", "<i8"), ("size", "<i8"), ("crc", "<u4"), ("deflated", "?")])
 
 
-def _zipped(key: str, path: str, handle: BinaryIO, census: Census) -> Iterator[Found]:
+def _zipped(key: str, path: str, handle: BinaryIO, passed_over: PassedOver) -> Iterator[Found]:
     with zipfile.ZipFile(handle) as archive:
         starts = sorted({info.header_offset for info in archive.infolist()} | {archive.start_dir})
         for info in archive.infolist():
             name = info.filename.replace("\\", "/")
-            if not info.is_dir() and census.takes(name, key):
+            if not info.is_dir() and passed_over.takes(name, key):
                 check_member(path, info)
                 start = info.header_offset
                 if start < 0 or max(start, info.compress_size, info.file_size) > _MOST:
@@ -278,13 +280,13 @@ def _opened(handle: BinaryIO) -> IO[bytes]:
     return opener(handle) if opener else handle
 
 
-def _tarred(key: str, handle: BinaryIO, census: Census) -> Iterator[Found]:
+def _tarred(key: str, handle: BinaryIO, passed_over: PassedOver) -> Iterator[Found]:
     stream = _opened(handle)
     links: dict[str, str] = {}
     linked = []
     for info in _walk(stream):
         name = info.name.removeprefix("./")
-        if not (info.isreg() or info.islnk() or info.issym()) or not census.takes(name, key):
+        if not (info.isreg() or info.islnk() or info.issym()) or not passed_over.takes(name, key):
             continue
         if info.isreg():
             yield name, *_extent(info)

@@ -22,7 +22,7 @@ from fidtool.sources.contents import (
     ValueRange,
     bytes_of,
 )
-from fidtool.sources.kinds import NOTHING, PassedOver, may_have_floats
+from fidtool.sources.kinds import PassedOver, may_have_floats
 
 Indices = Sequence[int] | NDArray[np.int64]
 """Positions in a set."""
@@ -100,7 +100,7 @@ class ImageSet:
     files: Files
     order: NDArray[np.integer] = field(repr=False)
     file_index: NDArray[np.int32] | None = field(default=None, repr=False)
-    passed_over: PassedOver = NOTHING
+    passed_over: PassedOver = field(default_factory=PassedOver)
     warning: str = ""
     lines: NDArray[np.int64] | None = field(default=None, repr=False)
     listed: int = 0

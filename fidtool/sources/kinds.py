@@ -1,15 +1,15 @@
-"""Decides what a file is, by its first bytes or its suffix, and counts the files of a source that are ignored."""
+"""Decides what a file is, by its first bytes or its suffix, counts ignored files, and expands patterns of paths."""
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import itertools
+import os
 import re
 import zlib
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass
-from os.path import splitext
 
 from fidtool.errors import InputError, option
 from fidtool.names import counted
@@ -149,17 +149,12 @@ _WITHOUT_FLOATS = tuple({*_IMAGE_SUFFIXES} - {f".{name}" for name in _OF_FLOATS.
 HIDDEN, SUBFOLDER = "hidden", "subfolder"
 
 
-def is_remote(path: str) -> bool:
-    """Whether a path is a URL."""
-    return "://" in path
-
-
 def suffix_of(path: str) -> str:
     """Returns the suffix in `KNOWN` with which a path ends, in any case; empty if there is none.
 
     The query of an HTTP URL is ignored.
     """
-    name = path.partition("?")[0] if path.startswith("http") and is_remote(path) else path
+    name = path.partition("?")[0] if path.startswith("http") and "://" in path else path
     return max((suffix for suffix in KNOWN if name.lower().endswith(suffix)), key=len, default="")
 
 
@@ -173,29 +168,13 @@ def may_have_floats(name: str) -> bool:
     return not name.lower().endswith(_WITHOUT_FLOATS)
 
 
-@dataclass(frozen=True)
-class PassedOver:
-    """The files in a source that are ignored.
-
-    Attributes:
-        other: number of ignored files; a hidden folder counts as one.
-        words: a summary such as ``3 files (.txt), 1 hidden``; empty if no files were ignored.
-    """
-
-    other: int = 0
-    words: str = ""
-
-
-NOTHING = PassedOver()
-
-
 def is_image_name(name: str) -> bool:
     """Whether a file has an image suffix."""
     return name.lower().endswith(_IMAGE_SUFFIXES)
 
 
-class Census(Counter[str]):
-    """Counts the files that are ignored, by suffix, and hidden names and subfolders."""
+class PassedOver(Counter[str]):
+    """The files in a source that are ignored, by suffix, and its hidden names and subfolders."""
 
     def takes(self, path: str, key: str = "") -> bool:
         """Whether a path, separated by slashes, is that of an image; if not, counts it as ignored.
@@ -206,55 +185,105 @@ class Census(Counter[str]):
         if is_hidden(name) or (folders and any(is_hidden(folder) and folder.strip(".") for folder in folders)):
             self[HIDDEN] += 1
         elif not is_image_name(name):
-            self[splitext(name)[1].lower() or "no suffix"] += 1
+            self[os.path.splitext(name)[1].lower() or "no suffix"] += 1
         elif key and name.partition(".")[2] != key:
             self[f"not {key}"] += 1
         else:
             return True
         return False
 
-    def found(self, folders: bool = False) -> PassedOver:
-        """Returns the ignored files; ``folders`` is whether subfolders were ignored as well."""
-        return PassedOver(self.total() - self[SUBFOLDER], self._summary(folders))
+    @property
+    def other(self) -> int:
+        """Number of ignored files; a hidden folder counts as one."""
+        return self.total() - self[SUBFOLDER]
 
-    def nothing_found(self, path: str, kind: str, recursive: bool = True) -> str:
-        """Returns the error message for a source without images."""
-        summary = self._summary(folders=True)
-        if not summary:
-            return f"no images in {path}: the {kind} is empty"
-        hint = ""
-        if self[SUBFOLDER] and not recursive:
-            hint = f"; omit {option('recursive', False)} to include subfolders"
-        if archive := self._archive():
-            if kind == "folder":
-                hint += f"; to read archives, name them, as in '{path.rstrip('/')}/*{archive}'"
-            elif kind != "location":
-                hint += f"; archives inside an archive are not read: extract them and pass '*{archive}'"
-        if kind == "location":
-            hint += "; to read an archive or array, use a URL that ends in its suffix"
-        return f"no images in {path}: it contains {summary}; image files are those named {_SUFFIXES}{hint}"
-
-    def _archive(self) -> str:
-        """Returns the suffix of the most frequent kind of archive among the ignored files; empty if there is none."""
-        kinds = (kind for kind, _ in self.most_common())
-        return next((kind for kind in kinds if kind in FILE_KINDS and kind not in _OFTEN_OTHER), "")
-
-    def beside(self, path: str) -> str:
-        """Returns a warning if a folder of images also contains archives; else an empty string."""
-        archive = self._archive()
-        number = counted(self[archive], f"{archive} file")
-        return f"{path} contains {number}: archives in a folder are not read" if archive else ""
-
-    def _summary(self, folders: bool) -> str:
-        """Returns a summary such as ``3 files (.txt), 1 hidden``, with the most frequent kind first."""
-        below, hidden = self[SUBFOLDER], self[HIDDEN]
+    @property
+    def words(self) -> str:
+        """A summary such as ``3 files (.txt), 1 hidden``, the most frequent kind first; empty if there are none."""
         others = (each for each in self.items() if each[0] not in (SUBFOLDER, HIDDEN))
         kinds = sorted(others, key=lambda each: (-each[1], each[0]))  # independent of the listing order
         named = [f"{counted(count, 'file')} ({suffix})" for suffix, count in kinds[:4]]
         if more := sum(count for _, count in kinds[4:]):
             named.append(counted(more, "other"))
-        if below and folders:
-            named.append(counted(below, SUBFOLDER))
-        if hidden:
-            named.append(f"{hidden} {HIDDEN}")
+        if self[SUBFOLDER]:
+            named.append(counted(self[SUBFOLDER], SUBFOLDER))
+        if self[HIDDEN]:
+            named.append(f"{self[HIDDEN]} {HIDDEN}")
         return ", ".join(named)
+
+    @property
+    def archive(self) -> str:
+        """The suffix of the most frequent kind of archive among the ignored files; empty if there is none."""
+        kinds = (kind for kind, _ in self.most_common())
+        return next((kind for kind in kinds if kind in FILE_KINDS and kind not in _OFTEN_OTHER), "")
+
+    def nothing_found(self, path: str, kind: str, recursive: bool = True) -> InputError:
+        """Returns the error for a source without images."""
+        if not self:
+            return InputError(f"no images in {path}: the {kind} is empty")
+        hint = ""
+        if self[SUBFOLDER] and not recursive:
+            hint = f"; omit {option('recursive', False)} to include subfolders"
+        if self.archive and kind == "folder":
+            hint += f"; to read archives, name them, as in '{path.rstrip('/')}/*{self.archive}'"
+        elif self.archive and kind != "location":
+            hint += f"; archives inside an archive are not read: extract them and pass '*{self.archive}'"
+        if kind == "location":
+            hint += "; to read an archive or array, use a URL that ends in its suffix"
+        files = f"it contains {self.words}; image files are those named {_SUFFIXES}"
+        return InputError(f"no images in {path}: {files}{hint}")
+
+
+# --- patterns --------------------------------------------------------------------------------------------------------
+
+
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+URL_WILDCARD = re.compile(r"[*\[]")
+"""``?`` is no wildcard in URLs, where it starts a query."""
+_MOST = 1_000_000
+
+
+def is_pattern(path: str) -> bool:
+    """Whether a path contains braces or wildcards. A local path that exists is not a pattern."""
+    if "://" in path:
+        return bool(_BRACES.search(path) or URL_WILDCARD.search(path))
+    return bool(_BRACES.search(path) or glob.has_magic(path)) and not os.path.lexists(path)
+
+
+def expand(path: str) -> list[str]:
+    """Returns the files that match a pattern, in the order of its braces; the matches of a wildcard are sorted."""
+    found: list[str] = []
+    for name in expand_braces(path):
+        matches = sorted(glob.glob(name)) if glob.has_magic(name) else [name] if os.path.lexists(name) else []
+        if not matches:
+            raise InputError(f"no such file: {name}" + ("" if name == path else f" (from {path})"))
+        found += matches
+    if len(set(found)) < len(found):
+        raise InputError(f"{path} matches a file twice")
+    if folders := [each for each in found if os.path.isdir(each)]:
+        raise InputError(
+            f"{path} matches a folder, {folders[0]}, but patterns are for files:",
+            "pass one folder",
+            "omit the quotes, so that the shell passes each folder as a set",
+        )
+    return found
+
+
+def expand_braces(path: str) -> list[str]:
+    """Expands braces as a shell does: ``a{00..02}`` to ``a00``, ``a01``, ``a02``, and ``a{b,c}`` to ``ab``, ``ac``."""
+    braces = _BRACES.search(path)
+    if braces is None:
+        return [path]
+    before, inside, after = path[: braces.start()], braces.group(1), path[braces.end() :]
+    if span := _RANGE.fullmatch(inside):
+        first, last = (int(end) for end in span.groups())
+        if not 0 <= last - first < _MOST:
+            raise InputError(f"{{{inside}}} in {path} is an empty range or has more than {_MOST} numbers")
+        choices = [str(number).zfill(len(span.group(1))) for number in range(first, last + 1)]
+    else:
+        choices = inside.split(",")
+    rest = expand_braces(after)
+    if len(choices) * len(rest) > _MOST:
+        raise InputError(f"{path} matches more than {_MOST} files")
+    return [f"{before}{choice}{end}" for choice in choices for end in rest]

@@ -1,16 +1,14 @@
-"""Lists of paths of images, and patterns that match several files."""
+"""Lists of paths of images, in text, tables or on standard input."""
 
 from __future__ import annotations
 
 import contextlib
 import csv
-import glob
 import io
 import itertools
 import json
 import os
 import posixpath
-import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +21,7 @@ from fidtool.errors import InputError
 from fidtool.names import folded
 from fidtool.sources.contents import Files
 from fidtool.sources.image_set import ImageSet, Names
-from fidtool.sources.kinds import PLAIN, TABLES, TEXT, is_image_name, is_remote, refuse_foreign
+from fidtool.sources.kinds import PLAIN, TABLES, TEXT, is_image_name, refuse_foreign
 
 STDIN = "-"
 _JSON_LINES = ".jsonl"
@@ -68,8 +66,8 @@ def set_of_entries(
         what: the list in messages.
         prefix: the folder or URL that relative paths follow.
     """
-    if is_remote(prefix):
-        whole = [each if is_remote(each) else f"{prefix}{each.removeprefix('./')}" for each, _ in entries]
+    if "://" in prefix:
+        whole = [each if "://" in each else f"{prefix}{each.removeprefix('./')}" for each, _ in entries]
         meant = list(map(posixpath.normpath, whole))
     else:
         whole = [os.path.join(prefix, each) for each, _ in entries]
@@ -172,55 +170,3 @@ def _columns_of_paths(row: Mapping[str, Any]) -> list[str]:
     likely = [each for each in images if not is_image_name(each)]  # a header is no image
     known = [each for each in row if folded(each) in _COLUMNS]
     return [each for each in known if each in likely] or known or likely
-
-
-_BRACES = re.compile(r"\{([^{}]*)\}")
-_RANGE = re.compile(r"(\d+)\.\.(\d+)")
-URL_WILDCARD = re.compile(r"[*\[]")
-"""``?`` is no wildcard in URLs, where it starts a query."""
-_MOST = 1_000_000
-
-
-def is_pattern(path: str) -> bool:
-    """Whether a path contains braces or wildcards. A local path that exists is not a pattern."""
-    if "://" in path:
-        return bool(_BRACES.search(path) or URL_WILDCARD.search(path))
-    return bool(_BRACES.search(path) or glob.has_magic(path)) and not os.path.lexists(path)
-
-
-def expand(path: str) -> list[str]:
-    """Returns the files that match a pattern, in the order of its braces; the matches of a wildcard are sorted."""
-    found: list[str] = []
-    for name in expand_braces(path):
-        matches = sorted(glob.glob(name)) if glob.has_magic(name) else [name] if os.path.lexists(name) else []
-        if not matches:
-            raise InputError(f"no such file: {name}" + ("" if name == path else f" (from {path})"))
-        found += matches
-    if len(set(found)) < len(found):
-        raise InputError(f"{path} matches a file twice")
-    if folders := [each for each in found if os.path.isdir(each)]:
-        raise InputError(
-            f"{path} matches a folder, {folders[0]}, but patterns are for files:",
-            "pass one folder",
-            "omit the quotes, so that the shell passes each folder as a set",
-        )
-    return found
-
-
-def expand_braces(path: str) -> list[str]:
-    """Expands braces as a shell does: ``a{00..02}`` to ``a00``, ``a01``, ``a02``, and ``a{b,c}`` to ``ab``, ``ac``."""
-    braces = _BRACES.search(path)
-    if braces is None:
-        return [path]
-    before, inside, after = path[: braces.start()], braces.group(1), path[braces.end() :]
-    if span := _RANGE.fullmatch(inside):
-        first, last = (int(end) for end in span.groups())
-        if not 0 <= last - first < _MOST:
-            raise InputError(f"{{{inside}}} in {path} is an empty range or has more than {_MOST} numbers")
-        choices = [str(number).zfill(len(span.group(1))) for number in range(first, last + 1)]
-    else:
-        choices = inside.split(",")
-    rest = expand_braces(after)
-    if len(choices) * len(rest) > _MOST:
-        raise InputError(f"{path} matches more than {_MOST} files")
-    return [f"{before}{choice}{end}" for choice in choices for end in rest]

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from fidtool.errors import InputError, redacted
-from fidtool.names import existing_like
+from fidtool.names import counted, existing_like
 from fidtool.sources.contents import (
     Files,
     ValueRange,
@@ -29,18 +29,19 @@ from fidtool.sources.kinds import (
     PLAIN,
     SUBFOLDER,
     TABLES,
-    Census,
+    PassedOver,
     container_of,
+    expand,
     first_member,
     format_of,
     is_hidden,
     is_image_name,
-    is_remote,
+    is_pattern,
     refuse_dataset,
     refuse_foreign,
     suffix_of,
 )
-from fidtool.sources.lists import STDIN, expand, is_pattern, list_paths
+from fidtool.sources.lists import STDIN, list_paths
 
 STATISTICS_SUFFIXES = (".npz", ".pkl", ".pickle")
 """Suffixes that files of statistics usually have. Which are statistics does not depend on their names."""
@@ -67,7 +68,7 @@ def open_images(
         found = list_paths(path, path)
     elif os.path.isdir(path):
         found = list_folder(path, recursive)
-    elif not is_remote(name):
+    elif "://" not in name:
         found = _listed(path, suffix, Files(local_paths(path)), key, value_range)
     else:
         from fidtool.sources.remote import list_remote_folder, remote_files  # lazily: a local set needs none of it
@@ -138,13 +139,13 @@ def split_key(path: str) -> tuple[str, str]:
     The second part may also name one of several statistics in a pickle, as in ``references.pkl:imagenet.npz``.
     """
     name, colon, key = path.rpartition(":")
-    has_query = "?" in name and is_remote(name)  # a query may contain colons
+    has_query = "?" in name and "://" in name  # a query may contain colons
     if not colon or not key or has_query or os.path.lexists(path):
         return path, ""
     if suffix := suffix_of(name):
         is_keyed = suffix in TABLES or (suffix in FILE_KINDS and suffix != ".npy")
     else:  # then the name says nothing
-        is_keyed = name.lower().endswith(STATISTICS_SUFFIXES) or (not is_remote(name) and os.path.isfile(name))
+        is_keyed = name.lower().endswith(STATISTICS_SUFFIXES) or ("://" not in name and os.path.isfile(name))
     return (name, key) if is_keyed else (path, "")
 
 
@@ -154,59 +155,61 @@ def list_folder(path: str, recursive: bool = True) -> ImageSet:
     Hidden names and ``__MACOSX`` are ignored. Symbolic links are followed; a folder that several links point to is
     listed once. A broken link with an image suffix is listed, so that it causes an error instead of being ignored.
     """
-    census = Census()
+    passed_over = PassedOver()
     try:
-        found = sorted(_images_below(path, recursive, census))
+        found = sorted(_images_below(path, recursive, passed_over))
     except OSError as error:
         raise InputError(f"cannot list the folder {error.filename or path}: {error.strerror or error}") from None
     if not found:
         below = (os.path.join(place, name) for place, _, names in os.walk(path) for name in sorted(names))
         refuse_dataset(path, ((file, head_of(Files([file]))) for file in below))
-        raise InputError(census.nothing_found(path, "folder", recursive))
+        raise passed_over.nothing_found(path, "folder", recursive)
+    if recursive:
+        del passed_over[SUBFOLDER]
+    warning = ""
+    if archive := passed_over.archive:
+        number = counted(passed_over[archive], f"{archive} file")
+        warning = f"{path} contains {number}: archives in a folder are not read"
     names, prefix = Names(found), os.path.join(path, "")
     files, order = Files(names.after(prefix)), np.arange(len(names), dtype=np.uint32)
-    rest = None, census.found(folders=not recursive), census.beside(path)
-    return ImageSet(path, "folder", names, prefix, files, files, order, *rest)
+    return ImageSet(path, "folder", names, prefix, files, files, order, None, passed_over, warning)
 
 
-def _images_below(path: str, recursive: bool, census: Census) -> Iterator[str]:
+def _images_below(path: str, recursive: bool, passed_over: PassedOver) -> Iterator[str]:
     """Yields the relative names of the images in a folder, in any order. A folder is listed once, not by a link."""
+    folders, links = [""], list[str]()
     seen: set[tuple[int, int]] = set()
-
-    def unseen(folders: list[str]) -> Iterator[str]:
-        for name in folders:
-            status = os.stat(os.path.join(path, name))
-            if (status.st_dev, status.st_ino) not in seen:  # links may form loops
-                seen.add((status.st_dev, status.st_ino))
-                yield name
-
-    waiting, links = list(unseen([""])), []
-    while waiting:
-        for name, kind in _entries(path, waiting.pop(), census):
-            if kind == "image":
-                yield name
-            elif recursive and kind == "link":
-                links.append(name)
-            elif recursive:
-                waiting += unseen([name])
-        if not waiting:  # links come last, so that a folder has its own name rather than that of a link
-            waiting, links = list(unseen(sorted(links))), []
+    while folders or links:
+        if not folders:  # links come last, so that a folder has its own name rather than that of a link
+            folders, links = sorted(links), []
+        below: list[str] = []
+        for folder in folders:
+            status = os.stat(os.path.join(path, folder))
+            if (status.st_dev, status.st_ino) in seen:  # links may form loops
+                continue
+            seen.add((status.st_dev, status.st_ino))
+            for name, kind in _entries(path, folder, passed_over):
+                if kind == "image":
+                    yield name
+                elif recursive:
+                    (links if kind == "link" else below).append(name)
+        folders = below
 
 
-def _entries(path: str, prefix: str, census: Census) -> Iterator[tuple[str, str]]:
+def _entries(path: str, prefix: str, passed_over: PassedOver) -> Iterator[tuple[str, str]]:
     """Yields the names of images, subfolders and links to folders in a folder, and which of these they are."""
     with os.scandir(os.path.join(path, prefix)) as entries:
         for entry in entries:
             name, is_link = f"{prefix}/{entry.name}" if prefix else entry.name, entry.is_symlink()
             if is_hidden(entry.name):
-                census[HIDDEN] += 1
+                passed_over[HIDDEN] += 1
                 continue
             # Unlike the methods of entries, os.path accepts links that point to themselves.
             if os.path.isdir(entry.path) if is_link else entry.is_dir():
-                census[SUBFOLDER] += 1
+                passed_over[SUBFOLDER] += 1
                 yield name, "link" if is_link else "folder"
-            elif census.takes(entry.name):
+            elif passed_over.takes(entry.name):
                 if (os.path.isfile(entry.path) or not os.path.exists(entry.path)) if is_link else entry.is_file():
                     yield name, "image"
                 else:
-                    census["not a regular file"] += 1
+                    passed_over["not a regular file"] += 1

@@ -37,8 +37,8 @@ from fidtool.sources.contents import (
     too_large,
 )
 from fidtool.sources.image_set import ImageSet, Names
-from fidtool.sources.kinds import JSON, PLAIN, Census, refuse_foreign
-from fidtool.sources.lists import URL_WILDCARD, expand_braces, read_entries, set_of_entries
+from fidtool.sources.kinds import JSON, PLAIN, URL_WILDCARD, PassedOver, expand_braces, refuse_foreign
+from fidtool.sources.lists import read_entries, set_of_entries
 
 T = TypeVar("T")
 
@@ -207,14 +207,14 @@ def list_remote_folder(url: str, recursive: bool) -> ImageSet:
         raise InputError(f"there is nothing below {url}:", "check that the URL is correct and can be listed")
     # Remove one slash only: names in a store may begin with another one.
     objects = {path.removeprefix(root).removeprefix("/"): info for path, info in found.items()}
-    census = Census()
-    images = {name: info for name, info in objects.items() if census.takes(name)}
+    passed_over = PassedOver()
+    images = {name: info for name, info in objects.items() if passed_over.takes(name)}
     if not images:
-        raise InputError(census.nothing_found(url, "location"))
+        raise passed_over.nothing_found(url, "location")
     names = Names(sorted(images))
     stamps = np.array([stamp_of(images[name]) for name in names], dtype=np.int64)
     files, order = RemoteFiles(names.after(prefix), stamps), np.arange(len(names), dtype=np.uint32)
-    return ImageSet(url, "remote folder", names, prefix, files, files, order, passed_over=census.found())
+    return ImageSet(url, "remote folder", names, prefix, files, files, order, passed_over=passed_over)
 
 
 def remote_files(url: str, say: Callable[[str], None]) -> RemoteFiles:

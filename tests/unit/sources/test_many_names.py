@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fidtool.sources.image_set import Names, Numbered
-from fidtool.sources.lists import expand_braces
+from fidtool.sources.kinds import expand_braces
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=300)
 

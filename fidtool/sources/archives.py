@@ -73,7 +73,7 @@ def list_images(named: NamedFiles) -> ImageSet:
         details += [detail for *_, detail in found]
         counts.append(len(found))
     kind = "zip archive" if is_zip else f"{'compressed ' * packed}tar archive"
-    if not names and passed_over:
+    if not names and passed_over.kinds:
         with opened(named.files, 0) as handle:
             refuse_dataset(named.path, _heads(handle))
     if not names:

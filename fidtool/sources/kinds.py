@@ -10,6 +10,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from fidtool.errors import InputError, option
 from fidtool.names import counted
@@ -173,8 +174,11 @@ def is_image_name(name: str) -> bool:
     return name.lower().endswith(_IMAGE_SUFFIXES)
 
 
-class PassedOver(Counter[str]):
-    """The files in a source that are ignored, by suffix, and its hidden names and subfolders."""
+@dataclass(frozen=True)
+class PassedOver:
+    """The files in a source that are ignored, with the numbers of each suffix, hidden names and subfolders."""
+
+    kinds: Counter[str] = field(default_factory=Counter)
 
     def takes(self, path: str, key: str = "") -> bool:
         """Whether a path, separated by slashes, is that of an image; if not, counts it as ignored.
@@ -183,11 +187,11 @@ class PassedOver(Counter[str]):
         """
         *folders, name = path.split("/")
         if is_hidden(name) or (folders and any(is_hidden(folder) and folder.strip(".") for folder in folders)):
-            self[HIDDEN] += 1
+            self.kinds[HIDDEN] += 1
         elif not is_image_name(name):
-            self[os.path.splitext(name)[1].lower() or "no suffix"] += 1
+            self.kinds[os.path.splitext(name)[1].lower() or "no suffix"] += 1
         elif key and name.partition(".")[2] != key:
-            self[f"not {key}"] += 1
+            self.kinds[f"not {key}"] += 1
         else:
             return True
         return False
@@ -195,34 +199,34 @@ class PassedOver(Counter[str]):
     @property
     def other(self) -> int:
         """Number of ignored files; a hidden folder counts as one."""
-        return self.total() - self[SUBFOLDER]
+        return self.kinds.total() - self.kinds[SUBFOLDER]
 
     @property
     def words(self) -> str:
         """A summary such as ``3 files (.txt), 1 hidden``, the most frequent kind first; empty if there are none."""
-        others = (each for each in self.items() if each[0] not in (SUBFOLDER, HIDDEN))
+        others = (each for each in self.kinds.items() if each[0] not in (SUBFOLDER, HIDDEN))
         kinds = sorted(others, key=lambda each: (-each[1], each[0]))  # independent of the listing order
         named = [f"{counted(count, 'file')} ({suffix})" for suffix, count in kinds[:4]]
         if more := sum(count for _, count in kinds[4:]):
             named.append(counted(more, "other"))
-        if self[SUBFOLDER]:
-            named.append(counted(self[SUBFOLDER], SUBFOLDER))
-        if self[HIDDEN]:
-            named.append(f"{self[HIDDEN]} {HIDDEN}")
+        if self.kinds[SUBFOLDER]:
+            named.append(counted(self.kinds[SUBFOLDER], SUBFOLDER))
+        if self.kinds[HIDDEN]:
+            named.append(f"{self.kinds[HIDDEN]} {HIDDEN}")
         return ", ".join(named)
 
     @property
     def archive(self) -> str:
         """The suffix of the most frequent kind of archive among the ignored files; empty if there is none."""
-        kinds = (kind for kind, _ in self.most_common())
+        kinds = (kind for kind, _ in self.kinds.most_common())
         return next((kind for kind in kinds if kind in FILE_KINDS and kind not in _OFTEN_OTHER), "")
 
     def nothing_found(self, path: str, kind: str, recursive: bool = True) -> InputError:
         """Returns the error for a source without images."""
-        if not self:
+        if not self.kinds:
             return InputError(f"no images in {path}: the {kind} is empty")
         hint = ""
-        if self[SUBFOLDER] and not recursive:
+        if self.kinds[SUBFOLDER] and not recursive:
             hint = f"; omit {option('recursive', False)} to include subfolders"
         if self.archive and kind == "folder":
             hint += f"; to read archives, name them, as in '{path.rstrip('/')}/*{self.archive}'"

@@ -165,10 +165,10 @@ def list_folder(path: str, recursive: bool = True) -> ImageSet:
         refuse_dataset(path, ((file, head_of(Files([file]))) for file in below))
         raise passed_over.nothing_found(path, "folder", recursive)
     if recursive:
-        del passed_over[SUBFOLDER]
+        del passed_over.kinds[SUBFOLDER]
     warning = ""
     if archive := passed_over.archive:
-        number = counted(passed_over[archive], f"{archive} file")
+        number = counted(passed_over.kinds[archive], f"{archive} file")
         warning = f"{path} contains {number}: archives in a folder are not read"
     names, prefix = Names(found), os.path.join(path, "")
     files, order = Files(names.after(prefix)), np.arange(len(names), dtype=np.uint32)
@@ -202,14 +202,14 @@ def _entries(path: str, prefix: str, passed_over: PassedOver) -> Iterator[tuple[
         for entry in entries:
             name, is_link = f"{prefix}/{entry.name}" if prefix else entry.name, entry.is_symlink()
             if is_hidden(entry.name):
-                passed_over[HIDDEN] += 1
+                passed_over.kinds[HIDDEN] += 1
                 continue
             # Unlike the methods of entries, os.path accepts links that point to themselves.
             if os.path.isdir(entry.path) if is_link else entry.is_dir():
-                passed_over[SUBFOLDER] += 1
+                passed_over.kinds[SUBFOLDER] += 1
                 yield name, "link" if is_link else "folder"
             elif passed_over.takes(entry.name):
                 if (os.path.isfile(entry.path) or not os.path.exists(entry.path)) if is_link else entry.is_file():
                     yield name, "image"
                 else:
-                    passed_over["not a regular file"] += 1
+                    passed_over.kinds["not a regular file"] += 1

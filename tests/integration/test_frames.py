@@ -103,7 +103,7 @@ def test_each_frame_is_read_once_under_its_name(folder: Path, form: str) -> None
     assert len(images) == len(images.stored) == 19
     drawn = images.draw(Sampling(None, 3))
     order = [int(each) for each in drawn.order]
-    contents = drawn.read(range(19)) if not drawn.in_order else []
+    contents = drawn.read(range(19)) if not drawn.reader.in_order else []
     for place, content in zip(order, contents, strict=False):
         at = images.order.tolist().index(place)
         np.testing.assert_array_equal(decode(content).pixels, list(expected.values())[at])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import platform
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -27,43 +27,27 @@ supply about 30 forward threads without workers."""
 
 @dataclass(frozen=True)
 class Device:
-    """The device on which a rank runs forward passes.
+    """The device on which a rank runs forward passes, and what follows from it.
 
     Attributes:
         torch_device: for example ``cpu`` or ``cuda:1``.
         name: name of the hardware, for the record.
+        exact_sums: the device on which moments are summed: this one, or the CPU if this one has no float64.
+        default_batch_size, default_workers: images of a batch and decoding workers unless they are set. The workers
+            are few on the CPU, which the network needs, else all but one of the rank's cores.
         forward_threads: number of threads that run forward passes, each on one batch at a time (1 on accelerators).
+        own_threads: number of those that do nothing else: none on accelerators, for which the calling thread launches
+            the passes. An accelerator works while the host goes on, so that a second thread would not save time. It
+            would need the calling thread's device and stream, and Apple GPUs do not support work from two threads.
     """
 
     torch_device: torch.device
     name: str
-    forward_threads: int
-
-    @property
-    def own_threads(self) -> int:
-        """Number of threads that only run forward passes. On accelerators, the calling thread launches them.
-
-        An accelerator works while the host goes on, so that a second thread would not save time. It would need the
-        calling thread's device and stream, and Apple GPUs do not support work from two threads.
-        """
-        return self.forward_threads if self.torch_device.type == "cpu" else 0
-
-    @property
-    def exact_sums(self) -> torch.device:
-        """The device on which moments are summed: this one, or the CPU if this one has no float64."""
-        return torch.device("cpu") if self.torch_device.type == "mps" else self.torch_device
-
-    @property
-    def default_batch_size(self) -> int:
-        return _CPU_BATCH if self.torch_device.type == "cpu" else _GPU_BATCH
-
-    def default_workers(self, launch: Launch) -> int:
-        """Return the number of decoding workers: few on the CPU, which the network needs, else all but one of the
-        rank's cores.
-        """
-        if self.torch_device.type == "cpu":
-            return self.forward_threads // _THREADS_PER_WORKER
-        return max(1, min(_MOST_WORKERS, available_cores(launch.local_world_size) - 1))
+    exact_sums: torch.device
+    default_batch_size: int
+    default_workers: int
+    forward_threads: int = 1
+    own_threads: int = 0
 
 
 def choose_device(requested: str | TorchDevice | None, launch: Launch) -> Device:
@@ -102,44 +86,42 @@ def device_of(device: torch.device, launch: Launch) -> Device:
     """Return the `Device` for a torch device that the calling program has chosen."""
     if device.type != "cpu":
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else "Apple GPU"
-        return Device(device, name, 1)
+        workers = max(1, min(_MOST_WORKERS, available_cores(launch.local_world_size) - 1))
+        return Device(device, name, torch.device("cpu") if device.type == "mps" else device, _GPU_BATCH, workers)
     try:
         with open("/proc/cpuinfo") as handle:
             model = next(line.split(":", 1)[1].strip() for line in handle if line.startswith("model name"))
     except (OSError, StopIteration):
         model = platform.processor() or platform.machine()
     # The instruction set selects the kernels, which round differently.
-    name = f"{model} ({torch.backends.cpu.get_cpu_capability()})"
-    return Device(torch.device("cpu"), name, available_threads(launch.local_world_size))
+    name, threads = f"{model} ({torch.backends.cpu.get_cpu_capability()})", available_threads(launch.local_world_size)
+    cpu = torch.device("cpu")
+    return Device(cpu, name, cpu, _CPU_BATCH, threads // _THREADS_PER_WORKER, threads, threads)
 
 
 _Switch = tuple[Callable[[], Any], Callable[[Any], None], Any]
 """How to read and write a setting of torch, and its value during a run; with None, it is restored only."""
 
 
+@dataclass
 class TorchSettings:
     """torch's settings during a run, created by `repeatable`. They can be suspended."""
 
-    def __init__(self, tf32: bool) -> None:
-        self._tf32 = tf32
-        self._device: torch.device | None = None
-        self.held = contextlib.ExitStack()
-        self._hold()
+    tf32: bool
+    device: torch.device | None = None
+    held: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
-    def _hold(self) -> None:
+    def hold(self, device: torch.device | None = None) -> None:
+        """Replace the calling program's settings until ``held`` is closed, and make a GPU current in this thread."""
+        self.held.close()
+        self.device = device
         # Selected each time: the program's code may have switched between torch's old and new precision settings.
-        self.held.enter_context(_strict([*_kernel_switches(), *_precision_switches(self._tf32)]))
+        self.held.enter_context(_strict([*_kernel_switches(), *_precision_switches(self.tf32)]))
         self.held.enter_context(torch.random.fork_rng(devices=[]))  # restores the random state
         self.held.enter_context(torch.inference_mode(False))
         if torch.empty(0).device.type != "cpu":
             self.held.enter_context(torch.device("cpu"))
-        if self._device is not None:
-            self.held.enter_context(torch.cuda.device(self._device))
-
-    def use(self, device: torch.device) -> None:
-        """Make a GPU current in the calling thread. Does nothing for other devices."""
-        if device.type == "cuda":
-            self._device = device
+        if device is not None and device.type == "cuda":
             self.held.enter_context(torch.cuda.device(device))
 
     @contextlib.contextmanager
@@ -153,7 +135,7 @@ class TorchSettings:
         try:
             yield
         finally:
-            self._hold()
+            self.hold(self.device)
 
 
 @contextlib.contextmanager
@@ -178,6 +160,7 @@ def repeatable(tf32: bool = False) -> Iterator[TorchSettings]:
         torch.set_grad_enabled(grad),
         (settings := TorchSettings(tf32)).held,
     ):
+        settings.hold()
         yield settings
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
@@ -22,7 +21,6 @@ from fidtool.images.workers import DaemonThreads
 from fidtool.names import counted
 
 Item = TypeVar("Item")
-Run = Callable[[torch.Tensor], Any]
 
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _PROBE_SIDE = 64
@@ -31,29 +29,6 @@ _STOP_SECONDS = 0.1
 """Interval at which an early stop is checked."""
 _LEAVING_SECONDS = 1.0
 """How long an exception waits for running passes, which may never end."""
-
-
-def placed(module: nn.Module, device: torch.device, precision: str = "fp32", standard: bool = False) -> Run:
-    """Move a module to a device, and return the function that runs it on batches there, without gradients.
-
-    In half precision, Inception's weights and activations have 16 bits; sums within a layer and the final global
-    average have 32 bits. Other networks run under torch's autocast, which selects the precision layer by layer.
-
-    Args:
-        precision: see `fidtool.settings.Settings`. TF32 is switched on by `fidtool.features.device.repeatable`.
-        standard: whether it is Inception, all of whose layers support half precision.
-    """
-    half = HALVES.get(precision)
-    module.to(device, half if standard else None)
-
-    def run(x: torch.Tensor) -> Any:
-        with torch.inference_mode(), computing_on(device):
-            if half is None or standard:
-                return module(x if half is None else x.to(half))
-            with torch.autocast(device.type, half):
-                return module(x)
-
-    return run
 
 
 def fixed_batch(count: int, device: torch.device) -> list[torch.Tensor]:
@@ -67,11 +42,14 @@ def fixed_batch(count: int, device: torch.device) -> list[torch.Tensor]:
 class Extractor:
     """Computes feature vectors of batches of images.
 
+    In half precision, Inception's weights and activations have 16 bits; sums within a layer and the final global
+    average have 32 bits. Other networks run under torch's autocast, which selects the precision layer by layer.
+
     Args:
         module: returns one tensor of features, or a tuple with one tensor per definition if there are several.
         definitions: the definitions of the features by layer; the first is that of `features`.
         offset, scale: a pixel value x in 0..255 enters the network as (x - offset) / scale.
-        precision: see `placed`.
+        precision: see `fidtool.settings.Settings`. TF32 is switched on by `fidtool.features.device.repeatable`.
     """
 
     def __init__(
@@ -84,22 +62,18 @@ class Extractor:
         device: Device,
         precision: str = "fp32",
     ) -> None:
-        self.definitions, self.device = definitions, device
-        self._preparation = preparation
-        self._module, self._precision = module, precision
-        self._run = placed(module, device.torch_device, precision, self.definition.standard)
-        self._offset = torch.tensor(offset, dtype=torch.float32, device=device.torch_device).view(1, -1, 1, 1)
-        self._scale = torch.tensor(scale, dtype=torch.float32, device=device.torch_device).view(1, -1, 1, 1)
+        self.definitions, self.definition = definitions, next(iter(definitions.values()))
+        self._module, self._preparation, self._offset_scale = module, preparation, (offset, scale)
+        self._standard, self._half = self.definition.standard, HALVES.get(precision)
+        self.to(device)
 
-    def on(self, device: Device) -> Extractor:
-        """Move the network to another device and return its new extractor. This object must not be used afterwards."""
-        offset, scale = (tuple(values.flatten().tolist()) for values in (self._offset, self._scale))
-        return type(self)(self._module, self.definitions, self._preparation, offset, scale, device, self._precision)
-
-    @property
-    def definition(self) -> Definition:
-        """The definition of the first layer's features."""
-        return next(iter(self.definitions.values()))
+    def to(self, device: Device) -> None:
+        """Move the network to a device."""
+        self.device, place = device, device.torch_device
+        self._module.to(place, self._half if self._standard else None)
+        self._offset, self._scale = (
+            torch.tensor(values, dtype=torch.float32, device=place).view(1, -1, 1, 1) for values in self._offset_scale
+        )
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the network's parameters and buffers by name."""
@@ -122,7 +96,7 @@ class Extractor:
     def vectors(self, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the feature vectors of the `inputs` of a batch's parts, by layer: float32, shape (images, dims)."""
         with torch.inference_mode():
-            return self._vectors(inputs[0] if len(inputs) == 1 else torch.cat(list(inputs)), self._run)
+            return self._vectors(inputs[0] if len(inputs) == 1 else torch.cat(list(inputs)))
 
     def differentiable(self, images: torch.Tensor) -> torch.Tensor:
         """Return the feature vectors of images with floating-point values, with gradients.
@@ -137,15 +111,27 @@ class Extractor:
             float32 tensor of shape (n, dims) on the device.
         """
         resized = resize(images.permute(0, 2, 3, 1), self.definition.input_size, self._preparation)
-        vectors = self._vectors((resized - self._offset) / self._scale, self._module)
-        return next(iter(vectors.values()))
+        return next(iter(self._vectors((resized - self._offset) / self._scale).values()))
 
-    def _vectors(self, x: torch.Tensor, run: Run) -> dict[str, torch.Tensor]:
-        with self._explained(len(x)):
-            output = run(x)
+    def _vectors(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        count, place, found = len(x), self.device.torch_device, {}
+        with self._explained(count):
+            lowers = self._half is not None and not self._standard
+            with computing_on(place), torch.autocast(place.type, self._half) if lowers else contextlib.nullcontext():
+                output = self._module(x.to(self._half) if self._standard and self._half else x)
             outputs = output if len(self.definitions) > 1 else (output,)
-            parts = dict(zip(self.definitions, outputs, strict=True))
-            return {layer: _vectors_of(part, len(x), self.definitions[layer]) for layer, part in parts.items()}
+            for (layer, definition), part in zip(self.definitions.items(), outputs, strict=True):
+                # Of a module that a training metric calls with images as they are, the length is unknown; it must
+                # return vectors. Of other networks, maps are averaged over their positions.
+                if isinstance(part, torch.Tensor) and part.ndim == 4 and definition.dims:
+                    part = part.mean((2, 3))
+                shape = tuple(part.shape) if isinstance(part, torch.Tensor) else type(part).__name__
+                if shape != (count, definition.dims or shape[-1]):
+                    wanted = f"({count}, {definition.dims or 'D'})"
+                    raise RunError(f"{definition.extractor} returned {shape} for {count} images, not {wanted}")
+                # A custom network may write the next result into the same memory, while this one is being copied.
+                found[layer] = part.float() if self._standard else part.to(torch.float32, copy=True)
+        return found
 
     @contextlib.contextmanager
     def _explained(self, count: int) -> Iterator[None]:
@@ -158,43 +144,10 @@ class Extractor:
             message = " ".join(str(error).split())[:300]
             what = f"{type(error).__name__}: {message}" if message else type(error).__name__
             problem = f"{self.definition.extractor} failed on a batch of {counted(count, 'image')}: {what}"
-            kind = RunError if self.definition.standard else ProgramError
+            kind = RunError if self._standard else ProgramError
             if isinstance(error, torch.cuda.OutOfMemoryError):
                 raise kind(problem, f"try a smaller {option('batch_size')}", setting="batch_size") from error
             raise kind(problem) from error
-
-
-def _vectors_of(output: Any, count: int, definition: Definition) -> torch.Tensor:
-    """A network's output for ``count`` images as vectors; maps are averaged over their positions."""
-    # Of a module that a training metric calls with images as they are, the length is unknown; it must return vectors.
-    if isinstance(output, torch.Tensor) and output.ndim == 4 and definition.dims:
-        output = output.mean((2, 3))
-    expected = (count, definition.dims or getattr(output, "shape", (0,))[-1])
-    if not isinstance(output, torch.Tensor) or output.shape != expected:
-        shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
-        wanted = f"({count}, {definition.dims or 'D'})"
-        raise RunError(f"{definition.extractor} returned {shape} for {count} images, not {wanted}")
-    # A custom network may write the next result into the same memory, while this one is still being copied.
-    return output.float() if definition.standard else output.to(torch.float32, copy=True)
-
-
-def probe_of(extractors: Sequence[Extractor], batch_size: int) -> str:
-    """Return the SHA-256 of the features of a fixed batch. It is equal on two ranks that compute the same bits.
-
-    Kernels depend on the shape, so on a GPU ``batch_size`` should be that of the run.
-    """
-    device, probes = extractors[0].device, []
-    # Like the batches of the run, because torch's modes are per thread and select kernels.
-    thread = DaemonThreads(min(1, device.own_threads))
-    try:
-        for network in extractors:
-            inputs = thread.submit(network.inputs, fixed_batch(batch_size, device.torch_device)).result()
-            found = thread.submit(network.vectors, [inputs]).result()
-            each = (features.cpu().contiguous().numpy().tobytes() for features in found.values())
-            probes.append(hashlib.sha256(b"".join(each)).hexdigest())
-    finally:
-        thread.close(0.0)
-    return probes[0] if len(probes) == 1 else hashlib.sha256("".join(probes).encode()).hexdigest()
 
 
 class _StoppedError(Exception):
@@ -243,25 +196,28 @@ class ForwardPasses(Generic[Item]):
         """
         running: deque[tuple[Item, Future[Any]]] = deque()
         together, most = (self._threads, 0) if self._in_turns else (1, self._threads)
-        jobs = self._jobs(batches)
         try:
-            while some := list(islice(jobs, together)):
-                running += [(job[0], self._pool.submit(self._features, job)) for job in some]
-                yield from self._finished(running, most)
-            yield from self._finished(running, 0)
+            while True:
+                jobs = []
+                for batch in islice(batches, together):
+                    if self._stop():
+                        return
+                    jobs.append((batch, self._early))
+                    self._early = []
+                running += [(job[0], self._pool.submit(self._features, job)) for job in jobs]
+                # Those that are done, and so many that `most` are left.
+                while running and (len(running) > (most if jobs else 0) or running[0][1].done()):
+                    self._wait(running[0][1])
+                    batch, future = running.popleft()
+                    yield batch, future.result()
+                if not jobs:
+                    return
         except _StoppedError:
             return
         finally:
             for future in (*self._resizing, *(future for _, future in running)):
                 future.cancel()
             self._pool.close(0.0 if self._stop() else _LEAVING_SECONDS)
-
-    def _jobs(self, batches: Iterator[Item]) -> Iterator[tuple[Item, list[Future[Any]]]]:
-        for batch in batches:
-            if self._stop():
-                return
-            early, self._early = self._early, []
-            yield batch, early
 
     def _inputs(self, item: Item) -> list[torch.Tensor] | None:
         images = self._images(item)
@@ -281,13 +237,6 @@ class ForwardPasses(Generic[Item]):
             for network, inputs in zip(self._extractors, zip(*several, strict=True), strict=True):
                 found |= network.vectors(inputs)
             return found
-
-    def _finished(self, running: deque[tuple[Item, Future[Any]]], most: int) -> Iterator[tuple[Item, Any]]:
-        """Yields the results of the first batches: of those that are done, and of so many that ``most`` are left."""
-        while running and (len(running) > most or running[0][1].done()):
-            self._wait(running[0][1])
-            batch, future = running.popleft()
-            yield batch, future.result()
 
     def _wait(self, future: Future[Any]) -> None:
         while not self._stop():

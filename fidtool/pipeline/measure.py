@@ -50,8 +50,7 @@ class Measurer:
         self._requests, self._contents = requests, contents
         settings, device = plan.settings, run.device
         self._cache = StatisticsCache(run.console.warn)
-        default_workers = device.default_workers(run.world.launch)
-        self._num_workers = default_workers if settings.num_workers is None else settings.num_workers
+        self._num_workers = device.default_workers if settings.num_workers is None else settings.num_workers
         self._counts: Counter[str] = Counter()
         self._cached: list[str] = []
         self.networks, self.warnings = networks, networks.warnings

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+
+import torch
 
 from fidtool.distributed.world import combined_hash, find_differences, tensor_hashes
 from fidtool.errors import InputError, on_every_rank, option
-from fidtool.features.device import Device
-from fidtool.features.extractor import Extractor, probe_of
+from fidtool.features.extractor import Extractor, ForwardPasses, fixed_batch
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.models.inception import inception_extractor, kernels
 from fidtool.features.models.inception_weights import Weights, load_weights
@@ -56,7 +58,7 @@ class RunNetworks:
             return
         with run.clock("weights"):
             with self._world.together():
-                _check_matrix_products(settings, run.device)
+                _check_matrix_products(settings, run.device.torch_device)
             if of_inception:
                 self.definitions |= self._world.on_rank_zero(lambda: self._define_inception(classifier))
             else:
@@ -97,16 +99,15 @@ class RunNetworks:
             self.warnings.append(state.warning)
         with self._world.together():
             extractor = custom_extractor(choice, state, protocol, self._device, self._settings.precision, layer)
-        self._check_in_sync(extractor, choice)
+        self.probes[layer] = self._checked(extractor, choice)
         self._own[layer], self.definitions[layer] = extractor, extractor.definition
-        self.probes[layer] = self._probe_of(extractor)
 
     def networks(self) -> tuple[Extractor, ...]:
         """Returns the networks and builds them on the first call. A collective."""
         if self._networks:
             return self._networks
         with self._run.clock("weights"):
-            built = dict(self._own)
+            built, probes = dict(self._own), dict(self.probes)
             if FEATURES not in built:
                 weights = self._world.broadcast(self.weights)
                 assert weights is not None
@@ -114,10 +115,11 @@ class RunNetworks:
                 precision = self._settings.precision
                 with self._world.together():
                     network = inception_extractor(self._protocol, definitions, weights.state, self._device, precision)
-                self._check_in_sync(network, self._settings.network)
                 built = {FEATURES: network, **built}
+                probes = {FEATURES: self._checked(network, self._settings.network), **probes}
             self._networks = tuple(built.values())
-            self.probe = self._probe_of(*self._networks)
+            found = "".join(probes.values())
+            self.probe = found if len(probes) == 1 else hashlib.sha256(found.encode()).hexdigest()
             (first, device), *others = self._world.gather((self.probe, self._device.name))
         unequal = [(rank, name) for rank, (probe, name) in enumerate(others, 1) if probe != first]
         for rank, name in unequal[:1]:
@@ -127,34 +129,40 @@ class RunNetworks:
             )
         return self._networks
 
-    def _check_in_sync(self, extractor: Extractor, choice: NetworkChoice) -> None:
-        """Raises an InputError if definition, parameters or buffers are not the same on every rank. A collective."""
-        if self._world.size == 1:
-            return
-        hashes = tensor_hashes(extractor.tensors())
-        ranks = self._world.gather((combined_hash(hashes), extractor.definition))
-        differences = find_differences(hashes, self._world) if len({each for each, _ in ranks}) > 1 else []
-        for rank, (_, definition) in enumerate(ranks):
-            differences += [f"{each} on rank {rank}" for each in ranks[0][1].differences(definition)]
-        if differences:
-            problem = f"the ranks built different networks for {choice.option('extractor', choice.extractor)}"
-            remedies = "seed its random weights", "load them from a file"
-            setting = choice.named("extractor")
-            raise on_every_rank(InputError(f"{problem} ({'; '.join(differences)}):", *remedies, setting=setting))
+    def _checked(self, extractor: Extractor, choice: NetworkChoice) -> str:
+        """Returns the SHA-256 of the features of a fixed batch, equal on two ranks that compute the same bits.
 
-    def _probe_of(self, *networks: Extractor) -> str:
+        A collective. Raises an InputError if definition, parameters or buffers are not the same on every rank.
+        """
+        if self._world.size > 1:
+            hashes = tensor_hashes(extractor.tensors())
+            ranks = self._world.gather((combined_hash(hashes), extractor.definition))
+            differences = find_differences(hashes, self._world) if len({each for each, _ in ranks}) > 1 else []
+            for rank, (_, definition) in enumerate(ranks):
+                differences += [f"{each} on rank {rank}" for each in ranks[0][1].differences(definition)]
+            if differences:
+                problem = f"the ranks built different networks for {choice.option('extractor', choice.extractor)}"
+                remedies = "seed its random weights", "load them from a file"
+                setting = choice.named("extractor")
+                raise on_every_rank(InputError(f"{problem} ({'; '.join(differences)}):", *remedies, setting=setting))
+        place = self._device.torch_device
         # On a GPU kernels depend on the batch's shape. On the CPU they do not, and a full batch takes almost a second.
-        size = 1 if self._device.torch_device.type == "cpu" else self._batch_size
+        size = 1 if place.type == "cpu" else self._batch_size
+        # As the batches of the run, because torch's modes are per thread and select kernels.
+        passes: ForwardPasses[int] = ForwardPasses([extractor], lambda count: fixed_batch(count, place))
         with self._world.together():
-            return probe_of(networks, size)
+            ((_, features),) = passes.run(iter([size]))
+            assert features is not None
+            found = (each.cpu().contiguous().numpy().tobytes() for each in features.values())
+            return hashlib.sha256(b"".join(found)).hexdigest()
 
 
-def _check_matrix_products(settings: Settings, device: Device) -> None:
+def _check_matrix_products(settings: Settings, device: torch.device) -> None:
     """Refuses cuBLAS's environment variable, which changes its kernels, for networks with matrix products.
 
     Inception has none, only convolutions.
     """
-    if device.torch_device.type != "cuda" or not os.environ.get(_CUBLAS):
+    if device.type != "cuda" or not os.environ.get(_CUBLAS):
         return
     if settings.network.extractor != "inception" or settings.metric_networks:
         raise InputError(

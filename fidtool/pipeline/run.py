@@ -130,7 +130,7 @@ def open_run(requests: Sequence[RequestedSet], settings: Settings, console: Cons
                     check_exact_products(device.exact_sums)
                     for limit in LIMITS:  # reports an invalid environment variable before any work is done
                         byte_limit(limit)
-                torch_state.use(device.torch_device)
+                torch_state.hold(device.torch_device)
                 yield RunContext(
                     world,
                     device,

@@ -112,12 +112,12 @@ class SharedExtractor:
         if device != extractor.device.torch_device:
             # Tensors that are moved in inference mode could not be used with gradients later.
             with torch.inference_mode(False), torch.no_grad():
-                self._extractor = extractor = extractor.on(self._device(device))
+                extractor.to(self._device(device))
         return extractor
 
     def _device(self, device: torch.device) -> Device:
         here = device_here(device)
-        return replace(here, forward_threads=1) if self.plain else here
+        return replace(here, forward_threads=1, own_threads=min(1, here.own_threads)) if self.plain else here
 
     def _loaded(self) -> Extractor:
         self._extractor = self._extractor or self._load()

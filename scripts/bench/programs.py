@@ -17,9 +17,9 @@ import torch
 
 from fidtool.distributed.launch import Launch, available_cores
 from fidtool.features.device import Device, choose_device, repeatable
-from fidtool.features.extractor import placed
-from fidtool.features.models.inception import Inception
+from fidtool.features.models.inception import inception_extractor
 from fidtool.features.models.inception_weights import load_weights
+from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, inception_definition, protocol_named
 from fidtool.images.batches import Batch, plan_batches
 from fidtool.images.decode import DecodeOptions
 from fidtool.images.loader import LoadOptions, load
@@ -91,8 +91,9 @@ def network_rate(device: Device, precision: str, batch_size: int, seconds: float
     As many passes run at once as in ``fidtool compute``.
     """
     with repeatable(precision == "tf32"), torch.inference_mode():
-        state = load_weights(None, lambda line: None).state
-        runner = placed(Inception(state), device.torch_device, precision, standard=True)
+        weights, protocol = load_weights(None, lambda line: None), protocol_named(DEFAULT_PROTOCOL)
+        definitions = {FEATURES: inception_definition(protocol, 2048, weights.sha256)}
+        network = inception_extractor(protocol, definitions, weights.state, device, precision)
         x = torch.rand(batch_size, 3, 299, 299, device=device.torch_device).mul(2).sub(1)
         x = x.contiguous(memory_format=torch.channels_last)
         threads = DaemonThreads(device.own_threads)
@@ -100,7 +101,7 @@ def network_rate(device: Device, precision: str, batch_size: int, seconds: float
         passes = device.forward_threads if seconds < _SHORT else 4 * device.forward_threads
 
         def work() -> None:
-            for future in [threads.submit(runner, x) for _ in range(passes)]:
+            for future in [threads.submit(network.vectors, [x]) for _ in range(passes)]:
                 future.result()
 
         rate = _until(seconds, work, finish)

@@ -13,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 
 import fidtool
-from fidtool.features.device import Device
 from fidtool.pipeline.networks import _check_matrix_products
 from fidtool.settings import Settings
 from support.caller_states import make_place, metrics, pixels_of, setting
@@ -72,7 +71,7 @@ def test_the_callers_state_does_not_change_results(
 
 
 def test_a_cublas_workspace_setting_is_refused_where_it_matters(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = Device(torch.device("cuda"), "a GPU", 1)
+    gpu = torch.device("cuda")
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     _check_matrix_products(Settings(), gpu)
     for config in (Settings(extractor="dinov2"), Settings(metrics=("fid", "cmmd"))):

@@ -19,7 +19,7 @@ from torch import nn
 import fidtool
 from fidtool.cli.output import print_whole
 from fidtool.distributed.launch import Launch
-from fidtool.features.device import Device, choose_device
+from fidtool.features.device import choose_device, device_of
 from fidtool.features.protocol import inception_definition, protocol_named, spatial_definition
 from fidtool.images.decode import decode
 from fidtool.images.loader import ImageLookup
@@ -141,9 +141,9 @@ def test_a_value_is_refused(tmp_path: Path, name: str) -> None:
         call(tmp_path)
 
 
-def test_devices_have_workers() -> None:
-    gpu = Device(torch.device("cuda", 0), "GPU", 1)
-    assert gpu.default_workers(Launch()) >= 1
+def test_devices_have_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"GPU {index}")
+    assert device_of(torch.device("cuda", 0), Launch()).default_workers >= 1
 
 
 def test_metrics_that_all_selects() -> None:

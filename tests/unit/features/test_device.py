@@ -38,7 +38,7 @@ def test_cores_are_divided_into_forward_threads_and_workers(
     launch = Launch("env", 0, ranks, 0, ranks)
     device = choose_device("cpu", launch)
     assert device.forward_threads == cores // ranks
-    assert device.default_workers(launch) == workers
+    assert device.default_workers == workers
 
 
 @pytest.fixture

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
-from fidtool.features.device import repeatable
-from fidtool.features.extractor import placed
-
-CPU = torch.device("cpu")
+from fidtool.distributed.launch import Launch
+from fidtool.features.device import device_of, repeatable
+from fidtool.features.extractor import Extractor
+from fidtool.features.protocol import FEATURES
+from fidtool.features.resize import Preparation
+from support.inside import inception
 
 
 def test_tf32_is_only_on_during_the_run() -> None:
@@ -46,8 +50,12 @@ class Watching(nn.Module):
 def test_dtypes_of_each_precision(precision: str) -> None:
     """Inception is converted to the dtype; other networks run under autocast."""
     half = HALVES[precision]
-    inception, other = Watching(), Watching()
-    placed(inception, CPU, precision, standard=True)(torch.ones(2, 3, 4, 4))
-    placed(other, CPU, precision)(torch.ones(2, 3, 4, 4))
-    assert inception.seen == [half, half, None]
-    assert other.seen == [torch.float32, torch.float32, None if precision == "fp32" else half]
+    standard = replace(inception("tensorflow"), dims=48)
+    cpu = device_of(torch.device("cpu"), Launch())
+    seen = []
+    for definition in (standard, replace(standard, extractor="another")):
+        module = Watching()
+        extractor = Extractor(module, {FEATURES: definition}, Preparation("bilinear"), (0.0,), (1.0,), cpu, precision)
+        extractor.vectors([torch.ones(2, 3, 4, 4)])
+        seen.append(module.seen)
+    assert seen == [[half, half, None], [torch.float32, torch.float32, None if precision == "fp32" else half]]

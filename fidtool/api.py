@@ -29,7 +29,6 @@ from fidtool.images.loader import ImageLookup, LoadOptions, load
 from fidtool.metrics.registry import METRIC_SETTINGS, is_name, metric_named
 from fidtool.names import suggestion
 from fidtool.pipeline.check import check as check_images
-from fidtool.pipeline.check import refuse_same
 from fidtool.pipeline.compare import Comparer, Exhibit
 from fidtool.pipeline.measure import Measurer
 from fidtool.pipeline.networks import RunNetworks
@@ -277,7 +276,7 @@ def _concluded(
         of_metrics,
         tuple(Difference(one, other, difference(mine, its)) for (one, mine), (other, its) in pairs),
         settings.gated.numbers[0].name if settings.gated else "",
-        {name: run.console.shown(reason) for name, reason in comparer.left_out.items()},
+        {name: run.console.shown(reason) for name, reason in {**plan.left_out, **comparer.left_out}.items()},
     )
 
 
@@ -417,7 +416,6 @@ def check(images: Source, against: Source | None = None, settings: Settings = _D
 def checked(sources: Sources, settings: Settings, console: Console, strict: bool = False) -> Checkup:
     """Inspects a set, alone or against another, for `check` and the command line. A collective."""
     sets = requested(*sources)
-    refuse_same(sets)
     with open_run(sets, settings, console) as run:
         return check_images(run, sets, settings, strict)
 

@@ -14,7 +14,7 @@ from fidtool.errors import InputError
 from fidtool.images.batches import broadcast_images
 from fidtool.images.records import ImageRecords
 from fidtool.pipeline.extract import Extraction
-from fidtool.pipeline.opening import identity, missing_error, open_set
+from fidtool.pipeline.opening import check_paths, missing_error, open_set, spelled_once
 from fidtool.pipeline.run import RunContext
 from fidtool.pipeline.sets import IMAGES, Content, RequestedSet
 from fidtool.settings import Settings
@@ -29,17 +29,9 @@ _BATCHES_PER_WORKER = 8
 """Minimum number of batches per decoding worker: fewer are decoded before a worker has started."""
 
 
-def refuse_same(requests: Sequence[RequestedSet]) -> None:
-    """Refuses to check a set against itself."""
-    one, other = requests[0], requests[-1]
-    in_memory = one.given is not None or other.given is not None
-    if len(requests) > 1 and (one is other or (not in_memory and identity(one.path) == identity(other.path))):
-        problem = f"{one.path} and {other.path} are the same:"
-        raise InputError(problem, f"pass a different set to compare {one.path} with")
-
-
 def check(run: RunContext, requests: Sequence[RequestedSet], settings: Settings, strict: bool = False) -> Checkup:
     """Inspects a set of images, alone or against real images or a file of their records. A collective."""
+    run.world.on_rank_zero(lambda: _refuse_same(requests))
     read = [_read(run, each, settings) for each in requests]
 
     def shown(health: Health) -> Health:
@@ -57,6 +49,14 @@ def check(run: RunContext, requests: Sequence[RequestedSet], settings: Settings,
         return Checkup(shown(health), shown(usual), tuple(_between(real, fake)), strict)
 
     return run.world.on_rank_zero(conclude)
+
+
+def _refuse_same(requests: Sequence[RequestedSet]) -> None:
+    check_paths([each.path for each in requests if each.given is None])
+    once, _ = spelled_once(requests)
+    if len(once) > 1 and once[0] is once[1]:
+        problem = f"{requests[0].path} and {requests[1].path} are the same:"
+        raise InputError(problem, f"pass a different set to compare {requests[0].path} with")
 
 
 def _between(real: SetInspection, fake: SetInspection) -> list[Finding]:
@@ -91,9 +91,9 @@ def _read(
 
 
 def _opened(run: RunContext, request: RequestedSet, settings: Settings) -> Content:
-    if request.is_stream:
-        raise InputError(f"{request.path} is an iterable:", "pass images that can be indexed, such as a list")
     opened = open_set(request, settings, IMAGES, run.console.say)
+    if opened.images is None and opened.file is None:
+        raise InputError(f"{request.path} is an iterable:", "pass images that can be indexed, such as a list")
     if opened.warning:
         run.console.warn(opened.warning)
     if opened.images is None:

@@ -6,7 +6,7 @@ import math
 import os
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import numpy as np
@@ -92,69 +92,70 @@ class Exhibit:
     without_features: tuple[str, ...] = ()
 
 
+@dataclass
 class Comparer:
     """Compares each FAKE with REAL. All ranks create and use it in the same way.
 
     Attributes:
-        left_out: the requested metrics that cannot be computed, with the reasons.
-        notes: what to say about the metrics that an iterable has too few images for.
+        weights: Inception's, if the run has loaded them.
+        left_out: the metrics for which an iterable has too few images, with the reasons.
+        notes: what to say about these.
         parts: on rank zero, by the FAKEs that have error bars: the distances that `difference` compares.
+        real: the inspection of REAL, on rank zero.
     """
 
-    def __init__(
-        self, run: RunContext, plan: Plan, contents: Mapping[SetPlan, Content], known_weights: Weights | None
-    ) -> None:
-        self._run, self._world, self._plan, self._contents = run, run.world, plan, contents
-        self._weights = known_weights
-        self.left_out: dict[str, str] = dict(plan.left_out)
-        self.notes: list[str] = []
-        self.parts: dict[str, NDArray[np.float64]] = {}
-        self._real: SetInspection | None = None
-        """The inspection of REAL, on rank zero."""
+    run: RunContext
+    plan: Plan
+    contents: Mapping[SetPlan, Content]
+    weights: Weights | None
+    left_out: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    parts: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    real: SetInspection | None = None
 
     def compare(self, real: MeasuredSet, fake: MeasuredSet, planned: SetPlan) -> tuple[Comparison, Exhibit | None]:
         """Returns the comparison on every rank, and additional data for a report on rank zero. A collective."""
-        metrics = self._plan.settings.chosen
-        if "stream" in (self._plan.sets[0].holds, planned.holds):
+        metrics = self.plan.settings.chosen
+        if "stream" in (self.plan.sets[0].holds, planned.holds):
             metrics = self._possible(real, fake, planned)
         numbers: dict[str, float] = {}
         warnings: list[str] = []
         for metric in metrics:
             numbers |= self._values(metric, real, fake, warnings)
-        found = self._world.only_on_rank_zero(lambda: self._conclude(real, fake, planned, numbers, warnings))
+        found = self.run.world.only_on_rank_zero(lambda: self._conclude(real, fake, planned, numbers, warnings))
         comparison, exhibit = found or (None, None)
-        return cast(Comparison, self._world.broadcast(comparison)), exhibit
+        return cast(Comparison, self.run.world.broadcast(comparison)), exhibit
 
     def _possible(self, real: MeasuredSet, fake: MeasuredSet, planned: SetPlan) -> list[Metric]:
         """The metrics for which the sets have enough images, once an iterable has been counted. A collective."""
 
         def check() -> tuple[dict[str, str], list[str]]:
-            pair = (self._plan.sets[0], real, fake is real), (planned, fake, True)
+            pair = (self.plan.sets[0], real, fake is real), (planned, fake, True)
             sets, left_out, notes = [], {}, []
             for one, each, role in pair:
                 sets.append(replace(one, count=each.statistics.count, holds="stream", fake=role))
                 if role and one.holds == "stream":
                     found = (each.statistics.count or 0) + len(each.statistics.skipped)
-                    check_number(self._plan.settings.expect, each.path, found)
-            for metric, by in ((each.metric, each.optional) for each in self._plan.settings.in_order):
+                    check_number(self.plan.settings.expect, each.path, found)
+            for metric, by in ((each.metric, each.optional) for each in self.plan.settings.in_order):
                 try:
-                    check_count(metric, self._plan.settings, sets)
+                    check_count(metric, self.plan.settings, sets)
                 except InputError as error:
                     if not by:
                         raise
                     notes.append(f"{by} omits '{metric.name}': {error.problem}")
                     left_out[metric.name] = error.problem
-                    self._run.console.say(notes[-1], warns=True)
+                    self.run.console.say(notes[-1], warns=True)
             return left_out, notes
 
-        left_out, notes = self._world.on_rank_zero(check)
+        left_out, notes = self.run.world.on_rank_zero(check)
         self.left_out |= left_out
         self.notes += notes
-        return [metric for metric in self._plan.settings.chosen if metric.name not in left_out]
+        return [metric for metric in self.plan.settings.chosen if metric.name not in left_out]
 
     def _values(self, metric: Metric, real: MeasuredSet, fake: MeasuredSet, warnings: list[str]) -> dict[str, float]:
         """The values of a metric; warnings about them are added to ``warnings``. A collective."""
-        plan, run = self._plan, self._run
+        plan, run = self.plan, self.run
         layer, sets = plan.settings.layer_of(metric), []
         for each, with_features in ((real, metric.real_features), (fake, metric.fake_features)):
             gaussian = _gaussian_of(each, layer) if each.statistics.layers else None
@@ -162,10 +163,10 @@ class Comparer:
             sets.append(FeatureSet(each.path, rows, gaussian, each.statistics.order))
 
         def classifier() -> Weights:
-            return self._weights or load_weights(text_of(plan.settings.weights), run.console.say, classifier=True)
+            return self.weights or load_weights(text_of(plan.settings.weights), run.console.say, classifier=True)
 
         features = FeatureSettings.of(plan.definitions.get(layer), run.device.exact_sums)
-        context = MetricContext(self._world, features, classifier, warnings)
+        context = MetricContext(self.run.world, features, classifier, warnings)
         try:
             with run.clock(metric.phase or metric.name):
                 found = metric.compute(sets[0], sets[1], context)
@@ -179,7 +180,7 @@ class Comparer:
             position = f"({os.path.basename(last.filename)}:{last.lineno})"
             kind = RunError if type(metric) in BUILT_IN.values() else ProgramError
             raise kind(f"the metric {metric.name} failed: {type(error).__name__}: {reason} {position}") from error
-        return self._world.on_rank_zero(lambda: _checked(metric, found))
+        return self.run.world.on_rank_zero(lambda: _checked(metric, found))
 
     def _conclude(
         self,
@@ -190,18 +191,19 @@ class Comparer:
         warnings: Sequence[str],
     ) -> tuple[Comparison, Exhibit | None]:
         """The comparison, and additional data for a report if one is written. On rank zero."""
-        plan, settings, world, clock = self._plan, self._plan.settings, self._world, self._run.clock
-        contents = [self._contents[each] for each in (plan.sets[0], planned)]
+        plan, settings, world, clock = self.plan, self.plan.settings, self.run.world, self.run.clock
+        contents = [self.contents[each] for each in (plan.sets[0], planned)]
+        passed_over = [None if each.images is None else each.images.passed_over for each in contents]
         title, lines = plan.labels.title("fid"), [*self._set_warnings(real, fake), *warnings]
-        features = FeatureSettings.of(plan.definitions.get(FEATURES), self._run.device.exact_sums)
+        features = FeatureSettings.of(plan.definitions.get(FEATURES), self.run.device.exact_sums)
         seen: tuple[SetInspection | None, SetInspection | None] = (None, None)
         diagnosis = uncertainty = harmful = exhibit = None
         if settings.diagnose:
             with clock("diagnosis"):
-                self._real = self._real or inspect_set(real.path, real.statistics.pictures, contents[0].passed_over)
-                seen = self._real, self._real
+                self.real = self.real or inspect_set(real.path, real.statistics.pictures, passed_over[0])
+                seen = self.real, self.real
                 if fake is not real:
-                    seen = self._real, inspect_set(fake.path, fake.statistics.pictures, contents[1].passed_over)
+                    seen = self.real, inspect_set(fake.path, fake.statistics.pictures, passed_over[1])
                 diagnosis = diagnosis_of(*seen, settings.max_duplicates)
                 lines += diagnosis.lines
         if settings.uncertainty and diagnosis is not None:
@@ -221,14 +223,24 @@ class Comparer:
             with clock("exhibits"):
                 exhibit = _exhibit_of(real, fake, seen, with_curve, features, world)
         pair = (real,) if fake is real else (real, fake)
-        skipped = tuple(
-            SkippedFile(each.path, bad.file, bad.reason) for each in pair for bad in each.statistics.skipped
+        skipped = (SkippedFile(each.path, bad.file, bad.reason) for each in pair for bad in each.statistics.skipped)
+        usual, generated = (
+            SetResult(
+                measured.path,
+                measured.statistics.count,
+                measured.statistics.found,
+                measured.statistics.config and known_settings(measured.statistics.config),
+                measured.statistics.framing,
+                ignored,
+                facts_of(measured, content.reference, content.sha256),
+            )
+            for measured, content, ignored in zip((real, fake), contents, passed_over, strict=True)
         )
         comparison = Comparison(
-            _set_result(real, contents[0]),
-            _set_result(fake, contents[1]),
+            usual,
+            generated,
             {plan.labels.key(name): number for name, number in numbers.items()},
-            tuple(map(self._run.console.shown, lines)),
+            tuple(map(self.run.console.shown, lines)),
             tuple(skipped),
             diagnosis,
             uncertainty,
@@ -238,30 +250,17 @@ class Comparer:
         return comparison, exhibit
 
     def _set_warnings(self, real: MeasuredSet, fake: MeasuredSet) -> list[str]:
-        names, settings = (real.path, fake.path), self._plan.settings
+        names, settings = (real.path, fake.path), self.plan.settings
         if fake is not real and fake.path == real.path:  # one path, cropped or sampled in two ways
             names = f"{real.path} as REAL", f"{fake.path} as FAKE"
         sets = {names[0]: real.statistics, names[1]: fake.statistics}
         layers = {settings.layer_of(metric): None for metric in settings.chosen if metric.frechet}
         return [
-            *self._plan.warnings,
+            *self.plan.warnings,
             *set_warnings(sets, layers),
             *([f"{fake.path} is the same set as REAL: the values say nothing about a generator"] * (fake is real)),
             *pair_warnings(names[0], real.statistics, names[1], fake.statistics, frechet=bool(layers)),
         ]
-
-
-def _set_result(measured: MeasuredSet, content: Content) -> SetResult:
-    statistics = measured.statistics
-    return SetResult(
-        measured.path,
-        statistics.count,
-        statistics.found,
-        statistics.config and known_settings(statistics.config),
-        statistics.framing,
-        content.passed_over,
-        facts_of(measured, content.reference, content.sha256),
-    )
 
 
 def _checked(metric: Metric, found: Mapping[str, float]) -> dict[str, float]:

@@ -59,22 +59,25 @@ class Opening:
 def open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Console, alone: bool) -> Opening:
     """Opens REAL and the FAKEs, or the only set of ``fidtool stats``, which is ``alone``. No image is decoded."""
     check_paths([each.path for each in requests if each.given is None], None if alone else requests[0].path)
-    requests, warnings = _spelled_once(requests)
-    needs = _needs(requests, settings, alone)
+    requests, warnings = spelled_once(requests)
+    fakes = requests if alone else requests[1:]
+    roles = {each: (each is requests[0] and not alone, each in fakes) for each in requests}
     contents: dict[RequestedSet, Content] = {}
     # A bad statistics file is refused before a slow listing.
-    for request in sorted(needs, key=lambda each: not names_statistics(each.path)):
-        contents[request] = content = open_set(request, settings, needs[request], console.say)
-        if not request.is_stream and request in requests[1:]:
+    for request in sorted(roles, key=lambda each: not names_statistics(each.path)):
+        needs = set_needs(settings, *roles[request])
+        contents[request] = content = open_set(request, settings, needs, console.say)
+        is_stream = content.images is None and content.file is None
+        if request in fakes and not is_stream and (settings.expect, settings.max_duplicates) != (None, None):
             _check_fake(request.path, content, settings)
     files = {request.path: content.file for request, content in contents.items() if content.file is not None}
-    images = any(request.is_stream or content.images is not None for request, content in contents.items())
+    images = any(content.file is None or content.images is not None for content in contents.values())
     completed, line = complete_settings(files, settings, images)
-    for request, wanted in _needs(requests, completed, alone).items():
-        content = contents[request]
-        shares = content.file is not None and wanted != needs[request]  # CMMD now shares the layer of FID's features
+    for request, role in roles.items() if completed is not settings else ():
+        content, needs = contents[request], set_needs(completed, *role)
+        shares = content.file is not None and needs != set_needs(settings, *role)  # CMMD shares FID's layer now
         if shares or (content.images is not None and completed.floats != settings.floats):  # the files' rounding
-            contents[request] = open_set(request, completed, wanted, console.say)
+            contents[request] = open_set(request, completed, needs, console.say)
     drawn = _drawn(requests, contents, completed, alone)
     notes = dict.fromkeys([*overrides(settings), *([line] if line else [])])
     for each, _ in drawn:
@@ -93,6 +96,8 @@ def complete_settings(files: Mapping[str, Statistics], settings: Settings, image
 
     Without ``images``, which are processed as the settings say, the settings stay as they are.
     """
+    if not files:
+        return settings, ""
     definitions = {path: each.definition for path, each in files.items() if each.definition is not None}
     taken = _of_inception(files, definitions, settings)
     if images:
@@ -160,29 +165,24 @@ def _network_of(definitions: Mapping[str, Definition], settings: Settings) -> di
     )
 
 
-def _needs(requests: Sequence[RequestedSet], settings: Settings, alone: bool) -> dict[RequestedSet, SetNeeds]:
-    fakes = requests if alone else requests[1:]
-    return {each: set_needs(settings, not alone and each is requests[0], each in fakes) for each in requests}
-
-
 def _drawn(
     requests: Sequence[RequestedSet], contents: Mapping[RequestedSet, Content], settings: Settings, alone: bool
 ) -> list[tuple[SetPlan, Content]]:
     """The set of each request: the same object for the same path, framing and number of images."""
-    ways: list[tuple[RequestedSet, str | None, Sampling]] = []
-    for number, request in enumerate(requests):
-        if contents[request].file is not None:  # its statistics are of its images as they are
-            ways.append((request, None, Sampling(None, settings.seed)))
-        else:
-            sampling = settings.sampling("num" if alone else "num_fake" if number else "num_real")
-            ways.append((request, settings.crop_fake if number else settings.crop, sampling))
-    keys = [(request, framing, sampling.num) for request, framing, sampling in ways]
     sets: dict[object, tuple[SetPlan, Content]] = {}
-    for number, (request, framing, sampling) in enumerate(ways):
-        if (key := keys[number]) in sets:
-            continue
+    keys: list[object] = []
+    for number, request in enumerate(requests):
         content, kind, given = contents[request], "a statistics file", request.given
         images, file, count = content.images, content.file, None
+        framing = settings.crop_fake if number else settings.crop
+        sampling = settings.sampling("num" if alone else "num_fake" if number else "num_real")
+        if file is not None:  # its statistics are of its images as they are
+            framing, sampling = None, Sampling(None, settings.seed)
+        keys.append(key := (request, framing, sampling.num))
+        if key in sets:
+            planned, content = sets[key]
+            sets[key] = replace(planned, fake=True), content
+            continue
         holds: Literal["images", "stream", "statistics", "both"] = "statistics" if images is None else "both"
         if file is None:
             holds = "stream" if images is None else "images"
@@ -199,7 +199,7 @@ def _drawn(
             if settings.on_error == "fail" and (missing := images.missing()):
                 raise missing_error(images.path, missing, f"pass {option('on_error', 'skip')}")
             content, count = content._replace(images=images), len(images)
-        real, fake = not alone and key == keys[0], alone or key in keys[1:]
+        real, fake = not alone and not number, alone or number > 0
         sets[key] = SetPlan(request.path, number, kind, holds, real, fake, count, framing, sampling), content
     return [sets[key] for key in keys]
 
@@ -238,27 +238,24 @@ def check_number(expect: int | None, path: str, count: int | None) -> None:
         raise InputError(f"{option('expect')} requires {expect} images but {path} has {found}", setting="expect")
 
 
-def _spelled_once(requests: Sequence[RequestedSet]) -> tuple[list[RequestedSet], list[str]]:
-    """Returns the sets, with REAL for every spelling of its path, and a warning per set with several spellings."""
+def spelled_once(requests: Sequence[RequestedSet]) -> tuple[list[RequestedSet], list[str]]:
+    """Returns the sets, with the first for every spelling of its path, and a warning per set with several spellings."""
     sets: dict[object, list[RequestedSet]] = {}
     for each in requests:
-        key: object = each if each.given is not None else identity(each.path)
+        key: object = each
+        if each.given is None and is_reference(each.path):
+            reference, array = named_reference(each.path)
+            key = reference.name, array
+        elif each.given is None:
+            path = each.path.removeprefix("file://")
+            name, array = split_key(path)
+            is_only = array and [*array_headers(Files([name]))] == [array]
+            key = real_path(name if is_only else path).rstrip("/")
         sets.setdefault(key, []).append(each)
     spelled = [[*dict.fromkeys(each.path for each in same)] for same in sets.values()]
     warnings = [f"{', '.join(each[:-1])} and {each[-1]} are the same set" for each in spelled if len(each) > 1]
-    of_real = next(iter(sets.values()))
-    return [requests[0] if each in of_real else each for each in requests], warnings
-
-
-def identity(path: str) -> str:
-    """Returns the same string for all spellings of the path of a set."""
-    if is_reference(path):
-        reference, array = named_reference(path)
-        return f"{reference.name}:{array}"
-    path = path.removeprefix("file://")
-    name, key = split_key(path)
-    is_only = key and [*array_headers(Files([name]))] == [key]
-    return real_path(name if is_only else path).rstrip("/")
+    of_first = next(iter(sets.values()))
+    return [requests[0] if each in of_first else each for each in requests], warnings
 
 
 def open_set(request: RequestedSet, settings: Settings, needs: SetNeeds, say: Callable[[str], None]) -> Content:
@@ -277,7 +274,6 @@ def open_set(request: RequestedSet, settings: Settings, needs: SetNeeds, say: Ca
     elif is_reference(path):
         opened = _open_reference(path, settings, needs, say)
     else:
-        check_paths([path])
         files = _single_file(path, settings.features, say)
         found = None if files is None else _open_statistics(path, files, settings, needs)
         opened = found or Content(open_images(path, settings.recursive, settings.floats, say))

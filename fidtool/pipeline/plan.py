@@ -61,8 +61,7 @@ def choose(opening: Opening, console: Console, evaluates: bool) -> Opening:
     A run's only metric is not omitted. Without ``evaluates``, the set's statistics are written to a file. From here on
     no setting is changed.
     """
-    settings, sets = opening.settings, [*opening.contents]
-    ordered = settings.in_order
+    settings, ordered = opening.settings, opening.settings.in_order
     chosen: list[Metric] = []
     omissions, left_out = [], {}
     for metric, by in ((each.metric, each.optional) for each in ordered):
@@ -72,6 +71,8 @@ def choose(opening: Opening, console: Console, evaluates: bool) -> Opening:
                 _check_optional(metric, opening, works, evaluates)
             elif len(ordered) > 1 and evaluates and (works or metric.network() is None):
                 metric.obtain(settings.network.weights, works, console.say)
+            if evaluates:
+                check_count(metric, settings, opening.contents)
             chosen.append(metric)
         except (InputError, RunError) as error:
             is_only = not chosen and metric is ordered[-1].metric
@@ -83,8 +84,6 @@ def choose(opening: Opening, console: Console, evaluates: bool) -> Opening:
     if len(chosen) < len(ordered):
         possible: Any = [each for each in settings.requested if each.metric in chosen]
         settings = replace(settings, metrics=possible)
-    for metric in chosen if evaluates else ():
-        check_count(metric, settings, sets)
     for line in omissions:
         console.say(line, is_result=not evaluates, warns=True)  # an evaluation has them, a file does not
     return replace(opening, settings=settings, notes=(*opening.notes, *omissions), left_out=left_out)
@@ -106,8 +105,6 @@ def _check_optional(metric: Metric, opening: Opening, works: bool, evaluates: bo
         metric.check(MetricFacts(extractor, settings.dims, next(stated, None), part.dims, path))
     if evaluates or metric.network() is not None:
         metric.obtain(settings.network.weights, works, None)
-    if evaluates:
-        check_count(metric, settings, opening.contents)
 
 
 def check_count(metric: Metric, settings: Settings, sets: Iterable[SetPlan]) -> None:
@@ -184,7 +181,7 @@ def agree(
         dims = definition.dims if definition else settings.dims if layer == FEATURES else None
         # The settings `protocol` and `extractor` do not apply to a metric's own network.
         asked = None if definition or layer in settings.metric_networks else settings
-        common, mismatches = _common_definition(parts, definition, asked, dims)
+        common, mismatches = _common_definition(parts, definition, asked, dims) if parts else (definition, [])
         if mismatches and not settings.allow_mismatch:
             mismatches[0].args += (f"pass {option('allow_mismatch', True)} to compare them anyway",)
             raise mismatches[0]

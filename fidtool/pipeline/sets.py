@@ -11,7 +11,6 @@ from typing import Literal, NamedTuple
 from fidtool.features.protocol import FEATURES
 from fidtool.settings import Settings
 from fidtool.sources.image_set import ImageSet, Sampling
-from fidtool.sources.kinds import PassedOver
 from fidtool.sources.memory import Images
 from fidtool.statistics.set_statistics import Statistics
 
@@ -60,10 +59,6 @@ class RequestedSet:
     path: str
     given: Images | Statistics | None = None
 
-    @property
-    def is_stream(self) -> bool:
-        return isinstance(self.given, Images) and self.given.is_stream
-
 
 def requested(*sources: tuple[object, str]) -> list[RequestedSet]:
     """Returns sets with unique names, from pairs of a path or an object and a default name for it.
@@ -94,7 +89,7 @@ def requested(*sources: tuple[object, str]) -> list[RequestedSet]:
 
 
 class Content(NamedTuple):
-    """The images or the statistics of a set; with both, the images give what the statistics lack.
+    """The images or the statistics of a set; with both, the images give what the statistics lack. A stream has neither.
 
     ``warning`` is about this choice, or about a published reference, whose name and SHA-256 of each array follow.
     """
@@ -104,10 +99,6 @@ class Content(NamedTuple):
     warning: str = ""
     reference: str = ""
     sha256: Mapping[str, str] = {}
-
-    @property
-    def passed_over(self) -> PassedOver | None:
-        return None if self.images is None else self.images.passed_over
 
 
 @dataclass(frozen=True, eq=False)

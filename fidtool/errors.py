@@ -94,16 +94,6 @@ def without_secrets(value: T) -> T:
     return cleaned  # type: ignore[no-any-return]
 
 
-@contextlib.contextmanager
-def renamed(setting: str, name: str) -> Iterator[None]:
-    """Context manager in whose errors a setting has another name."""
-    try:
-        yield
-    except FidtoolError as error:
-        error.args = tuple(each.replace(f"\x01{setting}\x02", f"\x01{name}\x02") for each in error.args)
-        raise
-
-
 class FidtoolError(Exception):
     """Base class of all errors that fidtool raises on purpose.
 

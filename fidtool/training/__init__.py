@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fidtool.distributed.rendezvous import AbsentRanksError as AbsentRanksError
-    from fidtool.training.checks import OutOfSyncError as OutOfSyncError
-    from fidtool.training.checks import assert_in_sync as assert_in_sync
-    from fidtool.training.checks import assert_optimized as assert_optimized
-    from fidtool.training.checks import wrap_trainable as wrap_trainable
     from fidtool.training.feature_extractor import FeatureExtractor as FeatureExtractor
+    from fidtool.training.group import OutOfSyncError as OutOfSyncError
+    from fidtool.training.group import assert_in_sync as assert_in_sync
+    from fidtool.training.group import assert_optimized as assert_optimized
     from fidtool.training.group import dist_sync_fn as dist_sync_fn
     from fidtool.training.group import gather_with_grad as gather_with_grad
+    from fidtool.training.group import wrap_trainable as wrap_trainable
     from fidtool.training.inception_metrics import FrechetInceptionDistance as FrechetInceptionDistance
     from fidtool.training.inception_metrics import InceptionScore as InceptionScore
     from fidtool.training.inception_metrics import KernelInceptionDistance as KernelInceptionDistance
@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "distributed.rendezvous": "AbsentRanksError",
-    "training.checks": "OutOfSyncError assert_in_sync assert_optimized wrap_trainable",
     "training.feature_extractor": "FeatureExtractor",
-    "training.group": "dist_sync_fn gather_with_grad",
+    "training.group": "OutOfSyncError assert_in_sync assert_optimized dist_sync_fn gather_with_grad wrap_trainable",
     "training.inception_metrics": "FrechetInceptionDistance InceptionScore KernelInceptionDistance "
     "MemorizationInformedFrechetInceptionDistance PrecisionRecallDensityCoverage",
     "training.lightning_callback": "FIDCallback",

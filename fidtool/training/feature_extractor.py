@@ -1,4 +1,4 @@
-"""The metric's feature extractor, a differentiable version of it, plain modules, and validation of the images."""
+"""The metric's feature extractor, a differentiable version of it, plain modules, validation and hashes of images."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pickle
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -55,7 +56,10 @@ PathLike = str | os.PathLike[str]
 _WEIGHTS_SECONDS = 1800.0
 _NAMES = {"extractor": "feature", "input_size": "", "feature_step": ""}
 """Names in messages of the arguments that choose a network here."""
-
+_AT_ONCE = 1 << 20
+"""Number of bytes that are hashed at once."""
+_GOLDEN = -7046029254386353131  # 2 ** 64 over the golden ratio, as a signed integer
+_MIX1, _MIX2 = -4658895280553007687, -7723592293110705685
 
 _used: weakref.WeakSet[SharedExtractor] = weakref.WeakSet()
 
@@ -379,3 +383,26 @@ def content_of(feature: object) -> object:
     except Exception:  # a custom module may raise anything
         return object()
     return hashlib.sha256(written.getvalue()).hexdigest()
+
+
+def image_hashes(images: torch.Tensor) -> torch.Tensor:
+    """A 64-bit hash of each image (shape (n, channels, height, width)): int64 of shape (n,) on the CPU.
+
+    The sum of the bytes times position-dependent weights, modulo 2 ** 64: the same on any device.
+    """
+    flat = images.flatten(1).contiguous().view(torch.uint8)
+    weights = _weights(flat.shape[1], flat.device)
+    size = sum(65537**place * side for place, side in enumerate(images.shape[1:3]))
+    # A batch of photos as int64 would take gigabytes.
+    parts = torch.split(flat, max(1, _AT_ONCE // max(1, flat.shape[1])))
+    return torch.cat([(part.to(torch.int64) * weights).sum(1) + size for part in parts]).cpu()
+
+
+@lru_cache(maxsize=4)
+def _weights(count: int, device: torch.device) -> torch.Tensor:
+    """Pseudo-random odd numbers from the mixing function of SplitMix64 (Steele, Lea and Flood 2014)."""
+    with torch.inference_mode(False):
+        values = torch.arange(1, count + 1, dtype=torch.int64, device=device) * _GOLDEN
+        for bits, factor in ((30, _MIX1), (27, _MIX2), (31, 1)):
+            values = (values ^ (values >> bits) & ((1 << (64 - bits)) - 1)) * factor  # a logical shift
+        return values | 1

@@ -1,22 +1,24 @@
-"""The ranks of a training program, the process groups that transfer their tensors, and a differentiable all-gather."""
+"""The ranks of a training program: rendezvous, a differentiable all-gather, checks of replicas and of parameters."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any, Literal, get_args
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.autograd.function import once_differentiable
+from torch.nn.parallel import DistributedDataParallel
 
 from fidtool.distributed.launch import Launch, discover_or_alone, restart_count
 from fidtool.distributed.rendezvous import GroupRendezvous, connect_to_store_of
 from fidtool.distributed.watchdog import LostContactError, first_line
-from fidtool.distributed.world import World
+from fidtool.distributed.world import World, combined_hash, find_differences, named_tensors, tensor_hashes
 from fidtool.errors import InputError, RunError, on_every_rank, warn_program
 from fidtool.torch_internals import default_store, new_gloo_group
 
@@ -340,3 +342,94 @@ class _Gather(torch.autograd.Function):
         own = torch.split(joined, lengths)[ranks.group_rank]
         own = (own / ranks.size if grad == "mean" else own).to(kind)
         return own if ctx.needs_input_grad[0] else None, None, None
+
+
+class OutOfSyncError(RunError):
+    """The ranks' parameters or buffers differ."""
+
+
+def assert_in_sync(module: nn.Module, group: Group = None, *, timeout: float = DEFAULT_TIMEOUT) -> None:
+    """Checks that every rank has bit-identical parameters and buffers. A collective.
+
+    Compares names, shapes, dtypes and hashes of the values; values are only sent if these differ. The ranks may have
+    different sets of parameters.
+
+    Args:
+        module: a module on any device.
+        group: process group; None is all ranks. Does nothing if the program has no process group.
+        timeout: seconds to wait for the other ranks.
+
+    Raises:
+        fidtool.training.OutOfSyncError: on every rank, if they differ; the message has the names and the ranks.
+        fidtool.training.AbsentRanksError: if some ranks did not call it in time.
+    """
+    ranks = ranks_of(group)
+    if ranks.size == 1:
+        warn_without_group("assert_in_sync()")
+        return
+    hashes = tensor_hashes(named_tensors(module))
+    payloads = ranks.exchange("assert_in_sync()", {"all": combined_hash(hashes)}, timeout, "every rank must call it")
+    if all(payload == payloads[0] for payload in payloads):
+        return
+    with ranks.world("assert_in_sync()") as world:
+        differences = find_differences(hashes, world, ranks.ranks)
+    if differences:
+        problem = f"the ranks' replicas of {type(module).__name__} differ: {'; '.join(differences)}"
+        raise on_every_rank(OutOfSyncError(problem))
+
+
+def wrap_trainable(
+    loss: nn.Module, device_ids: Sequence[int | torch.device] | None = None, group: Group = None
+) -> nn.Module:
+    """Wraps a loss in DistributedDataParallel if it has trainable parameters.
+
+    The weights of ArcFace, CosFace or a projection head must be synchronised like the model's: if the loss is not
+    wrapped, each rank trains its own replica, and the replicas diverge.
+
+    Args:
+        loss: a loss module, already on its device.
+        device_ids: this rank's GPU, as passed to DistributedDataParallel; None on the CPU.
+        group: process group; None is all ranks.
+
+    Returns:
+        The wrapped loss. The loss itself if it has no trainable parameters or is already wrapped, or if there is no
+        process group.
+
+    Raises:
+        fidtool.InputError: if the launcher started several processes and there is no process group.
+    """
+    trainable = any(parameter.requires_grad for parameter in loss.parameters())
+    if not trainable or isinstance(loss, DistributedDataParallel):
+        return loss
+    if size := launched_without_group():
+        raise InputError(
+            f"{type(loss).__name__} has parameters and the launcher started {size} processes:",
+            "call torch.distributed.init_process_group before wrap_trainable, or their replicas will diverge",
+        )
+    if not (dist.is_available() and dist.is_initialized()):
+        return loss
+    return DistributedDataParallel(
+        loss, device_ids=None if device_ids is None else list(device_ids), process_group=group
+    )
+
+
+def assert_optimized(loss: nn.Module, optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer]) -> None:
+    """Checks that every trainable parameter of a loss is in a parameter group of an optimizer.
+
+    Args:
+        loss: a module, wrapped in DistributedDataParallel or not.
+        optimizer: one optimizer, or a sequence of them.
+
+    Raises:
+        fidtool.InputError: if some parameters are in no group; the message names them.
+    """
+    optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+    held = {id(parameter) for each in optimizers for group in each.param_groups for parameter in group["params"]}
+    missing = [
+        name for name, parameter in loss.named_parameters() if parameter.requires_grad and id(parameter) not in held
+    ]
+    if missing:
+        raise InputError(
+            f"no optimizer trains {', '.join(missing)} of {type(loss).__name__}:",
+            "move the loss to its device and then pass loss.parameters() to the optimizer too",
+        )

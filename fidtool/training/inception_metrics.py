@@ -91,12 +91,12 @@ class _PerImage(ImageMetric[Values]):
     @property
     def real_features(self) -> list[torch.Tensor]:
         """Features of the real images: one float32 tensor of shape (n, D), or none, as in torchmetrics."""
-        return self._sums.listed("real")
+        return self._sums.sides["real"].listed()
 
     @property
     def fake_features(self) -> list[torch.Tensor]:
         """Features of the generated images; see `real_features`."""
-        return self._sums.listed("fake")
+        return self._sums.sides["fake"].listed()
 
 
 @dataclass(frozen=True, kw_only=True)

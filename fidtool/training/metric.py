@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import inspect
 import itertools
 import re
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, Generic, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar, cast
 
 import torch
 from torch import nn
@@ -19,7 +20,7 @@ from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.parallel import fork_safe
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
-from fidtool.errors import InputError, TooFewImagesError, as_fidtool_error, renamed, rendered, warn_program
+from fidtool.errors import InputError, TooFewImagesError, rendered, warn_program
 from fidtool.features.network import Network
 from fidtool.features.protocol import ProtocolName
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
@@ -27,8 +28,6 @@ from fidtool.names import suggestion
 from fidtool.settings import StatisticsSettings
 from fidtool.statistics.moments import Gaussian
 from fidtool.statistics.set_statistics import Statistics
-from fidtool.training.base import Base
-from fidtool.training.checks import shared_images_warning
 from fidtool.training.feature_extractor import PathLike, device_here, flag, pixels_of, shared_extractor
 from fidtool.training.group import (
     DEFAULT_TIMEOUT,
@@ -39,22 +38,55 @@ from fidtool.training.group import (
     outside_autograd,
     ranks_of,
 )
-from fidtool.training.sums import ALL, SIDES, STATE_NAMES, MetricSums, Result, check_same_settings
+from fidtool.training.sums import ALL, SIDES, STATE_NAMES, MetricSums, Result
 from fidtool.validation import LONGEST_SECONDS, declared
 
 _made, _made_local = itertools.count(1), itertools.count(1)
-"""Numbers of unnamed metrics: the same on all ranks that create their metrics in the same order. Unsynced metrics,
-which may exist on one rank only, have a separate count, so that they do not shift the others'."""
-_REMEDY = (
-    "call it on every rank, outside `if rank == 0` and @rank_zero_only; or create the metric with "
-    "sync_on_compute=False to compute the value of this rank only"
-)
-
-
+"""Numbers of unnamed metrics, the same on all ranks. Unsynced ones, which may exist on one only, are counted apart."""
 Values = TypeVar("Values")
 """What ``compute`` returns: a tensor, a tuple of two, or a dictionary."""
 _TORCHMETRICS = re.compile(r"inception\.|(real|fake)_features|features$")
 """Names in checkpoints of torchmetrics' metrics."""
+
+
+class PlainMetric(nn.Module):
+    """The parts of ``torchmetrics.Metric`` that are used here, for programs without torchmetrics.
+
+    As a subclass of ``torchmetrics.Metric`` a metric can be in a ``MetricCollection`` and be logged like any other. Its
+    state is not registered with torchmetrics, which does not synchronise it.
+    """
+
+    def __init__(self, sync_on_compute: bool, process_group: Any, compute_with_cache: bool) -> None:
+        super().__init__()
+        self.sync_on_compute, self.process_group = sync_on_compute, process_group
+        self._anchor = torch.zeros(0, dtype=torch.uint8)
+
+    @property
+    def device(self) -> torch.device:
+        return self._anchor.device
+
+    def reset(self) -> None:
+        """For ``super().reset()``."""
+
+    def _plot(self, value: Any, ax: Any) -> Any:
+        raise InputError("plot() is torchmetrics':", "pip install 'torchmetrics[visual]'")
+
+    def clone(self) -> PlainMetric:
+        return copy.deepcopy(self)
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> PlainMetric:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._anchor = fn(self._anchor)
+        return self
+
+
+if TYPE_CHECKING:
+    from torchmetrics import Metric as Base
+else:
+    try:
+        from torchmetrics import Metric as Base
+    except ImportError:
+        Base = PlainMetric
 
 
 class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
@@ -107,16 +139,16 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
     ) -> None:
         for keyword in unknown:  # Python's TypeError would name another class
             known = {**inspect.signature(type(self)).parameters, **inspect.signature(ImageMetric).parameters}
-            meant = suggestion(keyword, known, 0.75)
-            raise TypeError(f"{type(self).__name__}() got an unexpected keyword argument {keyword!r}{meant}")
+            problem = f"{type(self).__name__}() got an unexpected keyword argument {keyword!r}"
+            raise TypeError(problem + suggestion(keyword, known, 0.75))
         declared(StatisticsSettings)["batch_size"].checked(batch_size)
         if not (isinstance(sync_timeout, (int, float)) and 0 < sync_timeout <= LONGEST_SECONDS):
             limits = f"above 0 and at most {LONGEST_SECONDS:.10g}"
             raise InputError(f"sync_timeout must be a number of seconds {limits}, not {sync_timeout!r}")
         if dist_sync_on_step or dist_sync_fn or distributed_available_fn:
-            which = "dist_sync_fn" if dist_sync_fn else "dist_sync_on_step" if dist_sync_on_step else "another function"
-            problem = f"{which} cannot be used: the metric synchronises the ranks itself, and in compute() only:"
-            raise InputError(problem, "omit it; see process_group and sync_on_compute")
+            names = "dist_sync_on_step, dist_sync_fn and distributed_available_fn"
+            problem = f"{names} cannot be used, because the metric synchronises the ranks itself, in compute():"
+            raise InputError(problem, "omit them; see process_group and sync_on_compute")
         super().__init__(sync_on_compute=sync_on_compute, process_group=process_group, compute_with_cache=False)
         self._to_sync = False  # torchmetrics must not synchronise in compute()
         self.normalize = flag("normalize", normalize)
@@ -128,8 +160,8 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
         self.result: Result | None = None
         self._saved = True
         self._warned: set[str] = set()
-        file = feature_extractor_weights_path
-        with outside_autograd(), renamed("weights", "weights" if file is None else "feature_extractor_weights_path"):
+        with outside_autograd():
+            file = feature_extractor_weights_path
             network = shared_extractor(feature, antialias, protocol, weights, file, feature_step)
             # antialias is an argument of torchmetrics, which truncates with either protocol.
             asked = float_to_byte if antialias is None else float_to_byte or "floor"
@@ -143,15 +175,14 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
         sets = SIDES if self._metric.frechet or self._metric.real_features else ("fake",)
         least, setting = self._least
         for side in sets:
-            if (count := sums.count(side)) is not None and count < least:
+            if (count := sums.sides[side].count) is not None and count < least:
                 problem = f"{self._title} needs at least {least} {SIDES[side]}{setting}, but there are {count}"
                 kept = ", which reset() discards unless reset_real_features=False" if side == "real" else ""
-                kind = TooFewImagesError if count < 2 else InputError
-                raise kind(f"{problem}: add them with update(images, real={side == 'real'}){kept}")
+                raise TooFewImagesError(f"{problem}: add them with update(images, real={side == 'real'}){kept}")
         names = {"real": sums.fixed_name or "the set of real images", "fake": "the set of generated images"}
         of = sets if self._metric.frechet else ()
-        found = world.only_on_rank_zero(lambda: {side: sums.statistics(side) for side in of}) or {}
-        rows = {side: sums.rows(side) for side in sets if self._metric.fake_features}
+        found = world.only_on_rank_zero(lambda: {side: sums.sides[side].statistics() for side in of}) or {}
+        rows = {side: sums.sides[side].rows() for side in sets if self._metric.fake_features}
         gaussians = {side: Gaussian(each.mu, each.sigma, each.count) for side, each in found.items()}
         real, fake = (FeatureSet(names[side], rows.get(side), gaussians.get(side)) for side in SIDES)
         settings = FeatureSettings.of(sums.network.definition, device_here(self.device).exact_sums)
@@ -160,7 +191,7 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
         warnings = (*set_warnings({names[side]: each for side, each in found.items()}), *context.warnings)
         values, warnings = world.broadcast((values, warnings))
         every = [name for number in self._metric.numbers for name in (number.name, number.spread) if name]
-        counts = (sums.count("real") if "real" in sets else None, sums.count("fake") or 0)
+        counts = (sums.sides["real"].count if "real" in sets else None, sums.sides["fake"].count or 0)
         return Result({name: values.get(name, 0.0) for name in every}, *counts, scope, tuple(map(rendered, warnings)))
 
     @property
@@ -186,13 +217,13 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
     @property
     def real_features_num_samples(self) -> torch.Tensor:
         """Number of real images: int64 scalar tensor; -1 if the statistics do not have it."""
-        count = self._sums.count("real")
+        count = self._sums.sides["real"].count
         return torch.tensor(-1 if count is None else count, device=self.device)
 
     @property
     def fake_features_num_samples(self) -> torch.Tensor:
         """Number of generated images: int64 scalar tensor."""
-        return torch.tensor(self._sums.count("fake"), device=self.device)
+        return torch.tensor(self._sums.sides["fake"].count, device=self.device)
 
     @fork_safe
     def update(
@@ -271,7 +302,8 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
         super().reset()
         self._updates = 0
         with outside_autograd():
-            self._sums.forget(self.reset_real_features)
+            for side in SIDES if self.reset_real_features else ("fake",):
+                self._sums.sides[side].clear()
 
     @fork_safe
     def merge_state(self, incoming_state: object) -> None:
@@ -312,13 +344,9 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
         ranks = ranks_of(self.process_group)
         if not should_sync or ranks.size == 1:
             return
-        if self._own is not None:
-            raise InputError("the metric is already synced:", "call unsync() first")
-        with outside_autograd():
-            purpose = self._purpose("sync()")
-            self._wait_for_all(ranks, purpose)
-            with ranks.world(purpose) as world:
-                self._own, self._sums = self._sums, self._sums.merged(world)
+        self._refuse_while_synced("sync()")
+        with outside_autograd(), self._sums.of_all(ranks, self._purpose("sync()"), self.sync_timeout) as (sums, _):
+            self._own, self._sums = self._sums, sums
 
     def unsync(self, should_unsync: bool = True) -> None:
         """Restores this rank's own images after ``sync``."""
@@ -344,54 +372,35 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
     def _purpose(self, method: str) -> str:
         return f"{type(self).__name__}.{method} of metric {self._label}"
 
-    def _wait_for_all(self, ranks: Ranks, purpose: str) -> bool:
-        """Flushes the statistics, waits until all ranks have done so, and checks that their settings are the same.
-
-        Returns whether a rank lost images when a checkpoint was loaded.
-        """
-        try:
-            self._sums.flush()
-        except Exception as error:  # any error, such as out of memory, must be reported to the other ranks
-            ranks.abandon(purpose, as_fidtool_error(error).text, self.sync_timeout)
-            raise
-        payload = {**self._sums.settings(), "lost": bool(self._sums.lost)}
-        payloads = ranks.exchange(purpose, payload, self.sync_timeout, _REMEDY)
-        check_same_settings(payloads, [f"the metric of rank {rank}" for rank in ranks.ranks])
-        return any(payload["lost"] for payload in payloads)
-
     def _result(self, ranks: Ranks) -> Result:
-        sums, warning, scope = self._sums, "", f"all {ranks.size} ranks" if ranks.size > 1 else "this process"
+        warning, scope = "", f"all {ranks.size} ranks" if ranks.size > 1 else "this process"
         if self.sync_on_compute and self._own is None and ranks.size > 1:
-            purpose = self._purpose("compute()")
-            if self._wait_for_all(ranks, purpose):
-                warning = f"images from before the checkpoint are missing from this {self._title}"
-            with ranks.world(purpose) as world:
-                sums = sums.merged(world)
+            with self._sums.of_all(ranks, self._purpose("compute()"), self.sync_timeout) as (sums, world):
                 result = self._measure(sums, world, scope)
             if ranks.group_rank:
                 return result
-            self._warn(shared_images_warning(sums.sides["fake"].of_ranks, ranks.ranks), once="shared")
         else:
+            sums = self._sums
             sums.flush()
             covers = f"this {self._title} covers"
             if self._own is None and ranks.size > 1:
                 scope = f"rank {ranks.rank} of {ranks.size} alone"
-                warning = f"sync_on_compute is False: {covers} {scope} ({sums.count('fake')} generated images)"
+                warning = f"sync_on_compute is False: {covers} {scope} ({sums.sides['fake'].count} generated images)"
             elif size := launched_without_group():
                 scope = f"one process of {size} alone"
                 warning = f"{covers} {scope}: call torch.distributed.init_process_group before compute()"
             result = self._measure(sums, World(Launch()), scope)
-        self._warn(*(side.added_again_warning() for side in sums.sides.values()), once="again")
+        self._warn(*(line for side in sums.sides.values() for line in side.warnings(ranks.ranks)))
         self._warn(warning, *result.warnings)
         return result
 
-    def _warn(self, *lines: str, once: str = "") -> None:
-        """Issues a warning once: each line, or the first of a kind ``once`` whose numbers change between epochs."""
+    def _warn(self, *lines: str) -> None:
+        """Issues each warning once, even if its numbers change between epochs."""
         # Lightning's, of a few batches before the training: its values are not results.
         checking = any(frame.f_code.co_name == "_run_sanity_check" for frame, _ in traceback.walk_stack(None))
         for line in lines:
-            if line and (once or line) not in self._warned and not checking:
-                self._warned.add(once or line)
+            if line and (kind := re.sub(r"\d+", "", line)) not in self._warned and not checking:
+                self._warned.add(kind)
                 warn_program(line)
 
     # Copies, devices and checkpoints.

@@ -16,16 +16,17 @@ from numpy.typing import NDArray
 
 from fidtool.distances.exact import FeatureSettings
 from fidtool.distributed.launch import Launch
+from fidtool.distributed.rendezvous import listed_ranks
 from fidtool.distributed.world import World
-from fidtool.errors import InputError, RunError, on_every_rank, option, own_exceptions, warn_program
+from fidtool.errors import InputError, RunError, as_fidtool_error, on_every_rank, own_exceptions, warn_program
 from fidtool.features.device import computing_on, repeatable
 from fidtool.features.extractor import ForwardPasses
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.statistics.moments import ExactMoments, check_exact_products
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.statistics.statistics_file import read_statistics
-from fidtool.training.checks import image_hashes
-from fidtool.training.feature_extractor import PathLike, SharedExtractor, device_here
+from fidtool.training.feature_extractor import PathLike, SharedExtractor, device_here, image_hashes
+from fidtool.training.group import Ranks
 
 _SHARE, _DEFINITION, _FLOOR = "share", "definition", "floor"
 ALL = -1
@@ -35,23 +36,18 @@ _TOTALS = ("count", "largest", "sizes", "bits", "sum", "low", "high", "marks", "
 """Possible keys of `ImageSums.totals`; ``bits`` was written by earlier versions."""
 STATE_NAMES = {_SHARE, _DEFINITION, _FLOOR, *(f"{side}_{name}" for side in SIDES for name in _TOTALS)}
 """Possible keys of `MetricSums.state`."""
+_REMEDY = (
+    "call it on every rank, outside `if rank == 0` and @rank_zero_only; or create the metric with "
+    "sync_on_compute=False to compute the value of this rank only"
+)
 
 State = dict[str, torch.Tensor]
 _Image = tuple[torch.Tensor, int]
 """Pixels and their hash."""
-_NO_ROWS = np.zeros((0, 0), dtype=np.float32)
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """Images that went through the network: int64 hashes of shape (n,), and their features if these are needed.
-
-    ``restored`` is whether they come from a checkpoint.
-    """
-
-    hashes: NDArray[np.int64]
-    rows: NDArray[np.float32] | None = None
-    restored: bool = False
+_Seen = tuple[NDArray[np.int64], NDArray[np.float32] | None, bool]
+"""Images that went through the network: hashes of shape (n,), features if they are needed, and whether they come from a
+checkpoint."""
+_NO_ROWS, _NO_HASHES = np.zeros((0, 0), dtype=np.float32), np.zeros(0, dtype=np.int64)
 
 
 class ImageSums:
@@ -63,18 +59,31 @@ class ImageSums:
 
     Args:
         per_image: whether the features themselves are needed; otherwise their exact sums are.
+        fixed: statistics in place of images; with ``per_image`` they have the features of each image.
+
+    Attributes:
+        lost: whether images were lost when a checkpoint was loaded.
+        of_ranks: the hashes of each rank's images, after a merge.
     """
 
-    def __init__(self, features: SharedExtractor, side: str, batch_size: int | None, per_image: bool = False) -> None:
+    def __init__(
+        self,
+        features: SharedExtractor,
+        side: str,
+        batch_size: int | None,
+        per_image: bool = False,
+        fixed: Statistics | None = None,
+    ) -> None:
         self._features, self._side, self._batch_size, self._per_image = features, side, batch_size, per_image
-        self._device = torch.device("cpu")
+        self.fixed, self._device = fixed, torch.device("cpu")
+        self._reset = "call reset() with reset_real_features=True" if side == "real" else "call reset()"
         self.clear()
 
     def clear(self) -> None:
         self._moments: ExactMoments | None = None  # a plain module's first output shows the length of a vector
         self._waiting: list[_Image] = []
         self._seen: list[_Seen] = []
-        self.of_ranks: list[NDArray[np.int64]] = []  # hashes of each rank's images, after a merge
+        self.lost, self.of_ranks = False, list[NDArray[np.int64]]()
 
     def _empty(self, dims: int) -> ExactMoments:
         definition = self._features.definition
@@ -82,9 +91,14 @@ class ImageSums:
         return ExactMoments(dims, definition.feature_step, device, setting)
 
     @property
-    def count(self) -> int:
-        seen = sum(len(each.hashes) for each in self._seen) if self._moments is None else self._moments.count
-        return seen + len(self._waiting)
+    def count(self) -> int | None:
+        """Number of images; None if the statistics file does not have it."""
+        return len(_hashes(self._seen)) + len(self._waiting) if self.fixed is None else self.fixed.count
+
+    @property
+    def has_images(self) -> bool:
+        """Whether images were added, so that there is a state."""
+        return self.fixed is None and bool(self.count)
 
     def add(self, images: torch.Tensor) -> None:
         """Adds images and runs the network on full batches. If the network fails, none of the images are added."""
@@ -99,7 +113,7 @@ class ImageSums:
         with self._explaining_refusal():
             if self._moments is not None:
                 self._moments.flush()
-            elif not all(np.isfinite(each.rows).all() for each in self._seen if each.rows is not None):
+            elif not all(np.isfinite(rows).all() for _, rows, _ in self._seen if rows is not None):
                 problem = "the network returned a feature that is NaN or infinite:"
                 raise RunError(problem, "check its weights and input")
 
@@ -135,7 +149,7 @@ class ImageSums:
                 self._moments = self._moments or self._empty(features.shape[1])
                 with self._explaining_refusal():
                     self._moments.add(features)
-        self._seen.append(_Seen(np.array(marks, dtype=np.int64), rows))
+        self._seen.append((np.array(marks, dtype=np.int64), rows, False))
         return left
 
     @contextlib.contextmanager
@@ -144,13 +158,8 @@ class ImageSums:
         try:
             yield
         except RunError as error:
-            missing = f"The statistics lack some {SIDES[self._side]}; call reset(){self._how_to_reset} before compute()"
-            error.note += f". {missing}"
+            error.note += f". The statistics lack some {SIDES[self._side]}; {self._reset} before compute()"
             raise
-
-    @property
-    def _how_to_reset(self) -> str:
-        return " with reset_real_features=True" if self._side == "real" else ""
 
     def to(self, device: torch.device) -> None:
         if device != self._device and device.type != "meta":  # temporarily, before `to_empty`
@@ -164,29 +173,43 @@ class ImageSums:
     def merged(self, world: World) -> ImageSums:
         """Returns the statistics of all ranks, without changing this object. A collective; call `flush` first."""
         other = copy.copy(self)
-        dims = max(world.gather(0 if self._moments is None else self._moments.dims))
-        with world.together():  # memory may run out on one rank
-            other._moments = (copy.deepcopy(self._moments) or self._empty(dims)) if dims else None
-        if other._moments is not None:
+        every = world.gather((0 if self._moments is None else self._moments.dims, self.lost, self._seen))
+        if dims := max(each for each, _, _ in every):
+            with world.together():  # memory may run out on one rank
+                other._moments = copy.deepcopy(self._moments) or self._empty(dims)
             other._moments.merge(world)
-        everyone = world.gather(self._seen)
-        other._seen = [each for seen in everyone for each in seen]
-        other.of_ranks = [_hashes(seen) for seen in everyone]
+        other.lost = any(lost for _, lost, _ in every)
+        other._seen = [each for _, _, seen in every for each in seen]
+        other.of_ranks = [_hashes(seen) for _, _, seen in every]
         return other
 
-    def added_again_warning(self) -> str:
-        """A warning about images that were restored and then added; empty if these are as few as duplicates can be."""
-        restored, added = (_hashes(each for each in self._seen if each.restored == old) for old in (True, False))
+    def warnings(self, ranks: Sequence[int]) -> Iterator[str]:
+        """Warnings about images that are missing, count twice, or that several of the ``ranks`` generated."""
+        if self.lost:
+            yield f"{SIDES[self._side]} from before the checkpoint are missing"
+        restored, added = (_hashes(each for each in self._seen if each[2] == old) for old in (True, False))
         again = len(np.intersect1d(added, restored))
-        if again <= max(3, min(len(restored), len(added)) // 4):
-            return ""
-        return (
-            f"{again} {SIDES[self._side]} that were added after a checkpoint was loaded are in it too and count twice: "
-            f"call reset(){self._how_to_reset} after loading it, or persistent(False) before saving it"
-        )
+        if again > max(3, min(len(restored), len(added)) // 4):  # more than duplicates can be
+            yield (
+                f"{again} {SIDES[self._side]} that were added after a checkpoint was loaded are in it too and count "
+                f"twice: {self._reset} after loading it, or persistent(False) before saving it"
+            )
+        of_ranks = self.of_ranks if self._side == "fake" else []
+        images, owners = np.unique(np.concatenate([_NO_HASHES, *map(np.unique, of_ranks)]), return_counts=True)
+        shared = [int(np.isin(own, images[owners > 1]).sum()) for own in of_ranks]
+        if any(shared):
+            on = listed_ranks([rank for rank, number in zip(ranks, shared, strict=True) if number])
+            yield (
+                f"{sum(shared)} of {self.count} generated images are on more than one rank ({on}): the value is "
+                "computed from fewer distinct images than it appears. If all ranks sample with the same seed, seed "
+                "sample i with fidtool.sample_seed(seed, i), where i counts the samples of all ranks; otherwise the "
+                "generator produces few distinct images"
+            )
 
     def statistics(self) -> Statistics:
         """Mean and covariance of the features."""
+        if self.fixed is not None:
+            return self.fixed
         definition = self._features.definition
         if self._moments is None:
             rows, settings = self.rows(), FeatureSettings.of(definition, device_here(self._device).exact_sums)
@@ -199,8 +222,17 @@ class ImageSums:
 
     def rows(self) -> NDArray[np.float32]:
         """The features of each image, in the order of the images' hashes, which is pseudo-random."""
-        rows = [each.rows for each in self._seen if each.rows is not None]
+        if self.fixed is not None:
+            assert self.fixed.features is not None
+            return self.fixed.features
+        rows = [rows for _, rows, _ in self._seen if rows is not None]
         return np.concatenate(rows)[np.argsort(_hashes(self._seen), kind="stable")] if rows else _NO_ROWS
+
+    def listed(self) -> list[torch.Tensor]:
+        """`rows` in a list, which is empty if there are none."""
+        self.flush()
+        rows = self.rows()
+        return [torch.from_numpy(rows)] if len(rows) else []
 
     def totals(self) -> State:
         """The sums as CPU tensors, for symmetric matrices the upper triangle. Call `flush` first."""
@@ -214,20 +246,20 @@ class ImageSums:
         try:
             arrays = {name: values.cpu().numpy() for name, values in totals.items()}
             if self._per_image:
-                seen = _Seen(arrays["order"], arrays["rows"], restored)
+                seen: _Seen = arrays["order"], arrays["rows"], restored
             else:
                 moments = self._moments or self._empty(self._features.definition.dims or len(arrays["sum"]))
                 moments.absorb(arrays)
                 self._moments = moments
                 # Earlier versions have no hashes of real images.
-                seen = _Seen(arrays.get("marks", np.zeros(0, np.int64)), None, restored)
+                seen = arrays.get("marks", np.zeros(int(arrays["count"]), np.int64)), None, restored
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"the statistics to add are not those of this metric's features: {error}") from None
         self._seen.append(seen)
 
 
 def _hashes(seen: Iterable[_Seen]) -> NDArray[np.int64]:
-    return np.concatenate([np.zeros(0, dtype=np.int64), *(each.hashes for each in seen)])
+    return np.concatenate([_NO_HASHES, *(hashes for hashes, _, _ in seen)])
 
 
 @dataclass(frozen=True)
@@ -270,39 +302,35 @@ class MetricSums:
         own_settings: str = "",
     ) -> None:
         self.network, self._own_settings, self.float_to_byte = features, own_settings, features.rounding(float_to_byte)
-        self.sides = {side: ImageSums(features, side, batch_size, per_image) for side in SIDES}
-        self.lost: set[str] = set()  # the sides whose images were lost when a checkpoint was loaded
-        self._fixed: Statistics | None = None
-        self.fixed_name = ""
+        self.fixed_name, statistics = "", None
         if fixed is not None:
             self.fixed_name = "real_statistics" if isinstance(fixed, Statistics) else os.fspath(fixed)
             wanted = (FEATURES,) if per_image else ()
-            self._fixed = fixed if isinstance(fixed, Statistics) else read_statistics(self.fixed_name, wanted)
-            mine, theirs = features.definition, self._fixed.definition
-            if mine.dims and self._fixed.dims != mine.dims:
-                dims = f"{self._fixed.dims} dimensions, but the metric's have {mine.dims}"
+            statistics = fixed if isinstance(fixed, Statistics) else read_statistics(self.fixed_name, wanted)
+            mine, theirs = features.definition, statistics.definition
+            if mine.dims and statistics.dims != mine.dims:
+                dims = f"{statistics.dims} dimensions, but the metric's have {mine.dims}"
                 raise InputError(f"{self.fixed_name} has features of {dims}")
             if theirs is not None:
-                _check_same_protocol(theirs, mine, self.fixed_name, "the statistics")
-            stated = (self._fixed.config or {}).get("float_to_byte", self.float_to_byte)
+                both = [{"definition": each.to_json()} for each in (theirs, mine)]
+                check_same_settings(both, (self.fixed_name, "this metric"))
+            stated = (statistics.config or {}).get("float_to_byte", self.float_to_byte)
             if float_to_byte is None:
                 self.float_to_byte = features.rounding(stated)
             elif stated != self.float_to_byte:
                 warn_program(f"{self.fixed_name} was made with float_to_byte={stated!r}, and this metric has another")
-            if per_image and self._fixed.features is None:
+            if per_image and statistics.features is None:
                 problem = f"{self.fixed_name} has no features of each image, which this metric needs:"
                 raise InputError(problem, "write the file with `fidtool stats REAL --metrics kid -o FILE`")
+        self.sides = {
+            side: ImageSums(features, side, batch_size, per_image, statistics if side == "real" else None)
+            for side in SIDES
+        }
         self._rounding = "" if self.float_to_byte == features.rounding(None) else self.float_to_byte
 
     def flush(self) -> None:
         for sums in self.sides.values():
             sums.flush()
-
-    def forget(self, real: bool) -> None:
-        """Discards the generated images, and also the real ones if ``real``."""
-        for side in SIDES if real else ("fake",):
-            self.sides[side].clear()
-            self.lost.discard(side)
 
     def to(self, device: torch.device) -> None:
         for sums in self.sides.values():
@@ -312,19 +340,28 @@ class MetricSums:
 
     def settings(self) -> dict[str, Any]:
         """The settings that must be the same on every rank."""
-        real = "their own images"
-        if self._fixed is not None:
-            digest = hashlib.sha256(self._fixed.mu.tobytes() + self._fixed.sigma.tobytes()).hexdigest()
+        real, fixed = "their own images", self.sides["real"].fixed
+        if fixed is not None:
+            digest = hashlib.sha256(fixed.mu.tobytes() + fixed.sigma.tobytes()).hexdigest()
             real = f"statistics with SHA-256 {digest[:12]}"
         found = {"definition": self.network.definition.to_json(), "real": real}
         further = {"float_to_byte": self._rounding, "own": self._own_settings}  # those that are not the usual ones
         return found | {name: value for name, value in further.items() if value}
 
-    def merged(self, world: World) -> MetricSums:
-        """Returns the statistics of all ranks, without changing this object. A collective; call `flush` first."""
-        other = copy.copy(self)
-        other.sides = {side: sums.merged(world) for side, sums in self.sides.items()}
-        return other
+    @contextlib.contextmanager
+    def of_all(self, ranks: Ranks, purpose: str, seconds: float) -> Iterator[tuple[MetricSums, World]]:
+        """The statistics of all ranks, once all have flushed theirs and their settings are the same. A collective."""
+        try:
+            self.flush()
+        except Exception as error:  # any error, such as out of memory, must be reported to the other ranks
+            ranks.abandon(purpose, as_fidtool_error(error).text, seconds)
+            raise
+        payloads = ranks.exchange(purpose, self.settings(), seconds, _REMEDY)
+        check_same_settings(payloads, [f"the metric of rank {rank}" for rank in ranks.ranks])
+        with ranks.world(purpose) as world:
+            other = copy.copy(self)
+            other.sides = {side: sums.merged(world) for side, sums in self.sides.items()}
+            yield other, world
 
     def absorb(self, other: MetricSums) -> None:
         """Adds the images of another metric."""
@@ -332,38 +369,15 @@ class MetricSums:
         self.flush()
         other.flush()
         for side, sums in self.sides.items():
-            if other.sides[side].count:
+            if other.sides[side].has_images:
                 sums.absorb(other.sides[side].totals())
-
-    # What the metrics are computed from.
-
-    def count(self, side: str) -> int | None:
-        """Number of real or generated images; None if the statistics file does not have it."""
-        return self._fixed.count if side == "real" and self._fixed is not None else self.sides[side].count
-
-    def statistics(self, side: str) -> Statistics:
-        """Mean and covariance of the real or of the generated images."""
-        return self._fixed if side == "real" and self._fixed is not None else self.sides[side].statistics()
-
-    def rows(self, side: str) -> NDArray[np.float32]:
-        """Features of each of the real or of the generated images, shape (n, D)."""
-        if side == "real" and self._fixed is not None:
-            assert self._fixed.features is not None
-            return self._fixed.features
-        return self.sides[side].rows()
-
-    def listed(self, side: str) -> list[torch.Tensor]:
-        """`rows` in a list, which is empty if there are none."""
-        self.flush()
-        rows = self.rows(side)
-        return [torch.from_numpy(rows)] if len(rows) else []
 
     # Checkpoints.
 
     def state(self, group_rank: int, size: int) -> State:
         """Returns the state as CPU tensors; empty if there are no images. ``group_rank`` is `ALL` after a merge."""
         self.flush()
-        seen = {side: sums for side, sums in self.sides.items() if sums.count}
+        seen = {side: sums for side, sums in self.sides.items() if sums.has_images}
         state = {f"{side}_{name}": value for side, sums in seen.items() for name, value in sums.totals().items()}
         if not state:
             return {}
@@ -384,18 +398,17 @@ class MetricSums:
         except (KeyError, TypeError, ValueError) as error:
             problem = "the checkpoint has no valid definition of its features: this metric did not save it"
             raise InputError(problem) from error
-        _check_same_protocol(definition, self.network.definition, "the checkpoint", "the checkpoint")
-        if (_FLOOR in state) != bool(self._rounding):
-            theirs = "that of its protocol" if _FLOOR not in state else "floor" if state[_FLOOR] else "round"
-            problem = f"{option('float_to_byte')} of the metric in the checkpoint is {theirs}:"
-            raise InputError(problem, "create this metric in the same way", setting="float_to_byte")
-        self.forget(real=True)
+        rounding = "" if _FLOOR not in state else "floor" if state[_FLOOR] else "round"
+        saved = {**self.settings(), "definition": definition.to_json(), "float_to_byte": rounding}
+        check_same_settings([saved, self.settings()], ("the checkpoint", "this metric"))
+        for sums in self.sides.values():
+            sums.clear()
         if was == ALL or of == 1:
             if group_rank:
                 return ""  # the first rank restores them
         elif (was, of) != (group_rank, size):
-            sides = ("fake",) if self._fixed is not None else tuple(SIDES)
-            self.lost = {side for side in sides if f"{side}_count" in state}
+            for side, sums in self.sides.items():
+                sums.lost = sums.fixed is None and f"{side}_count" in state
             return (
                 f"rank {group_rank} of {size} loaded the state of rank {was} of {of}, whose images belong to another "
                 "rank and were not restored: save the metric within `with metric.sync_context():`, or save the state "
@@ -408,22 +421,15 @@ class MetricSums:
         return ""
 
 
-def _check_same_protocol(theirs: Definition, mine: Definition, name: str, owner: str) -> None:
-    if differences := theirs.differences(mine):
-        raise InputError(
-            f"{name} and the metric use different protocols ({', '.join(differences)}): create the metric with the "
-            f"feature, protocol and weights of {owner}"
-        )
-
-
 def check_same_settings(settings: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
-    """Checks that all metrics have the same `MetricSums.settings`."""
-    first = Definition.from_json(settings[0]["definition"])
+    """Checks that `MetricSums.settings`, of which some may be unknown, are the same everywhere."""
+    first = settings[0]
     for name, each in zip(names, settings, strict=True):
-        differences = first.differences(Definition.from_json(each["definition"]))
-        for value in ("real", "float_to_byte", "own"):
-            if each.get(value) != settings[0].get(value):
-                differences.append(f"{settings[0].get(value)} against {each.get(value)}")
+        differences = Definition.from_json(first["definition"]).differences(Definition.from_json(each["definition"]))
+        for key in ("real", "float_to_byte", "own"):
+            mine, theirs = first.get(key, ""), each.get(key, "")
+            if mine != theirs:
+                differences.append(f"{key}: {mine or 'as usual'} against {theirs or 'as usual'}")
         if differences:
-            message = f"{names[0]} and {name} differ ({', '.join(differences)})"
-            raise on_every_rank(InputError(f"{message}:", "create them with the same arguments"))
+            problem = f"{names[0]} and {name} differ ({', '.join(differences)}):"
+            raise on_every_rank(InputError(problem, "make them with the same arguments"))

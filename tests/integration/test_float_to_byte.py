@@ -166,8 +166,11 @@ def test_checkpoints_of_the_metric_have_the_rounding() -> None:
     fill(usual)
     fill(truncating)
     rounding.load_state_dict(usual.state_dict())
-    for one, other, theirs in ((truncating, usual, "floor"), (usual, truncating, "that of its protocol")):
-        with pytest.raises(fidtool.InputError, match=f"float_to_byte of the metric in the checkpoint is {theirs}"):
+    for one, other, differ in (
+        (truncating, usual, "floor against as usual"),
+        (usual, truncating, "as usual against floor"),
+    ):
+        with pytest.raises(fidtool.InputError, match=f"the checkpoint and this metric differ .float_to_byte: {differ}"):
             other.load_state_dict(one.state_dict())
         with pytest.raises(fidtool.InputError, match="floor"):
             one.merge_state(other)

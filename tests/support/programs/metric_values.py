@@ -149,7 +149,7 @@ def saved() -> None:
             warnings.simplefilter("always")
             again.compute()
         texts = [str(warning.message) for warning in caught if "count twice" in str(warning.message)]
-        assert [text.split()[0] for text in texts] == [str(len(REAL))] * (RANK == 0), texts
+        assert [text.split()[0] for text in texts] == [str(len(REAL)), str(len(FAKE))] * (RANK == 0), texts
     if SIZE > 1:
         lost = FrechetInceptionDistance(network())
         first = [own if RANK == 0 else None]

@@ -24,7 +24,7 @@ from fidtool.training import (
     gather_with_grad,
     group,
 )
-from fidtool.training.base import PlainMetric
+from fidtool.training.metric import PlainMetric
 from support.pictures import fill, pictures
 from support.places import TINY
 from support.tiny_network import network
@@ -111,10 +111,10 @@ def test_lost_real_images_remain_an_error_while_the_others_are_retained(monkeypa
     with pytest.warns(fidtool.FidtoolWarning, match="rank 1 of 2 loaded the state of rank 0 of 2"):
         metric.load_state_dict(state)
     metric.reset()
-    assert metric._sums.lost
+    assert metric._sums.sides["real"].lost
     metric.reset_real_features = True
     metric.reset()
-    assert not metric._sums.lost
+    assert not metric._sums.sides["real"].lost
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import click
 
 from fidtool.metrics.registry import is_name
 from fidtool.names import command_line, existing_like, legible
-from fidtool.sources.references import is_reference
+from fidtool.sources.kinds import is_reference
 
 _HABITS = dict(line.rsplit(": ", 1) for line in Path(__file__).with_name("habits.txt").read_text().splitlines())
 """Meanings, and the commands and flags of other tools that have them. ``{}`` is a flag's value. `_translated` places

@@ -23,8 +23,17 @@ from fidtool.metrics.metric import Metric
 from fidtool.metrics.registry import ABOUT_ALL, BUILT_IN, metric_named
 from fidtool.names import closest, counted, folded, unknown
 from fidtool.presets import PRESETS, preset_named
-from fidtool.sources.reference_files import PublishedFile, fetch, folder, mirrored, published_files
-from fidtool.sources.references import FEATURES, REFERENCES, Reference, named_reference
+from fidtool.sources.references import (
+    FEATURES,
+    REFERENCES,
+    PublishedFile,
+    Reference,
+    fetch,
+    folder,
+    mirrored,
+    named_reference,
+    published_files,
+)
 from fidtool.validation import declared
 
 _OF_METRICS = (

@@ -19,13 +19,10 @@ from fidtool.settings import Settings, overrides
 from fidtool.sources.arrays import Header, array_headers, has_floats
 from fidtool.sources.contents import Files, broken_link
 from fidtool.sources.image_set import Sampling, real_path
-from fidtool.sources.kinds import is_image_name, is_pattern, suffix_of
+from fidtool.sources.kinds import is_image_name, is_pattern, is_reference, suffix_of
 from fidtool.sources.lists import STDIN
 from fidtool.sources.memory import Images
 from fidtool.sources.opening import STATISTICS_SUFFIXES, local_paths, open_images, split_key
-from fidtool.sources.references import FEATURES as PUBLISHED_FEATURES
-from fidtool.sources.references import IMAGES as PUBLISHED_IMAGES
-from fidtool.sources.references import is_reference, named_reference, reference_at, suggested_references
 from fidtool.statistics.layouts import NPZ, PICKLE, FileLayout, known_layout, layout_of, with_protocol
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.statistics.statistics_file import read_features_alone, read_statistics
@@ -244,6 +241,8 @@ def spelled_once(requests: Sequence[RequestedSet]) -> tuple[list[RequestedSet], 
     for each in requests:
         key: object = each
         if each.given is None and is_reference(each.path):
+            from fidtool.sources.references import named_reference  # lazily: a run of folders needs none of it
+
             reference, array = named_reference(each.path)
             key = reference.name, array
         elif each.given is None:
@@ -286,24 +285,24 @@ def open_set(request: RequestedSet, settings: Settings, needs: SetNeeds, say: Ca
 
 def _open_reference(path: str, settings: Settings, needs: SetNeeds, say: Callable[[str], None]) -> Content:
     """Downloads a published reference."""
-    from fidtool.sources.reference_files import fetch  # lazily: a run of folders needs no downloads
+    from fidtool.sources import references  # lazily: a run of folders needs none of it
 
-    reference, array = named_reference(path)
-    alone = array if array in (PUBLISHED_IMAGES, PUBLISHED_FEATURES) else ""
+    reference, array = references.named_reference(path)
+    alone = array if array in (references.IMAGES, references.FEATURES) else ""
     if array and not alone and not reference.is_pickle:
         raise InputError(f"{array} alone is no set that can be compared:", f"pass {reference.name}")
     lacking = {*reference.arrays} - {*reference.statistics} if needs.features and not alone else set()
-    images = PUBLISHED_IMAGES in (alone, *lacking)
-    wanted = [alone] if alone else [*reference.statistics, *([PUBLISHED_IMAGES] if images else [])]
-    local, sha256 = fetch(reference, wanted, say)
+    images = references.IMAGES in (alone, *lacking)
+    wanted = [alone] if alone else [*reference.statistics, *([references.IMAGES] if images else [])]
+    local, sha256 = references.fetch(reference, wanted, say)
     found = file = None
     if images:
-        found = replace(open_images(f"{local}:{PUBLISHED_IMAGES}"), prefix=f"{reference.name}:{PUBLISHED_IMAGES}")
-    if alone != PUBLISHED_IMAGES:
+        found = replace(open_images(f"{local}:{references.IMAGES}"), prefix=f"{reference.name}:{references.IMAGES}")
+    if alone != references.IMAGES:
         entry = array if reference.is_pickle else ""
         file = read_statistics(local, needs.collected, extractor=settings.network.extractor, key=entry)
-        if PUBLISHED_FEATURES in lacking:
-            features, further = fetch(reference, [PUBLISHED_FEATURES], say)
+        if references.FEATURES in lacking:
+            features, further = references.fetch(reference, [references.FEATURES], say)
             rows, sha256 = read_statistics(features), {**sha256, **further}
             layers = {**file.layers, FEATURES: replace(file.layers[FEATURES], features=rows.features)}
             file = replace(file, layers=layers, count=rows.count, found=rows.found, order=rows.order)
@@ -407,17 +406,25 @@ def check_paths(paths: Sequence[str], real: str | None = None) -> None:
     if list(paths).count(STDIN) > 1:
         raise InputError(f"{STDIN} is standard input, which can only be used for one of the sets")
     for path in paths:
-        if is_reference(path):
-            named_reference(path)
-        elif path != STDIN and "://" not in split_key(path)[0]:
+        if path != STDIN and not is_reference(path) and "://" not in split_key(path)[0]:
             try:
                 local_paths(path)
             except InputError as error:
+                from fidtool.sources.references import suggested_references
+
                 names = suggested_references(path)[:2]
                 error.args += tuple(f"the published reference is {name}" for name in names)
                 raise
-    own = None if real is None else reference_at(real)
-    if published := [path for path in paths if real is not None and reference_at(path) not in (own, None)]:
-        problem = f"{published[0]} is a published reference, of real images, and cannot be {option('fake')}:"
+    if remote := [path for path in paths if "://" in path or is_reference(path)]:
+        _check_published(remote, real)
+
+
+def _check_published(paths: Sequence[str], real: str | None) -> None:
+    from fidtool.sources.references import reference_at  # lazily: a run of folders needs none of it
+
+    published = {path: reference_at(path) for path in paths}
+    own = published.get(real or "")
+    if others := [path for path, each in published.items() if real is not None and each not in (own, None)]:
+        problem = f"{others[0]} is a published reference, of real images, and cannot be {option('fake')}:"
         remedy = "pass generated images" if own else f"pass it as {option('real')}, which comes first"
         raise InputError(problem, remedy, setting="fake")

@@ -13,7 +13,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fidtool.errors import InputError, option
-from fidtool.names import counted
+from fidtool.names import counted, folded
 
 HEAD = 1024
 """Number of bytes that these functions need."""
@@ -148,6 +148,15 @@ _IMAGE_SUFFIXES = tuple(f".{name}" for name in _SUFFIXES.split())
 """Suffixes of file names that count as images, in lower case, regardless of whether this Pillow can decode them."""
 _WITHOUT_FLOATS = tuple({*_IMAGE_SUFFIXES} - {f".{name}" for name in _OF_FLOATS.split()})
 HIDDEN, SUBFOLDER = "hidden", "subfolder"
+PROJECTS = ("adm", "edm", "edm2", "clean-fid", "t2ibenchmark")
+"""The projects of `fidtool.sources.references`; the part of the references' names before the colon."""
+
+
+def is_reference(path: str) -> bool:
+    """Whether a path names a reference, known or unknown: a project, a colon, and no local file has this name."""
+    project, colon, rest = path.partition(":")
+    known = colon and not rest.startswith("//") and folded(project) in map(folded, PROJECTS)
+    return bool(known) and not os.path.lexists(path)
 
 
 def suffix_of(path: str) -> str:

@@ -1,17 +1,35 @@
-"""The statistics that papers compare with: which projects publish which, where, and of what.
+"""The statistics that papers compare with: which projects publish which, of what, and their files in the cache.
 
 Their names and facts are read from the projects' code and documentation, which ``source`` names.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Iterator
+import time
+import zipfile
+import zlib
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
 
-from fidtool.errors import InputError
+from fidtool.cache_dir import atomic_write, cache_dir
+from fidtool.download import DownloadError, RemoteFile, megabytes
+from fidtool.errors import InputError, RunError
 from fidtool.names import closest, folded, unknown
+from fidtool.sources.kinds import is_reference
 
+MIRROR = "FIDTOOL_REFERENCES_URL"
+"""Environment variable with the address of a mirror, to which host and path of a reference's address are appended."""
+_WHOLE_BYTES = 64 << 20
+"""Size up to which a file is downloaded as a whole, even if only some of its arrays are needed."""
+_BLOCK_BYTES = 1 << 20
+_REPORT_SECONDS = 10.0
+"""Seconds between two lines about the progress of a download."""
+_UNREADABLE = (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError, ValueError)
+"""What ``zipfile`` raises for a file that is no archive, is damaged, or is packed in an unknown way."""
 IMAGES = "arr_0"
 """Name of an array of images in a published file."""
 FEATURES = "feats"
@@ -71,47 +89,25 @@ _CLEAN_FID = "https://www.cs.cmu.edu/~clean-fid/stats"
 _COCO = "https://github.com/boomb0om/text2image-benchmark/releases/download/v0.0.1/MS-COCO_val2014_fid_stats.npz"
 
 
-def _adm(name: str, file: str, size: int, real_images: int | None = None, framing: str = "") -> Reference:
-    return Reference(
-        name=f"adm:{name}",
-        url=f"{_ADM}/{file}",
-        arrays=("mu", "sigma", "mu_s", "sigma_s", IMAGES),
-        real_images=real_images,
-        shape=(size, size),
-        framing=framing,
-        source="openai/guided-diffusion, evaluations/README.md",
-        note="precision and recall are between its 10,000 images (arr_0) and the generated ones",
-        classes=_CLASSES if real_images == _IMAGENET else None,
-    )
-
-
-def _edm(name: str, file: str, size: int, real_images: int | None, framing: str = "", note: str = "") -> Reference:
-    return Reference(
-        name=f"edm:{name}",
-        url=f"{_EDM}/{file}.npz",
-        real_images=real_images,
-        shape=(size, size),
-        framing=framing,
-        source="NVlabs/edm, README.md",
-        note=f"{note}EDM reports the lowest of three evaluations",
-        classes={"cifar10": 10, "imagenet64": _CLASSES, "imagenet64-baseline": _CLASSES}.get(name),
-    )
-
-
-def _edm2(name: str, size: int) -> Reference:
-    return Reference(
-        name=f"edm2:{name}",
-        url=f"{_EDM2}/{name}.pkl",
-        arrays=("fid", "fd_dinov2"),
-        real_images=_IMAGENET,
-        shape=(size, size),
-        framing="adm",
-        source="NVlabs/edm2, README.md and calculate_metrics.py",
-        note="statistics of Inception (fid) and of DINOv2 ViT-L/14 (fd_dinov2)",
-        classes=_CLASSES,
-    )
-
-
+_ADM_SETS = (
+    ("imagenet64", "imagenet/64/VIRTUAL_imagenet64_labeled.npz", 64, _IMAGENET),
+    ("imagenet128", "imagenet/128/VIRTUAL_imagenet128_labeled.npz", 128, _IMAGENET),
+    ("imagenet256", "imagenet/256/VIRTUAL_imagenet256_labeled.npz", 256, _IMAGENET),
+    ("imagenet512", "imagenet/512/VIRTUAL_imagenet512.npz", 512, _IMAGENET),
+    ("lsun-bedroom", "lsun/bedroom/VIRTUAL_lsun_bedroom256.npz", 256, None),
+    ("lsun-cat", "lsun/cat/VIRTUAL_lsun_cat256.npz", 256, None),
+    ("lsun-horse", "lsun/horse/VIRTUAL_lsun_horse256.npz", 256, None),
+)
+"""Data set, file, size and number of real images."""
+_EDM_SETS = (
+    ("cifar10", "cifar10-32x32", 32, 50_000, "", 10, ""),
+    ("ffhq", "ffhq-64x64", 64, 70_000, "", None, ""),
+    ("afhqv2", "afhqv2-64x64", 64, None, "", None, ""),
+    ("imagenet64", "imagenet-64x64", 64, _IMAGENET, "edm", _CLASSES, "EDM"),
+    ("imagenet64-baseline", "imagenet-64x64-baseline", 64, None, "", _CLASSES, "ADM"),
+)
+"""Data set, file, size, number of real images, framing, classes, and on whose images the networks were trained if it
+matters."""
 _MODES = {"clean": "clean", "legacy_tensorflow": "tensorflow", "legacy_pytorch": "pytorch-fid"}
 """clean-fid's modes, and the protocols that equal them."""
 _CLEAN_FID_SETS = (
@@ -139,42 +135,65 @@ _CLEAN_FID_SETS = (
 """Data set, size, split, number of real images, usual number of generated images; and `FEATURES` if they are published,
 or the mode if the statistics are published for it only."""
 
-
-def _clean_fid(mode: str) -> Iterator[Reference]:
-    for data_set, size, split, real_images, fakes, published in _CLEAN_FID_SETS:
-        if published not in ("", FEATURES, mode):
-            continue
-        with_features = published == FEATURES
-        url = f"{_CLEAN_FID}/{data_set}_{mode}_{split}_{size}"
-        yield Reference(
-            name=f"clean-fid:{data_set}-{size}-{split}" + ("" if mode == "clean" else f"-{mode}"),
-            url=f"{url}.npz",
-            arrays=("mu", "sigma", FEATURES) if with_features else ("mu", "sigma"),
-            protocol=_MODES[mode],
+_ALL = (
+    *(
+        Reference(
+            name=f"adm:{name}",
+            url=f"{_ADM}/{file}",
+            arrays=("mu", "sigma", "mu_s", "sigma_s", IMAGES),
+            real_images=real_images,
+            shape=(size, size),
+            framing="adm" if real_images else "",
+            source="openai/guided-diffusion, evaluations/README.md",
+            note="precision and recall are between its 10,000 images (arr_0) and the generated ones",
+            classes=_CLASSES if real_images else None,
+        )
+        for name, file, size, real_images in _ADM_SETS
+    ),
+    *(
+        Reference(
+            name=f"edm:{name}",
+            url=f"{_EDM}/{file}.npz",
+            real_images=real_images,
+            shape=(size, size),
+            framing=framing,
+            source="NVlabs/edm, README.md",
+            note=f"for networks trained on {trained_on}'s images; " * bool(trained_on)
+            + "EDM reports the lowest of three evaluations",
+            classes=classes,
+        )
+        for name, file, size, real_images, framing, classes, trained_on in _EDM_SETS
+    ),
+    *(
+        Reference(
+            name=f"edm2:{name}",
+            url=f"{_EDM2}/{name}.pkl",
+            arrays=("fid", "fd_dinov2"),
+            real_images=_IMAGENET,
+            shape=(size, size),
+            framing="adm",
+            source="NVlabs/edm2, README.md and calculate_metrics.py",
+            note="statistics of Inception (fid) and of DINOv2 ViT-L/14 (fd_dinov2)",
+            classes=_CLASSES,
+        )
+        for name, size in (("img64", 64), ("img512", 512))
+    ),
+    *(
+        Reference(
+            name=f"clean-fid:{name}-{size}-{split}" + ("" if mode == "clean" else f"-{mode}"),
+            url=f"{_CLEAN_FID}/{name}_{mode}_{split}_{size}.npz",
+            arrays=("mu", "sigma", FEATURES) if published == FEATURES else ("mu", "sigma"),
+            protocol=protocol,
             real_images=real_images,
             fakes=fakes,
             shape=(size, size),
             source="GaParmar/clean-fid, README.md and cleanfid/features.py",
-            features_url=f"{url}_kid.npz" if with_features else "",
+            features_url=f"{_CLEAN_FID}/{name}_{mode}_{split}_{size}_kid.npz" if published == FEATURES else "",
         )
-
-
-_ALL = (
-    _adm("imagenet64", "imagenet/64/VIRTUAL_imagenet64_labeled.npz", 64, _IMAGENET, "adm"),
-    _adm("imagenet128", "imagenet/128/VIRTUAL_imagenet128_labeled.npz", 128, _IMAGENET, "adm"),
-    _adm("imagenet256", "imagenet/256/VIRTUAL_imagenet256_labeled.npz", 256, _IMAGENET, "adm"),
-    _adm("imagenet512", "imagenet/512/VIRTUAL_imagenet512.npz", 512, _IMAGENET, "adm"),
-    _adm("lsun-bedroom", "lsun/bedroom/VIRTUAL_lsun_bedroom256.npz", 256),
-    _adm("lsun-cat", "lsun/cat/VIRTUAL_lsun_cat256.npz", 256),
-    _adm("lsun-horse", "lsun/horse/VIRTUAL_lsun_horse256.npz", 256),
-    _edm("cifar10", "cifar10-32x32", 32, 50_000),
-    _edm("ffhq", "ffhq-64x64", 64, 70_000),
-    _edm("afhqv2", "afhqv2-64x64", 64, None),
-    _edm("imagenet64", "imagenet-64x64", 64, _IMAGENET, "edm", "for networks trained on EDM's images; "),
-    _edm("imagenet64-baseline", "imagenet-64x64-baseline", 64, None, "", "for networks trained on ADM's images; "),
-    _edm2("img64", 64),
-    _edm2("img512", 512),
-    *(reference for mode in _MODES for reference in _clean_fid(mode)),
+        for mode, protocol in _MODES.items()
+        for name, size, split, real_images, fakes, published in _CLEAN_FID_SETS
+        if published in ("", FEATURES, mode)
+    ),
     Reference(
         name="t2ibenchmark:coco-30k",
         url=_COCO,
@@ -189,15 +208,6 @@ _ALL = (
 )
 REFERENCES = {reference.name: reference for reference in _ALL}
 """All references by name."""
-PROJECTS = tuple(dict.fromkeys(name.partition(":")[0] for name in REFERENCES))
-"""The part of the names before the colon."""
-
-
-def is_reference(path: str) -> bool:
-    """Whether a path names a reference, known or unknown: a project, a colon, and no local file has this name."""
-    project, colon, rest = path.partition(":")
-    known = colon and not rest.startswith("//") and folded(project) in map(folded, PROJECTS)
-    return bool(known) and not os.path.lexists(path)
 
 
 def reference_at(path: str) -> Reference | None:
@@ -234,3 +244,196 @@ def named_reference(text: str) -> tuple[Reference, str]:
     if key and not array:
         raise InputError(f"{reference.name} has no array {key!r}; it has {', '.join(reference.arrays)}")
     return reference, array
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class PublishedFile:
+    """One of a reference's published files, an ``.npz`` or a pickle, and its copy in the cache.
+
+    Attributes:
+        name: name of the reference.
+        url: address that the project publishes.
+        path: place in the cache.
+        pickle: a pickle's published name, which also stands for its only array; empty for an ``.npz``.
+        arrays: arrays that are in the cache; empty if the file is missing or not readable.
+        size: size of the copy in bytes.
+    """
+
+    name: str
+    url: str
+    path: Path
+    pickle: str = ""
+    arrays: tuple[str, ...] = ()
+    size: int = 0
+
+    def __str__(self) -> str:
+        """Return what is in the cache: ``mu, sigma (33.6 MB)``."""
+        return f"{', '.join(self.arrays)} ({megabytes(self.size)})"
+
+
+def _array(info: zipfile.ZipInfo) -> str:
+    return info.filename.removesuffix(".npy")
+
+
+def folder() -> Path:
+    """Return the folder of the downloaded files. It may not exist yet."""
+    return cache_dir() / "references"
+
+
+def published_files(reference: Reference) -> list[PublishedFile]:
+    """Return the file of a reference, and the one with its features if there is one."""
+    found = []
+    endings = {reference.url: Path(reference.url).suffix, reference.features_url: "-kid.npz"}
+    for url, ending in endings.items():
+        if not url:
+            continue
+        path = folder() / f"{reference.name.replace(':', '-')}{ending}"
+        pickle = Path(url).name if ending == ".pkl" else ""
+        arrays: tuple[str, ...] = (pickle,)
+        size = 0
+        try:
+            size = path.stat().st_size
+            if not pickle:
+                with zipfile.ZipFile(path) as archive:
+                    arrays = tuple(map(_array, archive.infolist()))
+        except (OSError, *_UNREADABLE):
+            arrays = ()
+        found.append(PublishedFile(reference.name, url, path, pickle, arrays, size))
+    return found
+
+
+def fetch(reference: Reference, arrays: Collection[str], say: Say) -> tuple[Path, dict[str, str]]:
+    """Return a file with these arrays of a reference, which is downloaded if the cache has none, and their SHA-256s.
+
+    Of a large file, only the arrays are downloaded if the server returns parts of files. Empty ``arrays``
+    mean all statistics. Features are in a file of their own. An SHA-256 is of the array's
+    ``.npy`` data; for a pickle, it is of the whole file, by the file's name.
+    """
+    wanted = frozenset(arrays or reference.statistics)
+    with_features = FEATURES in wanted
+    if with_features and (len(wanted) > 1 or not reference.features_url):
+        raise InputError(f"{reference.name} has no file with {', '.join(sorted(wanted))}")
+    file = published_files(reference)[with_features]
+    if file.pickle:
+        wanted = frozenset({file.pickle})
+    held = {*file.arrays} & {*reference.arrays, *wanted}
+    if not wanted <= held:
+        sha256 = _download(file, wanted | held, say)
+    else:
+        try:
+            with open(file.path, "rb") as handle:
+                sha256 = _hashes(file, handle, wanted)
+        except (OSError, *_UNREADABLE) as error:
+            raise InputError(f"{file.path} cannot be read ({error}):", "delete it to download it again") from None
+    return file.path, {array: sha256[array] for array in sorted(wanted)}
+
+
+def _hashes(file: PublishedFile, handle: IO[bytes], wanted: Collection[str]) -> dict[str, str]:
+    """Return the SHA-256 of each wanted array in an open file."""
+    handle.seek(0)
+    if file.pickle:
+        if handle.read(1) != b"\x80":
+            raise ValueError("it is not a pickle")
+        handle.seek(0)
+        return {file.pickle: _sha256(handle)}
+    with zipfile.ZipFile(handle) as archive:
+        found = {}
+        for info in _members(file, archive, wanted):
+            with archive.open(info) as member:
+                found[_array(info)] = _sha256(member)
+    return found
+
+
+def _sha256(handle: IO[bytes]) -> str:
+    digest = hashlib.sha256()
+    while block := handle.read(_BLOCK_BYTES):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def _members(file: PublishedFile, archive: zipfile.ZipFile, wanted: Collection[str]) -> list[zipfile.ZipInfo]:
+    """Return the members of an ``.npz`` that are the wanted arrays, in the order in which they are stored."""
+    members = {_array(info): info for info in archive.infolist()}
+    if missing := sorted(set(wanted) - members.keys()):
+        named = f"the file of {file.name} has no array {', '.join(missing)}"
+        raise InputError(f"{named}; it has {', '.join(members)} ({mirrored(file.url)})")
+    return sorted((members[array] for array in wanted), key=lambda info: info.header_offset)
+
+
+# --- downloads -------------------------------------------------------------------------------------------------------
+
+
+def mirrored(url: str) -> str:
+    """Return the address from which a file is downloaded: at the mirror, if there is one."""
+    mirror = os.environ.get(MIRROR)
+    if mirror and "://" not in mirror:
+        raise InputError(f"{MIRROR} must be a URL such as https://mirror or file:///folder, not {mirror!r}")
+    return f"{mirror.rstrip('/')}/{url.partition('://')[2]}" if mirror else url
+
+
+def _download(file: PublishedFile, wanted: Collection[str], say: Say) -> dict[str, str]:
+    """Put the wanted arrays into the cache and return their SHA-256s."""
+    url = mirrored(file.url)
+    try:
+        file.path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(file.path) as target:
+            _copy(file, url, target, wanted, say)
+            return _hashes(file, target, wanted)
+    except InputError:  # a ValueError
+        raise
+    except DownloadError as error:
+        raise RunError(
+            f"{file.name} could not be downloaded from {url} ({error}):",
+            f"download {file.url} by hand and pass that file instead of {file.name}",
+            f"put it at {file.path}",
+            f"set https_proxy, or {MIRROR} to a mirror",
+        ) from None
+    except _UNREADABLE as error:
+        kind = "pickle" if file.pickle else ".npz file"
+        raise RunError(
+            f"{file.name}: the download from {url} is not a readable {kind} ({error}):",
+            "check what the network or the mirror returns for this address",
+        ) from None
+    except OSError as error:
+        problem = f"{file.name} cannot be stored in {file.path.parent}: {error.strerror or error}"
+        raise RunError(problem, "set FIDTOOL_CACHE") from None
+
+
+def _copy(file: PublishedFile, url: str, target: IO[bytes], wanted: Collection[str], say: Say) -> None:
+    """Write the file, or an ``.npz`` with its wanted arrays."""
+    remote = RemoteFile(url)
+    size, large = remote.size, remote.size is not None and remote.size > _WHOLE_BYTES and not file.pickle
+    if not large or not remote.ranges:
+        shown = "unknown size" if size is None else megabytes(size)
+        partless = ", all of it because the server returns no parts of files" if large else ""
+        say(f"downloading {file.name} from {url} ({shown}{partless})")
+        _copy_blocks(remote, target, file.name, size, say)
+        return
+    with zipfile.ZipFile(remote) as archive, zipfile.ZipFile(target, "w") as kept:
+        members = _members(file, archive, wanted)
+        starts = sorted(info.header_offset for info in archive.infolist())
+        names = ", ".join(_array(info) for info in members)
+        shown = f"{megabytes(sum(info.compress_size for info in members))} of {megabytes(size or 0)}"
+        say(f"downloading {names} of {file.name} from {url} ({shown})")
+        for info in members:
+            named = f"{_array(info)} of {file.name}"
+            remote.stop = next((start for start in starts if start > info.header_offset), archive.start_dir)
+            with archive.open(info) as member, kept.open(zipfile.ZipInfo(info.filename), "w", force_zip64=True) as out:
+                _copy_blocks(member, out, named, info.file_size, say)
+
+
+def _copy_blocks(source: Any, target: IO[bytes], name: str, size: int | None, say: Say) -> None:
+    """Copy all that is left of ``source``, and say every ten seconds how much has arrived."""
+    total = "" if size is None else f" of {megabytes(size)}"
+    done, reported = 0, time.monotonic()
+    while block := source.read(_BLOCK_BYTES):
+        target.write(block)
+        done += len(block)
+        if time.monotonic() - reported >= _REPORT_SECONDS:
+            reported = time.monotonic()
+            say(f"{name}: {megabytes(done)}{total}")

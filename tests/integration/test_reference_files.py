@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from fidtool import download
 from fidtool.errors import InputError, RunError
-from fidtool.sources import reference_files
-from fidtool.sources.reference_files import fetch, folder, published_files
-from fidtool.sources.references import FEATURES, IMAGES, REFERENCES, Reference
+from fidtool.sources import references
+from fidtool.sources.references import FEATURES, IMAGES, REFERENCES, Reference, fetch, folder, published_files
 from support.command_line import Run
 from support.http_store import HttpStore, http_store, kept
 from support.processes import free_port
@@ -67,7 +66,7 @@ def mirror(environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.Monk
     pickled.parent.mkdir(parents=True)
     pickled.write_bytes(pickle.dumps({"fid": statistics(4), "num_images": 7}))
     monkeypatch.setattr(download, "_FIRST_DELAY", 0.001)
-    monkeypatch.setattr(reference_files, "_WHOLE_BYTES", 1 << 19)  # the file like ADM's is larger
+    monkeypatch.setattr(references, "_WHOLE_BYTES", 1 << 19)  # the file like ADM's is larger
     with http_store(place) as store:
         for name, value in {"FIDTOOL_REFERENCES_URL": store.url, "no_proxy": "127.0.0.1"}.items():
             monkeypatch.setenv(name, value)

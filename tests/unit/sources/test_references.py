@@ -10,14 +10,8 @@ import pytest
 from fidtool.errors import InputError
 from fidtool.features.protocol import PROTOCOLS
 from fidtool.names import folded
-from fidtool.sources.references import (
-    FEATURES,
-    IMAGES,
-    PROJECTS,
-    REFERENCES,
-    is_reference,
-    named_reference,
-)
+from fidtool.sources.kinds import PROJECTS, is_reference
+from fidtool.sources.references import FEATURES, IMAGES, REFERENCES, named_reference
 
 
 def test_facts_are_complete() -> None:
@@ -36,7 +30,7 @@ def test_facts_are_complete() -> None:
 def test_names_remain_distinct_without_case_and_hyphens() -> None:
     assert len({folded(name) for name in REFERENCES}) == len(REFERENCES) == 69
     assert len({reference.url for reference in REFERENCES.values()}) == len(REFERENCES)
-    assert PROJECTS == ("adm", "edm", "edm2", "clean-fid", "t2ibenchmark")
+    assert tuple(dict.fromkeys(name.partition(":")[0] for name in REFERENCES)) == PROJECTS
 
 
 CLEAN_FID = "https://www.cs.cmu.edu/~clean-fid/stats"

@@ -25,7 +25,7 @@ from fidtool.errors import InputError, on_every_rank, option, warn_program
 from fidtool.images.batches import Batch
 from fidtool.images.decode import DecodeOptions
 from fidtool.images.framing import EXAMPLE, Crop
-from fidtool.images.loader import ImageLookup, LoadOptions, load
+from fidtool.images.loader import ImageLookup, load
 from fidtool.metrics.registry import METRIC_SETTINGS, is_name, metric_named
 from fidtool.names import suggestion
 from fidtool.pipeline.check import check as check_images
@@ -376,7 +376,7 @@ def _image_sample(plan: Plan, contents: Mapping[SetPlan, Content], count: int | 
     )
     shape: tuple[int, ...] = (0, 0, 3)
     storage, used = None, 0
-    for batch in load(images, [Batch(each, [each]) for each in chosen], LoadOptions(options)):
+    for batch in load(images, [Batch(each, [each]) for each in chosen], options):
         for pixels in batch.take_images(lambda pixels: pixels):
             shape = shape if storage else tuple(pixels.shape)
             storage = storage or RowStorage(len(chosen), pixels.numel(), np.uint8)

@@ -5,12 +5,13 @@ The pixels may then be framed, see `fidtool.images.framing`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import math
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -160,16 +161,10 @@ def decode(content: Read, options: DecodeOptions = DecodeOptions()) -> DecodedIm
 
 
 def _result(content: Read, options: DecodeOptions) -> DecodedImage | Exception:
+    if isinstance(content, Exception):
+        return content
     try:
-        if isinstance(content, Exception):
-            return content
-        if isinstance(content, Pixels):
-            image = _from_pixels(content, options)
-        elif isinstance(content, Image.Image):
-            image = _from_pillow(content, options)
-        else:
-            data, frame = (content.data, content.number) if isinstance(content, Frame) else (content, None)
-            image = _from_file(data, options, frame)
+        image = _from_pixels(content, options) if isinstance(content, Pixels) else _from_pillow(content, options)
         return image if options.crop is None else _framed(image, options.crop, options.max_pixels)
     except DecodeError as error:
         return type(error)(*error.args)  # without a traceback, which would keep the image in memory
@@ -186,18 +181,6 @@ def _framed(image: DecodedImage, crop: Crop, max_pixels: int) -> DecodedImage:
     return replace(image, pixels=crop.apply(image.pixels))
 
 
-def _from_pillow(image: Image.Image, options: DecodeOptions) -> DecodedImage:
-    """Converts a Pillow image that was passed by a program, as `decode` does."""
-    try:
-        _check_size(image.size, options.max_pixels)
-        image.load()
-        return _to_rgb(image, b"", options)
-    except (DecodeError, MemoryError):
-        raise
-    except Exception as error:
-        raise DecodeError(message_of(error)) from None
-
-
 def _from_pixels(image: Pixels, options: DecodeOptions) -> DecodedImage:
     values = image.values
     height, width, channels = values.shape
@@ -211,18 +194,23 @@ def _from_pixels(image: Pixels, options: DecodeOptions) -> DecodedImage:
     return DecodedImage(pixels, properties, "array", "RGB+1" if bands else _MODES[channels], 0)
 
 
-def _from_file(data: bytes, options: DecodeOptions, frame: int | None = None) -> DecodedImage:
+def _from_pillow(content: bytes | Frame | Image.Image, options: DecodeOptions) -> DecodedImage:
+    """Decodes a file with Pillow, or an image that a program has opened with it."""
+    file, frame = content if isinstance(content, Frame) else (content, None)
+    data = b"" if isinstance(file, Image.Image) else file
     if colour := _COLOUR_PFM.match(data):  # Pillow reads PFM in grayscale only: three channels are three times as wide
         gray = b"Pf\n%d" % (3 * int(colour[1])) + data[colour.end() :]
-        wide = _from_file(gray, replace(options, max_pixels=3 * options.max_pixels))
+        wide = _from_pillow(gray, replace(options, max_pixels=3 * options.max_pixels))
         return replace(wide, pixels=wide.pixels[..., 0].reshape(len(wide.pixels), -1, 3))
     try:
         if data[8:12] == b"WEBP":  # older versions of Pillow allocate it before they check its size
             _check_size(_webp_size(data), options.max_pixels)
-        with Image.open(io.BytesIO(data)) as image:
+        opened = contextlib.nullcontext(file) if isinstance(file, Image.Image) else Image.open(io.BytesIO(file))
+        with opened as image:
             if frame:
                 image.seek(frame)
-            _check_format(image)
+            if data:
+                _check_format(image)
             _check_size(image.size, options.max_pixels)
             image.load()
             return _to_rgb(image, data, options, single_frame=frame is not None)
@@ -232,26 +220,26 @@ def _from_file(data: bytes, options: DecodeOptions, frame: int | None = None) ->
         pixels, limit = re.search(r"\d+ pixels", str(error)), _limit(options.max_pixels)
         raise DecodeError(f"it has {pixels[0] if pixels else 'pixels'}, more than {limit}") from None
     except Exception as error:  # Pillow's plugins raise struct.error, IndexError and many others
-        message, name = message_of(error), format_of(data)
-        if foreign := foreign_of(data):
-            message = f"it is {foreign}"
-        elif isinstance(error, UnidentifiedImageError):
-            start = f"it begins like {name} but is damaged or truncated" if name else f"it begins with {data[:12]!r}"
-            if name == "TIFF":
-                start += ", has more bands than Pillow reads (save 3 as RGB), or floats of a kind that it lacks: save "
-                start += "an array, .npy"
-            message = f"not an image that Pillow can read ({start})"
-        raise DecodeError(_no_decoder(name) or message) from None
+        raise DecodeError(message_of(error) if isinstance(file, Image.Image) else _problem(error, data)) from None
 
 
-def _no_decoder(name: str) -> str:
-    """Returns a message about an image of a format that this Pillow does not decode; empty for others."""
+def _problem(error: Exception, data: bytes) -> str:
+    """Returns what is wrong with a file that Pillow cannot decode."""
+    name = format_of(data)
     if name == HEIF and HEIF not in Image.OPEN:
         return "it is a HEIF image (HEIC), which Pillow cannot decode: convert it to PNG, for example with pillow-heif"
-    if name not in _OPTIONAL or features.check(_OPTIONAL[name]):
-        return ""
-    how = "install a recent Pillow (pip install --upgrade --force-reinstall pillow), or convert the image to PNG"
-    return f"it is in the format {name}, whose decoder is not included in this Pillow ({pillow_version}): {how}"
+    if name in _OPTIONAL and not features.check(_OPTIONAL[name]):
+        how = "install a recent Pillow (pip install --upgrade --force-reinstall pillow), or convert the image to PNG"
+        return f"it is in the format {name}, whose decoder is not included in this Pillow ({pillow_version}): {how}"
+    if foreign := foreign_of(data):
+        return f"it is {foreign}"
+    if not isinstance(error, UnidentifiedImageError):
+        return message_of(error)
+    start = f"it begins like {name} but is damaged or truncated" if name else f"it begins with {data[:12]!r}"
+    if name == "TIFF":
+        start += ", has more bands than Pillow reads (save 3 as RGB), or floats of a kind that it lacks: save "
+        start += "an array, .npy"
+    return f"not an image that Pillow can read ({start})"
 
 
 # --- limits ----------------------------------------------------------------------------------------------------------
@@ -292,7 +280,9 @@ def _check_format(image: Image.Image) -> None:
 def _to_rgb(image: Image.Image, data: bytes, options: DecodeOptions, single_frame: bool = False) -> DecodedImage:
     bands, mode = _all_bands(image)
     alpha, lossy = mode.startswith(image.mode) and _is_transparent(image), _is_lossy(image, data)
-    file_format, quality = image.format or "", jpeg_quality(getattr(image, "quantization", None))
+    file_format, tables = image.format or "", getattr(image, "quantization", None)
+    # The libjpeg quality whose luminance table is most similar to the first.
+    quality = int(_QUALITIES[np.abs(_SUMS - sum(tables[min(tables)])).argmin()]) if tables else 0
     values = _as_in_arrays(image)
     gray = _scaled_gray(image) if values is None and image.mode in ("I", *_SIXTEEN_BIT_MODES) else None
     deep, clipped = gray is not None, False
@@ -307,7 +297,10 @@ def _to_rgb(image: Image.Image, data: bytes, options: DecodeOptions, single_fram
         pixels = np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
     else:
         pixels = np.repeat(gray[:, :, None], 3, axis=2)
-    rotated = _is_rotated(image)
+    rotated = False
+    if image.format != "TIFF" and not image.info.keys().isdisjoint(_ORIENTED_BY):  # Pillow has applied that of TIFFs
+        with contextlib.suppress(Exception):  # damaged EXIF data has no orientation
+            rotated = image.getexif().get(ExifTags.Base.Orientation) in range(2, 9)
     animated = not single_frame and has_frame(image, 1)  # last, because it seeks to the second frame
     properties = _properties(lossy, alpha, deep, animated, rotated, clipped, bool(bands), bands)
     return DecodedImage(pixels, properties, file_format, mode, quality)
@@ -398,16 +391,6 @@ def _webp_size(data: bytes) -> tuple[int, int]:
     return int.from_bytes(data[26:28], "little") & 0x3FFF, int.from_bytes(data[28:30], "little") & 0x3FFF
 
 
-def _is_rotated(image: Image.Image) -> bool:
-    # Pillow has already applied the orientation of TIFFs.
-    if image.format == "TIFF" or image.info.keys().isdisjoint(_ORIENTED_BY):
-        return False
-    try:
-        return image.getexif().get(ExifTags.Base.Orientation) in range(2, 9)
-    except Exception:  # damaged EXIF data has no orientation
-        return False
-
-
 def has_frame(image: Image.Image, number: int) -> bool:
     """Whether there is a frame with this number. Seeks to it without decoding it, so call this last."""
     if image.format in ONE_IMAGE_FORMATS or type(image).seek is Image.Image.seek:  # a copy, see `copy_image`
@@ -438,8 +421,3 @@ _LUMINANCE = np.array(
 _QUALITIES = np.arange(1, 101)
 _SCALES = np.where(_QUALITIES < 50, 5000 // _QUALITIES, 200 - 2 * _QUALITIES)
 _SUMS = ((_LUMINANCE * _SCALES[:, None] + 50) // 100).clip(1, 255).sum(1)
-
-
-def jpeg_quality(tables: Mapping[int, Sequence[int]] | None) -> int:
-    """Returns the libjpeg quality, 1 to 100, whose luminance table is most similar to the first; 0 if there is none."""
-    return int(_QUALITIES[np.abs(_SUMS - sum(tables[min(tables)])).argmin()]) if tables else 0

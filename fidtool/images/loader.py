@@ -9,14 +9,12 @@ import errno
 import functools
 import math
 import os
-import pickle
 import stat
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
 from typing import Any, TypeVar
 
 import numpy as np
@@ -53,22 +51,9 @@ _TOO_FEW = ContentError("its file ended early: the file has changed since it was
 
 
 Item = TypeVar("Item")
-_Workers = Workers[Batch, "DecodedBatch | DecodeFailure"]
+_Workers = Workers[Batch, "DecodedBatch"]
 _Task = tuple[Batch, bool]
 """Images to decode at once, and whether they are the last of their batch."""
-
-
-@dataclass(frozen=True)
-class DecodeFailure:
-    """The error that ends the run, and the program's exception that caused it."""
-
-    error: FidtoolError
-    cause: BaseException | None = None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """For sending it to another process, which gets the traceback as text."""
-        return DecodeFailure, (self.error, _sendable(self.cause))
-
 
 _NO_PIXELS = np.empty(0, dtype=np.uint8)
 
@@ -107,8 +92,11 @@ class DecodedBatch:
         self.skipped = earlier.skipped + self.skipped
 
 
-def decode_batch(source: ImageSet | None, options: DecodeOptions, batch: Batch) -> DecodedBatch | DecodeFailure:
-    """Decodes the first images of a batch, until their pixels fill `AT_ONCE_BYTES`."""
+def decode_batch(source: ImageSet | None, options: DecodeOptions, batch: Batch) -> DecodedBatch:
+    """Decodes the first images of a batch, until their pixels fill `AT_ONCE_BYTES`.
+
+    Raises a FidtoolError if an image cannot be decoded and is not to be skipped.
+    """
     images: list[DecodedImage] = []
     found = DecodedBatch(batch.number)
     size = 0
@@ -120,11 +108,8 @@ def decode_batch(source: ImageSet | None, options: DecodeOptions, batch: Batch) 
             if isinstance(result, DecodedImage):
                 images.append(result)
                 size += result.pixels.nbytes
-                continue
-            unusable = _unusable(file, result, options)
-            if isinstance(unusable, DecodeFailure):
-                return unusable
-            found.skipped.append(unusable)
+            else:
+                found.skipped.append(_skipped(file, result, options))
         if size >= AT_ONCE_BYTES:
             break
     found.count = len(images)
@@ -160,54 +145,30 @@ def _read_ahead(source: ImageSet | None, images: Any) -> Iterator[list[tuple[str
         yield some
 
 
-def _unusable(file: str, error: Exception, options: DecodeOptions) -> BadFile | DecodeFailure:
-    """Returns what an image that cannot be decoded leads to: it is skipped, or the run ends."""
-    if isinstance(error, FidtoolError):
-        return DecodeFailure(error, error.__cause__)
-    if not isinstance(error, (ContentError, DecodeError, OSError, MemoryError)):
+def _skipped(file: str, error: Exception, options: DecodeOptions) -> BadFile:
+    """Returns an image that cannot be decoded as it is recorded, or raises the error that ends the run."""
+    if isinstance(error, FidtoolError) or not isinstance(error, (ContentError, DecodeError, OSError, MemoryError)):
         raise error
     verb = "decode" if isinstance(error, (DecodeError, MemoryError)) else "read"
     reason = "out of memory" if isinstance(error, MemoryError) else getattr(error, "strerror", None) or str(error)
     problem = f"cannot {verb} {file}: {reason}"
     if isinstance(error, MemoryError) or getattr(error, "errno", None) in _EXHAUSTED:
         fewer = f"use fewer workers ({option('num_workers')}) or ranks on this machine"
-        return DecodeFailure(RunError(problem, "raise the limits of this process", fewer, setting="num_workers"))
+        raise RunError(problem, "raise the limits of this process", fewer, setting="num_workers")
     if isinstance(error, NeedsRangeError):
-        return DecodeFailure(InputError(problem))
-    if options.skip:
-        return BadFile(file, f"cannot {verb} it: {reason}")
-    return DecodeFailure(InputError(problem, *options.remedies))
-
-
-def _sendable(error: BaseException | None) -> Any:
-    """Returns an object that is unpickled as ``error``, with its traceback as its cause; None if it cannot be sent."""
-    try:
-        wrapped = error and ExceptionWithTraceback(error, error.__traceback__)
-        pickle.loads(pickle.dumps(wrapped))
-    except Exception:  # the program's exception class may raise anything
-        return None
-    return wrapped
-
-
-@dataclass(frozen=True)
-class LoadOptions:
-    """Options for loading batches.
-
-    Attributes:
-        patience: seconds that a worker may take for the images that it decodes at once.
-        complain: called with a message if workers cannot be started.
-    """
-
-    decode: DecodeOptions
-    num_workers: int = 0
-    patience: float = math.inf
-    complain: Callable[[str], None] = print
+        raise InputError(problem)
+    if not options.skip:
+        raise InputError(problem, *options.remedies)
+    return BadFile(file, f"cannot {verb} it: {reason}")
 
 
 def load(
     source: ImageSet | None,
     batches: Iterable[Batch],
-    options: LoadOptions,
+    options: DecodeOptions,
+    num_workers: int = 0,
+    patience: float = math.inf,
+    complain: Callable[[str], None] = print,
     early: Callable[[DecodedBatch], object] = lambda batch: None,
 ) -> Generator[DecodedBatch, None, None]:
     """Yields this rank's decoded batches in order.
@@ -215,6 +176,8 @@ def load(
     Args:
         source: None for an iterable, whose images have been read. If those of the first batch are all encoded, workers
             decode them.
+        patience: seconds that a worker may take for the images that it decodes at once.
+        complain: called with a message if workers cannot be started.
         early: called with the first images of a batch of large ones as soon as they are decoded. `DecodedBatch.pixels`
             of the batch then has only the last images.
 
@@ -226,7 +189,9 @@ def load(
     first = list(islice(batches, 1))
     if not first:
         return
-    workers = _started(source, options) if source is not None or _is_encoded(first[0]) else None
+    workers: _Workers | None = None
+    if num_workers and (source is not None or _is_encoded(first[0])):
+        workers = _started(functools.partial(decode_batch, source, options), num_workers, patience, complain)
     batches = batches if source is not None else chain(first, batches)
     cutter = _Cutter()
     tasks = ((batch, True) for batch in batches) if workers is None else cutter.cut(batches)
@@ -241,15 +206,13 @@ def load(
                 if workers is not None and is_sent:
                     found = workers.result()
                 else:
-                    found = decode_batch(source, options.decode, Batch(number, images))
+                    found = decode_batch(source, options, Batch(number, images))
                 is_sent = False  # the rest of images that are larger than those before is decoded here
-                if isinstance(found, DecodeFailure):
-                    raise found.error from found.cause
-                if found.sizes:
-                    size = sum(height * width * 3 for height, width in found.sizes)
-                    cutter.at_once = max(1, AT_ONCE_BYTES * len(found.sizes) // size)
+                size = sum(height * width * 3 for height, width in found.sizes)
+                cutter.at_once = max(1, AT_ONCE_BYTES * len(found.sizes) // max(1, size))
                 images = images[found.count + len(found.skipped) :]
-                found.follow(before or DecodedBatch(number))
+                if before is not None:
+                    found.follow(before)
                 before = None if ends and not len(images) else found
                 if before is None:
                     yield found
@@ -267,14 +230,14 @@ def _is_encoded(batch: Batch) -> bool:
     return all(isinstance(image, tuple) and isinstance(image[1], (bytes, Frame)) for image in batch.images)
 
 
-def _started(source: ImageSet | None, options: LoadOptions) -> _Workers | None:
-    if not options.num_workers:
-        return None
+def _started(
+    work: Callable[[Batch], DecodedBatch], count: int, patience: float, complain: Callable[[str], None]
+) -> _Workers | None:
     try:
-        return Workers(functools.partial(decode_batch, source, options.decode), options.num_workers, options.patience)
+        return Workers(work, count, patience)
     except (OSError, AssertionError) as error:
         reason = getattr(error, "strerror", None) or error
-        options.complain(f"cannot start decoding workers ({reason}): decoding in the main process")
+        complain(f"cannot start decoding workers ({reason}): decoding in the main process")
         return None
 
 

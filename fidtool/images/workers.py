@@ -18,12 +18,13 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import cycle
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
+from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
 from multiprocessing.process import BaseProcess
 from typing import IO, Any, Generic, TypeVar
 
@@ -31,7 +32,7 @@ import numpy as np
 import torch
 
 from fidtool.distributed import signals
-from fidtool.errors import RunError, option
+from fidtool.errors import FidtoolError, RunError, option
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -53,9 +54,10 @@ _BROKEN = (EOFError, OSError, RuntimeError)
 
 @dataclass(frozen=True)
 class _Raised:
-    """The exception that a task raised in a worker."""
+    """The exception that a task raised in a worker, and the program's exception that caused it."""
 
-    error: str
+    error: FidtoolError
+    cause: BaseException | None = None
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ class Workers(Generic[Task, Result]):
                 setting="num_workers",
             ) from error
         if isinstance(result, _Raised):
-            raise RunError(f"{result.error} (in a decoding worker)")
+            raise result.error from result.cause
         return result  # type: ignore[no-any-return]
 
     def end(self) -> None:
@@ -182,11 +184,24 @@ def _work(
             with contextlib.ExitStack() as files:
                 try:
                     data, large = _packed(work(pickle.loads(task)), files)
+                except FidtoolError as error:
+                    data, large = _packed(_Raised(error, _sendable(error.__cause__)), files)
                 except Exception as error:
-                    data, large = _packed(_Raised(f"{type(error).__name__}: {error}"), files)
+                    told = RunError(f"{type(error).__name__}: {error} (in a decoding worker)")
+                    data, large = _packed(_Raised(told), files)
                 pipe.send((data, [file.tell() for file in large]))
                 for file in large:
                     reduction.send_handle(pipe, file.fileno(), 0)
+
+
+def _sendable(error: BaseException | None) -> Any:
+    """Returns an object that is unpickled as ``error``, with its traceback as its cause; None if it cannot be sent."""
+    try:
+        wrapped = error and ExceptionWithTraceback(error, error.__traceback__)
+        pickle.loads(pickle.dumps(wrapped))
+    except Exception:  # the program's exception class may raise anything
+        return None
+    return wrapped
 
 
 def _receive(pipe: Connection[Any, Any], tasks: queue.SimpleQueue[bytes]) -> None:
@@ -265,13 +280,11 @@ def _process(future: Future[Any], work: Callable[[Any], Any], item: Any) -> None
         future.set_exception(error)
 
 
-def _join(threads: list[threading.Thread], seconds: float) -> None:
+def _join(threads: Iterable[threading.Thread], seconds: float) -> None:
     deadline = time.monotonic() + seconds
-    for thread in threads:
+    for thread in list(threads):
         thread.join(max(0.0, deadline - time.monotonic()))
 
 
-@atexit.register
-def _wait_for_all() -> None:
-    """Wait for the threads: one that returns from C++ into a finalising interpreter would abort the process."""
-    _join(list(_all), _AT_EXIT_SECONDS)
+# A thread that returns from C++ into a finalising interpreter would abort the process.
+atexit.register(_join, _all, _AT_EXIT_SECONDS)

@@ -20,7 +20,7 @@ from fidtool.features.extractor import Extractor, ForwardPasses
 from fidtool.images.batches import Batch, Stream, deal, plan_batches
 from fidtool.images.decode import DecodeOptions
 from fidtool.images.framing import Crop
-from fidtool.images.loader import DecodedBatch, LoadOptions, load
+from fidtool.images.loader import DecodedBatch, load
 from fidtool.names import counted
 from fidtool.pipeline.run import RunContext
 from fidtool.settings import Settings
@@ -137,7 +137,7 @@ class Extraction:
         files = {bad.file for bad in skipped}
         indices = [index for index in range(len(source)) if source.file(index) in files]
         options = replace(self._options(), skip=True, records=False, pixels=False)
-        (read,) = load(source, [Batch(0, indices)], LoadOptions(options))
+        (read,) = load(source, [Batch(0, indices)], options)
         still = {bad.file for bad in read.skipped}
         return next((bad.file for bad in skipped if bad.file not in still), "")
 
@@ -164,7 +164,7 @@ class Extraction:
         """Adds the batches of this rank, which have ``total`` images; without a source, those of an iterable."""
         context, world, threads = self.context, self.context.world, self.context.device.forward_threads
         workers = self.num_workers if total is None else min(self.num_workers, total)
-        options = LoadOptions(self._options(), workers, self.settings.timeout, self.warn)
+        options = self._options(), workers, self.settings.timeout, self.warn
 
         def pixels(batch: DecodedBatch) -> list[torch.Tensor]:
             with context.busy("transfer", 1 / threads):
@@ -183,7 +183,7 @@ class Extraction:
         # Closed here, because the caller may keep an exception, and with it the decoding workers.
         with (
             context.console.progress(name, total) as advance,
-            contextlib.closing(load(source, batches, options, resize)) as decoded,
+            contextlib.closing(load(source, batches, *options, resize)) as decoded,
         ):
             usable = self._usable(decoded, source)
             for batch, features in passes.run(usable) if passes is not None else zip(usable, repeat(None)):

@@ -22,7 +22,7 @@ from fidtool.features.models.inception_weights import load_weights
 from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, inception_definition, protocol_named
 from fidtool.images.batches import Batch, plan_batches
 from fidtool.images.decode import DecodeOptions
-from fidtool.images.loader import LoadOptions, load
+from fidtool.images.loader import load
 from fidtool.images.workers import DaemonThreads
 from fidtool.sources.image_set import Sampling
 from fidtool.sources.opening import open_images
@@ -122,7 +122,7 @@ def decode_rate(folders: tuple[str, ...], least: int) -> float:
         rounds = -(-least // len(images))
         batches = [Batch(number, part.images) for number, part in enumerate(plan_batches(images, 8) * rounds)]
         started = time.perf_counter()
-        loaded = load(images, batches, LoadOptions(DecodeOptions(), available_cores()))
+        loaded = load(images, batches, DecodeOptions(), available_cores())
         count += sum(batch.count for batch in loaded)
         seconds += time.perf_counter() - started
     return count / seconds

@@ -12,8 +12,10 @@ import torch
 from PIL import Image
 
 from fidtool.images.batches import Batch
-from fidtool.images.loader import DecodedBatch, LoadOptions, load
+from fidtool.images.decode import DecodeOptions
+from fidtool.images.loader import DecodedBatch, load
 from fidtool.sources.image_set import ImageSet
+from support.processes import PATIENCE
 
 
 def make_pictures(folder: Path, count: int, seed: int = 0, suffix: str = ".png", sides: Sequence[int] = (32,)) -> Path:
@@ -38,11 +40,13 @@ def fill(metric: Any, seed: int = 1) -> None:
     metric.update(pictures(20, seed + 1) // 2, real=False)
 
 
-def load_whole(source: ImageSet | None, batches: Iterable[Batch], options: LoadOptions) -> list[DecodedBatch]:
+def load_whole(
+    source: ImageSet | None, batches: Iterable[Batch], options: DecodeOptions, workers: int
+) -> list[DecodedBatch]:
     """Returns all batches with the pixels of all their images."""
     early: list[DecodedBatch] = []
     found = []
-    for batch in load(source, batches, options, early.append):
+    for batch in load(source, batches, options, workers, PATIENCE, lambda _: None, early.append):
         parts = [*early, batch]
         sizes = [size for part in parts for size in part.sizes]
         found.append(replace(batch, pixels=np.concatenate([part.pixels for part in parts]), sizes=sizes))

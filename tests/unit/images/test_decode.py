@@ -18,7 +18,7 @@ from fidtool.diagnose.findings import property_findings, property_warnings
 from fidtool.errors import FidtoolError, option
 from fidtool.images.batches import Batch, cut_batches
 from fidtool.images.decode import DecodeError, DecodeOptions, ImageProperties, decode
-from fidtool.images.loader import DecodedBatch, LoadOptions, load
+from fidtool.images.loader import DecodedBatch, load
 from fidtool.images.records import ImageRecords, records_of
 from fidtool.sources import contents
 from fidtool.sources.contents import Pixels
@@ -177,14 +177,14 @@ def all_batches(folder: Path, workers: int, size: int = 4) -> list[DecodedBatch]
     """Returns all batches of a folder, as loaded by a single rank."""
     source = list_folder(str(folder))
     batches = [Batch(number, indices) for number, indices in enumerate(cut_batches(len(source), size))]
-    return load_whole(source, batches, LoadOptions(DecodeOptions(), workers, patience=PATIENCE))
+    return load_whole(source, batches, DecodeOptions(), workers)
 
 
 def test_workers_do_not_decide_how_settings_are_named(tmp_path: Path) -> None:
     source = list_folder(str(make_pictures(tmp_path / "set", 1)))
     options, batches = DecodeOptions(max_pixels=1), [Batch(0, [0])]
     with pytest.raises(FidtoolError) as caught:
-        list(load(source, batches, LoadOptions(options, 1, patience=PATIENCE)))
+        list(load(source, batches, options, 1, PATIENCE))
     assert caught.value.problem.endswith(f"; {option('max_pixels')} raises it")
 
 

@@ -22,7 +22,7 @@ from fidtool.errors import FidtoolError, RunError
 from fidtool.images import loader
 from fidtool.images.batches import plan_batches
 from fidtool.images.decode import DecodeOptions
-from fidtool.images.loader import DecodedBatch, LoadOptions, load
+from fidtool.images.loader import DecodedBatch, load
 from fidtool.images.workers import Workers
 from fidtool.sources.image_set import ImageSet
 from fidtool.sources.opening import list_folder
@@ -58,7 +58,7 @@ def images(tmp_path: Path) -> ImageSet:
 
 def delivered(images: ImageSet, count: int = 2) -> Generator[DecodedBatch, None, None]:
     batches = plan_batches(images, 1)
-    return load(images, batches, LoadOptions(DecodeOptions(), count, patience=PATIENCE))
+    return load(images, batches, DecodeOptions(), count, PATIENCE)
 
 
 @pytest.mark.parametrize("seed", range(5))

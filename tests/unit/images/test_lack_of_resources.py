@@ -29,7 +29,7 @@ def test_lack_of_resources_is_not_blamed_on_a_file(
     def exhausted(*_: object) -> Any:
         raise lack
 
-    monkeypatch.setattr("fidtool.images.decode._from_file", exhausted)
+    monkeypatch.setattr("fidtool.images.decode._from_pillow", exhausted)
     for on_error in ("skip", "fail"):
         with pytest.raises(package.RunError, match=said) as failed:
             package.compute(images, images, extractor=TINY, on_error=on_error, max_skip=1)

@@ -22,7 +22,7 @@ from fidtool.images import decode as decoding
 from fidtool.images import loader
 from fidtool.images.batches import Batch, plan_batches
 from fidtool.images.decode import DecodedImage, DecodeOptions, ImageProperties, decode
-from fidtool.images.loader import DecodedBatch, LoadOptions, load
+from fidtool.images.loader import DecodedBatch, load
 from fidtool.images.workers import Workers
 from fidtool.sources.contents import Pixels
 from fidtool.sources.image_set import ImageSet
@@ -60,7 +60,7 @@ def test_photos_of_12_megapixels_in_flight(form: str, tmp_path: Path, monkeypatc
         return photo()
 
     monkeypatch.setattr(decoding, "_result", counted)  # workers are forks, so it applies to them
-    count, options = 2, LoadOptions(DecodeOptions(), 2, patience=PATIENCE)
+    count, options = 2, DecodeOptions()
     used, most, images = 0, 0, 0
 
     def use(batch: DecodedBatch) -> None:
@@ -76,9 +76,10 @@ def test_photos_of_12_megapixels_in_flight(form: str, tmp_path: Path, monkeypatc
     if form == "folder":
         source = list_folder(str(make_pictures(tmp_path / "set", 24)))
         batches = [Batch(number, range(8 * number, 8 * number + 8)) for number in range(3)]
-        loaded = load(source, batches, options, use)
+        loaded = load(source, batches, options, count, PATIENCE, early=use)
     else:
-        loaded = load(None, (Batch(number, [("", b"photo")] * 8) for number in range(3)), options, use)
+        photos = (Batch(number, [("", b"photo")] * 8) for number in range(3))
+        loaded = load(None, photos, options, count, PATIENCE, early=use)
     for batch in loaded:
         use(batch)
     assert images == 24
@@ -106,7 +107,7 @@ def colours(source: ImageSet | None, batches: Iterable[Batch], workers: int) -> 
         assert len(batch.sizes) == 1 or batch.sizes[0] != (8, 8)
         found.extend(int(image[0, 0, 0]) for image in batch.take_images(lambda x: x))
 
-    for batch in load(source, batches, LoadOptions(DecodeOptions(), workers, patience=PATIENCE), use):
+    for batch in load(source, batches, DecodeOptions(), workers, PATIENCE, early=use):
         use(batch)
         assert len(found) == sum(len(each.images) for each in batches if each.number <= batch.number)
     return found
@@ -150,8 +151,8 @@ def test_a_dataset_that_returns_images_on_a_gpu_is_told_what_to_do() -> None:
 
     source = Images(Dataset(), name="real").image_set(None)
     with pytest.raises(FidtoolError, match=r": return tensors on the CPU, or pass num_workers=0$"):
-        list(load(source, [Batch(0, range(1))], LoadOptions(DecodeOptions(), 1, patience=PATIENCE)))
-    (here,) = load(source, [Batch(0, range(2))], LoadOptions(DecodeOptions(), 0, patience=PATIENCE))
+        list(load(source, [Batch(0, range(1))], DecodeOptions(), 1, PATIENCE))
+    (here,) = load(source, [Batch(0, range(2))], DecodeOptions())
     assert here.count == 2
 
 
@@ -173,7 +174,7 @@ def test_images_of_an_iterable_are_the_same_through_workers() -> None:
 
     def found(workers: int) -> list[DecodedBatch]:
         options = DecodeOptions(skip=True, records=True)
-        return load_whole(None, batches(), LoadOptions(options, workers, patience=PATIENCE, complain=lambda _: None))
+        return load_whole(None, batches(), options, workers)
 
     alone, helped = (found(workers) for workers in (0, 2))
     assert len(alone) == len(helped) == 6
@@ -233,9 +234,8 @@ def test_the_first_of_two_problems_is_reported(workers: int) -> None:
             yield Batch(1, [("bad", b"no image")])
         raise ValueError("later")
 
-    options = LoadOptions(DecodeOptions(), workers, patience=PATIENCE)
     for then_bad, error in ((True, FidtoolError), (False, ValueError)):
-        loaded = load(None, batches(then_bad), options)
+        loaded = load(None, batches(then_bad), DecodeOptions(), workers, PATIENCE)
         assert next(loaded).count == 1
         with pytest.raises(error):
             next(loaded)
@@ -262,4 +262,4 @@ def test_images_that_become_larger_are_passed_on_one_by_one(
 def test_a_path_that_cannot_be_read_is_named() -> None:
     source = Images(["no/such.png"], name="fake").image_set(None)
     with pytest.raises(FidtoolError, match=r"^cannot read fake\[0\]: No such file or directory: 'no/such.png'$"):
-        list(load(source, [Batch(0, [0])], LoadOptions(DecodeOptions())))
+        list(load(source, [Batch(0, [0])], DecodeOptions()))

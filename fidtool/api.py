@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fidtool.console import Console
 from fidtool.diagnose.diagnosis import Checkup, inspect_set, set_warnings
-from fidtool.distances.jackknife import difference
+from fidtool.distances.error_bars import difference
 from fidtool.distances.parallel import fork_safe, linear_algebra_threads
 from fidtool.errors import InputError, on_every_rank, option, warn_program
 from fidtool.images.batches import Batch
@@ -38,7 +38,7 @@ from fidtool.pipeline.run import RunContext, open_run
 from fidtool.pipeline.sets import Content, RequestedSet, SetPlan, requested
 from fidtool.presets import with_preset
 from fidtool.report.files import check_shown, write_shown
-from fidtool.results import Comparison, Difference, Evaluation, RunRecord
+from fidtool.results import Comparison, Difference, Evaluation, Interval, RunRecord
 from fidtool.settings import CheckSettings, Origin, Settings, StatisticsSettings, changed_settings, origin_of
 from fidtool.sources.memory import Images, several
 from fidtool.statistics.rows import RowStorage
@@ -274,7 +274,7 @@ def _concluded(
         settings.fail_above,
         settings.max_duplicates,
         of_metrics,
-        tuple(Difference(one, other, difference(mine, its)) for (one, mine), (other, its) in pairs),
+        tuple(Difference(one, other, Interval(*difference(mine, its))) for (one, mine), (other, its) in pairs),
         settings.gated.numbers[0].name if settings.gated else "",
         {name: run.console.shown(reason) for name, reason in {**plan.left_out, **comparer.left_out}.items()},
     )

@@ -39,17 +39,13 @@ class Labels:
             ``--allow-mismatch`` compares two networks, the names of both.
         own_networks: networks of metrics that have their own, by the layer of their `Number`; without those that are
             the network of the metric's authors.
+        numbers: all values that have a title, by plain name, in the order in which they are listed.
     """
 
     network: str = _NETWORK
     dims: int = max(INCEPTION_DIMS)
     own_networks: Mapping[str, str] = field(default_factory=dict)
-    others: tuple[Number, ...] = ()
-
-    @property
-    def numbers(self) -> dict[str, Number]:
-        """All values that have a title, by plain name, in the order in which they are listed."""
-        return NUMBERS | {number.name: number for number in self.others}
+    numbers: Mapping[str, Number] = field(default_factory=lambda: NUMBERS, repr=False)
 
     def title(self, name: str) -> str:
         """Return the title in text, such as ``FID`` or ``KID (dinov2)``."""
@@ -66,21 +62,17 @@ class Labels:
 
     def network_of(self, name: str) -> str:
         """Return the name of the network whose features a metric uses."""
-        number = self._number(name)
+        number = self.numbers[name]
         if number.layer not in (FEATURES, SPATIAL):
             return self.own_networks.get(number.layer) or USUAL_NETWORKS.get(number.layer, "its own network")
         if number.inception or number.layer == SPATIAL or self.network == _NETWORK:
             return "Inception"
         return self.network or "unknown network"
 
-    def _number(self, name: str) -> Number:
-        """Return the `Number` with this name or spread; for any other name, one of the run's features."""
-        owners = (number for number in self.numbers.values() if name in (number.name, number.spread))
-        return next(owners, NUMBERS["fid"])
-
     def _qualifier(self, name: str) -> str | int:
         """Return what qualifies a value: the network, the dimensions, or an empty string."""
-        number = self._number(name)
+        owners = (number for number in self.numbers.values() if name in (number.name, number.spread))
+        number = next(owners, NUMBERS["fid"])  # any other value is one of the run's features
         if number.inception or number.layer == SPATIAL:
             return ""
         if number.layer != FEATURES:
@@ -114,15 +106,15 @@ def labels_of(
     network = _NETWORK if dims in INCEPTION_DIMS else ""
     if definition is not None:
         network = _spelled(found[FEATURES], config.network.extractor, measured)
-    own, others = {}, []
+    own, numbers = {}, dict(NUMBERS)
     for metric in config.chosen:
         asked, of_metric = metric.network(), found.get(config.layer_of(metric), [])
-        others += [number for number in metric.numbers if number.name not in NUMBERS]
+        numbers |= {number.name: number for number in metric.numbers if number.name not in NUMBERS}
         if asked is not None and any(each.extractor != metric.usual_network for each in of_metric):
             own[metric.layer] = _spelled(of_metric, asked.extractor, measured)
             if own[metric.layer] == _NETWORK and of_metric[0].dims != max(INCEPTION_DIMS):
                 own[metric.layer] += f" {of_metric[0].dims}"
-    return Labels(network, dims, own, tuple(others))
+    return Labels(network, dims, own, numbers)
 
 
 def _spelled(definitions: Sequence[Definition], asked: str, measured: bool) -> str:

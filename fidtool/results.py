@@ -10,7 +10,6 @@ from typing import Any
 
 from fidtool.diagnose.diagnosis import Diagnosis
 from fidtool.diagnose.duplicates import Duplicates
-from fidtool.distances.jackknife import Interval
 from fidtool.errors import redacted, without_secrets
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.labels import Labels
@@ -34,13 +33,28 @@ class SkippedFile:
 
 
 @dataclass(frozen=True)
+class Interval:
+    """An estimate with its standard error and confidence interval.
+
+    Attributes:
+        value: the estimate. It is unbiased, so that for a distance near 0 it is negative as often as positive.
+        error: standard error of the estimate.
+        low, high: ends of the 95 % confidence interval.
+    """
+
+    value: float
+    error: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
 class Uncertainty:
     """Uncertainty of a Fréchet distance. REAL counts as fixed: the interval only covers the sampling of FAKE.
 
     Attributes:
         bias: estimated bias, the distance of this number of images minus that of infinitely many; None if withheld.
-        corrected: bias-corrected distance, an estimate for infinitely many images, with its standard error and its
-            95 % interval; None if withheld.
+        corrected: bias-corrected distance, an estimate for infinitely many images; None if withheld.
         withheld: why there is no interval; empty if there is one.
         curve: pairs of a number of images and their distance, ascending; the last pair is of all images.
     """
@@ -335,8 +349,7 @@ class Evaluation:
         titles = {name: title for each in self.results for name, title in each.titles.items()}
         rows = [["", *titles.values(), "images", "warnings"]]
         for each in self.results:
-            values = (each.value(name) for name in titles)
-            shown = ["" if value is None else f"{value:.6g}" for value in values]
+            shown = ["" if (value := each.value(name)) is None else f"{value:.6g}" for name in titles]
             rows.append([each.fake.name, *shown, f"{each.fake.count or ''}", f"{len(each.warnings)}"])
         cells = ["".join(f"<td>{escape(redacted(cell))}</td>" for cell in row) for row in rows]
         cells += [f'<td colspan="{len(rows[0])}">{escape(line)}</td>' for line in self.not_computed_lines]
@@ -364,8 +377,8 @@ class Evaluation:
         definition = self.definitions.get(layer, self.definition)  # CMMD's network can be the run's extractor
         dims, protocol = self.labels.dims, "unknown protocol"
         if definition is not None:
-            named = definition.protocol_name
-            dims, protocol = definition.dims, f"protocol {named}" if named else "the network's own preparation"
+            dims, named = definition.dims, definition.protocol_name
+            protocol = f"protocol {named}" if named else "the network's own preparation"
         return f"{self.labels.network_of(name)}, {dims} dimensions, {protocol}"
 
     @property
@@ -401,14 +414,12 @@ class Evaluation:
         """``done``, or which gates are missed."""
         highest = inf if self.fail_above is None else self.fail_above
         most = inf if self.max_duplicates is None else self.max_duplicates
-        above, many = [], []
+        missed = []
         for each in self.results:
             if (value := each.value(self.gated)) is not None and value > highest:
-                above.append(f"{each.fake.name} has {self.labels.title(self.gated)} {value:.6g}")
+                missed.append(f"{each.fake.name} has {self.labels.title(self.gated)} {value:.6g}, above {highest:g}")
             if (copies := each.duplicates) is not None and copies.share > most:
-                many.append(f"{copies.share:.2%} of {each.fake.name} are duplicates")
-        found = (above, f"{highest:g}"), (many, f"{most:.2%}")
-        missed = [f"{', '.join(sets)}, above {limit}" for sets, limit in found if sets]
+                missed.append(f"{copies.share:.2%} of {each.fake.name} are duplicates, above {most:.2%}")
         return f"gate missed: {'; '.join(missed)}" if missed else "done"
 
     def to_dict(self) -> dict[str, Any]:
@@ -416,13 +427,12 @@ class Evaluation:
 
         Secrets in URLs are removed, see `fidtool.errors.redacted`.
         """
+        layers = {name: protocol_to_dict(each) for name, each in self.definitions.items() if name != FEATURES}
         gated = {} if self.fail_above is None else {"gated": self.labels.key(self.gated)}
         found = {
             "schema": SCHEMA,
             "protocol": protocol_to_dict(self.definition),
-            "layers": {
-                name: protocol_to_dict(definition) for name, definition in self.definitions.items() if name != FEATURES
-            },
+            "layers": layers,
             "settings": {name: dict(settings) for name, settings in self.settings.items()},
             "results": [result.to_dict() for result in self.results],
             "differences": [asdict(each) | {"verdict": each.verdict} for each in self.differences],

@@ -23,10 +23,9 @@ from fidtool.diagnose.diagnosis import (
     set_warnings,
 )
 from fidtool.diagnose.duplicates import NOTABLE_SHARE, are_dependent
-from fidtool.distances.error_bars import error_bars, fewest_images, fid_curve
+from fidtool.distances.error_bars import error_bars, fewest_images, fid_curve, interval
 from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.frechet import frechet_distance, influence
-from fidtool.distances.jackknife import interval
 from fidtool.distributed.world import World
 from fidtool.errors import FidtoolError, InputError, ProgramError, RunError, on_every_rank
 from fidtool.features.models.inception_weights import Weights, load_weights
@@ -37,7 +36,7 @@ from fidtool.pipeline.opening import check_number
 from fidtool.pipeline.plan import Plan, check_count
 from fidtool.pipeline.run import RunContext
 from fidtool.pipeline.sets import Content, SetPlan
-from fidtool.results import Comparison, HarmfulImage, Influence, Removal, SetResult, SkippedFile, Uncertainty
+from fidtool.results import Comparison, HarmfulImage, Influence, Interval, Removal, SetResult, SkippedFile, Uncertainty
 from fidtool.settings import known_settings
 from fidtool.statistics.moments import Gaussian
 from fidtool.statistics.set_statistics import MeasuredSet, facts_of
@@ -296,7 +295,7 @@ def _uncertainty_of(
         curve = () if fake.apart else fid_curve(_gaussian_of(real), fake.features[FEATURES], features, world)
         return Uncertainty(None, None, withheld, curve), None
     parts, curve = error_bars(_gaussian_of(real), fake.features[FEATURES], features, world)
-    corrected = interval(parts)
+    corrected = Interval(*interval(parts))
     return Uncertainty(float(parts[0]) - corrected.value, corrected, "", curve), parts
 
 

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fidtool.distances.jackknife import Interval
 from fidtool.errors import InputError, option, redacted
 from fidtool.names import legible, short_names, short_title, shortened, split_title
-from fidtool.results import Comparison, Evaluation, Uncertainty
+from fidtool.results import Comparison, Evaluation, Interval, Uncertainty
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
@@ -15,8 +15,7 @@ from fidtool.metrics.registry import BUILT_IN
 from fidtool.names import command_line, legible, short_names, short_title, shortened, split_title
 from fidtool.pipeline.compare import Exhibit
 from fidtool.report.charts import chart, draw_sweep, title_of
-from fidtool.report.sections import Section, missing_parts
-from fidtool.report.sheets import Thumbnail, sheets_of, shown, thumbnail_of
+from fidtool.report.sections import Card, Picture, Section, Thumbnail, thumbnail_of
 from fidtool.report.text import about_marks, columns_of, common_features, differences_shown, number
 from fidtool.results import Evaluation, RunRecord
 
@@ -52,16 +51,9 @@ def html_report(
     from markupsafe import escape
 
     results, run, images = evaluation.results, evaluation.run, gallery or ImageLookup()
-    images.prefetch(sheets_of(results, exhibits, Thumbnail).files)
-
-    @cache  # an image can be on several sheets
-    def thumbnail(file: str, framing: str | None) -> Thumbnail:
-        return thumbnail_of(file, images.read(file), framing, images.floats)
-
-    sheets, titles = sheets_of(results, exhibits, thumbnail), title_of(evaluation)
     names = short_names([result.fake.name for result in results])
     several, charts = len(names) > 1, len(names) <= _MOST_CHARTED
-    swept = several and results[0].frechet_distance is not None
+    titles, swept = title_of(evaluation), several and results[0].frechet_distance is not None
     sections = [
         Section(
             key=f"fake-{place}" if several else "fake",
@@ -69,18 +61,24 @@ def html_report(
             charts=charts,
             result=result,
             exhibit=exhibit,
-            sheets=of_fake,
-            missing=missing_parts(result, exhibit, run.cached),
+            cached=run.cached,
+            fakes=len(names),
         )
-        for place, (result, exhibit, name, of_fake) in enumerate(
-            zip(results, exhibits, names, sheets.fakes, strict=True), 1
-        )
+        for place, (result, exhibit, name) in enumerate(zip(results, exhibits, names, strict=True), 1)
     ]
+    random_real = next((each.random_real for each in exhibits if each is not None), ())
+    real = [Card((Picture(file, results[0].real.framing),)) for file in random_real]
+    cards = [*real, *(card for each in sections for cards in each.sheets.values() for card in cards)]
+    images.prefetch(picture.file for card in cards for picture in card.pictures)
+
+    @cache  # an image can be on several sheets
+    def thumbnail(picture: Picture) -> Thumbnail:
+        return thumbnail_of(picture, images.read(picture.file), images.floats)
+
     page: str = (
-        _environment(isinstance(run.command, str), spelling)
+        _environment(thumbnail, isinstance(run.command, str), spelling)
         .get_template("report.html.j2")
         .render(
-            evaluation=evaluation,
             basis=evaluation.basis(sections[0].main),
             real=results[0].real.name,
             framing=results[0].real.framing,
@@ -96,7 +94,7 @@ def html_report(
             marks=list(about_marks(evaluation)),
             contrasts=differences_shown(evaluation, _MOST_DIFFERENCES, names),
             all_pairs=len(evaluation.differences) <= _MOST_DIFFERENCES,
-            real_images=sheets.real,
+            real_images=real,
             hints=list(_hints(evaluation, exhibits)),
             protocol=_protocol_rows(evaluation),
             run=_run_rows(run),
@@ -107,7 +105,7 @@ def html_report(
     return page
 
 
-def _environment(python: bool, spelling: Spelling) -> Environment:
+def _environment(thumbnail: Callable[[Picture], Thumbnail], python: bool, spelling: Spelling) -> Environment:
     """An environment that escapes everything and treats undefined names as errors."""
     import jinja2
 
@@ -118,6 +116,10 @@ def _environment(python: bool, spelling: Spelling) -> Environment:
         # Markup comes from the template itself.
         return legible(rendered(value, spelling)) if type(value) is str else value
 
+    def shown(cards: Sequence[Card]) -> int:
+        """Number of images on a contact sheet that could be read."""
+        return sum(not thumbnail(picture).problem for card in cards for picture in card.pictures)
+
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(source),
         autoescape=True,
@@ -127,7 +129,8 @@ def _environment(python: bool, spelling: Spelling) -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"shortened": shortened, "without_features": lambda title: split_title(title)[0]}
-    environment.globals |= {"shown": shown, "python": python, "number": number, "short_title": short_title}
+    environment.globals |= {"thumbnail": thumbnail, "shown": shown, "python": python}
+    environment.globals |= {"number": number, "short_title": short_title}
     return environment
 
 

@@ -1,21 +1,28 @@
-"""The section of a page about one FAKE: its text, tables and charts."""
+"""The section of a page about one FAKE: its text, tables, charts, and contact sheets of images."""
 
 from __future__ import annotations
 
+import base64
+import io
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
+
+from PIL import Image
 
 from fidtool.diagnose.diagnosis import Health
 from fidtool.diagnose.duplicates import Duplicates
 from fidtool.diagnose.findings import SEVERITIES, Finding
-from fidtool.errors import option
+from fidtool.errors import FidtoolError, option
+from fidtool.images.decode import DecodeError, DecodeOptions, decode
+from fidtool.images.framing import Crop
 from fidtool.names import short_title, shortened
-from fidtool.pipeline.compare import Exhibit
+from fidtool.pipeline.compare import MOST_RANDOM, Exhibit
 from fidtool.report.charts import Chart, chart, draw_curve, draw_histogram
-from fidtool.report.sheets import Card
 from fidtool.report.text import number
-from fidtool.results import Comparison, Uncertainty
+from fidtool.results import Comparison, HarmfulImage, Uncertainty
+from fidtool.sources.contents import ContentError, Read, ValueRange
 
 _HEADINGS = {
     "metrics": "Metrics",
@@ -34,6 +41,56 @@ _MOST_KINDS = 4
 """Maximum number of formats, modes or sizes that are listed."""
 _MOST_TIMES = 4
 """Maximum number of multiplicities that are listed."""
+LONGEST_SIDE = 160
+"""Limit of the long side of a thumbnail, in pixels."""
+SMALL = 64
+"""Images up to this long side are shown with visible pixels, and stored losslessly."""
+_QUALITY = 85
+_MOST_CARDS = 24
+_MOST_CARDS_OF_ALL = 96
+_MOST_GROUPS = 8
+"""Maximum number of groups of duplicates, and of images per group."""
+
+
+class Picture(NamedTuple):
+    """An image file, which is empty if unknown, and how its set was cropped and resized; None if it was not."""
+
+    file: str
+    framing: str | None
+
+
+class Card(NamedTuple):
+    """Images that belong together, and a caption, which may be empty."""
+
+    pictures: tuple[Picture, ...]
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Thumbnail:
+    """A reduced image, or the reason why there is none.
+
+    Attributes:
+        uri: ``data:image/…``; empty if there is none.
+        problem: why there is none; empty if there is one.
+    """
+
+    file: str
+    uri: str = ""
+    width: int = 0
+    height: int = 0
+    problem: str = ""
+
+    @property
+    def alt(self) -> str:
+        """The text alternative: the image's path, and why it is not shown."""
+        name = shortened(self.file) or "image of unknown name"
+        return f"{name}: {self.problem}" if self.problem else name
+
+    @property
+    def small(self) -> bool:
+        """Whether the image is so small that its pixels are shown as squares."""
+        return max(self.width, self.height) <= SMALL
 
 
 @dataclass(frozen=True)
@@ -42,8 +99,8 @@ class Section:
 
     Attributes:
         name: short name of FAKE.
-        sheets: contact sheets by name.
-        missing: parts that need per-image features which are unknown: why, and what to do.
+        cached: paths of the sets whose statistics are from the cache.
+        fakes: number of FAKEs on the page. If there are many, each has fewer images.
     """
 
     key: str
@@ -51,8 +108,8 @@ class Section:
     charts: bool
     result: Comparison
     exhibit: Exhibit | None
-    sheets: Mapping[str, Sequence[Card]]
-    missing: Mapping[str, str]
+    cached: Collection[str]
+    fakes: int
 
     @property
     def main(self) -> str:
@@ -132,6 +189,45 @@ class Section:
         return [_duplicates_sentence(name, copies) for name, copies in found if copies is not None and copies.copies]
 
     @cached_property
+    def sheets(self) -> dict[str, list[Card]]:
+        """Contact sheets by the part that shows them."""
+        exhibit, result = self.exhibit, self.result
+        random, neighbours = ((), ()) if exhibit is None else (exhibit.random, exhibit.neighbours)
+        harmful: Sequence[HarmfulImage] = () if result.influence is None else result.influence.raising
+        groups = () if result.duplicates is None else result.duplicates.examples
+        shared = () if result.diagnosis is None or result.diagnosis.shared is None else result.diagnosis.shared.examples
+        nearest = sorted(neighbours, key=lambda each: each.distance)  # images that repeat a real one come first
+        most = max(1, min(_MOST_CARDS, _MOST_CARDS_OF_ALL // self.fakes))
+        few = min(most, _MOST_GROUPS)
+
+        def of_fake(*files: str) -> tuple[Picture, ...]:
+            return tuple(Picture(file, result.fake.framing) for file in files)
+
+        def pair(fake: str, real: str) -> tuple[Picture, ...]:
+            return (*of_fake(fake), Picture(real, result.real.framing))
+
+        return {
+            "random": [Card(of_fake(file)) for file in random[: min(MOST_RANDOM, 2 * most)]],
+            "harmful": [Card(of_fake(each.file), f"{each.effect:+#.2g}".rstrip(".")) for each in harmful[:most]],
+            "copies": [Card(of_fake(*group[:_MOST_GROUPS])) for group in groups[:few]],
+            "shared": [Card(pair(*files)) for files in shared[:few]],
+            "neighbours": [
+                Card(pair(each.fake, each.real), f"distance {each.distance:.4g}") for each in nearest[:most]
+            ],
+        }
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """The parts that need features of sets whose features are unknown: why, and which setting gives them."""
+        fake, unknown = self.result.fake.name, () if self.exhibit is None else self.exhibit.without_features
+        if not unknown or fake == self.result.real.name:
+            return {}
+        found = {"neighbours": _no_features(unknown, self.cached)}
+        if fake in unknown and self.result.frechet_distance is not None:
+            found["curve"] = _no_features([fake], self.cached)
+        return found
+
+    @cached_property
     def parts(self) -> dict[str, str]:
         """The parts that have content, in the order of the page: suffix of the id to heading."""
         shared = None if self.result.diagnosis is None else self.result.diagnosis.shared
@@ -163,16 +259,6 @@ class Section:
             tiles.append(("Duplicates", _percent(duplicates.share), remark))
         real, fake = (_share(each.count, each.found) for each in (self.result.real, self.result.fake))
         return [*tiles, ("Images", fake, f"against {real} real ones")]
-
-
-def missing_parts(result: Comparison, exhibit: Exhibit | None, cached: Collection[str]) -> dict[str, str]:
-    """The parts that need features of sets whose features are unknown: why, and which setting gives them."""
-    if exhibit is None or result.fake.name == result.real.name or not exhibit.without_features:
-        return {}
-    found = {"neighbours": _no_features(exhibit.without_features, cached)}
-    if result.fake.name in exhibit.without_features and result.frechet_distance is not None:
-        found["curve"] = _no_features([result.fake.name], cached)
-    return found
 
 
 def _no_features(paths: Sequence[str], cached: Collection[str]) -> str:
@@ -234,3 +320,28 @@ def _shares(counts: Mapping[str, int], images: int) -> str:
         return next(iter(counts))
     named = [f"{name} {_percent(count / images)}" for name, count in list(counts.items())[:_MOST_KINDS]]
     return ", ".join(named) + (", and others" if sum(list(counts.values())[:_MOST_KINDS]) < images else "")
+
+
+def thumbnail_of(picture: Picture, content: Read, floats: ValueRange | None = None) -> Thumbnail:
+    """The thumbnail of an image, of the pixels that the network received.
+
+    Never raises for an unreadable image: the report is written after hours of work. ``floats`` is how floats become
+    bytes.
+    """
+    file, framing = picture
+    if not file:
+        return Thumbnail("", problem="no image file")
+    try:
+        crop = None if framing is None else Crop.parse(framing)
+        image = Image.fromarray(decode(content, DecodeOptions(crop=crop, floats=floats)).pixels)
+        image.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS, reducing_gap=None)
+        kind = "png" if max(image.size) <= SMALL else "jpeg"
+        buffer = io.BytesIO()
+        image.save(buffer, kind, optimize=True, quality=_QUALITY)
+    except FileNotFoundError:
+        return Thumbnail(file, problem="not found")
+    except (OSError, ValueError, ContentError, FidtoolError, DecodeError, MemoryError) as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return Thumbnail(file, problem=reason)
+    uri = f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    return Thumbnail(file, uri, *image.size)

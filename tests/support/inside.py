@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fidtool.cli.main import cli
 from fidtool.distances import error_bars as bars
-from fidtool.distances import extrapolation, frechet, inception_score, jackknife, kernel, neighbors
+from fidtool.distances import extrapolation, frechet, inception_score, kernel, neighbors
 from fidtool.distances.exact import FeatureSettings
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
@@ -105,8 +105,8 @@ def fid_curve(real: Features, fake: Features) -> Any:
 
 def blocks() -> dict[str, Any]:
     """Return which images are left out together for error bars."""
-    parts = ["".join(str(int(block)) for block in row) for row in jackknife.members()]
-    return {"blocks": jackknife.BLOCKS, "parts": parts}
+    parts = ["".join(str(int(block)) for block in row) for row in bars.members()]
+    return {"blocks": bars.BLOCKS, "parts": parts}
 
 
 def fid_infinity(real: Features, fake: Features, **settings: Any) -> Any:

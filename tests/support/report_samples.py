@@ -13,7 +13,6 @@ from PIL import Image
 from fidtool.diagnose.diagnosis import Diagnosis, Health
 from fidtool.diagnose.duplicates import Duplicates, SharedCopies
 from fidtool.diagnose.findings import Finding
-from fidtool.distances.jackknife import Interval
 from fidtool.features.protocol import Definition
 from fidtool.pipeline.compare import Exhibit, Neighbour
 from fidtool.results import (
@@ -22,6 +21,7 @@ from fidtool.results import (
     Evaluation,
     HarmfulImage,
     Influence,
+    Interval,
     Removal,
     RunRecord,
     SetResult,

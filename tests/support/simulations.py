@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool import frechet_distance
-from fidtool.distances.jackknife import Interval, difference, interval, members
+from fidtool.distances.error_bars import Estimate, difference, interval, members
 from fidtool.statistics.moments import Gaussian
 
 Array = NDArray[np.float64]
@@ -45,10 +45,10 @@ def _distances_of_parts(real: Gaussian, factor: torch.Tensor, middle: Array, row
     return found
 
 
-def covered(found: list[Interval], true: float, moved: Array | float = 0.0) -> float:
+def covered(found: list[Estimate], true: float, moved: Array | float = 0.0) -> float:
     """Return the percentage of the intervals, shifted by ``moved``, that contain the true value."""
     assert len(found) == DRAWS
-    low, high = np.array([(one.low, one.high) for one in found]).T + moved
+    low, high = np.array(found)[:, 2:].T + moved
     return 100 * float(np.mean((low <= true) & (true <= high)))
 
 
@@ -67,5 +67,5 @@ def check_coverage(
     true = [distance(real, fake) for fake in fakes]
     for own, truth in zip(found, [*true, true[0] - true[1]], strict=True):
         assert 92 <= covered(own, truth) <= 98
-    values, errors = np.array([[(each.value, each.error) for each in own] for own in found]).T
+    values, errors = np.array(found)[..., :2].T
     return covered(found[1], true[1], other[:, 0] - values[:, 1]), errors[:, 2].mean() / errors[:, 1].mean()

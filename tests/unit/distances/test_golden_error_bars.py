@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fidtool.distances.error_bars import fewest_images
-from fidtool.distances.jackknife import difference, interval
+from fidtool.distances.error_bars import difference, fewest_images, interval
+from fidtool.results import Interval
 from support.exact_sets import bells, mixed
 from support.goldens import Golden, near
 from support.inside import blocks, error_bars, fid_curve, fid_infinity, influences
@@ -26,14 +26,14 @@ def test_error_bars(golden: Golden) -> None:
     found: dict[str, Any] = {
         name: {
             "fid": near(float(parts[0]), DIGITS),
-            "bias": near(float(parts[0]) - interval(parts).value, BEHIND),
-            "corrected": near(asdict(interval(parts)), BEHIND),
+            "bias": near(float(parts[0]) - interval(parts)[0], BEHIND),
+            "corrected": near(asdict(Interval(*interval(parts))), BEHIND),
             "parts": near([float(part) for part in parts], 1e-11),
             "curve": near([list(point) for point in curve], 1e-11),
         }
         for name, (parts, curve) in bars.items()
     }
-    found["far less near"] = near(asdict(difference(bars["far"][0], bars["near"][0])), BEHIND)
+    found["far less near"] = near(asdict(Interval(*difference(bars["far"][0], bars["near"][0]))), BEHIND)
     golden("metrics/error_bars", found)
 
 

@@ -19,7 +19,7 @@ from fidtool.images.loader import ImageLookup
 from fidtool.report.charts import numbers_of, sweep_of, title_of
 from fidtool.report.files import check_shown, write_shown
 from fidtool.report.html import html_report
-from fidtool.report.sheets import LONGEST_SIDE, Thumbnail, sheets_of, thumbnail_of
+from fidtool.report.sections import LONGEST_SIDE, Picture, Thumbnail, thumbnail_of
 from fidtool.report.text import influence_lines
 from fidtool.results import Evaluation, HarmfulImage, SetResult
 from support.report_samples import COMMAND, METRICS, NASTY, bare, rich, write_image
@@ -368,7 +368,7 @@ def test_settings_and_notes_are_plain_text() -> None:
 
 
 def thumbnail(file: str) -> Thumbnail:
-    return thumbnail_of(file, ImageLookup().read(file))
+    return thumbnail_of(Picture(file, None), ImageLookup().read(file))
 
 
 def test_thumbnails_show_the_pixels_that_were_processed(tmp_path: Path) -> None:
@@ -382,8 +382,9 @@ def test_thumbnails_show_the_pixels_that_were_processed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("fakes", "least", "most"), [(1, 200, 300), (4, 600, 900), (60, 600, 1000)])
 def test_the_more_sets_the_fewer_images_of_each(fakes: int, least: int, most: int) -> None:
-    evaluation, exhibits = rich(bare(*map(str, range(fakes))), [f"{number}.png" for number in range(300)])
-    assert least < len(sheets_of(evaluation.results, exhibits, Thumbnail).files) < most
+    html = html_report(*rich(bare(*map(str, range(fakes))), [f"{number}.png" for number in range(300)]))
+    sheets = re.findall(r'<ol class="files">(.*?)</ol>', html, re.DOTALL)
+    assert least < sum(sheet.count('<span class="path">') for sheet in sheets) < most
 
 
 def test_the_page_explains_why_an_image_is_missing(tmp_path: Path) -> None:

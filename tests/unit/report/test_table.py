@@ -6,10 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fidtool.distances.jackknife import Interval
 from fidtool.labels import Labels
 from fidtool.report.text import table_lines, verdict_lines
-from fidtool.results import Difference, Evaluation, Uncertainty
+from fidtool.results import Difference, Evaluation, Interval, Uncertainty
 from support.report_samples import bare
 
 LEGEND = "* best of its column"

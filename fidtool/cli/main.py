@@ -136,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             # that was interrupted by a signal cannot be repeated.
             with signals.deferred():
                 import torch  # noqa: F401  (only imported)
-            if signals.received() is not None:
+            if signals.received:
                 raise KeyboardInterrupt
         status = cli.main(typed, prog_name="fidtool", standalone_mode=False, obj=tuple(typed))
         sys.exit(status if isinstance(status, int) else 0)

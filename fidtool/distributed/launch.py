@@ -25,13 +25,11 @@ class Launch(NamedTuple):
     """This process among the ranks of one run.
 
     Attributes:
-        launcher: ``alone``, ``env`` (torchrun, or the same variables set manually) or ``slurm``.
         local_rank, local_world_size: among the run's processes on this machine.
         store: host and port of the rendezvous store, which torchrun or rank zero serves; empty if none is known.
         hint: what to do if the other ranks never join; empty if the launcher is known to have started them.
     """
 
-    launcher: str = "alone"
     rank: int = 0
     world_size: int = 1
     local_rank: int = 0
@@ -80,10 +78,10 @@ def discover(env: Mapping[str, str] = os.environ) -> Launch:
         rank, size = int(program.get_rank()), int(program.get_world_size())
         if (launch.rank, launch.world_size) != (rank, size):
             local_size = _integer(env, "LOCAL_WORLD_SIZE", size)
-            launch = Launch("env", rank, size, _integer(env, "LOCAL_RANK", rank), local_size)
+            launch = Launch(rank, size, _integer(env, "LOCAL_RANK", rank), local_size)
     if not 0 <= launch.rank < launch.world_size:
         raise LaunchError(f"rank {launch.rank} is out of range for a world size of {launch.world_size}")
-    return launch if launch.world_size > 1 else Launch(launch.launcher)
+    return launch if launch.world_size > 1 else Launch()
 
 
 def discover_or_alone() -> Launch:
@@ -96,10 +94,8 @@ def discover_or_alone() -> Launch:
 
 def alone_here() -> Launch:
     """This process as the only rank of a run, with the GPU and the share of the cores that it has in its program."""
-    with contextlib.suppress(LaunchError):
-        here = discover()
-        return Launch(local_rank=here.local_rank, local_world_size=here.local_world_size)
-    return Launch()
+    here = discover_or_alone()
+    return Launch(local_rank=here.local_rank, local_world_size=here.local_world_size)
 
 
 def _integer(env: Mapping[str, str], name: str, default: int | None = None) -> int:
@@ -129,7 +125,7 @@ def _from_torchrun(env: Mapping[str, str]) -> Launch:
     # Users who set the variables manually often omit the local ones: assume that all ranks are on one machine.
     local_rank = _integer(env, "LOCAL_RANK", rank)
     local_world_size = _integer(env, "LOCAL_WORLD_SIZE", world_size)
-    return Launch("env", rank, world_size, local_rank, local_world_size, store)
+    return Launch(rank, world_size, local_rank, local_world_size, store)
 
 
 def _from_slurm(env: Mapping[str, str]) -> Launch:
@@ -148,7 +144,7 @@ def _from_slurm(env: Mapping[str, str]) -> Launch:
     job = f"{env.get('SLURM_JOB_ID', '')}.{env.get('SLURM_STEP_ID', '')}"
     port = env.get("MASTER_PORT") or str(15000 + zlib.crc32(job.encode()) % 15000)
     hint = "" if name == "SLURM_STEP_NUM_TASKS" else _NO_STEP
-    return Launch("slurm", rank, world_size, local_rank, local_world_size, f"{address or '127.0.0.1'}:{port}", hint)
+    return Launch(rank, world_size, local_rank, local_world_size, f"{address or '127.0.0.1'}:{port}", hint)
 
 
 def _tasks_on_this_node(env: Mapping[str, str], world_size: int) -> int:

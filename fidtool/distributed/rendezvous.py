@@ -24,7 +24,6 @@ from fidtool.distributed.watchdog import (
     get_all,
     lost_contact,
     post_failure,
-    printing_claimed,
     read_failure,
 )
 from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, on_every_rank, option
@@ -56,7 +55,7 @@ def _connect(launch: Launch, seconds: float) -> TCPStore:
     if not port.isdecimal():
         raise RunError(f"MASTER_PORT must be a number, not {port!r}")
     address = (host, int(port))
-    serve = launch.rank == 0 and not (launcher_serves_store() and launch.launcher == "env")
+    serve = launch.rank == 0 and not launcher_serves_store()
     deadline = time.monotonic() + seconds
     problem = "" if serve else _await_server(address, deadline)
     left = max(deadline - time.monotonic(), 1.0)
@@ -290,7 +289,7 @@ def _meet(store: Store, launch: Launch, seconds: float) -> list[Process]:
     """Waits until every rank of the run has joined; returns their processes. See `join`."""
     rank, size = launch.rank, launch.world_size
     advice = "check that every rank was started and can reach rank 0's address, and read the missing ranks' output"
-    if not signals.taken_over():
+    if not signals.taken_over:
         advice = f"every rank must make the call, or pass {option('alone', True)} to compute on one rank alone"
     if launch.hint:
         advice += f"; {launch.hint}"
@@ -325,7 +324,7 @@ def report_absence(error: FidtoolError, seconds: float) -> bool:
         launch = discover()
         store = PrefixStore(f"fidtool/{restart_count()}/0", _connect(launch, seconds))
         post_failure(store, Failure.from_error(add_location(error, launch.rank, launch.world_size), launch.rank))
-        while not printing_claimed(store):
+        while not store.check(["printing"]):
             time.sleep(_LONGEST_POLL_SECONDS)
         return True
 

@@ -26,18 +26,22 @@ STOPPING = (signal.SIGINT, signal.SIGTERM)
 SIGNALLED = 128
 """Exit status of a process that a signal ended, minus the signal's number, as in a shell."""
 
-_wake: socket.socket | None = None
-"""Receives the number of each signal from the interpreter's C handler; None until `take_over`."""
-_received: list[int] = []
+taken_over = False
+"""Whether `take_over` has installed the handlers."""
+received: list[int] = []
+"""The signals that were received, the first one first."""
+_wake: socket.socket
+"""Receives the number of each signal from the interpreter's C handler."""
 _deferrals = 0
 
 
 def take_over() -> None:
     """Installs the handlers, once. Does nothing outside the main thread."""
-    global _wake
-    if _wake is not None or threading.current_thread() is not threading.main_thread():
+    global _wake, taken_over
+    if taken_over or threading.current_thread() is not threading.main_thread():
         return
     _wake, writer = socket.socketpair()
+    taken_over = True
     writer.setblocking(False)
     signal.set_wakeup_fd(writer.detach(), warn_on_full_buffer=False)
     for number in STOPPING:
@@ -46,7 +50,7 @@ def take_over() -> None:
 
 
 def _on_signal(number: int, _: object) -> None:
-    _received.append(number)
+    received.append(number)
     if not _deferrals:
         raise KeyboardInterrupt
 
@@ -57,19 +61,9 @@ def ignore() -> None:
     _deferrals += 1
 
 
-def taken_over() -> bool:
-    """Whether `take_over` has installed the handlers."""
-    return _wake is not None
-
-
-def received() -> int | None:
-    """The first signal that was received."""
-    return _received[0] if _received else None
-
-
 def stopped_error() -> StoppedError:
     """Returns the exception for the first signal that was received; SIGINT if none was recorded."""
-    number = received() or signal.SIGINT
+    number = received[0] if received else signal.SIGINT
     return StoppedError(f"stopped by {signal.Signals(number).name}", SIGNALLED + number)
 
 
@@ -108,12 +102,12 @@ def call_with_timeout(function: Callable[[], T], seconds: float) -> T:
 
 def wait(seconds: float) -> None:
     """Sleeps until a signal is received, at most ``seconds``. For the watchdog's thread."""
-    if _wake is None:
+    if not taken_over:
         time.sleep(seconds)
         return
     _wake.settimeout(seconds)
     with contextlib.suppress(TimeoutError):
-        _received.extend(number for number in _wake.recv(64) if number in STOPPING)
+        received.extend(number for number in _wake.recv(64) if number in STOPPING)
 
 
 @contextlib.contextmanager
@@ -134,4 +128,4 @@ def reset_in_worker() -> None:
     """
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN if taken_over() else signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if taken_over else signal.SIG_DFL)

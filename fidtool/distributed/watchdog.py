@@ -107,11 +107,6 @@ def read_failure(store: Store) -> Failure | None:
     return Failure(*json.loads(store.get("failed"))) if store.check(["failed"]) else None
 
 
-def printing_claimed(store: Store) -> bool:
-    """Whether a rank has printed the failure or is about to."""
-    return bool(store.check(["printing"]))
-
-
 def add_location(error: FidtoolError, rank: int, size: int) -> FidtoolError:
     """Adds this rank and its host to ``error``, unless there is one rank or ``error`` already has a location."""
     if size > 1 and error.location is None:
@@ -238,7 +233,7 @@ class Watchdog:
             self.report(add_location(error, self._rank, self._size))
             known = self._failure
             first = error if error.agreed or known is None or known.message == error.text else known.to_error()
-        if signals.taken_over():
+        if signals.taken_over:
             self._print_once(first)
             first.printed = True
         else:
@@ -313,7 +308,7 @@ class Watchdog:
                     break  # without the store the rank could not announce that it left
                 why = "it crashed or was killed (out of memory?)"
                 return self._lost_rank(rank, f"exited without reporting an error: {why}")
-        if signals.received() is not None:
+        if signals.received:
             return Failure.from_error(add_location(signals.stopped_error(), self._rank, self._size), self._rank)
         if not self._processes:
             return None
@@ -368,7 +363,7 @@ class Watchdog:
             return
         now = time.monotonic()
         self._exit_at = now + (_SIGNAL_GRACE_SECONDS if failure.exit_code > SIGNALLED else _GRACE_SECONDS)
-        if not signals.taken_over():  # the calling program gets its exception if possible
+        if not signals.taken_over:  # the calling program gets its exception if possible
             self.abandon_at = now + (_GRACE_SECONDS if failure.lost else self._peer_timeout)
             self._exit_at = self.abandon_at + _GRACE_SECONDS
         self._failure = failure
@@ -391,7 +386,7 @@ class Watchdog:
             self._printed = True
             rank_zero_lost = self._failure is not None and self._failure.lost and self._failure.rank == 0
             deadline = time.monotonic() + (0.0 if rank_zero_lost or self._rank == 0 else _PRINT_SECONDS)
-            while time.monotonic() < deadline and not self._ask(printing_claimed, True):
+            while time.monotonic() < deadline and not self._ask(lambda store: store.check(["printing"]), True):
                 time.sleep(0.05)
             prints = self._ask(lambda store: store.add("printing", 1) == 1, True)
             with contextlib.suppress(Exception):

@@ -180,7 +180,7 @@ class World:
 
         If true, the rank must stop its work and leave its `together` block, which then raises the cause.
         """
-        return self._watchdog.failed.is_set() or signals.received() is not None
+        return self._watchdog.failed.is_set() or bool(signals.received)
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
@@ -245,7 +245,7 @@ def open_world(launch: Launch, peer_timeout: float, timeout: float, on_failure: 
                     from fidtool.distributed.rendezvous import join  # deferred: most runs have one rank
 
                     group, leave_group = join(launch, watchdog)
-                elif signals.taken_over():
+                elif signals.taken_over:
                     watchdog.start([])
                 # A launcher that has lost one rank sends SIGTERM to the others, which must not interrupt the search
                 # for the cause.
@@ -255,7 +255,7 @@ def open_world(launch: Launch, peer_timeout: float, timeout: float, on_failure: 
                     watchdog.leave(succeeded=True)
         except BaseException as caught:
             error = watchdog.conclude(caught)
-            if error is caught or not (isinstance(caught, Exception) or signals.taken_over()):
+            if error is caught or not (isinstance(caught, Exception) or signals.taken_over):
                 raise
             raise error from caught
         finally:
@@ -263,7 +263,7 @@ def open_world(launch: Launch, peer_timeout: float, timeout: float, on_failure: 
                 with contextlib.suppress(Exception):
                     leave_group()
             watchdog.stop()
-    if signals.received() is not None:
+    if signals.received:
         raise KeyboardInterrupt
 
 

@@ -141,7 +141,7 @@ class Ranks:
                     except RuntimeError as error:
                         raise LostContactError(first_line(error)) from error
                 # A new World each time: one that has seen a failure cannot be reused.
-                launch = Launch("env", self.group_rank, self.size, self.group_rank, self.size)
+                launch = Launch(self.group_rank, self.size, self.group_rank, self.size)
                 yield World(launch, group=self._gloo)
             except LostContactError as error:
                 self._gloo = None

@@ -142,7 +142,7 @@ def test_python_api_gives_the_same_evaluation(here: Run, sets: tuple[Path, Path,
 def test_a_signal_before_the_rendezvous_is_named_in_the_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("fidtool.distributed.signals._received", [signal.SIGTERM])
+    monkeypatch.setattr("fidtool.distributed.signals.received", [signal.SIGTERM])
     monkeypatch.setattr("fidtool.pipeline.opening.check_paths", lambda *paths: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(SystemExit) as ended:
         main(["compute", "real", "fake", "--json"])

@@ -67,7 +67,7 @@ def test_ranks_share_the_quota(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fidtool.distributed.launch.machine_cores", lambda: 6)
     monkeypatch.setattr(parallel, "machine_cores", lambda: 6)
     assert [available_cores(ranks) for ranks in (1, 2, 4, 8)] == [6, 3, 1, 1]
-    assert choose_device("cpu", Launch("env", 0, 2, 0, 2)).forward_threads == 3
+    assert choose_device("cpu", Launch(0, 2, 0, 2)).forward_threads == 3
     assert linear_algebra_threads() == 6
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     assert choose_device("cpu", Launch()).forward_threads == 2

@@ -33,6 +33,6 @@ def test_a_rank_that_prints_another_ranks_error_decides_how_its_settings_are_wri
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_has_its_status(number: signal.Signals, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signals, "_received", [number])
+    monkeypatch.setattr(signals, "received", [number])
     found = Failure.from_error(signals.stopped_error(), 0)
     assert (found.exit_code, str(found.to_error())) == (status, f"stopped by {number.name}")

@@ -15,7 +15,7 @@ def test_alone() -> None:
 
 def test_torchrun_takes_precedence_inside_a_slurm_job() -> None:
     env = {"RANK": "0", "WORLD_SIZE": "2", **MEETING, "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
-    assert discover(env).launcher == "env"
+    assert discover(env).world_size == 2
     assert discover({"RANK": "0", "WORLD_SIZE": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"}).world_size == 1
 
 

@@ -35,7 +35,7 @@ def test_cores_are_divided_into_forward_threads_and_workers(
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     for module in ("features.device", "distributed.launch"):
         monkeypatch.setattr(f"fidtool.{module}.available_cores", lambda ranks=1: max(1, cores // ranks))
-    launch = Launch("env", 0, ranks, 0, ranks)
+    launch = Launch(0, ranks, 0, ranks)
     device = choose_device("cpu", launch)
     assert device.forward_threads == cores // ranks
     assert device.default_workers == workers
@@ -60,9 +60,9 @@ def test_a_missing_device_is_refused(name: str) -> None:
 
 @pytest.mark.usefixtures("two_gpus")
 def test_gpus_are_assigned_by_local_rank() -> None:
-    crowded = [choose_device("cuda", Launch("env", rank, 3, rank, 3)) for rank in range(3)]
+    crowded = [choose_device("cuda", Launch(rank, 3, rank, 3)) for rank in range(3)]
     assert [str(device.torch_device) for device in crowded] == ["cuda:0", "cuda:1", "cuda:0"]
-    named = choose_device("cuda:1", Launch("env", 0, 2, 0, 2))
+    named = choose_device("cuda:1", Launch(0, 2, 0, 2))
     assert str(named.torch_device) == "cuda:1"
 
 
@@ -73,4 +73,4 @@ def test_a_program_without_a_launcher_has_chosen_its_gpu(monkeypatch: pytest.Mon
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     assert str(choose_device(None, Launch()).torch_device) == "cuda:1"
     assert str(choose_device("cuda:0", Launch()).torch_device) == "cuda:0"
-    assert str(choose_device("cuda", Launch("env", 0, 2, 0, 2)).torch_device) == "cuda:0"
+    assert str(choose_device("cuda", Launch(0, 2, 0, 2)).torch_device) == "cuda:0"

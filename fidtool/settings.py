@@ -2,10 +2,10 @@
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from math import floor, inf
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from fidtool.errors import InputError, option
 from fidtool.features.models.families import (
@@ -88,7 +88,7 @@ class CheckSettings(Validated):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.value_range is not None:
-            object.__setattr__(self, "value_range", _two_numbers(self.value_range))
+            vars(self)["value_range"] = _two_numbers(self.value_range)
         is_class = isinstance(getattr(self.progress, "func", self.progress), type)  # tqdm, or a partial of it
         if is_class or not (self.progress is None or isinstance(self.progress, bool) or callable(self.progress)):
             problem = f"{option('progress')} must be True or a function, not {self.progress!r}:"
@@ -167,28 +167,54 @@ class StatisticsSettings(CheckSettings):
         "Folder to save finished work in. After a kill the same command resumes from it, with any number of ranks."
     )
 
+    # What follows from the settings:
+    network: NetworkChoice = field(init=False)
+    """The requested network."""
+    rounding: str = field(init=False)
+    """``float_to_byte``, or how the protocol's tool converts floats to bytes if it is None."""
+    in_order: list[Requested] = field(init=False)
+    """The metrics in the order in which they are computed and listed: built-in ones first."""
+    chosen: list[Metric] = field(init=False)
+    """The metrics in this order."""
+    gated: Metric | None = field(init=False)
+    """The metric that ``fail_above`` limits, the first requested Fréchet distance; None if there is none."""
+    metric_networks: Mapping[str, NetworkChoice] = field(init=False)
+    """Networks that metrics have themselves, by the layer of their features."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.preset is not None:
-            object.__setattr__(self, "preset", preset_named(self.preset).name)
-        if self.protocol is not None:
-            object.__setattr__(self, "protocol", protocol_named(self.protocol).name)
-        if self.extractor is not None:
-            object.__setattr__(self, "extractor", usual_spelling(self.extractor))
         if not isinstance(self.device, str | None) and not hasattr(self.device, "type"):
             problem = f"{option('device')} must be a string or a torch.device, not {self.device!r}"
             raise InputError(problem, setting="device")
-        object.__setattr__(self, "device", self.device and str(self.device))
-        check_extractor(self.network)
-        object.__setattr__(self, "crop", normalised(self.crop, "crop"))
-        object.__setattr__(self, "metrics", requested(self.metrics))
-        for each in self.requested:
+        protocol = protocol_named(DEFAULT_PROTOCOL if self.protocol is None else self.protocol)
+        extractor = usual_spelling("inception" if self.extractor is None else self.extractor)
+        network = NetworkChoice(extractor, text_of(self.weights), self.input_size, self.feature_step)
+        check_extractor(network)
+        asked = requested(self.metrics)
+        names = [*BUILT_IN, *(each.metric.name for each in asked)]
+        in_order = sorted(asked, key=lambda each: names.index(each.metric.name))
+        vars(self).update(
+            preset=None if self.preset is None else preset_named(self.preset).name,
+            protocol=None if self.protocol is None else protocol.name,
+            extractor=None if self.extractor is None else extractor,
+            device=self.device and str(self.device),
+            crop=normalised(self.crop, "crop"),
+            metrics=asked,
+            network=network,
+            rounding=self.float_to_byte or protocol.float_to_byte,
+            in_order=in_order,
+            chosen=[each.metric for each in in_order],
+            gated=next((each.metric for each in asked if each.metric.frechet), None),
+        )
+        own = {self.layer_of(metric): metric.own_network for metric in self.chosen}
+        vars(self)["metric_networks"] = {name: each for name, each in own.items() if each and name != FEATURES}
+        for each in asked:
             if not each.optional:
-                each.metric.check(MetricFacts(self.network.extractor, self.dims))
-        if self.dims is not None and self.network.extractor != "inception":
+                each.metric.check(MetricFacts(extractor, self.dims))
+        if self.dims is not None and extractor != "inception":
             problem = f"{option('dims')} selects a layer of Inception; a custom network's output decides its dimensions"
             raise InputError(problem, setting="dims")
-        if self.network.extractor == "inception" and not (self.input_size is None and self.feature_step is None):
+        if extractor == "inception" and not (self.input_size is None and self.feature_step is None):
             name = "feature_step" if self.input_size is None else "input_size"
             problem = "is fixed for Inception, so that its values are comparable; it is for other extractors"
             raise InputError(f"{option(name)} {problem}", setting=name)
@@ -197,47 +223,15 @@ class StatisticsSettings(CheckSettings):
             raise InputError(problem, setting="checkpoint")
 
     @property
-    def network(self) -> NetworkChoice:
-        """The requested network."""
-        return NetworkChoice(self.extractor or "inception", text_of(self.weights), self.input_size, self.feature_step)
-
-    @property
-    def rounding(self) -> str:
-        """``float_to_byte``, or how the protocol's tool converts floats to bytes if it is None."""
-        return self.float_to_byte or protocol_named(self.protocol or DEFAULT_PROTOCOL).float_to_byte
-
-    @property
     def floats(self) -> "ValueRange | None":
         """How arrays of floats become bytes; None if their values of black and white are not specified."""
         from fidtool.sources.contents import ValueRange  # lazily, so that --help is fast
 
         return None if self.value_range is None else ValueRange(*self.value_range, self.rounding == "floor")
 
-    @property
-    def metric_networks(self) -> dict[str, NetworkChoice]:
-        """Networks that metrics have themselves, by the layer of their features."""
-        own = {self.layer_of(metric): metric.own_network for metric in self.chosen}
-        return {layer: network for layer, network in own.items() if network is not None and layer != FEATURES}
-
     def layer_of(self, metric: Metric) -> str:
         """Return the layer whose features a metric uses: the run's features if both have the same network."""
         return FEATURES if metric.network() == self.network else metric.layer
-
-    @property
-    def requested(self) -> tuple[Requested, ...]:
-        """The requested metrics, in their order."""
-        return cast(tuple[Requested, ...], self.metrics)
-
-    @property
-    def in_order(self) -> list[Requested]:
-        """The same in the order in which they are computed and listed: built-in ones first."""
-        names = [*BUILT_IN, *(each.metric.name for each in self.requested)]
-        return sorted(self.requested, key=lambda each: names.index(each.metric.name))
-
-    @property
-    def chosen(self) -> list[Metric]:
-        """The metrics in this order."""
-        return [each.metric for each in self.in_order]
 
     def metric(self, name: str) -> Metric | None:
         """Return the metric of this name; None if it was not requested."""
@@ -294,7 +288,7 @@ class Settings(StatisticsSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "crop_fake", normalised(self.crop_fake, "crop_fake"))
+        vars(self)["crop_fake"] = normalised(self.crop_fake, "crop_fake")
         if self.fail_above is not None and not self.gated:
             problem = f"{option('fail_above')} limits a Fréchet distance, and none is computed:"
             raise InputError(problem, f"add {_FRECHET} to {option('metrics')}", setting="fail_above")
@@ -317,11 +311,6 @@ class Settings(StatisticsSettings):
         used = "num" if getattr(self, setting) is None else setting
         other = {"num_real": "num_fake", "num_fake": "num_real"}.get(setting, "") if used == "num" else ""
         return Sampling(getattr(self, used), self.seed, self.sample == "first", used, other)
-
-    @property
-    def gated(self) -> Metric | None:
-        """The metric that ``fail_above`` limits, the first requested Fréchet distance; None if there is none."""
-        return next((each.metric for each in self.requested if each.metric.frechet), None)
 
 
 def _two_numbers(value: object) -> tuple[float, float]:
@@ -372,7 +361,7 @@ def recorded(settings: Settings) -> dict[str, Any]:
             value, built_in = getattr(metric, name), metric.name in BUILT_IN
             if built_in or value != each.default:
                 (values if built_in else custom)[key_of(metric.name, name)] = value
-    values |= {"metrics": [each.spec for each in settings.requested], "metric_options": custom or None}
+    values |= {"metrics": [each.spec for each in requested(settings.metrics)], "metric_options": custom or None}
     values["float_to_byte"] = settings.rounding
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 

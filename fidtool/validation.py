@@ -108,7 +108,7 @@ class Setting:
             fits = str(value) in self.choices if self.choices else True
             if fits and (self.kind not in (int, float) or self.least <= value <= self.most):
                 return value
-        raise InputError(f"{named or self.name} must be {wanted}, not {value!r}", setting=self.name)
+        raise InputError(f"{named or option(self.name)} must be {wanted}, not {value!r}", setting=self.name)
 
     def parsed(self, value: Any) -> Any:
         """Convert a string to the setting's type; return any other value, and what `checked` refuses, unchanged."""
@@ -170,4 +170,4 @@ class Validated:
 
     def __post_init__(self) -> None:
         for name, each in declared(type(self)).items():
-            object.__setattr__(self, name, each.checked(getattr(self, name), option(name)))
+            vars(self)[name] = each.checked(getattr(self, name))

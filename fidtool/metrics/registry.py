@@ -31,6 +31,12 @@ ABOUT_ALL = (
     "the reason is printed. Nothing is downloaded."
 )
 """What `ALL` selects, for lists of metrics."""
+NAMES: dict[str, type[Metric]] = {
+    name: kind
+    for kind in BUILT_IN.values()
+    for name in (kind.name, *(number.name for number in kind.numbers), *kind.other_names)
+}
+"""The built-in metrics by each name that is understood."""
 NUMBERS: dict[str, Number] = {number.name: number for kind in BUILT_IN.values() for number in kind.numbers}
 
 
@@ -49,23 +55,14 @@ class Requested(NamedTuple):
     optional: str = ""
 
 
-def _all_names() -> dict[str, type[Metric]]:
-    """The built-in metrics by each name that is understood."""
-    return {
-        name: kind
-        for kind in BUILT_IN.values()
-        for name in (kind.name, *(number.name for number in kind.numbers), *kind.other_names)
-    }
-
-
 def is_name(text: str) -> bool:
     """Whether a text is ``all`` or a name of a built-in metric."""
-    return folded(text) in {ALL, *map(folded, _all_names())}
+    return folded(text) in {ALL, *map(folded, NAMES)}
 
 
 def metric_named(spec: str) -> Requested:
     """Return a metric with default settings. The code of a custom one is run."""
-    if kind := {folded(name): kind for name, kind in _all_names().items()}.get(folded(spec)):
+    if kind := {folded(name): kind for name, kind in NAMES.items()}.get(folded(spec)):
         return Requested(kind(), kind.name)
     if folded(spec) == ALL:
         problem = f"{spec} is not a single metric. It selects each of {', '.join(BUILT_IN)} that can be computed"
@@ -76,7 +73,7 @@ def metric_named(spec: str) -> Requested:
         _check_declaration(metric, named)
         return Requested(metric, spec, source)
     refuse_bare_file(spec, named, "a metric in this file", "metrics")
-    names = {name: name if name in NUMBERS else kind.name for name, kind in _all_names().items()} | {ALL: ALL}
+    names = {name: name if name in NUMBERS else kind.name for name, kind in NAMES.items()} | {ALL: ALL}
     close = dict.fromkeys(names[name] for name in closest(spec, names))
     raise InputError(unknown("metric", spec, [*close], ", ".join([*BUILT_IN, ALL])), setting="metrics")
 

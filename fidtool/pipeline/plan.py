@@ -20,6 +20,7 @@ from fidtool.features.protocol import (
 )
 from fidtool.labels import Labels, labels_of
 from fidtool.metrics.metric import Metric, MetricFacts
+from fidtool.metrics.registry import requested
 from fidtool.pipeline.opening import Opening, roundings
 from fidtool.pipeline.sets import SetNeeds, SetPlan, set_needs
 from fidtool.settings import Settings
@@ -82,7 +83,7 @@ def choose(opening: Opening, console: Console, evaluates: bool) -> Opening:
             omissions.append(said if by else f"'{metric.name}' is not computed: {error.text}")
             left_out[metric.name] = error.problem
     if len(chosen) < len(ordered):
-        possible: Any = [each for each in settings.requested if each.metric in chosen]
+        possible: Any = [each for each in requested(settings.metrics) if each.metric in chosen]
         settings = replace(settings, metrics=possible)
     for line in omissions:
         console.say(line, is_result=not evaluates, warns=True)  # an evaluation has them, a file does not

@@ -12,7 +12,7 @@ from fidtool import InputError, Metric, Number, Setting
 from fidtool.cli.options import Command, as_flag
 from fidtool.errors import rendered
 from fidtool.metrics.metric import METRICS
-from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS
+from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS, NAMES
 from fidtool.settings import Settings
 from fidtool.validation import declared
 
@@ -32,6 +32,7 @@ class Energy(Metric):
 def settings_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Settings]:
     """Return a function that parses arguments, with `Energy` among the built-in metrics."""
     monkeypatch.setitem(BUILT_IN, "energy", Energy)
+    monkeypatch.setitem(NAMES, "energy", Energy)
     monkeypatch.setitem(METRIC_SETTINGS, "energy_subset_size", (Energy, declared(Energy)["subset_size"]))
 
     @click.command(cls=Command, settings=Settings)

@@ -107,11 +107,12 @@ def empty_cache(environment: dict[str, str], tmp_path: Path, monkeypatch: pytest
 def converted_weights(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, str]:
     """The contents of the cached weights file, and the SHA-256 of its tensors. Needs fidtool[offline]."""
     from fidtool.features.models import inception_weights as weights
+    from support.offline import digest
 
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("FIDTOOL_WEIGHTS", raising=False)
         patch.setenv("FIDTOOL_CACHE", str(tmp_path_factory.mktemp("converted")))
-        sha256 = weights.load_weights(None, print).sha256
+        sha256 = digest(weights.load_weights(None, print).state)
         return weights.converted_path().read_bytes(), sha256
 
 

@@ -191,11 +191,11 @@ def guide(words: tuple[str, ...]) -> None:
 def weights(download: bool, verify_: bool, explicit: str | None) -> None:
     """List the locations that are searched for the Inception weights, in order."""
     from fidtool.features.models import inception_weights
+    from fidtool.features.protocol import INCEPTION_SHA256
 
     if download:
-        loaded = inception_weights.download(lambda line: click.echo(shown(line), err=True))
-        inception_weights.keep(loaded)
-        click.echo(f"downloaded and verified; tensors' SHA-256 {loaded.sha256}", err=True)
+        inception_weights.keep(inception_weights.download(lambda line: click.echo(shown(line), err=True)))
+        click.echo(f"downloaded and verified; tensors' SHA-256 {INCEPTION_SHA256}", err=True)
     errors: list[str] = []
     used = False
     for place in inception_weights.places(explicit):

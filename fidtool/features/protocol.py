@@ -56,7 +56,7 @@ DECODER = "pillow"
 
 INCEPTION = "inception-2015-12-05"
 INCEPTION_SHA256 = "c9ce7f36d5ee9536ecde7e5b5b679a59d152a85abff7981e0d6c0e5d706e3557"
-"""`fidtool.features.models.inception_weights.digest` of the published weights. It is the same for all files."""
+"""SHA-256 over the convolutions' float32 tensors, sorted by name, each after its name. It is the same for all files."""
 INCEPTION_DIMS = (64, 192, 768, 2048)
 INCEPTION_INPUT_SIZE = 299
 INCEPTION_FEATURE_STEP = 18
@@ -231,14 +231,14 @@ class Definition:
 _FIELD_TYPES = {each.name: {"int": int, "str": str}[str(each.type)] for each in fields(Definition)}
 
 
-def inception_definition(protocol: Protocol, dims: int, weights_sha256: str, setting: str = "dims") -> Definition:
+def inception_definition(protocol: Protocol, dims: int, setting: str = "dims") -> Definition:
     """Return the definition of Inception's features under ``protocol``."""
     if dims not in INCEPTION_DIMS:
         known = ", ".join(map(str, INCEPTION_DIMS))
         raise InputError(f"{option(setting, dims)}: Inception has features of {known} dimensions", setting=setting)
     return Definition(
         extractor=INCEPTION,
-        weights_sha256=weights_sha256,
+        weights_sha256=INCEPTION_SHA256,
         dims=dims,
         feature_step=INCEPTION_FEATURE_STEP,
         input_size=INCEPTION_INPUT_SIZE,

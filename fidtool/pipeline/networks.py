@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import os
+from functools import partial
 
 import torch
 
 from fidtool.distributed.world import combined_hash, find_differences, tensor_hashes
 from fidtool.errors import InputError, on_every_rank, option
-from fidtool.features.extractor import Extractor, ForwardPasses, fixed_batch
+from fidtool.features.extractor import HALVES, Extractor, ForwardPasses, fixed_batch
 from fidtool.features.models.families import NetworkChoice
-from fidtool.features.models.inception import inception_extractor, kernels
+from fidtool.features.models.inception import inception_extractor, packs
 from fidtool.features.models.inception_weights import Weights, load_weights
 from fidtool.features.protocol import (
     DEFAULT_PROTOCOL,
     FEATURES,
     INCEPTION_DIMS,
-    INCEPTION_SHA256,
     SPATIAL,
     Definition,
     Protocol,
@@ -46,39 +46,32 @@ class RunNetworks:
         self._batch_size = batch_size
         self._protocol = protocol_named(settings.protocol or DEFAULT_PROTOCOL)
         of_inception = settings.network.extractor == "inception"
-        self.kernels = kernels(run.device.torch_device, settings.precision, of_inception)
+        half = HALVES.get(settings.precision, torch.float32)
+        packed = of_inception and run.device.torch_device.type == "cpu" and packs(half)
+        self.kernels = "oneDNN, packed" if packed else "torch"
         self.warnings: list[str] = []
         self.weights: Weights | None = None
         self.probe: str | None = None
         self.probes: dict[str, str] = {}
         self.definitions: dict[str, Definition] = {}
-        self._own: dict[str, Extractor] = {}
-        self._networks: tuple[Extractor, ...] = ()
+        self._built: dict[str, Extractor] = {}
         if not used:
             return
         with run.clock("weights"):
             with self._world.together():
                 _check_matrix_products(settings, run.device.torch_device)
+                if of_inception:
+                    features = inception_definition(self._protocol, settings.dims or max(INCEPTION_DIMS))
+                    self.definitions[FEATURES] = features
+                    if SPATIAL in set_needs(settings, real=True, fake=True).layers:
+                        self.definitions[SPATIAL] = spatial_definition(features)
             if of_inception:
-                self.definitions |= self._world.on_rank_zero(lambda: self._define_inception(classifier))
+                find = partial(load_weights, settings.network.weights, run.console.say, classifier)
+                self.weights = self._world.only_on_rank_zero(find)
             else:
                 self._build_own(FEATURES, settings.network, None if settings.protocol is None else self._protocol)
             for layer, network in settings.metric_networks.items():
                 self._build_own(layer, network, None)
-
-    def _define_inception(self, classifier: bool) -> dict[str, Definition]:
-        """The definitions of Inception's features; the weights are loaded. On rank zero."""
-        settings, dims = self._settings, self._settings.dims or max(INCEPTION_DIMS)
-        inception_definition(self._protocol, dims, "")  # refuses invalid dims before the weights are downloaded
-        self.weights = weights = load_weights(settings.network.weights, self._run.console.say, classifier)
-        if weights.sha256 != INCEPTION_SHA256:
-            self.warnings.append(
-                f"{weights.origin} does not have the standard FID weights (SHA-256 of the tensors {weights.sha256}): "
-                "the values are not comparable with published ones; see `fidtool weights --verify`"
-            )
-        features = inception_definition(self._protocol, dims, weights.sha256)
-        spatial = SPATIAL in set_needs(settings, real=True, fake=True).layers
-        return {FEATURES: features} | ({SPATIAL: spatial_definition(features)} if spatial else {})
 
     def _build_own(self, layer: str, choice: NetworkChoice, protocol: Protocol | None) -> None:
         """Rank zero loads the weights and every rank builds the network. Raises if the ranks' networks differ."""
@@ -100,24 +93,23 @@ class RunNetworks:
         with self._world.together():
             extractor = custom_extractor(choice, state, protocol, self._device, self._settings.precision, layer)
         self.probes[layer] = self._checked(extractor, choice)
-        self._own[layer], self.definitions[layer] = extractor, extractor.definition
+        self._built[layer], self.definitions[layer] = extractor, extractor.definition
 
     def networks(self) -> tuple[Extractor, ...]:
         """Returns the networks and builds them on the first call. A collective."""
-        if self._networks:
-            return self._networks
+        if self.probe is not None:
+            return tuple(self._built.values())
         with self._run.clock("weights"):
-            built, probes = dict(self._own), dict(self.probes)
-            if FEATURES not in built:
+            probes = dict(self.probes)
+            if FEATURES not in self._built:
                 weights = self._world.broadcast(self.weights)
                 assert weights is not None
-                definitions = {layer: each for layer, each in self.definitions.items() if layer not in built}
+                definitions = {layer: each for layer, each in self.definitions.items() if layer not in self._built}
                 precision = self._settings.precision
                 with self._world.together():
                     network = inception_extractor(self._protocol, definitions, weights.state, self._device, precision)
-                built = {FEATURES: network, **built}
                 probes = {FEATURES: self._checked(network, self._settings.network), **probes}
-            self._networks = tuple(built.values())
+                self._built = {FEATURES: network, **self._built}
             found = "".join(probes.values())
             self.probe = found if len(probes) == 1 else hashlib.sha256(found.encode()).hexdigest()
             (first, device), *others = self._world.gather((self.probe, self._device.name))
@@ -127,7 +119,7 @@ class RunNetworks:
                 f"rank {rank} ({name}) computes different bits than rank 0 ({device}): the last digits depend on "
                 "how the images are distributed over the ranks; use one kind of device for reproducible values"
             )
-        return self._networks
+        return tuple(self._built.values())
 
     def _checked(self, extractor: Extractor, choice: NetworkChoice) -> str:
         """Returns the SHA-256 of the features of a fixed batch, equal on two ranks that compute the same bits.

@@ -12,7 +12,6 @@ from fidtool.features.models.families import NETWORK_SETTINGS
 from fidtool.features.protocol import (
     FEATURES,
     INCEPTION_DIMS,
-    INCEPTION_SHA256,
     SPATIAL,
     Definition,
     inception_definition,
@@ -193,7 +192,7 @@ def agree(
         path = "" if definition is not None else next(iter(parts), "")
         of_inception = layer == FEATURES and settings.network.extractor == "inception" and dims in INCEPTION_DIMS
         if common is None and settings.protocol is not None and of_inception:
-            stated = inception_definition(protocol_named(settings.protocol), dims, INCEPTION_SHA256)
+            stated = inception_definition(protocol_named(settings.protocol), dims)
         for metric in metrics:
             metric.check(MetricFacts(settings.network.extractor, settings.dims, stated, dims, path))
             if metric.usual_network and common is not None and common.extractor != metric.usual_network:

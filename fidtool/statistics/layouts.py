@@ -23,7 +23,6 @@ from fidtool.features.protocol import (
     FEATURES,
     INCEPTION_DIMS,
     INCEPTION_FEATURE_STEP,
-    INCEPTION_SHA256,
     SPATIAL,
     SPATIAL_DIMS,
     inception_definition,
@@ -353,7 +352,7 @@ def with_protocol(statistics: Statistics, protocol: str) -> Statistics:
     if not protocol or statistics.dims != max(INCEPTION_DIMS):
         return statistics
     spatial = statistics.layers.get(SPATIAL)
-    definition = inception_definition(protocol_named(protocol), statistics.dims, INCEPTION_SHA256)
+    definition = inception_definition(protocol_named(protocol), statistics.dims)
     layers = {**statistics.layers, FEATURES: replace(statistics.layers[FEATURES], definition=definition)}
     if spatial is not None and spatial.dims == SPATIAL_DIMS:
         layers[SPATIAL] = replace(spatial, definition=spatial_definition(definition))

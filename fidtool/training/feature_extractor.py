@@ -161,10 +161,8 @@ class SharedExtractor:
                 setting="feature",
             )
         protocol = protocol or protocol_named(DEFAULT_PROTOCOL)
-        inception_definition(protocol, feature, "", "feature")  # refuses it before the weights are downloaded
-        weights = _inception_weights(self._weights)
-        definitions = {FEATURES: inception_definition(protocol, feature, weights.sha256)}
-        return inception_extractor(protocol, definitions, weights.state, cpu)
+        definitions = {FEATURES: inception_definition(protocol, feature, "feature")}
+        return inception_extractor(protocol, definitions, _inception_weights(self._weights).state, cpu)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SharedExtractor:
         return self

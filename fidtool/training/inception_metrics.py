@@ -188,7 +188,7 @@ class _Scores(Scores):
         if not context.classifier():  # the features are its logits
             dims = fake.rows.shape[1]
             state = {"fc.weight": torch.eye(dims, device="cpu"), "fc.bias": torch.zeros(dims, device="cpu")}
-            context = replace(context, classifier=lambda: Weights(state, "", ""))
+            context = replace(context, classifier=lambda: Weights(state, ""))
         found = super().compute(real, fake, context)
         sample = math.sqrt(self.splits / (self.splits - 1)) if self.splits > 1 else math.nan
         return {**found, "is_std": found["is_std"] * sample}

@@ -91,9 +91,9 @@ def network_rate(device: Device, precision: str, batch_size: int, seconds: float
     As many passes run at once as in ``fidtool compute``.
     """
     with repeatable(precision == "tf32"), torch.inference_mode():
-        weights, protocol = load_weights(None, lambda line: None), protocol_named(DEFAULT_PROTOCOL)
-        definitions = {FEATURES: inception_definition(protocol, 2048, weights.sha256)}
-        network = inception_extractor(protocol, definitions, weights.state, device, precision)
+        protocol, state = protocol_named(DEFAULT_PROTOCOL), load_weights(None, lambda line: None).state
+        definitions = {FEATURES: inception_definition(protocol, 2048)}
+        network = inception_extractor(protocol, definitions, state, device, precision)
         x = torch.rand(batch_size, 3, 299, 299, device=device.torch_device).mul(2).sub(1)
         x = x.contiguous(memory_format=torch.channels_last)
         threads = DaemonThreads(device.own_threads)

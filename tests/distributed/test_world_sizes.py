@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 import fidtool as package
-from fidtool.features.models.inception_weights import converted_path, digest, load_weights, offline_path
+from fidtool.features.models.inception_weights import converted_path, load_weights, offline_path
 from support.bad_sets import BAD, SKIP, make_sets
 from support.command_line import Outcome, Run, changed
 from support.degenerate import distinct, same_seed_on_ranks
@@ -151,7 +151,7 @@ def _with_other_weights(folder: Path) -> dict[str, str]:
     (cache / "weights").mkdir(parents=True)
     known = load_weights(None, print)
     state = {**known.state, "Conv2d_1a_3x3.conv.weight": known.state["Conv2d_1a_3x3.conv.weight"] + 1e-3}
-    torch.save({"state": state, "sha256": digest(state)}, cache / "weights" / converted_path().name)
+    torch.save({"state": state}, cache / "weights" / converted_path().name)
     return {"FIDTOOL_CACHE": str(cache), "FIDTOOL_WEIGHTS": str(offline_path())}
 
 

@@ -14,7 +14,7 @@ from fidtool import download
 from fidtool.features.models import inception_weights as weights
 from support.command_line import Run
 from support.http_store import kept, server
-from support.offline import ORIGINAL, needs_weights
+from support.offline import ORIGINAL, digest, needs_weights
 from support.processes import free_port
 
 pytestmark = needs_weights
@@ -69,7 +69,7 @@ def test_a_download_is_verified_and_stored(
     assert not {CONVERTED, "download.pth"} & set(seen)  # The final name must not exist before the download is complete.
     assert kept(empty_cache) == [CONVERTED]
     assert stat.S_IMODE(weights.converted_path().stat().st_mode) & 0o444 == 0o444
-    assert weights.load_weights(None, refuse).sha256 == converted_weights[1]
+    assert digest(weights.load_weights(None, refuse).state) == converted_weights[1]
     verified = here("weights", "--verify")
     assert verified.status == 0
     assert f"verified, without the classifier; tensors' SHA-256 {converted_weights[1]}" in verified.stdout

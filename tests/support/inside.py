@@ -123,7 +123,7 @@ def influences(real: Features, fake: Features) -> NDArray[np.float64]:
 
 
 def inception(protocol: str, dims: int = 2048, weights_sha256: str = INCEPTION_SHA256) -> Definition:
-    return inception_definition(PROTOCOLS[protocol], dims, weights_sha256)
+    return replace(inception_definition(PROTOCOLS[protocol], dims), weights_sha256=weights_sha256)
 
 
 def definition_of(spec: str, protocol: str | None = None, **settings: Any) -> Definition:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 import torch
 
@@ -10,6 +12,14 @@ from fidtool.features.models.inception_weights import offline_path
 ORIGINAL = offline_path()
 """Path of the weights file; None if the extra is not installed."""
 needs_weights = pytest.mark.skipif(ORIGINAL is None, reason="needs fidtool[offline]")
+
+
+def digest(state: dict[str, torch.Tensor]) -> str:
+    """Return the SHA-256 over the convolutions' tensors, sorted by name."""
+    sha = hashlib.sha256()
+    for name in sorted(name for name in state if not name.startswith("fc.")):
+        sha.update(name.encode() + state[name].numpy().tobytes())
+    return sha.hexdigest()
 
 
 def network_inputs() -> torch.Tensor:

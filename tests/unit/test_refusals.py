@@ -79,7 +79,7 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[[Path], object]]] = {
     "sFID of few dimensions": (
         fidtool.InputError,
         "sFID needs Inception up to Mixed_6d",
-        lambda at: spatial_definition(inception_definition(protocol_named("pytorch-fid"), 64, "")),
+        lambda at: spatial_definition(inception_definition(protocol_named("pytorch-fid"), 64)),
     ),
     "weights of a custom network": (
         fidtool.InputError,

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fidtool.features.device import Device
-from fidtool.features.extractor import HALVES, Extractor
+from fidtool.features.extractor import Extractor
 from fidtool.features.protocol import FEATURES, SPATIAL, SPATIAL_CHANNELS, Definition, Protocol
 from fidtool.features.resize import Preparation
 from fidtool.torch_internals import pack_convolution_weight, packed_convolution
@@ -76,12 +76,6 @@ class Convolution(nn.Module):
         if packed is None or packed.dtype != x.dtype:  # two threads may do this at the same time, with the same result
             packed = self._packed = pack_convolution_weight(self.weight, self.padding, self.stride, x.shape)
         return packed_convolution(x, packed, self.bias, self.padding, self.stride, activation)
-
-
-def kernels(device: torch.device, precision: str, standard: bool) -> str:
-    """Return which convolution kernels run, for the record: ``torch`` or ``oneDNN, packed``."""
-    packed = standard and device.type == "cpu" and packs(HALVES.get(precision, torch.float32))
-    return "oneDNN, packed" if packed else "torch"
 
 
 @functools.cache

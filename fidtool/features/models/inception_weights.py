@@ -32,27 +32,15 @@ OFFLINE_SHA256 = "7ff4a85c3a6378f0dfc8433ffd789663b01176bec0a683a435651739c091fa
 
 @dataclass(frozen=True)
 class Weights:
-    """The network's float32 tensors by torchvision's names, their `digest`, and the file from which they were read."""
+    """The network's float32 tensors by torchvision's names, and the file from which they were read."""
 
     state: dict[str, torch.Tensor]
-    sha256: str
     origin: str
 
     @property
     def classifier(self) -> bool:
         """Whether the last layer, the classifier, is included."""
         return {"fc.weight", "fc.bias"} <= set(self.state)
-
-
-def digest(state: dict[str, torch.Tensor]) -> str:
-    """Return the SHA-256 over the convolutions' float32 tensors, sorted by name, without classifier and counters."""
-    sha = hashlib.sha256()
-    for name in sorted(state):
-        if name.startswith("fc.") or name.endswith("num_batches_tracked"):
-            continue
-        sha.update(name.encode())
-        sha.update(state[name].detach().cpu().contiguous().numpy().tobytes())
-    return sha.hexdigest()
 
 
 class Place(NamedTuple):
@@ -148,12 +136,8 @@ def classifier_on_disk(explicit: str | None) -> bool:
 
 def verify(path: Path) -> str:
     """Verify the hash of a weights file, converted or original, and return a description of it."""
-    weights = _read(path)
-    if weights.sha256 != INCEPTION_SHA256:
-        problem = f"{path} contains a different network (tensors' SHA-256 {weights.sha256}):"
-        raise InputError(problem, "delete it to have it created again")
-    kind = "with" if weights.classifier else "without"
-    return f"verified, {kind} the classifier; tensors' SHA-256 {weights.sha256}"
+    kind = "with" if _read(path).classifier else "without"
+    return f"verified, {kind} the classifier; tensors' SHA-256 {INCEPTION_SHA256}"
 
 
 def _read(path: Path) -> Weights:
@@ -164,21 +148,25 @@ def _read(path: Path) -> Weights:
         except OSError as error:
             raise InputError(f"cannot read the weights file {path}: {error.strerror or error}") from None
     try:
-        payload = torch.load(path, map_location="cpu", weights_only=True)
-        state, sha256 = payload["state"], payload["sha256"]
-        if digest(state) != sha256:
-            raise ValueError("the tensors do not have the recorded SHA-256")
+        state = torch.load(path, map_location="cpu", weights_only=True)["state"]
+        sha = hashlib.sha256()
+        for name in sorted(state):
+            if not name.startswith("fc."):
+                sha.update(name.encode())
+                sha.update(state[name].contiguous().numpy().tobytes())
+        if sha.hexdigest() != INCEPTION_SHA256:
+            raise ValueError("the tensors are not those of the published weights")
     except Exception as error:
         problem = f"{path} is damaged ({type(error).__name__}: {error}):"
         raise InputError(problem, "delete it to have it created again") from None
-    return Weights(state, sha256, str(path))
+    return Weights(state, str(path))
 
 
 def keep(weights: Weights) -> None:
     """Store the weights in the cache, in place of any that are there."""
     path = converted_path()
     packed = io.BytesIO()  # when the disk is full, torch.save raises errors that do not name the cause
-    torch.save({"state": weights.state, "sha256": weights.sha256, "origin": weights.origin}, packed)
+    torch.save({"state": weights.state, "origin": weights.origin}, packed)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as handle:
@@ -205,7 +193,7 @@ def _parse(data: bytes, origin: str) -> Weights:
             f"pass a custom network, {option('extractor', 'FILE.py:NAME')}",
             setting="weights",
         )
-    return Weights(state, digest(state), origin)
+    return Weights(state, origin)
 
 
 def _read_torchscript(data: bytes) -> dict[str, torch.Tensor]:

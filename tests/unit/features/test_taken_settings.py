@@ -16,7 +16,7 @@ from fidtool.pipeline.sets import SetPlan
 from fidtool.settings import Settings
 from fidtool.statistics.set_statistics import Statistics
 
-TENSORFLOW = inception_definition(protocol_named("tensorflow"), 64, "0" * 64)
+TENSORFLOW = inception_definition(protocol_named("tensorflow"), 64)
 
 
 def file_of(**changes: object) -> Statistics:
@@ -26,7 +26,7 @@ def file_of(**changes: object) -> Statistics:
 
 
 def test_defaults_are_not_mentioned() -> None:
-    usual = inception_definition(protocol_named("pytorch-fid"), 2048, "0" * 64)
+    usual = inception_definition(protocol_named("pytorch-fid"), 2048)
     assert complete_settings({"a.npz": file_of(**vars(usual))}, Settings(), True) == (Settings(), "")
     assert complete_settings({}, Settings(), True) == (Settings(), "")
 

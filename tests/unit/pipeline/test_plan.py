@@ -17,7 +17,7 @@ from fidtool.pipeline.sets import requested
 from fidtool.settings import Settings
 from support.pictures import make_pictures
 
-DEFINITION = inception_definition(protocol_named("pytorch-fid"), 2048, "0" * 64)
+DEFINITION = inception_definition(protocol_named("pytorch-fid"), 2048)
 
 
 @pytest.fixture

@@ -90,8 +90,8 @@ class SharedExtractor:
         self.several, self._latest = False, dict[str, tuple[object, torch.Tensor]]()
         self._feature, self._weights, self._step = feature, text_of(weights), feature_step
         self._protocol = None if protocol is None else protocol_named(protocol)
-        self._extractor: Extractor | None = None
-        self._loaded()
+        self._extractor = self._load()
+        self.definition = self._extractor.definition
 
     def once(self, side: str, images: object, compute: Callable[[], torch.Tensor]) -> torch.Tensor:
         """Returns the features of images, which several metrics pass one after the other and the first computes."""
@@ -102,30 +102,21 @@ class SharedExtractor:
             self._latest[side] = images, features
         return features
 
-    @property
-    def definition(self) -> Definition:
-        return self._loaded().definition
-
     def rounding(self, float_to_byte: str | None) -> str:
         """How floats become bytes, see `fidtool.settings.StatisticsSettings.rounding`."""
         asked = declared(CheckSettings)["float_to_byte"].checked(float_to_byte)
         return asked or (self._protocol or protocol_named(DEFAULT_PROTOCOL)).float_to_byte
 
     def extractor(self, device: torch.device) -> Extractor:
-        extractor = self._loaded()
-        if device != extractor.device.torch_device:
+        if device != self._extractor.device.torch_device:
             # Tensors that are moved in inference mode could not be used with gradients later.
             with torch.inference_mode(False), torch.no_grad():
-                extractor.to(self._device(device))
-        return extractor
+                self._extractor.to(self._device(device))
+        return self._extractor
 
     def _device(self, device: torch.device) -> Device:
         here = device_here(device)
         return replace(here, forward_threads=1, own_threads=min(1, here.own_threads)) if self.plain else here
-
-    def _loaded(self) -> Extractor:
-        self._extractor = self._extractor or self._load()
-        return self._extractor
 
     @own_exceptions()
     @repeatable()
@@ -167,9 +158,10 @@ class SharedExtractor:
     def __deepcopy__(self, memo: dict[int, Any]) -> SharedExtractor:
         return self
 
-    def __getstate__(self) -> dict[str, Any]:
-        # Not pickled: it belongs to a device, and can be loaded again.
-        return {**self.__dict__, "_extractor": None, "_latest": {}}
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The network is not pickled: it belongs to a device, and can be loaded again.
+        protocol = self._protocol and self._protocol.name
+        return SharedExtractor, (self._feature, protocol, self._weights, self._step), {"several": self.several}
 
 
 class _PlainExtractor(Extractor):

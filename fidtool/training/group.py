@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from fidtool.distributed.launch import Launch, discover_or_alone, restart_count
 from fidtool.distributed.rendezvous import GroupRendezvous, connect_to_store_of
 from fidtool.distributed.watchdog import LostContactError, first_line
-from fidtool.distributed.world import World, combined_hash, find_differences, named_tensors, tensor_hashes
+from fidtool.distributed.world import World, find_differences, named_tensors, tensor_hashes
 from fidtool.errors import InputError, RunError, on_every_rank, warn_program
 from fidtool.torch_internals import default_store, new_gloo_group
 
@@ -38,7 +38,6 @@ _BACKWARD_REMEDY = (
     "loss that depends on the gathered tensor; or gather with grad='local'"
 )
 
-_warned_without_group = False
 _known: dict[tuple[Group, tuple[int, ...]], Ranks] = {}
 """The `Ranks` of torch's default group and a set of ranks."""
 atexit.register(_known.clear)  # destroys their groups: gloo's threads must end before the interpreter exits
@@ -59,14 +58,7 @@ class Ranks:
             if dist.get_rank() not in self.ranks:
                 raise InputError(f"rank {dist.get_rank()} is not in the process group of ranks {list(self.ranks)}")
             self.group_rank = self.ranks.index(dist.get_rank())
-
-    @property
-    def size(self) -> int:
-        return len(self.ranks)
-
-    @property
-    def rank(self) -> int:
-        return self.ranks[self.group_rank]
+        self.size, self.rank = len(self.ranks), self.ranks[self.group_rank]
 
     def exchange(
         self,
@@ -178,10 +170,8 @@ def group_rank_and_size(group: Group) -> tuple[int, int]:
 
 
 def warn_without_group(what: str) -> None:
-    """Warns once if the launcher started several processes and torch has no process group."""
-    global _warned_without_group
-    if not _warned_without_group and (size := launched_without_group()):
-        _warned_without_group = True
+    """Warns if the launcher started several processes and torch has no process group."""
+    if size := launched_without_group():
         warn_program(f"{what} covers only one of {size} processes: call torch.distributed.init_process_group first")
 
 
@@ -203,7 +193,7 @@ def gather_with_grad(
 
     Args:
         tensor: shape (n, …); n may differ between ranks and may be 0. The trailing dimensions and the dtype must be the
-            same on all ranks.
+            same on all ranks, except of a tensor of shape (0,).
         group: process group; None is all ranks. Without a process group the tensor is returned unchanged.
         grad: the gradient of this rank's tensor, where each rank r has a loss L_r of the gathered tensor:
             ``sum``: the sum over r of dL_r/dtensor. With DDP, which averages the parameters' gradients over the ranks,
@@ -220,7 +210,7 @@ def gather_with_grad(
         fidtool.training.AbsentRanksError: if some ranks did not call it in time.
         fidtool.RunError: if the ranks made different calls, or a rank was lost.
     """
-    return _gathered(tensor, group, grad, timeout, allow_empty=False)[0]
+    return _gathered(tensor, group, grad, timeout)[0]
 
 
 def dist_sync_fn(
@@ -242,18 +232,12 @@ def dist_sync_fn(
         See `gather_with_grad`.
     """
     scalar = tensor.ndim == 0
-    joined, lengths = _gathered(tensor.reshape(1) if scalar else tensor, group, grad, timeout, allow_empty=True)
+    joined, lengths = _gathered(tensor.reshape(1) if scalar else tensor, group, grad, timeout)
     return list(joined.unbind()) if scalar else list(torch.split(joined, lengths))
 
 
-def _gathered(
-    tensor: torch.Tensor, group: Group, grad: Grad, timeout: float, allow_empty: bool
-) -> tuple[torch.Tensor, list[int]]:
-    """The gathered tensor and each rank's number of rows.
-
-    With ``allow_empty``, a one-dimensional tensor without elements, which is the state of a torchmetrics metric that
-    was never updated, counts as zero rows of the other ranks' shape and dtype.
-    """
+def _gathered(tensor: torch.Tensor, group: Group, grad: Grad, timeout: float) -> tuple[torch.Tensor, list[int]]:
+    """The gathered tensor and each rank's number of rows."""
     if grad not in (modes := get_args(Grad)):
         raise InputError(f"grad must be one of {', '.join(modes)}, not {grad!r}")
     if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
@@ -272,10 +256,10 @@ def _gathered(
         "grad_enabled": grad_enabled,
     }
     payloads = ranks.exchange(GATHERING, payload, timeout, _FORWARD_REMEDY)
-    reference = _check_compatible(ranks, payloads, allow_empty)
-    if allow_empty and not tensor.numel():
-        tensor = tensor.new_empty((0, *reference["shape"][1:]), dtype=getattr(torch, reference["dtype"]))
-    lengths = [int(entry["shape"][0]) if prod(entry["shape"]) or entry["shape"][1:] else 0 for entry in payloads]
+    reference = _check_compatible(ranks, payloads)
+    if tensor.shape == (0,):
+        tensor = tensor.to(getattr(torch, reference["dtype"])).reshape(0, *reference["shape"][1:])
+    lengths = [entry["shape"][0] for entry in payloads]
     if not any(entry["requires_grad"] for entry in payloads):
         return _joined(tensor, ranks, lengths), lengths
     # The anchor requires a gradient, so that backward, a collective, is called even if this rank's tensor does not.
@@ -284,9 +268,13 @@ def _gathered(
     return joined, lengths
 
 
-def _check_compatible(ranks: Ranks, payloads: list[dict[str, Any]], allow_empty: bool) -> dict[str, Any]:
-    """Returns a payload whose trailing shape, dtype and ``grad`` are those of all ranks."""
-    reference = next((each for each in payloads if not (allow_empty and each["shape"] == [0])), payloads[0])
+def _check_compatible(ranks: Ranks, payloads: list[dict[str, Any]]) -> dict[str, Any]:
+    """Returns a payload whose trailing shape, dtype and ``grad`` are those of all ranks.
+
+    A tensor of shape (0,), such as the state of a torchmetrics metric that was never updated, may stand for one without
+    rows of any shape and dtype.
+    """
+    reference = next((each for each in payloads if each["shape"] != [0]), payloads[0])
     first = ranks.ranks[payloads.index(reference)]
     needs_backward = reference["grad"] != "local" and any(entry["requires_grad"] for entry in payloads)
     for rank, entry in zip(ranks.ranks, payloads, strict=True):
@@ -296,7 +284,7 @@ def _check_compatible(ranks: Ranks, payloads: list[dict[str, Any]], allow_empty:
         if needs_backward and not entry["grad_enabled"]:
             problem = f"the tensor to gather needs a gradient on other ranks but rank {rank} is in torch.no_grad()"
             raise on_every_rank(InputError(f"{problem}: backward is a collective of all ranks"))
-        if allow_empty and entry["shape"] == [0]:
+        if entry["shape"] == [0]:
             continue
         for what, mine, theirs in (
             ("trailing shape", entry["shape"][1:], reference["shape"][1:]),
@@ -351,8 +339,7 @@ class OutOfSyncError(RunError):
 def assert_in_sync(module: nn.Module, group: Group = None, *, timeout: float = DEFAULT_TIMEOUT) -> None:
     """Checks that every rank has bit-identical parameters and buffers. A collective.
 
-    Compares names, shapes, dtypes and hashes of the values; values are only sent if these differ. The ranks may have
-    different sets of parameters.
+    Compares names, shapes, dtypes and hashes of the values. The ranks may have different sets of parameters.
 
     Args:
         module: a module on any device.
@@ -363,15 +350,13 @@ def assert_in_sync(module: nn.Module, group: Group = None, *, timeout: float = D
         fidtool.training.OutOfSyncError: on every rank, if they differ; the message has the names and the ranks.
         fidtool.training.AbsentRanksError: if some ranks did not call it in time.
     """
-    ranks = ranks_of(group)
+    ranks, purpose = ranks_of(group), "assert_in_sync()"
     if ranks.size == 1:
-        warn_without_group("assert_in_sync()")
+        warn_without_group(purpose)
         return
     hashes = tensor_hashes(named_tensors(module))
-    payloads = ranks.exchange("assert_in_sync()", {"all": combined_hash(hashes)}, timeout, "every rank must call it")
-    if all(payload == payloads[0] for payload in payloads):
-        return
-    with ranks.world("assert_in_sync()") as world:
+    ranks.exchange(purpose, {}, timeout, "every rank must call it")
+    with ranks.world(purpose) as world:
         differences = find_differences(hashes, world, ranks.ranks)
     if differences:
         problem = f"the ranks' replicas of {type(module).__name__} differ: {'; '.join(differences)}"
@@ -406,11 +391,7 @@ def wrap_trainable(
             f"{type(loss).__name__} has parameters and the launcher started {size} processes:",
             "call torch.distributed.init_process_group before wrap_trainable, or their replicas will diverge",
         )
-    if not (dist.is_available() and dist.is_initialized()):
-        return loss
-    return DistributedDataParallel(
-        loss, device_ids=None if device_ids is None else list(device_ids), process_group=group
-    )
+    return DistributedDataParallel(loss, device_ids=device_ids, process_group=group) if _initialized() else loss
 
 
 def assert_optimized(loss: nn.Module, optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer]) -> None:

@@ -110,12 +110,8 @@ class FIDCallback(Base):
                 problem = "metrics takes classes such as fidtool.training.KernelInceptionDistance"
                 raise InputError(f"{problem}, not {metric!r}")
         self.generate, self.reference, self.name, self.metrics = generate, reference, name, metrics
-        self.num_samples, self.every_n_epochs, self.seed, self.batch_size = (
-            num_samples,
-            every_n_epochs,
-            seed,
-            batch_size,
-        )
+        self.num_samples, self.every_n_epochs = num_samples, every_n_epochs
+        self.seed, self.batch_size = seed, batch_size
         self._options: dict[str, Any] = {} if feature is None else {"feature": feature}
         self._options |= {"protocol": protocol, "float_to_byte": float_to_byte, "weights": weights}
         self._options |= {"sync_timeout": sync_timeout, "name": f"of FIDCallback {name!r}"}

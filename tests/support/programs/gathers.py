@@ -64,10 +64,14 @@ def check_dtypes(rank: int) -> None:
 def check_adapter(rank: int) -> None:
     """Check calls as in torchmetrics: states of any shape, and an empty one-dimensional tensor without an update."""
     assert [float(each) for each in dist_sync_fn(torch.tensor(rank / 2))] == [0.0, 0.5, 1.0, 1.5]
-    mine = torch.tensor([]) if rank == 1 else torch.ones(rank, 3, dtype=torch.float64)
+    mine = torch.tensor([], requires_grad=True) if rank == 1 else torch.ones(rank, 3, dtype=torch.float64)
     parts = dist_sync_fn(mine)
     assert [tuple(part.shape) for part in parts] == [(0, 3), (0, 3), (2, 3), (3, 3)]
     assert {part.dtype for part in parts} == {torch.float64}
+    joined = gather_with_grad(mine)
+    assert joined.shape == (5, 3)
+    joined.sum().backward()
+    assert rank != 1 or mine.grad is not None, "the graph is kept"
 
 
 def check_refusals(rank: int) -> None:

@@ -106,7 +106,7 @@ def empty_cache(environment: dict[str, str], tmp_path: Path, monkeypatch: pytest
 @pytest.fixture(scope="session")
 def converted_weights(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, str]:
     """The contents of the cached weights file, and the SHA-256 of its tensors. Needs fidtool[offline]."""
-    from fidtool.features.models import inception_weights as weights
+    from fidtool.features.models import inception as weights
     from support.offline import digest
 
     with pytest.MonkeyPatch.context() as patch:

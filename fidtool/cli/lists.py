@@ -190,15 +190,15 @@ def guide(words: tuple[str, ...]) -> None:
 @click.option("--weights", "explicit", metavar="FILE", help="File to search first, as with `compute --weights`.")
 def weights(download: bool, verify_: bool, explicit: str | None) -> None:
     """List the locations that are searched for the Inception weights, in order."""
-    from fidtool.features.models import inception_weights
+    from fidtool.features.models import inception
     from fidtool.features.protocol import INCEPTION_SHA256
 
     if download:
-        inception_weights.keep(inception_weights.download(lambda line: click.echo(shown(line), err=True)))
+        inception.keep(inception.download(lambda line: click.echo(shown(line), err=True)))
         click.echo(f"downloaded and verified; tensors' SHA-256 {INCEPTION_SHA256}", err=True)
     errors: list[str] = []
     used = False
-    for place in inception_weights.places(explicit):
+    for place in inception.places(explicit):
         found = place.there or place.label == "download"
         state = "found" if place.there else "if needed"
         if not found:
@@ -211,7 +211,7 @@ def weights(download: bool, verify_: bool, explicit: str | None) -> None:
         click.echo(f"{state:14}{shown(place.label):18}{redacted(str(place.note or place.path))}")
         if verify_ and place.path and place.there:
             try:
-                verdict = inception_weights.verify(place.path)
+                verdict = inception.verify(place.path)
             except InputError as error:
                 errors += [error.text] if place.label != "torch hub" else []  # a run does not use such a file
                 verdict = "DAMAGED OR UNKNOWN"

@@ -72,7 +72,7 @@ class InceptionScore(Metric):
             raise InputError(problem, f"pass a smaller {option(of_splits)}", setting=of_splits)
 
     def obtain(self, weights: str | None, images: bool, say: Callable[[str], None] | None) -> None:
-        from fidtool.features.models.inception_weights import classifier_on_disk, load_weights
+        from fidtool.features.models.inception import classifier_on_disk, load_weights
 
         if say is not None:
             load_weights(weights, say, classifier=True)

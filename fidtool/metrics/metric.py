@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from fidtool.distances.exact import FeatureSettings
     from fidtool.distributed.world import World
-    from fidtool.features.models.inception_weights import Weights
+    from fidtool.features.models.inception import Weights
     from fidtool.features.protocol import Definition
     from fidtool.statistics.moments import Gaussian
 

@@ -28,7 +28,7 @@ from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.frechet import frechet_distance, influence
 from fidtool.distributed.world import World
 from fidtool.errors import FidtoolError, InputError, ProgramError, RunError, on_every_rank
-from fidtool.features.models.inception_weights import Weights, load_weights
+from fidtool.features.models.inception import Weights, load_weights
 from fidtool.features.protocol import FEATURES
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
 from fidtool.metrics.registry import BUILT_IN

@@ -12,8 +12,7 @@ from fidtool.distributed.world import combined_hash, find_differences, tensor_ha
 from fidtool.errors import InputError, on_every_rank, option
 from fidtool.features.extractor import HALVES, Extractor, ForwardPasses, fixed_batch
 from fidtool.features.models.families import NetworkChoice
-from fidtool.features.models.inception import inception_extractor, packs
-from fidtool.features.models.inception_weights import Weights, load_weights
+from fidtool.features.models.inception import Weights, inception_extractor, load_weights, packs
 from fidtool.features.protocol import (
     DEFAULT_PROTOCOL,
     FEATURES,

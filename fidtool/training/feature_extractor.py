@@ -26,8 +26,7 @@ from fidtool.errors import InputError, option, own_exceptions
 from fidtool.features.device import Device, computing_on, device_of, full_fp32, repeatable
 from fidtool.features.extractor import Extractor
 from fidtool.features.models.families import NetworkChoice
-from fidtool.features.models.inception import inception_extractor
-from fidtool.features.models.inception_weights import Weights, load_weights
+from fidtool.features.models.inception import Weights, inception_extractor, load_weights
 from fidtool.features.network import (
     Network,
     bytes_of,

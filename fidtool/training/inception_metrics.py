@@ -12,7 +12,7 @@ from torch import nn
 
 from fidtool.distances.neighbors import nearest_cosine_distance
 from fidtool.errors import InputError
-from fidtool.features.models.inception_weights import Weights
+from fidtool.features.models.inception import Weights
 from fidtool.features.network import Network
 from fidtool.features.protocol import INCEPTION_DIMS
 from fidtool.metrics.fid import FID

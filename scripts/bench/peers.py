@@ -136,7 +136,7 @@ def print_fid(tool: str, real: str, fake: str, device: str, batch_size: int, num
 @click.argument("torch_home", type=click.Path(file_okay=False, path_type=Path))
 def weights(torch_home: Path) -> None:
     """Write fidtool's Inception weights to where the tools look for theirs, below TORCH_HOME."""
-    from fidtool.features.models.inception_weights import load_weights  # the tools' own runs need not import it
+    from fidtool.features.models.inception import load_weights  # the tools' own runs need not import it
 
     write_weights(pytorch_fid_state(load_weights(None, print).state), torch_home)
 

@@ -17,8 +17,7 @@ import torch
 
 from fidtool.distributed.launch import Launch, available_cores
 from fidtool.features.device import Device, choose_device, repeatable
-from fidtool.features.models.inception import inception_extractor
-from fidtool.features.models.inception_weights import load_weights
+from fidtool.features.models.inception import inception_extractor, load_weights
 from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, inception_definition, protocol_named
 from fidtool.images.batches import Batch, plan_batches
 from fidtool.images.decode import DecodeOptions

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from bench.peers import pytorch_fid_state, write_weights
-from fidtool.features.models.inception_weights import load_weights
+from fidtool.features.models.inception import load_weights
 from fidtool.sources.opening import list_folder
 
 Features = NDArray[np.float64]

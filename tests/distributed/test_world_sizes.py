@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 import fidtool as package
-from fidtool.features.models.inception_weights import converted_path, load_weights, offline_path
+from fidtool.features.models.inception import converted_path, load_weights, offline_path
 from support.bad_sets import BAD, SKIP, make_sets
 from support.command_line import Outcome, Run, changed
 from support.degenerate import distinct, same_seed_on_ranks

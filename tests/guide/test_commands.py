@@ -22,7 +22,7 @@ import pytest
 import torch
 
 from fidtool.cli.main import cli
-from fidtool.features.models.inception_weights import offline_path
+from fidtool.features.models.inception import offline_path
 from fidtool.sources.references import REFERENCES
 from support.pages import PAGES, commands, commands_in_text, programs
 from support.pictures import make_pictures

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fidtool.cli.options import Command
-from fidtool.features.models.inception_weights import offline_path
+from fidtool.features.models.inception import offline_path
 from support.command_line import Run
 from support.inside import COMMANDS
 from support.pictures import make_pictures

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fidtool import download
-from fidtool.features.models import inception_weights as weights
+from fidtool.features.models import inception as weights
 from support.command_line import Run
 from support.http_store import kept, server
 from support.offline import ORIGINAL, digest, needs_weights

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import fidtool
-from fidtool.features.models import inception_weights as weights
+from fidtool.features.models import inception as weights
 from fidtool.features.models.families import MODEL_FAMILIES, NetworkChoice
 from fidtool.features.protocol import SPATIAL
 from fidtool.statistics.statistics_file import read_statistics

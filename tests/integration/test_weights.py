@@ -11,7 +11,7 @@ import torch
 from torchvision.models.inception import Inception3
 
 from fidtool.errors import InputError
-from fidtool.features.models import inception_weights as weights
+from fidtool.features.models import inception as weights
 from support.command_line import Outcome, Run
 from support.http_store import kept
 from support.offline import ORIGINAL, digest, needs_weights
@@ -156,7 +156,7 @@ def test_two_processes_fill_one_cache_simultaneously(
     program = tmp_path / "program.py"
     program.write_text(
         f"import sys; sys.path.append({str(TESTS)!r})\n"
-        "from fidtool.features.models.inception_weights import load_weights\n"
+        "from fidtool.features.models.inception import load_weights\n"
         "from support.offline import digest\n"
         "print(digest(load_weights(None, print).state))"
     )

@@ -7,8 +7,7 @@ import torch
 
 from fidtool.features.device import repeatable
 from fidtool.features.models import inception
-from fidtool.features.models.inception import Inception
-from fidtool.features.models.inception_weights import convolutions, load_weights
+from fidtool.features.models.inception import Inception, convolutions, load_weights
 from support.offline import needs_weights, network_inputs
 
 CLOSE = 1e-6

@@ -13,7 +13,7 @@ from PIL import Image
 
 import fidtool
 from fidtool import training
-from fidtool.features.models.inception_weights import convolutions, load_weights
+from fidtool.features.models.inception import convolutions, load_weights
 from support.pictures import make_pictures
 
 RELATIVE = 1e-5

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from fidtool.features.models.inception_weights import offline_path
+from fidtool.features.models.inception import offline_path
 from support.places import ROOT, SCRIPTS
 from support.processes import PATIENCE
 

@@ -7,7 +7,7 @@ import hashlib
 import pytest
 import torch
 
-from fidtool.features.models.inception_weights import offline_path
+from fidtool.features.models.inception import offline_path
 
 ORIGINAL = offline_path()
 """Path of the weights file; None if the extra is not installed."""

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import fidtool
-from fidtool.features.models.inception_weights import OFFICIAL_SHA256, OFFLINE_SHA256
+from fidtool.features.models.inception import OFFICIAL_SHA256, OFFLINE_SHA256
 from fidtool.features.protocol import INCEPTION_DIMS, INCEPTION_SHA256, PROTOCOLS, Definition, spatial_definition
 from support.exact_sets import beside_network
 from support.goldens import FOLDER, Golden

@@ -8,8 +8,7 @@ from torchvision.models.inception import BasicConv2d, Inception3
 
 from fidtool.features.device import repeatable
 from fidtool.features.models import inception
-from fidtool.features.models.inception import Convolution, Inception
-from fidtool.features.models.inception_weights import load_weights
+from fidtool.features.models.inception import Convolution, Inception, load_weights
 from support.offline import needs_weights, network_inputs
 
 

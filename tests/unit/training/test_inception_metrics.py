@@ -334,7 +334,7 @@ def test_grayscale_and_numbers_of_images() -> None:
 
 @pytest.fixture
 def classifier(monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
-    from fidtool.features.models.inception_weights import Weights
+    from fidtool.features.models.inception import Weights
     from fidtool.training import inception_metrics
 
     weight = torch.randn(1008, 2048, generator=torch.Generator().manual_seed(0)) / 20

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, cast, get_type_hints, overload
+from typing import Any, ParamSpec, Protocol, TypeAlias, cast, get_type_hints, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,30 +69,30 @@ class _Check(Protocol[P]):
     ) -> Checkup: ...
 
 
-class _with_keywords_of(Generic[P]):  # noqa: N801 (a decorator)
-    """Decorator that replaces a function's last argument, a `Settings`, by the fields of ``kind`` as keywords.
-
-    Type checkers see the keywords through the protocols above, and `inspect.signature` through ``__signature__``. The
-    docstring gets a description of each keyword.
-    """
-
-    def __init__(self, kind: Callable[P, CheckSettings]) -> None:
-        self._kind: Any = kind
-
+class _Decorator(Protocol[P]):
     @overload
     def __call__(self, function: Callable[[Source, _Fakes, Settings], Evaluation]) -> _Compute[P]: ...
     @overload
     def __call__(self, function: Callable[[Source, Settings], Statistics | None]) -> _ComputeStatistics[P]: ...
     @overload
     def __call__(self, function: Callable[[Source, Source | None, Settings], Checkup]) -> _Check[P]: ...
-    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+
+
+def _with_keywords_of(kind: Callable[P, CheckSettings]) -> _Decorator[P]:
+    """Decorator that replaces a function's last argument, a `Settings`, by the fields of ``kind`` as keywords.
+
+    Type checkers see the keywords through the protocols above, and `inspect.signature` through ``__signature__``. The
+    docstring gets a description of each keyword.
+    """
+    types, settings = get_type_hints(kind), declared(cast(Any, kind))
+
+    def decorated(function: Callable[..., Any]) -> Any:
         function = fork_safe(function)
-        original, types = inspect.signature(function), get_type_hints(self._kind)
+        original = inspect.signature(function)
         *sets, _ = original.parameters.values()
-        settings = declared(self._kind)
         keywords = [
             each.replace(annotation=inspect.formatannotation(types[each.name]))
-            for each in inspect.signature(self._kind).parameters.values()
+            for each in inspect.signature(kind).parameters.values()
             if each.name in settings
         ]
         signature = original.replace(parameters=[*sets, *keywords])
@@ -110,6 +110,8 @@ class _with_keywords_of(Generic[P]):  # noqa: N801 (a decorator)
         lines = [f"        {name}: {each.described}" for name, each in settings.items()]
         called.__doc__ = "\n".join([f"{function.__doc__}", "    Settings:", *lines, ""])
         return called
+
+    return decorated
 
 
 def _meant(keywords: Mapping[str, Any], known: Iterable[str]) -> str:
@@ -189,7 +191,7 @@ def evaluated(
     sets = requested(*sources)
     with open_run(sets, settings, console) as run:
         run.world.on_rank_zero(check)
-        plan, measurer, contents = _prepared(run, sets, settings, evaluates=True)
+        plan, measurer, contents = _prepared(run, sets, settings)
         comparer = Comparer(run, plan, contents, measurer.networks.weights)
         results: list[Comparison] = []
         exhibits: list[Exhibit | None] = []
@@ -208,7 +210,6 @@ def evaluated(
             exhibits.append(exhibit)
             del measured  # so that only one FAKE's features are in memory at a time
         evaluation = run.world.on_rank_zero(lambda: _concluded(run, plan, comparer, results, measurer.work, origin))
-        evaluation = _told(evaluation, plan.settings.preset, run.console)
         images = [content.images for content in contents.values() if content.images is not None]
         spent = [each.path for each in plan.sets if each.holds == "stream"]
         lookup = ImageLookup(images, spent, plan.settings.floats)
@@ -217,34 +218,31 @@ def evaluated(
 
 
 def _prepared(
-    run: RunContext, requests: Sequence[RequestedSet], settings: Settings, evaluates: bool
+    run: RunContext, requests: Sequence[RequestedSet], settings: Settings, alone: bool = False
 ) -> tuple[Plan, Measurer, Mapping[SetPlan, Content]]:
     """Opens the sets, builds the networks, and decides all that the run will do. A collective.
 
-    Without ``evaluates``, there is one set, whose statistics are computed. Only rank zero knows what the sets hold.
+    A set that is ``alone`` is not compared. Only rank zero knows what the sets hold.
     """
-
-    def decide() -> Opening:
-        opened = open_sets(requests, settings, run.console, alone=not evaluates)
-        return choose(opened, run.console, evaluates)
-
     with run.clock("list"):
-        opening = run.world.only_on_rank_zero(decide)
-        chosen, images = run.world.broadcast((opening.settings, opening.images) if opening else (settings, False))
+        opened = run.world.only_on_rank_zero(
+            lambda: choose(open_sets(requests, settings, run.console, alone), run.console)
+        )
+        opening = cast(Opening, opened)  # it is only used on rank zero
+        chosen, images = run.world.on_rank_zero(lambda: (opening.settings, opening.images))
     # Rank zero's default on all ranks: the plan must not depend on a rank's device.
     batch_size = run.world.broadcast(chosen.batch_size or run.device.default_batch_size)
-    classifier = evaluates and chosen.metric("is") is not None
+    classifier = not alone and chosen.metric("is") is not None
     networks = RunNetworks(run, chosen, batch_size, classifier, images)
-    measured = networks.definitions or None
-    plan = run.world.on_rank_zero(lambda: make_plan(cast(Opening, opening), measured, batch_size))
-    contents = dict.fromkeys(plan.sets, Content()) if opening is None else opening.contents
+    plan = run.world.on_rank_zero(lambda: make_plan(opening, networks.definitions or None, batch_size))
+    contents = dict.fromkeys(plan.sets, Content()) if opened is None else opened.contents
     return plan, Measurer(run, plan, requests, contents, networks), contents
 
 
 def _concluded(
     run: RunContext, plan: Plan, comparer: Comparer, results: list[Comparison], work: dict[str, Any], origin: Origin
 ) -> Evaluation:
-    """The evaluation, on rank zero; ``work`` are fields of its `RunRecord`."""
+    """The evaluation, of which the warnings are printed. On rank zero; ``work`` are fields of its `RunRecord`."""
     settings, seconds = plan.settings, {**run.phases, "total": time.perf_counter() - run.started}
     extract = seconds.get("extract", 0.0)
     record = RunRecord(
@@ -267,7 +265,7 @@ def _concluded(
         if declared(type(metric)) or source:
             of_metrics[metric.name] = recorded | ({"source": source} if source else {})
     pairs = itertools.combinations(comparer.parts.items(), 2)
-    return Evaluation(
+    evaluation = Evaluation(
         plan.definitions,
         tuple(results),
         record,
@@ -278,22 +276,18 @@ def _concluded(
         settings.gated.numbers[0].name if settings.gated else "",
         {name: run.console.shown(reason) for name, reason in {**plan.left_out, **comparer.left_out}.items()},
     )
-
-
-def _told(evaluation: Evaluation, preset: str | None, console: Console) -> Evaluation:
-    """Prints the warnings, and returns the evaluation with the verdicts on whether it compares with ``preset``."""
-    if preset is not None:
+    if settings.preset is not None:
         from fidtool.comparability import verify  # few runs need it
 
         verdicts = {f"{verdict.fake}: {verdict.line}": verdict for verdict in verify(evaluation)}
         evaluation = replace(evaluation, run=replace(evaluation.run, notes=(*evaluation.run.notes, *verdicts)))
         for line, verdict in verdicts.items():
-            console.say(line, is_result=True, warns=verdict.comparable is False)
+            run.console.say(line, is_result=True, warns=verdict.comparable is False)
     for skipped in dict.fromkeys(skipped for result in evaluation.results for skipped in result.skipped):
-        console.warn(f"skipped {skipped.file}: {skipped.reason}")
+        run.console.warn(f"skipped {skipped.file}: {skipped.reason}")
     of_results = itertools.chain.from_iterable(result.warnings for result in evaluation.results)
     for line in dict.fromkeys([*evaluation.run.warnings, *of_results]):
-        console.warn(line)
+        run.console.warn(line)
     return evaluation
 
 
@@ -338,7 +332,7 @@ def statistics_of(
     sets = requested(*sources)
     with open_run(sets, settings, console) as run:
         run.world.on_rank_zero(check)
-        plan, measurer, contents = _prepared(run, sets, settings, evaluates=False)
+        plan, measurer, contents = _prepared(run, sets, settings, alone=True)
         (planned,) = plan.sets
         if planned.holds in ("statistics", "both"):
             raise on_every_rank(InputError(f"{planned.path} is already {planned.kind}:", "pass the images instead"))

@@ -55,13 +55,13 @@ class Plan:
     left_out: Mapping[str, str]
 
 
-def choose(opening: Opening, console: Console, evaluates: bool) -> Opening:
+def choose(opening: Opening, console: Console) -> Opening:
     """Omits those metrics of ``all`` that cannot be computed, and those whose weights cannot be obtained.
 
-    A run's only metric is not omitted. Without ``evaluates``, the set's statistics are written to a file. From here on
-    no setting is changed.
+    A run's only metric is not omitted. From here on no setting is changed.
     """
     settings, ordered = opening.settings, opening.settings.in_order
+    evaluates = opening.sets[0].real
     chosen: list[Metric] = []
     omissions, left_out = [], {}
     for metric, by in ((each.metric, each.optional) for each in ordered):

@@ -29,7 +29,7 @@ def planned(*sources: object, alone: bool = False, **settings: object) -> tuple[
     """Return the plan of a run of sets, without building networks."""
     console, sets = Console(), requested(*((source, "set") for source in sources))
     opening = open_sets(sets, Settings(**settings), console, alone)  # type: ignore[arg-type]
-    opening = choose(opening, console, evaluates=not alone)
+    opening = choose(opening, console)
     return make_plan(opening, {FEATURES: DEFINITION} if opening.images else None, 8), opening
 
 

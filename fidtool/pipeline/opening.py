@@ -16,14 +16,14 @@ from fidtool.metrics.cmmd import CMMD
 from fidtool.names import counted
 from fidtool.pipeline.sets import Content, RequestedSet, SetNeeds, SetPlan, set_needs
 from fidtool.settings import Settings, overrides
-from fidtool.sources.arrays import Header, array_headers, has_floats
+from fidtool.sources.arrays import array_headers, has_floats
 from fidtool.sources.contents import Files, broken_link
 from fidtool.sources.image_set import Sampling, real_path
 from fidtool.sources.kinds import is_image_name, is_pattern, is_reference, suffix_of
 from fidtool.sources.lists import STDIN
 from fidtool.sources.memory import Images
 from fidtool.sources.opening import STATISTICS_SUFFIXES, local_paths, open_images, split_key
-from fidtool.statistics.layouts import NPZ, PICKLE, FileLayout, known_layout, layout_of, with_protocol
+from fidtool.statistics.layouts import NPZ, PICKLE, known_layout, layout_of, with_protocol
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.statistics.statistics_file import read_features_alone, read_statistics
 
@@ -333,39 +333,40 @@ def _single_file(path: str, features: bool, say: Callable[[str], None]) -> Files
 def _open_statistics(path: str, files: Files, settings: Settings, needs: SetNeeds) -> Content | None:
     """The statistics in a file; None if it has images instead, by its content or, if that says nothing, its name."""
     name, key = split_key(path)
-    layout = layout_of(files)
-    if (settings.features and (key or not layout.statistics)) or layout == FileLayout(kind=NPZ):
+    kind, has_statistics, images = layout_of(files)
+    if (settings.features and (key or not has_statistics)) or (kind == NPZ and not has_statistics and not images):
         found = _open_features(path, files, key, settings.features, FEATURES in needs.collected)
         if found is not None:
             return found
-    expected = names_statistics(name) or (layout.kind and not suffix_of(name))
-    if not (layout.statistics or (expected and not layout.images)) or (key and layout.kind != PICKLE):
+    expected = names_statistics(name) or (kind and not suffix_of(name))
+    if not (has_statistics or (expected and not images)) or (key and kind != PICKLE):
         return None
     file = read_statistics(path, needs.collected, files, settings.network.extractor, key)
-    if not layout.images:
+    if not images:
         return Content(file=file)
     there = {layer for layer, each in file.layers.items() if each.features is not None or layer not in needs.features}
     if not there.issuperset(needs.layers) or (needs.order and file.order is None):
-        return Content(open_images(f"{path}:{layout.images}", settings.recursive, settings.floats), file)
+        return Content(open_images(f"{path}:{images}", settings.recursive, settings.floats), file)
     warning = (
-        f"{path} has both statistics (mu, sigma) and images ({layout.images}): using the statistics; pass "
-        f"{path}:{layout.images} to use the images"
+        f"{path} has both statistics (mu, sigma) and images ({images}): using the statistics; pass "
+        f"{path}:{images} to use the images"
     )
     return Content(None, file, warning)
 
 
 def _open_features(path: str, files: Files, key: str, features: bool, wanted: bool) -> Content | None:
     """The features, an array (N, D), that ``key`` names in a file, or its only ones; None if there are none."""
-    from fidtool.sources.array_files import StoredArray, tensors_in  # lazily: images in folders need none of it
+    from fidtool.sources.array_files import tensors_in  # lazily: images in folders need none of it
 
-    stored: Mapping[str, Header | StoredArray] = array_headers(files) or tensors_in(files)
+    arrays = array_headers(files)
+    stored = arrays or tensors_in(files)
     if len(known_layout(stored)) > 1 and not key:
         return None  # a mean and a covariance
     rows = {name: each for name, each in stored.items() if len(each.shape) == 2 and key in ("", name)}
     floats = {name: each for name, each in rows.items() if has_floats(each.dtype)}
     if features and len(floats or rows) == 1:
         ((name, each),) = (floats or rows).items()
-        source = each.read(files) if isinstance(each, StoredArray) else files
+        source = files if arrays else each.read(files)
         return Content(file=read_features_alone(path, source, name, wanted))
     if floats and not key:
         number = counted(len(floats), "array")

@@ -26,12 +26,13 @@ from fidtool.errors import InputError
 from fidtool.sources.contents import (
     MOST_BYTES,
     ContentError,
+    Extent,
+    ExtentReader,
     Files,
     Read,
     opened,
     too_large,
 )
-from fidtool.sources.extents import Extent, ExtentReader
 from fidtool.sources.image_set import ImageSet, NamedFiles, Names, split_common_folder
 from fidtool.sources.kinds import HEAD, PassedOver, refuse_dataset, suffix_of
 

@@ -11,7 +11,7 @@ import json
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import IO, Any, BinaryIO, cast
 
@@ -24,26 +24,21 @@ from fidtool.sources.archives import check_member, stored_at
 from fidtool.sources.arrays import (
     BFLOAT16,
     SAMPLES,
+    StoredArray,
     as_hwc,
     as_pixels,
-    channel_axis,
-    check_dtype,
     dtype_name,
     has_floats,
     read_header,
     refuse_values,
     set_of_rows,
-    widened,
 )
-from fidtool.sources.contents import Files, Read, opened
-from fidtool.sources.extents import Extent, ExtentReader
+from fidtool.sources.contents import Extent, ExtentReader, Files, Read, opened
 from fidtool.sources.image_set import ImageSet, NamedFiles
 from fidtool.sources.kinds import HEAD, refuse_foreign, suffix_of
 
 _READ_AT_ONCE = 1 << 21
 """Bytes of a compressed array to decompress at a time. Between two such steps, other threads can run."""
-_MOST_SPREAD = 64
-"""Largest ratio of the bytes that an image spans to its own bytes; it exceeds 1 for crops of larger images."""
 _UNKNOWN = np.dtype("V1")
 """Placeholder for dtypes that images cannot have."""
 _NAMED = 8
@@ -60,61 +55,6 @@ _STORAGES = {
     "Bool": "?",
 }
 """NumPy dtypes, without byte order, of the torch storages that can contain images; newer dtypes have their names."""
-
-
-@dataclass(frozen=True)
-class StoredArray:
-    """An array in a file.
-
-    Attributes:
-        dtype: see `BFLOAT16`.
-        start: position of its first byte in the file; if it is compressed, in the member of the archive.
-        strides: bytes from one element to the next along each axis; empty for Fortran's order.
-        kind: name of the dtype in the file's format, for messages.
-        member: name of the compressed member of the archive that holds it; empty if it is not compressed.
-    """
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    start: int
-    strides: tuple[int, ...]
-    kind: str = ""
-    member: str = ""
-
-    @classmethod
-    def contiguous(cls, shape: tuple[int, ...], dtype: np.dtype[Any], start: int, kind: str = "") -> StoredArray:
-        """Returns an array in C order."""
-        strides = tuple(dtype.itemsize * prod(shape[axis + 1 :]) for axis in range(len(shape)))
-        return cls(shape, dtype, start, strides, kind)
-
-    @property
-    def span(self) -> int:
-        """Number of bytes from the first to the last byte of an image, both included."""
-        inner = zip(self.shape[1:], self.strides[1:], strict=True)
-        return self.dtype.itemsize + sum((length - 1) * stride for length, stride in inner)
-
-    def read(self, files: Files) -> NDArray[Any]:
-        """Returns all values from the array's file, the first of ``files``."""
-        with opened(files, 0) as handle:
-            handle.seek(self.start)
-            values: NDArray[Any] = np.ndarray(self.shape, self.dtype, handle.read(), strides=self.strides)
-        return widened(values) if values.dtype == BFLOAT16 else values
-
-    def checked_axis(self, what: str, limit: int) -> int:
-        """Returns the `channel_axis` of its images, after checks; its bytes must end at ``limit`` at the latest."""
-        check_dtype(self.dtype, what, self.kind)
-        axis = channel_axis(self.shape, what)
-        # Reading an image must not require reading many times its bytes.
-        if not self.strides or self.span > _MOST_SPREAD * prod(self.shape[1:]) * self.dtype.itemsize:
-            raise InputError(
-                f"{what} is in Fortran order or permuted, so that each image is scattered over the whole file",
-                "save numpy.ascontiguousarray(array)",
-                "save tensor.contiguous()",
-            )
-        end = self.start + (self.shape[0] - 1) * self.strides[0] + self.span
-        if end > limit:
-            raise InputError(f"{what} is truncated: its array ends at byte {end}, and the file has {limit} bytes")
-        return axis
 
 
 Found = tuple[StoredArray, str, int]
@@ -146,7 +86,7 @@ def list_images(named: NamedFiles) -> ImageSet:
 def _find(name: str, handle: BinaryIO, key: str) -> Found:
     if (suffix := suffix_of(name)) in (".npz", ""):
         return _in_npz(name, handle, key)
-    arrays = {"": _stored(handle)} if suffix == ".npy" else _tensors_of(name, handle)
+    arrays = {"": read_header(handle)} if suffix == ".npy" else _tensors_of(name, handle)
     chosen = _chosen(name, arrays, key)
     return arrays[chosen], f"{chosen} in {name}" if chosen else name, handle.seek(0, 2)
 
@@ -210,20 +150,13 @@ def _in_npz(name: str, handle: BinaryIO, key: str) -> Found:
         for each in [usual] if usual in records else records:
             check_member(name, records[each])
             with archive.open(records[each]) as member:
-                arrays[each] = _stored(member)
+                arrays[each] = read_header(member)
     chosen = _chosen(name, arrays, key)
     array, info, what = arrays[chosen], records[chosen], f"{chosen} in {name}"
     if info.compress_type != zipfile.ZIP_STORED:
         return replace(array, member=info.filename), what, info.file_size
     first = stored_at(info, handle)
     return replace(array, start=first + array.start), what, first + info.file_size
-
-
-def _stored(member: IO[bytes]) -> StoredArray:
-    """Returns the position of an array in a file or a member of an archive that begins with its header."""
-    shape, by_column, dtype = read_header(member)
-    array = StoredArray.contiguous(shape, dtype, member.tell())
-    return replace(array, strides=()) if by_column else array
 
 
 # --- tensors ---------------------------------------------------------------------------------------------------------

@@ -6,15 +6,16 @@ import contextlib
 import io
 import zipfile
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from math import isqrt, prod
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError, option
-from fidtool.sources.contents import ContentError, Files, Pixels, Reader, ValueRange
+from fidtool.sources.contents import ContentError, Files, Pixels, Reader, ValueRange, opened
 from fidtool.sources.image_set import ImageSet, NamedFiles, Names, Numbered, split_common_folder
 
 _CHANNELS = frozenset({1, 3, 4})
@@ -246,23 +247,72 @@ def set_of_rows(named: NamedFiles, kind: str, counts: Sequence[int], reader: Rea
     return ImageSet(named.path, kind, names, named.prefix, reader, named.files, order, file_index)
 
 
-# --- NumPy headers ---------------------------------------------------------------------------------------------------
+# --- arrays in files -------------------------------------------------------------------------------------------------
 
 SAMPLES = "arr_0"
 """Name that numpy.savez gives the first array, as in the files of guided-diffusion."""
+_MOST_SPREAD = 64
+"""Largest ratio of the bytes that an image spans to its own bytes; it exceeds 1 for crops of larger images."""
 _MOST_HEADER = 10_000
 """Largest header of a NumPy array in bytes."""
 
 
-class Header(NamedTuple):
-    """The header of an array; ``by_column`` is Fortran's order."""
+@dataclass(frozen=True)
+class StoredArray:
+    """An array in a file.
+
+    Attributes:
+        dtype: see `BFLOAT16`.
+        start: position of its first byte in the file; if it is compressed, in the member of the archive.
+        strides: bytes from one element to the next along each axis; empty for Fortran's order.
+        kind: name of the dtype in the file's format, for messages.
+        member: name of the compressed member of the archive that holds it; empty if it is not compressed.
+    """
 
     shape: tuple[int, ...]
-    by_column: bool
     dtype: np.dtype[Any]
+    start: int
+    strides: tuple[int, ...]
+    kind: str = ""
+    member: str = ""
+
+    @classmethod
+    def contiguous(cls, shape: tuple[int, ...], dtype: np.dtype[Any], start: int, kind: str = "") -> StoredArray:
+        """Returns an array in C order."""
+        strides = tuple(dtype.itemsize * prod(shape[axis + 1 :]) for axis in range(len(shape)))
+        return cls(shape, dtype, start, strides, kind)
+
+    @property
+    def span(self) -> int:
+        """Number of bytes from the first to the last byte of an image, both included."""
+        inner = zip(self.shape[1:], self.strides[1:], strict=True)
+        return self.dtype.itemsize + sum((length - 1) * stride for length, stride in inner)
+
+    def read(self, files: Files) -> NDArray[Any]:
+        """Returns all values from the array's file, the first of ``files``."""
+        with opened(files, 0) as handle:
+            handle.seek(self.start)
+            values: NDArray[Any] = np.ndarray(self.shape, self.dtype, handle.read(), strides=self.strides)
+        return widened(values) if values.dtype == BFLOAT16 else values
+
+    def checked_axis(self, what: str, limit: int) -> int:
+        """Returns the `channel_axis` of its images, after checks; its bytes must end at ``limit`` at the latest."""
+        check_dtype(self.dtype, what, self.kind)
+        axis = channel_axis(self.shape, what)
+        # Reading an image must not require reading many times its bytes.
+        if not self.strides or self.span > _MOST_SPREAD * prod(self.shape[1:]) * self.dtype.itemsize:
+            raise InputError(
+                f"{what} is in Fortran order or permuted, so that each image is scattered over the whole file",
+                "save numpy.ascontiguousarray(array)",
+                "save tensor.contiguous()",
+            )
+        end = self.start + (self.shape[0] - 1) * self.strides[0] + self.span
+        if end > limit:
+            raise InputError(f"{what} is truncated: its array ends at byte {end}, and the file has {limit} bytes")
+        return axis
 
 
-def array_headers(files: Files) -> dict[str, Header]:
+def array_headers(files: Files) -> dict[str, StoredArray]:
     """Returns the headers of the arrays in a file by name, which is empty in ``.npy``; unreadable ones are omitted."""
     found = {}
     with contextlib.suppress(Exception), files.open(0) as handle:
@@ -276,7 +326,7 @@ def array_headers(files: Files) -> dict[str, Header]:
     return found
 
 
-def read_header(member: IO[bytes]) -> Header:
+def read_header(member: IO[bytes]) -> StoredArray:
     """Reads the header of an array in NumPy's format, after which its values begin."""
     version = npy.read_magic(member)
     if version not in ((1, 0), (2, 0)):
@@ -287,4 +337,5 @@ def read_header(member: IO[bytes]) -> Header:
     if length > _MOST_HEADER:  # NumPy reads the whole header before it checks the length
         raise ValueError(f"its header of {length} bytes is too long for an array of images")
     shape, by_column, dtype = read(io.BytesIO(size + member.read(length)))
-    return Header(tuple(map(int, shape)), bool(by_column), dtype)
+    array = StoredArray.contiguous(tuple(map(int, shape)), dtype, member.tell())
+    return replace(array, strides=()) if by_column else array

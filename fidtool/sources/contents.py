@@ -11,7 +11,8 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO, NamedTuple, TypeAlias
+from itertools import groupby
+from typing import IO, Any, BinaryIO, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -190,7 +191,12 @@ class Files(Reader):
     _received = False
 
     def __init__(self, paths: Sequence[str]) -> None:
-        self.paths, self.versioned, self.stamps = paths, len(paths) > 0, _stamps_of(paths)
+        self.paths, self.versioned = paths, len(paths) > 0
+        self.stamps: Stamps = np.full((len(paths), 5), GONE, dtype=np.int64)
+        for row, path in enumerate(paths):
+            with contextlib.suppress(OSError):
+                found = os.stat(path)
+                self.stamps[row] = found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_dev, found.st_ino
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "stamps": self.stamps if self.remote else self.stamps[:, :1].copy(), "_received": True}
@@ -245,16 +251,8 @@ class Files(Reader):
 
     def changed(self) -> list[str]:
         """Returns the paths of files that have changed since the source was listed."""
-        return [self.paths[int(file)] for file in np.flatnonzero((_stamps_of(self.paths) != self.stamps).any(axis=1))]
-
-
-def _stamps_of(paths: Sequence[str]) -> Stamps:
-    found = np.full((len(paths), 5), GONE, dtype=np.int64)
-    for row, path in enumerate(paths):
-        with contextlib.suppress(OSError):
-            status = os.stat(path)
-            found[row] = status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino
-    return found
+        changed = (Files(self.paths).stamps != self.stamps).any(axis=1)
+        return [self.paths[int(file)] for file in np.flatnonzero(changed)]
 
 
 def broken_link(path: str) -> str:
@@ -293,3 +291,86 @@ def opened(files: Files, file: int) -> Iterator[BinaryIO]:
         if isinstance(error, (OSError, ContentError)):
             raise InputError(f"{name} cannot be read: {reason}") from None
         raise InputError(f"{name} is damaged or truncated: {reason}", "copy or create it again") from None
+
+
+# --- parts of files --------------------------------------------------------------------------------------------------
+
+Extent = tuple[int, int, int]
+"""File number, first byte, and number of bytes."""
+
+
+class SequentialReader(Reader):
+    """Reads images whose files must be read from their beginning."""
+
+    in_order = True
+
+    def __init__(self, files: Files) -> None:
+        self.files = files
+
+    @abc.abstractmethod
+    def file_of(self, item: int) -> int:
+        """Returns the number of an image's file."""
+
+    @abc.abstractmethod
+    def walk(self, handle: BinaryIO, file: int, items: list[int]) -> Iterator[Read]:
+        """Yields these images of one file, whose numbers ascend. May raise any exception if the file is damaged."""
+
+    def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
+        for file, of_file in groupby(items.tolist(), self.file_of):
+            inside, done = list(of_file), 0
+            try:
+                with self.files.open(file) as handle:
+                    for content in self.walk(handle, file, inside):
+                        yield content
+                        done += 1
+                continue
+            except (OSError, FidtoolError, MemoryError) as error:
+                failure: Exception = error
+            except Exception as error:  # libraries raise many kinds of errors for damaged files
+                failure = ContentError(f"its file is damaged: {message_of(error)}")
+            yield from [failure] * (len(inside) - done)
+
+
+class ExtentReader(SequentialReader):
+    """Reads images that are stored as extents of files, or of the decompressed contents of ``packed`` ones.
+
+    Other local files are read in any order, copies of remote ones sequentially, so that each rank downloads only its
+    own.
+    """
+
+    def __init__(self, files: Files, packed: bool) -> None:
+        self.files, self.in_order = files, packed or files.remote
+
+    @abc.abstractmethod
+    def extent(self, item: int) -> Extent:
+        """Returns the extent of an image."""
+
+    @abc.abstractmethod
+    def unpack(self, item: int, data: bytes) -> Read:
+        """Returns the content of an image from the bytes of its extent."""
+
+    @abc.abstractmethod
+    def decompressed(self, handle: BinaryIO, file: int) -> IO[bytes]:
+        """Returns the contents of a compressed file; ``handle`` itself for others."""
+
+    def file_of(self, item: int) -> int:
+        return self.extent(item)[0]
+
+    def walk(self, handle: BinaryIO, file: int, items: list[int]) -> Iterator[Read]:
+        with self.decompressed(handle, file) as stream:
+            for item in items:
+                _, start, length = self.extent(item)
+                if length > MOST_BYTES:
+                    yield too_large(length)
+                    continue
+                data = stream.read(length) if length and stream.seek(start) == start else b""
+                if len(data) < length:
+                    raise EOFError("it is truncated")
+                yield self.unpack(item, data)
+
+    def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
+        return super().read(items) if self.in_order else map(self._read, items.tolist())
+
+    def _read(self, item: int) -> Read:
+        data = self.files.read_bytes(*self.extent(item))
+        return data if isinstance(data, Exception) else self.unpack(item, data)

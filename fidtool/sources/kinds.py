@@ -148,6 +148,8 @@ _IMAGE_SUFFIXES = tuple(f".{name}" for name in _SUFFIXES.split())
 """Suffixes of file names that count as images, in lower case, regardless of whether this Pillow can decode them."""
 _WITHOUT_FLOATS = tuple({*_IMAGE_SUFFIXES} - {f".{name}" for name in _OF_FLOATS.split()})
 HIDDEN, SUBFOLDER = "hidden", "subfolder"
+IS_HIDDEN = re.compile(r"(?:^|/)(?:\.+[^./]|__MACOSX(?:/|\Z))").search
+"""Finds a hidden name in a path, separated by slashes; ``.`` and ``..`` are not hidden."""
 PROJECTS = ("adm", "edm", "edm2", "clean-fid", "t2ibenchmark")
 """The projects of `fidtool.sources.references`; the part of the references' names before the colon."""
 
@@ -166,11 +168,6 @@ def suffix_of(path: str) -> str:
     """
     name = path.partition("?")[0] if path.startswith("http") and "://" in path else path
     return max((suffix for suffix in KNOWN if name.lower().endswith(suffix)), key=len, default="")
-
-
-def is_hidden(name: str) -> bool:
-    """Whether the name of a file or folder, without its path, is hidden."""
-    return name.startswith(".") or name == "__MACOSX"
 
 
 def may_have_floats(name: str) -> bool:
@@ -194,8 +191,8 @@ class PassedOver:
 
         ``key`` is what must follow the first dot of the name; empty accepts any name.
         """
-        *folders, name = path.split("/")
-        if is_hidden(name) or (folders and any(is_hidden(folder) and folder.strip(".") for folder in folders)):
+        name = path.rpartition("/")[2]
+        if IS_HIDDEN(path):
             self.kinds[HIDDEN] += 1
         elif not is_image_name(name):
             self.kinds[os.path.splitext(name)[1].lower() or "no suffix"] += 1

@@ -23,6 +23,7 @@ from fidtool.sources.image_set import ImageSet, NamedFiles, Names, split_common_
 from fidtool.sources.kinds import (
     FILE_KINDS,
     HIDDEN,
+    IS_HIDDEN,
     JSON,
     KNOWN,
     LISTS,
@@ -34,7 +35,6 @@ from fidtool.sources.kinds import (
     expand,
     first_member,
     format_of,
-    is_hidden,
     is_image_name,
     is_pattern,
     refuse_dataset,
@@ -86,11 +86,11 @@ def local_paths(path: str) -> list[str]:
     name, _ = split_key(path)
     if is_pattern(name):
         return expand(name)
-    if not os.path.lexists(name):
-        raise InputError(f"no such file or folder: {path}", *(f"did you mean {each}?" for each in existing_like(name)))
+    if os.path.exists(name):
+        return [name]
     if why := broken_link(name):
         raise InputError(f"{name} is {why}")
-    return [name]
+    raise InputError(f"no such file or folder: {path}", *(f"did you mean {each}?" for each in existing_like(name)))
 
 
 def _listed(path: str, suffix: str, files: Files, key: str, value_range: ValueRange | None) -> ImageSet:
@@ -201,7 +201,7 @@ def _entries(path: str, prefix: str, passed_over: PassedOver) -> Iterator[tuple[
     with os.scandir(os.path.join(path, prefix)) as entries:
         for entry in entries:
             name, is_link = f"{prefix}/{entry.name}" if prefix else entry.name, entry.is_symlink()
-            if is_hidden(entry.name):
+            if IS_HIDDEN(entry.name):
                 passed_over.kinds[HIDDEN] += 1
                 continue
             # Unlike the methods of entries, os.path accepts links that point to themselves.

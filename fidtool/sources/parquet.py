@@ -9,8 +9,7 @@ import numpy as np
 
 from fidtool.errors import InputError
 from fidtool.sources.arrays import set_of_rows
-from fidtool.sources.contents import ContentError, Files, Read, opened
-from fidtool.sources.extents import SequentialReader
+from fidtool.sources.contents import ContentError, Files, Read, SequentialReader, opened
 from fidtool.sources.image_set import ImageSet, NamedFiles
 
 _BYTES = "bytes"

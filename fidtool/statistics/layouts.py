@@ -11,7 +11,7 @@ import contextlib
 import io
 import zipfile
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -235,24 +235,11 @@ def _pickled(path: str, value: Any, extractor: str, entry: str) -> NamedArrays:
     return NamedArrays(_arrays_of({**entries[entry], **counted}), _EDM2.format(entry) if of_edm2 else "")
 
 
-@dataclass(frozen=True, kw_only=True)
-class FileLayout:
-    """What a file holds, by its bytes.
+def layout_of(files: Files) -> tuple[str, bool, str]:
+    """Returns what the first of ``files`` holds by its bytes, as far as it is not damaged, without its large arrays.
 
-    Attributes:
-        kind: ``npz`` or ``pickle``; empty if it is neither.
-        images: the array of images that is read if none is named; empty if there is none.
-    """
-
-    kind: str = ""
-    statistics: bool = False
-    images: str = ""
-
-
-def layout_of(files: Files) -> FileLayout:
-    """Returns what the first of ``files`` holds, without reading its large arrays.
-
-    Of a damaged file, as much as can be read is returned.
+    This is its kind, `NPZ`, `PICKLE` or an empty string; whether it has statistics; and the array of images that is
+    read if none is named, empty if there is none.
     """
     kind = _kind_of(head_of(files))
     # Of an archive that begins with another member, not every member is read: it may have a million images.
@@ -261,19 +248,16 @@ def layout_of(files: Files) -> FileLayout:
         images = [name for name, each in headers.items() if name == SAMPLES or len(each.shape) in (3, 4)]
         images = images or [name for name, each in headers.items() if len(each.shape) > 4]
         others = headers.keys() - {*images}
-        return FileLayout(
-            kind=NPZ,
-            statistics=any(name in others for layout in LAYOUTS for name in layout),
-            images=SAMPLES if SAMPLES in images else next(iter(images), ""),
-        )
+        has_statistics = any(name in others for layout in LAYOUTS for name in layout)
+        return NPZ, has_statistics, SAMPLES if SAMPLES in images else next(iter(images), "")
     if kind in (PICKLE, TORCH):
         value: Any = None
         with contextlib.suppress(InputError, OSError, ContentError), files.open(0) as handle:
             value = _read_pickle(files.paths[0], handle, kind)
         statistics = bool(_entries_of(value) or known_layout(_arrays_of(value)))
         if kind == PICKLE or statistics:  # without statistics, a file of torch.save may have tensors, which are images
-            return FileLayout(kind=PICKLE, statistics=statistics)
-    return FileLayout()
+            return PICKLE, statistics, ""
+    return "", False, ""
 
 
 def read_foreign(arrays: NamedArrays, features_of: Collection[str] | None) -> Statistics | None:

@@ -107,8 +107,9 @@ def read_features(source: NpzFile | Sequence[NDArray[Any]], name: str) -> Featur
         if isinstance(source, NpzFile):
             assert source.zip is not None
             member = stack.enter_context(source.zip.open(f"{name}.npy"))
-            shape, by_column, dtype = read_header(member)
-            shapes, parts = [shape], _chunks(member, name, shape, dtype)
+            array = read_header(member)
+            by_column, dtype = not array.strides, array.dtype
+            shapes, parts = [array.shape], _chunks(member, name, array.shape, dtype)
         else:
             shapes, parts = [each.shape for each in source], iter(source)
             by_column, dtype = False, next((each.dtype for each in source if each.dtype.kind != "f"), source[0].dtype)

@@ -46,14 +46,13 @@ def cache(as_json: bool, remove: str | None, older_than: str | None, clear: bool
     FIDTOOL_CACHE_BYTES (default 2 GiB) of statistics; the least recently used are deleted first. The weights and
     the references are in the same folder.
     """
-    from fidtool.statistics.saved import StatisticsCache
+    from fidtool.statistics.saved import cache_entries, matching, sweep
 
     passed = {"--json": as_json, "--remove": remove is not None, "--older-than": older_than is not None}
     flags = [flag for flag, there in {**passed, "--clear": clear}.items() if there]
     if len(flags) > 1:
         raise InputError(f"{' and '.join(flags)} cannot be combined:", "pass one of them")
-    statistics = StatisticsCache(lambda line: click.echo(line, err=True))
-    entries = statistics.entries() if remove is None else statistics.matching(remove)
+    entries = cache_entries() if remove is None else matching(remove)
     if older_than is not None:
         before = _moment(older_than)
         entries = [entry for entry in entries if entry.used < before]
@@ -66,7 +65,7 @@ def cache(as_json: bool, remove: str | None, older_than: str | None, clear: bool
     if clear:
         from fidtool.sources.remote import delete_copies
 
-        statistics.sweep()
+        sweep()
         delete_copies()
 
 

@@ -25,7 +25,7 @@ from fidtool.sources.image_set import ImageSet, real_path
 from fidtool.sources.memory import Images
 from fidtool.statistics.accumulator import RECORDS, Accumulator, Layer
 from fidtool.statistics.rows import Features, in_canonical_order
-from fidtool.statistics.saved import Checkpoint, StatisticsCache, claim
+from fidtool.statistics.saved import Checkpoint, claim, find_cached, put_in_cache
 from fidtool.statistics.set_statistics import LayerStatistics, MeasuredSet, Statistics, spread_features
 from fidtool.validation import text_of
 
@@ -49,7 +49,6 @@ class Measurer:
         self._run, self._world, self._plan, self._settings = run, run.world, plan, plan.settings
         self._requests, self._contents = requests, contents
         settings, device = plan.settings, run.device
-        self._cache = StatisticsCache(run.console.warn)
         self._num_workers = device.default_workers if settings.num_workers is None else settings.num_workers
         self._counts: Counter[str] = Counter()
         self._cached: list[str] = []
@@ -202,7 +201,9 @@ class Measurer:
             return None
         definitions = {name: self.networks.definitions[name] for name in needs.layers}
         for collected in dict.fromkeys([frozenset(needs.collected), needs.features]):
-            found = self._cache.find(source, definitions, collected, self.arithmetic, self._settings.diagnose)
+            found = find_cached(
+                source, definitions, collected, self.arithmetic, self._settings.diagnose, self._run.console.warn
+            )
             if found is not None:
                 self._run.console.say(f"{source.path}: statistics of {len(source)} images read from the cache")
                 self._cached.append(planned.path)
@@ -247,4 +248,4 @@ class Measurer:
         if changes := images.change_warning():
             self.warnings.append(changes)
         caches = self._settings.cache and not (changes or statistics.skipped)  # a skipped file may be fixed later
-        return statistics, caches and self._cache.put(images, statistics)
+        return statistics, caches and put_in_cache(images, statistics, self._run.console.warn)

@@ -29,6 +29,7 @@ from fidtool.cache_dir import atomic_write, byte_limit, cache_dir
 from fidtool.errors import InputError, RunError, option, redacted
 from fidtool.features.protocol import FEATURES, Definition, layer_prefix
 from fidtool.images.batches import Batch
+from fidtool.names import counted
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet, real_path
 from fidtool.sources.lists import STDIN
@@ -62,139 +63,142 @@ class Entry(NamedTuple):
     used: float
 
 
-class StatisticsCache:
-    """A folder of statistics files, each named by a hash of everything that determines its content."""
+def _folder() -> Path:
+    return cache_dir() / "statistics"
 
-    def __init__(self, warn: Callable[[str], None]) -> None:
-        self._folder = cache_dir() / "statistics"
-        self._warn = warn
 
-    def path(self, images: ImageSet, name: str, definition: Definition, arithmetic: Mapping[str, Any]) -> Path:
-        """Returns the file of the statistics of one layer of a set, whose name is a hexadecimal number.
+def cache_file(images: ImageSet, name: str, definition: Definition, arithmetic: Mapping[str, Any]) -> Path:
+    """Returns the file of the statistics of one layer of a set, whose name is a hexadecimal number.
 
-        The name depends on the definition of the layer's features, the settings that determine their bits
-        (``arithmetic``), the source's real path, the names of its images in canonical order, and each file's size,
-        mtime, ctime and inode. Different or changed files, ``--num`` or ``--seed`` therefore change it.
-        """
-        bits = {setting: value for setting, value in arithmetic.items() if not setting.endswith(_PROBE)}
-        # Of the probes, that of the network which computes the layer.
-        bits[_PROBE] = arithmetic.get(f"{layer_prefix(name, '_')}{_PROBE}", arithmetic.get(_PROBE))
-        sha = hashlib.sha256()
-        for part in (definition.to_json(), json.dumps(bits, sort_keys=True), images.identity(), images.state()):
-            sha.update(os.fsencode(part) + b"\0")
-        return self._folder / f"{sha.hexdigest()}.npz"
+    The name depends on the definition of the layer's features, the settings that determine their bits
+    (``arithmetic``), the source's real path, the names of its images in canonical order, and each file's size,
+    mtime, ctime and inode. Different or changed files, ``--num`` or ``--seed`` therefore change it.
+    """
+    bits = {setting: value for setting, value in arithmetic.items() if not setting.endswith(_PROBE)}
+    # Of the probes, that of the network which computes the layer.
+    bits[_PROBE] = arithmetic.get(f"{layer_prefix(name, '_')}{_PROBE}", arithmetic.get(_PROBE))
+    sha = hashlib.sha256()
+    for part in (definition.to_json(), json.dumps(bits, sort_keys=True), images.identity(), images.state()):
+        sha.update(os.fsencode(part) + b"\0")
+    return _folder() / f"{sha.hexdigest()}.npz"
 
-    def find(
-        self,
-        images: ImageSet,
-        definitions: Mapping[str, Definition],
-        collected: Collection[str],
-        arithmetic: dict[str, Any],
-        inspected: bool,
-    ) -> Statistics | None:
-        """Returns the set's statistics of these layers, or None.
 
-        Args:
-            collected: the layers of which the features of each image are needed.
-            inspected: whether records are needed.
-        """
-        found: dict[str, Statistics] = {}
-        for name, definition in definitions.items():
-            entry = self._read(self.path(images, name, definition, arithmetic), name in collected)
-            if entry is None or entry.arithmetic is None or (name in collected and entry.features is None):
-                return None
-            found[name] = entry
-        main = found[FEATURES]
-        if inspected and main.pictures is None:
+def find_cached(
+    images: ImageSet,
+    definitions: Mapping[str, Definition],
+    collected: Collection[str],
+    arithmetic: dict[str, Any],
+    inspected: bool,
+    warn: Callable[[str], None],
+) -> Statistics | None:
+    """Returns the set's statistics of these layers, or None.
+
+    Args:
+        collected: the layers of which the features of each image are needed.
+        inspected: whether records are needed.
+    """
+    found: dict[str, Statistics] = {}
+    for name, definition in definitions.items():
+        entry = _read_entry(cache_file(images, name, definition, arithmetic), name in collected, warn)
+        if entry is None or entry.arithmetic is None or (name in collected and entry.features is None):
             return None
-        return replace(
-            main,
-            layers={name: entry.layers[FEATURES] for name, entry in found.items()},
-            arithmetic=arithmetic,  # equal as far as the keys depend on it
-            pictures=main.pictures if inspected else None,
-        )
+        found[name] = entry
+    main = found[FEATURES]
+    if inspected and main.pictures is None:
+        return None
+    return replace(
+        main,
+        layers={name: entry.layers[FEATURES] for name, entry in found.items()},
+        arithmetic=arithmetic,  # equal as far as the keys depend on it
+        pictures=main.pictures if inspected else None,
+    )
 
-    def _read(self, path: Path, with_features: bool) -> Statistics | None:
-        """Returns the statistics in an entry, or None. A damaged file is reported and deleted."""
-        if not os.path.isfile(path):
-            return None
-        try:
-            statistics = read_statistics(path, None if with_features else ())
-        except RunError as error:  # there is no room for the features, but the file is intact
-            self._warn(f"the cache is not used: {error}")
-            return None
-        except Exception as error:
-            with contextlib.suppress(OSError):  # another process deleted it
+
+def _read_entry(path: Path, with_features: bool, warn: Callable[[str], None]) -> Statistics | None:
+    """Returns the statistics in an entry, or None. A damaged file is reported and deleted."""
+    if not os.path.isfile(path):
+        return None
+    try:
+        statistics = read_statistics(path, None if with_features else ())
+    except RunError as error:  # there is no room for the features, but the file is intact
+        warn(f"the cache is not used: {error}")
+        return None
+    except Exception as error:
+        with contextlib.suppress(OSError):  # another process deleted it
+            path.unlink()
+            warn(f"a cache file is damaged, and its statistics are computed again: {error}")
+        return None
+    with contextlib.suppress(OSError):  # another user's cache may be read-only
+        os.utime(path)  # marks it as recently used
+    return statistics
+
+
+def put_in_cache(images: ImageSet, statistics: Statistics, warn: Callable[[str], None]) -> bool:
+    """Writes an entry per layer, unless files may have changed during the run with the same time stamps.
+
+    An entry that is there and has everything is kept.
+    """
+    files = images.files
+    if not files.versioned or (not files.remote and _too_fresh(images)):
+        return False
+    try:
+        _folder().mkdir(parents=True, exist_ok=True)
+        for name, layer in statistics.layers.items():
+            assert layer.definition is not None
+            path = cache_file(images, name, layer.definition, statistics.arithmetic or {})
+            pictures, there = statistics.pictures if name == FEATURES else None, read_summary(path)
+            missing = (layer.features is not None and not there.has_features) or (
+                pictures is not None and not there.has_records
+            )
+            if missing or there.definition is None:
+                order = None if layer.features is None else statistics.order
+                own = replace(statistics, layers={FEATURES: layer}, pictures=pictures, order=order)
+                write_unredacted(path, own, _listed_path(images.path))
+        sweep(_ABANDONED_SECONDS)
+        total = 0
+        for position, entry in enumerate(cache_entries()):  # the least recently used exceed the limit
+            total += entry.size
+            if position and total > byte_limit("FIDTOOL_CACHE_BYTES"):
+                entry.path.unlink(missing_ok=True)
+        return True
+    except OSError as error:
+        warn(f"the statistics are not cached: {_folder()} cannot be written ({error.strerror or error})")
+        return False
+
+
+def cache_entries() -> list[Entry]:
+    """Returns all entries, the most recently used first."""
+    entries = []
+    for path in _folder().glob("*.npz"):
+        with contextlib.suppress(OSError):  # another process deleted it
+            status = path.stat()
+            entries += [Entry(path, status.st_size, status.st_mtime)] if path.is_file() else []
+    return sorted(entries, key=lambda entry: entry.used, reverse=True)
+
+
+def matching(name: str) -> list[Entry]:
+    """Returns the entries of a set of images, or the entry whose hexadecimal name begins with ``name``.
+
+    This is the path of the set, as in `Summary.source` or relative to the current folder; or at least the first
+    `SHOWN_DIGITS` digits of an entry's name, because fewer may be meant as a path.
+    """
+    entries = cache_entries()
+    of_path = [entry for entry in entries if name and read_summary(entry.path).source in (name, _listed_path(name))]
+    is_id = len(name) >= SHOWN_DIGITS
+    found = of_path or [entry for entry in entries if is_id and entry.path.stem.startswith(name)]
+    if not found:
+        raise InputError(f"the cache has no entry {name!r}: `fidtool cache` lists paths and IDs")
+    if len(found) > 1 and not of_path:
+        raise InputError(f"{len(found)} entries of the cache have IDs that begin with {name}:", "pass more digits")
+    return found
+
+
+def sweep(age: float = 0.0) -> None:
+    """Deletes temporary files last written this many seconds ago or earlier."""
+    for path in _folder().glob(".*.tmp"):
+        with contextlib.suppress(OSError):
+            if path.stat().st_mtime <= time.time() - age:
                 path.unlink()
-                self._warn(f"a cache file is damaged, and its statistics are computed again: {error}")
-            return None
-        with contextlib.suppress(OSError):  # another user's cache may be read-only
-            os.utime(path)  # marks it as recently used
-        return statistics
-
-    def put(self, images: ImageSet, statistics: Statistics) -> bool:
-        """Writes an entry per layer, unless files may have changed during the run with the same time stamps.
-
-        An entry that is there and has everything is kept.
-        """
-        files = images.files
-        if not files.versioned or (not files.remote and _too_fresh(images)):
-            return False
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            for name, layer in statistics.layers.items():
-                assert layer.definition is not None
-                path = self.path(images, name, layer.definition, statistics.arithmetic or {})
-                pictures, there = statistics.pictures if name == FEATURES else None, read_summary(path)
-                missing = (layer.features is not None and not there.has_features) or (
-                    pictures is not None and not there.has_records
-                )
-                if missing or there.definition is None:
-                    order = None if layer.features is None else statistics.order
-                    own = replace(statistics, layers={FEATURES: layer}, pictures=pictures, order=order)
-                    write_unredacted(path, own, _listed_path(images.path))
-            self.sweep(_ABANDONED_SECONDS)
-            total = 0
-            for position, entry in enumerate(self.entries()):  # the least recently used exceed the limit
-                total += entry.size
-                if position and total > byte_limit("FIDTOOL_CACHE_BYTES"):
-                    entry.path.unlink(missing_ok=True)
-            return True
-        except OSError as error:
-            self._warn(f"the statistics are not cached: {self._folder} cannot be written ({error.strerror or error})")
-            return False
-
-    def entries(self) -> list[Entry]:
-        """Returns all entries, the most recently used first."""
-        entries = []
-        for path in self._folder.glob("*.npz"):
-            with contextlib.suppress(OSError):  # another process deleted it
-                status = path.stat()
-                entries += [Entry(path, status.st_size, status.st_mtime)] if path.is_file() else []
-        return sorted(entries, key=lambda entry: entry.used, reverse=True)
-
-    def matching(self, name: str) -> list[Entry]:
-        """Returns the entries of a set of images, or the entry whose hexadecimal name begins with ``name``.
-
-        This is the path of the set, as in `Summary.source` or relative to the current folder; or at least the first
-        `SHOWN_DIGITS` digits of an entry's name, because fewer may be meant as a path.
-        """
-        entries = self.entries()
-        of_path = [entry for entry in entries if name and read_summary(entry.path).source in (name, _listed_path(name))]
-        is_id = len(name) >= SHOWN_DIGITS
-        found = of_path or [entry for entry in entries if is_id and entry.path.stem.startswith(name)]
-        if not found:
-            raise InputError(f"the cache has no entry {name!r}: `fidtool cache` lists paths and IDs")
-        if len(found) > 1 and not of_path:
-            raise InputError(f"{len(found)} entries of the cache have IDs that begin with {name}:", "pass more digits")
-        return found
-
-    def sweep(self, age: float = 0.0) -> None:
-        """Deletes temporary files last written this many seconds ago or earlier."""
-        for path in self._folder.glob(".*.tmp"):
-            with contextlib.suppress(OSError):
-                if path.stat().st_mtime <= time.time() - age:
-                    path.unlink()
 
 
 def _listed_path(path: str) -> str:
@@ -278,9 +282,8 @@ class Checkpoint:
                     continue
                 unused.setdefault(reason, []).append(file)
             left.append(part)
-        for reason, (file, *more) in unused.items():
-            files, whose = (f"{file} and {len(more)} more files are", "their") if more else (f"{file} is", "its")
-            self._warn(f"{files} {reason}: {whose} images are computed again")
+        for reason, files in unused.items():
+            self._warn(f"{files[0]} is {reason}; computed again: {counted(len(files), 'part')} of a set")
         return left
 
     def _read(
@@ -338,9 +341,10 @@ def claim(folder: str, identity: dict[str, Any], warn: Callable[[str], None]) ->
     text = json.dumps(identity, sort_keys=True)
     run, identity = hashlib.sha256(text.encode()).hexdigest()[:12], json.loads(json.dumps(identity))
     manifest = Path(folder) / MANIFEST
-    if os.path.exists(folder) and not os.path.isdir(folder):
-        raise InputError(f"{option('checkpoint', folder)} is a file", "choose a folder", setting="checkpoint")
-    if not os.path.exists(manifest):  # Path.exists raises if a name is too long or a parent is not accessible
+    content: Any = None
+    try:
+        content = json.loads(manifest.read_text())
+    except FileNotFoundError:
         try:
             manifest.parent.mkdir(parents=True, exist_ok=True)
             with atomic_write(manifest) as handle:
@@ -348,12 +352,9 @@ def claim(folder: str, identity: dict[str, Any], warn: Callable[[str], None]) ->
         except OSError as error:
             warn(_failure(manifest.parent, error))
         return run
-    content: Any = None
-    try:
-        content = json.loads(manifest.read_text())
     except OSError as error:
-        problem = f"the checkpoint {manifest} cannot be read: {error.strerror or error}"
-        raise InputError(problem, setting="checkpoint") from None
+        problem = f"{option('checkpoint', folder)} cannot be read ({error.strerror or error}):"
+        raise InputError(problem, "choose another folder", setting="checkpoint") from None
     except ValueError:
         pass
     ours = isinstance(content, dict) and content.get("format") == _FORMAT and isinstance(content.get("identity"), dict)
@@ -373,23 +374,18 @@ def _failure(folder: Path, error: OSError) -> str:
 
 def _difference(then: dict[str, Any], now: dict[str, Any]) -> str:
     """Describes how two runs differ; empty if they do not."""
-    for group in ("definition", "arithmetic", "order"):
-        old, new = then.get(group, {}), now[group]
-        for name in sorted({*old, *new}):
-            if old.get(name) != new.get(name):
-                return f"{name} was {old.get(name)} and is now {new.get(name)}"
     then_paths, now_paths = ([str(each.get("path")) for each in sets] for sets in (then.get("sets", []), now["sets"]))
     if then_paths != now_paths:
         return f"it computed {', '.join(then_paths)}, and this one computes {', '.join(now_paths)}"
-    for old, new in zip(then["sets"], now["sets"], strict=True):
-        path, framings = new["path"], (old.get("framing"), new.get("framing"))
-        changes = {
-            "count": f"{path} had {old.get('count')} images and now has {new['count']}",
-            "needed": f"it had different {option('metrics')}, which need different features of the images",
-            "framing": f"the crop of {path} was {framings[0]} and is now {framings[1]}",
-            "identity": f"{path} now contains files with different names, or is a different folder",
-        }
-        for name, change in changes.items():
-            if old.get(name) != new.get(name):
-                return change
+    parts = [("", then.get(group, {}), now[group]) for group in ("definition", "arithmetic", "order")]
+    parts += [(f" of {new['path']}", old, new) for old, new in zip(then["sets"], now["sets"], strict=True)]
+    for owner, old, new in parts:
+        for name in sorted({*old, *new}):
+            if old.get(name) == new.get(name):
+                continue
+            if name == "needed":
+                return f"it had different {option('metrics')}, which need different features of the images"
+            if name == "identity":
+                return f"the names of the images{owner} differ, or it is another folder"
+            return f"{name}{owner} was {old.get(name)} and is now {new.get(name)}"
     return ""

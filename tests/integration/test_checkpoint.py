@@ -47,9 +47,9 @@ def test_a_checkpoint_of_another_set_names_the_difference(here: Run, kept: list[
     third = make_pictures(tmp_path / "third", 12, 3)
     assert f"and this one computes {tmp_path / 'real'}, {third}" in here(*kept[:2], third, *kept[3:]).error
     (tmp_path / "fake" / "00003.png").rename(tmp_path / "fake" / "other.png")
-    assert f"{tmp_path / 'fake'} now contains files with different names" in here(*kept).error
+    assert f"the names of the images of {tmp_path / 'fake'} differ" in here(*kept).error
     (tmp_path / "fake" / "other.png").unlink()
-    assert f"{tmp_path / 'fake'} had 12 images and now has 11" in here(*kept).error
+    assert f"count of {tmp_path / 'fake'} was 12 and is now 11" in here(*kept).error
 
 
 def test_a_damaged_manifest_is_refused(here: Run, kept: list[Any], tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_all_parts_of_changed_files_are_one_warning(here: Run, kept: list[Any], 
     run = here(*kept, "--json")
     assert run.json["run"]["images_resumed"] == 12
     (line,) = [line for line in run.stderr.splitlines() if "warning" in line and "kept" in line]
-    assert "and 5 more files are not used (files of the set have changed since): their images are" in line
+    assert "is not used (files of the set have changed since); computed again: 6 parts of a set" in line
 
 
 def test_parts_of_another_run_are_never_read(here: Run, kept: list[Any], tmp_path: Path) -> None:

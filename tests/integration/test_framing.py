@@ -155,7 +155,7 @@ def test_checkpoint_distinguishes(here: Run, place: Path) -> None:
     assert (again.fid, again.json["run"]["images_resumed"]) == (first.fid, 2 * COUNT)
     refused = here(*line, "--crop", "adm:32")
     assert refused.status == 2
-    assert f"the crop of {place / 'photos'} was adm:48 and is now adm:32" in refused.stderr
+    assert f"framing of {place / 'photos'} was adm:48 and is now adm:32" in refused.stderr
 
 
 # --- where it is shown -----------------------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ def test_caches_and_checkpoints_know_the_sample(here: Run, place: Path) -> None:
     assert random["results"][0]["metrics"] != first["results"][0]["metrics"]
     assert here(*again).json["run"]["images_computed"] == 0
     refused = here(*command, "--num-fake", 12)
-    assert f"{place / 'images'} had 9 images and now has 12" in refused.error
+    assert f"count of {place / 'images'} was 9 and is now 12" in refused.error
 
 
 def test_statistics_files_know_the_sample(here: Run, place: Path, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from fidtool.sources.contents import ValueRange
 from fidtool.sources.image_set import Sampling, hashes_of
 from fidtool.sources.opening import open_images
 from fidtool.statistics.moments import ExactMoments, Gaussian
-from fidtool.statistics.saved import StatisticsCache
+from fidtool.statistics.saved import cache_file
 from fidtool.training.feature_extractor import pixels_of
 
 Features = NDArray[np.float32]
@@ -159,7 +159,7 @@ def cache_key(
         arithmetic: settings that determine the bits of the features.
     """
     pictures: Any = _Pictures(identity, state)
-    return StatisticsCache(print).path(pictures, layer, definition, arithmetic).stem
+    return cache_file(pictures, layer, definition, arithmetic).stem
 
 
 def marks_of(folder: str, path: str, stamps: Callable[[int], NDArray[np.int64]], drawn: tuple[int, int]) -> Any:

@@ -31,7 +31,7 @@ from fidtool.sources.contents import ContentError, Pixels
 from fidtool.sources.opening import open_images
 from fidtool.sources.remote import request
 from fidtool.statistics.moments import ExactMoments
-from fidtool.statistics.saved import StatisticsCache
+from fidtool.statistics.saved import cache_entries, sweep
 from fidtool.training import FrechetLoss, gather_with_grad
 from fidtool.training.feature_extractor import SharedExtractor
 from fidtool.training.loss import NuclearNorm
@@ -177,10 +177,9 @@ def test_what_is_not_an_entry_of_the_cache(environment: dict[str, str]) -> None:
     folder = Path(environment["FIDTOOL_CACHE"]) / "statistics"
     (folder / "folder.npz").mkdir(parents=True)
     (folder / ".young.tmp").touch()
-    cache = StatisticsCache(print)
-    cache.sweep(60.0)
-    assert (cache.entries(), [file.name for file in folder.glob(".*")]) == ([], [".young.tmp"])
-    cache.sweep()
+    sweep(60.0)
+    assert (cache_entries(), [file.name for file in folder.glob(".*")]) == ([], [".young.tmp"])
+    sweep()
     assert not list(folder.glob(".*"))
 
 

@@ -118,7 +118,7 @@ class Paced(torch.nn.Module):
 
 
 def _break_decode() -> None:
-    whole, calls = decoding._from_file, []
+    whole, calls = decoding._from_pillow, []
 
     def decode(*args: Any) -> DecodedImage:
         calls.append(0)
@@ -126,7 +126,7 @@ def _break_decode() -> None:
             fail()
         return whole(*args)
 
-    replace(decoding, "_from_file", decode)
+    replace(decoding, "_from_pillow", decode)
 
 
 if HERE and FAULT == "decode":

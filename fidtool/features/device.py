@@ -178,11 +178,9 @@ def computing_on(device: torch.device) -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def full_fp32() -> Iterator[None]:
+def full_fp32() -> contextlib.AbstractContextManager[None]:
     """Use full float32 precision in a ``with`` block, but not the other settings of `repeatable`."""
-    with _strict(_precision_switches()):
-        yield
+    return _strict(_precision_switches())
 
 
 @contextlib.contextmanager

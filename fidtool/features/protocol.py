@@ -222,10 +222,8 @@ class Definition:
     @property
     def protocol_name(self) -> str | None:
         """Name of the protocol with this resize and ddof; None if there is none."""
-        for protocol in PROTOCOLS.values():
-            if (self.resize, self.ddof) == (protocol.resize, protocol.ddof):
-                return protocol.name
-        return None
+        mine = self.resize, self.ddof
+        return next((name for name, each in PROTOCOLS.items() if mine == (each.resize, each.ddof)), None)
 
 
 _FIELD_TYPES = {each.name: {"int": int, "str": str}[str(each.type)] for each in fields(Definition)}

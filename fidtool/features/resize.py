@@ -17,7 +17,6 @@ The tables of indices and weights that depend on image sizes are cached on the d
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import index
@@ -45,18 +44,7 @@ Resize = Literal[
 Framing = Literal["squash", "shorter edge", "largest square"]
 
 
-class Frame(NamedTuple):
-    """A `Preparation` applied to one size of image. All in pixels.
-
-    Attributes:
-        source: the part of the image that is used: (top, left, height, width).
-        resized: (height, width) to which this part is resized.
-        cut: (top, left) of the network's square inside the resized part.
-    """
-
-    source: tuple[int, int, int, int]
-    resized: tuple[int, int]
-    cut: tuple[int, int]
+_Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -90,7 +78,7 @@ class Preparation:
                 raise InputError(f"Preparation.edge must be a whole number of pixels, at least 1, not {self.edge!r}")
             object.__setattr__(self, "edge", edge)
         # Only Pillow's resize computes just the cropped part. With others, a very long image would exhaust the memory.
-        if self.cuts and not self.rounds:
+        if (self.edge is not None or self.framing == "shorter edge") and not self.rounds:
             raise InputError(
                 f"Preparation: edge and framing 'shorter edge' need one of Pillow's resizes, not {self.resize}"
             )
@@ -99,11 +87,6 @@ class Preparation:
     def rounds(self) -> bool:
         """Whether the result consists of integers. Gradients pass straight through the rounding."""
         return self.resize.startswith("pillow-")
-
-    @property
-    def cuts(self) -> bool:
-        """Whether the resized image is cropped."""
-        return self.edge is not None or self.framing == "shorter edge"
 
     def describe(self, size: int) -> str:
         """Return the description for the fingerprint, for a network with a square input of side ``size``."""
@@ -117,8 +100,12 @@ class Preparation:
         }[self.framing]
         return how if edge == size and self.framing != "shorter edge" else f"{how}, centre {size}"
 
-    def frame(self, height: int, width: int, size: int) -> Frame:
-        """Return the frame of an image of ``height`` by ``width`` pixels, for a square input of side ``size``."""
+    def frame(self, height: int, width: int, size: int) -> tuple[tuple[int, int, int, int], _Pair, _Pair]:
+        """Return how an image of ``height`` by ``width`` pixels is cropped for a square input of side ``size``.
+
+        All in pixels: (top, left, height, width) of the part of the image that is used, (height, width) to which this
+        part is resized, and (top, left) of the network's square inside the resized part.
+        """
         edge = self.edge or size
         source, resized = (0, 0, height, width), (edge, edge)
         if self.framing == "largest square":
@@ -130,7 +117,7 @@ class Preparation:
             resized = (edge, longer) if height <= width else (longer, edge)
         # As in torchvision's CenterCrop, halves are rounded to even.
         top, left = (round((side - size) / 2.0) for side in resized)
-        return Frame(source, resized, (top, left))
+        return source, resized, (top, left)
 
 
 _ONE = float(1 << 22)
@@ -156,7 +143,6 @@ class _Cached(Generic[_Tables]):
 
     def __init__(self, compute: Callable[..., _Tables]) -> None:
         self._compute = compute
-        self._lock = threading.Lock()  # forward threads share the cache
         self._results: dict[tuple[Any, ...], _Tables] = {}
         self._bytes = 0
 
@@ -165,11 +151,10 @@ class _Cached(Generic[_Tables]):
             return known
         with torch.inference_mode(False):  # tensors of inference mode could not be used with gradients later
             tables = self._compute(*args)
-        with self._lock:
-            self._bytes += sum(each.nbytes for each in tables if isinstance(each, torch.Tensor))
-            if self._bytes > _CACHED_BYTES:
-                self._results, self._bytes = {}, 0
-            self._results[args] = tables
+        self._bytes += sum(each.nbytes for each in tables if isinstance(each, torch.Tensor))
+        if self._bytes > _CACHED_BYTES:
+            self._results, self._bytes = {}, 0
+        self._results[args] = tables
         return tables
 
 
@@ -194,21 +179,18 @@ def resize(pixels: torch.Tensor, size: int, preparation: Preparation) -> torch.T
     if pixels.device.type == "mps" and preparation.resize not in ("bilinear", "bilinear-tf1"):
         # Apple GPUs have no float64, and some versions of torch do not support antialiasing on them.
         return resize(pixels.cpu(), size, preparation).to(pixels.device)
-    frame = preparation.frame(pixels.shape[1], pixels.shape[2], size)
-    top, left, height, width = frame.source
+    (top, left, height, width), resized, cut = preparation.frame(pixels.shape[1], pixels.shape[2], size)
     pixels = pixels[:, top : top + height, left : left + width]
     if preparation.rounds:
-        return pillow_resize(pixels, frame.resized, frame.cut, size, preparation.resize)
+        return pillow_resize(pixels, resized, cut, size, preparation.resize)
     if preparation.resize == "bilinear-tf1":
         return _bilinear_tf1(pixels, size)
     mode, _, antialias = preparation.resize.partition("-")
     # For three channels as the last axis, torch's bilinear kernel for CUDA would copy both the input and the result.
     layout = torch.contiguous_format if pixels.is_cuda and preparation.resize == "bilinear" else torch.preserve_format
     channels_first = pixels.permute(0, 3, 1, 2).to(torch.float32, memory_format=layout)
-    resized = F.interpolate(
-        channels_first, size=(size, size), mode=mode, align_corners=False, antialias=bool(antialias)
-    )
-    return resized.clamp(0.0, 255.0) if mode == "bicubic" else resized
+    square = F.interpolate(channels_first, size=(size, size), mode=mode, align_corners=False, antialias=bool(antialias))
+    return square.clamp(0.0, 255.0) if mode == "bicubic" else square
 
 
 def _bilinear_tf1(pixels: torch.Tensor, size: int) -> torch.Tensor:

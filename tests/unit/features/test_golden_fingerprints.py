@@ -113,7 +113,7 @@ def test_descriptions_of_preparations(golden: Golden) -> None:
         frames = {f"{height}x{width}": preparation.frame(height, width, 16) for height, width in ((30, 47), (64, 20))}
         found[name] = {
             "spelled": preparation.describe(16),
-            "frames": {size: [frame.source, frame.resized, frame.cut] for size, frame in frames.items()},
+            "frames": {size: list(frame) for size, frame in frames.items()},
         }
     golden("features/preparations", found)
 

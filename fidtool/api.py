@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.console import Console
-from fidtool.diagnose.diagnosis import Checkup, inspect_set, set_warnings
+from fidtool.diagnose.diagnosis import Checkup, inspect_set, inspection_warnings, set_warnings
 from fidtool.distances.error_bars import difference
 from fidtool.distances.parallel import fork_safe, linear_algebra_threads
 from fidtool.errors import InputError, on_every_rank, option, warn_program
@@ -342,8 +342,7 @@ def statistics_of(
             return None, None
         for skipped in statistics.skipped:
             run.console.warn(f"skipped {skipped.file}: {skipped.reason}")
-        inspection = inspect_set(planned.path, statistics.pictures)
-        of_images = [] if inspection is None else inspection.warnings()
+        of_images = inspection_warnings(inspect_set(planned.path, statistics.pictures))
         for line in [*measurer.warnings, *set_warnings({planned.path: statistics}), *of_images]:
             run.console.warn(line)
         unrecorded = {name for name, each in declared(Settings).items() if not each.defines}

@@ -58,27 +58,6 @@ class SetInspection:
     findings: list[Finding]
     passed_over: PassedOver | None = None
 
-    def unusual_findings(self, other: SetInspection | None) -> list[Finding]:
-        """Returns the findings that are unusual for its kind of images."""
-        if other is None:
-            return [*self.findings]
-        usual = {each.code: each.count / len(other.pictures) for each in other.findings}
-        return [
-            each
-            for each in self.findings
-            if each.code in ALWAYS_UNUSUAL or each.count / len(self.pictures) > _TIMES_USUAL * usual.get(each.code, 0.0)
-        ]
-
-    def warnings(self, other: SetInspection | None = None) -> list[str]:
-        """Returns warnings about a set that was not generated, or may not have been."""
-        found, warnings = self.duplicates, []
-        if found.exact >= max(NOTABLE_SHARE * found.images, FEWEST_COPIES) or found.share >= _HALF:
-            warnings.append(f"{self.path}: {duplicates_message(found, False)}")
-        if not found.complete:
-            reason = "the set has too many images to search for near duplicates"
-            warnings.append(f"{self.path}: only exact duplicates were searched for: {reason}")
-        return warnings + _warnings(self.path, self.unusual_findings(other))
-
 
 def inspect_set(path: str, images: ImageRecords | None, passed_over: PassedOver | None = None) -> SetInspection | None:
     """Diagnoses a set of images."""
@@ -87,8 +66,30 @@ def inspect_set(path: str, images: ImageRecords | None, passed_over: PassedOver 
     return SetInspection(path, images, find_duplicates(images), set_findings(images), passed_over)
 
 
-def _warnings(where: str, findings: list[Finding]) -> list[str]:
-    return [f"{where}: {finding.message}" for finding in findings if finding.severity != "low"]
+def unusual_findings(own: SetInspection, other: SetInspection | None) -> list[Finding]:
+    """Returns the findings about a set that are unusual for its kind of images."""
+    if other is None:
+        return [*own.findings]
+    usual = {each.code: each.count / len(other.pictures) for each in other.findings}
+    return [
+        each
+        for each in own.findings
+        if each.code in ALWAYS_UNUSUAL or each.count / len(own.pictures) > _TIMES_USUAL * usual.get(each.code, 0.0)
+    ]
+
+
+def inspection_warnings(own: SetInspection | None, other: SetInspection | None = None) -> list[str]:
+    """Returns warnings about a set that was not generated, or may not have been."""
+    if own is None:
+        return []
+    found, warnings = own.duplicates, []
+    if found.exact >= max(NOTABLE_SHARE * found.images, FEWEST_COPIES) or found.share >= _HALF:
+        warnings.append(duplicates_message(found, False))
+    if not found.complete:
+        reason = "the set has too many images to search for near duplicates"
+        warnings.append(f"only exact duplicates were searched for: {reason}")
+    warnings += [each.message for each in unusual_findings(own, other) if each.severity != "low"]
+    return [f"{own.path}: {text}" for text in warnings]
 
 
 @dataclass(frozen=True)
@@ -130,22 +131,22 @@ def diagnosis_of(real: SetInspection | None, fake: SetInspection | None, gate: f
     real_copies, fake_copies = (None if one is None else one.duplicates for one in (real, fake))
     if fake is real:
         fake = None
-    lines = [] if real is None else real.warnings(fake)
-    real_findings = [] if real is None else real.unusual_findings(fake)
+    lines = inspection_warnings(real, fake)
+    real_findings = [] if real is None else unusual_findings(real, fake)
     if fake is None:
         return Diagnosis(real_copies, fake_copies, None, (), tuple(real_findings), tuple(lines))
     found = fake.duplicates
     if has_notable_copies(found, real_copies) or (gate is not None and found.share > gate):
         lines.append(f"{fake.path}: {duplicates_message(found, True)}")
-    findings, shared = fake.unusual_findings(real), None
-    lines += _warnings(fake.path, findings)
+    findings, shared = unusual_findings(fake, real), None
+    lines += [f"{fake.path}: {each.message}" for each in findings if each.severity != "low"]
     if real is not None:
         shared = shared_copies_of(real.pictures, fake.pictures)
         if shared.count:
             lines.append(shared_warning(real.path, fake.path, shared, len(fake.pictures)))
         between = pair_findings(real.pictures, fake.pictures, findings)
         findings += between
-        lines += _warnings(f"{fake.path} against {real.path}", between)
+        lines += [f"{fake.path} against {real.path}: {each.message}" for each in between if each.severity != "low"]
     return Diagnosis(real_copies, fake_copies, shared, tuple(findings), tuple(real_findings), tuple(lines))
 
 
@@ -293,7 +294,7 @@ def health_of(
         grayscale=float((records["gray"] == 1).mean()),
         unreadable=tuple(unreadable),
         duplicates=found,
-        findings=(*findings, *inspection.unusual_findings(other), *property_findings(images)),
+        findings=(*findings, *unusual_findings(inspection, other), *property_findings(images)),
         passed_over=inspection.passed_over,
     )
 

@@ -77,6 +77,17 @@ _SEVERITIES: dict[str, Severity] = {
 }
 """Severities by the code of a difference, if it is not medium."""
 
+_FAULTS = {"negative", "pale", "unscaled", "black", "clipped", "noise"}
+_OF_FAULTS = {"brightness", "clipped", "contrast", "grayscale", "rough", "colourless", "alike", "less detail"}
+"""Findings about FAKE alone, and the differences that follow from them."""
+_FOLLOWING = {
+    "clipped": {"brightness", "alike"},
+    # A few images do not represent the set's values and channels.
+    "alike": {"contrast", "swapped channels", "colourless", "grayscale", "less detail", "stretched"},
+    "rough": {"less detail"},
+}
+"""The differences that follow from a difference."""
+
 _Difference = tuple[str, str]
 """Code and message."""
 
@@ -84,24 +95,24 @@ _Difference = tuple[str, str]
 def pair_findings(real: ImageRecords, fake: ImageRecords, own: Sequence[Finding]) -> list[Finding]:
     """Returns the differences between FAKE and REAL, except those that follow from FAKE's ``own`` findings."""
     records = real.records, fake.records
+    # Of a square with as many pixels as each image.
+    sides = [float(np.median(np.sqrt(each["width"] * each["height"].astype(np.float64)))) for each in records]
+    found = [*_sizes(*records, sides), *_colours(*records), *_qualities(*records), *_values(*records, sides)]
     # Earlier versions did not record the range and the detail of an image.
-    known = [each[each["highest"] >= each["high"]] for each in records]
-    found = [*_sizes(*records), *_colours(*records), *_qualities(*records), *_values(*records)]
-    sides = sorted(float(np.median(_side(each))) for each in known if len(each))
-    if len(sides) == 2 and sides[1] <= _SIMILAR_SIDE * sides[0]:
-        found += [*_stretching(*known), *_detail(*known)]
-    found += _not_compared(*records)
-    explained = set()
+    named = zip(("REAL", "FAKE"), records, strict=True)
+    older = [name for name, each in named if (each["highest"] < each["high"]).any()]
+    if not older and max(sides) <= _SIMILAR_SIDE * min(sides):
+        found += [*_stretching(*records), *_detail(*records)]
+    if min(len(real), len(fake)) < _ENOUGH:
+        reason = f"too few images ({len(fake)} in FAKE, {len(real)} in REAL)"
+        but = ", except where nearly all differ" * (_most_certain(len(real), len(fake)) > _CERTAIN)
+        found.append((NOT_COMPARED, f"{reason} to compare brightness, colours, values, variety and detail{but}"))
+    if older:
+        message = f"the statistics of {' and '.join(older)} are of an earlier version, without the range and detail of "
+        found.append((NOT_COMPARED, f"{message}images: create them again to compare these as well"))
     throughout = {finding.code for finding in own if finding.count > _THROUGHOUT * len(fake)}
-    if throughout & {"negative", "pale", "unscaled", "black", "clipped", "noise"}:
-        explained = {"brightness", "clipped", "contrast", "grayscale", "rough", "colourless", "alike", "less detail"}
-    codes = {code for code, _ in found}
-    if "clipped" in codes:
-        explained |= {"brightness", "alike"}
-    if "alike" in codes:  # a few images do not represent the set's values and channels
-        explained |= {"contrast", "swapped channels", "colourless", "grayscale", "less detail", "stretched"}
-    if "rough" in codes:
-        explained |= {"less detail"}
+    following = [_FOLLOWING.get(code, set()) for code, _ in found]
+    explained = set().union(*following, _OF_FAULTS if throughout & _FAULTS else ())
     return [
         Finding(code, _SEVERITIES.get(code, "medium"), len(fake), "", message)
         for code, message in found
@@ -126,20 +137,8 @@ def _most_certain(images: int, others: int) -> float:
     return float(np.sqrt(3.0 * images * others / (images + others + 1.0)))
 
 
-def _not_compared(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
-    count, other = len(fake), len(real)
-    if min(count, other) < _ENOUGH:
-        reason = f"too few images ({count} in FAKE, {other} in REAL)"
-        but = ", except where nearly all differ" * (_most_certain(count, other) > _CERTAIN)
-        yield NOT_COMPARED, f"{reason} to compare brightness, colours, values, variety and detail{but}"
-    if older := [name for name, each in (("REAL", real), ("FAKE", fake)) if (each["highest"] < each["high"]).any()]:
-        message = f"the statistics of {' and '.join(older)} are of an earlier version, without the range and detail of "
-        yield NOT_COMPARED, f"{message}images: create them again to compare these as well"
-
-
-def _sizes(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
+def _sizes(real: RecordArray, fake: RecordArray, sides: Sequence[float]) -> Iterator[_Difference]:
     one, other = usual_size(real), usual_size(fake)
-    sides = [float(np.median(_side(records))) for records in (real, fake)]
     smaller, differing = min(sides), ""
     if one is not None and other is not None and one != other:
         smaller = min(*one, *other)
@@ -160,12 +159,6 @@ def _sizes(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
             f"the median ratio of width to height is {np.exp(wide):.2f} in REAL and {np.exp(other_wide):.2f} in FAKE: "
             "the protocol squeezes all images to squares; crop REAL as for training",
         )
-
-
-def _side(records: RecordArray) -> NDArray[np.float64]:
-    """Returns the side of a square with as many pixels as each image: float64 array of shape (images,)."""
-    area: NDArray[np.float64] = records["width"] * records["height"].astype(np.float64)
-    return np.sqrt(area)
 
 
 def _colours(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
@@ -205,11 +198,10 @@ def _colours(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
         )
 
 
-def _values(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
+def _values(real: RecordArray, fake: RecordArray, sides: Sequence[float]) -> Iterator[_Difference]:
     rough, rougher = (float(np.median(records["roughness"])) for records in (real, fake))
     # Smaller images of the same things are rougher.
-    comparable = np.median(_side(fake)) > _AS_FINE * np.median(_side(real))
-    comparable &= _certain(real["roughness"], fake["roughness"])
+    comparable = sides[1] > _AS_FINE * sides[0] and _certain(real["roughness"], fake["roughness"])
     if comparable and rough < NOISE and rougher > _ROUGHER * rough + _LEAST_ROUGHER and rougher < NOISE:
         yield (
             "rough",
@@ -287,36 +279,33 @@ def _stretching(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
 
 def _detail(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
     """Yields what one of the sets lacks: detail above a part of its resolution, or pixels that differ."""
-    enlarged = "enlarged from a smaller size"
-    sides = (fake, "FAKE", real, "REAL", "the generator leaves it out"), (real, "REAL", fake, "FAKE", "FAKE's is noise")
-    if min(float(_has_many_colours(each).mean()) for each in (real, fake)) < 0.5:
+    colourful = []
+    for each in (real, fake):
+        # Values in most bins between its ends: other images, such as masks, repeat pixels by nature.
+        between = (each["high"] >> 4) - (each["low"] >> 4) + 1
+        colourful.append(np.count_nonzero(each["bins"], axis=1) > 0.8 * between)
+    if min(float(each.mean()) for each in colourful) < 0.5:
         return
-    for one, name, other, other_name, reason in sides:
-        repeated = [(each["repeats"] >= _REPEATS) & _has_many_colours(each) for each in (one, other)]
-        shares = [float(each.mean()) for each in repeated]
-        if shares[0] > _SOME_REPEATS and shares[1] < _FEW_REPEATS and _certain(*repeated):
+    repeated = [(each["repeats"] >= _REPEATS) & many for each, many in zip((real, fake), colourful, strict=True)]
+    sides = (fake, "FAKE", repeated[1], "the generator leaves it out"), (real, "REAL", repeated[0], "FAKE's is noise")
+    enlarged, alike = "enlarged from a smaller size", "prepare both sets in the same way"
+    for (one, name, repeats, reason), (other, other_name, others, _) in (sides, sides[::-1]):
+        share, other_share = float(repeats.mean()), float(others.mean())
+        if share > _SOME_REPEATS and other_share < _FEW_REPEATS and _certain(repeats, others):
             yield (
                 "repeated pixels",
-                f"{shares[0]:.0%} of {name}'s images consist of repeated pixels, and {shares[1]:.0%} of "
-                f"{other_name}'s: they were {enlarged}; prepare both sets in the same way",
+                f"{share:.0%} of {name}'s images consist of repeated pixels, and {other_share:.0%} of {other_name}'s: "
+                f"they were {enlarged}; {alike}",
             )
             return
-        for part, share in ((0.75, ""), (0.5, "at least half of "), (0.25, "at least a quarter of ")):
+        for part, words in ((0.75, ""), (0.5, "at least half of "), (0.25, "at least a quarter of ")):
             if (kept := _kept_detail(one, other, part)) is not None:
                 yield (
                     "less detail",
-                    f"{share}{name}'s images have hardly any detail above about {kept} of their resolution, and "
-                    f"{other_name}'s have: they were {enlarged} or blurred, or {reason}; prepare both sets in the same "
-                    "way",
+                    f"{words}{name}'s images have hardly any detail above about {kept} of their resolution, and "
+                    f"{other_name}'s have: they were {enlarged} or blurred, or {reason}; {alike}",
                 )
                 return
-
-
-def _has_many_colours(records: RecordArray) -> NDArray[np.bool_]:
-    """Whether an image has values in most bins between its ends. Others, such as masks, repeat pixels by nature."""
-    between = (records["high"] >> 4) - (records["low"] >> 4) + 1
-    result: NDArray[np.bool_] = np.count_nonzero(records["bins"], axis=1) > 0.8 * between
-    return result
 
 
 def _kept_detail(one: RecordArray, other: RecordArray, part: float) -> Fraction | None:

@@ -92,7 +92,16 @@ def _leaders(thumbs: NDArray[np.uint8]) -> Groups:
     if len(thumbs) < 2:
         return leader
     tolerance = tolerances(thumbs)
-    points = _coordinates(thumbs, tolerance)
+    # Points, of which those of near duplicates are at most `_SLACK` apart.
+    values = thumbs.astype(np.float32)
+    brightness = values[:, :BRIGHTNESS]
+    mean = brightness.mean(axis=1, keepdims=True)
+    brightness -= mean
+    values[:, BRIGHTNESS:] -= 128.0
+    values = np.concatenate([values, _MEAN_WEIGHT * np.sqrt(BRIGHTNESS) * mean], axis=1)
+    values /= (tolerance * np.sqrt(thumbs.shape[1])).astype(np.float32)[:, None]
+    values -= values.mean(axis=0)
+    points = (values @ np.linalg.eigh(values.T @ values)[1][:, -_COORDINATES:]).astype(np.float64)
     alive = leader
     while True:
         near = []
@@ -120,21 +129,6 @@ def tolerances(thumbs: NDArray[np.uint8]) -> NDArray[np.float64]:
     least = np.minimum(_LEAST_TOLERANCE, _LEAST_SHARE * contrast)
     result: NDArray[np.float64] = np.maximum(np.maximum(least, _TOLERANCE * contrast), _TINY)
     return result
-
-
-def _coordinates(thumbs: NDArray[np.uint8], tolerance: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Maps thumbnails to points: those of near duplicates are at most `_SLACK` apart. Shape (n, coordinates)."""
-    values = thumbs.astype(np.float32)
-    brightness = values[:, :BRIGHTNESS]
-    mean = brightness.mean(axis=1, keepdims=True)
-    brightness -= mean
-    values[:, BRIGHTNESS:] -= 128.0
-    values = np.concatenate([values, _MEAN_WEIGHT * np.sqrt(BRIGHTNESS) * mean], axis=1)
-    values /= (tolerance * np.sqrt(thumbs.shape[1])).astype(np.float32)[:, None]
-    values -= values.mean(axis=0)
-    _, axes = np.linalg.eigh(values.T @ values)
-    points: NDArray[np.float64] = (values @ axes[:, -_COORDINATES:]).astype(np.float64)
-    return points
 
 
 def _neighbours(points: NDArray[np.float64]) -> Groups:

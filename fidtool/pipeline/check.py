@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fidtool.diagnose.diagnosis import Checkup, Health, SetInspection, health_of, inspect_set
+from fidtool.diagnose.diagnosis import Checkup, Health, SetInspection, health_of, inspect_set, unusual_findings
 from fidtool.diagnose.differences import pair_findings
 from fidtool.diagnose.duplicates import shared_copies_of, shared_warning
 from fidtool.diagnose.findings import Finding
@@ -60,7 +60,7 @@ def _refuse_same(requests: Sequence[RequestedSet]) -> None:
 
 
 def _between(real: SetInspection, fake: SetInspection) -> list[Finding]:
-    found = pair_findings(real.pictures, fake.pictures, fake.unusual_findings(real))
+    found = pair_findings(real.pictures, fake.pictures, unusual_findings(fake, real))
     shared = shared_copies_of(real.pictures, fake.pictures)
     if shared.count:
         message = shared_warning(real.path, fake.path, shared, len(fake.pictures))

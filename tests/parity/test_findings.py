@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
-from fidtool.diagnose.diagnosis import inspect_set
+from fidtool.diagnose.diagnosis import inspect_set, unusual_findings
 from fidtool.diagnose.differences import pair_findings
 from fidtool.images.decode import DecodedImage, DecodeOptions, decode, decode_contents
 from fidtool.images.records import ImageRecords, RecordArray, records_of
@@ -118,7 +118,7 @@ def test_few_images_of_one_kind_and_few_colours_are_no_faults(folder: str) -> No
         )
         inspected = inspect_set("set", one)
         assert inspected is not None
-        assert inspected.unusual_findings(inspect_set("other", other)) == []
+        assert unusual_findings(inspected, inspect_set("other", other)) == []
     files = sorted((CONFORMANCE / folder).glob("*.[jp]*g"))[:60]
     photos = [np.asarray(Image.open(file).convert("RGB")) for file in files]
     few = [np.asarray(Image.fromarray(each).quantize(4).convert("RGB")) for each in photos]

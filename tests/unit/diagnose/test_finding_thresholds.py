@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fidtool.diagnose.diagnosis import SetInspection
+from fidtool.diagnose.diagnosis import SetInspection, unusual_findings
 from fidtool.diagnose.duplicates import Duplicates
 from fidtool.diagnose.findings import Finding, set_findings, usual_size
 from fidtool.images.records import ImageRecords
@@ -182,4 +182,4 @@ def test_unusual_findings() -> None:
 
     other = inspected(100, gray=5, pale=100)
     for count, unusual in ((20, ["pale"]), (21, ["gray", "pale"])):
-        assert [each.code for each in inspected(200, gray=count, pale=1).unusual_findings(other)] == unusual
+        assert [each.code for each in unusual_findings(inspected(200, gray=count, pale=1), other)] == unusual

@@ -204,13 +204,6 @@ class FeatureSettings:
     ddof: int = 1
     device: torch.device = torch.device("cpu")  # noqa: RUF009 (immutable)
 
-    @classmethod
-    def of(cls, definition: Definition | None, device: torch.device) -> FeatureSettings:
-        """Returns the settings for a network; Inception's if ``definition`` is None, as in files of other tools."""
-        if definition is None:
-            return cls(INCEPTION_FEATURE_STEP, device=device)
-        return cls(definition.feature_step, definition.ddof, device)
-
     def gaussian(
         self, features: NDArray[np.float32], rows: NDArray[np.int64], world: World, *, ddof: int | None = None
     ) -> Gaussian:
@@ -231,3 +224,10 @@ class FeatureSettings:
                 if world.must_stop():
                     break
             return moments.mean_covariance(self.ddof if ddof is None else ddof)
+
+
+def feature_settings(definition: Definition | None, device: torch.device) -> FeatureSettings:
+    """Returns the settings for a network; Inception's if ``definition`` is None, as in files of other tools."""
+    if definition is None:
+        return FeatureSettings(INCEPTION_FEATURE_STEP, device=device)
+    return FeatureSettings(definition.feature_step, definition.ddof, device)

@@ -24,7 +24,7 @@ from fidtool.diagnose.diagnosis import (
 )
 from fidtool.diagnose.duplicates import NOTABLE_SHARE, are_dependent
 from fidtool.distances.error_bars import error_bars, fewest_images, fid_curve, interval
-from fidtool.distances.exact import FeatureSettings
+from fidtool.distances.exact import FeatureSettings, feature_settings
 from fidtool.distances.frechet import frechet_distance, influence
 from fidtool.distributed.world import World
 from fidtool.errors import FidtoolError, InputError, ProgramError, RunError, on_every_rank
@@ -164,7 +164,7 @@ class Comparer:
         def classifier() -> Weights:
             return self.weights or load_weights(text_of(plan.settings.weights), run.console.say, classifier=True)
 
-        features = FeatureSettings.of(plan.definitions.get(layer), run.device.exact_sums)
+        features = feature_settings(plan.definitions.get(layer), run.device.exact_sums)
         context = MetricContext(self.run.world, features, classifier, warnings)
         try:
             with run.clock(metric.phase or metric.name):
@@ -194,7 +194,7 @@ class Comparer:
         contents = [self.contents[each] for each in (plan.sets[0], planned)]
         passed_over = [None if each.images is None else each.images.passed_over for each in contents]
         title, lines = plan.labels.title("fid"), [*self._set_warnings(real, fake), *warnings]
-        features = FeatureSettings.of(plan.definitions.get(FEATURES), self.run.device.exact_sums)
+        features = feature_settings(plan.definitions.get(FEATURES), self.run.device.exact_sums)
         seen: tuple[SetInspection | None, SetInspection | None] = (None, None)
         diagnosis = uncertainty = harmful = exhibit = None
         if settings.diagnose:

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from fidtool.diagnose.diagnosis import set_warnings
-from fidtool.distances.exact import FeatureSettings
+from fidtool.distances.exact import feature_settings
 from fidtool.distances.parallel import fork_safe
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
@@ -185,7 +185,7 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
         rows = {side: sums.sides[side].rows() for side in sets if self._metric.fake_features}
         gaussians = {side: Gaussian(each.mu, each.sigma, each.count) for side, each in found.items()}
         real, fake = (FeatureSet(names[side], rows.get(side), gaussians.get(side)) for side in SIDES)
-        settings = FeatureSettings.of(sums.network.definition, device_here(self.device).exact_sums)
+        settings = feature_settings(sums.network.definition, device_here(self.device).exact_sums)
         context = MetricContext(world, settings, lambda: self._classifier)
         values = self._metric.compute(real, fake, context)
         warnings = (*set_warnings({names[side]: each for side, each in found.items()}), *context.warnings)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fidtool.distances.exact import FeatureSettings
+from fidtool.distances.exact import feature_settings
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.rendezvous import listed_ranks
 from fidtool.distributed.world import World
@@ -212,7 +212,7 @@ class ImageSums:
             return self.fixed
         definition = self._features.definition
         if self._moments is None:
-            rows, settings = self.rows(), FeatureSettings.of(definition, device_here(self._device).exact_sums)
+            rows, settings = self.rows(), feature_settings(definition, device_here(self._device).exact_sums)
             gaussian = settings.gaussian(rows, np.arange(len(rows)), World(Launch()))
         else:
             if not definition.standard:

@@ -37,7 +37,6 @@ from fidtool.pipeline.plan import Plan, choose, make_plan
 from fidtool.pipeline.run import RunContext, open_run
 from fidtool.pipeline.sets import Content, RequestedSet, SetPlan, requested
 from fidtool.presets import with_preset
-from fidtool.report.files import check_shown, write_shown
 from fidtool.results import Comparison, Difference, Evaluation, Interval, RunRecord
 from fidtool.settings import CheckSettings, Origin, Settings, StatisticsSettings, changed_settings, origin_of
 from fidtool.sources.memory import Images, several
@@ -163,8 +162,15 @@ def compute(real: Source, fake: Source | Sequence[PathOrURL | Images | Statistic
     sources = [(real, "real"), *((each, "fake") for each in fakes)]
     files = {each: Path(file) for each in ("report", "plot") if (file := getattr(settings, each)) is not None}
     origin = origin_of(sys.argv[0])
+
+    def check() -> None:
+        if files:
+            from fidtool.report.html import check_shown
+
+            check_shown(files)
+
     with _warning(Console(report=settings.progress)) as console:
-        evaluation, write = evaluated(sources, settings, console, origin, lambda: check_shown(files))
+        evaluation, write = evaluated(sources, settings, console, origin, check)
     for setting, file in files.items():
         if write is None:
             break
@@ -213,7 +219,12 @@ def evaluated(
         images = [content.images for content in contents.values() if content.images is not None]
         spent = [each.path for each in plan.sets if each.holds == "stream"]
         lookup = ImageLookup(images, spent, plan.settings.floats)
-        write = functools.partial(write_shown, evaluation, exhibits, lookup, spelling=console.spelling)
+
+        def write(setting: str, file: Path) -> None:
+            from fidtool.report.html import write_shown
+
+            write_shown(evaluation, exhibits, lookup, setting, file, console.spelling)
+
         return evaluation, write if run.world.rank == 0 else None
 
 

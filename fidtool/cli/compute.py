@@ -109,8 +109,10 @@ def compute(
 def _check_files(output: Path | None, shown: Mapping[str, Path]) -> None:
     """Check that the files can be written, before any work is done."""
     from fidtool.cache_dir import check_target
-    from fidtool.report.files import check_shown
 
     if output is not None:
         check_target(f"--output {output}", output)
-    check_shown(shown)
+    if shown:
+        from fidtool.report.html import check_shown
+
+        check_shown(shown)

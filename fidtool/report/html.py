@@ -1,20 +1,23 @@
-"""An evaluation as a self-contained HTML page without scripts. Needs jinja2 and matplotlib."""
+"""An evaluation as a file: a self-contained HTML page without scripts, or a plot. Needs jinja2 and matplotlib."""
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fidtool.errors import Spelling, as_argument, option, rendered
+from fidtool.cache_dir import atomic_write, check_target
+from fidtool.errors import InputError, Spelling, as_argument, option, rendered
 from fidtool.features.protocol import FEATURES
 from fidtool.images.loader import ImageLookup
 from fidtool.metrics.registry import BUILT_IN
 from fidtool.names import command_line, legible, short_names, short_title, shortened, split_title
 from fidtool.pipeline.compare import Exhibit
-from fidtool.report.charts import chart, draw_sweep, title_of
+from fidtool.report.charts import chart, draw_sweep, sweep_plot, title_of
 from fidtool.report.sections import Card, Picture, Section, Thumbnail, thumbnail_of
 from fidtool.report.text import about_marks, columns_of, common_features, differences_shown, number
 from fidtool.results import Evaluation, RunRecord
@@ -22,6 +25,7 @@ from fidtool.results import Evaluation, RunRecord
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+_SUFFIXES = {"report": (".html", ".htm"), "plot": (".png",)}
 _MOST_CHARTED = 60
 """Maximum number of FAKEs for which each has its own charts."""
 _MOST_DIFFERENCES = 12
@@ -32,6 +36,36 @@ _LABELS = {
     "normalization": "Normalisation",
     "ddof": "Covariance, ddof",
 }
+
+
+def check_shown(shown: Mapping[str, Path]) -> None:
+    """Check that the page and the plot, by setting, can be written, before any work is done."""
+    for setting, file in shown.items():
+        if importlib.util.find_spec("matplotlib") is None:  # not imported here; jinja2 comes with torch
+            problem = f"{option(setting)} needs the package matplotlib:"
+            raise InputError(problem, "pip install 'fidtool[report]'", setting=setting)
+        if file.suffix.lower() not in _SUFFIXES[setting]:
+            problem = f"{option(setting, str(file))}: the name must end in {_SUFFIXES[setting][0]}"
+            raise InputError(problem, setting=setting)
+        check_target(option(setting, str(file)), file)
+
+
+def write_shown(
+    evaluation: Evaluation,
+    exhibits: Sequence[Exhibit | None],
+    gallery: ImageLookup,
+    setting: str,
+    file: Path,
+    spelling: Spelling = as_argument,
+) -> None:
+    """Write the page or the plot atomically; see `html_report` and `sweep_plot`. The plot's suffix is its format."""
+    if setting == "plot":
+        content = sweep_plot(evaluation, file.suffix[1:].lower())
+    else:
+        # A path may contain bytes that are not UTF-8.
+        content = html_report(evaluation, exhibits, gallery, spelling).encode("utf-8", "replace")
+    with atomic_write(file) as handle:
+        handle.write(content)
 
 
 def html_report(

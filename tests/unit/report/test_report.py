@@ -17,8 +17,7 @@ from fidtool.diagnose.duplicates import Duplicates
 from fidtool.errors import InputError
 from fidtool.images.loader import ImageLookup
 from fidtool.report.charts import numbers_of, sweep_of, title_of
-from fidtool.report.files import check_shown, write_shown
-from fidtool.report.html import html_report
+from fidtool.report.html import check_shown, html_report, write_shown
 from fidtool.report.sections import LONGEST_SIDE, Picture, Thumbnail, thumbnail_of
 from fidtool.report.text import influence_lines
 from fidtool.results import Evaluation, HarmfulImage, SetResult

@@ -62,15 +62,13 @@ class RemoteFile:
 
     Attributes:
         size: size of the file in bytes; None if the server does not state it.
-        ranges: whether the server returns parts of the file. If it does not, the file can only be read from its
-            beginning to its end.
         stop: position at which the next requests end, if it is after their beginning; otherwise they end with the file.
             It keeps a server from sending more than will be read.
     """
 
     def __init__(self, url: str) -> None:
         self.size: int | None = None
-        self.ranges = False
+        self._ranges = False
         self.stop = _FIRST_BYTES
         self._url, self._position, self._answered = url, 0, False
         self._deadline = time.monotonic() + _DOWNLOAD_SECONDS
@@ -79,8 +77,8 @@ class RemoteFile:
         self._deadline += (self.size or 0) / _SLOWEST
 
     def seekable(self) -> bool:
-        """Whether the server returns parts of the file."""
-        return self.ranges
+        """Whether the server returns parts of the file. If not, it can only be read from its beginning to its end."""
+        return self._ranges
 
     def tell(self) -> int:
         """Return the position."""
@@ -127,7 +125,7 @@ class RemoteFile:
                 status = error.code if isinstance(error, urllib.error.HTTPError) else 500 if self._answered else 0
                 if isinstance(error, ValueError) or (status < 500 and status not in RETRIED_STATUSES):
                     raise DownloadError(problem) from None
-                if position and not self.ranges:
+                if position and not self._ranges:
                     raise DownloadError(f"{problem}, and the server cannot send the rest alone") from None
                 if not next(tries, 0):
                     raise DownloadError(f"{problem}, in {MAX_TRIES} attempts") from None
@@ -153,7 +151,7 @@ class RemoteFile:
                 size, end = int(part[3]), int(part[2]) + 1
             if self._answered and size != self.size:
                 raise ValueError("the file changes while it is downloaded")
-            self.size, self.ranges, self._answered = size, partial, True
+            self.size, self._ranges, self._answered = size, partial, True
             yield response, end
 
     def _check_time(self, position: int) -> None:

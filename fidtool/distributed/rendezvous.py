@@ -72,10 +72,9 @@ def _connect(launch: Launch, seconds: float) -> TCPStore:
     advice = "check that rank 0 was started and that this machine can reach that address"
     if launch.rank == 0:
         advice = "MASTER_ADDR must be an address of rank 0's machine, and MASTER_PORT a free port"
-    hint = f"; {launch.hint}" if launch.hint else ""
     raise RunError(
         f"rank {launch.rank} of {launch.world_size} could not join the other ranks at {address[0]}:{address[1]} within "
-        f"{seconds:.0f} s ({problem}): {advice}{hint}"
+        f"{seconds:.0f} s ({problem}): {advice}"
     )
 
 

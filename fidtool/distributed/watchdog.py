@@ -137,16 +137,6 @@ class Process(NamedTuple):
         except OSError:
             return Process(socket.gethostname(), pid)
 
-    def has_ended(self) -> bool:
-        """Whether this process, which must have the caller's ``pid_namespace``, has ended. True for a zombie."""
-        try:
-            state, started = _stat(self.pid)
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-        except OSError:  # for example, the caller has too many open files
-            return False
-        return state in "ZX" or started != self.started
-
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
 
@@ -339,7 +329,16 @@ class Watchdog:
         return bool(here) and self._processes[rank].pid_namespace == here
 
     def _has_ended(self, rank: int) -> bool:
-        return self._is_here(rank) and self._processes[rank].has_ended()
+        """Whether this rank sees that the process of ``rank`` has ended. True for a zombie."""
+        if not self._is_here(rank):
+            return False
+        try:
+            state, started = _stat(self._processes[rank].pid)
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        except OSError:  # for example, this process has too many open files
+            return False
+        return state in "ZX" or started != self._processes[rank].started
 
     def _has_left(self, rank: int) -> bool:
         return self._ask(lambda store: bool(store.check([f"left/{rank}"])), False)

@@ -69,7 +69,7 @@ def metric_named(spec: str) -> Requested:
         raise InputError(problem, setting="metrics")
     named = option("metrics", spec)
     if is_code_spec(spec):
-        metric, source = load(spec, _made, named, "metrics", reuse=True)
+        metric, source = load(spec, _made, named, "metrics")
         _check_declaration(metric, named)
         return Requested(metric, spec, source)
     refuse_bare_file(spec, named, "a metric in this file", "metrics")

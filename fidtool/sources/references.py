@@ -408,7 +408,7 @@ def _copy(file: PublishedFile, url: str, target: IO[bytes], wanted: Collection[s
     """Write the file, or an ``.npz`` with its wanted arrays."""
     remote = RemoteFile(url)
     size, large = remote.size, remote.size is not None and remote.size > _WHOLE_BYTES and not file.pickle
-    if not large or not remote.ranges:
+    if not large or not remote.seekable():
         shown = "unknown size" if size is None else megabytes(size)
         partless = ", all of it because the server returns no parts of files" if large else ""
         say(f"downloading {file.name} from {url} ({shown}{partless})")

@@ -57,7 +57,12 @@ def cache(as_json: bool, remove: str | None, older_than: str | None, clear: bool
         before = _moment(older_than)
         entries = [entry for entry in entries if entry.used < before]
     if clear or remove is not None or older_than is not None:
-        _remove(entries)
+        try:
+            for entry in entries:
+                entry.path.unlink(missing_ok=True)
+        except OSError as error:
+            raise RunError(f"the cache {cache_dir()} could not be changed: {error}") from None
+        click.echo(f"deleted {counted(len(entries), 'entry', 'entries')} from {cache_dir()}")
     elif as_json:
         _print_json(entries)
     else:
@@ -67,15 +72,6 @@ def cache(as_json: bool, remove: str | None, older_than: str | None, clear: bool
 
         sweep()
         delete_copies()
-
-
-def _remove(entries: Sequence[Entry]) -> None:
-    try:
-        for entry in entries:
-            entry.path.unlink(missing_ok=True)
-    except OSError as error:
-        raise RunError(f"the cache {cache_dir()} could not be changed: {error}") from None
-    click.echo(f"deleted {counted(len(entries), 'entry', 'entries')} from {cache_dir()}")
 
 
 def _moment(text: str) -> float:

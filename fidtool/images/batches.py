@@ -45,8 +45,8 @@ def plan_batches(images: ImageSet, batch_size: int) -> list[Batch]:
     stored next to each other instead.
     """
     positions: Indices = np.argsort(images.order, kind="stable") if images.reader.in_order else range(len(images))
-    cut = enumerate(cut_batches(len(images), batch_size))
-    return [Batch(number, positions[batch.start : batch.stop]) for number, batch in cut]
+    starts = range(0, len(images), batch_size)
+    return [Batch(number, positions[start : start + batch_size]) for number, start in enumerate(starts)]
 
 
 def cut_batches(count: int, batch_size: int) -> list[range]:
@@ -129,12 +129,13 @@ class Stream:
         self._limit = num = sampling.num  # number of images that this rank takes from its iterable
         if num is not None and self._sharded:
             self._limit = num // world.size + (world.rank < num % world.size)
+        self._prefix = f"{self.name}[{world.rank}:" if self._sharded else f"{self.name}["  # of the names of images
         self._count = self._digest = 0
 
     def __iter__(self) -> Generator[Batch, None, None]:
-        return self._generated() if self._images.generates else self._read()
-
-    def _generated(self) -> Generator[Batch, None, None]:
+        if not self._images.generates:
+            yield from self._read()
+            return
         self._count = self._sampling.num or 0
         for number, positions in enumerate(cut_batches(self._count, self._batch_size)):
             if number % self._world.size == self._world.rank:
@@ -166,11 +167,8 @@ class Stream:
                 contents.close()
 
     def _batch(self, number: int, positions: range, contents: list[Read]) -> Batch:
-        files = [f"{self.name}{self._name(position)}" for position in positions]
+        files = [f"{self._prefix}{position}]" for position in positions]
         return Batch(number, list(zip(files, contents, strict=True)))
-
-    def _name(self, position: int, rank: int | None = None) -> str:
-        return f"[{self._world.rank if rank is None else rank}:{position}]" if self._sharded else f"[{position}]"
 
     def conclude(self) -> tuple[ImageSet, list[int], int]:
         """Returns the images that all ranks have read, the sizes of their batches, and this rank's first. A collective.
@@ -198,7 +196,7 @@ class Stream:
         first = sum(map(len, sizes[: self._world.rank])) if self._sharded else 0
         names: Sequence[str] = Numbered(total)
         if self._sharded:
-            names = Names(self._name(position, rank) for rank, count in enumerate(counts) for position in range(count))
+            names = Names(f"[{rank}:{position}]" for rank, count in enumerate(counts) for position in range(count))
         reader, order = MemoryReader(self.name, None, None), canonical_order(total, self._sampling.seed)
         reader.in_order = True
         file_index = np.zeros(total, dtype=np.int32)
@@ -255,12 +253,9 @@ def split(content: Read, max_pixels: int) -> Sequence[Read]:
     if isinstance(content, Image.Image) and has_frame(content, 1):
         problem = f"{option('frames', 'all')} needs files, but a Pillow object with several frames was passed:"
         raise InputError(problem, "pass its path or bytes", "a copy() of each frame", setting="frames")
-    count = _frame_count(io.BytesIO(content), max_pixels) if isinstance(content, bytes) else 1
-    return [_frame(content, number) for number in range(count)]
-
-
-def _frame(content: Read, number: int) -> Read:
-    return Frame(content, number) if isinstance(content, bytes) else content
+    if not isinstance(content, bytes):
+        return [content]
+    return [Frame(content, number) for number in range(_frame_count(io.BytesIO(content), max_pixels))]
 
 
 class FrameReader(Reader):
@@ -280,7 +275,8 @@ class FrameReader(Reader):
         frames = [(item, list(same)) for item, same in itertools.groupby(items.tolist(), self._items.__getitem__)]
         contents = self._reader.read(np.array([item for item, _ in frames], dtype=np.int64))
         for content, (_, same) in zip(contents, frames, strict=False):
-            yield from (_frame(content, int(self._numbers[frame])) for frame in same)
+            for number in self._numbers[same].tolist():
+                yield Frame(content, number) if isinstance(content, bytes) else content
 
     def around(self, reader: Reader) -> FrameReader:
         return FrameReader(reader, self._items, self._numbers)

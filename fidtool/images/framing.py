@@ -18,6 +18,8 @@ if TYPE_CHECKING:  # the settings import this module, and --help must be fast
 
 EXAMPLE = "adm:256"
 _MOST_DIGITS = 5
+_LANCZOS, _BICUBIC, _BOX = 1, 3, 4
+"""Pillow's filters, see its `Resampling`."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,10 @@ class Crop:
 
     def apply(self, pixels: Pixels) -> Pixels:
         """Returns the square, uint8 of shape (size, size, 3), of RGB pixels, uint8 of shape (height, width, 3)."""
-        return CROPS[self.name](pixels, self.size)
+        import numpy as np
+        from PIL import Image
+
+        return np.asarray(CROPS[self.name](Image.fromarray(pixels), self.size))
 
     def scaled(self, width: int, height: int) -> tuple[int, int]:
         """Returns the width and height of the largest image that `apply` makes, up to rounding."""
@@ -60,84 +65,69 @@ def normalised(value: Any, setting: str) -> str | None:
     return None if value is None else str(Crop.parse(value, setting))
 
 
-def _adm(pixels: Pixels, size: int) -> Pixels:
+def _adm(image: Image.Image, size: int) -> Image.Image:
     """``center_crop_arr`` of guided-diffusion, also in DiT, SiT, MAR, REPA and, as ``center-crop-dhariwal``, in EDM2.
 
     Both sides are halved with a box filter as long as the shorter one remains at least ``size``. A bicubic filter then
     makes the shorter side ``size``, and the centre is cut out.
     """
-    from PIL import Image
-
-    image = Image.fromarray(pixels)
     while min(image.size) >= 2 * size:
-        image = image.resize((image.width // 2, image.height // 2), Image.Resampling.BOX)
+        image = image.resize((image.width // 2, image.height // 2), _BOX)
     scale = size / min(image.size)
-    image = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.BICUBIC)
+    image = image.resize((round(image.width * scale), round(image.height * scale)), _BICUBIC)
     left, top = (image.width - size) // 2, (image.height - size) // 2
-    return _array(image.crop((left, top, left + size, top + size)))
+    return image.crop((left, top, left + size, top + size))
 
 
-def _edm(pixels: Pixels, size: int) -> Pixels:
+def _edm(image: Image.Image, size: int) -> Image.Image:
     """``dataset_tool.py --transform=center-crop`` of EDM and EDM2: the largest square in the centre, then Lanczos."""
-    from PIL import Image
-
-    height, width = pixels.shape[:2]
-    side = min(height, width)
-    left, top = (width - side) // 2, (height - side) // 2
-    square = Image.fromarray(pixels).crop((left, top, left + side, top + side))
-    return _array(square.resize((size, size), Image.Resampling.LANCZOS))
+    side = min(image.size)
+    left, top = (image.width - side) // 2, (image.height - side) // 2
+    return image.crop((left, top, left + side, top + side)).resize((size, size), _LANCZOS)
 
 
-def _center(pixels: Pixels, size: int) -> Pixels:
+def _center(image: Image.Image, size: int) -> Image.Image:
     """torchvision's ``Resize(size)`` and ``CenterCrop(size)`` of a Pillow image: bilinear, with antialiasing."""
-    from PIL import Image
     from torchvision.transforms import functional
 
-    image = functional.resize(Image.fromarray(pixels), [size])
-    return _array(functional.center_crop(image, [size]))
+    square: Image.Image = functional.center_crop(functional.resize(image, [size]), [size])
+    return square
 
 
-def _tensor_center(pixels: Pixels, size: int) -> Pixels:
+def _tensor_center(image: Image.Image, size: int) -> Pixels:
     """``evaluate_tokenizer.py`` of LightningDiT: torchvision's ``ToTensor``, ``Resize``, ``CenterCrop``, ``Normalize``.
 
     As in the reference images that it writes, the values x from -1 to 1 become bytes as ``127.5 * x + 128``, clamped to
     0..255 and truncated, which rounds half up. torch's filter computes in float32, whose last bits depend on the vector
     instructions of the processor: between kinds of processors, one byte in some ten thousand differs by 1.
     """
+    import numpy as np
     import torch
     from torchvision.transforms import functional
 
-    planes = torch.from_numpy(pixels.transpose(2, 0, 1).copy())
+    planes = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
     # What ToTensor computes, which would depend on the default dtype of the program.
-    image = functional.convert_image_dtype(planes, torch.float32)
-    image = functional.center_crop(functional.resize(image, [size], antialias=True), [size])
-    image = functional.normalize(image, [0.5] * 3, [0.5] * 3)
-    scaled = (127.5 * image + 128.0).clamp(0, 255)
+    values = functional.convert_image_dtype(planes, torch.float32)
+    values = functional.center_crop(functional.resize(values, [size], antialias=True), [size])
+    values = functional.normalize(values, [0.5] * 3, [0.5] * 3)
+    scaled = (127.5 * values + 128.0).clamp(0, 255)
     found: Pixels = scaled.to(torch.uint8).permute(1, 2, 0).contiguous().numpy()
     return found
 
 
-def _resize(pixels: Pixels, size: int) -> Pixels:
+def _resize(image: Image.Image, size: int) -> Image.Image:
     """``dataset_tool.py`` of EDM without a transform: Lanczos to the square, whatever the aspect ratio.
 
     An image of that size is unchanged.
     """
-    from PIL import Image
-
-    return _array(Image.fromarray(pixels).resize((size, size), Image.Resampling.LANCZOS))
+    return image.resize((size, size), _LANCZOS)
 
 
-def _array(image: Image.Image) -> Pixels:
-    import numpy as np
-
-    return np.asarray(image)
-
-
-CROPS: dict[str, Callable[[Pixels, int], Pixels]] = {
+CROPS: dict[str, Callable[[Image.Image, int], Image.Image | Pixels]] = {
     "adm": _adm,
     "edm": _edm,
     "center": _center,
     "tensor-center": _tensor_center,
     "resize": _resize,
 }
-"""The crops, by name: functions of RGB pixels and the side of the square."""
+"""The crops, by name: functions of an RGB image and the side of the square."""

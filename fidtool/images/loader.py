@@ -317,28 +317,28 @@ def read_ahead(tasks: Iterator[Item]) -> Iterator[Item]:
 # --- single images ----------------------------------------------------------------------------------------------------
 
 
+@dataclass
 class ImageLookup:
-    """Reads single images of some sets again for a report, by the paths under which they are shown.
+    """Reads single images of some ``sets`` again for a report, by the paths under which they are shown.
 
     A path that is in none of them is that of a file on this machine; ``spent`` names iterables, which cannot
     be read again; ``floats`` is how floats in files become bytes.
     """
 
-    def __init__(
-        self, sets: Sequence[ImageSet] = (), spent: Collection[str] = (), floats: ValueRange | None = None
-    ) -> None:
-        # Files of a local folder, of which there may be millions, are opened by their paths instead.
-        self._sets = [images for images in sets if images.file_index is not None or images.files.remote]
-        self._spent, self.floats = spent, floats
-        self._prefetched: dict[str, Read] = {}
+    sets: Sequence[ImageSet] = ()
+    spent: Collection[str] = ()
+    floats: ValueRange | None = None
+    _prefetched: dict[str, Read] = field(default_factory=dict, init=False)
 
     @functools.cached_property
     def _positions(self) -> dict[str, tuple[ImageSet, int]]:
-        return {images.file(index): (images, index) for images in self._sets for index in range(len(images))}
+        # Files of a local folder, of which there may be millions, are opened by their paths instead.
+        sets = [images for images in self.sets if images.file_index is not None or images.files.remote]
+        return {images.file(index): (images, index) for images in sets for index in range(len(images))}
 
     def read(self, file: str) -> Read:
         """Returns the content of an image, or the error that occurred."""
-        if file.rpartition("[")[0] in self._spent:
+        if file.rpartition("[")[0] in self.spent:
             return ContentError("an iterable cannot be read again")
         if file not in self._prefetched and file in self._positions:
             images, index = self._positions[file]
@@ -350,7 +350,7 @@ class ImageLookup:
     def prefetch(self, files: Iterable[str]) -> None:
         """Reads and stores the requested images that must be read sequentially, in one pass over each source."""
         found = {file: self._positions[file] for file in files if file in self._positions}
-        for images in self._sets:
+        for images in self.sets:
             wanted = sorted(
                 (int(images.order[index]), index, file) for file, (own, index) in found.items() if own is images
             )

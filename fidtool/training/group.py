@@ -30,9 +30,7 @@ _TRANSPORT_SECONDS = 300.0
 """After the rendezvous, how long a rank may keep the others waiting inside a collective."""
 Grad = Literal["sum", "mean", "local"]
 GATHERING = "gather_with_grad()"
-_FORWARD_REMEDY = (
-    "every rank must call it; a rank without samples passes an empty tensor with the same trailing dimensions"
-)
+_FORWARD_REMEDY = "every rank must call it, one without samples with an empty tensor"
 _BACKWARD_REMEDY = (
     "backward() through gather_with_grad() is a collective: every rank, also one without samples, must call it on a "
     "loss that depends on the gathered tensor; or gather with grad='local'"
@@ -80,7 +78,7 @@ class Ranks:
         """
         if self.size == 1:
             return [payload]
-        rendezvous = self._rendezvous or self._begin()
+        rendezvous = self._rendezvous = self._rendezvous or self._begin()
         if counted:
             self.calls[purpose] += 1
         mine = {"call": self.calls[purpose], "gloo": self._gloo is not None, "failed": failed, "payload": payload}
@@ -112,8 +110,7 @@ class Ranks:
         store = dist.PrefixStore(name, connect_to_store_of(default) or default)
         # A program may destroy its process group and create another, whose store is empty or has the first one's keys.
         self._store = dist.PrefixStore(str(store.add(f"groups/{self.group_rank}", 1)), store)
-        self._rendezvous = GroupRendezvous(self._store, self.ranks, self.group_rank)
-        return self._rendezvous
+        return GroupRendezvous(self._store, self.ranks, self.group_rank)
 
     @contextlib.contextmanager
     def world(self, purpose: str) -> Iterator[World]:

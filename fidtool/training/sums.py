@@ -126,11 +126,10 @@ class ImageSums:
         if not ready:
             return images
         images, left = images[:ready], images[ready:]
-        kinds = [(image.shape, image.dtype) if self._features.plain else () for image, _ in images]
-        alike = [
-            [each for each, own in zip(images, kinds, strict=True) if own == kind] for kind in dict.fromkeys(kinds)
-        ]
-        batches = [part[start : start + batch_size] for part in alike for start in range(0, len(part), batch_size)]
+        alike: dict[object, list[_Image]] = {}
+        for each in images:
+            alike.setdefault((each[0].shape, each[0].dtype) if self._features.plain else (), []).append(each)
+        batches = [part[at : at + batch_size] for part in alike.values() for at in range(0, len(part), batch_size)]
         marks = [mark for batch in batches for _, mark in batch]
 
         def filled(batch: list[_Image]) -> list[torch.Tensor]:
@@ -345,8 +344,8 @@ class MetricSums:
             digest = hashlib.sha256(fixed.mu.tobytes() + fixed.sigma.tobytes()).hexdigest()
             real = f"statistics with SHA-256 {digest[:12]}"
         found = {"definition": self.network.definition.to_json(), "real": real}
-        further = {"float_to_byte": self._rounding, "own": self._own_settings}  # those that are not the usual ones
-        return found | {name: value for name, value in further.items() if value}
+        found |= {"float_to_byte": self._rounding, "own": self._own_settings}
+        return {name: value for name, value in found.items() if value}  # without the usual ones
 
     @contextlib.contextmanager
     def of_all(self, ranks: Ranks, purpose: str, seconds: float) -> Iterator[tuple[MetricSums, World]]:

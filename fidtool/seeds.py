@@ -34,7 +34,7 @@ def sample_seed(seed: int, index: int) -> int:
     Raises:
         InputError: if an argument is not an integer, or ``index`` is out of range.
     """
-    return _seed("sample", _integer("seed", seed), _integer("index", index))
+    return _seed("sample", seed, index)
 
 
 def rank_seed(seed: int, rank: int | None = None) -> int:
@@ -51,19 +51,17 @@ def rank_seed(seed: int, rank: int | None = None) -> int:
     Raises:
         InputError: if an argument is not an integer, or ``rank`` is out of range.
     """
-    return _seed("rank", _integer("seed", seed), discover().rank if rank is None else _integer("rank", rank))
-
-
-def _integer(name: str, value: object) -> int:
-    try:
-        return as_index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise InputError(f"{name} must be an integer, not {value!r}") from None
+    return _seed("rank", seed, discover().rank if rank is None else rank)
 
 
 def _seed(purpose: str, seed: int, number: int) -> int:
+    name = "index" if purpose == "sample" else purpose
+    try:
+        seed, number = as_index(seed), as_index(number)
+    except TypeError:
+        raise InputError(f"seed and {name} must be integers, not {seed!r} and {number!r}") from None
     if not 0 <= number < _MOST:
-        raise InputError(f"the {'index' if purpose == 'sample' else purpose} must be from 0 to 2**32 - 1, not {number}")
+        raise InputError(f"the {name} must be from 0 to 2**32 - 1, not {number}")
     # A Feistel network is a permutation of the 32-bit integers for any round function.
     left, right = divmod(number, _HALF)
     for turn in range(_ROUNDS):

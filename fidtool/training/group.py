@@ -247,6 +247,7 @@ def _gathered(tensor: torch.Tensor, group: Group, grad: Grad, timeout: float) ->
     grad_enabled = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
     payload = {
         "shape": list(tensor.shape),
+        "trailing shape": list(tensor.shape[1:]),
         "dtype": str(tensor.dtype).removeprefix("torch."),
         "grad": grad,
         "requires_grad": grad_enabled and tensor.requires_grad,
@@ -255,7 +256,7 @@ def _gathered(tensor: torch.Tensor, group: Group, grad: Grad, timeout: float) ->
     payloads = ranks.exchange(GATHERING, payload, timeout, _FORWARD_REMEDY)
     reference = _check_compatible(ranks, payloads)
     if tensor.shape == (0,):
-        tensor = tensor.to(getattr(torch, reference["dtype"])).reshape(0, *reference["shape"][1:])
+        tensor = tensor.to(getattr(torch, reference["dtype"])).reshape(0, *reference["trailing shape"])
     lengths = [entry["shape"][0] for entry in payloads]
     if not any(entry["requires_grad"] for entry in payloads):
         return _joined(tensor, ranks, lengths), lengths
@@ -283,12 +284,8 @@ def _check_compatible(ranks: Ranks, payloads: list[dict[str, Any]]) -> dict[str,
             raise on_every_rank(InputError(f"{problem}: backward is a collective of all ranks"))
         if entry["shape"] == [0]:
             continue
-        for what, mine, theirs in (
-            ("trailing shape", entry["shape"][1:], reference["shape"][1:]),
-            ("dtype", entry["dtype"], reference["dtype"]),
-            ("grad", entry["grad"], reference["grad"]),
-        ):
-            if mine != theirs:
+        for what in ("trailing shape", "dtype", "grad"):
+            if (mine := entry[what]) != (theirs := reference[what]):
                 message = f"the tensors to gather differ in {what}: {theirs} on rank {first}, {mine} on rank {rank}"
                 raise on_every_rank(InputError(message))
     return reference

@@ -165,9 +165,7 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
             network = shared_extractor(feature, antialias, protocol, weights, file, feature_step)
             # antialias is an argument of torchmetrics, which truncates with either protocol.
             asked = float_to_byte if antialias is None else float_to_byte or "floor"
-            per_image = self._metric.fake_features
-            own = repr(self._metric) if per_image else ""
-            self._sums = MetricSums(network, real_statistics, batch_size, asked, per_image, own)
+            self._sums = MetricSums(network, self._metric, real_statistics, batch_size, asked)
             self._sums.to(self.device)
 
     def _measure(self, sums: MetricSums, world: World, scope: str) -> Result:
@@ -301,9 +299,8 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
         self.unsync()
         super().reset()
         self._updates = 0
-        with outside_autograd():
-            for side in SIDES if self.reset_real_features else ("fake",):
-                self._sums.sides[side].clear()
+        for side in SIDES if self.reset_real_features else ("fake",):
+            self._sums.sides[side].clear()
 
     @fork_safe
     def merge_state(self, incoming_state: object) -> None:

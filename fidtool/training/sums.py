@@ -22,6 +22,7 @@ from fidtool.errors import InputError, RunError, as_fidtool_error, on_every_rank
 from fidtool.features.device import computing_on, repeatable
 from fidtool.features.extractor import ForwardPasses
 from fidtool.features.protocol import FEATURES, Definition
+from fidtool.metrics.metric import Metric
 from fidtool.statistics.moments import ExactMoments, check_exact_products
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.statistics.statistics_file import read_statistics
@@ -286,21 +287,20 @@ class Result:
 class MetricSums:
     """The state of one metric, on one rank or merged over all ranks.
 
-    ``fixed`` are statistics or a statistics file, instead of real images; with ``per_image`` they have the features of
-    each image. ``float_to_byte`` is how floats become the bytes that are added; None is as for ``fixed``, or as the
-    protocol's tool does. ``own_settings`` are further settings that must be the same on every rank.
+    ``fixed`` are statistics or a statistics file, instead of real images. ``float_to_byte`` is how floats become the
+    bytes that are added; None is as for ``fixed``, or as the protocol's tool does.
     """
 
     def __init__(
         self,
         features: SharedExtractor,
+        metric: Metric,
         fixed: PathLike | Statistics | None,
         batch_size: int | None,
         float_to_byte: str | None,
-        per_image: bool = False,
-        own_settings: str = "",
     ) -> None:
-        self.network, self._own_settings, self.float_to_byte = features, own_settings, features.rounding(float_to_byte)
+        self.network, self._metric, per_image = features, metric, metric.fake_features
+        self.float_to_byte = features.rounding(float_to_byte)
         self.fixed_name, statistics = "", None
         if fixed is not None:
             self.fixed_name = "real_statistics" if isinstance(fixed, Statistics) else os.fspath(fixed)
@@ -344,7 +344,7 @@ class MetricSums:
             digest = hashlib.sha256(fixed.mu.tobytes() + fixed.sigma.tobytes()).hexdigest()
             real = f"statistics with SHA-256 {digest[:12]}"
         found = {"definition": self.network.definition.to_json(), "real": real}
-        found |= {"float_to_byte": self._rounding, "own": self._own_settings}
+        found |= {"float_to_byte": self._rounding, "own": repr(self._metric) if self._metric.fake_features else ""}
         return {name: value for name, value in found.items() if value}  # without the usual ones
 
     @contextlib.contextmanager

@@ -23,8 +23,6 @@ from fidtool.names import counted
 Item = TypeVar("Item")
 
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-_PROBE_SIDE = 64
-
 _STOP_SECONDS = 0.1
 """Interval at which an early stop is checked."""
 _LEAVING_SECONDS = 1.0
@@ -33,10 +31,10 @@ _LEAVING_SECONDS = 1.0
 
 def fixed_batch(count: int, device: torch.device) -> list[torch.Tensor]:
     """Return ``count`` different images of noise, uint8 of shape (64, 64, 3), with the same values on every device."""
-    values = torch.arange(count * _PROBE_SIDE * _PROBE_SIDE * 3, dtype=torch.int64, device="cpu")
+    values = torch.arange(count * 64 * 64 * 3, dtype=torch.int64, device="cpu")
     # A multiplicative hash of the position, because torch's random numbers are the program's.
     pixels = values.mul_(2654435761).bitwise_right_shift_(16).bitwise_and_(255).to(torch.uint8)
-    return list(pixels.view(count, _PROBE_SIDE, _PROBE_SIDE, 3).to(device))
+    return list(pixels.view(count, 64, 64, 3).to(device))
 
 
 class Extractor:

@@ -204,14 +204,14 @@ class Definition:
     @classmethod
     def from_json(cls, text: str) -> Definition:
         """Parse the result of `to_json`."""
-        values = json.loads(text)
-        if not isinstance(values, dict) or not set(_FIELD_TYPES) <= set(values):
-            raise ValueError(f"it should be a JSON object with {', '.join(_FIELD_TYPES)}")
-        if unknown := set(values) - set(_FIELD_TYPES):
+        values, types = json.loads(text), {each.name: each.type for each in fields(cls)}
+        if not isinstance(values, dict) or not set(types) <= set(values):
+            raise ValueError(f"it should be a JSON object with {', '.join(types)}")
+        if unknown := set(values) - set(types):
             raise ValueError(f"a newer version wrote {', '.join(sorted(unknown))}")
-        for name, kind in _FIELD_TYPES.items():
-            if type(values[name]) is not kind:
-                raise ValueError(f"{name} is {values[name]!r}, not of type {kind.__name__}")
+        for name, kind in types.items():
+            if type(values[name]).__name__ != kind:
+                raise ValueError(f"{name} is {values[name]!r}, not of type {kind}")
         return cls(**values)
 
     def differences(self, other: Definition) -> list[str]:
@@ -224,9 +224,6 @@ class Definition:
         """Name of the protocol with this resize and ddof; None if there is none."""
         mine = self.resize, self.ddof
         return next((name for name, each in PROTOCOLS.items() if mine == (each.resize, each.ddof)), None)
-
-
-_FIELD_TYPES = {each.name: {"int": int, "str": str}[str(each.type)] for each in fields(Definition)}
 
 
 def inception_definition(protocol: Protocol, dims: int, setting: str = "dims") -> Definition:

@@ -29,8 +29,6 @@ from fidtool.pipeline.run import RunContext
 from fidtool.pipeline.sets import set_needs
 from fidtool.settings import Settings
 
-_CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
-
 
 class RunNetworks:
     """The networks of a run, which has none unless they are ``used``. The constructor is a collective.
@@ -153,11 +151,10 @@ def _check_matrix_products(settings: Settings, device: torch.device) -> None:
 
     Inception has none, only convolutions.
     """
-    if device.type != "cuda" or not os.environ.get(_CUBLAS):
-        return
-    if settings.network.extractor != "inception" or settings.metric_networks:
+    value = os.environ.get("CUBLAS_WORKSPACE_CONFIG")
+    if value and device.type == "cuda" and (settings.network.extractor != "inception" or settings.metric_networks):
         raise InputError(
-            f"{_CUBLAS} is set ({os.environ[_CUBLAS]}), which may change the last digits of this network's features:",
+            f"CUBLAS_WORKSPACE_CONFIG is set ({value}), which may change the last digits of this network's features:",
             "unset it for this run",
             "run fidtool in a separate process without it",
         )

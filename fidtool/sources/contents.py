@@ -274,23 +274,35 @@ def head_of(files: Files, file: int = 0) -> bytes:
 
 
 @contextlib.contextmanager
-def opened(files: Files, file: int) -> Iterator[BinaryIO]:
-    """Opens a file, and converts any exception that a library raises while it reads it to an `InputError`.
-
-    This has the file's name, and says if the file is something else, such as a web page in its place.
-    """
-    name = files.paths[file]
+def explained(name: str, problem: str = "cannot be read") -> Iterator[None]:
+    """Converts any exception that a library raises while it reads a damaged file to an `InputError` that names it."""
     try:
-        with files.open(file) as handle:
-            yield handle
+        yield
     except (FidtoolError, MemoryError):
         raise
-    except Exception as error:  # damaged archives raise many kinds of errors
-        refuse_foreign(name, head_of(files, file))
+    except Exception as error:  # damaged files raise many kinds of errors
+        if "allow_pickle" in str(error):
+            pickled = f"{name} contains pickled objects, which are never loaded, because loading them can run code:"
+            raise InputError(pickled, "save arrays of numbers, with numpy.savez") from None
         reason = getattr(error, "strerror", None) or message_of(error)
         if isinstance(error, (OSError, ContentError)):
             raise InputError(f"{name} cannot be read: {reason}") from None
-        raise InputError(f"{name} is damaged or truncated: {reason}", "copy or create it again") from None
+        raise InputError(f"{name} {problem}: {reason}", "copy or create it again") from None
+
+
+@contextlib.contextmanager
+def opened(files: Files, file: int) -> Iterator[BinaryIO]:
+    """Opens a file and explains errors. Says if it is something else, such as a web page in its place."""
+    name = files.paths[file]
+    with explained(name, "is damaged or truncated"):
+        try:
+            with files.open(file) as handle:
+                yield handle
+        except (FidtoolError, MemoryError):
+            raise
+        except Exception:
+            refuse_foreign(name, head_of(files, file))
+            raise
 
 
 # --- parts of files --------------------------------------------------------------------------------------------------

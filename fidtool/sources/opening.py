@@ -62,19 +62,18 @@ def open_images(
         say: prints progress.
     """
     began = time.time_ns()
-    name, key = split_key(path)
-    suffix = suffix_of(name)
     if path in (STDIN, "/dev/stdin") or Path(path).is_fifo():  # a shell's <(find …)
         found = list_paths(path, path)
     elif os.path.isdir(path):
         found = list_folder(path, recursive)
-    elif "://" not in name:
-        found = _listed(path, suffix, Files(local_paths(path)), key, value_range)
+    elif "://" not in path:
+        found = _listed(path, Files(local_paths(path)), value_range)
     else:
         from fidtool.sources.remote import list_remote_folder, remote_files  # lazily: a local set needs none of it
 
-        if suffix:
-            found = _listed(path, suffix, remote_files(name, say), key, value_range)
+        name, _ = split_key(path)
+        if suffix_of(name):
+            found = _listed(path, remote_files(name, say), value_range)
         else:
             _refuse_image(path, name)
             found = list_remote_folder(name, recursive)
@@ -93,7 +92,9 @@ def local_paths(path: str) -> list[str]:
     raise InputError(f"no such file or folder: {path}", *(f"did you mean {each}?" for each in existing_like(name)))
 
 
-def _listed(path: str, suffix: str, files: Files, key: str, value_range: ValueRange | None) -> ImageSet:
+def _listed(path: str, files: Files, value_range: ValueRange | None) -> ImageSet:
+    name, key = split_key(path)
+    suffix = suffix_of(name)
     first, single = files.paths[0], len(files.paths) == 1
     if files.remote and suffix in LISTS and single:
         from fidtool.sources.remote import list_remote_paths

@@ -5,18 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from fidtool.cache_dir import atomic_write
-from fidtool.errors import FidtoolError, InputError, message_of, option, redacted, without_secrets
+from fidtool.errors import InputError, option, redacted, without_secrets
 from fidtool.features.protocol import (
     EMBEDDING,
     FEATURES,
@@ -28,7 +27,7 @@ from fidtool.features.protocol import (
 )
 from fidtool.images.decode import ImageProperties
 from fidtool.images.records import DETAILS, RECORD_ARRAYS, ImageRecords
-from fidtool.sources.contents import BadFile, ContentError, Files
+from fidtool.sources.contents import BadFile, Files, explained
 from fidtool.sources.opening import split_key
 from fidtool.statistics.layouts import (
     AS_ARRAY,
@@ -220,7 +219,7 @@ def read_statistics(
         if not Path(name).is_file():
             raise InputError(f"no statistics file {path}")
         files = Files([name])
-    with _explained(str(path)), open_arrays(str(path), files, extractor, key) as arrays:
+    with explained(str(path)), open_arrays(str(path), files, extractor, key) as arrays:
         statistics = read_foreign(arrays, features_of) or _read(str(path), arrays, features_of)
         stated = any(layer.definition is not None for layer in statistics.layers.values())
         return statistics if stated else with_origin(statistics, arrays.writer)
@@ -228,31 +227,12 @@ def read_statistics(
 
 def read_features_alone(path: str, source: Files | NDArray[Any], name: str, wanted: bool) -> Statistics:
     """Returns the statistics of an array of features, (N, D), or of one in a file; with these, if ``wanted``."""
-    with _explained(path), contextlib.ExitStack() as stack:
+    with explained(path), contextlib.ExitStack() as stack:
         loaded: Any = source
         if isinstance(source, Files):
             loaded = np.load(stack.enter_context(source.open(0)), allow_pickle=False)
         arrays = NamedArrays(loaded if isinstance(loaded, NpzFile) else {name: loaded})
         return of_features(arrays.rows(name), wanted, ddof=1)
-
-
-@contextlib.contextmanager
-def _explained(path: str) -> Iterator[None]:
-    """Converts any exception that a library raises for a damaged file to an `InputError`."""
-    try:
-        yield
-    except FidtoolError:
-        raise
-    except (OSError, ContentError) as error:
-        raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', None) or message_of(error)}") from None
-    except Exception as error:  # damaged archives and headers raise many kinds of exceptions
-        if "pickle" in str(error).lower():
-            raise InputError(
-                f"{path} contains pickled objects, which are never loaded, because loading them can run code",
-                "write mu and sigma as float64 arrays with numpy.savez",
-            ) from None
-        message = "it is damaged or truncated" if isinstance(error, BadZipFile) else message_of(error)
-        raise InputError(f"{path} cannot be read: {message}", "copy or create it again") from None
 
 
 def _read(path: str, arrays: NamedArrays, features_of: Collection[str] | None) -> Statistics:

@@ -117,4 +117,4 @@ def test_remote_files_are_recognised_by_their_content(here: Run, tmp_path: Path)
             assert done.fid == pytest.approx(expected(), rel=1e-12)
         missing = here("compute", f"{web.url}none.pkl", "fake.npz")
         assert missing.status == 2
-        assert "none.pkl does not exist" in missing.error
+        assert "none.pkl cannot be read: it does not exist" in missing.error

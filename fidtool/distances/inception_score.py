@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -21,24 +20,6 @@ _RANDOM_PARTS, _RANDOM_ROWS, _FEWEST_RANDOM = 20, 5000, 5
 fewest of them that show how much scores vary by chance."""
 
 
-@dataclass(frozen=True)
-class InceptionScore:
-    """The Inception Score.
-
-    Attributes:
-        mean: mean over the splits, from 1 to the number of classes.
-        std: population standard deviation (ddof 0) over the splits; 0 for one split.
-        order: ratio of the mean over whole parts in stored order to the score of random parts of that size: about 1 if
-            that order is random, far below 1 if it sorts the classes. None if it is not known.
-        order_error: standard error of ``order`` if that order is random; 0 if there are too few random parts to tell.
-    """
-
-    mean: float
-    std: float
-    order: float | None = None
-    order_error: float = 0.0
-
-
 def inception_score(
     features: NDArray[np.float32],
     weight: NDArray[np.float32],
@@ -47,7 +28,7 @@ def inception_score(
     splits: int = 10,
     part_size: int | None = None,
     order: NDArray[np.int64] | None = None,
-) -> InceptionScore:
+) -> tuple[float, float, float | None, float]:
     """Computes the Inception Score (Salimans et al. 2016): exp(mean over x of KL(p(y|x) || p(y))), for each split.
 
     p(y|x) is the softmax of the logits <feature, weight> + bias, in float64, and p(y) is its mean over the split. Split
@@ -67,8 +48,11 @@ def inception_score(
         order: int64 array of shape (n,), by which the rows are sorted before they are divided; None keeps their order.
 
     Returns:
-        The score, with the same bits for any number of threads: the inner products are exact, and all other operations
-        use one thread.
+        The mean over the splits, from 1 to the number of classes; their population standard deviation (ddof 0), 0 for
+        one split; the ratio of the mean over whole parts in stored order to the score of random parts of that size,
+        about 1 if that order is random and far below 1 if it sorts the classes, None if it is not known; and the
+        standard error of the ratio if that order is random, 0 if there are too few random parts to tell. They have the
+        same bits for any number of threads: the inner products are exact, and all other operations use one thread.
     """
     count = len(features)
     alone, cpu = World(Launch()), torch.device("cpu")
@@ -110,4 +94,4 @@ def inception_score(
                 error = float(np.std(by_chance, ddof=1)) / usual * math.sqrt(1 / whole + 1 / some)
     mean = math.fsum(scores) / len(scores)
     std = math.sqrt(math.fsum((score - mean) ** 2 for score in scores) / len(scores))
-    return InceptionScore(mean, std, ratio, error)
+    return mean, std, ratio, error

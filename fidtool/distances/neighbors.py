@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
@@ -30,26 +29,6 @@ it."""
 Ties = Literal["strict", "inclusive"]
 
 
-@dataclass(frozen=True)
-class PRDC:
-    """Precision, recall, density and coverage. `prdc` defines the ball of an image.
-
-    Attributes:
-        precision: share of the fakes that are in the ball of at least one real, 0 to 1.
-        recall: share of the reals that are in the ball of at least one fake, 0 to 1.
-        density: number of real balls that a fake is in, divided by k, as a mean over the fakes; at least 0. Its
-            expectation is 1 for fakes distributed like the reals; it may exceed 1.
-        coverage: share of the reals whose ball contains at least one fake, 0 to 1.
-        zero_radii: number of reals and of fakes whose ball has the radius 0, because of k duplicates.
-    """
-
-    precision: float
-    recall: float
-    density: float
-    coverage: float
-    zero_radii: tuple[int, int] = field(default=(0, 0), compare=False)
-
-
 def prdc(
     real: NDArray[np.float32],
     fake: NDArray[np.float32],
@@ -59,7 +38,7 @@ def prdc(
     ties: Ties = "strict",
     feature_step: int,
     device: torch.device = torch.device("cpu"),  # noqa: B008 (immutable)
-) -> PRDC:
+) -> tuple[dict[str, float], tuple[int, int]]:
     """Computes precision, recall (Kynkäänniemi et al. 2019), density and coverage (Naeem et al. 2020). A collective.
 
     The radius of an image's ball is the distance to its k-th nearest neighbour in the same set. The image itself is
@@ -78,6 +57,13 @@ def prdc(
             (``inclusive``) the ball.
         feature_step: features are rounded to multiples of 2 ** -feature_step.
         device: device for distances; it must support float64.
+
+    Returns:
+        ``precision``, the share of the fakes that are in the ball of at least one real; ``recall``, the share of the
+        reals that are in the ball of at least one fake; ``density``, the number of real balls that a fake is in,
+        divided by k, as a mean over the fakes, whose expectation is 1 for fakes distributed like the reals; and
+        ``coverage``, the share of the reals whose ball contains at least one fake. And the number of reals and of fakes
+        whose ball has the radius 0, because of k duplicates.
     """
     reals, fakes = quantize_features([real, fake], feature_step, world, device)
     in_ball = torch.le if ties == "inclusive" else torch.lt
@@ -103,7 +89,8 @@ def prdc(
         covered_reals, recalled_reals = world.sum_(flags.long()).count_nonzero(1).tolist()
     n, m = len(real), len(fake)
     zeros = (n - int(real_radii.count_nonzero()), m - int(fake_radii.count_nonzero()))
-    return PRDC(precise_fakes / m, recalled_reals / n, pairs / (k * m), covered_reals / n, zeros)
+    shares = {"precision": precise_fakes / m, "recall": recalled_reals / n}
+    return shares | {"density": pairs / (k * m), "coverage": covered_reals / n}, zeros
 
 
 def _parts(count: int, world: World) -> list[slice]:

@@ -88,7 +88,10 @@ class InceptionScore(Metric):
             state = context.classifier().state
             weight, bias = state["fc.weight"].numpy(), state["fc.bias"].numpy() if self.bias else None
             order = fake.order if self.stored_order else None
-            found = inception_score(fake.rows, weight, bias, splits=self.splits, part_size=self.part_size, order=order)
+            mean, std, ratio, error = inception_score(
+                fake.rows, weight, bias, splits=self.splits, part_size=self.part_size, order=order
+            )
+            found = {"is": mean, "is_std": std}
             count, size = len(fake.rows), self.part_size or len(fake.rows)
             if 0 < 2 * (count % size) < size < count:
                 context.warnings.append(
@@ -96,16 +99,15 @@ class InceptionScore(Metric):
                     f"the others {size} each: its score is lower, and counts as much; pass a divisor of {count} as "
                     f"{option(self.named('part_size'))}"
                 )
-            chance = _CERTAIN * found.order_error
-            if found.order is None or (found.order < SORTED and 1 - found.order < chance):
-                return {"is": found.mean, "is_std": found.std}
-            if found.order < SORTED:
+            if ratio is None or (ratio < SORTED and 1 - ratio < _CERTAIN * error):
+                return found
+            if ratio < SORTED:
                 context.warnings.append(
-                    f"{fake.path}: parts of {self.part_size} images in stored order have {found.order:.2f} times the "
+                    f"{fake.path}: parts of {self.part_size} images in stored order have {ratio:.2f} times the "
                     "Inception Score of random parts of that size: the images seem to be stored by class, and the "
                     f"score is too low; store them in random order, or pass {option(self.named('splits'))}, which "
                     f"divides them at random, instead of {option(self.named('part_size'))}"
                 )
-            return {"is": found.mean, "is_std": found.std, "is_order": found.order}
+            return found | {"is_order": ratio}
 
         return context.world.on_rank_zero(on_rank_zero)

@@ -1,7 +1,7 @@
 """PRDC: precision, recall, density and coverage."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal
 
 from fidtool.errors import InputError, option
@@ -50,12 +50,11 @@ class PRDC(Metric):
         from fidtool.distances.neighbors import prdc
 
         step, device = context.features.feature_step, context.features.device
-        found = prdc(
+        values, radii = prdc(
             real.rows, fake.rows, context.world, k=self.nearest_k, ties=self.ties, feature_step=step, device=device
         )
-        values = asdict(found)
         sets = (real, "Precision, density and coverage"), (fake, "Recall")
-        for zeros, (one, numbers) in zip(values.pop("zero_radii"), sets, strict=True):
+        for zeros, (one, numbers) in zip(radii, sets, strict=True):
             if zeros:
                 rule = "only images with the same features" if self.ties == "inclusive" else "no image"
                 context.warnings.append(

@@ -65,10 +65,10 @@ def features_of(file: str) -> NDArray[np.float32]:
 def main(real: str, fake: str) -> None:
     """Print precision and recall with exact and with float16 distances."""
     reals, fakes = features_of(real), features_of(fake)
-    exact = prdc(reals, fakes, World(Launch()), k=3, ties="inclusive", feature_step=INCEPTION_FEATURE_STEP)
+    exact, _ = prdc(reals, fakes, World(Launch()), k=3, ties="inclusive", feature_step=INCEPTION_FEATURE_STEP)
     rounded = float16_precision_recall(torch.from_numpy(reals.copy()), torch.from_numpy(fakes.copy()))
     click.echo(f"{len(reals)} real and {len(fakes)} generated images, k = 3")
-    for name, ours, theirs in zip(("precision", "recall"), (exact.precision, exact.recall), rounded, strict=True):
+    for name, ours, theirs in zip(("precision", "recall"), (exact["precision"], exact["recall"]), rounded, strict=True):
         click.echo(f"{name}: {ours:.4f} exact, {theirs:.4f} in float16, difference {theirs - ours:+.4f}")
 
 

@@ -124,7 +124,7 @@ class Ours:
     def prdc(self, protocol: ProtocolName, k: int, ties: Ties) -> dict[str, float]:
         """Return precision, recall, density and coverage by name."""
         (real, fake), step = self.features(protocol), INCEPTION_FEATURE_STEP
-        return asdict(our_prdc(real, fake, World(Launch()), k=k, ties=ties, feature_step=step))
+        return our_prdc(real, fake, World(Launch()), k=k, ties=ties, feature_step=step)[0]
 
 
 def _pytorch_fid(ours: Ours, settings: Settings) -> Rows:
@@ -167,9 +167,9 @@ def _torch_fidelity(ours: Ours, settings: Settings) -> Rows:
     theirs, draws = peer.kid(real, fake, subsets, size)
     yield Row(f"KID, {subsets} x {size}", name, theirs, ours.kid("tensorflow", draws), KID_ALLOWED)
     shuffled = features[1][peer.permutation(len(fake))]
-    score = inception_score(shuffled, settings.classifier, splits=splits)
+    score, *_ = inception_score(shuffled, settings.classifier, splits=splits)
     what = f"Inception Score, {splits} splits"
-    yield Row(what, name, found["inception_score_mean"], score.mean, IS_ALLOWED)
+    yield Row(what, name, found["inception_score_mean"], score, IS_ALLOWED)
     mine, counted = ours.prdc("tensorflow", 3, "inclusive"), peer.precision_recall(real, fake)
     for metric in ("precision", "recall"):
         number = len(fake if metric == "precision" else real)
@@ -190,8 +190,8 @@ def _torchmetrics(ours: Ours, settings: Settings) -> Rows:
     features = ours.features("torchmetrics")[1]
     splits = largest_divisor(len(features))
     theirs, order = peer.inception_score(ours.paths[1], splits)
-    score = inception_score(features[order], settings.classifier, splits=splits)
-    yield Row(f"Inception Score, `torchmetrics`, {splits} splits", name, theirs, score.mean, IS_ALLOWED)
+    score, *_ = inception_score(features[order], settings.classifier, splits=splits)
+    yield Row(f"Inception Score, `torchmetrics`, {splits} splits", name, theirs, score, IS_ALLOWED)
 
 
 def _networks(ours: Ours, _: Settings) -> Rows:

@@ -64,13 +64,12 @@ def cmmd(real: Features, fake: Features, *, feature_step: int = STEP, **settings
 
 def prdc(real: Features, fake: Features, **settings: Any) -> list[float]:
     """Return precision, recall, density and coverage."""
-    found = neighbors.prdc(real, fake, _alone(), feature_step=STEP, **settings)
-    return [found.precision, found.recall, found.density, found.coverage]
+    return [*neighbors.prdc(real, fake, _alone(), feature_step=STEP, **settings)[0].values()]
 
 
 def score(features: Features, weight: Features, bias: Features | None = None, **settings: Any) -> list[float]:
-    found = inception_score.inception_score(features, weight, bias, **settings)
-    return [found.mean, found.std]
+    mean, std, *_ = inception_score.inception_score(features, weight, bias, **settings)
+    return [mean, std]
 
 
 def nearest(queries: Features, rows: Features) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

@@ -365,8 +365,8 @@ def test_deviations_are_those_of_torchmetrics() -> None:
     metric = InceptionScore(network(), splits=4)
     metric.update(pictures(20, 2))
     mean, std = metric.compute()
-    run = inception_score(metric._sums.sides["fake"].rows(), np.eye(16, dtype=np.float32), splits=4)
-    assert (float(mean), float(std)) == (run.mean, pytest.approx(run.std * (4 / 3) ** 0.5, rel=1e-12))
+    run, spread, *_ = inception_score(metric._sums.sides["fake"].rows(), np.eye(16, dtype=np.float32), splits=4)
+    assert (float(mean), float(std)) == (run, pytest.approx(spread * (4 / 3) ** 0.5, rel=1e-12))
 
 
 def test_hints_name_the_class_of_the_metric() -> None:

@@ -17,7 +17,7 @@ from fidtool.features.models.families import (
     usual_spelling,
 )
 from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, NAMED_PROTOCOLS, ProtocolName, protocol_named
-from fidtool.images.framing import CROPS, EXAMPLE, normalised
+from fidtool.images.framing import CROPS, EXAMPLE, Crop
 from fidtool.metrics.metric import METRICS, Metric, MetricFacts
 from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS, Requested, key_of, requested
 from fidtool.presets import PRESETS, preset_named, with_preset
@@ -199,7 +199,7 @@ class StatisticsSettings(CheckSettings):
             protocol=None if self.protocol is None else protocol.name,
             extractor=None if self.extractor is None else extractor,
             device=self.device and str(self.device),
-            crop=normalised(self.crop, "crop"),
+            crop=None if self.crop is None else str(Crop.parse(self.crop)),
             metrics=asked,
             network=network,
             metric_networks={},
@@ -294,7 +294,8 @@ class Settings(StatisticsSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        vars(self)["crop_fake"] = normalised(self.crop_fake, "crop_fake")
+        crop_fake = None if self.crop_fake is None else str(Crop.parse(self.crop_fake, "crop_fake"))
+        vars(self)["crop_fake"] = crop_fake
         if self.fail_above is not None and not self.gated:
             problem = f"{option('fail_above')} limits a Fréchet distance, and none is computed:"
             raise InputError(problem, f"add {_FRECHET} to {option('metrics')}", setting="fail_above")

@@ -35,6 +35,7 @@ _LOSSY_FORMATS = frozenset({"JPEG", "MPO", "AVIF"})
 ONE_IMAGE_FORMATS = frozenset({"MPO", "PSD"})
 """Formats whose further frames are not independent images, but a camera's previews or an editor's layers."""
 _SIXTEEN_BIT_MODES = frozenset({"I;16", "I;16L", "I;16B", "I;16N"})
+_GRAY_MODES = frozenset({"L", "I", "F", *_SIXTEEN_BIT_MODES})
 _BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLES_PER_PIXEL, _PLANAR, _SAMPLE_FORMAT = 258, 262, 277, 284, 339
 """TIFF tags."""
 _NATIVE_PREFIX = b"II" if sys.byteorder == "little" else b"MM"
@@ -209,8 +210,10 @@ def _from_pillow(content: bytes | Frame | Image.Image, options: DecodeOptions) -
         with opened as image:
             if frame:
                 image.seek(frame)
-            if data:
-                _check_format(image)
+            if data and image.format == "EPS":  # Pillow would run it in Ghostscript, which may never finish
+                raise DecodeError("it is an EPS file, which is a program and not an image")
+            if data and image.format == "TIFF":
+                _check_tiff(image)
             _check_size(image.size, options.max_pixels)
             image.load()
             return _to_rgb(image, data, options, single_frame=frame is not None)
@@ -256,12 +259,8 @@ def _limit(max_pixels: int) -> str:
     return f"the limit of {max_pixels} that protects against decompression bombs; {option('max_pixels')} raises it"
 
 
-def _check_format(image: Image.Image) -> None:
-    """Refuses files that Pillow would execute, or decode incorrectly without an error."""
-    if image.format == "EPS":  # Pillow would run it in Ghostscript, which may never finish
-        raise DecodeError("it is an EPS file, which is a program and not an image")
-    if image.format != "TIFF":
-        return
+def _check_tiff(image: Image.Image) -> None:
+    """Refuses files that Pillow would decode incorrectly without an error."""
     tags: Any = getattr(image, "tag_v2", {})
     if image.info.get("compression") == "raw":
         if tags.get(_PLANAR) == 2 and (tags.get(_BITS_PER_SAMPLE, (1,))[0] > 8 or tags.get(_PHOTOMETRIC) == 0):
@@ -279,20 +278,12 @@ def _check_format(image: Image.Image) -> None:
 
 def _to_rgb(image: Image.Image, data: bytes, options: DecodeOptions, single_frame: bool = False) -> DecodedImage:
     bands, mode = _all_bands(image)
-    alpha, lossy = mode.startswith(image.mode) and _is_transparent(image), _is_lossy(image, data)
+    alpha = mode.startswith(image.mode) and _is_transparent(image)
+    lossy = _is_lossy(image, data) if image.format in ("TIFF", "WEBP") else image.format in _LOSSY_FORMATS
     file_format, tables = image.format or "", getattr(image, "quantization", None)
     # The libjpeg quality whose luminance table is most similar to the first.
     quality = int(_QUALITIES[np.abs(_SUMS - sum(tables[min(tables)])).argmin()]) if tables else 0
-    values = _as_in_arrays(image)
-    gray = _scaled_gray(image) if values is None and image.mode in ("I", *_SIXTEEN_BIT_MODES) else None
-    deep, clipped = gray is not None, False
-    if values is not None:
-        read = as_pixels(values[..., None], options.floats)
-        if isinstance(read, Exception):
-            raise (NeedsRangeError if isinstance(read, UnknownRangeError) else DecodeError)(message_of(read))
-        gray, clipped = read.values[..., 0], read.clipped
-        if getattr(image, "tag_v2", {}).get(_PHOTOMETRIC) == 0:
-            gray = 255 - gray  # zero is white
+    gray, deep, clipped = _gray_of(image, options) if image.mode in _GRAY_MODES else (None, False, False)
     if gray is None:
         pixels = np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
     else:
@@ -310,12 +301,33 @@ _properties = functools.lru_cache(ImageProperties)
 """Most images have the same properties."""
 
 
-def _as_in_arrays(image: Image.Image) -> NDArray[Any] | None:
-    """Returns the values of an image whose kind does not say which of them is white; None for other images."""
+def _gray_of(image: Image.Image, options: DecodeOptions) -> tuple[NDArray[np.uint8] | None, bool, bool]:
+    """Returns the brightness of an image that Pillow would clip, and whether it was deep and clipped; None for others.
+
+    If the kind of image does not say which of its values is white, they are those of an array.
+    """
     tags: Any = getattr(image, "tag_v2", {})
+    inverted = tags.get(_PHOTOMETRIC) == 0  # zero is white: Pillow inverts only images of up to 8 bits
+    values = _as_in_arrays(image, tags)
+    if values is not None:
+        read = as_pixels(values[..., None], options.floats)
+        if isinstance(read, Exception):
+            raise (NeedsRangeError if isinstance(read, UnknownRangeError) else DecodeError)(message_of(read))
+        gray = read.values[..., 0]
+        return 255 - gray if inverted else gray, False, read.clipped
+    if image.mode == "L":
+        return None, False, False
+    # The high byte. Pillow scales JPEG 2000, PNG and PPM to 16 bits, but leaves 12-bit TIFFs in the range 0..4095.
+    bits, found = int(tags.get(_BITS_PER_SAMPLE, (16,))[0]), np.asarray(image)
+    found = 2**bits - 1 - found if inverted else found
+    return (found >> (bits - 8)).clip(0, 255).astype(np.uint8), True, False
+
+
+def _as_in_arrays(image: Image.Image, tags: Any) -> NDArray[Any] | None:
+    """Returns the values of an image whose kind does not say which of them is white; None for other images."""
     bits, signed = tags.get(_BITS_PER_SAMPLE, (0,))[0], tags.get(_SAMPLE_FORMAT, (1,))[0] == 2
-    if image.mode == "L" and signed:
-        return np.asarray(image).view(np.int8)
+    if image.mode == "L":
+        return np.asarray(image).view(np.int8) if signed else None
     if image.mode == "F" or (image.mode == "I" and image.format not in ("PNG", "PPM")):
         if image.mode == "I" and bits == 32 and not signed:
             return np.asarray(image).view(np.uint32)
@@ -323,17 +335,6 @@ def _as_in_arrays(image: Image.Image) -> NDArray[Any] | None:
     if image.mode in _SIXTEEN_BIT_MODES and image.format in ("TIFF", None) and bits in (0, 16):
         return values if 0 < (values := np.asarray(image)).max() < 256 else None  # may be bytes
     return None
-
-
-def _scaled_gray(image: Image.Image) -> NDArray[np.uint8]:
-    """Returns the high byte of grayscale integers of 9 to 16 bits, which Pillow would clip."""
-    tags: Any = getattr(image, "tag_v2", {})
-    # Pillow scales JPEG 2000, PNG and PPM to 16 bits, but leaves 12-bit TIFFs in the range 0..4095.
-    bits = int(tags.get(_BITS_PER_SAMPLE, (16,))[0])
-    values: NDArray[Any] = np.asarray(image)
-    if tags.get(_PHOTOMETRIC) == 0:
-        values = 2**bits - 1 - values  # zero is white: Pillow inverts only images of up to 8 bits
-    return (values >> (bits - 8)).clip(0, 255).astype(np.uint8)
 
 
 def _all_bands(image: Image.Image) -> tuple[int, str]:
@@ -369,8 +370,6 @@ def _is_transparent(image: Image.Image) -> bool:
 def _is_lossy(image: Image.Image, data: bytes) -> bool:
     if image.format == "TIFF":
         return image.info.get("compression") in ("jpeg", "tiff_jpeg", "webp")
-    if image.format != "WEBP":
-        return image.format in _LOSSY_FORMATS
     # The first of the RIFF chunks with pixels. In an animation, it is in a frame (ANMF), after 16 bytes of frame data.
     position = 12
     while position + 8 <= len(data):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fidtool.errors import InputError, option
 from fidtool.names import closest, folded, unknown
@@ -58,11 +58,6 @@ class Crop:
             return self.size, self.size
         shorter = min(width, height)
         return self.size * width // shorter, self.size * height // shorter
-
-
-def normalised(value: Any, setting: str) -> str | None:
-    """Returns the usual spelling of a setting's crop; None for None."""
-    return None if value is None else str(Crop.parse(value, setting))
 
 
 def _adm(image: Image.Image, size: int) -> Image.Image:

@@ -215,7 +215,7 @@ def evaluated(
             results.append(comparison)
             exhibits.append(exhibit)
             del measured  # so that only one FAKE's features are in memory at a time
-        evaluation = run.world.on_rank_zero(lambda: _concluded(run, plan, comparer, results, measurer.work, origin))
+        evaluation = run.world.on_rank_zero(lambda: _concluded(run, plan, comparer, results, measurer, origin))
         images = [content.images for content in contents.values() if content.images is not None]
         spent = [each.path for each in plan.sets if each.holds == "stream"]
         lookup = ImageLookup(images, spent, plan.settings.floats)
@@ -251,24 +251,33 @@ def _prepared(
 
 
 def _concluded(
-    run: RunContext, plan: Plan, comparer: Comparer, results: list[Comparison], work: dict[str, Any], origin: Origin
+    run: RunContext, plan: Plan, comparer: Comparer, results: list[Comparison], measurer: Measurer, origin: Origin
 ) -> Evaluation:
-    """The evaluation, of which the warnings are printed. On rank zero; ``work`` are fields of its `RunRecord`."""
+    """The evaluation, of which the warnings are printed. On rank zero."""
     settings, seconds = plan.settings, {**run.phases, "total": time.perf_counter() - run.started}
-    extract = seconds.get("extract", 0.0)
+    networks, computed = measurer.networks, measurer.counts["images_computed"]
     record = RunRecord(
         world_size=run.world.size,
         device=run.device.name,
         backend=run.world.backend,
+        precision=settings.precision if networks.definitions else "",
+        kernels=networks.kernels if networks.definitions else "",
+        batch_size=plan.batch_size if networks.definitions else 0,
+        num_workers=measurer.num_workers if networks.definitions else 0,
+        images_computed=computed,
+        forward_passes=measurer.counts["forward_passes"],
+        images_resumed=measurer.counts["images_resumed"],
+        cached=tuple(measurer.cached),
+        probe=networks.probe,
         linear_algebra_threads=linear_algebra_threads(),
         seconds=seconds,
         extraction=dict(run.parts),
-        images_per_second=work["images_computed"] / extract if work.get("images_computed") else None,
+        images_per_second=computed / seconds["extract"] if computed else None,
         versions=run.versions,
         config=changed_settings(settings),
+        warnings=tuple(map(run.console.shown, measurer.warnings)),
         notes=tuple(map(run.console.shown, (*plan.notes, *comparer.notes))),
         **origin._asdict(),
-        **work,
     )
     of_metrics: dict[str, dict[str, Any]] = {}
     for metric, source in ((each.metric, each.source) for each in settings.in_order):

@@ -36,6 +36,10 @@ class Measurer:
     Args:
         requests: the sets as this rank's caller passes them.
         contents: what the sets hold, known on rank zero alone.
+
+    Attributes:
+        counts: the work of all ranks so far, by the fields of `fidtool.results.RunRecord`, on rank zero.
+        cached: sets whose statistics came from the cache, on rank zero.
     """
 
     def __init__(
@@ -49,9 +53,9 @@ class Measurer:
         self._run, self._world, self._plan, self._settings = run, run.world, plan, plan.settings
         self._requests, self._contents = requests, contents
         settings, device = plan.settings, run.device
-        self._num_workers = device.default_workers if settings.num_workers is None else settings.num_workers
-        self._counts: Counter[str] = Counter()
-        self._cached: list[str] = []
+        self.num_workers = device.default_workers if settings.num_workers is None else settings.num_workers
+        self.counts: Counter[str] = Counter()
+        self.cached: list[str] = []
         self.networks, self.warnings = networks, networks.warnings
         self.arithmetic: dict[str, str | int] = {
             "device": device.name,
@@ -65,35 +69,16 @@ class Measurer:
         }
         for layer, probe in networks.probes.items():
             self.arithmetic[f"{layer_prefix(layer, '_')}probe"] = probe
-        self._checkpoint: Checkpoint | None = None
         if settings.checkpoint is not None and networks.definitions:
             name = run.world.on_rank_zero(self._claim_checkpoint)
-            self._checkpoint = Checkpoint(str(settings.checkpoint), name, settings.max_pixels, self._warn)
-            run.finished.folder, run.finished.checkpoint = text_of(settings.checkpoint), self._checkpoint
-
-    @property
-    def work(self) -> dict[str, Any]:
-        """The work done so far, as fields of `fidtool.results.RunRecord`. On rank zero."""
-        if not self.networks.definitions:
-            return {}
-        return {
-            "precision": self._settings.precision,
-            "kernels": self.networks.kernels,
-            "batch_size": self._plan.batch_size,
-            "num_workers": self._num_workers,
-            **self._counts,
-            "cached": tuple(self._cached),
-            "probe": self.networks.probe,
-            "warnings": tuple(map(self._run.console.shown, self.warnings)),
-        }
+            run.finished.checkpoint = Checkpoint(str(settings.checkpoint), name, settings.max_pixels, self._warn)
+            run.finished.folder = text_of(settings.checkpoint)
 
     def _claim_checkpoint(self) -> str:
         settings, definitions, sets = self._settings, self.networks.definitions, []
-        used: set[str] = set()
         for each, needs in self._plan.needs.items():
             if (source := self._contents[each].images) is None:
                 continue
-            used |= {*needs.layers}
             if not source.files.versioned:
                 raise InputError(
                     f"{option('checkpoint')} cannot detect whether the images of {each.path} change before a resume:",
@@ -107,14 +92,16 @@ class Measurer:
                     "count": len(source),
                     "identity": source.identity(),
                     "needed": {layer: layer in needs.collected for layer in needs.layers},
-                    **({"framing": source.framing} if source.framing else {}),
+                    "framing": source.framing,
                 }
             )
-        further = {layer: each.fingerprint for layer, each in definitions.items() if layer in used - {FEATURES}}
-        definition = {**asdict(definitions[FEATURES]), "layers": further}
-        order: dict[str, Any] = {"num": settings.num, "seed": settings.seed, "diagnose": settings.diagnose}
-        order |= {"sample": settings.sample} if settings.sample != "random" else {}
-        identity = {"definition": definition, "arithmetic": self.arithmetic, "order": order, "sets": sets}
+        further = {layer: each.fingerprint for layer, each in definitions.items() if layer != FEATURES}
+        identity = {
+            "definition": {**asdict(definitions[FEATURES]), "layers": further},
+            "arithmetic": self.arithmetic,
+            "order": {name: getattr(settings, name) for name in ("num", "seed", "sample", "diagnose")},
+            "sets": sets,
+        }
         return claim(str(settings.checkpoint), identity, self._warn)
 
     def measure(self, planned: SetPlan) -> MeasuredSet:
@@ -134,8 +121,14 @@ class Measurer:
         if planned.holds == "both":
             # A file such as ADM's references, whose statistics are of more images.
             own = {name: replace(each, features=None) for name, each in file.layers.items()}
-            found = replace(measured.statistics, layers={**measured.statistics.layers, **own}, count=file.count)
-            found = replace(found, found=file.found, arithmetic=file.arithmetic, origin=file.origin)
+            found = replace(
+                measured.statistics,
+                layers={**measured.statistics.layers, **own},
+                count=file.count,
+                found=file.found,
+                arithmetic=file.arithmetic,
+                origin=file.origin,
+            )
             return replace(measured, path=planned.path, statistics=found, apart=True)
         return measured
 
@@ -155,11 +148,11 @@ class Measurer:
             self.networks.networks(),
             layers,
             batch_size,
-            self._num_workers,
+            self.num_workers,
             planned.framing,
             self._warn,
-            None if planned.holds == "stream" else self._checkpoint,
-            self._counts,
+            None if planned.holds == "stream" else self._run.finished.checkpoint,
+            self.counts,
         )
         if planned.holds == "stream":
             assert isinstance(given, Images)
@@ -206,7 +199,7 @@ class Measurer:
             )
             if found is not None:
                 self._run.console.say(f"{source.path}: statistics of {len(source)} images read from the cache")
-                self._cached.append(planned.path)
+                self.cached.append(planned.path)
                 with_features = any(layer.features is not None for layer in found.layers.values())
                 return replace(
                     found,

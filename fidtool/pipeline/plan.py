@@ -285,11 +285,12 @@ def _settings_without_effect(opening: Opening) -> list[str]:
     for name, applies in (("value_range", scaled), ("float_to_byte", scaled and settings.floats)):
         if getattr(settings, name) is not None and not applies:
             found.append(f"{option(name)} has no effect: it only affects images of floats")
-    how = roundings({each.path: file for each, file in files.items()})
-    how |= {} if settings.floats is None else {"this run": settings.rounding}
-    if len({*how.values()}) > 1:
-        each = ", ".join(f"{value} in {where}" for where, value in how.items())
-        found.append(f"floats became bytes in different ways ({option('float_to_byte')}): {each}")
+    if files:
+        how = roundings({each.path: file for each, file in files.items()})
+        how |= {} if settings.floats is None else {"this run": settings.rounding}
+        if len({*how.values()}) > 1:
+            each = ", ".join(f"{value} in {where}" for where, value in how.items())
+            found.append(f"floats became bytes in different ways ({option('float_to_byte')}): {each}")
     for number, one in enumerate(opening.sets):
         if one in files:
             sampling = settings.sampling("num_fake" if number else "num_real")

@@ -152,8 +152,6 @@ PRESETS = {
     )
 }
 """The presets by name."""
-_REPLACED = {"is_splits": "is_part_size"}
-"""Settings that replace another one."""
 
 
 def preset_named(name: str) -> Preset:
@@ -176,11 +174,11 @@ def with_preset(given: Mapping[str, Any], metric_values: Mapping[str, Any] | Non
     """
     name, metric_values = given.get("preset"), metric_values or {}
     preset = preset_named(name) if isinstance(name, str) else None
-    usual = preset.settings if preset else {}
+    usual = dict(preset.settings) if preset else {}
     settings = {each: value for each, value in usual.items() if each not in METRIC_SETTINGS} | dict(given)
-    replaced = {other for setting, other in _REPLACED.items() if setting in metric_values}
-    values = {each: value for each, value in usual.items() if each not in replaced}
-    settings["metrics"] = requested(settings.get("metrics", "fid"), metric_values, values)
+    if "is_splits" in metric_values:  # the other way to divide a set
+        usual.pop("is_part_size", None)
+    settings["metrics"] = requested(settings.get("metrics", "fid"), metric_values, usual)
     if preset and "metrics" not in given:
         settings["metrics"] = tuple(
             each._replace(optional=option("preset", preset.name)) if each.metric.name in preset.optional else each

@@ -9,7 +9,7 @@ import click
 
 from fidtool.cli.options import QUIET, Command, as_flag, option
 from fidtool.cli.output import print_lines, shown
-from fidtool.errors import InputError
+from fidtool.errors import InputError, redacted, without_secrets
 from fidtool.names import counted
 from fidtool.settings import GATES, IMAGES, OUTPUT, CheckSettings, Settings
 
@@ -72,7 +72,6 @@ def check(
 
 def _list(path: str, settings: Settings, as_json: bool, quiet: bool) -> int:
     """Print the paths of the images that would be read. Secrets in URLs are removed."""
-    from fidtool.errors import redacted, without_secrets
     from fidtool.pipeline.opening import open_set
     from fidtool.pipeline.sets import IMAGES, RequestedSet
     from fidtool.report.text import dumps

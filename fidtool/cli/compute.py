@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import click
 
 from fidtool.cli.options import QUIET, Command, as_flag, option
-from fidtool.cli.output import local_file, on_terminal, publish, publish_failure, result_file
+from fidtool.cli.output import local_file, on_terminal, publish, publish_failure, result_file, write_json
 from fidtool.distributed.launch import discover
 from fidtool.distributed.signals import stopped_error
 from fidtool.errors import FidtoolError, InputError
@@ -100,7 +101,8 @@ def compute(
         click.echo(line, err=True)
     json_text = dumps(evaluation.to_dict()) if as_json or target else ""
     lines = [json_text] if as_json else table_lines(evaluation) if as_table else result_lines(evaluation)
-    publish(json_text, lines, target, shown, write)
+    files = {target: partial(write_json, json_text)} if target else {}
+    publish(lines, files | {file: partial(write, each) for each, file in shown.items()})
     if evaluation.exit_code:
         click.echo(evaluation.exit_reason, err=True)
     return evaluation.exit_code

@@ -20,7 +20,7 @@ from fidtool.comparability import verify as verdicts_on
 from fidtool.download import megabytes
 from fidtool.errors import InputError, redacted
 from fidtool.metrics.metric import Metric
-from fidtool.metrics.registry import ABOUT_ALL, BUILT_IN, metric_named
+from fidtool.metrics.registry import BUILT_IN, metric_named
 from fidtool.names import closest, counted, folded, unknown
 from fidtool.presets import PRESETS, preset_named
 from fidtool.sources.references import (
@@ -92,7 +92,10 @@ def metrics(names: tuple[str, ...], as_json: bool) -> None:
         click.echo(json.dumps({"schema": 1, "metrics": found}, indent=2))
         return
     if not names:
-        click.echo(f"all: {ABOUT_ALL}")
+        click.echo(
+            "all: Each built-in metric that can be computed with these sets and this installation. For each metric "
+            "that is omitted, the reason is printed. Nothing is downloaded."
+        )
     for each, metric in zip(chosen, found, strict=True):
         click.echo(f"{metric['name']}: {metric['about']}")
         for number in metric["numbers"] if names else ():

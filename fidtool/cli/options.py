@@ -75,7 +75,7 @@ class Command(click.Command):
         return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write one section per group, and options without a group last."""
+        """Write one section per group, and options without a group after them; then the examples."""
         # Recent versions of click list the arguments, too; the command's description explains them.
         options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
         groups = [*GROUPS, "Help"] if any(isinstance(each, GroupedOption) for each in options) else ["Options"]
@@ -84,9 +84,6 @@ class Command(click.Command):
             if records := [record for each in listed if (record := each.get_help_record(ctx))]:
                 with formatter.section(name):
                     formatter.write_dl(records)
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        super().format_epilog(ctx, formatter)
         if self.examples:
             with formatter.section("Examples"):
                 indent = " " * formatter.current_indent

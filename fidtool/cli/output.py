@@ -8,6 +8,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,16 +89,6 @@ def local_file(flag: str, name: str) -> Path:
     return Path(name)
 
 
-_OTHER_FILES = {
-    ".html": "pass --report {} for a page",
-    ".htm": "pass --report {} for a page",
-    ".png": "pass --plot {} for a plot",
-    ".npz": "write statistics with `fidtool stats IMAGES -o {}`",
-    ".txt": "redirect stdout for the text: > {}",
-}
-"""What to do for a file with this suffix instead of ``--output``."""
-
-
 def check_suffix(flag: str, file: Path, suffix: str, *remedies: str) -> None:
     """Check that the name of an output file ends in ``suffix``; ``remedies`` are further ones than another name."""
     if file.suffix.lower() != suffix:
@@ -112,8 +103,8 @@ def result_file(name: str) -> Path:
 
     file = local_file("--output", name)
     if file.suffix[1:2].isalpha():  # what follows the dot of a name such as cfg1.5 is no suffix
-        other = _OTHER_FILES.get(file.suffix.lower())
-        check_suffix("--output", file, ".json", *([other.format(file)] if other else []))
+        remedy = "write pages with --report, plots with --plot and statistics with `fidtool stats`"
+        check_suffix("--output", file, ".json", remedy)
     if open_descriptor(file) is None and file.is_file():
         with file.open("rb") as handle:
             if handle.read(1) not in (b"", b"{"):
@@ -126,22 +117,8 @@ def on_terminal() -> bool:
     return sys.stdout is not None and not sys.stdout.closed and sys.stdout.isatty()
 
 
-def publish(
-    json_text: str,
-    printed: Sequence[str],
-    output: Path | None,
-    shown_files: Mapping[str, Path],
-    write_shown: Callable[[str, Path], None],
-) -> None:
-    """Print the result of ``compute`` and write its files. If one of these fails, the others are still written.
-
-    Args:
-        json_text: content of ``output``, the file of --output.
-        printed: lines for stdout.
-        shown_files: the report and the plot, by setting; ``write_shown`` writes one.
-    """
-    from fidtool.cache_dir import atomic_write
-
+def publish(printed: Sequence[str], files: Mapping[Path, Callable[[Path], object]]) -> None:
+    """Print the lines of a result, and write its files, each with its function. What fails does not stop the others."""
     problems = []
     try:
         print_whole(printed)
@@ -149,17 +126,20 @@ def publish(
         problems.append(f"stdout ({error.strerror or error})")
         with open(os.devnull, "wb") as null:  # so that the interpreter reports no second error at exit
             os.dup2(null.fileno(), 1)
-    for setting, file in [*([("", output)] if output else []), *shown_files.items()]:
+    for file, write in files.items():
         try:
-            if setting:
-                write_shown(setting, file)
-            else:
-                with atomic_write(file) as handle:
-                    handle.write(json_text.encode() + b"\n")
+            write(file)
         except OSError as error:
             problems.append(f"{file} ({error.strerror or error})")
     if problems:
         raise RunError(f"the result could not be written to {' and to '.join(problems)}")
+
+
+def write_json(text: str, file: Path) -> None:
+    from fidtool.cache_dir import atomic_write
+
+    with atomic_write(file) as handle:
+        handle.write(text.encode() + b"\n")
 
 
 def publish_failure(
@@ -178,4 +158,5 @@ def publish_failure(
     text = dumps(failure_to_dict(error.exit_code, shown(error.text), origin, settings))
     with contextlib.suppress(RunError, TimeoutError):
         lines = [text] if as_json and not again else []
-        call_with_timeout(lambda: publish(text, lines, output, {}, lambda *_: None), _WRITING_SECONDS)
+        files = {output: partial(write_json, text)} if output else {}
+        call_with_timeout(lambda: publish(lines, files), _WRITING_SECONDS)

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from fidtool.errors import InputError, option
-from fidtool.features.models.families import CMMD_EXTRACTOR, FEATURE_STEPS, NetworkChoice
+from fidtool.features.models.families import CMMD_EXTRACTOR, FEATURE_STEPS, NETWORK_SETTINGS, NetworkChoice
 from fidtool.features.protocol import EMBEDDING
 from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, Number
 from fidtool.validation import File, Setting, text_of
@@ -36,7 +36,8 @@ class CMMD(Metric):
     real_features = fake_features = True
 
     def network(self) -> NetworkChoice:
-        return NetworkChoice(self.extractor, text_of(self.weights), self.input_size, self.feature_step)
+        names = {name: self.named(name) for name in NETWORK_SETTINGS}
+        return NetworkChoice(self.extractor, text_of(self.weights), self.input_size, self.feature_step, names=names)
 
     def obtain(self, weights: str | None, images: bool, say: Callable[[str], None] | None) -> None:
         if find_spec("open_clip") is None and images and say is None:

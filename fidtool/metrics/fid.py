@@ -78,21 +78,13 @@ class FIDInfinity(Metric):
 
     def check(self, facts: MetricFacts) -> None:
         if facts.dims is not None and facts.dims >= FEWEST_IMAGES:
-            raise InputError(
-                f"fid-infinity extrapolates from subsets of {FEWEST_IMAGES} images, which is too few for features of "
-                f"{facts.dims} dimensions:",
-                "use a smaller network",
-                f"omit fid-infinity from {option('metrics')}",
-                setting="metrics",
-            )
+            problem = f"fid-infinity's subsets of {FEWEST_IMAGES} images are too small for {facts.dims} dimensions:"
+            omit = f"omit fid-infinity from {option('metrics')}"
+            raise InputError(problem, "use a smaller network", omit, setting="metrics")
         fewest = FEWEST_IMAGES + POINTS - 1
         if facts.images is not None and facts.images < fewest:
-            raise InputError(
-                f"fid-infinity extrapolates from {POINTS} sample sizes, the smallest of {FEWEST_IMAGES} images, and "
-                f"{facts.has}:",
-                f"it needs at least {fewest}",
-                setting="metrics",
-            )
+            problem = f"fid-infinity's {POINTS} sample sizes begin at {FEWEST_IMAGES} images, and {facts.has}:"
+            raise InputError(problem, f"it needs at least {fewest}", setting="metrics")
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
         from fidtool.distances.extrapolation import fid_infinity

@@ -26,11 +26,6 @@ BUILT_IN: dict[str, type[Metric]] = {
 }
 """The built-in metrics by name, in the order in which they are computed and listed. To add one, add a file and its
 class here; export it in the package's ``__init__`` as ``fidtool.NAME`` and add it to the table in the README."""
-ABOUT_ALL = (
-    "Each built-in metric that can be computed with these sets and this installation. For each metric that is omitted, "
-    "the reason is printed. Nothing is downloaded."
-)
-"""What `ALL` selects, for lists of metrics."""
 NAMES: dict[str, type[Metric]] = {
     name: kind
     for kind in BUILT_IN.values()
@@ -163,15 +158,16 @@ def _with_values(metric: Metric, values: Mapping[str, Any]) -> Metric:
 
 def _check_keys(keys: Iterable[str], chosen: Mapping[str, Requested]) -> None:
     """Refuse what is not `key_of` a setting of a requested metric."""
-    known = {key_of(name, setting) for name, each in chosen.items() for setting in declared(type(each.metric))}
-    for key in (key for key in keys if key not in known):
-        owner = key.partition(".")[0] if "." in key else METRIC_SETTINGS[key][0].name
+    for key in keys:
+        owner, custom, setting = key.partition(".")
+        owner = owner if custom else METRIC_SETTINGS[key][0].name
         if owner not in chosen:
             problem = f"{option(key)} is a setting of {owner}, which is not computed:"
             raise InputError(problem, f"add {owner} to {option('metrics')}", setting=key)
-        names = ", ".join(declared(type(chosen[owner].metric))) or "none"
-        setting = key.removeprefix(f"{owner}.")
-        raise InputError(f"the metric {owner} has no setting {setting!r}; there are {names}", setting=key)
+        known = declared(type(chosen[owner].metric))
+        if custom and setting not in known:
+            problem = f"the metric {owner} has no setting {setting!r}; there are {', '.join(known) or 'none'}"
+            raise InputError(problem, setting=key)
 
 
 def _check_together(metrics: Sequence[Metric]) -> None:

@@ -214,18 +214,19 @@ def test_short_flags(here: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "instead"),
     {
-        "fid.csv": "choose fid.json",
-        "out/fid.TXT": "choose out/fid.json, or redirect stdout for the text: > out/fid.TXT",
-        "fid.v2.html": "choose fid.v2.json, or pass --report fid.v2.html for a page",
-        "fid.png": "choose fid.json, or pass --plot fid.png for a plot",
-        "fid.npz": "choose fid.json, or write statistics with `fidtool stats IMAGES -o fid.npz`",
-        "fid.json.gz": "choose fid.json",
+        "fid.csv": "fid.json",
+        "out/fid.TXT": "out/fid.json",
+        "fid.v2.html": "fid.v2.json",
+        "fid.png": "fid.json",
+        "fid.npz": "fid.json",
+        "fid.json.gz": "fid.json",
     }.items(),
 )
 def test_a_result_of_another_suffix(here: Run, tmp_path: Path, name: str, instead: str) -> None:
     outcome = here("compute", "nowhere", "neither", "-o", name)
     assert (outcome.status, outcome.stdout) == (2, "")
-    assert outcome.error == f"error: --output {name}: the name must end in .json: {instead}"
+    others = "write pages with --report, plots with --plot and statistics with `fidtool stats`"
+    assert outcome.error == f"error: --output {name}: the name must end in .json: choose {instead}, or {others}"
     assert not (tmp_path / name).exists()
 
 

@@ -26,7 +26,7 @@ class Launch(NamedTuple):
 
     Attributes:
         local_rank, local_world_size: among the run's processes on this machine.
-        store: host and port of the rendezvous store, which torchrun or rank zero serves; empty if none is known.
+        store: host and port of the rendezvous store, which torchrun or rank zero serves; ``("", 0)`` if none is known.
         hint: what to do if the other ranks never join; empty if the launcher is known to have started them.
     """
 
@@ -34,7 +34,7 @@ class Launch(NamedTuple):
     world_size: int = 1
     local_rank: int = 0
     local_world_size: int = 1
-    store: str = ""
+    store: tuple[str, int] = ("", 0)
     hint: str = ""
 
 
@@ -113,26 +113,26 @@ def _integer(env: Mapping[str, str], name: str, default: int | None = None) -> i
 
 
 def _from_torchrun(env: Mapping[str, str]) -> Launch:
-    world_size = _integer(env, "WORLD_SIZE")
-    rank = _integer(env, "RANK")
-    if world_size > 1 and not ("MASTER_ADDR" in env and "MASTER_PORT" in env):
+    world_size, rank = _integer(env, "WORLD_SIZE"), _integer(env, "RANK")
+    if world_size <= 1:
+        return Launch(rank, world_size)
+    if not ("MASTER_ADDR" in env and "MASTER_PORT" in env):
         raise LaunchError(
             f"WORLD_SIZE is {world_size} but MASTER_ADDR and MASTER_PORT are not both set",
             "set them to rank 0's host and a free port on it",
             "launch with torchrun",
         )
-    store = f"{env.get('MASTER_ADDR', '')}:{env.get('MASTER_PORT', '')}"
     # Users who set the variables manually often omit the local ones: assume that all ranks are on one machine.
     local_rank = _integer(env, "LOCAL_RANK", rank)
     local_world_size = _integer(env, "LOCAL_WORLD_SIZE", world_size)
+    store = env["MASTER_ADDR"], _integer(env, "MASTER_PORT")
     return Launch(rank, world_size, local_rank, local_world_size, store)
 
 
 def _from_slurm(env: Mapping[str, str]) -> Launch:
     # In a batch script without srun, SLURM_NTASKS counts tasks that were never started. Only srun sets the step's.
     name = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in env else "SLURM_NTASKS"
-    world_size = _integer(env, name)
-    rank = _integer(env, "SLURM_PROCID")
+    world_size, rank = _integer(env, name), _integer(env, "SLURM_PROCID")
     local_rank = _integer(env, "SLURM_LOCALID", rank)
     local_world_size = _tasks_on_this_node(env, world_size)
     address = env.get("MASTER_ADDR", "")
@@ -142,9 +142,9 @@ def _from_slurm(env: Mapping[str, str]) -> Launch:
         address = re.sub(r"([^,\[]*)(?:\[([^\],-]*)[^\]]*\]([^,]*))?.*", r"\1\2\3", nodes.strip(), count=1)
     # Every rank derives the same port from the job and step; two jobs on one node get different ports.
     job = f"{env.get('SLURM_JOB_ID', '')}.{env.get('SLURM_STEP_ID', '')}"
-    port = env.get("MASTER_PORT") or str(15000 + zlib.crc32(job.encode()) % 15000)
+    store = address or "127.0.0.1", _integer(env, "MASTER_PORT", 15000 + zlib.crc32(job.encode()) % 15000)
     hint = "" if name == "SLURM_STEP_NUM_TASKS" else _NO_STEP
-    return Launch(rank, world_size, local_rank, local_world_size, f"{address or '127.0.0.1'}:{port}", hint)
+    return Launch(rank, world_size, local_rank, local_world_size, store, hint)
 
 
 def _tasks_on_this_node(env: Mapping[str, str], world_size: int) -> int:

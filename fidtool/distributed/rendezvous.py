@@ -51,10 +51,7 @@ def _connect(launch: Launch, seconds: float) -> TCPStore:
     Raises:
         RunError: if no store could be reached within ``seconds``.
     """
-    host, _, port = launch.store.rpartition(":")
-    if not port.isdecimal():
-        raise RunError(f"MASTER_PORT must be a number, not {port!r}")
-    address = (host, int(port))
+    address = launch.store
     serve = launch.rank == 0 and not launcher_serves_store()
     deadline = time.monotonic() + seconds
     problem = "" if serve else _await_server(address, deadline)

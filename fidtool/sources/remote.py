@@ -75,14 +75,15 @@ class RemoteFiles(Files):
     Args:
         paths: URLs of the objects, all in one store.
         stamps: int64 array of shape (objects, 5): the size of each object (-1 if unknown), a hash of its version (0 if
-            the store states none), and zeros.
+            the store states none), and zeros. None if the store was not asked: all are zero.
     """
 
     remote = True
 
-    def __init__(self, paths: Sequence[str], stamps: Stamps) -> None:
-        self.paths, self.stamps = paths, stamps
-        self.versioned = bool(stamps[:, 1].all())  # whether the store states the versions of all objects
+    def __init__(self, paths: Sequence[str], stamps: Stamps | None = None) -> None:
+        self.paths = paths
+        self.stamps = np.zeros((len(paths), 5), dtype=np.int64) if stamps is None else stamps
+        self.versioned = bool(self.stamps[:, 1].all())  # whether the store states the versions of all objects
         self._unversioned = uuid.uuid4().hex
 
     def changed(self) -> list[str]:
@@ -246,9 +247,7 @@ def remote_files(url: str, say: Callable[[str], None]) -> RemoteFiles:
     files = RemoteFiles(urls, np.array([stamp_of(info) for info in infos], dtype=np.int64))
     sizes = [int(files.stamps[file, 0]) for file in range(len(urls)) if not files.copy(file).exists()]
     if sum(sizes) >= _SAID_BYTES:
-        several = f" and {len(sizes) - 1} more, one at a time" if len(sizes) > 1 else ""
-        place = f"into {_copies()}; FIDTOOL_CACHE selects another disk"
-        say(f"downloading {urls[0]}{several} ({megabytes(sum(sizes))}) {place}")
+        say(f"downloading {url} ({megabytes(sum(sizes))}) into {_copies()}; FIDTOOL_CACHE selects another disk")
     return files
 
 
@@ -265,11 +264,7 @@ def list_remote_paths(path: str, files: Files, suffix: str, column: str) -> Imag
     for each, _ in entries:
         if "://" in each and each.partition("://")[0].lower().replace("https", "http") != store:
             raise InputError(f"{what} names {each}, which is in a different kind of store")
-
-    def unlisted(urls: Sequence[str]) -> RemoteFiles:
-        return RemoteFiles(urls, np.zeros((len(urls), 5), dtype=np.int64))
-
-    return set_of_entries(path, what, entries, f"{url.rpartition('/')[0]}/", unlisted)
+    return set_of_entries(path, what, entries, f"{url.rpartition('/')[0]}/", RemoteFiles)
 
 
 # --- requests --------------------------------------------------------------------------------------------------------

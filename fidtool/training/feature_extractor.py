@@ -135,8 +135,7 @@ class SharedExtractor:
             module = frozen(feature)
             # The length of a feature vector is unknown.
             definition = Definition(name, module_digest(module), 0, self._step, 0, "none", "none", DECODER, ddof=1)
-            as_it_is = Preparation("bilinear")
-            return _PlainExtractor(module, {FEATURES: definition}, as_it_is, (0.0,), (1.0,), cpu)
+            return _PlainExtractor(module, {FEATURES: definition}, Preparation("bilinear"), (0.0,), (1.0,), cpu)
         if isinstance(feature, str) and not feature.isdecimal():  # '2048' is refused below
             choice = NetworkChoice(feature, self._weights, names=_NAMES)
             with one_at_a_time("weights", _WEIGHTS_SECONDS):
@@ -152,7 +151,7 @@ class SharedExtractor:
             )
         protocol = protocol or protocol_named(DEFAULT_PROTOCOL)
         definitions = {FEATURES: inception_definition(protocol, feature, "feature")}
-        return inception_extractor(protocol, definitions, _inception_weights(self._weights).state, cpu)
+        return inception_extractor(protocol, definitions, inception_weights(self._weights).state, cpu)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SharedExtractor:
         return self
@@ -183,15 +182,13 @@ def shared_extractor(
         raise InputError("weights and feature_extractor_weights_path are the same:", "pass one of them")
     if feature_step is not None and not isinstance(feature, nn.Module):
         raise InputError("feature_step is for a plain module as feature; other networks have their own")
-    antialias = None if antialias is None else flag("antialias", antialias)
     if antialias is not None and (isinstance(feature, int) or feature == "inception"):
-        meant: ProtocolName = "torchmetrics" if antialias else "tensorflow"
+        meant: ProtocolName = "torchmetrics" if flag("antialias", antialias) else "tensorflow"
         if protocol is not None and protocol_named(protocol).name != meant:
             problem = f"antialias={antialias} selects the protocol {meant!r}, and protocol={protocol!r} another one:"
             raise InputError(problem, "pass one of the two", setting="protocol")
         protocol = meant
-    step = 18 if feature_step is None else feature_step
-    new = SharedExtractor(feature, protocol, weights or weights_path, step)
+    new = SharedExtractor(feature, protocol, weights or weights_path, 18 if feature_step is None else feature_step)
     for other in _used:
         if other.definition == new.definition and other.content == new.content:
             other.several = True
@@ -200,15 +197,9 @@ def shared_extractor(
     return new
 
 
-def _inception_weights(file: PathLike | None, classifier: bool = False) -> Weights:
+def inception_weights(file: PathLike | None, classifier: bool = False) -> Weights:
     with one_at_a_time("weights", _WEIGHTS_SECONDS):
         return load_weights(text_of(file), log_warning, classifier)
-
-
-def classifier(weights: PathLike | None) -> Weights:
-    """Returns the weight and bias of Inception's classifier alone."""
-    found = _inception_weights(weights, classifier=True)
-    return replace(found, state={name: found.state[name] for name in ("fc.weight", "fc.bias")})
 
 
 def _copied(module: nn.Module) -> nn.Module:

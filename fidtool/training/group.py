@@ -92,7 +92,6 @@ class Ranks:
                 behind = f"rank {rank} is in call number {entry['call']} of {purpose} and the others in number {latest}"
                 missed = "it missed a call that failed"
                 raise on_every_rank(RunError(f"{behind}, because {missed}; no data was exchanged: make the call again"))
-        for rank, entry in zip(self.ranks, entries, strict=True):
             if entry["failed"]:
                 raise RunError(f"rank {rank} failed: {entry['failed']}")
         return [entry["payload"] for entry in entries]

@@ -18,9 +18,9 @@ from fidtool.features.protocol import INCEPTION_DIMS
 from fidtool.metrics.fid import FID
 from fidtool.metrics.inception_score import InceptionScore as Scores
 from fidtool.metrics.kid import KID
-from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Number
+from fidtool.metrics.metric import FeatureSet, MetricContext, Number
 from fidtool.metrics.prdc import PRDC, Ties
-from fidtool.training.feature_extractor import classifier, flag
+from fidtool.training.feature_extractor import flag, inception_weights
 from fidtool.training.metric import ImageMetric, Values
 from fidtool.validation import Setting
 
@@ -147,15 +147,15 @@ class KernelInceptionDistance(_PerImage[_Pair]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _MIFID(Metric):
+class _MIFID(FID):
     cosine_distance_eps: float = Setting(0.1, least=1e-9, most=1.0).help("threshold")
 
     name = "mifid"
     numbers = (Number("mifid", "MIFID", "lower", "FID, higher if generated images are near real ones"),)
-    real_features = fake_features = frechet = True
+    real_features = fake_features = True
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
-        fid = FID().compute(real, fake, context)["fid"]
+        fid = super().compute(real, fake, context)[self.name]
         distance = nearest_cosine_distance(real.rows, fake.rows, context.share_out)
         penalty = distance if distance < self.cosine_distance_eps else 1.0
         return {"mifid": fid / (penalty + 10e-15) if fid > 1e-8 else 0.0}  # as in torchmetrics
@@ -215,7 +215,9 @@ class InceptionScore(_PerImage[_Pair]):
         self._metric, self._least = _Scores(splits=splits), (splits, f" for splits={splits}")
         super().__init__(max(INCEPTION_DIMS) if feature == _LOGITS else feature, True, normalize, **options)
         if feature == _LOGITS:
-            self._classifier = classifier(options.get("weights") or options.get("feature_extractor_weights_path"))
+            file = options.get("weights") or options.get("feature_extractor_weights_path")
+            found = inception_weights(file, classifier=True)
+            self._classifier = replace(found, state={name: found.state[name] for name in ("fc.weight", "fc.bias")})
 
     def update(
         self, imgs: torch.Tensor | None = None, real: bool | None = False, *, images: torch.Tensor | None = None

@@ -339,7 +339,7 @@ def classifier(monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
 
     weight = torch.randn(1008, 2048, generator=torch.Generator().manual_seed(0)) / 20
     made = Weights({"fc.weight": weight, "fc.bias": torch.zeros(1008)}, "")
-    monkeypatch.setattr(inception_metrics, "classifier", lambda weights: made)
+    monkeypatch.setattr(inception_metrics, "inception_weights", lambda file, classifier: made)
     return weight
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +53,8 @@ class CMMD(Metric):
             by = option("metrics", "cmmd")
             raise InputError(f"the weights of CMMD's network are not on this machine ({by} downloads them)")
         if network == CMMD().network():
-            fetch(network, say)
+            names = {name: self.named(name) for name in NETWORK_SETTINGS}  # for the error of a failed download
+            fetch(replace(network, names=names), say)
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
         from fidtool.distances.kernel import cmmd

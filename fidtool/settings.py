@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from math import floor, inf
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -11,7 +11,6 @@ from fidtool.errors import InputError, option
 from fidtool.features.models.families import (
     FEATURE_STEPS,
     NAMED_EXTRACTORS,
-    NETWORK_SETTINGS,
     NetworkChoice,
     check_extractor,
     usual_spelling,
@@ -179,8 +178,8 @@ class StatisticsSettings(CheckSettings):
     """The metrics in this order."""
     gated: Metric | None = field(init=False)
     """The metric that ``fail_above`` limits, the first requested Fréchet distance; None if there is none."""
-    metric_networks: dict[str, NetworkChoice] = field(init=False)
-    """Networks that metrics have themselves, with the names of their settings, by the layer of their features."""
+    metric_networks: Mapping[str, NetworkChoice] = field(init=False)
+    """Networks that metrics have themselves, by the layer of their features."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -192,8 +191,8 @@ class StatisticsSettings(CheckSettings):
         network = NetworkChoice(extractor, text_of(self.weights), self.input_size, self.feature_step)
         check_extractor(network)
         asked = requested(self.metrics)
-        order = [*BUILT_IN, *(each.metric.name for each in asked)]
-        in_order = sorted(asked, key=lambda each: order.index(each.metric.name))
+        names = [*BUILT_IN, *(each.metric.name for each in asked)]
+        in_order = sorted(asked, key=lambda each: names.index(each.metric.name))
         vars(self).update(
             preset=None if self.preset is None else preset_named(self.preset).name,
             protocol=None if self.protocol is None else protocol.name,
@@ -202,18 +201,13 @@ class StatisticsSettings(CheckSettings):
             crop=None if self.crop is None else str(Crop.parse(self.crop)),
             metrics=asked,
             network=network,
-            metric_networks={},
             rounding=self.float_to_byte or protocol.float_to_byte,
             in_order=in_order,
             chosen=[each.metric for each in in_order],
             gated=next((each.metric for each in asked if each.metric.frechet), None),
         )
-        for metric in self.chosen:
-            if (own := metric.network()) is not None and own != network:
-                known = declared(type(metric))
-                names = {name: metric.named(name) if name in known else "" for name in NETWORK_SETTINGS}
-                own = replace(own, subject=f"{metric.numbers[0].title}'s network", names=names)
-                self.metric_networks[metric.layer] = own
+        own = {self.layer_of(metric): metric.own_network for metric in self.chosen}
+        vars(self)["metric_networks"] = {name: each for name, each in own.items() if each and name != FEATURES}
         for each in asked:
             if not each.optional:
                 each.metric.check(MetricFacts(extractor, self.dims))

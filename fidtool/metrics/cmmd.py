@@ -46,8 +46,8 @@ class CMMD(Metric):
             return  # without the package, the network is refused when it is built
         from fidtool.features.models.clip import fetch, on_disk
 
-        network = self.network()
-        if on_disk(network):
+        network = self.own_network
+        if network is None or on_disk(network):
             return
         if say is None:
             by = option("metrics", "cmmd")

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fidtool.errors import InputError
-from fidtool.features.models.families import NetworkChoice
+from fidtool.features.models.families import NETWORK_SETTINGS, NetworkChoice
 from fidtool.features.protocol import FEATURES
 from fidtool.validation import Validated, declared
 
@@ -188,6 +188,14 @@ class Metric(Validated):
     def network(self) -> NetworkChoice | None:
         """Return the metric's own network; None if it uses features of the run's extractor."""
         return None
+
+    @property
+    def own_network(self) -> NetworkChoice | None:
+        """`network`, with the names of its settings for messages."""
+        if (network := self.network()) is None:
+            return None
+        names = {name: self.named(name) if name in declared(type(self)) else "" for name in NETWORK_SETTINGS}
+        return replace(network, subject=f"{self.numbers[0].title}'s network", names=names)
 
     def named(self, setting: str) -> str:
         """Return the name of one of the metric's settings, as `fidtool.errors.option` takes it."""

@@ -304,11 +304,13 @@ def _idle_with_files(settings: Settings) -> list[str]:
     """Settings of the user that have no effect if no image is read, as named in messages."""
     networks = [(settings.network, Settings().network)]
     for metric in settings.chosen:
-        if (own := metric.network()) == settings.network:
+        if (own := metric.own_network) is None:
+            continue
+        if own == settings.network:
             return []  # the two settings together select the layer of the metric's features
-        if own is not None:
-            usual = type(metric)().network()
-            networks.append((settings.metric_networks[metric.layer], usual or own))
+        usual = type(metric)().network()
+        assert usual is not None
+        networks.append((own, usual))
     idle = [
         own.named(name)
         for own, usual in networks

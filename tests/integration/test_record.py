@@ -192,5 +192,5 @@ def test_the_record_has_no_secrets(here: Run, store: str, tmp_path: Path) -> Non
     assert first["skipped"][0]["file"] == f"{shown}fake.zip/broken.png"
     assert first["influence"]["most_harmful"][0]["file"].endswith(".png")
     assert f"{shown}fake.zip/" in written[0]
-    assert failed.json["exit"]["reason"] == f"{shown}none.zip does not exist"
+    assert failed.json["exit"]["reason"] == f"{shown}none.zip cannot be read: it does not exist"
     assert again.json["results"][0]["skipped"][0]["file"] == f"{shown}fake.zip/broken.png"

@@ -202,11 +202,11 @@ def _entries(path: str, prefix: str, passed_over: PassedOver) -> Iterator[tuple[
     with os.scandir(os.path.join(path, prefix)) as entries:
         for entry in entries:
             name, is_link = f"{prefix}/{entry.name}" if prefix else entry.name, entry.is_symlink()
-            if IS_HIDDEN(entry.name):
-                passed_over.kinds[HIDDEN] += 1
-                continue
             # Unlike the methods of entries, os.path accepts links that point to themselves.
-            if os.path.isdir(entry.path) if is_link else entry.is_dir():
+            is_folder = os.path.isdir(entry.path) if is_link else entry.is_dir()
+            if is_folder and IS_HIDDEN(entry.name):
+                passed_over.kinds[HIDDEN] += 1
+            elif is_folder:
                 passed_over.kinds[SUBFOLDER] += 1
                 yield name, "link" if is_link else "folder"
             elif passed_over.takes(entry.name):

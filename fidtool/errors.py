@@ -151,7 +151,7 @@ class LaunchError(InputError):
 
 
 class TooFewImagesError(InputError, RuntimeError):
-    """A metric has fewer than two images. torchmetrics raises a `RuntimeError` in this case."""
+    """A metric has too few images. torchmetrics raises a `RuntimeError` in this case."""
 
 
 class RunError(FidtoolError, RuntimeError):

@@ -186,7 +186,7 @@ class ImageSums:
     def warnings(self, ranks: Sequence[int]) -> Iterator[str]:
         """Warnings about images that are missing, count twice, or that several of the ``ranks`` generated."""
         if self.lost:
-            yield f"{SIDES[self._side]} from before the checkpoint are missing"
+            yield f"{SIDES[self._side]} from before the checkpoint are missing from the value"
         restored, added = (_hashes(each for each in self._seen if each[2] == old) for old in (True, False))
         again = len(np.intersect1d(added, restored))
         if again > max(3, min(len(restored), len(added)) // 4):  # more than duplicates can be

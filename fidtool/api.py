@@ -383,10 +383,8 @@ def _image_sample(plan: Plan, contents: Mapping[SetPlan, Content], count: int | 
         raise InputError(f"--images asks for {count} images but {path} has {len(images)}")
     chosen = sorted(range(min(count or 10_000, len(images))), key=images.order.__getitem__)  # of a random order
     crop = None if images.framing is None else Crop.parse(images.framing)
-    remedies, floats = ("fix or remove the file", f"pass {option('on_error', 'skip')}"), settings.floats
-    options = DecodeOptions(
-        settings.on_error == "skip", settings.max_pixels, crop=crop, floats=floats, remedies=remedies
-    )
+    skip, floats = settings.on_error == "skip", settings.floats
+    options = DecodeOptions(skip, settings.max_pixels, crop=crop, floats=floats)
     shape: tuple[int, ...] = (0, 0, 3)
     storage, used = None, 0
     for batch in load(images, [Batch(each, [each]) for each in chosen], options):

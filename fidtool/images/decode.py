@@ -107,10 +107,7 @@ class DecodedImage:
 
 @dataclass(frozen=True)
 class DecodeOptions:
-    """Options for decoding batches. Without ``floats``, images of floats are an error.
-
-    ``remedies`` are for the error of an image that is not to be skipped.
-    """
+    """Options for decoding batches. Without ``floats``, images of floats are an error."""
 
     skip: bool = False
     max_pixels: int = MAX_PIXELS
@@ -118,7 +115,6 @@ class DecodeOptions:
     pixels: bool = True
     crop: Crop | None = None
     floats: ValueRange | None = None
-    remedies: tuple[str, ...] = ()
 
 
 def decode_contents(

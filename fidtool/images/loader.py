@@ -158,7 +158,7 @@ def _skipped(file: str, error: Exception, options: DecodeOptions) -> BadFile:
     if isinstance(error, NeedsRangeError):
         raise InputError(problem)
     if not options.skip:
-        raise InputError(problem, *options.remedies)
+        raise InputError(problem, "fix the file", f"pass {option('on_error', 'skip')}")
     return BadFile(file, f"cannot {verb} it: {reason}")
 
 

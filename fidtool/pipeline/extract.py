@@ -49,7 +49,7 @@ class Extraction:
     layers: Mapping[str, Layer]
     batch_size: int
     num_workers: int
-    framing: str | None
+    crop: Crop | None
     warn: Callable[[str], None]
     checkpoint: Checkpoint | None = None
     work: Counter[str] = field(default_factory=Counter)
@@ -101,7 +101,7 @@ class Extraction:
                 statistics = Accumulator(self.layers, sizes, device, inspected)
                 statistics.absorb(own)
         self._merge(statistics, np.zeros(0), len(images), stream.name)
-        return statistics, replace(images, framing=self.framing)
+        return statistics, images
 
     def _merge(self, statistics: Accumulator, resumed: NDArray[Any], count: int, name: str) -> None:
         """Merges the ranks' statistics, of which rank zero's include batches of ``resumed`` numbers of images."""
@@ -136,22 +136,10 @@ class Extraction:
             return ""
         files = {bad.file for bad in skipped}
         indices = [index for index in range(len(source)) if source.file(index) in files]
-        options = replace(self._options(), skip=True, records=False, pixels=False)
+        options = DecodeOptions(True, self.settings.max_pixels, False, False, self.crop, self.settings.floats)
         (read,) = load(source, [Batch(0, indices)], options)
         still = {bad.file for bad in read.skipped}
         return next((bad.file for bad in skipped if bad.file not in still), "")
-
-    def _options(self) -> DecodeOptions:
-        fix = "fix or remove the file" if self.checkpoint is None else "fix the file"
-        return DecodeOptions(
-            self.settings.on_error == "skip",
-            self.settings.max_pixels,
-            self.settings.diagnose,
-            pixels=bool(self.networks),
-            crop=None if self.framing is None else Crop.parse(self.framing),
-            floats=self.settings.floats,
-            remedies=(fix, f"pass {option('on_error', 'skip')}"),
-        )
 
     def _extract(
         self,
@@ -163,17 +151,19 @@ class Extraction:
     ) -> None:
         """Adds the batches of this rank, which have ``total`` images; without a source, those of an iterable."""
         context, world, threads = self.context, self.context.world, self.context.device.forward_threads
+        settings, skip = self.settings, self.settings.on_error == "skip"
         workers = self.num_workers if total is None else min(self.num_workers, total)
-        options = self._options(), workers, self.settings.timeout, self.warn
+        used = bool(self.networks)
+        decode = DecodeOptions(skip, settings.max_pixels, settings.diagnose, used, self.crop, settings.floats)
 
-        def pixels(batch: DecodedBatch) -> list[torch.Tensor]:
+        def moved(batch: DecodedBatch) -> list[torch.Tensor]:
             with context.busy("transfer", 1 / threads):
                 return batch.take_images(lambda pixels: pixels.to(context.device.torch_device))
 
         passes = None
         if self.networks:
             timed = partial(context.busy, "network", 1 / threads)
-            passes = ForwardPasses(self.networks, pixels, world.must_stop, timed, in_turns=source is None)
+            passes = ForwardPasses(self.networks, moved, world.must_stop, timed, in_turns=source is None)
 
         def resize(batch: DecodedBatch) -> None:
             with context.busy("decode", -1.0):  # it is called while the next batch is decoded
@@ -183,7 +173,7 @@ class Extraction:
         # Closed here, because the caller may keep an exception, and with it the decoding workers.
         with (
             context.console.progress(name, total) as advance,
-            contextlib.closing(load(source, batches, *options, resize)) as decoded,
+            contextlib.closing(load(source, batches, decode, workers, settings.timeout, self.warn, resize)) as decoded,
         ):
             usable = self._usable(decoded, source)
             for batch, features in passes.run(usable) if passes is not None else zip(usable, repeat(None)):

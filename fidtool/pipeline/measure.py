@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from fidtool.errors import InputError, about, option, redacted
 from fidtool.features.protocol import FEATURES, layer_prefix
 from fidtool.images.batches import Stream, broadcast_images
+from fidtool.images.framing import Crop
 from fidtool.images.records import ImageRecords
 from fidtool.pipeline.extract import Extraction
 from fidtool.pipeline.networks import RunNetworks
@@ -149,7 +150,7 @@ class Measurer:
             layers,
             batch_size,
             self.num_workers,
-            planned.framing,
+            None if planned.framing is None else Crop.parse(planned.framing),
             self._warn,
             None if planned.holds == "stream" else self._run.finished.checkpoint,
             self.counts,
@@ -162,6 +163,7 @@ class Measurer:
             split = settings.max_pixels if settings.frames == "all" else None
             stream = Stream(given, settings.floats, world, batch_size, sampling, self._run.outside, split)
             partial, images = extraction.run_stream(stream)
+            images = replace(images, framing=planned.framing)
         else:
             assert not isinstance(given, Statistics)
             images = broadcast_images(world, self._contents[planned].images, given, settings.floats)

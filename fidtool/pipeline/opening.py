@@ -96,10 +96,8 @@ def complete_settings(files: Mapping[str, Statistics], settings: Settings, image
     if not files:
         return settings, ""
     definitions = {path: each.definition for path, each in files.items() if each.definition is not None}
-    taken = _of_inception(files, definitions, settings)
+    taken = _taken(files, definitions, settings, images)
     if images:
-        if not taken and definitions:
-            taken = _network_of(definitions, settings)
         usual = replace(settings, protocol=taken.get("protocol", settings.protocol)).rounding
         match [*{*roundings(files).values()}]:
             case [how] if how != usual and settings.float_to_byte is None and settings.floats is not None:
@@ -126,29 +124,26 @@ def roundings(files: Mapping[str, Statistics]) -> dict[str, str]:
     return {path: str(config["float_to_byte"]) for path, config in configs.items() if "float_to_byte" in config}
 
 
-def _of_inception(
-    files: Mapping[str, Statistics], definitions: Mapping[str, Definition], settings: Settings
+def _taken(
+    files: Mapping[str, Statistics], definitions: Mapping[str, Definition], settings: Settings, images: bool
 ) -> dict[str, Any]:
-    """The dims and protocol of Inception that all files share, unless they are the defaults or set by the user.
+    """The network of all files, or the dims and protocol of Inception, unless they are the defaults or set by the user.
 
     Files that do not name their network count as Inception's, as in `fidtool.labels`.
     """
-    if settings.network.extractor != "inception" or any(each.extractor != INCEPTION for each in definitions.values()):
-        return {}
-    found: dict[str, Any] = {}
-    dims, protocols = {each.dims for each in files.values()}, {each.protocol_name for each in definitions.values()}
-    if settings.dims is None and len(dims) == 1 and dims <= {*INCEPTION_DIMS} - {max(INCEPTION_DIMS)}:
-        found["dims"] = dims.pop()
-    if settings.protocol is None and len(protocols) == 1 and protocols <= {*PROTOCOLS} - {DEFAULT_PROTOCOL}:
-        found["protocol"] = protocols.pop()
-    return found
-
-
-def _network_of(definitions: Mapping[str, Definition], settings: Settings) -> dict[str, Any]:
-    path, definition = next(iter(definitions.items()))
+    taken: dict[str, Any] = {}
+    extractors = {each.extractor for each in definitions.values()}
+    if settings.network.extractor == "inception" and extractors <= {INCEPTION}:
+        dims, protocols = {each.dims for each in files.values()}, {each.protocol_name for each in definitions.values()}
+        if settings.dims is None and len(dims) == 1 and dims <= {*INCEPTION_DIMS} - {max(INCEPTION_DIMS)}:
+            taken["dims"] = dims.pop()
+        if settings.protocol is None and len(protocols) == 1 and protocols <= {*PROTOCOLS} - {DEFAULT_PROTOCOL}:
+            taken["protocol"] = protocols.pop()
+        return taken
     asked = settings.extractor is not None or settings.dims is not None or settings.protocol is not None
-    if asked or definition.extractor == INCEPTION or len({each.extractor for each in definitions.values()}) > 1:
+    if asked or not images or len(extractors) > 1:
         return {}
+    path, definition = next(iter(definitions.items()))
     if is_published(definition.extractor):
         # Under CMMD's default name for it, FID and CMMD share one network.
         usual = definition.extractor == CMMD_EXTRACTOR

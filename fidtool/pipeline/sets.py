@@ -69,15 +69,15 @@ def requested(*sources: tuple[object, str]) -> list[RequestedSet]:
     found: dict[object, RequestedSet] = {}
     sets = []
     for number, (source, default) in enumerate(sources):
-        key: object = number if source is None else id(source)
-        given: Images | Statistics
         if isinstance(source, (str, os.PathLike)):
-            key = os.fspath(source)
-            found.setdefault(key, RequestedSet(key))
-        elif key not in found:
-            if source is None:  # ranks other than zero may pass it in place of statistics
-                given = Statistics({})
-            else:
+            path = os.fspath(source)
+            sets.append(found.setdefault(path, RequestedSet(path)))
+            continue
+        key = number if source is None else id(source)
+        if key not in found:
+            # Ranks other than zero may pass None in place of statistics.
+            given: Images | Statistics = Statistics({})
+            if source is not None:
                 given = source if isinstance(source, (Images, Statistics)) else Images(source)
             wanted = (given.name if isinstance(given, Images) else "") or default
             copies = itertools.chain([wanted], (f"{wanted} {copy}" for copy in itertools.count(2)))

@@ -261,5 +261,8 @@ def test_images_that_become_larger_are_passed_on_one_by_one(
 
 def test_a_path_that_cannot_be_read_is_named() -> None:
     source = Images(["no/such.png"], name="fake").image_set(None)
-    with pytest.raises(FidtoolError, match=r"^cannot read fake\[0\]: No such file or directory: 'no/such.png'$"):
+    message = (
+        r"^cannot read fake\[0\]: No such file or directory: 'no/such.png'; fix the file, or pass on_error='skip'$"
+    )
+    with pytest.raises(FidtoolError, match=message):
         list(load(source, [Batch(0, [0])], DecodeOptions()))

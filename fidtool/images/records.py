@@ -132,7 +132,9 @@ def records_of(images: Sequence[DecodedImage]) -> RecordArray:
             part = positions[start : start + at_once]
             some = records[part]
             some["height"], some["width"] = height, width
-            _summarise([images[position].pixels for position in part], down, right, some)
+            pixels = [images[position].pixels for position in part]
+            _summarise(pixels, down, right, some)
+            _measure_detail(pixels, some)  # the arrays of the samples are freed by now, which saves time
             records[part] = some
     return records
 
@@ -157,6 +159,10 @@ def _summarise(images: Sequence[NDArray[np.uint8]], down: int, right: int, recor
     values = planes.astype(np.float32)  # small integers, whose sums are exact
     records["roughness"] = _roughness(values[:, 1], np.stack([pixels[::down, 1::right, 1] for pixels in images]))
     records["thumb"] = _thumbs(values)
+
+
+def _measure_detail(images: Sequence[NDArray[np.uint8]], records: RecordArray) -> None:
+    """Sets the fields that describe all pixels, or neighbouring ones."""
     records["lowest"], records["highest"] = ([end(pixels) for pixels in images] for end in (np.min, np.max))
     if min(images[0].shape[:2]) >= _TAPS:
         greens = [pixels[..., 1] for pixels in images]

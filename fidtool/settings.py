@@ -187,7 +187,7 @@ class StatisticsSettings(CheckSettings):
             problem = f"{option('device')} must be a string or a torch.device, not {self.device!r}"
             raise InputError(problem, setting="device")
         protocol = protocol_named(DEFAULT_PROTOCOL if self.protocol is None else self.protocol)
-        extractor = usual_spelling("inception" if self.extractor is None else self.extractor)
+        extractor = "inception" if self.extractor is None else usual_spelling(self.extractor)
         network = NetworkChoice(extractor, text_of(self.weights), self.input_size, self.feature_step)
         check_extractor(network)
         asked = requested(self.metrics)
@@ -378,10 +378,9 @@ def overrides(settings: Settings) -> list[str]:
     """Returns one sentence per setting that replaces that of the preset, if there is one."""
     if settings.preset is None:
         return []
-    preset, found = preset_named(settings.preset), recorded(settings)
-    usual = recorded(Settings(**with_preset({"preset": preset.name})))
-    named = option("preset", preset.name)
-    changed = [name for name in preset.settings if name in found and found[name] != usual[name]]
+    found, usual = recorded(settings), recorded(Settings(**with_preset({"preset": settings.preset})))
+    named = option("preset", settings.preset)
+    changed = [name for name in PRESETS[settings.preset].settings if name in found and found[name] != usual[name]]
     return [f"{named}: {option(name, _shown(found[name]))} instead of {_shown(usual[name])}" for name in changed]
 
 

@@ -170,4 +170,4 @@ class Validated:
 
     def __post_init__(self) -> None:
         for name, each in declared(type(self)).items():
-            vars(self)[name] = each.checked(getattr(self, name))
+            object.__setattr__(self, name, each.checked(getattr(self, name)))

@@ -96,7 +96,7 @@ def compute(
 
     console.say(timing_line(evaluation))
     several = sum(len(result.titles) for result in evaluation.results) > 1
-    as_table = form == "table" or (form is None and on_terminal() and several)
+    as_table = form == "table" or (form is None and several and on_terminal())
     for line in [*([] if as_table else framing_lines(evaluation)), *influence_lines(evaluation)]:
         click.echo(line, err=True)
     json_text = dumps(evaluation.to_dict()) if as_json or target else ""

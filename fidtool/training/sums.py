@@ -96,11 +96,6 @@ class ImageSums:
         """Number of images; None if the statistics file does not have it."""
         return len(_hashes(self._seen)) + len(self._waiting) if self.fixed is None else self.fixed.count
 
-    @property
-    def has_images(self) -> bool:
-        """Whether images were added, so that there is a state."""
-        return self.fixed is None and bool(self.count)
-
     def add(self, images: torch.Tensor) -> None:
         """Adds images and runs the network on full batches. If the network fails, none of the images are added."""
         laid_out = images if self._features.plain else images.permute(0, 2, 3, 1)
@@ -368,7 +363,7 @@ class MetricSums:
         self.flush()
         other.flush()
         for side, sums in self.sides.items():
-            if other.sides[side].has_images:
+            if sums.fixed is None and other.sides[side].count:
                 sums.absorb(other.sides[side].totals())
 
     # Checkpoints.
@@ -376,7 +371,7 @@ class MetricSums:
     def state(self, group_rank: int, size: int) -> State:
         """Returns the state as CPU tensors; empty if there are no images. ``group_rank`` is `ALL` after a merge."""
         self.flush()
-        seen = {side: sums for side, sums in self.sides.items() if sums.has_images}
+        seen = {side: sums for side, sums in self.sides.items() if sums.fixed is None and sums.count}
         state = {f"{side}_{name}": value for side, sums in seen.items() for name, value in sums.totals().items()}
         if not state:
             return {}

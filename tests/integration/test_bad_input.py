@@ -130,4 +130,4 @@ def _broken_link(file: Path) -> None:
 @pytest.mark.parametrize("damage", [half, _broken_link])
 def test_an_unreadable_image_is_named(here: Run, place: Path, damage: Callable[[Path], None]) -> None:
     damage(place / "fake" / "00011.png")
-    refused(here("compute", "real", "fake", *SMALL, "--quiet"), "fake/00011.png", "fix or remove")
+    refused(here("compute", "real", "fake", *SMALL, "--quiet"), "fake/00011.png", "fix the file")

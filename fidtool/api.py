@@ -388,7 +388,7 @@ def _image_sample(plan: Plan, contents: Mapping[SetPlan, Content], count: int | 
     shape: tuple[int, ...] = (0, 0, 3)
     storage, used = None, 0
     for batch in load(images, [Batch(each, [each]) for each in chosen], options):
-        for pixels in batch.take_images(lambda pixels: pixels):
+        for pixels in batch.take_images():
             shape = shape if storage else tuple(pixels.shape)
             storage = storage or RowStorage(len(chosen), pixels.numel(), np.uint8)
             if pixels.shape != shape:

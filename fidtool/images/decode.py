@@ -274,7 +274,8 @@ def _check_tiff(image: Image.Image) -> None:
 
 def _to_rgb(image: Image.Image, data: bytes, options: DecodeOptions, single_frame: bool = False) -> DecodedImage:
     bands, mode = _all_bands(image)
-    alpha = mode.startswith(image.mode) and _is_transparent(image)
+    has_alpha = image.mode in _ALPHA_MODES or "transparency" in image.info
+    alpha = has_alpha and mode.startswith(image.mode) and _is_transparent(image)
     lossy = _is_lossy(image, data) if image.format in ("TIFF", "WEBP") else image.format in _LOSSY_FORMATS
     file_format, tables = image.format or "", getattr(image, "quantization", None)
     # The libjpeg quality whose luminance table is most similar to the first.
@@ -355,8 +356,6 @@ def _may_be_alpha(values: NDArray[np.uint8]) -> bool:
 
 def _is_transparent(image: Image.Image) -> bool:
     if image.mode not in _ALPHA_MODES:
-        if "transparency" not in image.info:
-            return False
         if image.mode not in _KEYED_MODES:
             return True  # Pillow cannot determine which pixels are transparent
         image = image.convert("RGBA")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,7 +50,6 @@ _DEPTH = 4
 _TOO_FEW = ContentError("its file ended early: the file has changed since it was listed")
 
 
-Item = TypeVar("Item")
 _Workers = Workers[Batch, "DecodedBatch"]
 _Task = tuple[Batch, bool]
 """Images to decode at once, and whether they are the last of their batch."""
@@ -77,9 +76,9 @@ class DecodedBatch:
     records: RecordArray = field(default_factory=lambda: NO_RECORDS)
     skipped: list[BadFile] = field(default_factory=list)
 
-    def take_images(self, move: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
-        """Moves the pixels, frees them here, and returns uint8 tensors of shape (height, width, 3)."""
-        pixels = move(torch.from_numpy(self.pixels))
+    def take_images(self, device: torch.device | str = "cpu") -> list[torch.Tensor]:
+        """Moves the pixels to a device, frees them here, and returns uint8 tensors of shape (height, width, 3)."""
+        pixels = torch.from_numpy(self.pixels).to(device)
         self.pixels = _NO_PIXELS
         parts = torch.split(pixels, [height * width * 3 for height, width in self.sizes])
         return [part.view(*size, 3) for part, size in zip(parts, self.sizes, strict=True)]
@@ -198,7 +197,7 @@ def load(
     # What can only be read sequentially is read in this process; a remote store is slow to respond.
     if source is not None and (source.reader.in_order or (workers is None and source.files.remote)):
         assert isinstance(batches, list)
-        tasks = read_ahead(_read(source, batches, tasks))
+        tasks = _taken_ahead(_read(source, batches, tasks))
     before: DecodedBatch | None = None
     try:
         for (number, images), ends, is_sent in _sent(tasks, workers, source):
@@ -294,10 +293,10 @@ def _read(source: ImageSet, batches: Sequence[Batch], tasks: Iterator[_Task]) ->
         yield Batch(number, [(source.file(index), next(stream, _TOO_FEW)) for index in indices]), ends
 
 
-def read_ahead(tasks: Iterator[Item]) -> Iterator[Item]:
-    """Takes items from another iterator in a thread, a few ahead of their use, and raises its exceptions.
+def _taken_ahead(tasks: Iterator[_Task]) -> Iterator[_Task]:
+    """Takes tasks from another iterator in a thread, a few ahead of their use, and raises its exceptions.
 
-    The thread starts when the first item is requested, so that processes can be forked before.
+    The thread starts when the first task is requested, so that processes can be forked before.
     """
     thread = DaemonThreads(1)
     ahead: deque[Future[Any]] = deque()

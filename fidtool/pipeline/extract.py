@@ -158,7 +158,7 @@ class Extraction:
 
         def moved(batch: DecodedBatch) -> list[torch.Tensor]:
             with context.busy("transfer", 1 / threads):
-                return batch.take_images(lambda pixels: pixels.to(context.device.torch_device))
+                return batch.take_images(context.device.torch_device)
 
         passes = None
         if self.networks:

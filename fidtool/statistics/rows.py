@@ -31,10 +31,10 @@ class RowStorage:
     def __init__(self, count: int, dims: int, dtype: DTypeLike = np.float32) -> None:
         self._shape, self._dtype = (count, dims), np.dtype(dtype)
         self.row_bytes = dims * self._dtype.itemsize
-        self._memory: NDArray[Any] | None = None
         self._file: IO[bytes] | None = None
-        if count * self.row_bytes <= byte_limit("FIDTOOL_FEATURE_BYTES"):
-            self._memory = np.zeros(self._shape, dtype=self._dtype)
+        fits = count * self.row_bytes <= byte_limit("FIDTOOL_FEATURE_BYTES")
+        self._memory = np.zeros(self._shape if fits else (0, dims), dtype=self._dtype)
+        if fits:
             return
         try:
             cache_dir().mkdir(parents=True, exist_ok=True)
@@ -45,7 +45,6 @@ class RowStorage:
     def write(self, start: int, rows: NDArray[Any]) -> None:
         """Writes consecutive rows."""
         if self._file is None:
-            assert self._memory is not None
             self._memory[start : start + len(rows)] = rows
             return
         data = np.ascontiguousarray(rows, dtype=self._dtype).data.cast("B")
@@ -60,7 +59,6 @@ class RowStorage:
     def array(self) -> NDArray[Any]:
         """Returns the matrix for reading: shape (count, dims), memory-mapped if it is stored in a file."""
         if self._file is None:
-            assert self._memory is not None
             return self._memory
         self._file.truncate(self._shape[0] * self.row_bytes)  # the last rows may not have been written
         return np.memmap(self._file, dtype=self._dtype, mode="r", shape=self._shape)

@@ -105,7 +105,7 @@ def colours(source: ImageSet | None, batches: Iterable[Batch], workers: int) -> 
 
     def use(batch: DecodedBatch) -> None:
         assert len(batch.sizes) == 1 or batch.sizes[0] != (8, 8)
-        found.extend(int(image[0, 0, 0]) for image in batch.take_images(lambda x: x))
+        found.extend(int(image[0, 0, 0]) for image in batch.take_images())
 
     for batch in load(source, batches, DecodeOptions(), workers, PATIENCE, early=use):
         use(batch)

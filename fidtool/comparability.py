@@ -183,14 +183,14 @@ class _Requirements:
 
     def _settings(self) -> None:
         """Those of the metrics if the preset has some for metrics that were computed, and the order of FAKE."""
-        owned = {key: (kind.name, each.name) for key, (kind, each) in METRIC_SETTINGS.items()}
-        wanted = {
-            key: value for key, value in self.preset.settings.items() if key in owned and owned[key][0] in self.settings
-        }
-        values = {key: self.settings[owned[key][0]].get(owned[key][1]) for key in wanted}
+        found, wanted = [], []
+        for key, value in self.preset.settings.items():
+            if key in METRIC_SETTINGS and METRIC_SETTINGS[key][0].name in self.settings:
+                kind, each = METRIC_SETTINGS[key]
+                found.append(f"{key} {self.settings[kind.name].get(each.name)}")
+                wanted.append(f"{key} {value}")
         if wanted:
-            listed = [", ".join(f"{name} {value}" for name, value in each.items()) for each in (values, wanted)]
-            self._equal("settings of metrics", *listed)
+            self._equal("settings of metrics", ", ".join(found), ", ".join(wanted))
         if (self.settings.get("is") or {}).get("part_size") is not None:
             order = (self.result.get("metrics") or {}).get("is_order")
             shown = None if order is None else f"parts with {order:.2f} times the score of random parts"

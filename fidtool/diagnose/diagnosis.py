@@ -24,14 +24,13 @@ from fidtool.diagnose.duplicates import (
 from fidtool.diagnose.findings import (
     ALWAYS_UNUSUAL,
     Finding,
-    brightness,
     property_findings,
     property_warnings,
     set_findings,
 )
 from fidtool.errors import option, without_secrets
 from fidtool.features.protocol import FEATURES, SPATIAL, layer_prefix
-from fidtool.images.records import ImageRecords
+from fidtool.images.records import BRIGHTNESS, ImageRecords
 from fidtool.names import counted
 from fidtool.sources.contents import BadFile
 from fidtool.sources.kinds import PassedOver
@@ -267,7 +266,7 @@ def health_of(
     images, found = inspection.pictures, inspection.duplicates
     records = images.records
     sizes = np.char.add(np.char.add(records["width"].astype("U"), "x"), records["height"].astype("U"))
-    light = brightness(records)
+    light = records["thumb"][:, :BRIGHTNESS].mean(axis=1)  # of each image
     bins = records["bins"].sum(axis=0, dtype=np.int64)
     qualities, quality = None, records["quality"][records["quality"] > 0]
     if len(quality):

@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.diagnose.findings import Finding, Severity, brightness, contrast, usual_size
+from fidtool.diagnose.findings import Finding, Severity, contrast, usual_size
 from fidtool.images.records import BANDS, BRIGHTNESS, FLAGS, NOISE, ImageRecords, RecordArray
 
 _BRIGHTER = 0.75
@@ -162,7 +162,7 @@ def _sizes(real: RecordArray, fake: RecordArray, sides: Sequence[float]) -> Iter
 
 
 def _colours(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
-    light = [brightness(records) for records in (real, fake)]
+    light = [each["thumb"][:, :BRIGHTNESS].mean(axis=1) for each in (real, fake)]
     shift = float(light[1].mean() - light[0].mean())
     if abs(shift) > max(_BRIGHTER * float(light[0].std()), _LEAST_SHIFT) and _certain(*light):
         yield (

@@ -161,8 +161,8 @@ def _values(records: RecordArray) -> Iterator[_Found]:
     elif constant.any():
         yield "constant", "high" if constant.mean() > 0.01 else "low", constant, ""
     two_valued = records["bins"][:, [0, -1]].sum(axis=1) > _MOST * records["values"]
-    spread = contrast(records)
-    strong = (spread >= _NOISE_CONTRAST) | ((spread >= _FAINT) & (brightness(records) >= _DARK))
+    spread, light = contrast(records), records["thumb"][:, :BRIGHTNESS].mean(axis=1)
+    strong = (spread >= _NOISE_CONTRAST) | ((spread >= _FAINT) & (light >= _DARK))
     noise = (roughness >= NOISE) & strong & ~two_valued
     if noise.sum() > max(min(_FEW, len(noise) // 2), 0.01 * len(noise)):
         yield "noise", "high", noise, ""
@@ -217,10 +217,4 @@ def contrast(records: RecordArray) -> NDArray[np.float64]:
     levels = 16.0 * np.arange(shares.shape[1])
     mean = shares @ levels
     result: NDArray[np.float64] = np.sqrt(np.maximum(shares @ levels**2 - mean**2, 0.0))
-    return result
-
-
-def brightness(records: RecordArray) -> NDArray[np.float64]:
-    """Returns the mean brightness of each image, 0 to 255: float64 array of shape (images,)."""
-    result: NDArray[np.float64] = records["thumb"][:, :BRIGHTNESS].mean(axis=1)
     return result

@@ -200,14 +200,8 @@ def about_marks(evaluation: Evaluation) -> Iterator[str]:
         base, _ = split_title(evaluation.labels.title("fid"))
         columns = f"{base} and bias-corrected {base}"
         yield f"In the columns {columns}, sets that cannot be distinguished from the best one are marked as well."
-    others = sum(not is_real(each) for each in results)
-    if others == len(results) or len(results) < 2:
-        return
-    if others < 2:
-        left = "only one other set remains" if others else "no other set remains"
-        yield f"No set is marked as best: sets that contain images of REAL are excluded, and {left}."
-    else:
-        yield "Sets that contain images of REAL are never marked as best."
+    if len(results) > 1 and any(map(is_real, results)):
+        yield "Sets that contain images of REAL are never marked as best, nor is a set that is the only other one."
 
 
 def corrected_values(results: Sequence[Comparison]) -> list[float | None]:

@@ -11,15 +11,15 @@ import os
 import posixpath
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 
 from fidtool.errors import InputError
 from fidtool.names import folded
-from fidtool.sources.contents import Files
+from fidtool.sources.contents import Files, explained
 from fidtool.sources.image_set import ImageSet, Names
 from fidtool.sources.kinds import PLAIN, TABLES, TEXT, is_image_name, refuse_foreign
 
@@ -38,35 +38,40 @@ _LONGEST, _LONGEST_ROW = 1 << 16, 1 << 24
 Entry = tuple[str, int]  # a path and its line
 
 
-def list_paths(path: str, file: str, suffix: str = TEXT, column: str = "") -> ImageSet:
+def list_paths(path: str, files: Files | None = None, suffix: str = TEXT, column: str = "") -> ImageSet:
     """Lists the images named in a list, sorted by path. All are read as images, regardless of their suffixes.
 
-    Paths are relative to the folder of ``file``, the list that ``path`` names; those on standard input (`STDIN`) to the
-    working directory. For the rest see `read_entries`.
-    """
-    is_stdin = file in (STDIN, "/dev/stdin")
-    what = "standard input" if is_stdin else f"the list {file}"
-    if is_stdin and sys.stdin is None:  # closed by the shell (<&-)
-        raise InputError("the list cannot be read: standard input is closed")
-    try:
-        with contextlib.nullcontext(sys.stdin.buffer) if is_stdin else open(file, "rb") as handle:
-            entries = read_entries(handle, what, suffix, column)
-    except OSError as error:
-        raise InputError(f"{what} cannot be read: {error.strerror or error}") from None
-    folder = "" if is_stdin or file.startswith("/dev/") else os.path.join(os.path.dirname(file), "")
-    return set_of_entries(path, what, entries, folder, Files)
-
-
-def set_of_entries(
-    path: str, what: str, entries: list[Entry], prefix: str, files_of: Callable[[Names], Files]
-) -> ImageSet:
-    """Returns the images in a list, sorted by path. An InputError if it names a file twice.
+    Empty lines are ignored. A store is not asked for each image, so missing and changed ones are not noticed.
 
     Args:
-        what: the list in messages.
-        prefix: the folder or URL that relative paths follow.
+        files: the list, to whose folder or URL paths are relative; None for standard input (`STDIN`), where they are
+            relative to the working directory, or for a pipe.
+        suffix: `TEXT`, one path per line or separated by null bytes, as by ``find -print0``; or one of `TABLES`.
+        column: name of the column of paths; empty if only one column is named like one or has names of images.
     """
+    is_stdin, name = path in (STDIN, "/dev/stdin"), path if files is None else files.paths[0]
+    what = "standard input" if is_stdin else f"the list {name}"
+    if is_stdin and sys.stdin is None:  # closed by the shell (<&-)
+        raise InputError("the list cannot be read: standard input is closed")
+    with explained(what), contextlib.ExitStack() as stack:
+        if is_stdin:
+            handle: BinaryIO = sys.stdin.buffer
+        else:
+            handle = stack.enter_context(open(path, "rb") if files is None else files.open(0))  # noqa: SIM115
+        entries = list(_in_column(handle, what, suffix, column) if suffix in TABLES else _in_text(handle, what))
+    if not entries:
+        raise InputError(f"{what} is empty:", "list one image per line")
+    prefix = "" if is_stdin or name.startswith("/dev/") else os.path.join(os.path.dirname(name), "")
+    return _set_of(path, what, entries, prefix, Files if files is None else type(files))
+
+
+def _set_of(path: str, what: str, entries: list[Entry], prefix: str, files_of: type[Files]) -> ImageSet:
+    """Returns the images in a list, sorted by path. An InputError if it names a file twice."""
     if "://" in prefix:
+        store = prefix.partition("://")[0].replace("https", "http")
+        for each, _ in entries:
+            if "://" in each and each.partition("://")[0].lower().replace("https", "http") != store:
+                raise InputError(f"{what} names {each}, which is in a different kind of store")
         whole = [each if "://" in each else f"{prefix}{each.removeprefix('./')}" for each, _ in entries]
         meant = list(map(posixpath.normpath, whole))
     else:
@@ -82,20 +87,6 @@ def set_of_entries(
     names, lines = Names(each for each, _ in entries), np.array([line for _, line in entries])
     files, order = files_of(names.after(prefix)), np.arange(len(names), dtype=np.uint32)
     return ImageSet(path, "list of files", names, prefix, files, files, order, lines=lines)
-
-
-def read_entries(handle: IO[bytes], what: str, suffix: str = TEXT, column: str = "") -> list[Entry]:
-    """Returns the entries of a list. Empty lines are ignored.
-
-    Args:
-        what: the list in messages.
-        suffix: `TEXT`, one path per line or separated by null bytes, as by ``find -print0``; or one of `TABLES`.
-        column: name of the column of paths; empty if only one column is named like one or has names of images.
-    """
-    entries = list(_in_column(handle, what, suffix, column) if suffix in TABLES else _in_text(handle, what))
-    if not entries:
-        raise InputError(f"{what} is empty:", "list one image per line")
-    return entries
 
 
 def _in_text(handle: IO[bytes], what: str) -> Iterator[Entry]:

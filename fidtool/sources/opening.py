@@ -63,7 +63,7 @@ def open_images(
     """
     began = time.time_ns()
     if path in (STDIN, "/dev/stdin") or Path(path).is_fifo():  # a shell's <(find …)
-        found = list_paths(path, path)
+        found = list_paths(path)
     elif os.path.isdir(path):
         found = list_folder(path, recursive)
     elif "://" not in path:
@@ -96,12 +96,8 @@ def _listed(path: str, files: Files, value_range: ValueRange | None) -> ImageSet
     name, key = split_key(path)
     suffix = suffix_of(name)
     first, single = files.paths[0], len(files.paths) == 1
-    if files.remote and suffix in LISTS and single:
-        from fidtool.sources.remote import list_remote_paths
-
-        return list_remote_paths(path, files, suffix, key)
-    head = b"\0" if files.remote else head_of(files)
     is_list = suffix in LISTS
+    head = b"\0" if files.remote and not is_list else head_of(files)  # of an archive, that would be a download
     if head or not is_list:
         refuse_foreign(first, head, [*[JSON] * (suffix == ".jsonl"), *[PLAIN] * is_list])
     actual = container_of(head) or ("an image" if format_of(head) and not is_list else "")
@@ -109,7 +105,7 @@ def _listed(path: str, files: Files, value_range: ValueRange | None) -> ImageSet
     if suffix and actual and actual != content:
         raise InputError(f"{first} is named {suffix} but is {actual}:", "rename it")
     if is_list and single:
-        return list_paths(path, first, suffix, key)
+        return list_paths(path, files, suffix, key)
     if not suffix and first_member(head).endswith(b".npy"):
         module, _ = FILE_KINDS[".npz"]
     if not module:

@@ -32,13 +32,10 @@ from fidtool.sources.contents import (
     Files,
     Read,
     Stamps,
-    head_of,
-    opened,
     too_large,
 )
 from fidtool.sources.image_set import ImageSet, Names
-from fidtool.sources.kinds import JSON, PLAIN, URL_WILDCARD, PassedOver, expand_braces, refuse_foreign
-from fidtool.sources.lists import read_entries, set_of_entries
+from fidtool.sources.kinds import URL_WILDCARD, PassedOver, expand_braces
 
 T = TypeVar("T")
 
@@ -249,22 +246,6 @@ def remote_files(url: str, say: Callable[[str], None]) -> RemoteFiles:
     if sum(sizes) >= _SAID_BYTES:
         say(f"downloading {url} ({megabytes(sum(sizes))}) into {_copies()}; FIDTOOL_CACHE selects another disk")
     return files
-
-
-def list_remote_paths(path: str, files: Files, suffix: str, column: str) -> ImageSet:
-    """Lists the images named in a list, the only one of ``files``, by URLs or relative to the list's own URL.
-
-    The store is not queried for each image, so missing and changed images are not detected here.
-    """
-    url, what = files.paths[0], f"the list {files.paths[0]}"
-    refuse_foreign(what, head_of(files) or b"\0", [PLAIN, *[JSON] * (suffix == ".jsonl")])
-    with opened(files, 0) as handle:
-        entries = read_entries(handle, what, suffix, column)
-    store = url.partition("://")[0].replace("https", "http")
-    for each, _ in entries:
-        if "://" in each and each.partition("://")[0].lower().replace("https", "http") != store:
-            raise InputError(f"{what} names {each}, which is in a different kind of store")
-    return set_of_entries(path, what, entries, f"{url.rpartition('/')[0]}/", RemoteFiles)
 
 
 # --- requests --------------------------------------------------------------------------------------------------------

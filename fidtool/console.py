@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
+from dataclasses import dataclass, field
 
 from tqdm import tqdm
 
@@ -20,39 +20,34 @@ Report = Callable[[str, int, int | None], None]
 """Called with the name of a set, the number of its images that were processed, and how many will be, if known."""
 
 
+@dataclass
 class Console:
     """Prints on stderr, what `rendered` returns.
 
-    Args:
+    Attributes:
         warnings: whether to print warnings and verdicts.
         progress: whether to print information and progress.
         on_failure: called with the error of a run that can no longer raise it.
         report: shows progress in a program; True shows bars, as a notebook does if it is one.
         spelling: formats settings in messages, also in the warnings that results have.
+        warned: the warnings so far.
     """
 
-    def __init__(
-        self,
-        warnings: bool = False,
-        progress: bool = False,
-        on_failure: Callable[[FidtoolError], None] | None = None,
-        report: Report | bool | None = None,
-        spelling: Spelling = as_argument,
-    ) -> None:
-        self._report = report
-        self.spelling = spelling
-        self.shown = partial(rendered, spelling=spelling)
-        """Returns a message as this console prints it."""
-        self._warnings = warnings
-        self._progress = progress
-        self._on_failure = on_failure
-        self.warned: dict[str, None] = {}
-        """The warnings so far."""
+    warnings: bool = False
+    progress: bool = False
+    on_failure: Callable[[FidtoolError], None] | None = None
+    report: Report | bool | None = None
+    spelling: Spelling = as_argument
+    warned: dict[str, None] = field(default_factory=dict)
+
+    def shown(self, text: str) -> str:
+        """Return a message as this console prints it."""
+        return rendered(text, self.spelling)
 
     def warn(self, line: str) -> None:
         """Print a warning. Repeated warnings are printed once."""
         line = self.shown(line)
-        if self._warnings and line not in self.warned:
+        if self.warnings and line not in self.warned:
             tqdm.write(f"warning: {line}", file=sys.stderr)
         self.warned[line] = None
 
@@ -61,8 +56,8 @@ class Console:
         if prints:
             line = " ".join(self.shown(error.text).split())
             os.write(2, f"error: {line}\n".encode("utf-8", "backslashreplace"))
-        if self._on_failure is not None:
-            self._on_failure(error)
+        if self.on_failure is not None:
+            self.on_failure(error)
 
     def log(self, line: str) -> None:
         """Write to the log ``fidtool``, at the level INFO."""
@@ -74,20 +69,20 @@ class Console:
         To a program, which prints neither, the line is a warning if it ``warns``.
         """
         self.log(line)
-        if self._progress or (is_result and self._warnings):
+        if self.progress or (is_result and self.warnings):
             tqdm.write(self.shown(line), file=sys.stderr)
         elif warns:
             self.warned[self.shown(line)] = None
 
     @contextlib.contextmanager
-    def progress(self, label: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    def processing(self, label: str, total: int | None) -> Iterator[Callable[[int], None]]:
         """Show progress over ``total`` images; None if their number is unknown. Yields the function that advances it.
 
         It is a tqdm bar on a terminal; in a log file, one line every ten seconds.
         """
         self.log(f"{label}: processing {'its' if total is None else total} images")
-        label, report = self.shown(label), self._report
-        terminal, kind = self._progress and sys.stderr.isatty(), tqdm
+        label, report = self.shown(label), self.report
+        terminal, kind = self.progress and sys.stderr.isatty(), tqdm
         if report is True:
             from tqdm.auto import tqdm as kind  # imports IPython, if it is there
         shown = terminal or report is True
@@ -103,7 +98,7 @@ class Console:
             if callable(report):
                 report(label, done, total)
             now = time.monotonic()
-            if self._progress and not terminal and now - logged >= _LOG_SECONDS:
+            if self.progress and not terminal and now - logged >= _LOG_SECONDS:
                 logged, rate = now, done / (now - started)
                 of_total, left = "", ""
                 if total is not None:

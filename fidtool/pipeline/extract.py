@@ -172,7 +172,7 @@ class Extraction:
 
         # Closed here, because the caller may keep an exception, and with it the decoding workers.
         with (
-            context.console.progress(name, total) as advance,
+            context.console.processing(name, total) as advance,
             contextlib.closing(load(source, batches, decode, workers, settings.timeout, self.warn, resize)) as decoded,
         ):
             usable = self._usable(decoded, source)

@@ -240,8 +240,7 @@ class ImageRecords:
     @classmethod
     def of(cls, images: ImageSet, records: NDArray[np.uint8], skipped: Sequence[BadFile]) -> ImageRecords:
         """Returns the records of a set, from a uint8 array of shape (images not skipped, bytes of `RECORD`)."""
-        left_out = {bad.file for bad in skipped}
-        names = (name for name in images.names if f"{images.prefix}{name}" not in left_out)
+        names = (images.stored[number] for number in map(int, images.numbers(skipped)))
         return cls(np.ascontiguousarray(records).view(RECORD).reshape(-1), Names(names), images.prefix)
 
     def __len__(self) -> int:

@@ -115,11 +115,6 @@ class ImageSet:
     def __len__(self) -> int:
         return len(self.order)
 
-    @property
-    def names(self) -> Iterator[str]:
-        """The names of all images, in the order of this set."""
-        return map(self.stored.__getitem__, map(int, self.order))
-
     def file(self, index: int) -> str:
         """Returns the path of image ``index``, for messages."""
         return f"{self.prefix}{self.stored[int(self.order[index])]}"

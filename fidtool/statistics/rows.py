@@ -80,11 +80,7 @@ def in_canonical_order(images: ImageSet, rows: NDArray[Any], skipped: Sequence[B
     """
     if not images.reader.in_order:
         return rows
-    planned = np.argsort(images.order, kind="stable")
-    if skipped:
-        left_out = {bad.file for bad in skipped}
-        planned = planned[[images.file(int(index)) not in left_out for index in planned]]
-    return reordered(rows, np.argsort(planned))
+    return reordered(rows, np.argsort(np.argsort(images.numbers(skipped))))
 
 
 def reordered(rows: NDArray[Any], order: NDArray[np.int64]) -> NDArray[Any]:

@@ -222,7 +222,7 @@ def test_a_cache_that_cannot_be_written_does_not_stop_a_run(
 def test_coarse_clocks_need_a_longer_wait(sets: tuple[Path, Path]) -> None:
     """If all time stamps are whole seconds, two changes within two seconds cannot be distinguished."""
     listed, second = list_folder(str(sets[0])), 10**9
-    listed.files.stamps = np.array([(10, 5 * second, 6 * second, 1, 1) for _ in listed.names])
+    listed.files.stamps = np.array([(10, 5 * second, 6 * second, 1, 1) for _ in listed.stored])
     for now, fresh in ((8 * second - 1, True), (8 * second + second // 5, False)):
         assert _too_fresh(replace(listed, listed=now)) == fresh
 

@@ -95,7 +95,7 @@ FORMS: dict[str, Callable[[Path], ImageSet]] = {
 def test_each_frame_is_read_once_under_its_name(folder: Path, form: str) -> None:
     images = with_frames(FORMS[form](folder), MAX_PIXELS)
     expected = pages_of(folder)
-    names = [name.rpartition("/")[2] for name in images.names]
+    names = [name.rpartition("/")[2] for name in map(images.stored.__getitem__, images.order)]
     if form in ("table", "memory"):
         assert names[:5] == ["[0][0]", "[0][1]", "[0][2]", "[0][3]", "[1][0]"]
     else:

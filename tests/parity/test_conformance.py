@@ -68,7 +68,7 @@ def test_tensorflow_features_of_photos(
         statistics = fidtool.compute_statistics(path, protocol="tensorflow", metrics="kid", num=12)
         assert statistics is not None
         assert statistics.features is not None
-        names = list(list_folder(path).names)
+        names = list(list_folder(path).stored)
         theirs = np.stack([graph[kind][names[index]] for index in canonical_order(len(names))[:12]])
         assert theirs.shape == statistics.features.shape == (12, 2048)
         relative = np.linalg.norm(statistics.features - theirs, axis=1) / np.linalg.norm(theirs, axis=1)

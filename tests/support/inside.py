@@ -173,7 +173,7 @@ def marks_of(folder: str, path: str, stamps: Callable[[int], NDArray[np.int64]],
     held = replace(found, path=path)
     held.files.stamps = stamps(len(found))
     return {
-        "names": hashes_of(list(held.names)).hex(),
+        "names": hashes_of([held.stored[number] for number in held.order]).hex(),
         "identity": held.identity(),
         "drawn": held.draw(Sampling(*drawn)).identity(),
         "state": held.state(),

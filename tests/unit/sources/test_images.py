@@ -31,7 +31,7 @@ def make_files(folder: Path, names: Iterable[str]) -> Path:
 
 def names_in(folder: Path, recursive: bool = True) -> list[str]:
     """Returns the relative names in a listing, in order."""
-    return list(list_folder(str(folder), recursive).names)
+    return list(list_folder(str(folder), recursive).stored)
 
 
 # --- listing ---------------------------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ def test_broken_links_with_an_images_name_are_listed(tmp_path: Path) -> None:
     (folder / "gone.txt").symlink_to(tmp_path / "nowhere.txt")
     (folder / "loop").symlink_to(folder / "loop")
     listed = list_folder(str(folder))
-    assert list(listed.names) == ["a.png", "gone.jpg", "self.png"]
+    assert list(listed.stored) == ["a.png", "gone.jpg", "self.png"]
     assert listed.files.stamps[1:].tolist() == [[-1] * 5] * 2
 
 

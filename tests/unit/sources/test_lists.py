@@ -67,9 +67,9 @@ def test_a_list_is_read(tmp_path: Path, name: str) -> None:
     content, names = READ[name]
     (tmp_path / name.partition(":")[0]).write_bytes(content)
     listed = open_images(str(tmp_path / name))
-    assert list(listed.names) == names
+    assert list(listed.stored) == names
     assert [listed.file(index) for index in range(len(listed))] == [f"{tmp_path}/{each}" for each in names]
-    assert list(open_images(f"file://{tmp_path}/{name}").names) == names
+    assert list(open_images(f"file://{tmp_path}/{name}").stored) == names
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -84,7 +84,7 @@ def test_a_list_is_refused(tmp_path: Path, name: str) -> None:
 def test_null_bytes_on_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     many = sorted(f"{number}/{'x' * 90}.png" for number in range(3000))
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("".join(f"{each}\0" for each in many).encode())))
-    assert list(open_images("-").names) == many
+    assert list(open_images("-").stored) == many
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"<!DOCTYPE html>\n0.png\n")))
     with pytest.raises(InputError, match=r"^standard input is a web page \(HTML\): "):
         open_images("-")
@@ -109,4 +109,4 @@ def test_the_first_of_a_list_are_its_first_lines(tmp_path: Path, name: str, sche
     listed = open_images(f"{scheme}{tmp_path}/{name}")
     first = listed.draw(Sampling(3, 0, first=True))
     assert {first.file(index) for index in range(3)} == {f"{scheme}{tmp_path}/{each}" for each in rows[:3]}
-    assert list(listed.draw(Sampling(5, 0, first=True)).names) == list(listed.draw(Sampling(None, 0)).names)
+    assert listed.draw(Sampling(5, 0, first=True)).order.tolist() == listed.draw(Sampling(None, 0)).order.tolist()

@@ -37,13 +37,13 @@ def refuse_bare_file(spec: str, named: str, what: str, setting: str) -> None:
     raise InputError(f"{named} needs the name of {what}:", f"{file}:NAME", setting=setting)
 
 
-def load(spec: str, make: Callable[[Any], Made], named: str, setting: str) -> tuple[Made, str]:
+def load(spec: str, make: Callable[[Any], Made], named: str, setting: str, reuse: bool = False) -> tuple[Made, str]:
     """Load the object that ``spec`` names and pass it to ``make``. This runs the file's code with the caller's rights.
 
     The spec is ``FILE.py:NAME``, or ``package.module:NAME`` for a module that can be imported, also from the current
     folder. Returned with what ``make`` returns is a name that changes with the code: file or module, object, and the
-    start of the file's SHA-256. A file whose content has not changed is not run again, so that its objects are of one
-    module; what it imports may have changed.
+    start of the file's SHA-256. With ``reuse``, a file whose content has not changed is not run again, so that its
+    objects are of one module; what it imports may have changed.
 
     Raises:
         InputError: if there is no such object, or the code fails. The error says ``named``, the option with the spec.
@@ -54,7 +54,7 @@ def load(spec: str, make: Callable[[Any], Made], named: str, setting: str) -> tu
         raise InputError(f"no file {path} (from {named})", setting=setting)
     try:
         if file.suffix == ".py":
-            module = _module_of(file)
+            module = _module_of(file, reuse)
         else:
             # `python -m fidtool` can import from the current folder, but the installed command cannot.
             _let_import_from(os.getcwd())
@@ -76,11 +76,11 @@ def load(spec: str, make: Callable[[Any], Made], named: str, setting: str) -> tu
     return made, f"{file.name if file.suffix == '.py' else path}:{name}@{digest[:12]}"
 
 
-def _module_of(file: Path) -> ModuleType:
+def _module_of(file: Path, reuse: bool) -> ModuleType:
     # The name includes the folders, so that two files with the same name are two modules.
     name = "fidtool_user" + re.sub(r"\W", "_", str(file.resolve()))
     content = file.read_bytes()
-    if name in sys.modules and vars(sys.modules[name]).get(_READ) == content:
+    if reuse and name in sys.modules and vars(sys.modules[name]).get(_READ) == content:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:

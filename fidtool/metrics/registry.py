@@ -64,7 +64,7 @@ def metric_named(spec: str) -> Requested:
         raise InputError(problem, setting="metrics")
     named = option("metrics", spec)
     if is_code_spec(spec):
-        metric, source = load(spec, _made, named, "metrics")
+        metric, source = load(spec, _made, named, "metrics", reuse=True)
         _check_declaration(metric, named)
         return Requested(metric, spec, source)
     refuse_bare_file(spec, named, "a metric in this file", "metrics")

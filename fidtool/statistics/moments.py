@@ -216,17 +216,14 @@ class ExactMoments:
 
     def absorb(self, totals: Mapping[str, NDArray[Any]]) -> None:
         """Adds sums from `totals`. The order of such additions does not change the bits."""
+        upper = (self.dims * (self.dims + 1) // 2,)
+        for name, shape in {"sum": (self.dims,), "sizes": (2,), "low": upper, "high": upper}.items():
+            if name in totals and (totals[name].shape != shape or totals[name].dtype != np.int64):
+                raise ValueError(f"the sums are damaged, or do not have {self.dims} dimensions")
         other = ExactMoments(self.dims, self.feature_step, self._low.device)
-        total = totals["sum"]
-        if total.shape != (self.dims,) or total.dtype != np.int64:
-            raise ValueError(f"the sums do not have {self.dims} dimensions")
-        # Earlier versions did not store the sizes of the features.
-        sizes = totals.get("sizes", np.zeros(2, dtype=np.int64))
-        if sizes.shape != (2,) or sizes.dtype != np.int64:
-            raise ValueError("the sizes of the features are damaged")
         other.count, other._largest = int(totals["count"]), float(totals["largest"])
-        other._bits, other._nonzero = map(int, sizes)
-        other._sum = torch.from_numpy(total).to(other._sum.device)
+        other._bits, other._nonzero = map(int, totals.get("sizes", (0, 0)))  # earlier versions did not store them
+        other._sum = torch.from_numpy(totals["sum"]).to(other._sum.device)
         other._low = _symmetric(totals["low"], other._low)
         if "high" in totals:
             other._high = _symmetric(totals["high"], other._low)
@@ -337,9 +334,6 @@ def check_exact_products(device: torch.device) -> None:
 
 def _symmetric(upper: NDArray[np.int64], like: torch.Tensor) -> torch.Tensor:
     """Returns the symmetric matrix with this upper triangle, row by row."""
-    dims = len(like)
-    if upper.shape != (dims * (dims + 1) // 2,) or upper.dtype != np.int64:
-        raise ValueError(f"the sums do not have {dims} dimensions")
-    matrix = np.zeros((dims, dims), dtype=np.int64)
-    matrix[np.tri(dims, dtype=bool).T] = upper
+    matrix = np.zeros(like.shape, dtype=np.int64)
+    matrix[np.tri(len(like), dtype=bool).T] = upper
     return torch.from_numpy(matrix + np.triu(matrix, 1).T).to(like.device)

@@ -88,7 +88,7 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[[Path], object]]] = {
     ),
     "Inception's small features": (fidtool.RunError, "Inception's step is fixed", lambda at: small_features(None)),
     "a network's small features": (fidtool.RunError, "where the network is specified", lambda at: small_features("")),
-    "sizes of a newer version": (ValueError, "the sizes of the features are damaged", lambda at: sizes_of((3,))),
+    "sizes of a newer version": (ValueError, "the sums are damaged", lambda at: sizes_of((3,))),
     "a way to gather": (
         fidtool.InputError,
         "grad must be one of",

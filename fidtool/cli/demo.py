@@ -87,8 +87,7 @@ def _prefix() -> str:
     found = shutil.which("fidtool")
     if found and Path(found).parent == scripts:
         return ""
-    path = str(scripts)
-    return (path if path.startswith("..") else os.path.relpath(path) if Path.cwd() in scripts.parents else path) + "/"
+    return f"{os.path.relpath(scripts) if Path.cwd() in scripts.parents else scripts}/"
 
 
 def make_sets(folder: Path) -> tuple[Path, Path]:

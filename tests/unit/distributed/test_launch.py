@@ -58,16 +58,9 @@ LAUNCHES = {
 }
 
 
-def place_of(environment: dict[str, str]) -> dict[str, object]:
-    """The detected launch, with the field names of the golden."""
-    found = discover(environment)._asdict()
-    found["doubt"] = found.pop("hint")
-    return found
-
-
 def test_golden_launches(golden: Golden) -> None:
     """Ranks with different versions of fidtool must use the same address, or each waits for the other."""
-    golden("distributed/launches", {name: place_of(env) for name, env in LAUNCHES.items()})
+    golden("distributed/launches", {name: discover(env)._asdict() for name, env in LAUNCHES.items()})
 
 
 def test_torchrun_restarts_the_ranks_until_the_last_attempt() -> None:

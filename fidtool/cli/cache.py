@@ -119,31 +119,29 @@ def _as_dict(entry: Entry) -> dict[str, Any]:
 
 
 def _print_table(entries: Sequence[Entry]) -> None:
+    from fidtool.statistics.saved import SHOWN_DIGITS
+
     total = sum(entry.size for entry in entries)
     count = counted(len(entries), "entry", "entries")
     lines = [f"{cache_dir()}: {count}, {total / 2**20:.1f} of {byte_limit('FIDTOOL_CACHE_BYTES') / 2**20:.0f} MiB"]
-    if entries:
-        headings = ("ID", "images", "network (dims)", "protocol", "MiB", "last used", "path")
-        lines += columns([headings, *map(_row, entries)])
-    print_lines(lines, "the list")
-
-
-def _row(entry: Entry) -> tuple[str, ...]:
-    from fidtool.statistics.saved import SHOWN_DIGITS
-
-    known = _as_dict(entry)
-    count, network = known["images"], known["network"]
-    sampled = f" of {known['found']}" if count and known["found"] not in (None, count) else ""
-    framing = f" (framed by {known['framing']})" if known["framing"] else ""
-    return (
-        entry.path.stem[:SHOWN_DIGITS],
-        f"{count or '?'}{sampled}",
-        f"{legible(network)} ({known['dims']})" if network else "?",
-        known["protocol"] or ("its own" if network else "?"),
-        f"{entry.size / 2**20:.1f}",
-        _age(time.time() - entry.used),
-        (legible(known["path"] or "") or "?") + framing,
-    )
+    rows = [("ID", "images", "network (dims)", "protocol", "MiB", "last used", "path")]
+    for entry in entries:
+        known = _as_dict(entry)
+        images, network = known["images"], known["network"]
+        sampled = f" of {known['found']}" if images and known["found"] not in (None, images) else ""
+        framing = f" (framed by {known['framing']})" if known["framing"] else ""
+        rows.append(
+            (
+                entry.path.stem[:SHOWN_DIGITS],
+                f"{images or '?'}{sampled}",
+                f"{legible(network)} ({known['dims']})" if network else "?",
+                known["protocol"] or ("its own" if network else "?"),
+                f"{entry.size / 2**20:.1f}",
+                _age(time.time() - entry.used),
+                (legible(known["path"] or "") or "?") + framing,
+            )
+        )
+    print_lines([*lines, *(columns(rows) if entries else [])], "the list")
 
 
 def _age(seconds: float) -> str:

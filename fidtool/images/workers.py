@@ -106,7 +106,10 @@ class Workers(Generic[Task, Result]):
         worker = self._turns.popleft()
         try:
             data, sizes = worker.pipe.recv()
-            buffers = [_mapped(reduction.recv_handle(worker.pipe), size) for size in sizes]
+            buffers = []
+            for size in sizes:
+                with open(reduction.recv_handle(worker.pipe), "r+b") as file:
+                    buffers.append(mmap.mmap(file.fileno(), size))
             result = pickle.loads(data, buffers=buffers)
         except BlockingIOError as error:
             self.end()
@@ -150,13 +153,6 @@ def _start(work: Callable[[Any], Any], number: int, patience: float) -> _Worker:
     process.start()
     theirs.close()  # so that the worker has the only copy, and the pipe breaks when it dies
     return _Worker(process, ours)
-
-
-def _mapped(descriptor: int, size: int) -> mmap.mmap:
-    try:
-        return mmap.mmap(descriptor, size)
-    finally:
-        os.close(descriptor)
 
 
 # --- in a worker -----------------------------------------------------------------------------------------------------

@@ -163,7 +163,7 @@ def columns_of(evaluation: Evaluation) -> list[Column]:
         columns.append(Column(heading, [number(name, result) for result in results], numbers[name].better, best))
     if not any(bars := [result.corrected for result in results]):
         return columns
-    best = best_of(results, corrected_values(results), "lower", evaluation.differences)
+    best = best_of(results, [bar and bar.value for bar in bars], "lower", evaluation.differences)
     corrected = ["-" if bar is None else f"{bar.value:.4f} ± {bar.error:.4f}" for bar in bars]
     intervals = ["-" if bar is None else f"{bar.low:.4f} to {bar.high:.4f}" for bar in bars]
     title, _ = split_title(evaluation.labels.title("fid"))  # the column of the distance says of which features
@@ -195,18 +195,14 @@ def table_lines(evaluation: Evaluation) -> list[str]:
 def about_marks(evaluation: Evaluation) -> Iterator[str]:
     """Yield sentences about which FAKEs are marked besides the best, and which are never marked."""
     results, differences = evaluation.results, evaluation.differences
-    distances = [result.value("fid") for result in results], corrected_values(results)
+    bars = [result.corrected for result in results]
+    distances = [result.value("fid") for result in results], [bar and bar.value for bar in bars]
     if any(best_of(results, each, "lower", differences) > best_of(results, each, "lower") for each in distances):
         base, _ = split_title(evaluation.labels.title("fid"))
         columns = f"{base} and bias-corrected {base}"
         yield f"In the columns {columns}, sets that cannot be distinguished from the best one are marked as well."
     if len(results) > 1 and any(map(is_real, results)):
         yield "Sets that contain images of REAL are never marked as best, nor is a set that is the only other one."
-
-
-def corrected_values(results: Sequence[Comparison]) -> list[float | None]:
-    """Return the bias-corrected distances; None if unknown."""
-    return [None if result.corrected is None else result.corrected.value for result in results]
 
 
 def is_real(result: Comparison) -> bool:

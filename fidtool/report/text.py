@@ -163,7 +163,7 @@ def columns_of(evaluation: Evaluation) -> list[Column]:
         columns.append(Column(heading, [number(name, result) for result in results], numbers[name].better, best))
     if not any(bars := [result.corrected for result in results]):
         return columns
-    best = best_of(results, [bar and bar.value for bar in bars], "lower", evaluation.differences)
+    best = best_of(results, [None if bar is None else bar.value for bar in bars], "lower", evaluation.differences)
     corrected = ["-" if bar is None else f"{bar.value:.4f} ± {bar.error:.4f}" for bar in bars]
     intervals = ["-" if bar is None else f"{bar.low:.4f} to {bar.high:.4f}" for bar in bars]
     title, _ = split_title(evaluation.labels.title("fid"))  # the column of the distance says of which features
@@ -196,7 +196,7 @@ def about_marks(evaluation: Evaluation) -> Iterator[str]:
     """Yield sentences about which FAKEs are marked besides the best, and which are never marked."""
     results, differences = evaluation.results, evaluation.differences
     bars = [result.corrected for result in results]
-    distances = [result.value("fid") for result in results], [bar and bar.value for bar in bars]
+    distances = [result.value("fid") for result in results], [None if bar is None else bar.value for bar in bars]
     if any(best_of(results, each, "lower", differences) > best_of(results, each, "lower") for each in distances):
         base, _ = split_title(evaluation.labels.title("fid"))
         columns = f"{base} and bias-corrected {base}"

@@ -97,8 +97,8 @@ class Comparer:
 
     Attributes:
         weights: Inception's, if the run has loaded them.
-        left_out: the metrics for which an iterable has too few images, with the reasons.
-        notes: what to say about these.
+        left_out: on rank zero, the metrics for which an iterable has too few images, with the reasons.
+        notes: on rank zero, what to say about these.
         parts: on rank zero, by the FAKEs that have error bars: the distances that `difference` compares.
         real: the inspection of REAL, on rank zero.
     """
@@ -128,10 +128,9 @@ class Comparer:
     def _possible(self, real: MeasuredSet, fake: MeasuredSet, planned: SetPlan) -> list[Metric]:
         """The metrics for which the sets have enough images, once an iterable has been counted. A collective."""
 
-        def check() -> tuple[dict[str, str], list[str]]:
-            pair = (self.plan.sets[0], real, fake is real), (planned, fake, True)
-            sets, left_out, notes = [], {}, []
-            for one, each, role in pair:
+        def possible() -> list[str]:
+            sets, names = [], []
+            for one, each, role in ((self.plan.sets[0], real, fake is real), (planned, fake, True)):
                 sets.append(replace(one, count=each.statistics.count, holds="stream", fake=role))
                 if role and one.holds == "stream":
                     found = (each.statistics.count or 0) + len(each.statistics.skipped)
@@ -139,18 +138,17 @@ class Comparer:
             for metric, by in ((each.metric, each.optional) for each in self.plan.settings.in_order):
                 try:
                     check_count(metric, self.plan.settings, sets)
+                    names.append(metric.name)
                 except InputError as error:
                     if not by:
                         raise
-                    notes.append(f"{by} omits '{metric.name}': {error.problem}")
-                    left_out[metric.name] = error.problem
-                    self.run.console.say(notes[-1], warns=True)
-            return left_out, notes
+                    self.left_out[metric.name] = error.problem
+                    self.notes.append(f"{by} omits '{metric.name}': {error.problem}")
+                    self.run.console.say(self.notes[-1], warns=True)
+            return names
 
-        left_out, notes = self.run.world.on_rank_zero(check)
-        self.left_out |= left_out
-        self.notes += notes
-        return [metric for metric in self.plan.settings.chosen if metric.name not in left_out]
+        names = self.run.world.on_rank_zero(possible)
+        return [metric for metric in self.plan.settings.chosen if metric.name in names]
 
     def _values(self, metric: Metric, real: MeasuredSet, fake: MeasuredSet, warnings: list[str]) -> dict[str, float]:
         """The values of a metric; warnings about them are added to ``warnings``. A collective."""

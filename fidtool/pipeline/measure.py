@@ -28,7 +28,6 @@ from fidtool.statistics.accumulator import RECORDS, Accumulator, Layer
 from fidtool.statistics.rows import Features, in_canonical_order
 from fidtool.statistics.saved import Checkpoint, claim, find_cached, put_in_cache
 from fidtool.statistics.set_statistics import LayerStatistics, MeasuredSet, Statistics, spread_features
-from fidtool.validation import text_of
 
 
 class Measurer:
@@ -73,7 +72,6 @@ class Measurer:
         if settings.checkpoint is not None and networks.definitions:
             name = run.world.on_rank_zero(self._claim_checkpoint)
             run.finished.checkpoint = Checkpoint(str(settings.checkpoint), name, settings.max_pixels, self._warn)
-            run.finished.folder = text_of(settings.checkpoint)
 
     def _claim_checkpoint(self) -> str:
         settings, definitions, sets = self._settings, self.networks.definitions, []

@@ -48,7 +48,6 @@ class FinishedWork:
         unsaved_since: time since which a set's features are extracted, of `time.monotonic`.
     """
 
-    folder: str | None = None
     checkpoint: Checkpoint | None = None
     cached: list[str] = field(default_factory=list)
     unsaved_since: float | None = None
@@ -56,7 +55,7 @@ class FinishedWork:
     def advice(self) -> str:
         """How to continue after an error, for the end of its message; may be empty."""
         if self.checkpoint is not None and self.checkpoint.has_work:
-            return f"; finished work is saved in {self.folder}: run the same command again to resume"
+            return f"; finished work is saved in {self.checkpoint.folder}: run the same command again to resume"
         lost, text = "no work was saved", ""
         if self.cached:
             first, *others = self.cached
@@ -68,7 +67,7 @@ class FinishedWork:
             return text
         if self.checkpoint is None:
             return f"{text}; {lost}: pass {option('checkpoint', ...)} to save finished work"
-        return f"{text}; {lost}: {self.folder} could not be written, or nothing was finished"
+        return f"{text}; {lost}: {self.checkpoint.folder} could not be written, or nothing was finished"
 
 
 @dataclass(frozen=True)

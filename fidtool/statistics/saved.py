@@ -252,15 +252,15 @@ class Checkpoint:
     """
 
     def __init__(self, folder: str, run: str, max_pixels: int, warn: Callable[[str], None]) -> None:
-        self._folder, self._run, self._max_pixels, self._warn = Path(folder), run, max_pixels, warn
+        self.folder, self._run, self._max_pixels, self._warn = Path(folder), run, max_pixels, warn
 
     @property
     def has_work(self) -> bool:
         """Whether the folder contains work of this run."""
-        return any(self._folder.glob(f"{self._run}-*.npz"))
+        return any(self.folder.glob(f"{self._run}-*.npz"))
 
     def _file(self, part: Part) -> Path:
-        return self._folder / f"{self._run}-{part.name}.npz"
+        return self.folder / f"{self._run}-{part.name}.npz"
 
     def load(
         self, parts: Iterable[Part], total: Accumulator, now_readable: Callable[[Sequence[BadFile]], str]
@@ -308,11 +308,11 @@ class Checkpoint:
         """Writes the statistics of a part. Gives a warning if the folder cannot be written."""
         arrays = {**statistics.to_arrays(), "mark": np.uint64(part.mark), "max_pixels": np.int64(self._max_pixels)}
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
             with atomic_write(self._file(part)) as handle:
                 np.savez(handle, **arrays)  # type: ignore[arg-type]
         except OSError as error:
-            self._warn(_failure(self._folder, error))
+            self._warn(_failure(self.folder, error))
 
     def part_by_part(self, parts: Iterable[Part], total: Accumulator) -> Callable[..., None]:
         """Returns a function like ``total.add`` that takes one of ``parts`` after the other, and saves each."""

@@ -92,7 +92,7 @@ def test_work_is_mentioned_from_half_a_minute_on(monkeypatch: pytest.MonkeyPatch
 def test_an_empty_checkpoint_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(module, "WORTH_TELLING_SECONDS", 0.0)
     kept = FinishedWork()
-    kept.folder, kept.checkpoint = "ck", SimpleNamespace(has_work=False)  # type: ignore[assignment]
+    kept.checkpoint = SimpleNamespace(folder="ck", has_work=False)  # type: ignore[assignment]
     kept.unsaved_since = 0.0
     assert kept.advice() == "; no work was saved: ck could not be written, or nothing was finished"
 

@@ -160,22 +160,11 @@ def compute(real: Source, fake: Source | Sequence[PathOrURL | Images | Statistic
     if not fakes:
         raise InputError("there is no FAKE to compare with REAL")
     sources = [(real, "real"), *((each, "fake") for each in fakes)]
-    files = {each: Path(file) for each in ("report", "plot") if (file := getattr(settings, each)) is not None}
-    origin = origin_of(sys.argv[0])
-
-    def check() -> None:
-        if files:
-            from fidtool.report.html import check_shown
-
-            check_shown(files)
-
     with _warning(Console(report=settings.progress)) as console:
-        evaluation, write = evaluated(sources, settings, console, origin, check)
-    for setting, file in files.items():
-        if write is None:
-            break
+        evaluation, files = evaluated(sources, settings, console, origin_of(sys.argv[0]))
+    for file, write in (files or {}).items():
         try:
-            write(setting, file)
+            write(file)
         except Exception as error:  # so that the evaluation is not lost
             reason = (isinstance(error, OSError) and error.strerror) or repr(error)
             warn_program(f"{file} could not be written: {reason}", RuntimeWarning)
@@ -183,8 +172,8 @@ def compute(real: Source, fake: Source | Sequence[PathOrURL | Images | Statistic
 
 
 def evaluated(
-    sources: Sources, settings: Settings, console: Console, origin: Origin, check: Callable[[], None]
-) -> tuple[Evaluation, Callable[[str, Path], None] | None]:
+    sources: Sources, settings: Settings, console: Console, origin: Origin, check: Callable[[], None] = lambda: None
+) -> tuple[Evaluation, Mapping[Path, Callable[[Path], object]] | None]:
     """Compares the FAKEs with REAL, for `compute` and the command line. A collective.
 
     Args:
@@ -192,11 +181,20 @@ def evaluated(
         check: called on rank zero before any work is done.
 
     Returns:
-        The evaluation and, on rank zero, a function that writes a report or plot, given its setting and file.
+        The evaluation and, on rank zero, the files of report and plot, each with the function that writes it.
     """
     sets = requested(*sources)
+    shown = {each: Path(file) for each in ("report", "plot") if (file := getattr(settings, each)) is not None}
+
+    def check_files() -> None:
+        check()
+        if shown:
+            from fidtool.report.html import check_shown
+
+            check_shown(shown)
+
     with open_run(sets, settings, console) as run:
-        run.world.on_rank_zero(check)
+        run.world.on_rank_zero(check_files)
         plan, measurer, contents = _prepared(run, sets, settings)
         comparer = Comparer(run, plan, contents, measurer.networks.weights)
         results: list[Comparison] = []
@@ -225,7 +223,8 @@ def evaluated(
 
             write_shown(evaluation, exhibits, lookup, setting, file, console.spelling)
 
-        return evaluation, write if run.world.rank == 0 else None
+        files = {file: functools.partial(write, each) for each, file in shown.items()}
+        return evaluation, files if run.world.rank == 0 else None
 
 
 def _prepared(

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import click
 
 from fidtool.cli.options import QUIET, Command, as_flag, option
-from fidtool.cli.output import local_file, on_terminal, publish, publish_failure, result_file, write_json
+from fidtool.cli.output import on_terminal, publish, publish_failure, result_file, write_json
 from fidtool.distributed.launch import discover
 from fidtool.distributed.signals import stopped_error
 from fidtool.errors import FidtoolError, InputError
-from fidtool.errors import option as setting
 from fidtool.settings import OUTPUT, Settings, origin_of
 
 _EXAMPLES = (
@@ -72,8 +71,6 @@ def compute(
 
     try:
         chosen = settings()
-        named = {"report": chosen.report, "plot": chosen.plot}
-        shown = {each: local_file(setting(each), str(name)) for each, name in named.items() if name is not None}
         console = Console(warnings=True, progress=not quiet, on_failure=on_failure, spelling=as_flag)
         if discover().world_size == 1:
             from fidtool.pipeline.opening import check_paths
@@ -82,13 +79,13 @@ def compute(
         from fidtool.api import evaluated
 
         sets = [(path, "") for path in (real, *fakes)]
-        evaluation, write = evaluated(sets, chosen, console, origin, lambda: _check_files(target, shown))
+        evaluation, shown = evaluated(sets, chosen, console, origin, lambda: _check_target(target))
     except (FidtoolError, KeyboardInterrupt) as error:
         failure = error if isinstance(error, FidtoolError) else stopped_error()
         if not failure.printed:
             on_failure(failure)
         raise
-    if write is None:
+    if shown is None:
         # Only rank zero exits with the gate's status: a launcher kills rank zero if another rank exits first with an
         # error.
         return 0
@@ -102,19 +99,15 @@ def compute(
     json_text = dumps(evaluation.to_dict()) if as_json or target else ""
     lines = [json_text] if as_json else table_lines(evaluation) if as_table else result_lines(evaluation)
     files = {target: partial(write_json, json_text)} if target else {}
-    publish(lines, files | {file: partial(write, each) for each, file in shown.items()})
+    publish(lines, {**files, **shown})
     if evaluation.exit_code:
         click.echo(evaluation.exit_reason, err=True)
     return evaluation.exit_code
 
 
-def _check_files(output: Path | None, shown: Mapping[str, Path]) -> None:
-    """Check that the files can be written, before any work is done."""
-    from fidtool.cache_dir import check_target
-
+def _check_target(output: Path | None) -> None:
+    """Check that the file can be written, before any work is done."""
     if output is not None:
-        check_target(f"--output {output}", output)
-    if shown:
-        from fidtool.report.html import check_shown
+        from fidtool.cache_dir import check_target
 
-        check_shown(shown)
+        check_target(f"--output {output}", output)

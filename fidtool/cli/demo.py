@@ -57,9 +57,7 @@ def demo(folder: str) -> None:
     from fidtool.report.text import result_lines
 
     console = Console(progress=True, spelling=as_flag)
-    evaluation, _ = evaluated(
-        [(real, ""), (fake, "")], Settings(), console, origin_of(("fidtool", "demo")), lambda: None
-    )
+    evaluation, _ = evaluated([(real, ""), (fake, "")], Settings(), console, origin_of(("fidtool", "demo")))
     definition = evaluation.definition
     assert definition is not None
     for line in result_lines(evaluation):

@@ -9,7 +9,7 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeAlias, cast, get_type_hints, overload
@@ -26,7 +26,7 @@ from fidtool.images.batches import Batch
 from fidtool.images.decode import DecodeOptions
 from fidtool.images.framing import EXAMPLE, Crop
 from fidtool.images.loader import ImageLookup, load
-from fidtool.metrics.registry import METRIC_SETTINGS, is_name, metric_named
+from fidtool.metrics.registry import METRIC_SETTINGS, NAMES
 from fidtool.names import suggestion
 from fidtool.pipeline.check import check as check_images
 from fidtool.pipeline.compare import Comparer, Exhibit
@@ -113,21 +113,24 @@ def _with_keywords_of(kind: Callable[P, CheckSettings]) -> _Decorator[P]:
     return decorated
 
 
-def _meant(keywords: Mapping[str, Any], known: Iterable[str]) -> str:
+def _meant(keywords: Mapping[str, Any], known: Collection[str]) -> str:
     """Returns what to write instead of unknown keywords: the objects of metrics for their settings, or similar ones."""
+    if "metrics" not in known:
+        return "".join(suggestion(name, known, 0.75) for name in keywords if name not in known)
     if "metric_options" in keywords:
         return "; pass metrics with settings as objects, such as metrics=[fidtool.KID(subset_size=100)]"
-    of_metrics: dict[str, list[str]] = {}
+    of_metrics: dict[type, list[str]] = {}
     for name, (kind, each) in METRIC_SETTINGS.items():
         if name in keywords:
-            of_metrics.setdefault(kind.__name__, []).append(f"{each.name}={keywords[name]!r}")
-    if objects := [f"fidtool.{kind}({', '.join(values)})" for kind, values in of_metrics.items()]:
-        asked = str(keywords.get("metrics", "")).split(",")
-        others = [
-            repr(name) for name in asked if is_name(name) and type(metric_named(name).metric).__name__ not in of_metrics
-        ]
-        return f"; write metrics=[{', '.join([*others, *objects])}]"
-    return "".join(suggestion(name, known, 0.75) for name in keywords if name not in known)
+            of_metrics.setdefault(kind, []).append(f"{each.name}={keywords[name]!r}")
+    if not of_metrics:
+        names = [*known, *METRIC_SETTINGS]
+        return "".join(suggestion(name, names, 0.75) for name in keywords if name not in known)
+    asked = keywords.get("metrics", ())
+    asked = asked.split(",") if isinstance(asked, str) else asked
+    others = [repr(each) for each in asked if NAMES.get(str(each), type(each)) not in of_metrics]
+    objects = [f"fidtool.{kind.__name__}({', '.join(values)})" for kind, values in of_metrics.items()]
+    return f"; write metrics=[{', '.join([*others, *objects])}]"
 
 
 @_with_keywords_of(Settings)

@@ -104,6 +104,7 @@ class FidtoolError(Exception):
         setting: name of the setting that the error concerns, as `option` takes it.
 
     Attributes:
+        setting: the keyword of this setting, or the field of its metric's class; None for an error about none.
         exit_code: exit status of the process (1 failed at run time, 2 bad usage or bad input).
         note: text at the end of the message, such as which work was saved.
         location: rank and host of origin, before the note; empty if irrelevant, None if not set yet.
@@ -119,15 +120,22 @@ class FidtoolError(Exception):
 
     def __init__(self, problem: str, *remedies: str, setting: str | None = None) -> None:
         super().__init__(problem, *remedies)
-        self.setting = setting
+        self.setting = setting and re.sub(r".*[(.]|\)$", "", setting)
+
+    @property
+    def stated(self) -> str:
+        """What is wrong, with its settings as `option` returns them, for use in another message."""
+        return str(self.args[0]).removesuffix(":" if self.args[1:] else "")
 
     @property
     def problem(self) -> str:
-        return str(self.args[0]).removesuffix(":" if self.remedies else "")
+        """What is wrong, and where."""
+        return rendered(self.stated)
 
     @property
     def remedies(self) -> tuple[str, ...]:
-        return self.args[1:]
+        """Ways to fix it."""
+        return tuple(map(rendered, self.args[1:]))
 
     @property
     def text(self) -> str:
@@ -138,6 +146,9 @@ class FidtoolError(Exception):
 
     def __str__(self) -> str:
         return rendered(self.text)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
 
 
 class InputError(FidtoolError, ValueError):
@@ -209,7 +220,7 @@ def about(subject: str) -> Iterator[None]:
         yield
     except FidtoolError as error:
         if subject and not error.args[0].startswith(f"{subject}: "):
-            error.args = (f"{subject}: {error.args[0]}", *error.remedies)
+            error.args = (f"{subject}: {error.args[0]}", *error.args[1:])
         raise
 
 

@@ -94,6 +94,9 @@ class CheckSettings(Validated):
             problem = f"{option('progress')} must be True or a function, not {self.progress!r}:"
             raise InputError(problem, f"pass {option('progress', True)} for progress bars", setting="progress")
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "progress": None}  # a function of the program, which other ranks cannot get
+
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class StatisticsSettings(CheckSettings):

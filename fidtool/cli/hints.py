@@ -93,7 +93,7 @@ def _assembled(placed: dict[str, list[str]], rest: list[str]) -> list[str]:
 def _fault(arguments: Sequence[str]) -> str:
     """Return what is wrong with the arguments of ``fidtool``, as far as that is seen at once."""
     command = _command(arguments[0])
-    context = click.Context(command)
+    context = click.Context(command, help_option_names=["-h", "--help"])  # the command keeps its help option
     try:
         click.Command.parse_args(command, context, [*arguments[1:]])
     except click.UsageError as error:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from fidtool.errors import LaunchError, as_argument
+from fidtool.errors import InputError, LaunchError, as_argument
 from fidtool.metrics.metric import METRICS
 from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS, key_of
 from fidtool.presets import with_preset
@@ -164,9 +164,9 @@ def _assignments(texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         place, equals, value = text.partition("=")
         if not equals or "." not in place:
-            raise click.BadParameter(f"{text!r} is not NAME.SETTING=VALUE", param=_METRIC_OPTION)
+            raise InputError(f"{text!r} in --metric-option is not NAME.SETTING=VALUE")
         if (owner := place.partition(".")[0]) in BUILT_IN:
-            problem = f"{owner} is not a metric from a file: its settings are options, see `fidtool metrics {owner}`"
-            raise click.BadParameter(problem, param=_METRIC_OPTION)
+            problem = f"--metric-option is for metrics from files; those of {owner} are options of their own:"
+            raise InputError(problem, f"see `fidtool metrics {owner}`")
         found[place] = value
     return found

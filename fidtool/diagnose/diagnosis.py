@@ -141,7 +141,7 @@ def diagnosis_of(real: SetInspection | None, fake: SetInspection | None, gate: f
     lines += [f"{fake.path}: {each.message}" for each in findings if each.severity != "low"]
     if real is not None:
         shared = shared_copies_of(real.pictures, fake.pictures)
-        if shared.count:
+        if shared.count and fake.path != real.path:  # one path may be sampled in two ways
             lines.append(shared_warning(real.path, fake.path, shared, len(fake.pictures)))
         between = pair_findings(real.pictures, fake.pictures, findings)
         findings += between

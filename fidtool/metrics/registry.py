@@ -111,7 +111,9 @@ def requested(
     chosen: dict[str, Requested] = {}
     listed = metrics.split(",") if isinstance(metrics, str) else metrics
     if not isinstance(listed, Iterable):
-        raise InputError(f"{option('metrics')} must be names of metrics, not {metrics!r}", setting="metrics")
+        raise InputError(
+            f"{option('metrics')} must be a string or a list of metrics, not {metrics!r}", setting="metrics"
+        )
     for each in listed:
         for new in _selected(each, {**(usual or {}), **(values or {})}):
             known = chosen.get(new.metric.name)

@@ -142,8 +142,8 @@ class Comparer:
                 except InputError as error:
                     if not by:
                         raise
-                    self.left_out[metric.name] = error.problem
-                    self.notes.append(f"{by} omits '{metric.name}': {error.problem}")
+                    self.left_out[metric.name] = error.stated
+                    self.notes.append(f"{by} omits '{metric.name}': {error.stated}")
                     self.run.console.say(self.notes[-1], warns=True)
             return names
 
@@ -250,12 +250,13 @@ class Comparer:
         names, settings = (real.path, fake.path), self.plan.settings
         if fake is not real and fake.path == real.path:  # one path, cropped or sampled in two ways
             names = f"{real.path} as REAL", f"{fake.path} as FAKE"
+        same = fake.path == real.path and fake.statistics.framing == real.statistics.framing
         sets = {names[0]: real.statistics, names[1]: fake.statistics}
         layers = {settings.layer_of(metric): None for metric in settings.chosen if metric.frechet}
         return [
             *self.plan.warnings,
             *set_warnings(sets, layers),
-            *([f"{fake.path} is the same set as REAL: the values say nothing about a generator"] * (fake is real)),
+            *([f"{fake.path} is the same set as REAL: the values say nothing about a generator"] * same),
             *pair_warnings(names[0], real.statistics, names[1], fake.statistics, frechet=bool(layers)),
         ]
 

@@ -248,8 +248,8 @@ def spelled_once(requests: Sequence[RequestedSet]) -> tuple[list[RequestedSet], 
         sets.setdefault(key, []).append(each)
     spelled = [[*dict.fromkeys(each.path for each in same)] for same in sets.values()]
     warnings = [f"{', '.join(each[:-1])} and {each[-1]} are the same set" for each in spelled if len(each) > 1]
-    of_first = next(iter(sets.values()))
-    return [requests[0] if each in of_first else each for each in requests], warnings
+    first = {each: same[0] for same in sets.values() for each in same}
+    return [first[each] for each in requests], warnings
 
 
 def open_set(request: RequestedSet, settings: Settings, needs: SetNeeds, say: Callable[[str], None]) -> Content:

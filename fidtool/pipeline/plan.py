@@ -78,9 +78,9 @@ def choose(opening: Opening, console: Console) -> Opening:
             is_only = not chosen and metric is ordered[-1].metric
             if isinstance(error, InputError) != bool(by) or (is_only and not by):
                 raise
-            said = f"{by} omits '{metric.name}': {error.problem}"
+            said = f"{by} omits '{metric.name}': {error.stated}"
             omissions.append(said if by else f"'{metric.name}' is not computed: {error.text}")
-            left_out[metric.name] = error.problem
+            left_out[metric.name] = error.stated
     if len(chosen) < len(ordered):
         possible: Any = [each for each in requested(settings.metrics) if each.metric in chosen]
         settings = replace(settings, metrics=possible)

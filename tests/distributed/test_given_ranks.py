@@ -26,6 +26,7 @@ rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 real, file, extractor = sys.argv[1:]
 pixels = np.load(file)
 settings = dict(extractor=extractor, cache=False, batch_size=4, metrics=["fid", fidtool.KID(subset_size=9, subsets=5)])
+settings["progress"] = lambda *step: None
 share = pixels[rank::size]
 animations = []
 for some in (pixels[:9], pixels[9:]):

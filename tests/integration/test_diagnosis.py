@@ -116,6 +116,10 @@ def test_a_set_against_itself_is_no_leak(here: Run, tmp_path: Path) -> None:
         f"{real} and {tmp_path / 'link'} are the same set",
         f"{real} is the same set as REAL: the values say nothing about a generator",
     ]
+    sampled, _, _ = compared(here, real, real, "--num-fake", 30)
+    assert [line for line in sampled["warnings"] if " same set" in line or "pixel-identical" in line] == [
+        f"{real} is the same set as REAL: the values say nothing about a generator"
+    ]
 
 
 def test_fakes_under_several_spellings_are_named(here: Run, tmp_path: Path) -> None:

@@ -176,10 +176,16 @@ def test_a_keyword_for_a_metrics_setting_says_what_to_write() -> None:
             "write metrics=['fid', fidtool.KID(subset_size=9)]",
         ),
         ({"nearest_k": 3, "ties": "inclusive"}, "write metrics=[fidtool.PRDC(nearest_k=3, ties='inclusive')]"),
+        ({"metrics": ["all"], "kid_subset_size": 9}, "write metrics=['all', fidtool.KID(subset_size=9)]"),
+        ({"metrics": f"{MIND},kid", "kid_seed": 9}, f"write metrics=['{MIND}', fidtool.KID(seed=9)]"),
+        ({"kid_subsetsize": 9}, "did you mean kid_subset_size?"),
         ({"metric_options": {"mind.seed": 3}}, "pass metrics with settings as objects, such as metrics=[fidtool.KID("),
     ):
         with pytest.raises(TypeError, match=re.escape(words)):
             compute("real", "fake", **keywords)
+    check: Any = fidtool.check
+    with pytest.raises(TypeError, match=r"'kid_subset_size'$"):
+        check("real", kid_subset_size=9)
 
 
 def test_different_spellings_of_a_path_are_one_metric(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
@@ -247,7 +253,12 @@ def test_a_metric_may_use_its_own_network(here: Run, sets: tuple[Path, Path], tm
         (["--metrics", MIND, "--metric-option", "mind.directions=0"], 2, "directions must be at least 1, not 0"),
         (["--metrics", MIND, "--metric-option", "mind.way=3"], 2, "has no setting 'way'; there are directions, seed"),
         (["--metric-option", "mind.seed=3"], 2, "a setting of mind, which is not computed: add mind to --metrics"),
-        (["--metric-option", "mind"], 2, "'mind' is not NAME.SETTING=VALUE"),
+        (["--metric-option", "mind"], 2, "'mind' in --metric-option is not NAME.SETTING=VALUE"),
+        (
+            ["--metrics", "kid", "--metric-option", "kid.seed=3"],
+            2,
+            "are options of their own: see `fidtool metrics kid`",
+        ),
         (["--metrics", "faults.py:Faulty,faults.py:Same"], 2, "requested twice, with different settings or classes"),
         (
             ["--metrics", "faults.py:Faulty,faults.py:Twin"],

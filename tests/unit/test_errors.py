@@ -57,6 +57,12 @@ def test_a_message_is_composed_of_its_parts() -> None:
     assert str(InputError("a is not b:")) == "a is not b:"
 
 
+def test_the_parts_of_an_error_are_as_python_writes_them() -> None:
+    error = InputError(f"{option('num')} is 3:", f"omit {option('diagnose', False)}", setting="PRDC(prdc.nearest_k)")
+    assert (error.problem, error.remedies, error.setting) == ("num is 3", ("omit diagnose=False",), "nearest_k")
+    assert repr(error) == "InputError('num is 3: omit diagnose=False')"
+
+
 @pytest.mark.parametrize("way", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))])
 def test_a_copied_error_has_all_attributes(way: object) -> None:
     error = RunError("a:", "b", "c", setting="num")

@@ -302,7 +302,7 @@ def load_weights(explicit: str | None, say: Callable[[str], None], classifier: b
             try:
                 weights = _read(place.path)
             except InputError as error:
-                say(f"{place.label}: weights not used: {error.problem}")
+                say(f"{place.label}: weights not used: {error.stated}")
                 continue
             if not classifier or weights.classifier:
                 break
@@ -312,7 +312,7 @@ def load_weights(explicit: str | None, say: Callable[[str], None], classifier: b
         try:
             keep(weights)
         except RunError as error:
-            say(error.problem)
+            say(error.stated)
     return weights
 
 
@@ -435,7 +435,7 @@ def download(say: Callable[[str], None], classifier: bool = False) -> Weights:
     try:
         return _checked(_parse(RemoteFile(address).read(), url), classifier)
     except (DownloadError, FidtoolError) as error:
-        reason = error.problem if isinstance(error, FidtoolError) else str(error)
+        reason = error.stated if isinstance(error, FidtoolError) else str(error)
     problem = f"no Inception weights{' with the classifier' * classifier}: the download from {url} failed ({reason})"
     ways = [
         f"download {OFFICIAL_URL} on another machine and pass it with {option('weights', ...)} or FIDTOOL_WEIGHTS=FILE",

@@ -56,8 +56,8 @@ def test_a_metrics_setting_has_its_own_flag(settings_of: Callable[..., Settings]
 
 
 def test_the_option_for_custom_metrics_says_where_the_flag_is(settings_of: Callable[..., Settings]) -> None:
-    words = "energy is not a metric from a file: its settings are options, see `fidtool metrics energy`$"
-    with pytest.raises(click.BadParameter, match=words):
+    words = "those of energy are options of their own: see `fidtool metrics energy`$"
+    with pytest.raises(InputError, match=words):
         settings_of("--metrics", "energy", "--metric-option", "energy.subset_size=30")
 
 

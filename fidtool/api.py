@@ -23,13 +23,13 @@ from fidtool.distances.error_bars import difference
 from fidtool.distances.parallel import fork_safe, linear_algebra_threads
 from fidtool.errors import InputError, on_every_rank, option, warn_program
 from fidtool.images.batches import Batch
-from fidtool.images.decode import DecodeOptions
 from fidtool.images.framing import EXAMPLE, Crop
 from fidtool.images.loader import ImageLookup, load
 from fidtool.metrics.registry import METRIC_SETTINGS, NAMES
 from fidtool.names import suggestion
 from fidtool.pipeline.check import check as check_images
 from fidtool.pipeline.compare import Comparer, Exhibit
+from fidtool.pipeline.extract import decode_options
 from fidtool.pipeline.measure import Measurer
 from fidtool.pipeline.networks import RunNetworks
 from fidtool.pipeline.opening import Opening, open_sets
@@ -288,15 +288,19 @@ def _concluded(
             of_metrics[metric.name] = recorded | ({"source": source} if source else {})
     pairs = itertools.combinations(comparer.parts.items(), 2)
     evaluation = Evaluation(
-        plan.definitions,
-        tuple(results),
-        record,
-        settings.fail_above,
-        settings.max_duplicates,
-        of_metrics,
-        tuple(Difference(one, other, Interval(*difference(mine, its))) for (one, mine), (other, its) in pairs),
-        settings.gated.numbers[0].name if settings.gated else "",
-        {name: run.console.shown(reason) for name, reason in {**plan.left_out, **comparer.left_out}.items()},
+        definitions=plan.definitions,
+        results=tuple(results),
+        run=record,
+        fail_above=settings.fail_above,
+        max_duplicates=settings.max_duplicates,
+        settings=of_metrics,
+        differences=tuple(
+            Difference(one, other, Interval(*difference(mine, its))) for (one, mine), (other, its) in pairs
+        ),
+        gated=settings.gated.numbers[0].name if settings.gated else "",
+        not_computed={
+            name: run.console.shown(reason) for name, reason in {**plan.left_out, **comparer.left_out}.items()
+        },
     )
     if settings.preset is not None:
         from fidtool.comparability import verify  # few runs need it
@@ -385,8 +389,7 @@ def _image_sample(plan: Plan, contents: Mapping[SetPlan, Content], count: int | 
         raise InputError(f"--images asks for {count} images but {path} has {len(images)}")
     chosen = sorted(range(min(count or 10_000, len(images))), key=images.order.__getitem__)  # of a random order
     crop = None if images.framing is None else Crop.parse(images.framing)
-    skip, floats = settings.on_error == "skip", settings.floats
-    options = DecodeOptions(skip, settings.max_pixels, crop=crop, floats=floats)
+    options = decode_options(settings, crop)
     shape: tuple[int, ...] = (0, 0, 3)
     storage, used = None, 0
     for batch in load(images, [Batch(each, [each]) for each in chosen], options):

@@ -84,7 +84,10 @@ def _read(
         batches = len(images) // (_BATCH * run.world.size)
         workers = min(8, available_cores(ranks), batches // _BATCHES_PER_WORKER)
     usable = replace(settings, on_error="skip", max_skip=1.0, diagnose=True)
-    found = Extraction(run, usable, (), {}, _BATCH, workers, None, run.console.warn).run(0, images)
+    extraction = Extraction(
+        run, usable, (), {}, batch_size=_BATCH, num_workers=workers, crop=None, warn=run.console.warn
+    )
+    found = extraction.run(0, images)
     with run.world.together():
         records = in_canonical_order(images, found.rows()[RECORDS], found.skipped)
         return ImageRecords.of(images, records, found.skipped), images.passed_over, found.skipped

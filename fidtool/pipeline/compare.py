@@ -223,26 +223,26 @@ class Comparer:
         skipped = (SkippedFile(each.path, bad.file, bad.reason) for each in pair for bad in each.statistics.skipped)
         usual, generated = (
             SetResult(
-                measured.path,
-                measured.statistics.count,
-                measured.statistics.found,
-                measured.statistics.config and known_settings(measured.statistics.config),
-                measured.statistics.framing,
-                ignored,
-                facts_of(measured, content.reference, content.sha256),
+                name=measured.path,
+                count=measured.statistics.count,
+                found=measured.statistics.found,
+                made_with=measured.statistics.config and known_settings(measured.statistics.config),
+                framing=measured.statistics.framing,
+                passed_over=ignored,
+                facts=facts_of(measured, content.reference, content.sha256),
             )
             for measured, content, ignored in zip((real, fake), contents, passed_over, strict=True)
         )
         comparison = Comparison(
-            usual,
-            generated,
-            {plan.labels.key(name): number for name, number in numbers.items()},
-            tuple(map(self.run.console.shown, lines)),
-            tuple(skipped),
-            diagnosis,
-            uncertainty,
-            harmful,
-            plan.labels,
+            real=usual,
+            fake=generated,
+            metrics={plan.labels.key(name): number for name, number in numbers.items()},
+            warnings=tuple(map(self.run.console.shown, lines)),
+            skipped=tuple(skipped),
+            diagnosis=diagnosis,
+            uncertainty=uncertainty,
+            influence=harmful,
+            labels=plan.labels,
         )
         return comparison, exhibit
 

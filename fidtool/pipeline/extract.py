@@ -35,6 +35,12 @@ _EXAMPLES = 3
 """Number of skipped files that an error names."""
 
 
+def decode_options(settings: Settings, crop: Crop | None, records: bool = False, pixels: bool = True) -> DecodeOptions:
+    """Returns how a run's images are decoded: the settings that concern each image."""
+    skip = settings.on_error == "skip"
+    return DecodeOptions(skip, settings.max_pixels, records, pixels, crop, settings.floats)
+
+
 @dataclass
 class Extraction:
     """Feature extraction for one set. All ranks create and use it in the same way.
@@ -136,8 +142,8 @@ class Extraction:
             return ""
         files = {bad.file for bad in skipped}
         indices = [index for index in range(len(source)) if source.file(index) in files]
-        options = DecodeOptions(True, self.settings.max_pixels, False, False, self.crop, self.settings.floats)
-        (read,) = load(source, [Batch(0, indices)], options)
+        options = decode_options(self.settings, self.crop, pixels=False)
+        (read,) = load(source, [Batch(0, indices)], replace(options, skip=True))
         still = {bad.file for bad in read.skipped}
         return next((bad.file for bad in skipped if bad.file not in still), "")
 
@@ -151,10 +157,10 @@ class Extraction:
     ) -> None:
         """Adds the batches of this rank, which have ``total`` images; without a source, those of an iterable."""
         context, world, threads = self.context, self.context.world, self.context.device.forward_threads
-        settings, skip = self.settings, self.settings.on_error == "skip"
+        settings = self.settings
         workers = self.num_workers if total is None else min(self.num_workers, total)
         used = bool(self.networks)
-        decode = DecodeOptions(skip, settings.max_pixels, settings.diagnose, used, self.crop, settings.floats)
+        decode = decode_options(settings, self.crop, settings.diagnose, used)
 
         def moved(batch: DecodedBatch) -> list[torch.Tensor]:
             with context.busy("transfer", 1 / threads):

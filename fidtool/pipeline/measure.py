@@ -146,12 +146,12 @@ class Measurer:
             settings,
             self.networks.networks(),
             layers,
-            batch_size,
-            self.num_workers,
-            None if planned.framing is None else Crop.parse(planned.framing),
-            self._warn,
-            None if planned.holds == "stream" else self._run.finished.checkpoint,
-            self.counts,
+            batch_size=batch_size,
+            num_workers=self.num_workers,
+            crop=None if planned.framing is None else Crop.parse(planned.framing),
+            warn=self._warn,
+            checkpoint=None if planned.holds == "stream" else self._run.finished.checkpoint,
+            work=self.counts,
         )
         if planned.holds == "stream":
             assert isinstance(given, Images)

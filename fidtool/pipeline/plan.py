@@ -146,15 +146,15 @@ def make_plan(opening: Opening, measured: Mapping[str, Definition] | None, batch
         if each in files and real not in files
     ]
     return Plan(
-        settings,
-        opening.sets,
-        {each: set_needs(settings, each.real, each.fake) for each in opening.contents},
-        definitions,
-        labels_of(definitions, settings, opening.images, [*files.values()]),
-        batch_size,
-        opening.notes,
-        (*opening.warnings, *mismatches, *order, *_settings_without_effect(opening)),
-        opening.left_out,
+        settings=settings,
+        sets=opening.sets,
+        needs={each: set_needs(settings, each.real, each.fake) for each in opening.contents},
+        definitions=definitions,
+        labels=labels_of(definitions, settings, opening.images, [*files.values()]),
+        batch_size=batch_size,
+        notes=opening.notes,
+        warnings=(*opening.warnings, *mismatches, *order, *_settings_without_effect(opening)),
+        left_out=opening.left_out,
     )
 
 

@@ -131,17 +131,17 @@ def open_run(requests: Sequence[RequestedSet], settings: Settings, console: Cons
                         byte_limit(limit)
                 torch_state.hold(device.torch_device)
                 yield RunContext(
-                    world,
-                    device,
-                    console if world.rank == 0 else Console(spelling=console.spelling),
-                    phases,
-                    partial(timed, phases),
-                    parts,
-                    partial(timed, parts),
-                    started,
-                    torch_state.paused,
-                    finished,
-                    installed,
+                    world=world,
+                    device=device,
+                    console=console if world.rank == 0 else Console(spelling=console.spelling),
+                    phases=phases,
+                    clock=partial(timed, phases),
+                    parts=parts,
+                    busy=partial(timed, parts),
+                    started=started,
+                    outside=torch_state.paused,
+                    finished=finished,
+                    versions=installed,
                 )
         except FidtoolError as error:
             error.note += "" if error.printed else finished.advice()

@@ -35,7 +35,7 @@ from fidtool.pipeline.networks import RunNetworks
 from fidtool.pipeline.opening import Opening, open_sets
 from fidtool.pipeline.plan import Plan, choose, make_plan
 from fidtool.pipeline.run import RunContext, open_run
-from fidtool.pipeline.sets import Content, RequestedSet, SetPlan, requested
+from fidtool.pipeline.sets import Content, RequestedSet, SetPlan, named_sets
 from fidtool.presets import with_preset
 from fidtool.results import Comparison, Difference, Evaluation, Interval, RunRecord
 from fidtool.settings import CheckSettings, Origin, Settings, StatisticsSettings, changed_settings, origin_of
@@ -186,7 +186,7 @@ def evaluated(
     Returns:
         The evaluation and, on rank zero, the files of report and plot, each with the function that writes it.
     """
-    sets = requested(*sources)
+    sets = named_sets(*sources)
     shown = {each: Path(file) for each in ("report", "plot") if (file := getattr(settings, each)) is not None}
 
     def check_files() -> None:
@@ -355,7 +355,7 @@ def statistics_of(
     Returns:
         The statistics and the sample; both are None on ranks other than zero.
     """
-    sets = requested(*sources)
+    sets = named_sets(*sources)
     with open_run(sets, settings, console) as run:
         run.world.on_rank_zero(check)
         plan, measurer, contents = _prepared(run, sets, settings, alone=True)
@@ -431,7 +431,7 @@ def check(images: Source, against: Source | None = None, settings: Settings = _D
 
 def checked(sources: Sources, settings: Settings, console: Console, strict: bool = False) -> Checkup:
     """Inspects a set, alone or against another, for `check` and the command line. A collective."""
-    sets = requested(*sources)
+    sets = named_sets(*sources)
     with open_run(sets, settings, console) as run:
         return check_images(run, sets, settings, strict)
 

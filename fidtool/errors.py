@@ -63,6 +63,16 @@ def rendered(text: str, spelling: Spelling = as_argument) -> str:
     return redacted(_OPTION.sub(spelled, text) if "\x01" in text else text)
 
 
+@contextlib.contextmanager
+def renamed(setting: str, name: str) -> Iterator[None]:
+    """Context manager in whose errors a setting has another name."""
+    try:
+        yield
+    except FidtoolError as error:
+        error.args = tuple(each.replace(f"\x01{setting}\x02", f"\x01{name}\x02") for each in error.args)
+        raise
+
+
 def redacted(text: str) -> str:
     """Returns ``text`` with user names, passwords, queries and fragments removed from all URLs in it.
 

@@ -64,15 +64,16 @@ def choose_device(requested: str | TorchDevice | None, launch: Launch) -> Device
     }
     if requested is None:
         requested = "cuda" if numbers["cuda"] else "cpu"
+    problem = ""
     try:
         device = torch.device(str(requested))
-        missing = (device.index or 0) >= numbers.get(device.type, 0)
+        if (device.index or 0) >= numbers.get(device.type, 0):
+            problem = f"{option('device', f'{requested}')}: torch finds no such device on this machine"
     except RuntimeError:
-        missing = True
-    if missing:
+        problem = f"{option('device', f'{requested}')} is not a name of a device:"
+    if problem:
         usable = [kind for kind, number in numbers.items() if number]
         usable += [f"cuda:{index}" for index in range(numbers["cuda"])]
-        problem = f"{option('device', f'{requested}')}: torch finds no such device on this machine"
         raise InputError(problem, f"use {' or '.join(usable)}", setting="device")
     if device.type == "cuda" and device.index is None:
         # A program without a launcher has selected its device; one process per GPU is usual even there.

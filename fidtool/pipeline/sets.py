@@ -60,7 +60,7 @@ class RequestedSet:
     given: Images | Statistics | None = None
 
 
-def requested(*sources: tuple[object, str]) -> list[RequestedSet]:
+def named_sets(*sources: tuple[object, str]) -> list[RequestedSet]:
     """Returns sets with unique names, from pairs of a path or an object and a default name for it.
 
     The same path or object always gives the same set.

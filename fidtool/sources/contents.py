@@ -287,6 +287,8 @@ def explained(name: str, problem: str = "cannot be read") -> Iterator[None]:
         reason = getattr(error, "strerror", None) or message_of(error)
         if isinstance(error, (OSError, ContentError)):
             raise InputError(f"{name} cannot be read: {reason}") from None
+        if reason == "File is not a zip file":  # users need not know that an .npz is one
+            reason = "its end is missing"
         raise InputError(f"{name} {problem}: {reason}", "copy or create it again") from None
 
 

@@ -259,6 +259,8 @@ def file_system(url: str) -> Any:
         from fsspec.core import url_to_fs
     except ImportError:
         raise InputError(f"reading {shown} needs the package fsspec:", "pip install 'fidtool[remote]'") from None
+    if scheme != scheme.lower():
+        raise InputError(f"{shown} must begin with {scheme.lower()}:// in lower case")
     if scheme == "s3" and "@" in url.split("/")[2]:  # s3fs would treat it as part of the bucket's name
         raise InputError(f"{shown}: an S3 URL cannot contain a user name or password:", _S3_ADVICE)
     settings: dict[str, Any] = {}

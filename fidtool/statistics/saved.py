@@ -360,7 +360,7 @@ def claim(folder: str, identity: dict[str, Any], warn: Callable[[str], None]) ->
     ours = isinstance(content, dict) and content.get("format") == _FORMAT and isinstance(content.get("identity"), dict)
     if not ours:
         problem = f"{manifest} is damaged, or not a checkpoint of this version of fidtool:"
-        raise InputError(problem, "choose another folder", f"delete {folder}", setting="checkpoint")
+        raise InputError(problem, "choose another folder", setting="checkpoint")
     if difference := _difference(content["identity"], identity):
         problem = f"{option('checkpoint', folder)} belongs to a different run: {difference}"
         raise InputError(problem, "choose another folder", "delete this one to start again", setting="checkpoint")

@@ -20,7 +20,7 @@ from fidtool.distances.exact import feature_settings
 from fidtool.distances.parallel import fork_safe
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
-from fidtool.errors import InputError, TooFewImagesError, rendered, warn_program
+from fidtool.errors import InputError, TooFewImagesError, renamed, rendered, warn_program
 from fidtool.features.network import Network
 from fidtool.features.protocol import ProtocolName
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
@@ -160,8 +160,8 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
         self.result: Result | None = None
         self._saved = True
         self._warned: set[str] = set()
-        with outside_autograd():
-            file = feature_extractor_weights_path
+        file = feature_extractor_weights_path
+        with outside_autograd(), renamed("weights", "weights" if file is None else "feature_extractor_weights_path"):
             network = shared_extractor(feature, antialias, protocol, weights, file, feature_step)
             # antialias is an argument of torchmetrics, which truncates with either protocol.
             asked = float_to_byte if antialias is None else float_to_byte or "floor"

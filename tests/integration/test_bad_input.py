@@ -31,6 +31,7 @@ def refused(outcome: Outcome, *texts: str, status: int = 2) -> None:
 REFUSALS = {
     "a later FAKE missing": (["real", "fake", "fake", "nowhere"], ["nowhere"]),
     "a line break in the name": (["real", "no\nwhere"], ["no where"]),
+    "a device that does not exist": (["real", "fake", "--device", "gpu"], ["--device gpu is not a name", "use cpu"]),
     "a GPU that is not there": (["real", "fake", "--device", "cuda:99"], ["--device cuda:99", "no such device"]),
     "weights with the wrong hash": (["real", "fake", "--weights", "wrong.pth"], ["wrong.pth", "hash"]),
 }

@@ -15,7 +15,7 @@ from fidtool import InputError, RunError, StoppedError
 from fidtool.cli.compute import compute
 from fidtool.cli.options import as_flag
 from fidtool.distributed.rendezvous import AbsentRanksError
-from fidtool.errors import FidtoolError, TooFewImagesError, option, rendered
+from fidtool.errors import FidtoolError, TooFewImagesError, option, renamed, rendered
 from fidtool.settings import PYTHON, Settings
 from fidtool.validation import declared
 from support.places import ROOT
@@ -42,6 +42,11 @@ def test_a_setting_is_named_as_users_pass_it(given: tuple[str, object], flag: st
 
 def test_what_only_looks_like_a_setting_does_no_harm() -> None:
     assert rendered("\x01a\x02(\x03 \x01b\x02 \x03") == "a='(' b=' '"
+
+
+def test_a_setting_can_have_another_name_in_the_errors_of_a_block() -> None:
+    with pytest.raises(InputError, match=r"^no file x \(from other\): pass other='y'$"), renamed("weights", "other"):
+        raise InputError(f"no file x (from {option('weights')}):", f"pass {option('weights', 'y')}")
 
 
 def test_every_setting_has_a_flag_that_click_accepts() -> None:

@@ -185,7 +185,7 @@ def test_workers_do_not_decide_how_settings_are_named(tmp_path: Path) -> None:
     options, batches = DecodeOptions(max_pixels=1), [Batch(0, [0])]
     with pytest.raises(FidtoolError) as caught:
         list(load(source, batches, options, 1, PATIENCE))
-    assert caught.value.problem.endswith(f"; {option('max_pixels')} raises it")
+    assert caught.value.stated.endswith(f"; {option('max_pixels')} raises it")
 
 
 def test_batches_are_the_same_with_and_without_workers(tmp_path: Path) -> None:

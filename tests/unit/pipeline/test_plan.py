@@ -13,7 +13,7 @@ from fidtool.console import Console
 from fidtool.features.protocol import FEATURES, inception_definition, protocol_named
 from fidtool.pipeline.opening import Opening, open_sets
 from fidtool.pipeline.plan import Plan, choose, make_plan
-from fidtool.pipeline.sets import requested
+from fidtool.pipeline.sets import named_sets
 from fidtool.settings import Settings
 from support.pictures import make_pictures
 
@@ -27,7 +27,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 
 def planned(*sources: object, alone: bool = False, **settings: object) -> tuple[Plan, Opening]:
     """Return the plan of a run of sets, without building networks."""
-    console, sets = Console(), requested(*((source, "set") for source in sources))
+    console, sets = Console(), named_sets(*((source, "set") for source in sources))
     opening = open_sets(sets, Settings(**settings), console, alone)  # type: ignore[arg-type]
     opening = choose(opening, console)
     return make_plan(opening, {FEATURES: DEFINITION} if opening.images else None, 8), opening

@@ -108,7 +108,7 @@ MADE: dict[str, tuple[Callable[[Path], object], str]] = {
         r"contains 1 file \(\.x0\), .*, 2 others; image files are those named",
     ),
     "a list of nothing": (lambda at: lists(at / "a.txt", "\n\n"), "is empty"),
-    "upper case": (lambda at: "S3://bucket/images", "Protocol not known: S3"),
+    "upper case": (lambda at: "S3://bucket/images", "must begin with s3:// in lower case"),
     "nothing at a URL": (lambda at: f"file://{at / 'none'}", "there is nothing below|does not exist"),
     "no images at a URL": (
         lambda at: f"file://{lists(at / 'a.csv', '').parent}",

@@ -15,7 +15,7 @@ from fidtool.console import Console
 from fidtool.errors import RunError
 from fidtool.features.protocol import Definition
 from fidtool.pipeline.run import open_run
-from fidtool.pipeline.sets import requested
+from fidtool.pipeline.sets import named_sets
 from fidtool.settings import Settings
 from fidtool.statistics.moments import ExactMoments, check_exact_products
 from fidtool.training.sums import ImageSums
@@ -75,7 +75,7 @@ def test_runs_and_metrics_check_their_device(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("fidtool.pipeline.run.check_exact_products", refused)
     with (
         pytest.raises(RunError, match="products on cpu"),
-        open_run(requested(("a", ""), ("b", "")), Settings(), Console()),
+        open_run(named_sets(("a", ""), ("b", "")), Settings(), Console()),
     ):
         raise AssertionError("the run must not start")
     monkeypatch.setattr("fidtool.training.sums.check_exact_products", refused)

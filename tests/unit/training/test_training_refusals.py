@@ -66,7 +66,7 @@ OTHER_DIMS = fidtool.Statistics.of(np.zeros(3), np.eye(3), 9)
         ({"feature": TINY, "dist_sync_fn": print}, "dist_sync_fn and .* cannot be used"),
         ({"feature": "none.py:network"}, "none.py"),
         ({"feature": 64, "weights": "none.pt"}, r"no weights file none.pt \(from weights\)"),
-        ({"feature": 64, "feature_extractor_weights_path": "none.pt"}, r"no weights file none.pt \(from weights\)"),
+        ({"feature": 64, "feature_extractor_weights_path": "none.pt"}, r"\(from feature_extractor_weights_path\)"),
         ({"feature": TINY, "weights": "none.pt"}, "weights is for Inception"),
         ({"feature": TINY, "real_statistics": OTHER_DIMS}, r"3 dimensions, but the metric's have 16"),
         ({"feature": TINY, "batch_size": 0}, "batch_size must be at least 1, not 0"),

@@ -36,6 +36,7 @@ _BACKWARD_REMEDY = (
     "loss that depends on the gathered tensor; or gather with grad='local'"
 )
 
+_warned_without_group = False
 _known: dict[tuple[Group, tuple[int, ...]], Ranks] = {}
 """The `Ranks` of torch's default group and a set of ranks."""
 atexit.register(_known.clear)  # destroys their groups: gloo's threads must end before the interpreter exits
@@ -166,8 +167,10 @@ def group_rank_and_size(group: Group) -> tuple[int, int]:
 
 
 def warn_without_group(what: str) -> None:
-    """Warns if the launcher started several processes and torch has no process group."""
-    if size := launched_without_group():
+    """Warns once if the launcher started several processes and torch has no process group."""
+    global _warned_without_group
+    if not _warned_without_group and (size := launched_without_group()):
+        _warned_without_group = True
         warn_program(f"{what} covers only one of {size} processes: call torch.distributed.init_process_group first")
 
 

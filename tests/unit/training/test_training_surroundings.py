@@ -22,6 +22,7 @@ from fidtool.training import (
     PrecisionRecallDensityCoverage,
     assert_in_sync,
     gather_with_grad,
+    group,
 )
 from fidtool.training.metric import PlainMetric
 from support.pictures import fill, pictures
@@ -259,9 +260,13 @@ def test_features_with_gradient_are_computed_in_float32() -> None:
 def test_collectives_of_a_program_that_forgot_its_process_group(call: object, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr(group, "_warned_without_group", False)
     with pytest.warns(
         fidtool.FidtoolWarning, match="only one of 4 processes: call torch.distributed.init_process_group"
     ):
+        call(torch.ones(2, 2))  # type: ignore[operator]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
         call(torch.ones(2, 2))  # type: ignore[operator]
 
 

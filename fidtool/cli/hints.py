@@ -115,7 +115,10 @@ def _plain(error: click.UsageError) -> str:
 
 def advice(error: click.UsageError, typed: Sequence[str], commands: Sequence[str]) -> str:
     """Return click's message about the arguments of ``fidtool``, with what to write instead."""
-    name, known, message, plain = typed[0], typed[0] in commands, error.format_message().rstrip("."), _plain(error)
+    name, known, plain = typed[0], typed[0] in commands, _plain(error)
+    options = (error.possibilities or ()) if isinstance(error, click.NoSuchOption) else ()
+    closest = get_close_matches(getattr(error, "option_name", ""), options, 1)
+    message = f"{plain}; did you mean {closest[0]}?" if closest else plain
     similar = [] if known else get_close_matches(name, commands, 1)
     command = next((each for each in (name, *similar) if each in _READING), "")
     given = [*typed[bool(command) :]]
@@ -133,7 +136,8 @@ def advice(error: click.UsageError, typed: Sequence[str], commands: Sequence[str
     if similar and not _meanings(name):
         return f"{message}: did you mean '{similar[0]}'?"
     if known or _meanings(name) or re.search("[-/.*{]", name) or any(map(_exists, typed)):
-        return f"{plain}: {fault}" + "; to compare two sets write `fidtool compute REAL FAKE`" * (meant[0] == "compute")
+        detail = "" if plain.startswith("Missing argument") else f": {fault}"
+        return plain + detail + "; to compare two sets write `fidtool compute REAL FAKE`" * (meant[0] == "compute")
     return f"{message}; the commands are {', '.join(commands)}"
 
 

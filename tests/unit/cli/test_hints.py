@@ -86,9 +86,10 @@ OTHERS = {
     "--verison": "--version",
     "cache --older 30d": "--older-than",
     "compute real fake --timeout x": "not a valid float",
-    "compute real fake --nums 3 --metrics kid": "error: No such option '--nums'. (Did you",
+    "compute real fake --nums 3 --metrics kid": "error: No such option '--nums'; did you mean --num? (see",
     "check --value-range 0 1 gone": "separated by a comma: no such file or folder: gone (see",
     "compute real": "Missing argument 'FAKE...' (see",
+    "compute": "error: Missing argument 'REAL'; to compare two sets write `fidtool compute REAL FAKE` (see",
     "compute --metrics fid kid gone": "metrics are separated by commas",
 }
 SIMILAR = {
@@ -132,7 +133,11 @@ def test_a_value_that_is_no_choice(here: Run, others: tuple[str, ...]) -> None:
     """The line that follows the habits of other tools has the same problem, which is said once."""
     for flag, value in (("--frames", "every"), ("--ties", "x"), ("--num", "x")):
         error = here("compute", "real", "fake", *others, flag, value).error
-        start = "No such option '--num_fake'. (Did you mean" if "--num_fake" in others else "Invalid value for '--"
+        start = (
+            "No such option '--num_fake'; did you mean --num-fake?"
+            if "--num_fake" in others
+            else "Invalid value for '--"
+        )
         assert error.startswith(f"error: {start}")
         assert error.endswith(" (see `fidtool compute --help`)")
         assert ("--num_fake" in others, error.count("not "), "write" in error) in ((True, 0, False), (False, 1, False))

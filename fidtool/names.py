@@ -19,6 +19,8 @@ from fidtool.errors import redacted, rendered
 _ODD = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 """Control characters, line separators, changes of the writing direction, lone surrogates (with which Python represents
 bytes that are not UTF-8), and code points that are not characters."""
+_NUMBER = re.compile(r"(?:([^\W\d_]+)[\W_]*)?(\d{1,15}(?:\.\d{1,15})?)")
+"""A number, and the word before it."""
 _LONGEST = 160
 _LONGEST_TITLE = 40
 
@@ -104,6 +106,28 @@ def short_names(paths: Sequence[str]) -> list[str]:
     common = sum(1 for _ in itertools.takewhile(lambda level: len(set(level)) == 1, zip(*parts, strict=False)))
     names = ["/".join(each[min(common, len(each) - 1) :]) or path for each, path in zip(parts, paths, strict=True)]
     return names if len(set(names)) == len(names) else list(paths)
+
+
+def numbers_of(paths: Sequence[str]) -> tuple[list[float], str] | None:
+    """Return the last number in each path that distinguishes the paths, as in ``step1000``, and the word before it.
+
+    Returns:
+        The numbers, in the order of the paths, and the word, or ``number in the name`` if they do not share one. None
+        if a path has no number, or if no number distinguishes all paths.
+    """
+    found = [list(_NUMBER.finditer(path.removesuffix(".npz"))) for path in paths]
+    if not all(found):
+        return None
+    if len({len(each) for each in found}) > 1:
+        found = [each[-1:] for each in found]
+    # In step100/fid50k and step200/fid50k the last number is the same.
+    columns = list(zip(*found, strict=True))
+    distinct = [column for column in columns if len({float(each[2]) for each in column}) == len(paths)]
+    if not distinct:
+        return None
+    words = {each[1] or "" for each in distinct[-1]}
+    word = words.pop() if len(words) == 1 else ""
+    return [float(each[2]) for each in distinct[-1]], word or "number in the name"
 
 
 def command_line(command: Sequence[str]) -> str:

@@ -40,7 +40,7 @@ class CheckSettings(Validated):
     """Keywords of `fidtool.check`: which images of a set are read, and how."""
 
     # torchrun rejects --num anywhere on its command line as an ambiguous abbreviation of its option --numa-binding.
-    num: int | None = Setting(None, IMAGES, "N", flag="--num --num-images", least=1).help(
+    num: int | None = Setting(None, IMAGES, "N", flag="--num --num-images", least=1, common=True).help(
         "Use a sample of N images of every set."
     )
     sample: Literal["random", "first"] = Setting("random", IMAGES).help(
@@ -64,7 +64,7 @@ class CheckSettings(Validated):
     max_pixels: int = Setting(MAX_PIXELS, IMAGES, "N", least=1).help(
         "Do not read images with more pixels, which may be decompression bombs."
     )
-    num_workers: int | None = Setting(None, MACHINE, "N", least=0, defines=False).help(
+    num_workers: int | None = Setting(None, MACHINE, "N", least=0, common=True, defines=False).help(
         "Decoding workers per rank; 0 decodes in the main process.",
         default="one less than the rank's cores, at most 16; on the CPU, one per 16 cores",
     )
@@ -106,21 +106,21 @@ class StatisticsSettings(CheckSettings):
     `fidtool.presets.with_preset`.
     """
 
-    preset: str | None = Setting(None, MEASURE, "NAME", defines=False).help(
+    preset: str | None = Setting(None, MEASURE, "NAME", common=True, defines=False).help(
         f"Settings with which published values were computed: {', '.join(PRESETS)}; see `fidtool presets`. "
         "Other options override them."
     )
     # No choices: names of protocols are accepted in any spelling.
-    protocol: ProtocolName | None = Setting(None, MEASURE, "NAME", choices=()).help(
+    protocol: ProtocolName | None = Setting(None, MEASURE, "NAME", choices=(), common=True).help(
         f"How images are resized and normalised: {NAMED_PROTOCOLS}; see `fidtool protocols`.",
         default="pytorch-fid; with a statistics file, the file's",
     )
-    extractor: str | None = Setting(None, MEASURE, "SPEC").help(
+    extractor: str | None = Setting(None, MEASURE, "SPEC", common=True).help(
         f"Network: {NAMED_EXTRACTORS}, an exported program FILE.pt2, a TorchScript FILE.pt, or a function "
         "that returns a custom network, FILE.py:NAME or package.module:NAME, whose code is executed.",
         default="inception; with a statistics file, the file's",
     )
-    dims: int | None = Setting(None, MEASURE, choices=("64", "192", "768", "2048")).help(
+    dims: int | None = Setting(None, MEASURE, choices=("64", "192", "768", "2048"), common=True).help(
         "Feature dimensions, which select a layer of Inception.", default="2048; with a statistics file, the file's"
     )
     weights: File = Setting(None, MEASURE, "FILE").help(
@@ -134,28 +134,28 @@ class StatisticsSettings(CheckSettings):
         "Round the features to multiples of 2^-S; they must be below 2^(23-S). Not for Inception.",
         default="declared by the network",
     )
-    metrics: str | Sequence[str | Metric] = Setting("fid", METRICS, "NAME,NAME").help(
+    metrics: str | Sequence[str | Metric] = Setting("fid", METRICS, "NAME,NAME", common=True).help(
         f"Metrics to compute in one pass over the images: {', '.join(BUILT_IN)}, all (each of these that can "
         "be computed), or FILE.py:NAME for a custom metric, whose code is executed. See `fidtool metrics`."
     )
-    on_error: Literal["fail", "skip"] = Setting("fail", IMAGES).help(
+    on_error: Literal["fail", "skip"] = Setting("fail", IMAGES, common=True).help(
         "If a file cannot be read: fail, or skip it with a warning."
     )
     max_skip: float = Setting(0.01, IMAGES, "FRACTION", least=0, most=1).help(
         "Maximum fraction of a set's files that may be skipped as unreadable."
     )
-    crop: str | None = Setting(None, IMAGES, "NAME:SIZE").help(
+    crop: str | None = Setting(None, IMAGES, "NAME:SIZE", common=True).help(
         f"Crop and resize the images of REAL, or those of `stats`, as published code does: a name "
         f"({', '.join(CROPS)}) and the side of the square in pixels, such as {EXAMPLE}.",
         default="images as they are",
     )
-    device: str | TorchDevice | None = Setting(None, MACHINE, "NAME").help(
+    device: str | TorchDevice | None = Setting(None, MACHINE, "NAME", common=True).help(
         "cpu, cuda, cuda:0 or mps.", default="cuda if available"
     )
-    batch_size: int | None = Setting(None, MACHINE, "N", least=1).help(
+    batch_size: int | None = Setting(None, MACHINE, "N", least=1, common=True).help(
         "Images per forward pass.", default="8 on the CPU, 64 on a GPU"
     )
-    precision: Literal["fp32", "tf32", "bf16", "fp16"] = Setting("fp32", MACHINE).help(
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = Setting("fp32", MACHINE, common=True).help(
         "Precision of the network: fp32 as the reference implementations; the others are faster on some GPUs "
         "and change the values."
     )
@@ -166,7 +166,7 @@ class StatisticsSettings(CheckSettings):
         "Look for duplicates and faulty images, and store records of the images with the statistics.",
         default="diagnosis",
     )
-    checkpoint: File = Setting(None, RESUME, "DIR", defines=False).help(
+    checkpoint: File = Setting(None, RESUME, "DIR", common=True, defines=False).help(
         "Folder to save finished work in. After a kill the same command resumes from it, with any number of ranks."
     )
 
@@ -271,18 +271,18 @@ class Settings(StatisticsSettings):
     expect: int | None = Setting(None, IMAGES, "N", least=1).help(
         "Fail if a FAKE does not have exactly N images, before sampling."
     )
-    uncertainty: bool = Setting(False, DIAGNOSIS).help(
+    uncertainty: bool = Setting(False, DIAGNOSIS, common=True).help(
         "Compute error bars of the metric fid: its bias, the bias-corrected value with a 95 % interval, and "
         "which FAKE is better."
     )
     influence: bool = Setting(False, DIAGNOSIS).help("List the images that raise the metric fid most.")
-    report: File = Setting(None, OUTPUT, "FILE.html").help(
+    report: File = Setting(None, OUTPUT, "FILE.html", common=True).help(
         "Write an HTML page with the values, charts and images (needs fidtool[report])."
     )
     plot: File = Setting(None, OUTPUT, "FILE.png").help(
         "Write a plot of the metric fid of the FAKEs (needs fidtool[report])."
     )
-    fail_above: float | None = Setting(None, GATES, "X", least=0).help(
+    fail_above: float | None = Setting(None, GATES, "X", least=0, common=True).help(
         f"Exit code 3 if the first requested Fréchet distance ({_FRECHET}) is above X."
     )
     max_duplicates: float | None = Setting(None, GATES, "FRACTION", least=0, most=1).help(

@@ -57,6 +57,7 @@ class Setting:
             dashes, of a metric's setting after the metric's name.
         choices: the allowed values; None for those of the field's type, if that is a ``Literal``.
         least, most: limits of a number, both inclusive.
+        common: whether ``--help`` shows the option; ``--help-all`` shows all.
         shown: description of the default, if ``--help`` cannot show the value itself.
         defines: whether the setting can change a set's statistics, so that statistics files record it. A setting that
             decides which images are used, or their pixels, must be part of `ImageSet.identity` or of
@@ -71,6 +72,7 @@ class Setting:
     choices: tuple[str, ...] | None = None
     least: float = -inf
     most: float = inf
+    common: bool = False
     defines: bool = True
     text: str = ""
     shown: str = ""

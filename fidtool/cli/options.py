@@ -21,11 +21,11 @@ TYPED = click.core.ParameterSource.COMMANDLINE
 
 
 class GroupedOption(click.Option):
-    """An option that ``--help`` lists under the heading ``group``."""
+    """An option under the heading ``group`` in ``--help``, or in ``--help-all`` alone if it is not ``common``."""
 
-    def __init__(self, *args: Any, group: str, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, group: str, common: bool = True, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.group = group
+        self.group, self.common = group, common
 
 
 class Command(click.Command):
@@ -55,7 +55,7 @@ class Command(click.Command):
         options: list[click.Parameter] = [_option_of(name, each) for name, each in self.fields.items()]
         if "metrics" in self.fields:
             options.append(_METRIC_OPTION)
-        self.params = [*options, *self.params]
+        self.params = [*options, *self.params, *([_HELP_ALL] if options else [])]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if any(each.startswith(("--metrics", "--value-range")) for each in args):
@@ -78,6 +78,7 @@ class Command(click.Command):
         """Write one section per group, and options without a group after them; then the examples."""
         # Recent versions of click list the arguments, too; the command's description explains them.
         options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
+        options = [each for each in options if _HELP_ALL.name in ctx.meta or getattr(each, "common", True)]
         groups = [*GROUPS, "Help"] if any(isinstance(each, GroupedOption) for each in options) else ["Options"]
         for name in groups:
             listed = [each for each in options if getattr(each, "group", groups[-1]) == name]
@@ -113,9 +114,27 @@ QUIET = option(
 _METRIC_OPTION = GroupedOption(
     ["--metric-option", "metric_options"],
     group=METRICS,
+    common=False,
     metavar="NAME.SETTING=VALUE",
     multiple=True,
     help="Setting of a metric from a file; `fidtool metrics FILE.py:NAME` lists them. Can be repeated.",
+)
+
+
+def _show_all(ctx: click.Context, parameter: click.Parameter, shown: bool) -> None:
+    if shown and not ctx.resilient_parsing:
+        ctx.meta[str(parameter.name)] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
+
+
+_HELP_ALL = click.Option(
+    ["--help-all"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_all,
+    help="Show all options, also the less common ones, and exit.",
 )
 
 
@@ -155,7 +174,7 @@ def _option_of(name: str, field: Setting) -> GroupedOption:
     elif field.kind in (int, float):
         given |= {"type": field.kind}
     given["show_default"] = field.kind is not bool and field.default is not None and not shown
-    return GroupedOption([*field.flag.split(), name], group=field.group, **given)
+    return GroupedOption([*field.flag.split(), name], group=field.group, common=field.common, **given)
 
 
 def _assignments(texts: Sequence[str]) -> dict[str, str]:

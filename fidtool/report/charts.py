@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import itertools
-import re
 import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fidtool.errors import InputError, option, redacted
-from fidtool.names import legible, short_names, short_title, shortened, split_title
+from fidtool.names import legible, numbers_of, short_names, short_title, shortened, split_title
 from fidtool.results import Comparison, Evaluation, Interval, Uncertainty
 
 if TYPE_CHECKING:
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 _LONGEST_LINE = 100
 _LONGEST_NAME = 24
 _LONGEST_PATH = 48
-_NUMBER = re.compile(r"(?:([^\W\d_]+)[\W_]*)?(\d{1,15}(?:\.\d{1,15})?)")
-"""A number, and the word before it."""
 _INCHES = (9.0, 4.5)
 _DOTS_PER_INCH = 160
 _STYLE: dict[str, Any] = {
@@ -215,28 +212,6 @@ def sweep_of(results: Sequence[Comparison]) -> tuple[list[SweepPoint], str]:
 def distance_of(results: Sequence[Comparison]) -> str:
     """Title of the Fréchet distance without its features, such as ``FID``."""
     return split_title(short_title(results[0].labels.title("fid")))[0]
-
-
-def numbers_of(paths: Sequence[str]) -> tuple[list[float], str] | None:
-    """Return the last number in each path that distinguishes the paths, as in ``step1000``, and the word before it.
-
-    Returns:
-        The numbers, in the order of the paths, and the word, or ``number in the name`` if they do not share one. None
-        if a path has no number, or if no number distinguishes all paths.
-    """
-    found = [list(_NUMBER.finditer(path.removesuffix(".npz"))) for path in paths]
-    if not all(found):
-        return None
-    if len({len(each) for each in found}) > 1:
-        found = [each[-1:] for each in found]
-    # In step100/fid50k and step200/fid50k the last number is the same.
-    columns = list(zip(*found, strict=True))
-    distinct = [column for column in columns if len({float(each[2]) for each in column}) == len(paths)]
-    if not distinct:
-        return None
-    words = {each[1] or "" for each in distinct[-1]}
-    word = words.pop() if len(words) == 1 else ""
-    return [float(each[2]) for each in distinct[-1]], word or "number in the name"
 
 
 def title_of(evaluation: Evaluation) -> tuple[str, str]:

@@ -69,7 +69,7 @@ def test_commands(golden: Golden) -> None:
     for name, command in sorted(COMMANDS.items()):
         defaults = defaults_of(name, command)
         # click adds the help option itself, on request.
-        own = [parameter for parameter in command.params if parameter.name != "help"]
+        own = [parameter for parameter in command.params if parameter.name not in ("help", "help_all")]
         options = [each for each in own if isinstance(each, click.Option)]
         found[name] = {
             "hidden": command.hidden,
@@ -92,12 +92,10 @@ def headings(text: str) -> dict[str, list[str]]:
 
 
 def test_help_in_groups(golden: Golden) -> None:
-    """Groups of options, and their order."""
-    found = {}
-    for name in LEAST:
-        outcome = CliRunner().invoke(cli, [name, "--help"], terminal_width=200)
-        found[name] = headings(outcome.output)
-    golden("cli/help", found)
+    """Groups of options, and their order: the common options, and all."""
+    for golden_name, flag in ("cli/help", "--help"), ("cli/help_all", "--help-all"):
+        shown = {name: CliRunner().invoke(cli, [name, flag], terminal_width=200) for name in LEAST}
+        golden(golden_name, {name: headings(each.output) for name, each in shown.items() if each.exit_code == 0})
 
 
 def test_help_of_the_group(golden: Golden) -> None:

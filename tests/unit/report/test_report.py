@@ -16,7 +16,8 @@ from PIL import Image
 from fidtool.diagnose.duplicates import Duplicates
 from fidtool.errors import InputError
 from fidtool.images.loader import ImageLookup
-from fidtool.report.charts import numbers_of, sweep_of, title_of
+from fidtool.names import numbers_of
+from fidtool.report.charts import sweep_of, title_of
 from fidtool.report.html import check_shown, html_report, write_shown
 from fidtool.report.sections import LONGEST_SIDE, Picture, Thumbnail, thumbnail_of
 from fidtool.report.text import influence_lines

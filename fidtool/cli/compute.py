@@ -89,7 +89,8 @@ def compute(
         # Only rank zero exits with the gate's status: a launcher kills rank zero if another rank exits first with an
         # error.
         return 0
-    from fidtool.report.text import dumps, framing_lines, influence_lines, result_lines, table_lines, timing_line
+    from fidtool.report.tables import table_lines
+    from fidtool.report.text import dumps, framing_lines, influence_lines, result_lines, timing_line
 
     console.say(timing_line(evaluation))
     several = sum(len(result.titles) for result in evaluation.results) > 1

@@ -19,7 +19,8 @@ from fidtool.names import command_line, legible, short_names, short_title, short
 from fidtool.pipeline.compare import Exhibit
 from fidtool.report.charts import chart, draw_sweep, sweep_plot, title_of
 from fidtool.report.sections import Card, Picture, Section, Thumbnail, thumbnail_of
-from fidtool.report.text import about_marks, columns_of, common_features, differences_shown, number
+from fidtool.report.tables import about_marks, columns_of, common_features
+from fidtool.report.text import differences_shown, number
 from fidtool.results import Evaluation, RunRecord
 
 if TYPE_CHECKING:

@@ -1,16 +1,15 @@
-"""Evaluations and checkups as lines of text, as a table, or as JSON."""
+"""Evaluations and checkups as lines of text, or as JSON."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from fidtool.diagnose.diagnosis import Checkup
-from fidtool.diagnose.duplicates import NOTABLE_SHARE
 from fidtool.errors import without_secrets
-from fidtool.names import counted, legible, short_names, short_title, shortened, split_title
+from fidtool.names import counted, legible
 from fidtool.results import SCHEMA, Comparison, Difference, Evaluation, protocol_to_dict
 from fidtool.settings import Origin, Settings, changed_settings
 
@@ -134,118 +133,3 @@ def failure_to_dict(code: int, reason: str, origin: Origin, config: Settings | N
 def dumps(result: dict[str, Any]) -> str:
     """Return ``result`` as JSON in ASCII, so that any file name can be printed."""
     return json.dumps(result, indent=2, allow_nan=False)
-
-
-# --- a table of several FAKEs or metrics, with one row per FAKE and one column per value -----------------------------
-
-
-class Column(NamedTuple):
-    """A column, with one value per FAKE.
-
-    Attributes:
-        better: ``lower`` or ``higher``; empty if neither is better.
-    """
-
-    heading: str
-    values: Sequence[str]
-    better: str = ""
-    best: frozenset[int] = frozenset()
-
-
-def columns_of(evaluation: Evaluation) -> list[Column]:
-    """Return the columns of all values, and those of the bias-corrected distance if any FAKE has it."""
-    results, features = evaluation.results, common_features(evaluation)
-    numbers, columns = evaluation.labels.numbers, []
-    for name, title in results[0].titles.items():
-        values = [result.value(name) for result in results]
-        best = best_of(results, values, numbers[name].better, evaluation.differences if name == "fid" else ())
-        heading = short_title(title if name == "fid" else title.removesuffix(f" ({features})"))
-        columns.append(Column(heading, [number(name, result) for result in results], numbers[name].better, best))
-    if not any(bars := [result.corrected for result in results]):
-        return columns
-    best = best_of(results, [None if bar is None else bar.value for bar in bars], "lower", evaluation.differences)
-    corrected = ["-" if bar is None else f"{bar.value:.4f} ± {bar.error:.4f}" for bar in bars]
-    intervals = ["-" if bar is None else f"{bar.low:.4f} to {bar.high:.4f}" for bar in bars]
-    title, _ = split_title(evaluation.labels.title("fid"))  # the column of the distance says of which features
-    return [*columns, Column(f"bias-corrected {title}", corrected, "lower", best), Column("95 % interval", intervals)]
-
-
-def table_lines(evaluation: Evaluation) -> list[str]:
-    """Return the table, followed by its legend, the framings of the sets and the comparisons of FAKEs.
-
-    The best values of each column are marked if there are at least two FAKEs that are not REAL itself.
-    """
-    columns, features = columns_of(evaluation), common_features(evaluation)
-    names = short_names([result.fake.name for result in evaluation.results])
-    cells = [["FAKE", *(legible(shortened(name)) for name in names)]]
-    for column in columns:  # with a mark behind the best ones
-        marks = ["*" if row in column.best else " " * bool(column.best) for row in range(-1, len(names))]
-        cells.append([text + mark for text, mark in zip([column.heading, *column.values], marks, strict=True)])
-    widths = [max(map(len, column)) for column in cells]
-    lines = [f"Features of all values: {legible(features)}"] if features else []
-    for first, *others in zip(*cells, strict=True):
-        aligned = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
-        lines.append("  ".join([first.ljust(widths[0]), *aligned]).rstrip())
-    legend = ["* best of its column"] if any(column.best for column in columns) else []
-    lines += [*map(legible, evaluation.not_computed_lines), *legend, *about_marks(evaluation)]
-    lines += framing_lines(evaluation)
-    return lines + verdict_lines(evaluation, names)
-
-
-def about_marks(evaluation: Evaluation) -> Iterator[str]:
-    """Yield sentences about which FAKEs are marked besides the best, and which are never marked."""
-    results, differences = evaluation.results, evaluation.differences
-    bars = [result.corrected for result in results]
-    distances = [result.value("fid") for result in results], [None if bar is None else bar.value for bar in bars]
-    if any(best_of(results, each, "lower", differences) > best_of(results, each, "lower") for each in distances):
-        base, _ = split_title(evaluation.labels.title("fid"))
-        columns = f"{base} and bias-corrected {base}"
-        yield f"In the columns {columns}, sets that cannot be distinguished from the best one are marked as well."
-    if len(results) > 1 and any(map(is_real, results)):
-        yield "Sets that contain images of REAL are never marked as best, nor is a set that is the only other one."
-
-
-def is_real(result: Comparison) -> bool:
-    """Whether FAKE is REAL, or contains so many of its images that the distance is meaningless."""
-    shared = None if result.diagnosis is None else result.diagnosis.shared
-    return result.fake.name == result.real.name or (
-        shared is not None and shared.count >= NOTABLE_SHARE * (result.fake.count or 1)
-    )
-
-
-def best_of(
-    results: Sequence[Comparison], values: Sequence[float | None], better: str, differences: Sequence[Difference] = ()
-) -> frozenset[int]:
-    """Return the indices of the best of ``values``, one per FAKE; several in a tie.
-
-    None is the best if fewer than two FAKEs can be compared, or if all are equal. A FAKE that is REAL is excluded.
-
-    Args:
-        values: one per FAKE; None if unknown.
-        differences: differences of the values. A FAKE that they do not distinguish from the best is as good.
-    """
-    known = {
-        place: value
-        for place, (result, value) in enumerate(zip(results, values, strict=True))
-        if value is not None and not is_real(result)
-    }
-    if len({*known.values()}) < 2:
-        return frozenset()
-    best = min(known.values()) if better == "lower" else max(known.values())
-    leading = {results[place].fake.name for place, value in known.items() if value == best}
-    ties = [{each.first, each.second} for each in differences if not each.distinguished]
-    leading |= {fake for pair in ties if pair & leading for fake in pair}
-    found = frozenset(place for place in known if results[place].fake.name in leading)
-    return frozenset() if len(found) == len(known) else found
-
-
-def common_features(evaluation: Evaluation) -> str:
-    """Return the features that the titles of several values name, such as ``64 dimensions``; empty if they differ.
-
-    They are named once above the table. Only a Fréchet distance keeps them in its heading: nothing else is an FID.
-    """
-    titles = evaluation.results[0].titles
-    if len(titles) == 1:
-        return ""
-    found = {split_title(title)[1] for title in titles.values()}
-    return found.pop() if len(found) == 1 else ""

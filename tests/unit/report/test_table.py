@@ -6,8 +6,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
+import pytest
+
 from fidtool.labels import Labels
-from fidtool.report.text import table_lines, verdict_lines
+from fidtool.report.tables import rounded, table_lines
+from fidtool.report.text import verdict_lines
 from fidtool.results import Difference, Evaluation, Interval, Uncertainty
 from support.report_samples import bare
 
@@ -33,9 +36,9 @@ def cells(lines: list[str]) -> list[list[str]]:
 
 def test_one_row_per_fake_and_one_column_per_value() -> None:
     assert table_lines(evaluation_of(FAKES)) == [
-        "FAKE      FID                   KID                IS",
-        "a     12.0000   0.020000 ± 0.001000   9.0000 ± 0.5000*",
-        "b     11.0000*  0.010000 ± 0.002000*  8.0000 ± 0.2500",
+        "FAKE   FID        KID ± s.d.     IS ± s.d.",
+        "a     12.0   0.0200 ± 0.0010   9.00 ± 0.50*",
+        "b     11.0*  0.0100 ± 0.0020*  8.00 ± 0.25",
         LEGEND,
     ]
 
@@ -48,23 +51,48 @@ def test_features_of_all_values_are_named_once() -> None:
     assert table_lines(evaluation) == [
         "Features of all values: 64 dimensions",
         "FAKE  FID (64 dimensions)        KID",
-        "a                 12.0000   0.020000",
-        "b                 11.0000*  0.010000*",
+        "a                   12.00   0.020000",
+        "b                   11.00*  0.010000*",
         LEGEND,
     ]
+
+
+@pytest.mark.parametrize(
+    ("values", "count", "shown"),
+    [
+        ({"fid": 359.78943}, 60, "360"),
+        ({"fid": 12.34567}, 2048, "12.3"),
+        ({"fid": 359.78943}, 2049, "359.79"),
+        ({"fid": 0.0123456}, 50_000, "0.0123"),
+        ({"fid": 12.34567}, None, "12.35"),
+        ({"fid": 0.0}, 60, "0.000"),
+        ({"kid": 0.0123456}, 60, "0.012346"),
+        ({"kid": 0.0123456, "kid_std": 0.00036}, 60, "0.01235 ± 0.00036"),
+        ({"kid": -0.0000004, "kid_std": 1e-9}, 60, "-0.000000 ± 0.000000"),
+        ({"is": 123.456, "is_std": 23.4}, 60, "123 ± 23"),
+        ({"is": 123.456, "is_std": 0.0}, 60, "123.4560 ± 0.0000"),
+        ({"fid_infinity": 3.98765, "fid_infinity_error": 0.0336}, 50_000, "3.988 ± 0.034"),
+        ({"precision": 0.66667}, 60, "0.6667"),
+    ],
+)
+def test_digits_that_can_be_relied_on(values: dict[str, float], count: int | None, shown: str) -> None:
+    """To the second digit of the spread; Fréchet distances without one as in papers, with fewer of few images."""
+    (result,) = evaluation_of({"a": values}).results
+    counted = replace(result, real=replace(result.real, count=count), fake=replace(result.fake, count=count))
+    assert rounded(next(iter(values)), counted) == shown
 
 
 def test_equal_values_are_not_the_best() -> None:
     assert "*" not in "".join(table_lines(evaluation_of({"a": FAKES["a"], "b": FAKES["a"]})))
     three = evaluation_of({"a": {"fid": 1.0}, "b": {"fid": 1.0}, "c": {"fid": 2.0}})
-    assert [row[-1] for row in cells(table_lines(three))] == ["FID", "1.0000*", "1.0000*", "2.0000"]
+    assert [row[-1] for row in cells(table_lines(three))] == ["FID", "1.00*", "1.00*", "2.00"]
 
 
 def test_real_is_never_the_best() -> None:
     lines = table_lines(evaluation_of({**FAKES, "real": {**FAKES["a"], "fid": 0.0}}))
     never = "Sets that contain images of REAL are never marked as best, nor is a set that is the only other one."
     assert lines[-2:] == [LEGEND, never]
-    assert [row[1] for row in cells(lines[:-2])] == ["FID", "12.0000", "11.0000*", "0.0000"]
+    assert [row[1] for row in cells(lines[:-2])] == ["FID", "12.0", "11.0*", "0.000"]
     only = table_lines(evaluation_of({"a": {"fid": 3.0}, "real": {"fid": 0.0}}))
     assert "*" not in "".join(only)
     assert only[-1] == never
@@ -86,10 +114,10 @@ def test_error_bars_are_columns_and_verdicts_follow() -> None:
     evaluation = with_bars(Interval(-0.25, 0.125, -0.5, -0.125))
     lines = table_lines(evaluation)
     assert cells(lines[:4]) == [
-        ["FAKE", "FID", "bias-corrected FID", "95 % interval"],
-        ["a", "12.0000", "11.5000 ± 0.2500*", "11.0000 to 12.0000"],
-        ["b", "11.0000*", "11.7500 ± 0.5000", "10.7500 to 12.7500"],
-        ["c", "13.0000", "-", "-"],
+        ["FAKE", "FID", "bias-corrected FID ± s.e.", "95 % interval"],
+        ["a", "12.00", "11.50 ± 0.25*", "11.00 to 12.00"],
+        ["b", "11.00*", "11.75 ± 0.50", "10.75 to 12.75"],
+        ["c", "13.0", "-", "-"],
     ]
     assert lines[4:] == [LEGEND, *verdict_lines(evaluation)]
     assert lines[5].endswith("a is better than b")
@@ -98,10 +126,10 @@ def test_error_bars_are_columns_and_verdicts_follow() -> None:
 def test_fakes_that_cannot_be_distinguished_from_the_best_are_marked() -> None:
     lines = table_lines(with_bars(Interval(-0.25, 0.5, -1.25, 0.75)))
     assert cells(lines[:4]) == [
-        ["FAKE", "FID", "bias-corrected FID", "95 % interval"],
-        ["a", "12.0000*", "11.5000 ± 0.2500", "11.0000 to 12.0000"],
-        ["b", "11.0000*", "11.7500 ± 0.5000", "10.7500 to 12.7500"],
-        ["c", "13.0000", "-", "-"],
+        ["FAKE", "FID", "bias-corrected FID ± s.e.", "95 % interval"],
+        ["a", "12.00*", "11.50 ± 0.25", "11.00 to 12.00"],
+        ["b", "11.00*", "11.75 ± 0.50", "10.75 to 12.75"],
+        ["c", "13.0", "-", "-"],
     ]
     assert " ".join(" ".join(lines[4:]).split()) == (
         f"{LEGEND} In the columns FID and bias-corrected FID, sets that cannot be distinguished from the best one are "

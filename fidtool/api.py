@@ -22,14 +22,16 @@ from fidtool.diagnose.diagnosis import Checkup, inspect_set, inspection_warnings
 from fidtool.distances.error_bars import difference
 from fidtool.distances.parallel import fork_safe, linear_algebra_threads
 from fidtool.errors import InputError, on_every_rank, option, warn_program
+from fidtool.explanations import Difference, Interval
 from fidtool.images.batches import Batch
 from fidtool.images.framing import EXAMPLE, Crop
 from fidtool.images.loader import ImageLookup, load
 from fidtool.metrics.registry import METRIC_SETTINGS, NAMES
 from fidtool.names import suggestion
 from fidtool.pipeline.check import check as check_images
-from fidtool.pipeline.compare import Comparer, Exhibit
+from fidtool.pipeline.compare import Comparer
 from fidtool.pipeline.extract import decode_options
+from fidtool.pipeline.gates import missed_gates
 from fidtool.pipeline.measure import Measurer
 from fidtool.pipeline.networks import RunNetworks
 from fidtool.pipeline.opening import Opening, open_sets
@@ -37,7 +39,7 @@ from fidtool.pipeline.plan import Plan, choose, make_plan
 from fidtool.pipeline.run import RunContext, open_run
 from fidtool.pipeline.sets import Content, RequestedSet, SetPlan, named_sets
 from fidtool.presets import with_preset
-from fidtool.results import Comparison, Difference, Evaluation, Interval, RunRecord
+from fidtool.results import Comparison, Evaluation, RunRecord
 from fidtool.settings import CheckSettings, Origin, Settings, StatisticsSettings, changed_settings, origin_of
 from fidtool.sources.memory import Images, several
 from fidtool.statistics.rows import RowStorage
@@ -201,7 +203,6 @@ def evaluated(
         plan, measurer, contents = _prepared(run, sets, settings)
         comparer = Comparer(run, plan, contents, measurer.networks.weights)
         results: list[Comparison] = []
-        exhibits: list[Exhibit | None] = []
         held: dict[SetPlan, MeasuredSet] = {}
         for position, planned in enumerate(plan.sets):
             # A set that occurs several times is measured once and held until its last occurrence.
@@ -212,9 +213,7 @@ def evaluated(
                 real = measured
                 continue
             run.console.log(f"comparing {measured.path} with {real.path}")
-            comparison, exhibit = comparer.compare(real, measured, planned)
-            results.append(comparison)
-            exhibits.append(exhibit)
+            results.append(comparer.compare(real, measured, planned))
             del measured  # so that only one FAKE's features are in memory at a time
         evaluation = run.world.on_rank_zero(lambda: _concluded(run, plan, comparer, results, measurer, origin))
         images = [content.images for content in contents.values() if content.images is not None]
@@ -224,7 +223,7 @@ def evaluated(
         def write(setting: str, file: Path) -> None:
             from fidtool.report.html import write_shown
 
-            write_shown(evaluation, exhibits, lookup, setting, file, console.spelling)
+            write_shown(evaluation, lookup, setting, file, console.spelling)
 
         files = {file: functools.partial(write, each) for each, file in shown.items()}
         return evaluation, files if run.world.rank == 0 else None
@@ -287,17 +286,17 @@ def _concluded(
         if declared(type(metric)) or source:
             of_metrics[metric.name] = recorded | ({"source": source} if source else {})
     pairs = itertools.combinations(comparer.parts.items(), 2)
+    limited = None if settings.fail_above is None else settings.gated
     evaluation = Evaluation(
         definitions=plan.definitions,
         results=tuple(results),
         run=record,
-        fail_above=settings.fail_above,
-        max_duplicates=settings.max_duplicates,
+        missed=tuple(missed_gates(results, settings)),
         settings=of_metrics,
         differences=tuple(
             Difference(one, other, Interval(*difference(mine, its))) for (one, mine), (other, its) in pairs
         ),
-        gated=settings.gated.numbers[0].name if settings.gated else "",
+        gated=plan.labels.key(limited.numbers[0].name) if limited else "",
         not_computed={
             name: run.console.shown(reason) for name, reason in {**plan.left_out, **comparer.left_out}.items()
         },

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from fidtool.features.protocol import INCEPTION, INCEPTION_DIMS
 from fidtool.metrics.inception_score import SORTED
 from fidtool.metrics.registry import METRIC_SETTINGS
 from fidtool.presets import PRESETS, preset_named
+from fidtool.saved import check_result, saved_result
 from fidtool.sources.references import named_reference
 
 if TYPE_CHECKING:
@@ -79,24 +79,13 @@ def verify(result: Evaluation | Mapping[str, Any] | str | Path, preset: str | No
         InputError: if there is no such preset, there is none of the run and ``preset`` is None, or the result cannot be
             read, is incomplete or is that of a failed run.
     """
-    content: Any = result
     if isinstance(result, (str, Path)):
-        try:
-            content = json.loads(Path(result).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or f"it is not JSON ({error})"
-            raise InputError(f"{result} cannot be read: {reason}") from None
-    elif not isinstance(result, Mapping):
-        content = result.to_dict()
-    results, run = (content.get(key) for key in ("results", "run")) if isinstance(content, Mapping) else (None, None)
-    if not isinstance(results, list) or not isinstance(run, Mapping):
-        problem = "this is not the JSON of `fidtool compute`, which has results and run:"
-        raise InputError(problem, "pass the file that its option -o wrote")
+        content: Mapping[str, Any] = saved_result(result)
+    else:
+        content = result if isinstance(result, Mapping) else result.to_dict()
+        check_result(content)
     try:
-        if not results:
-            reason = (content.get("exit") or {}).get("reason", "")
-            raise InputError(f"the result has no values: the run failed ({reason})")
-        return [_Requirements(content, each, preset).verdict() for each in results]
+        return [_Requirements(content, each, preset).verdict() for each in content["results"]]
     except InputError:
         raise
     except (TypeError, AttributeError, LookupError, ValueError, ArithmeticError) as error:  # a file that was edited

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from os.path import basename
+from typing import Any
 
 from fidtool.features.models.families import CMMD_EXTRACTOR, MODEL_FAMILIES
 from fidtool.features.protocol import FEATURES, INCEPTION, INCEPTION_DIMS, SPATIAL, Definition
 from fidtool.metrics.cmmd import CMMD
 from fidtool.metrics.metric import Number
 from fidtool.metrics.registry import BUILT_IN, NUMBERS
+from fidtool.saved import restored
 from fidtool.settings import Settings
 from fidtool.statistics.set_statistics import Statistics
 
@@ -59,6 +61,16 @@ class Labels:
         key = name if self.network == _NETWORK else re.sub("^fid", "fd", name)
         suffix = re.sub("[^0-9A-Za-z]", "_", str(self._qualifier(name)))
         return f"{key}_{suffix}" if suffix else key
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON's ``labels``, without the numbers of built-in metrics."""
+        custom = {name: asdict(number) for name, number in self.numbers.items() if number != NUMBERS.get(name)}
+        return {**vars(self), "own_networks": dict(self.own_networks), "numbers": custom}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Labels:
+        """Return the names whose `to_dict` gave ``content``."""
+        return cls(**{**content, "numbers": NUMBERS | restored(dict[str, Number], content["numbers"])})
 
     def network_of(self, name: str) -> str:
         """Return the name of the network whose features a metric uses."""

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from html import escape
-from math import inf
-from typing import Any
+from typing import Any, Literal, cast
 
 from fidtool.diagnose.diagnosis import Diagnosis
 from fidtool.diagnose.duplicates import Duplicates
-from fidtool.errors import redacted, without_secrets
+from fidtool.errors import InputError, redacted, without_secrets
+from fidtool.explanations import Difference, Exhibit, Influence, Interval, Uncertainty
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.labels import Labels
 from fidtool.metrics.registry import BUILT_IN
 from fidtool.names import counted
+from fidtool.saved import check_result, restored
 from fidtool.sources.kinds import PassedOver
 from fidtool.statistics.set_statistics import SetFacts
 
@@ -30,117 +31,6 @@ class SkippedFile:
     set: str
     file: str
     reason: str
-
-
-@dataclass(frozen=True)
-class Interval:
-    """An estimate with its standard error and confidence interval.
-
-    Attributes:
-        value: the estimate. It is unbiased, so that for a distance near 0 it is negative as often as positive.
-        error: standard error of the estimate.
-        low, high: ends of the 95 % confidence interval.
-    """
-
-    value: float
-    error: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class Uncertainty:
-    """Uncertainty of a Fréchet distance. REAL counts as fixed: the interval only covers the sampling of FAKE.
-
-    Attributes:
-        bias: estimated bias, the distance of this number of images minus that of infinitely many; None if withheld.
-        corrected: bias-corrected distance, an estimate for infinitely many images; None if withheld.
-        withheld: why there is no interval; empty if there is one.
-        curve: pairs of a number of images and their distance, ascending; the last pair is of all images.
-    """
-
-    bias: float | None
-    corrected: Interval | None
-    withheld: str
-    curve: tuple[tuple[int, float], ...]
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Difference between the Fréchet distances of two FAKEs.
-
-    Attributes:
-        first, second: paths of the two, as passed by the caller.
-        interval: bias-corrected Fréchet distance of the first minus that of the second, with its 95 % interval;
-            negative if the first is better.
-    """
-
-    first: str
-    second: str
-    interval: Interval
-
-    @property
-    def distinguished(self) -> bool:
-        """Whether one of the two is better: 0 is outside the interval."""
-        return not self.interval.low <= 0.0 <= self.interval.high
-
-    @property
-    def verdict(self) -> str:
-        if not self.distinguished:
-            return f"{self.first} and {self.second} cannot be distinguished"
-        better, worse = (self.first, self.second) if self.interval.high < 0.0 else (self.second, self.first)
-        return f"{better} is better than {worse}"
-
-
-@dataclass(frozen=True)
-class HarmfulImage:
-    """An image of FAKE and its effect: decrease of the Fréchet distance without it, to first order; may be negative."""
-
-    file: str
-    effect: float
-
-
-@dataclass(frozen=True)
-class Removal:
-    """Effect of removing the most harmful images.
-
-    Attributes:
-        predicted: Fréchet distance of the remaining images according to the effects, to first order.
-        distance: Fréchet distance of the remaining images, computed.
-    """
-
-    fraction: float
-    images: int
-    predicted: float
-    distance: float
-
-
-@dataclass(frozen=True)
-class Influence:
-    """Images of FAKE that raise its Fréchet distance.
-
-    Attributes:
-        most_harmful: images that raise it most, the worst first: 2 % of FAKE, at least 20 and at most 1000.
-        least_harmful: images without which it would rise most, the best first; at most 20.
-        removals: effects of removing the worst 0.5, 1 and 2 %.
-        doubt: why the effects are rough estimates; empty if they are not.
-    """
-
-    most_harmful: tuple[HarmfulImage, ...]
-    least_harmful: tuple[HarmfulImage, ...]
-    removals: tuple[Removal, ...]
-    doubt: str = ""
-
-    @property
-    def raising(self) -> tuple[HarmfulImage, ...]:
-        """The images of ``most_harmful`` that do raise the distance: those with a positive effect."""
-        return tuple(image for image in self.most_harmful if image.effect > 0)
-
-    def to_dict(self, labels: Labels) -> dict[str, Any]:
-        found = asdict(self)
-        for removal in found["removals"]:
-            removal[labels.key("fid")] = removal.pop("distance")
-        return found
 
 
 @dataclass(frozen=True)
@@ -172,12 +62,19 @@ class SetResult:
         """Return the parts of the entry in the JSON's ``results`` that are about this set."""
         return {
             "count": self.count,
-            "passed_over": None if self.passed_over is None else {"other": self.passed_over.other},
+            "passed_over": None if self.passed_over is None else self.passed_over.to_dict(),
             "found": self.found,
             "made_with": self.made_with,
             "sets": asdict(self.facts),
             "framing": self.framing,
         }
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any], role: Literal["real", "fake"]) -> SetResult:
+        """Return the set of an entry of the JSON's ``results``."""
+        names = ("count", "passed_over", "found", "made_with", "framing")
+        found = {name: content[name][role] for name in names} | {"name": content[role], "facts": content["sets"][role]}
+        return cast(SetResult, restored(cls, found))
 
 
 @dataclass(frozen=True)
@@ -196,6 +93,7 @@ class Comparison:
         diagnosis: findings about the images; None if not requested.
         uncertainty: uncertainty of the Fréchet distance; None if not requested.
         influence: images that raise the Fréchet distance; None if not requested.
+        exhibit: what a page shows besides; None unless a page was requested.
         labels: names of the values.
     """
 
@@ -207,6 +105,7 @@ class Comparison:
     diagnosis: Diagnosis | None = None
     uncertainty: Uncertainty | None = None
     influence: Influence | None = None
+    exhibit: Exhibit | None = None
     labels: Labels = field(default_factory=Labels)
 
     @property
@@ -247,6 +146,9 @@ class Comparison:
         """Return the entry in the JSON's ``results``."""
         real, fake = self.real.to_dict(), self.fake.to_dict()
         uncertainty = None if self.uncertainty is None else asdict(self.uncertainty) | {"real": "fixed", "level": 0.95}
+        influence = None if self.influence is None else asdict(self.influence)
+        for removal in influence["removals"] if influence else ():
+            removal[self.labels.key("fid")] = removal.pop("distance")
         return {
             "real": self.real.name,
             "fake": self.fake.name,
@@ -256,8 +158,29 @@ class Comparison:
             "warnings": list(self.warnings),
             "diagnosis": None if self.diagnosis is None else self.diagnosis.to_dict(),
             "uncertainty": uncertainty,
-            "influence": None if self.influence is None else self.influence.to_dict(self.labels),
+            "influence": influence,
+            "exhibit": None if self.exhibit is None else self.exhibit.to_dict(),
         }
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any], labels: Labels) -> Comparison:
+        """Return the comparison of an entry of the JSON's ``results``."""
+        influence, key = content["influence"], labels.key("fid")
+        if influence is not None:
+            removals = [each | {"distance": each[key]} for each in influence["removals"]]
+            influence = restored(Influence, influence | {"removals": removals})
+        return cls(
+            real=SetResult.from_dict(content, "real"),
+            fake=SetResult.from_dict(content, "fake"),
+            metrics=content["metrics"],
+            warnings=tuple(content["warnings"]),
+            skipped=restored(tuple[SkippedFile, ...], content["skipped"]),
+            diagnosis=None if content["diagnosis"] is None else Diagnosis.from_dict(content["diagnosis"]),
+            uncertainty=restored(Uncertainty | None, content["uncertainty"]),
+            influence=influence,
+            exhibit=restored(Exhibit | None, content["exhibit"]),
+            labels=labels,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -323,22 +246,20 @@ class Evaluation:
         definitions: definitions of the features, by layer; None if only files of unknown protocol were compared.
         results: one entry per FAKE, in the order of the arguments.
         run: see `RunRecord`.
-        fail_above: limit of the Fréchet distance, or None.
-        max_duplicates: limit of the fraction of duplicates in a FAKE, or None.
+        missed: one sentence per FAKE and missed gate.
         settings: settings of the metrics that affect their values, by metric.
         differences: differences of all pairs of FAKEs that have error bars, in the order of the arguments.
-        gated: plain name of the metric that ``fail_above`` limits.
+        gated: name in ``metrics`` of the value that a gate limits; empty if there is no such gate.
         not_computed: the requested metrics that could not be computed, by name, with the reasons.
     """
 
     definitions: Mapping[str, Definition | None]
     results: tuple[Comparison, ...]
     run: RunRecord
-    fail_above: float | None = None
-    max_duplicates: float | None = None
+    missed: tuple[str, ...] = ()
     settings: Mapping[str, Mapping[str, int | bool | str]] = field(default_factory=dict)
     differences: tuple[Difference, ...] = ()
-    gated: str = "fid"
+    gated: str = ""
     not_computed: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -407,20 +328,12 @@ class Evaluation:
     @property
     def exit_code(self) -> int:
         """Exit status: 3 if a gate is missed, else 0."""
-        return 0 if self.exit_reason == "done" else 3
+        return 3 if self.missed else 0
 
     @property
     def exit_reason(self) -> str:
         """``done``, or which gates are missed."""
-        highest = inf if self.fail_above is None else self.fail_above
-        most = inf if self.max_duplicates is None else self.max_duplicates
-        missed = []
-        for each in self.results:
-            if (value := each.value(self.gated)) is not None and value > highest:
-                missed.append(f"{each.fake.name} has {self.labels.title(self.gated)} {value:.6g}, above {highest:g}")
-            if (copies := each.duplicates) is not None and copies.share > most:
-                missed.append(f"{copies.share:.2%} of {each.fake.name} are duplicates, above {most:.2%}")
-        return f"gate missed: {'; '.join(missed)}" if missed else "done"
+        return f"gate missed: {'; '.join(self.missed)}" if self.missed else "done"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result JSON: plain dictionaries, lists, numbers and strings; floats at full precision.
@@ -428,19 +341,48 @@ class Evaluation:
         Secrets in URLs are removed, see `fidtool.errors.redacted`.
         """
         layers = {name: protocol_to_dict(each) for name, each in self.definitions.items() if name != FEATURES}
-        gated = {} if self.fail_above is None else {"gated": self.labels.key(self.gated)}
+        gated = {"gated": self.gated} if self.gated else {}
         found = {
             "schema": SCHEMA,
             "protocol": protocol_to_dict(self.definition),
             "layers": layers,
+            "labels": self.labels.to_dict(),
             "settings": {name: dict(settings) for name, settings in self.settings.items()},
             "results": [result.to_dict() for result in self.results],
             "differences": [asdict(each) | {"verdict": each.verdict} for each in self.differences],
             "not_computed": dict(self.not_computed),
             "run": asdict(self.run),
-            "exit": {"code": self.exit_code, "reason": self.exit_reason, **gated},
+            "exit": {"code": self.exit_code, "reason": self.exit_reason, "missed": [*self.missed], **gated},
         }
         return without_secrets(found)
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Evaluation:
+        """Return the evaluation whose `to_dict` gave ``content``, except for secrets in URLs.
+
+        Raises:
+            InputError: if the content is not a result, is that of a failed run, or is incomplete.
+        """
+        check_result(content)
+        try:
+            layers = {FEATURES: content["protocol"], **content["layers"]}
+            labels = Labels.from_dict(content["labels"])
+            return cls(
+                definitions={
+                    layer: None if each["fingerprint"] is None else restored(Definition, each)
+                    for layer, each in layers.items()
+                },
+                results=tuple(Comparison.from_dict(each, labels) for each in content["results"]),
+                run=restored(RunRecord, content["run"]),
+                missed=tuple(content["exit"]["missed"]),
+                settings=content["settings"],
+                differences=restored(tuple[Difference, ...], content["differences"]),
+                gated=content["exit"].get("gated", ""),
+                not_computed=content["not_computed"],
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
+            problem = f"the result is incomplete or was changed ({type(error).__name__}: {error})"
+            raise InputError(problem) from None
 
 
 def protocol_to_dict(definition: Definition | None) -> dict[str, Any]:

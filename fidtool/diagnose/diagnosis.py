@@ -32,6 +32,7 @@ from fidtool.errors import option, without_secrets
 from fidtool.features.protocol import FEATURES, SPATIAL, layer_prefix
 from fidtool.images.records import BRIGHTNESS, ImageRecords
 from fidtool.names import counted
+from fidtool.saved import restored
 from fidtool.sources.contents import BadFile
 from fidtool.sources.kinds import PassedOver
 from fidtool.statistics.set_statistics import Statistics
@@ -124,6 +125,22 @@ class Diagnosis:
             ],
         }
 
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Diagnosis:
+        """Returns the diagnosis whose `to_dict` gave ``content``."""
+        duplicates, findings = content["duplicates"], content["findings"]
+        real, fake = (
+            restored(tuple[Finding, ...], [each for each in findings if each["set"] == role])
+            for role in ("real", "fake")
+        )
+        return cls(
+            real=restored(Duplicates | None, duplicates["real"]),
+            fake=restored(Duplicates | None, duplicates["fake"]),
+            shared=restored(SharedCopies | None, content["shared"]),
+            findings=fake,
+            real_findings=real,
+        )
+
 
 def diagnosis_of(real: SetInspection | None, fake: SetInspection | None, gate: float | None) -> Diagnosis:
     """Diagnoses a comparison. A larger share of duplicates in FAKE than ``gate`` always gives a warning."""
@@ -189,7 +206,7 @@ class Health:
         """Returns the set as it appears in the JSON."""
         return asdict(self) | {
             "duplicates": self.duplicates.to_dict(),
-            "passed_over": None if self.passed_over is None else {"other": self.passed_over.other},
+            "passed_over": None if self.passed_over is None else self.passed_over.to_dict(),
         }
 
     def summary(self) -> str:

@@ -7,14 +7,12 @@ import os
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.diagnose.diagnosis import (
     Diagnosis,
-    Health,
     SetInspection,
     diagnosis_of,
     health_of,
@@ -28,6 +26,7 @@ from fidtool.distances.exact import FeatureSettings, feature_settings
 from fidtool.distances.frechet import frechet_distance, influence
 from fidtool.distributed.world import World
 from fidtool.errors import FidtoolError, InputError, ProgramError, RunError, on_every_rank
+from fidtool.explanations import Exhibit, HarmfulImage, Influence, Interval, Neighbour, Removal, Uncertainty
 from fidtool.features.models.inception import Weights, load_weights
 from fidtool.features.protocol import FEATURES
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
@@ -36,7 +35,7 @@ from fidtool.pipeline.opening import check_number
 from fidtool.pipeline.plan import Plan, check_count
 from fidtool.pipeline.run import RunContext
 from fidtool.pipeline.sets import Content, SetPlan
-from fidtool.results import Comparison, HarmfulImage, Influence, Interval, Removal, SetResult, SkippedFile, Uncertainty
+from fidtool.results import Comparison, SetResult, SkippedFile
 from fidtool.settings import known_settings
 from fidtool.statistics.moments import Gaussian
 from fidtool.statistics.set_statistics import MeasuredSet, facts_of
@@ -54,41 +53,6 @@ _FEWEST_FOR_INFLUENCE = 3
 _APART = "its distance is that of the mean and covariance in its file, not of its images"
 _ROUGH = 0.2
 """Relative error above which a first-order prediction is reported as rough."""
-
-
-@dataclass(frozen=True)
-class Neighbour:
-    """Paths of a generated image and its nearest real one, empty if only its features are known.
-
-    ``distance`` is the Euclidean distance between their features.
-    """
-
-    fake: str
-    real: str
-    distance: float
-
-
-@dataclass(frozen=True)
-class Exhibit:
-    """What a report can show of one FAKE and of REAL. On rank zero.
-
-    Attributes:
-        fake, real: properties of the sets; None if their images were not inspected.
-        random: paths of the first images of FAKE in its pseudo-random order.
-        neighbours: some images of FAKE, each with its nearest real one; empty if either set's features are unknown.
-        curve: the distance as a function of the number of images, as in `Uncertainty`; empty if FAKE's features are
-            unknown.
-        random_real: as ``random``, of REAL.
-        without_features: paths of the sets whose per-image features are unknown.
-    """
-
-    fake: Health | None
-    real: Health | None
-    random: tuple[str, ...]
-    neighbours: tuple[Neighbour, ...]
-    curve: tuple[tuple[int, float], ...] = ()
-    random_real: tuple[str, ...] = ()
-    without_features: tuple[str, ...] = ()
 
 
 @dataclass
@@ -112,8 +76,8 @@ class Comparer:
     parts: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     real: SetInspection | None = None
 
-    def compare(self, real: MeasuredSet, fake: MeasuredSet, planned: SetPlan) -> tuple[Comparison, Exhibit | None]:
-        """Returns the comparison on every rank, and additional data for a report on rank zero. A collective."""
+    def compare(self, real: MeasuredSet, fake: MeasuredSet, planned: SetPlan) -> Comparison:
+        """Returns the comparison. A collective."""
         metrics = self.plan.settings.chosen
         if "stream" in (self.plan.sets[0].holds, planned.holds):
             metrics = self._possible(real, fake, planned)
@@ -121,9 +85,7 @@ class Comparer:
         warnings: list[str] = []
         for metric in metrics:
             numbers |= self._values(metric, real, fake, warnings)
-        found = self.run.world.only_on_rank_zero(lambda: self._conclude(real, fake, planned, numbers, warnings))
-        comparison, exhibit = found or (None, None)
-        return cast(Comparison, self.run.world.broadcast(comparison)), exhibit
+        return self.run.world.on_rank_zero(lambda: self._conclude(real, fake, planned, numbers, warnings))
 
     def _possible(self, real: MeasuredSet, fake: MeasuredSet, planned: SetPlan) -> list[Metric]:
         """The metrics for which the sets have enough images, once an iterable has been counted. A collective."""
@@ -186,8 +148,8 @@ class Comparer:
         planned: SetPlan,
         numbers: Mapping[str, float],
         warnings: Sequence[str],
-    ) -> tuple[Comparison, Exhibit | None]:
-        """The comparison, and additional data for a report if one is written. On rank zero."""
+    ) -> Comparison:
+        """The comparison. On rank zero."""
         plan, settings, world, clock = self.plan, self.plan.settings, self.run.world, self.run.clock
         contents = [self.contents[each] for each in (plan.sets[0], planned)]
         passed_over = [None if each.images is None else each.images.passed_over for each in contents]
@@ -233,7 +195,7 @@ class Comparer:
             )
             for measured, content, ignored in zip((real, fake), contents, passed_over, strict=True)
         )
-        comparison = Comparison(
+        return Comparison(
             real=usual,
             fake=generated,
             metrics={plan.labels.key(name): number for name, number in numbers.items()},
@@ -242,9 +204,9 @@ class Comparer:
             diagnosis=diagnosis,
             uncertainty=uncertainty,
             influence=harmful,
+            exhibit=exhibit,
             labels=plan.labels,
         )
-        return comparison, exhibit
 
     def _set_warnings(self, real: MeasuredSet, fake: MeasuredSet) -> list[str]:
         names, settings = (real.path, fake.path), self.plan.settings

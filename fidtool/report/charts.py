@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fidtool.errors import InputError, option, redacted
+from fidtool.explanations import Interval, Uncertainty
 from fidtool.names import legible, numbers_of, short_names, short_title, shortened, split_title
-from fidtool.results import Comparison, Evaluation, Interval, Uncertainty
+from fidtool.results import Comparison, Evaluation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

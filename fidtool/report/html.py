@@ -16,7 +16,6 @@ from fidtool.features.protocol import FEATURES
 from fidtool.images.loader import ImageLookup
 from fidtool.metrics.registry import BUILT_IN
 from fidtool.names import command_line, legible, short_names, short_title, shortened, split_title
-from fidtool.pipeline.compare import Exhibit
 from fidtool.report.charts import chart, draw_sweep, sweep_plot, title_of
 from fidtool.report.sections import Card, Picture, Section, Thumbnail, thumbnail_of
 from fidtool.report.tables import about_marks, columns_of, common_features
@@ -53,7 +52,6 @@ def check_shown(shown: Mapping[str, Path]) -> None:
 
 def write_shown(
     evaluation: Evaluation,
-    exhibits: Sequence[Exhibit | None],
     gallery: ImageLookup,
     setting: str,
     file: Path,
@@ -64,14 +62,13 @@ def write_shown(
         content = sweep_plot(evaluation, file.suffix[1:].lower())
     else:
         # A path may contain bytes that are not UTF-8.
-        content = html_report(evaluation, exhibits, gallery, spelling).encode("utf-8", "replace")
+        content = html_report(evaluation, gallery, spelling).encode("utf-8", "replace")
     with atomic_write(file) as handle:
         handle.write(content)
 
 
 def html_report(
     evaluation: Evaluation,
-    exhibits: Sequence[Exhibit | None],
     gallery: ImageLookup | None = None,
     spelling: Spelling = as_argument,
 ) -> str:
@@ -80,7 +77,6 @@ def html_report(
     The images that it shows are read again. For an image that cannot be read, the page gives the reason.
 
     Args:
-        exhibits: what the page can show of each FAKE, one per result; None if unknown.
         gallery: reads the images; None reads them from files.
     """
     from markupsafe import escape
@@ -95,13 +91,13 @@ def html_report(
             name=shortened(name),
             charts=charts,
             result=result,
-            exhibit=exhibit,
+            exhibit=result.exhibit,
             cached=run.cached,
             fakes=len(names),
         )
-        for place, (result, exhibit, name) in enumerate(zip(results, exhibits, names, strict=True), 1)
+        for place, (result, name) in enumerate(zip(results, names, strict=True), 1)
     ]
-    random_real = next((each.random_real for each in exhibits if each is not None), ())
+    random_real = next((each.exhibit.random_real for each in results if each.exhibit is not None), ())
     real = [Card((Picture(file, results[0].real.framing),)) for file in random_real]
     cards = [*real, *(card for each in sections for cards in each.sheets.values() for card in cards)]
     images.prefetch(picture.file for card in cards for picture in card.pictures)
@@ -130,7 +126,7 @@ def html_report(
             contrasts=differences_shown(evaluation, _MOST_DIFFERENCES, names),
             all_pairs=len(evaluation.differences) <= _MOST_DIFFERENCES,
             real_images=real,
-            hints=list(_hints(evaluation, exhibits)),
+            hints=list(_hints(evaluation)),
             protocol=_protocol_rows(evaluation),
             run=_run_rows(run),
             command=run.command if isinstance(run.command, str) else escape(command_line(run.command)),
@@ -181,7 +177,7 @@ def _warnings(evaluation: Evaluation, names: Sequence[str]) -> list[tuple[str, l
     return [(text, of if len(of) < len(names) else []) for text, of in about.items()]
 
 
-def _hints(evaluation: Evaluation, exhibits: Sequence[Exhibit | None]) -> Iterator[str]:
+def _hints(evaluation: Evaluation) -> Iterator[str]:
     """What else the page could show, and how to request it."""
     results, distance = evaluation.results, short_title(evaluation.labels.title("fid"))
     asked = results[0].frechet_distance is not None
@@ -192,7 +188,7 @@ def _hints(evaluation: Evaluation, exhibits: Sequence[Exhibit | None]) -> Iterat
     if all(result.diagnosis is None for result in results):
         off = option("diagnose", False)
         yield f"Duplicates and faulty images: do not pass {off}, and pass images rather than other tools' statistics."
-    if all(exhibit is None or not (exhibit.random or exhibit.fake) for exhibit in exhibits):
+    if all(each.exhibit is None or not (each.exhibit.random or each.exhibit.fake) for each in results):
         yield "Images, and the properties of the sets: pass images rather than statistics files."
 
 

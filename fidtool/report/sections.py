@@ -15,13 +15,14 @@ from fidtool.diagnose.diagnosis import Health
 from fidtool.diagnose.duplicates import Duplicates
 from fidtool.diagnose.findings import SEVERITIES, Finding
 from fidtool.errors import FidtoolError, option
+from fidtool.explanations import Exhibit, HarmfulImage, Uncertainty
 from fidtool.images.decode import DecodeError, DecodeOptions, decode
 from fidtool.images.framing import Crop
 from fidtool.names import short_title, shortened
-from fidtool.pipeline.compare import MOST_RANDOM, Exhibit
+from fidtool.pipeline.compare import MOST_RANDOM
 from fidtool.report.charts import Chart, chart, draw_curve, draw_histogram
 from fidtool.report.text import number
-from fidtool.results import Comparison, HarmfulImage, Uncertainty
+from fidtool.results import Comparison
 from fidtool.sources.contents import ContentError, Read, ValueRange
 
 _HEADINGS = {

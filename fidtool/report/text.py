@@ -9,8 +9,9 @@ from typing import Any
 
 from fidtool.diagnose.diagnosis import Checkup
 from fidtool.errors import without_secrets
+from fidtool.explanations import Difference
 from fidtool.names import counted, legible
-from fidtool.results import SCHEMA, Comparison, Difference, Evaluation, protocol_to_dict
+from fidtool.results import SCHEMA, Comparison, Evaluation, protocol_to_dict
 from fidtool.settings import Origin, Settings, changed_settings
 
 _MOST_PAIRS = 3

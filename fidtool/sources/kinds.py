@@ -11,6 +11,7 @@ import zlib
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from fidtool.errors import InputError, option
 from fidtool.names import counted, folded
@@ -201,6 +202,10 @@ class PassedOver:
         else:
             return True
         return False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the ignored files as they appear in the JSON."""
+        return {"other": self.other, "kinds": dict(self.kinds)}
 
     @property
     def other(self) -> int:

@@ -104,7 +104,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     images = [write_image(folder, name, (32, 32), seed) for seed, name in enumerate(names)]
     images.append(str(folder / "gone.png"))
     pages = {
-        "several": html_report(*rich(bare(f"runs/{NASTY}/step1", "runs/step2" + "0" * 90), images)),
+        "several": html_report(rich(bare(f"runs/{NASTY}/step1", "runs/step2" + "0" * 90), images)),
         "metrics": _all_metrics(images),
     }
     for name, html in pages.items():
@@ -114,10 +114,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def _all_metrics(images: list[str]) -> str:
     """Return a page with every metric for five FAKEs, and long values."""
-    evaluation, exhibits = rich(bare(*(f"samples/ddpm-cosine-{number}k/seed0" for number in range(1, 6))), images)
+    evaluation = rich(bare(*(f"samples/ddpm-cosine-{number}k/seed0" for number in range(1, 6))), images)
     wide = {"fid": 312.34567, "sfid": 298.76543, "fid_infinity": 301.2345, "kid": 0.31951234, "kid_std": 0.00123456}
     results = tuple(replace(result, metrics=METRICS | wide) for result in evaluation.results)
-    return html_report(replace(evaluation, results=results), exhibits)
+    return html_report(replace(evaluation, results=results))
 
 
 def opened(browser: Browser, file: Path, size: tuple[int, int] = _DESK, **settings: Any) -> Opened:

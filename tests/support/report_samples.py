@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,21 +14,18 @@ from PIL import Image
 from fidtool.diagnose.diagnosis import Diagnosis, Health
 from fidtool.diagnose.duplicates import Duplicates, SharedCopies
 from fidtool.diagnose.findings import Finding
-from fidtool.features.protocol import Definition
-from fidtool.pipeline.compare import Exhibit, Neighbour
-from fidtool.results import (
-    Comparison,
+from fidtool.explanations import (
     Difference,
-    Evaluation,
+    Exhibit,
     HarmfulImage,
     Influence,
     Interval,
+    Neighbour,
     Removal,
-    RunRecord,
-    SetResult,
-    SkippedFile,
     Uncertainty,
 )
+from fidtool.features.protocol import Definition
+from fidtool.results import Comparison, Evaluation, RunRecord, SetResult, SkippedFile
 
 NASTY = "<b>&\"quotes'<script>window.hacked=1</script>\n\u202etxt"
 """Characters that a file name can contain, apart from undecodable bytes."""
@@ -116,18 +114,19 @@ def bare(*fakes: str, real: str = "real", fid: float = 12.3456) -> Evaluation:
     return Evaluation({"features": definition}, tuple(results), record)
 
 
-def rich(evaluation: Evaluation, files: Sequence[str]) -> tuple[Evaluation, list[Exhibit | None]]:
+def rich(evaluation: Evaluation, files: Sequence[str]) -> Evaluation:
     """Add everything that can accompany a metric; ``files`` are shown repeatedly."""
     many = list(files) * (1 + 1000 // len(files))
-    results = tuple(_full(result, many, place) for place, result in enumerate(evaluation.results))
-    exhibits: list[Exhibit | None] = []
-    for result in results:
+    results = []
+    for place, each in enumerate(evaluation.results):
+        result = _full(each, many, place)
         assert result.diagnosis is not None
         assert result.diagnosis.fake is not None
         own = health(result.fake.name, result.diagnosis.fake, result.diagnosis.findings[:1])
         neighbours = tuple(Neighbour(fake, real, 5.5) for fake, real in itertools.pairwise(many[:30]))
         random = tuple(many[:48])
-        exhibits.append(Exhibit(own, health(result.real.name, duplicates()), random, neighbours, (), random))
+        exhibit = Exhibit(own, health(result.real.name, duplicates()), random, neighbours, (), random)
+        results.append(replace(result, exhibit=exhibit))
     interval = Interval(-1.5, 0.5, -2.5, -0.5)
     differences = [
         Difference(one.fake.name, other.fake.name, interval)
@@ -135,7 +134,8 @@ def rich(evaluation: Evaluation, files: Sequence[str]) -> tuple[Evaluation, list
         for other in results[place + 1 :]
     ]
     definitions, run = evaluation.definitions, evaluation.run
-    return Evaluation(definitions, results, run, 10.0, differences=tuple(differences)), exhibits
+    missed = tuple(f"{each.fake.name} has FID {each.fid:.6g}, above 10" for each in results)
+    return Evaluation(definitions, tuple(results), run, missed, differences=tuple(differences), gated="fid")
 
 
 def _full(result: Comparison, files: Sequence[str], place: int) -> Comparison:

@@ -13,6 +13,7 @@ from fidtool.features.models.families import CMMD_EXTRACTOR
 from fidtool.features.protocol import EMBEDDING, FEATURES, INCEPTION, Definition
 from fidtool.labels import Labels, labels_of
 from fidtool.metrics.cmmd import CMMD
+from fidtool.pipeline.gates import missed_gates
 from fidtool.report.html import html_report
 from fidtool.report.text import influence_lines, result_lines
 from fidtool.results import Evaluation
@@ -102,16 +103,21 @@ def test_the_gate_applies_to_the_first_requested_frechet_distance(metrics: str, 
 
 
 def test_a_missed_gate_names_its_distance() -> None:
-    (result,) = bare("fake/").results
     numbers = {"fid_infinity": 12.3, "fid_infinity_error": 0.5, "fid": 9.0}
-    missed = _with(bare("fake/"), DINO, numbers, fail_above=10.0, gated="fid_infinity")
+
+    def concluded(metrics: str) -> Evaluation:
+        settings, found = Settings(metrics=metrics, fail_above=10.0), _with(bare("fake/"), DINO, numbers)
+        assert settings.gated is not None
+        gated = found.labels.key(settings.gated.numbers[0].name)
+        return replace(found, missed=tuple(missed_gates(found.results, settings)), gated=gated)
+
+    missed, passed = concluded("fid-infinity,fid"), concluded("fid,fid-infinity")
     assert missed.exit_reason == "gate missed: fake/ has FD-infinity (dinov2) 12.3, above 10"
     assert missed.exit_code == 3
     assert missed.to_dict()["exit"]["gated"] == "fd_infinity_dinov2"
-    passed = _with(bare("fake/"), DINO, numbers, fail_above=10.0, gated="fid")
+    assert missed.to_dict()["exit"]["missed"] == ["fake/ has FD-infinity (dinov2) 12.3, above 10"]
     assert (passed.exit_code, passed.to_dict()["exit"]["gated"]) == (0, "fd_dinov2")
     assert "gated" not in bare("fake/").to_dict()["exit"]
-    assert result.fid is not None
 
 
 def _with(evaluation: Evaluation, labels: Labels, numbers: dict[str, float], **changes: object) -> Evaluation:
@@ -125,7 +131,7 @@ def _with(evaluation: Evaluation, labels: Labels, numbers: dict[str, float], **c
 def test_the_page_names_metric_network_and_protocol(tmp_path: Path) -> None:
     pytest.importorskip("jinja2", reason="needs fidtool[report]")
     pytest.importorskip("matplotlib", reason="needs fidtool[report]")
-    plain = html_report(bare("fake"), [None])
+    plain = html_report(bare("fake"))
     basis = "Inception, 2048 dimensions, protocol pytorch-fid"
     head, _, body = plain.partition("</head>")
     first_screen = body.partition("</header>")[0]
@@ -133,9 +139,9 @@ def test_the_page_names_metric_network_and_protocol(tmp_path: Path) -> None:
     assert basis in head
     assert basis in first_screen
     files = [str(tmp_path / "gone.png")]
-    evaluation, exhibits = rich(bare("fake"), files)
+    evaluation = rich(bare("fake"), files)
     numbers = {"fid": 9.5, "fid_infinity": 9.0, "fid_infinity_error": 0.1}
-    other = html_report(_with(evaluation, DINO, numbers), exhibits)
+    other = html_report(_with(evaluation, DINO, numbers, missed=()))
     assert "<title>FD (dinov2) 9.5" in other
     assert other.count("dinov2, 1024 dimensions, the network&#39;s own preparation") == 2
     assert "Bias-corrected FD (dinov2)" in other
@@ -143,7 +149,7 @@ def test_the_page_names_metric_network_and_protocol(tmp_path: Path) -> None:
 
 
 def test_the_line_of_every_metric_has_a_title() -> None:
-    evaluation, _ = rich(bare("a", "b"), ["x.png"])
+    evaluation = rich(bare("a", "b"), ["x.png"])
     numbers = dict.fromkeys((*Labels().numbers, "kid_std", "is_std", "fid_infinity_error"), 1.0)
     lines = result_lines(_with(evaluation, DINO, numbers)) + influence_lines(_with(evaluation, DINO, numbers))
     assert [line.partition(":")[0] for line in lines[:10]] == [DINO.title(name) for name in Labels().numbers]

@@ -15,13 +15,14 @@ from PIL import Image
 
 from fidtool.diagnose.duplicates import Duplicates
 from fidtool.errors import InputError
+from fidtool.explanations import Exhibit, HarmfulImage
 from fidtool.images.loader import ImageLookup
 from fidtool.names import numbers_of
 from fidtool.report.charts import sweep_of, title_of
 from fidtool.report.html import check_shown, html_report, write_shown
 from fidtool.report.sections import LONGEST_SIDE, Picture, Thumbnail, thumbnail_of
 from fidtool.report.text import influence_lines
-from fidtool.results import Evaluation, HarmfulImage, SetResult
+from fidtool.results import Evaluation, SetResult
 from support.report_samples import COMMAND, METRICS, NASTY, bare, rich, write_image
 
 pytest.importorskip("jinja2", reason="needs fidtool[report]")
@@ -59,16 +60,16 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 @pytest.fixture(scope="module")
 def full_page(files: list[str]) -> str:
     """The page of one FAKE with everything that a run can compute."""
-    return html_report(*rich(bare("fake"), files))
+    return html_report(rich(bare("fake"), files))
 
 
 @pytest.fixture(scope="module")
 def page_of_two(files: list[str]) -> str:
-    return html_report(*rich(bare("run/step100", "run/step200"), files))
+    return html_report(rich(bare("run/step100", "run/step200"), files))
 
 
 def test_the_page_of_a_bare_result_has_no_empty_sections() -> None:
-    page = Page(html_report(bare("some/fake"), [None]))
+    page = Page(html_report(bare("some/fake")))
     assert page.text.count("12.3456") >= 2
     headings = [attributes["id"] for attributes in page.all("section")]
     assert headings == ["fake-metrics", "measured"]
@@ -81,10 +82,15 @@ def test_the_page_of_a_bare_result_has_no_empty_sections() -> None:
 
 def test_metrics_without_a_value_have_their_reason() -> None:
     reasons = {"is": "no <weights> on this machine", "mine": "too few images"}
-    page = Page(html_report(replace(bare("fake"), not_computed=reasons), [None]))
+    page = Page(html_report(replace(bare("fake"), not_computed=reasons)))
     assert [attributes["id"] for attributes in page.all("section")] == ["left-out", "fake-metrics", "measured"]
     for line in ("IS: not computed: no <weights> on this machine", "mine: not computed: too few images"):
         assert line in page.text
+
+
+def shown(evaluation: Evaluation, exhibit: Exhibit) -> Evaluation:
+    """Return the evaluation of one FAKE with another exhibit."""
+    return replace(evaluation, results=(replace(evaluation.results[0], exhibit=exhibit),))
 
 
 def test_the_page_of_a_full_result_has_all_sections(page_of_two: str) -> None:
@@ -111,10 +117,10 @@ def test_the_page_of_a_full_result_has_all_sections(page_of_two: str) -> None:
 
 
 def test_names_are_escaped(files: list[str]) -> None:
-    evaluation, exhibits = rich(bare(f"sets/{NASTY}", os.fsdecode(b"sets/\xff"), real=NASTY), files)
+    evaluation = rich(bare(f"sets/{NASTY}", os.fsdecode(b"sets/\xff"), real=NASTY), files)
     command = (*COMMAND, NASTY, os.fsdecode(b"\xff"))
     evaluation = replace(evaluation, run=replace(evaluation.run, warnings=(f"{NASTY}\x00\ud800",), command=command))
-    html = html_report(evaluation, exhibits)
+    html = html_report(evaluation)
     html.encode("utf-8")
     page = Page(html)
     assert not page.all("script")
@@ -126,10 +132,10 @@ def test_names_are_escaped(files: list[str]) -> None:
 
 
 def test_equal_input_gives_the_same_page(files: list[str], full_page: str, tmp_path: Path) -> None:
-    evaluation, exhibits = rich(bare("fake"), files)
-    assert html_report(evaluation, exhibits) == full_page
+    evaluation = rich(bare("fake"), files)
+    assert html_report(evaluation) == full_page
     for name in ("one.png", "two.png"):
-        write_shown(evaluation, [], ImageLookup(), "plot", tmp_path / name)
+        write_shown(evaluation, ImageLookup(), "plot", tmp_path / name)
     assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
 
 
@@ -146,7 +152,7 @@ def test_the_best_value_of_each_metric_is_marked_with_text() -> None:
     low, high = dict.fromkeys(METRICS, 1.0) | {"fid": 1.0}, dict.fromkeys(METRICS, 2.0) | {"fid": 2.0}
     evaluation = valued(bare("low", "high"), low, high)
     better = [evaluation.labels.numbers[name].better for name in evaluation.results[0].titles]
-    html = html_report(evaluation, [None, None])
+    html = html_report(evaluation)
     rows = re.findall(r"<tr>\s*<td>\d</td>.*?</tr>", html, re.DOTALL)
     assert [row.count("</span>best</span>") for row in rows] == [better.count("lower"), better.count("higher")]
     for direction in ("lower", "higher"):
@@ -154,8 +160,9 @@ def test_the_best_value_of_each_metric_is_marked_with_text() -> None:
 
 
 def test_of_many_pairs_only_those_with_the_best_set_are_shown() -> None:
-    evaluation, exhibits = rich(bare(*"abcdef"), ["x.png"])
-    html = html_report(evaluation, [None] * len(exhibits))
+    evaluation = rich(bare(*"abcdef"), ["x.png"])
+    results = tuple(replace(result, exhibit=None) for result in evaluation.results)
+    html = html_report(replace(evaluation, results=results))
     rows = re.findall(r'<tr><th scope="row"><span class="path">(\w)</span></th><td class="words">', html)
     assert rows == ["a"] * 5
     assert "Only the differences to the best set are listed" in html
@@ -166,7 +173,7 @@ def test_of_many_pairs_only_those_with_the_best_set_are_shown() -> None:
 
 def marker_positions(evaluation: Evaluation, folder: Path) -> tuple[set[float], set[float]]:
     """Return the horizontal positions of the distances and of the bias-corrected distances, without the legend."""
-    write_shown(evaluation, [], ImageLookup(), "plot", folder / "plot.svg")
+    write_shown(evaluation, ImageLookup(), "plot", folder / "plot.svg")
     plot = (folder / "plot.svg").read_text().partition('<g id="legend')[0]
     uses = re.findall(r'<use xlink:href="#\w+" x="([\d.]+)" y="[\d.]+" style="fill: (#\w+); stroke: #', plot)
     first, second = ({float(x) for x, colour in uses if colour == wanted} for wanted in ("#1f5fbf", "#b3530a"))
@@ -177,7 +184,7 @@ def marker_positions(evaluation: Evaluation, folder: Path) -> tuple[set[float], 
 def test_error_bars_are_beside_points_that_are_not_joined(
     fakes: tuple[str, ...], beside: bool, files: list[str], tmp_path: Path
 ) -> None:
-    distances, corrected = marker_positions(rich(bare(*fakes), files)[0], tmp_path)
+    distances, corrected = marker_positions(rich(bare(*fakes), files), tmp_path)
     assert (len(distances), len(corrected)) == (3, 2), "the second FAKE has no interval"
     nearest = [min(abs(x - other) for other in distances) for x in corrected]
     if beside:
@@ -192,7 +199,7 @@ def test_error_bars_are_beside_points_that_are_not_joined(
 def warned(number: int) -> str:
     evaluation = bare("a", "b")
     texts = tuple(f"warning number {each}" for each in range(number))
-    return html_report(replace(evaluation, run=replace(evaluation.run, warnings=texts)), [None, None])
+    return html_report(replace(evaluation, run=replace(evaluation.run, warnings=texts)))
 
 
 @pytest.mark.parametrize(("number", "folded"), [(3, False), (4, True)])
@@ -228,8 +235,8 @@ def test_the_title_of_the_charts_describes_them(tmp_path: Path) -> None:
     assert title_of(unknown)[0].endswith("data/real (unknown number of images)")
     assert title_of(unknown)[1].endswith("; unknown number of images per set")
     assert title_of(bare("runs/fake"))[0] == "FID of runs/fake (100 images) against real (100 images)"
-    write_shown(evaluation, [], ImageLookup(), "plot", tmp_path / "plot.svg")
-    plot, html = (tmp_path / "plot.svg").read_text(), html_report(evaluation, [None, None])
+    write_shown(evaluation, ImageLookup(), "plot", tmp_path / "plot.svg")
+    plot, html = (tmp_path / "plot.svg").read_text(), html_report(evaluation)
     for line in (text, details):
         assert f">{line}</text>" in plot
         assert re.search(rf"<(h2|p class=\"lead\")>{re.escape(line)}</", html)
@@ -253,14 +260,14 @@ def test_real_has_its_own_sheet(page_of_two: str) -> None:
 
 
 def test_images_with_negative_effects_do_not_raise_the_distance() -> None:
-    evaluation, _ = rich(bare("fake"), ["x.png"])
+    evaluation = rich(bare("fake"), ["x.png"])
     (result,) = evaluation.results
     assert result.influence is not None
     effects = (HarmfulImage("up.png", 0.25), HarmfulImage("none.png", 0.0), HarmfulImage("down.png", -0.5))
     for kept, raising in ((effects, True), (effects[1:], False)):
         influence = replace(result.influence, most_harmful=kept)
         found = replace(evaluation, results=(replace(result, influence=influence),))
-        text = section(html_report(found, [None]), "fake-harmful")
+        text = section(html_report(found), "fake-harmful")
         assert ("up.png" in text) == raising
         assert "none.png" not in text
         assert "down.png" not in text
@@ -273,21 +280,22 @@ def test_images_with_negative_effects_do_not_raise_the_distance() -> None:
         assert ("no image raises the FID" in lines) != raising
         assert len(found.to_dict()["results"][0]["influence"]["most_harmful"]) == len(kept), "the JSON has all"
     unknown = replace(result.influence, most_harmful=(), removals=(), doubt="this set is REAL itself")
-    html = html_report(replace(evaluation, results=(replace(result, influence=unknown),)), [None])
+    html = html_report(replace(evaluation, results=(replace(result, influence=unknown),)))
     assert "The effects of the images are unknown: this set is REAL itself." in section(html, "fake-harmful")
 
 
 def test_sections_that_lack_features_explain_why(files: list[str]) -> None:
-    evaluation, exhibits = rich(bare("fake"), files[2:3])
+    evaluation = rich(bare("fake"), files[2:3])
     evaluation = replace(evaluation, results=(replace(evaluation.results[0], uncertainty=None),))
-    (full,) = exhibits
+    (result,) = evaluation.results
+    full = result.exhibit
     assert full is not None
 
     def texts(unknown: tuple[str, ...], cached: tuple[str, ...]) -> tuple[str, str]:
         exhibit = replace(full, neighbours=() if unknown else full.neighbours, without_features=unknown)
         exhibit = replace(exhibit, curve=() if "fake" in unknown else ((50, 14.0), (100, 12.0)))
-        found = replace(evaluation, run=replace(evaluation.run, cached=cached))
-        html = html_report(found, [exhibit])
+        results, run = (replace(result, exhibit=exhibit),), replace(evaluation.run, cached=cached)
+        html = html_report(replace(evaluation, results=results, run=run))
         return section(html, "fake-neighbours"), section(html, "fake-curve")
 
     both, curve = texts(("real", "fake"), ("real", "fake"))
@@ -300,7 +308,7 @@ def test_sections_that_lack_features_explain_why(files: list[str]) -> None:
     assert "distance 5.5" in known
     assert "cache=False" not in known
     itself = replace(evaluation, results=(replace(evaluation.results[0], real=SetResult("fake", 100)),))
-    assert "fake-neighbours" not in html_report(itself, [replace(full, neighbours=(), without_features=("fake",))])
+    assert "fake-neighbours" not in html_report(shown(itself, replace(full, neighbours=(), without_features=("fake",))))
 
 
 # --- sentences and settings ------------------------------------------------------------------------------------------
@@ -322,11 +330,11 @@ def test_sections_that_lack_features_explain_why(files: list[str]) -> None:
     ],
 )
 def test_duplicates_are_described(found: Duplicates, sentence: str) -> None:
-    evaluation, _ = rich(bare("fake"), ["x.png"])
+    evaluation = rich(bare("fake"), ["x.png"])
     (result,) = evaluation.results
     assert result.diagnosis is not None
     diagnosis = replace(result.diagnosis, fake=found)
-    page = html_report(replace(evaluation, results=(replace(result, diagnosis=diagnosis),)), [None])
+    page = html_report(replace(evaluation, results=(replace(result, diagnosis=diagnosis),)))
     assert sentence in Page(page).text
 
 
@@ -334,10 +342,11 @@ def test_findings_name_the_set_that_they_are_about(files: list[str], full_page: 
     text = section(full_page, "fake-findings")
     assert "high FAKE: 3 images look like noise" in text
     assert "medium FAKE against REAL: FAKE's images are smaller" in text
-    evaluation, (full,) = rich(bare("fake"), files[2:3])
+    evaluation = rich(bare("fake"), files[2:3])
+    full = evaluation.results[0].exhibit
     assert full is not None
-    assert "Pixel values" not in html_report(evaluation, [replace(full, fake=None, real=None)])
-    text = section(html_report(evaluation, [replace(full, fake=None)]), "fake-findings")
+    assert "Pixel values" not in html_report(shown(evaluation, replace(full, fake=None, real=None)))
+    text = section(html_report(shown(evaluation, replace(full, fake=None))), "fake-findings")
     assert "medium FAKE's images are smaller" in text, "it is unknown which findings are about FAKE alone"
 
 
@@ -350,7 +359,7 @@ def test_settings_and_notes_are_plain_text() -> None:
         run=replace(evaluation.run, config=config, notes=notes),
         settings={"kid": {"subsets": 100, "subset_size": 340}, "prdc": {"nearest_k": 5}, "own": {"fast": True}},
     )
-    html = html_report(evaluation, [None])
+    html = html_report(evaluation)
 
     def row(label: str) -> list[str]:
         cell = html.partition(f'<th scope="row">{label}</th><td>')[2].partition("</td>")[0]
@@ -361,7 +370,7 @@ def test_settings_and_notes_are_plain_text() -> None:
     assert row("Settings of KID") == ["subsets: 100; subset size: 340"]
     assert row("Settings of Precision, Recall, Density, Coverage") == ["nearest k: 5"]
     assert row("Settings of own") == ["fast: yes"]
-    assert "Notes" not in html_report(bare("fake"), [None])
+    assert "Notes" not in html_report(bare("fake"))
 
 
 # --- thumbnails ------------------------------------------------------------------------------------------------------
@@ -382,7 +391,7 @@ def test_thumbnails_show_the_pixels_that_were_processed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("fakes", "least", "most"), [(1, 200, 300), (4, 600, 900), (60, 600, 1000)])
 def test_the_more_sets_the_fewer_images_of_each(fakes: int, least: int, most: int) -> None:
-    html = html_report(*rich(bare(*map(str, range(fakes))), [f"{number}.png" for number in range(300)]))
+    html = html_report(rich(bare(*map(str, range(fakes))), [f"{number}.png" for number in range(300)]))
     sheets = re.findall(r'<ol class="files">(.*?)</ol>', html, re.DOTALL)
     assert least < sum(sheet.count('<span class="path">') for sheet in sheets) < most
 
@@ -401,8 +410,8 @@ def test_the_page_explains_why_an_image_is_missing(tmp_path: Path) -> None:
     for file, reason in wanted.items():
         assert thumbnail(file).uri == ""
         assert reason in thumbnail(file).problem
-    evaluation, exhibits = rich(bare("fake"), list(wanted))
-    page = Page(html_report(evaluation, exhibits))
+    evaluation = rich(bare("fake"), list(wanted))
+    page = Page(html_report(evaluation))
     assert [each.get("class") for each in page.all("img")] == ["chart"] * 2
     assert "None of these images could be read" in page.text
 
@@ -435,7 +444,7 @@ def test_suffixes_of_output_files(tmp_path: Path, flag: str, name: str) -> None:
 
 
 def test_the_plot_is_an_image(files: list[str], tmp_path: Path) -> None:
-    write_shown(rich(bare("$a_b^c$ 猫", "<b>", "x" * 300), files)[0], [], ImageLookup(), "plot", tmp_path / "plot.png")
+    write_shown(rich(bare("$a_b^c$ 猫", "<b>", "x" * 300), files), ImageLookup(), "plot", tmp_path / "plot.png")
     with Image.open(io.BytesIO((tmp_path / "plot.png").read_bytes())) as image:
         image.load()
         assert image.format == "PNG"
@@ -448,9 +457,9 @@ def test_plot_needs_an_fid(tmp_path: Path) -> None:
     result = replace(evaluation.results[0], metrics={"kid": 0.1, "kid_std": 0.01})
     evaluation = replace(evaluation, results=(result,))
     with pytest.raises(InputError, match="not among metrics"):
-        write_shown(evaluation, [], ImageLookup(), "plot", tmp_path / "plot.png")
+        write_shown(evaluation, ImageLookup(), "plot", tmp_path / "plot.png")
     assert list(tmp_path.iterdir()) == []
-    page = Page(html_report(evaluation, [None]))
+    page = Page(html_report(evaluation))
     assert "KID 0.100000 ± 0.010000" in " ".join(page.text.split())
 
 

@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import pytest
 
+from fidtool.explanations import Difference, Interval, Uncertainty
 from fidtool.labels import Labels
 from fidtool.report.tables import rounded, table_lines
 from fidtool.report.text import verdict_lines
-from fidtool.results import Difference, Evaluation, Interval, Uncertainty
+from fidtool.results import Evaluation
 from support.report_samples import bare
 
 LEGEND = "* best of its column"

@@ -1,0 +1,153 @@
+"""What a comparison says about a value besides it: error bars, differences, harmful images, and what a page shows."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fidtool.diagnose.diagnosis import Health
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with its standard error and confidence interval.
+
+    Attributes:
+        value: the estimate. It is unbiased, so that for a distance near 0 it is negative as often as positive.
+        error: standard error of the estimate.
+        low, high: ends of the 95 % confidence interval.
+    """
+
+    value: float
+    error: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Uncertainty:
+    """Uncertainty of a Fréchet distance. REAL counts as fixed: the interval only covers the sampling of FAKE.
+
+    Attributes:
+        bias: estimated bias, the distance of this number of images minus that of infinitely many; None if withheld.
+        corrected: bias-corrected distance, an estimate for infinitely many images; None if withheld.
+        withheld: why there is no interval; empty if there is one.
+        curve: pairs of a number of images and their distance, ascending; the last pair is of all images.
+    """
+
+    bias: float | None
+    corrected: Interval | None
+    withheld: str
+    curve: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Difference between the Fréchet distances of two FAKEs.
+
+    Attributes:
+        first, second: paths of the two, as passed by the caller.
+        interval: bias-corrected Fréchet distance of the first minus that of the second, with its 95 % interval;
+            negative if the first is better.
+    """
+
+    first: str
+    second: str
+    interval: Interval
+
+    @property
+    def distinguished(self) -> bool:
+        """Whether one of the two is better: 0 is outside the interval."""
+        return not self.interval.low <= 0.0 <= self.interval.high
+
+    @property
+    def verdict(self) -> str:
+        if not self.distinguished:
+            return f"{self.first} and {self.second} cannot be distinguished"
+        better, worse = (self.first, self.second) if self.interval.high < 0.0 else (self.second, self.first)
+        return f"{better} is better than {worse}"
+
+
+@dataclass(frozen=True)
+class HarmfulImage:
+    """An image of FAKE and its effect: decrease of the Fréchet distance without it, to first order; may be negative."""
+
+    file: str
+    effect: float
+
+
+@dataclass(frozen=True)
+class Removal:
+    """Effect of removing the most harmful images.
+
+    Attributes:
+        predicted: Fréchet distance of the remaining images according to the effects, to first order.
+        distance: Fréchet distance of the remaining images, computed.
+    """
+
+    fraction: float
+    images: int
+    predicted: float
+    distance: float
+
+
+@dataclass(frozen=True)
+class Influence:
+    """Images of FAKE that raise its Fréchet distance.
+
+    Attributes:
+        most_harmful: images that raise it most, the worst first: 2 % of FAKE, at least 20 and at most 1000.
+        least_harmful: images without which it would rise most, the best first; at most 20.
+        removals: effects of removing the worst 0.5, 1 and 2 %.
+        doubt: why the effects are rough estimates; empty if they are not.
+    """
+
+    most_harmful: tuple[HarmfulImage, ...]
+    least_harmful: tuple[HarmfulImage, ...]
+    removals: tuple[Removal, ...]
+    doubt: str = ""
+
+    @property
+    def raising(self) -> tuple[HarmfulImage, ...]:
+        """The images of ``most_harmful`` that do raise the distance: those with a positive effect."""
+        return tuple(image for image in self.most_harmful if image.effect > 0)
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """Paths of a generated image and its nearest real one, empty if only its features are known.
+
+    ``distance`` is the Euclidean distance between their features.
+    """
+
+    fake: str
+    real: str
+    distance: float
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """What a page can show of one FAKE and of REAL.
+
+    Attributes:
+        fake, real: properties of the sets; None if their images were not inspected.
+        random: paths of the first images of FAKE in its pseudo-random order.
+        neighbours: some images of FAKE, each with its nearest real one; empty if either set's features are unknown.
+        curve: the distance as a function of the number of images, as in `Uncertainty`; empty if FAKE's features are
+            unknown.
+        random_real: as ``random``, of REAL.
+        without_features: paths of the sets whose per-image features are unknown.
+    """
+
+    fake: Health | None
+    real: Health | None
+    random: tuple[str, ...]
+    neighbours: tuple[Neighbour, ...]
+    curve: tuple[tuple[int, float], ...] = ()
+    random_real: tuple[str, ...] = ()
+    without_features: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the exhibit as it appears in the JSON."""
+        sets = {role: each and each.to_dict() for role, each in (("fake", self.fake), ("real", self.real))}
+        return asdict(self) | sets

@@ -8,11 +8,12 @@ from math import floor, log10
 from typing import NamedTuple
 
 from fidtool.diagnose.duplicates import NOTABLE_SHARE
+from fidtool.explanations import Difference, Interval
 from fidtool.features.protocol import SPATIAL, SPATIAL_DIMS
 from fidtool.metrics.registry import BUILT_IN
 from fidtool.names import legible, short_names, short_title, shortened, split_title
 from fidtool.report.text import framing_lines, verdict_lines
-from fidtool.results import Comparison, Difference, Evaluation, Interval
+from fidtool.results import Comparison, Evaluation
 
 _FRECHET = frozenset(number.name for kind in BUILT_IN.values() if kind.frechet for number in kind.numbers)
 _SPREADS = {"std": " ± s.d.", "error": " ± s.e."}

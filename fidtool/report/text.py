@@ -114,11 +114,12 @@ def number(name: str, result: Comparison) -> str:
 
 
 def timing_line(evaluation: Evaluation) -> str:
-    """Return the number of images and the seconds of each phase; for stderr."""
+    """Return the number of images, the precision of the network and the seconds of each phase; for stderr."""
     run = evaluation.run
     phases = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in run.seconds.items())
     speed = f", {run.images_per_second:.1f} images/s" if run.images_per_second else ""
-    return f"{counted(run.images_computed, 'image')} through the network{speed} ({phases})"
+    precision = f" in {run.precision}" if run.precision else ""
+    return f"{counted(run.images_computed, 'image')} through the network{precision}{speed} ({phases})"
 
 
 # --- JSON ------------------------------------------------------------------------------------------------------------

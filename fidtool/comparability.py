@@ -82,7 +82,7 @@ def verify(result: Evaluation | Mapping[str, Any] | str | Path, preset: str | No
     if isinstance(result, (str, Path)):
         content: Mapping[str, Any] = saved_result(result)
     else:
-        content = result if isinstance(result, Mapping) else result.to_dict()
+        content = result if isinstance(result, Mapping) else getattr(result, "to_dict", dict)()
         check_result(content)
     try:
         return [_Requirements(content, each, preset).verdict() for each in content["results"]]

@@ -231,6 +231,9 @@ def test_what_is_no_result_is_refused(tmp_path: Path) -> None:
         fidtool.verify(failed)
     with pytest.raises(InputError, match="No such file"):
         fidtool.verify(tmp_path / "none.json")
+    for value in (5, None, [], {}):
+        with pytest.raises(InputError, match="which has results and run"):
+            fidtool.verify(value)  # type: ignore[arg-type]
     for text, message in {"[]": "is not the JSON of", "{}": "which has results and run", "{": "it is not JSON"}.items():
         (tmp_path / "bad.json").write_text(text)
         with pytest.raises(InputError, match=message):

@@ -164,20 +164,24 @@ def preset_named(name: str) -> Preset:
     return found
 
 
-def with_preset(given: Mapping[str, Any], metric_values: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def with_preset(
+    given: Mapping[str, Any], metric_values: Mapping[str, Any] | None = None, usual: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Return settings that were passed by the caller, completed by those of their preset.
 
     Args:
         given: settings of the run by name.
         metric_values: settings of metrics by `fidtool.metrics.registry.key_of`, which apply to metrics named in
             ``metrics``.
+        usual: the same, but they need not be of these metrics. ``metric_values`` override them, and they the preset.
     """
-    name, metric_values = given.get("preset"), metric_values or {}
+    name = given.get("preset")
     preset = preset_named(name) if isinstance(name, str) else None
-    usual = dict(preset.settings) if preset else {}
-    settings = {each: value for each, value in usual.items() if each not in METRIC_SETTINGS} | dict(given)
-    if "is_splits" in metric_values:  # the other way to divide a set
-        usual.pop("is_part_size", None)
+    settings = dict(preset.settings) if preset else {}
+    if "is_splits" in {**(usual or {}), **(metric_values or {})}:  # the other way to divide a set
+        settings.pop("is_part_size", None)
+    usual = {**settings, **(usual or {})}
+    settings = {each: value for each, value in settings.items() if each not in METRIC_SETTINGS} | dict(given)
     settings["metrics"] = requested(settings.get("metrics", "fid"), metric_values, usual)
     if preset and "metrics" not in given:
         settings["metrics"] = tuple(

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import click
 
-from fidtool.cli.options import QUIET, Command, as_flag, option
-from fidtool.cli.output import print_lines, shown
+from fidtool.cli.options import QUIET, Command, option
+from fidtool.cli.output import as_flag, print_lines, shown
 from fidtool.errors import InputError, redacted, without_secrets
 from fidtool.names import counted
 from fidtool.settings import GATES, IMAGES, OUTPUT, CheckSettings, Settings

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from fidtool.cli.options import QUIET, Command, as_flag, option
-from fidtool.cli.output import on_terminal, publish, publish_failure, result_file, write_json
+from fidtool.cli.options import QUIET, Command, option
+from fidtool.cli.output import as_flag, on_terminal, publish, publish_failure, result_file, write_json
 from fidtool.distributed.launch import discover
 from fidtool.distributed.signals import stopped_error
 from fidtool.errors import FidtoolError, InputError

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fidtool.cli.options import Command, as_flag
+from fidtool.cli.options import Command
+from fidtool.cli.output import as_flag
 from fidtool.errors import InputError
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import Any
 
 import click
 
-from fidtool.cli.options import OnceCommand, as_flag
-from fidtool.cli.output import columns, paragraph, print_lines, shown
+from fidtool.cli.options import OnceCommand
+from fidtool.cli.output import as_flag, columns, paragraph, print_lines, shown
 from fidtool.comparability import NOT_KNOWN
 from fidtool.comparability import verify as verdicts_on
 from fidtool.download import megabytes

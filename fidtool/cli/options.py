@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
 
-from fidtool.errors import InputError, LaunchError, as_argument
+from fidtool.cli import config
+from fidtool.cli.output import print_lines
+from fidtool.distributed.launch import discover, discover_or_alone
+from fidtool.errors import FidtoolError, InputError, LaunchError
 from fidtool.metrics.metric import METRICS
-from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS, key_of
+from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS
 from fidtool.presets import with_preset
 from fidtool.settings import GROUPS, OUTPUT, CheckSettings, Settings, StatisticsSettings
 from fidtool.validation import Setting, declared
 
-TYPED = click.core.ParameterSource.COMMANDLINE
-"""Source of a parameter that is on the command line."""
+TYPED, _CONFIGURED = _GIVEN = click.core.ParameterSource.COMMANDLINE, click.core.ParameterSource.DEFAULT_MAP
+"""Sources of parameters: the command line, and a file with settings."""
+_FILE = "fidtool.config"
 
 
 class GroupedOption(click.Option):
@@ -55,24 +59,67 @@ class Command(click.Command):
         options: list[click.Parameter] = [_option_of(name, each) for name, each in self.fields.items()]
         if "metrics" in self.fields:
             options.append(_METRIC_OPTION)
-        self.params = [*options, *self.params, *([_HELP_ALL] if options else [])]
+        self.params = [*options, *self.params, *(_OF_SETTINGS if options else ())]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if any(each.startswith(("--metrics", "--value-range")) for each in args):
             from fidtool.cli import hints  # deferred: most command lines need none
 
             hints.check_commas(args, ctx)
+        if self.fields and not ctx.resilient_parsing:
+            typed, _, _ = self.make_parser(ctx).parse_args([*args])
+            if typed.keys().isdisjoint(each.name for each in self.get_params(ctx) if each.is_eager):  # --help
+                self._configure(ctx, typed)
         return super().parse_args(ctx, args)
 
+    def _configure(self, ctx: click.Context, typed: Mapping[str, Any]) -> None:
+        """Take defaults from the file with settings; print all settings that apply, on request."""
+        file, table = config.read_settings(typed.get("config"))
+        ctx.meta[_FILE], ctx.default_map = file, config.defaults_from(table, file, self, ctx, typed)
+        if "dump_config" in typed:
+            for each in self.params:
+                if isinstance(each, click.Option) and not each.required:
+                    each.handle_parse_result(ctx, {**typed}, [])
+            lines = config.lines_of(self, ctx, *_GIVEN)
+            with self._naming_file(ctx):
+                self._settings(ctx)()
+            if discover_or_alone().rank == 0:
+                print_lines([config.SECTION, *lines], "the settings")
+            ctx.exit()
+
+    @contextlib.contextmanager
+    def _naming_file(self, ctx: click.Context) -> Iterator[None]:
+        """Context manager whose errors name the file, if they are about a setting that is from a file."""
+        try:
+            yield
+        except FidtoolError as error:
+            if error.setting and ctx.get_parameter_source(error.setting) == _CONFIGURED:
+                error.note += f" ({error.setting} in {ctx.meta[_FILE]})"
+            raise
+
+    def _settings(self, ctx: click.Context) -> Callable[[], Settings]:
+        """Take the settings out of the command's arguments; return a function that makes the object."""
+        values = {name: ctx.params.pop(name) for name in self.fields}
+        typed, filed = (
+            {name: value for name, value in values.items() if ctx.get_parameter_source(name) == source}
+            for source in _GIVEN
+        )
+        of_metrics, filed_of_metrics = (
+            {name: given.pop(name) for name in METRIC_SETTINGS if name in given} for given in (typed, filed)
+        )
+        if texts := ctx.params.pop("metric_options", ()):
+            of_metrics |= _assignments(texts)
+        return lambda: Settings(**with_preset(filed | typed, of_metrics, filed_of_metrics))
+
     def invoke(self, ctx: click.Context) -> Any:
-        if self.fields:
-            values = {name: ctx.params.pop(name) for name in self.fields}
-            given = {name: value for name, value in values.items() if ctx.get_parameter_source(name) == TYPED}
-            of_metrics = {name: given.pop(name) for name in METRIC_SETTINGS if name in given}
-            if texts := ctx.params.pop("metric_options", ()):
-                of_metrics |= _assignments(texts)
-            ctx.params["settings"] = lambda: Settings(**with_preset(given, of_metrics))
-        return super().invoke(ctx)
+        if not self.fields:
+            return super().invoke(ctx)
+        lines = config.lines_of(self, ctx, _CONFIGURED)
+        if lines and not ctx.params.get("quiet") and discover_or_alone().rank == 0:
+            click.echo(f"settings from {ctx.meta[_FILE]}: {', '.join(lines)}", err=True)
+        with self._naming_file(ctx):
+            ctx.params["settings"] = self._settings(ctx)
+            return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one section per group, and options without a group after them; then the examples."""
@@ -96,8 +143,6 @@ class OnceCommand(Command):
     """A command that, under a launcher, only one process per machine runs."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        from fidtool.distributed.launch import discover
-
         with contextlib.suppress(LaunchError):  # the command needs no other rank
             if discover().local_rank > 0:
                 return None
@@ -136,27 +181,24 @@ _HELP_ALL = click.Option(
     callback=_show_all,
     help="Show all options, also the less common ones, and exit.",
 )
-
-
-def as_flag(name: str, value: object = None) -> str:
-    """Format a setting as a flag: ``--on-error skip``. See `fidtool.errors.option`."""
-    if name.endswith(")"):
-        owner, _, setting = name[:-1].partition("(")[2].partition(".")
-        name = key_of(owner, setting)
-    shown = ",".join(map(str, value)) if isinstance(value, tuple) else f"{value}"
-    if "." in name:
-        return f"--metric-option {name}" if value is None else f"--metric-option {name}={shown}"
-    if name in ("real", "fake"):
-        return name.upper()
-    field = METRIC_SETTINGS[name][1] if name in METRIC_SETTINGS else declared(Settings).get(name)
-    if field is None or not field.group:
-        return as_argument(name, value)
-    flag, *pair = field.flag.split()[0].split("/")
-    if value is None or value is True:
-        return flag
-    if value is False and pair:
-        return pair[0]
-    return f"{flag} {field.metavar if value is ... else shown}"
+_OF_SETTINGS = (
+    GroupedOption(
+        ["--config"],
+        group=OUTPUT,
+        metavar="FILE.toml",
+        expose_value=False,
+        help="Settings that flags override. [default: [tool.fidtool] of the nearest pyproject.toml]",
+    ),
+    GroupedOption(
+        ["--dump-config"],
+        group=OUTPUT,
+        is_flag=True,
+        expose_value=False,
+        common=False,
+        help="Print the settings that flags and file make, for a file, and exit.",
+    ),
+    _HELP_ALL,
+)
 
 
 def _option_of(name: str, field: Setting) -> GroupedOption:
@@ -165,16 +207,17 @@ def _option_of(name: str, field: Setting) -> GroupedOption:
     given: dict[str, Any] = {"help": text, "metavar": field.metavar, "default": field.default}
     if name == "metrics":
         given |= {"multiple": True, "default": [field.default], "callback": lambda _, __, names: ",".join(names)}
-    if field.kind is bool and "/" not in field.flag:
-        given |= {"is_flag": True, "default": False}
-    elif field.choices:
+    if field.choices:
         given |= {"type": click.Choice(field.choices), "metavar": None}
         if field.kind is int:
             given |= {"callback": lambda context, parameter, value: None if value is None else int(value)}
     elif field.kind in (int, float):
         given |= {"type": field.kind}
     given["show_default"] = field.kind is not bool and field.default is not None and not shown
-    return GroupedOption([*field.flag.split(), name], group=field.group, common=field.common, **given)
+    flags = field.flag.split()
+    if field.kind is bool and "/" not in field.flag:  # so that a flag overrides a file
+        flags = [f"{field.flag}/--no-{field.flag[2:]}"]
+    return GroupedOption([*flags, name], group=field.group, common=field.common, **given)
 
 
 def _assignments(texts: Sequence[str]) -> dict[str, str]:

@@ -16,7 +16,7 @@ import click
 
 from fidtool.distributed.launch import discover_or_alone, will_be_restarted
 from fidtool.distributed.signals import call_with_timeout
-from fidtool.errors import FidtoolError, InputError, RunError, StoppedError, rendered
+from fidtool.errors import FidtoolError, InputError, RunError, StoppedError, as_argument, rendered
 
 if TYPE_CHECKING:
     from fidtool.settings import Origin, Settings
@@ -24,9 +24,32 @@ if TYPE_CHECKING:
 
 def shown(text: str) -> str:
     """Return a message as the command line prints it: with flags, and without secrets in URLs."""
-    from fidtool.cli.options import as_flag
-
     return rendered(text, as_flag)
+
+
+def as_flag(name: str, value: object = None) -> str:
+    """Format a setting as a flag: ``--on-error skip``. See `fidtool.errors.option`."""
+    from fidtool.metrics.registry import METRIC_SETTINGS, key_of  # deferred: only messages need it
+    from fidtool.settings import Settings
+    from fidtool.validation import declared
+
+    if name.endswith(")"):
+        owner, _, setting = name[:-1].partition("(")[2].partition(".")
+        name = key_of(owner, setting)
+    shown = ",".join(map(str, value)) if isinstance(value, tuple) else f"{value}"
+    if "." in name:
+        return f"--metric-option {name}" if value is None else f"--metric-option {name}={shown}"
+    if name in ("real", "fake"):
+        return name.upper()
+    field = METRIC_SETTINGS[name][1] if name in METRIC_SETTINGS else declared(Settings).get(name)
+    if field is None or not field.group:
+        return as_argument(name, value)
+    flag, *pair = field.flag.split()[0].split("/")
+    if value is None or value is True:
+        return flag
+    if value is False and pair:
+        return pair[0]
+    return f"{flag} {field.metavar if value is ... else shown}"
 
 
 def error_line(error: FidtoolError) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from fidtool.cli.options import QUIET, TYPED, Command, as_flag, option
-from fidtool.cli.output import check_suffix, local_file
+from fidtool.cli.options import QUIET, TYPED, Command, option
+from fidtool.cli.output import as_flag, check_suffix, local_file
 from fidtool.errors import InputError, RunError
 from fidtool.features.protocol import WRITTEN_LAYOUTS, protocol_named
 from fidtool.settings import OUTPUT, Settings, StatisticsSettings

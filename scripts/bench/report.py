@@ -26,7 +26,7 @@ LOAD_ALLOWED = 0.5
 
 _PROBE = """
 import json, sys
-from fidtool.cli.options import as_flag
+from fidtool.cli.output import as_flag
 from fidtool.distributed.launch import available_cores, discover
 from fidtool.errors import FidtoolError, rendered
 from fidtool.features.device import choose_device

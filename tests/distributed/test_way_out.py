@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 import fidtool
-from fidtool.cli.options import as_flag
+from fidtool.cli.output import as_flag
 from fidtool.errors import rendered
 from fidtool.pipeline import run as module
 from fidtool.pipeline.run import FinishedWork

@@ -35,8 +35,8 @@ def test_links_and_blocks(page: Path) -> None:
     faults = [fault for link in links(text) if (fault := fault_of(page, *link))]
     assert not faults
     assert text.count("```") == 2 * len(blocks(text))
-    assert {language for language, _ in blocks(text)} <= {"sh", "python", "text"}, (
-        "blocks must be commands, programs or output"
+    assert {language for language, _ in blocks(text)} <= {"sh", "python", "text", "toml"}, (
+        "blocks must be commands, programs, output or settings"
     )
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from fidtool import InputError, RunError, StoppedError
 from fidtool.cli.compute import compute
-from fidtool.cli.options import as_flag
+from fidtool.cli.output import as_flag
 from fidtool.distributed.rendezvous import AbsentRanksError
 from fidtool.errors import FidtoolError, TooFewImagesError, option, renamed, rendered
 from fidtool.settings import PYTHON, Settings

@@ -74,7 +74,7 @@ def test_commands(golden: Golden) -> None:
         found[name] = {
             "hidden": command.hidden,
             "arguments": [described(each, None) for each in own if isinstance(each, click.Argument)],
-            "options": {each.opts[0]: described(each, defaults[str(each.name)]) for each in options},
+            "options": {each.opts[0]: described(each, defaults.get(str(each.name))) for each in options},
         }
     golden("cli/commands", found)
 

@@ -9,7 +9,8 @@ import click
 import pytest
 
 from fidtool import InputError, Metric, Number, Setting
-from fidtool.cli.options import Command, as_flag
+from fidtool.cli.options import Command
+from fidtool.cli.output import as_flag
 from fidtool.errors import rendered
 from fidtool.metrics.metric import METRICS
 from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS, NAMES

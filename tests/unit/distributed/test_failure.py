@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from fidtool.cli.options import as_flag
+from fidtool.cli.output import as_flag
 from fidtool.distributed import signals
 from fidtool.distributed.watchdog import Failure
 from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, StoppedError, option, rendered

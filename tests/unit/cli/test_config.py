@@ -1,0 +1,283 @@
+"""Settings from ``[tool.fidtool]`` in pyproject.toml and from ``--config``: what is read, refused, and overridden."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+import fidtool
+from fidtool.cli import config
+from fidtool.cli.options import Command
+from fidtool.settings import Settings
+from support.command_line import Run
+
+SECTION = "[tool.fidtool]"
+TABLE = f"a table; the settings of all commands stand in {SECTION} itself"
+
+
+@pytest.fixture
+def written(here: Run, tmp_path: Path) -> Callable[..., Run]:
+    """Return a function that writes settings to pyproject.toml in the working directory."""
+
+    def write(text: str, name: str = "pyproject.toml", section: str = f"{SECTION}\n") -> Run:
+        (tmp_path / name).write_text(section + text)
+        return here
+
+    return write
+
+
+def dumped(run: Run, *arguments: object) -> list[str]:
+    """Return the lines that ``--dump-config`` prints, without the first."""
+    outcome = run(*(arguments or ["compute"]), "--dump-config")
+    assert (outcome.status, outcome.stderr) == (0, "")
+    first, *lines = outcome.stdout.splitlines()
+    assert first == SECTION
+    return lines
+
+
+REFUSED = {
+    'metrcs = "fid"': "metrcs in pyproject.toml is not a setting: did you mean metrics?",
+    'quiett = "fid"': "quiett in pyproject.toml is not a setting: did you mean quiet?",
+    "Num = 3": "Num in pyproject.toml is not a setting: did you mean num?",
+    "qwxyz = 3": "qwxyz in pyproject.toml is not a setting: `fidtool compute --help-all` lists all",
+    '"a\\u001bb" = 3': "a\\x1bb in pyproject.toml is not a setting: `fidtool compute --help-all` lists all",
+    'config = "x"': "config in pyproject.toml is not a setting: `fidtool compute --help-all` lists all",
+    'real = "real/"': "real in pyproject.toml is no setting: pass sets of images on the command line",
+    'num = "5"': "num in pyproject.toml must be an integer, not '5'",
+    "num = 5.5": "num in pyproject.toml must be an integer, not 5.5",
+    "num = true": "num in pyproject.toml cannot be true",
+    "num = 0": "num in pyproject.toml must be at least 1, not 0",
+    "num = 2020-01-01": "num in pyproject.toml must be an integer, not datetime.date(2020, 1, 1)",
+    "num = 3\nnum-images = 3": "num-images in pyproject.toml is set twice",
+    "dims = 65": "dims in pyproject.toml must be one of 64, 192, 768, 2048, not 65",
+    'cache = "no"': "cache in pyproject.toml must be true or false, not 'no'",
+    "quiet = 1": "quiet in pyproject.toml must be true or false, not 1",
+    "output = true": "output in pyproject.toml cannot be true",
+    "fail_above = nan": "fail_above in pyproject.toml must be at least 0, not nan",
+    "kid_subset_size = 0": "kid_subset_size in pyproject.toml must be at least 2, not 0",
+    "metrics = {fid = 1}": f"metrics in pyproject.toml is {TABLE}",
+    "[tool.fidtool.compute]\nnum = 5": f"compute in pyproject.toml is {TABLE}",
+    'extractor = ["a"]': "extractor in pyproject.toml must be a string, not ['a']",
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_a_mistake_is_named_with_its_key_and_file(written: Callable[..., Run], text: str) -> None:
+    for arguments in (["compute", "--dump-config"], ["compute", "nowhere", "neither"]):
+        outcome = written(text)(*arguments)
+        assert outcome.status == 2
+        assert outcome.error == f"error: {REFUSED[text]}"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('protocol = "cleann"', "unknown protocol 'cleann'; did you mean clean"),
+        ('metrics = ["fid", "kidd"]', "unknown metric 'kidd'; did you mean kid?"),
+        ("metrics = []", "unknown metric ''"),
+        ("metrics = 3", "unknown metric '3'"),
+        ('crop = "adm"', "--crop must be a crop"),
+        ("value_range = [1, 0]", "--value-range must be two numbers"),
+        ('metrics = "kid"\nuncertainty = true', "--uncertainty is about the metric fid"),
+        ('metrics = "kid"\nfail_above = 3', "--fail-above limits a Fréchet distance"),
+    ],
+)
+def test_what_the_settings_refuse_together_names_the_file_too(
+    written: Callable[..., Run], text: str, words: str
+) -> None:
+    key = text.splitlines()[-1].split()[0]
+    error = written(text)("compute", "--dump-config").error
+    assert words in error
+    assert error.endswith(f" ({key} in pyproject.toml)")
+
+
+def test_choices_of_the_command_line(written: Callable[..., Run]) -> None:
+    for value, shown in ('"csvv"', "csvv"), ("3", "3"):
+        error = written(f"format = {value}")("compute", "--dump-config").error
+        assert error.startswith(f"error: format in pyproject.toml: '{shown}' is not one of 'table'")
+        assert not error.endswith(".")
+
+
+ACCEPTED = {
+    'metrics = ["fid", "kid"]': 'metrics = "fid,kid"',
+    "dims = 64": "dims = 64",
+    "cache = false": "cache = false",
+    "diagnosis = false": "diagnose = false",
+    "num-images = 5": "num = 5",
+    "kid-subset-size = 5": "kid_subset_size = 5",
+    "value_range = [-1, 1]": 'value_range = "-1,1"',
+    'value_range = "0,1.0"': 'value_range = "0,1.0"',
+    "timeout = 60": "timeout = 60.0",
+    "fail_above = 1e-7": "fail_above = 1e-07",
+    "fail_above = inf": "fail_above = inf",
+    'protocol = "CLEAN"': 'protocol = "CLEAN"',
+    'checkpoint = "a \\"b\\\\ ü\\t"': 'checkpoint = "a \\"b\\\\ ü\\t"',
+    'format = "table"': 'format = "table"',
+    "quiet = true": "quiet = true",
+}
+
+
+@pytest.mark.parametrize("text", ACCEPTED)
+def test_values_are_those_of_python(written: Callable[..., Run], text: str) -> None:
+    assert dumped(written(text)) == [ACCEPTED[text]]
+
+
+def test_flags_override_the_file_and_the_file_a_preset(written: Callable[..., Run]) -> None:
+    run = written('preset = "adm"\nprotocol = "clean"\nnum = 5\nkid_subset_size = 9\nis_splits = 3\njson = true')
+
+    def recorded(*flags: object) -> dict[str, Any]:
+        found: dict[str, Any] = run("compute", "nowhere", "neither", "--json", *flags).json["run"]["config"]
+        return found
+
+    assert recorded()["protocol"] == "clean"
+    assert recorded()["preset"] == "adm"
+    assert "sfid" in recorded()["metrics"], "the preset's"
+    assert recorded()["is_splits"] == 3
+    assert "is_part_size" not in recorded(), "the preset's other way to divide a set"
+    flagged = recorded("--protocol", "tensorflow", "--num", 6)
+    assert (flagged["protocol"], flagged["num"]) == ("tensorflow", 6)
+    assert recorded("--is-part-size", 7)["is_part_size"] == 7
+    assert "metrics" not in recorded("--metrics", "fid"), "no need for the metric of a setting in the file"
+    assert recorded("--metrics", "kid")["kid_subset_size"] == 9
+    assert recorded("--metrics", "kid", "--kid-subset-size", 8)["kid_subset_size"] == 8
+    assert run("compute", "nowhere", "neither", "--format", "lines").stdout == "", "not JSON"
+
+
+def test_what_is_on_in_the_file_can_be_turned_off(written: Callable[..., Run]) -> None:
+    run = written("uncertainty = true\nallow_mismatch = true")
+    assert dumped(run, "compute", "--metrics", "kid", "--no-uncertainty", "--no-allow-mismatch") == [
+        'metrics = "kid"',
+        "allow_mismatch = false",
+        "uncertainty = false",
+    ]
+
+
+def test_a_key_of_another_command_is_passed_over(written: Callable[..., Run]) -> None:
+    run = written('num = 5\nmetrics = "kid"\nuncertainty = true\nstrict = true\nlayout = "adm"')
+    assert dumped(run, "check") == ["num = 5", "strict = true"]
+    assert dumped(run, "stats") == ["num = 5", 'metrics = "kid"', 'layout = "adm"']
+    assert run("stats", "--metrics", "kid", "images").error.startswith("error: Missing option '--output'")
+
+
+FLAGS: list[list[object]] = [
+    [],
+    ["--preset", "torch-fidelity", "--protocol", "clean", "--kid-subsets", 3],
+    [
+        "--metrics",
+        "fid,kid",
+        "--metrics",
+        "is",
+        "--is-splits",
+        3,
+        "--no-cache",
+        "--value-range",
+        "-1,1",
+        "--weights",
+        'x"y\\z',
+    ],
+    ["--num", 7, "--seed", -3, "--uncertainty", "--fail-above", "1e-9", "--max-skip", 0.1, "--on-error", "skip"],
+    ["--extractor", "a b.pt2", "--input-size", 3, "--value-range", "-1,1", "--report", "r.html"],
+]
+
+
+@pytest.mark.parametrize("flags", FLAGS)
+def test_a_dump_gives_the_same_settings(written: Callable[..., Run], tmp_path: Path, flags: list[object]) -> None:
+    """Pasted into pyproject.toml, or with ``--config``, also without the heading."""
+
+    @click.command(cls=Command, settings=Settings)
+    def command(settings: Callable[[], Settings]) -> Settings:
+        return settings()
+
+    run = written("")
+    lines = dumped(run, "compute", *flags)
+    expected = command.main([*map(str, flags)], standalone_mode=False)
+    written("\n".join(lines), "own.toml")
+    written("\n".join(lines), "plain.toml", section="")
+    for name in ("own.toml", "plain.toml"):
+        assert dumped(run, "compute", "--config", name) == lines
+        assert command.main(["--config", name], standalone_mode=False) == expected
+    written("\n".join(lines))
+    assert dumped(run) == lines
+    assert command.main([], standalone_mode=False) == expected
+
+
+def test_the_nearest_file_with_settings_counts(here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = tmp_path / "a" / "b"
+    inner.mkdir(parents=True)
+    (tmp_path / "pyproject.toml").write_text(f"{SECTION}\nseed = 3\n")
+    (tmp_path / "a" / "pyproject.toml").write_text('[project]\nname = "fidtool-user"\n')
+    (inner / "pyproject.toml").write_text("[broken, and about something else\n")
+    monkeypatch.chdir(inner)
+    assert dumped(here) == ["seed = 3"]
+    outcome = here("compute", "nowhere", "neither", "--seed", 3)
+    assert outcome.stderr.splitlines() == [outcome.error], "the file decided nothing"
+    shown = here("compute", "nowhere", "neither").stderr.splitlines()
+    assert shown[0] == f"settings from {tmp_path / 'pyproject.toml'}: seed = 3"
+    assert dumped(here, "compute", "--config", os.devnull) == []
+
+
+def test_files_that_cannot_be_read(here: Run, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[project]\n")
+    errors = {
+        "-": "- cannot be read: No such file or directory",
+        "nowhere.toml": "nowhere.toml cannot be read: No such file or directory",
+        str(tmp_path): f"{tmp_path} cannot be read: Is a directory",
+        "pyproject.toml": f"pyproject.toml has no {SECTION}",
+        "https://user:pw@host/c.toml?key=1": "--config must be a file on this machine, not https://host/c.toml",
+    }
+    for name, error in errors.items():
+        assert here("compute", "--config", name, "real", "fake").error == f"error: {error}"
+    contents = {
+        b"[tool]\nfidtool = 3": f"fidtool in pyproject.toml must be a table, {SECTION}, not 3",
+        b"[[tool.fidtool]]\nnum = 3": f"fidtool in pyproject.toml must be a table, {SECTION}, not [{{'num': 3}}]",
+        b"[fidtool": "pyproject.toml is not valid TOML: ",
+        b"[tool.fidtool]\nnum = 3 # \xff": "pyproject.toml is not valid TOML: 'utf-8' codec can't decode byte 0xff",
+        b"fidtool = " + b"[" * 10_000: "pyproject.toml is not valid TOML: ",
+    }
+    for content, error in contents.items():
+        (tmp_path / "pyproject.toml").write_bytes(content)
+        assert here("stats", "--dump-config").error.startswith(f"error: {error}")
+        assert here("compute", "--help").status == 0
+        assert here("compute", "--bad").error.startswith("error: No such option")
+    (tmp_path / "pyproject.toml").write_bytes(b"\xef\xbb\xbf[tool.fidtool]\r\nnum = 3\r\n")
+    assert dumped(here) == ["num = 3"], "a byte order mark, as Windows' editors write it"
+
+
+def test_python_3_10_needs_tomli_only_for_a_file_with_settings(
+    written: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "find_spec", lambda name: None)
+    assert dumped(written("", section='[project]\nname = "fidtool-user"')) == []
+    needed = "pyproject.toml needs the package tomli, which Python has since 3.11: pip install tomli"
+    assert written("num = 3")("compute", "--dump-config").error == f"error: {needed}"
+
+
+def test_a_run_says_where_its_settings_are_from(written: Callable[..., Run]) -> None:
+    run = written('weights = "https://name:pa55word@host/w?key=pa55word"\nnum = 5\nquiet = false')
+    sets = ("compute", "nowhere", "neither")
+    told = 'settings from pyproject.toml: num = 6, weights = "https://host/w"'
+    assert run(*sets, "--seed", 3).stderr.splitlines()[0] == told.replace("6", "5") + ", quiet = false"
+    assert run(*sets, "--num", 3).stderr.splitlines()[0] == (
+        'settings from pyproject.toml: weights = "https://host/w", quiet = false'
+    )
+    assert run(*sets, "--quiet").stderr.count("\n") == 1
+    assert run(*sets, "--json").json["run"]["config"]["num"] == 5
+    assert "pa55word" not in run("compute", "--dump-config").stdout
+
+
+def test_python_does_not_read_it(written: Callable[..., Run]) -> None:
+    written("qwxyz = 3")
+    with pytest.raises(fidtool.InputError, match="nowhere"):
+        fidtool.compute("nowhere", "neither")
+
+
+def test_the_files_in_the_guide(written: Callable[..., Run]) -> None:
+    page = (Path(fidtool.__file__).parent / "guide" / "config.md").read_text()
+    for block in re.findall(r"```toml\n(.+?)```", page, re.DOTALL):
+        assert len(dumped(written(block, section=""))) == len(block.splitlines()) - 1

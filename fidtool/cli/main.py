@@ -32,6 +32,7 @@ _STOPPING_SECONDS = 4.5
 _COMMANDS = {
     "cache": "List the cached statistics, or delete some of them.",
     "check": "Report what may be wrong with a set of images.",
+    "completion": "Print the completion script of a shell.",
     "compute": "Compute the FID and other metrics of each FAKE against REAL.",
     "demo": "Try fidtool: make two sets of images, compute their FID.",
     "guide": "Show the guide: its topics, or one of them.",

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
+from click.types import StringParamType
 
 from fidtool.cli import config
 from fidtool.cli.output import print_lines
@@ -22,6 +25,17 @@ from fidtool.validation import Setting, declared
 TYPED, _CONFIGURED = _GIVEN = click.core.ParameterSource.COMMANDLINE, click.core.ParameterSource.DEFAULT_MAP
 """Sources of parameters: the command line, and a file with settings."""
 _FILE = "fidtool.config"
+
+
+_NAMES_FILE = re.compile("FILE|DIR|FAKE|REAL|[A-Z]+[.]json")
+"""Beginning of the placeholder of an option or argument whose value is a path."""
+
+
+class _Path(StringParamType):
+    """Text that a shell completes as a path. `click.Path` would also check and convert it."""
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(incomplete, type="file")]
 
 
 class GroupedOption(click.Option):
@@ -60,9 +74,12 @@ class Command(click.Command):
         if "metrics" in self.fields:
             options.append(_METRIC_OPTION)
         self.params = [*options, *self.params, *(_OF_SETTINGS if options else ())]
+        for each in self.params:
+            if type(each.type) is StringParamType and _NAMES_FILE.match(each.metavar or "REAL"):
+                each.type = _Path()
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if any(each.startswith(("--metrics", "--value-range")) for each in args):
+        if any(each.startswith(("--metrics", "--value-range")) for each in args) and not ctx.resilient_parsing:
             from fidtool.cli import hints  # deferred: most command lines need none
 
             hints.check_commas(args, ctx)

@@ -26,6 +26,7 @@ LEAST = {
     "presets": [],
     "verify": ["fid.json"],
     "demo": [],
+    "completion": ["bash"],
     "guide": [],
 }
 """Arguments that each command requires."""

@@ -81,8 +81,9 @@ OTHERS = {
     "doctor": "the commands are cache, check",
     "report a.json": "no command 'report': a report is written with the result, `fidtool compute REAL FAKE --report",
     "version": "no command 'version': `fidtool --version` shows the version",
-    "--install-completion": 'write `eval "$(_FIDTOOL_COMPLETE=bash_source fidtool)"` in bash',
-    "completion": 'write `eval "$(_FIDTOOL_COMPLETE=bash_source fidtool)"` in bash',
+    "--install-completion": 'write `eval "$(fidtool completion bash)"` in ~/.bashrc',
+    "completion": "Missing argument 'SHELL'",
+    "completion tcsh": "'tcsh' is not one of 'bash', 'zsh', 'fish'",
     "--verison": "--version",
     "cache --older 30d": "--older-than",
     "compute real fake --timeout x": "not a valid float",
@@ -168,11 +169,6 @@ def test_a_gpu_is_named_where_there_is_one(
 ) -> None:
     monkeypatch.setattr(hints, "glob", lambda pattern: gpus if pattern.startswith("/dev") else glob(pattern))
     assert said in here("compute", "--gpu", "1", "real", "fake").error
-
-
-def test_completion_is_that_of_click(here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("_FIDTOOL_COMPLETE", "bash_source")
-    assert "_fidtool_completion" in here().stdout
 
 
 def test_a_set_can_have_the_name_of_a_metric(here: Run, tmp_path: Path) -> None:

@@ -1,0 +1,71 @@
+"""Completion in shells: the script of each, and what they complete."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.command_line import Run
+
+COMPLETED = {
+    "fidtool com": ["plain,completion", "plain,compute"],
+    "fidtool compute --pre": ["plain,--preset", "plain,--precision"],
+    "fidtool compute --kid-subset-": ["plain,--kid-subset-size"],
+    "fidtool compute --precision b": ["plain,bf16"],
+    "fidtool compute re": ["file,re"],
+    "fidtool compute real/ fa": ["file,fa"],
+    "fidtool compute real/ fake/ --report pa": ["file,pa"],
+    "fidtool compute --metrics fid kid --dump": ["plain,--dump-config"],
+    "fidtool stats --layout a": ["plain,adm"],
+    "fidtool check --against re": ["file,re"],
+    "fidtool verify fi": ["file,fi"],
+    "fidtool completion z": ["plain,zsh"],
+    "fidtool unknown --ver": ["plain,--version"],
+}
+
+
+@pytest.mark.parametrize("line", COMPLETED)
+def test_what_is_completed(here: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, line: str) -> None:
+    """Through click's protocol, also where settings in a file are wrong."""
+    (tmp_path / "pyproject.toml").write_text("[tool.fidtool]\nqwxyz = 3\n")
+    for name, value in ("WORDS", line), ("CWORD", str(len(line.split()) - 1)):
+        monkeypatch.setenv(f"COMP_{name}", value)
+    monkeypatch.setenv("_FIDTOOL_COMPLETE", "bash_complete")
+    outcome = here()
+    assert (outcome.status, outcome.stderr) == (0, "")
+    assert outcome.stdout.splitlines() == COMPLETED[line]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_scripts_are_those_of_click(here: Run, monkeypatch: pytest.MonkeyPatch, shell: str) -> None:
+    printed = here("completion", shell).stdout
+    assert f"_FIDTOOL_COMPLETE={shell}_complete" in printed
+    monkeypatch.setenv("_FIDTOOL_COMPLETE", f"{shell}_source")
+    assert here().stdout.strip() == printed.strip()
+
+
+def test_in_bash(environment: dict[str, str], tmp_path: Path) -> None:
+    """Without an import of torch, whose time one would wait for at each key."""
+    if (bash := shutil.which("bash")) is None:
+        pytest.skip("needs bash")
+    command = tmp_path / "fidtool"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -X importtime -m fidtool "$@" 2>> imports\n')
+    command.chmod(0o755)
+    script = """
+        eval "$(fidtool completion bash)" && complete -p fidtool
+        COMP_WORDS=(fidtool compute real/ fake/ --precision bf) COMP_CWORD=5
+        _fidtool_completion fidtool && echo "${COMPREPLY[@]}"
+    """
+    path = f"{tmp_path}{os.pathsep}{environment['PATH']}"
+    run = subprocess.run(
+        [bash, "-c", script], env={**environment, "PATH": path}, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert run.stdout.splitlines() == ["complete -o nosort -F _fidtool_completion fidtool", "bf16"], run.stderr
+    imported = (tmp_path / "imports").read_text()
+    assert imported.count("| fidtool.cli.main\n") == 2
+    assert " torch\n" not in imported

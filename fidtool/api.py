@@ -39,6 +39,7 @@ from fidtool.pipeline.plan import Plan, choose, make_plan
 from fidtool.pipeline.run import RunContext, open_run
 from fidtool.pipeline.sets import Content, RequestedSet, SetPlan, named_sets
 from fidtool.presets import with_preset
+from fidtool.report.text import alerts_of
 from fidtool.results import Comparison, Evaluation, RunRecord
 from fidtool.settings import CheckSettings, Origin, Settings, StatisticsSettings, changed_settings, origin_of
 from fidtool.sources.memory import Images, several
@@ -310,8 +311,7 @@ def _concluded(
             run.console.say(line, is_result=True, warns=verdict.comparable is False)
     for skipped in dict.fromkeys(skipped for result in evaluation.results for skipped in result.skipped):
         run.console.warn(f"skipped {skipped.file}: {skipped.reason}")
-    of_results = itertools.chain.from_iterable(result.warnings for result in evaluation.results)
-    for line in dict.fromkeys([*evaluation.run.warnings, *of_results]):
+    for line in alerts_of(evaluation):
         run.console.warn(line)
     return evaluation
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import itertools
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeVar, get_args
 
 T = TypeVar("T")
 Spelling = Callable[[str, object], str]
@@ -29,6 +30,13 @@ _WEB_PARAMETER = re.compile(r"[?#].")
 """For HTTP, a question mark always starts a query; elsewhere it may be a wildcard."""
 _CLOSING = "]}>),.:;"
 """Trailing punctuation that belongs to the surrounding text, not to the URL."""
+Severity = Literal["high", "medium", "low"]
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
+"""The most severe first."""
+_ABOUT = re.compile(r"((?: as REAL| as FAKE)?)(?: \(([^()]+)\))?: (.+)", re.DOTALL)
+"""What follows the name of the set in a warning about it: its role, a detail, and what holds for several sets alike."""
+_MOST_NAMED = 6
+"""Maximum number of sets that one warning names."""
 
 
 def option(name: str, value: object = None) -> str:
@@ -209,6 +217,56 @@ class StoppedError(FidtoolError):
 
 class FidtoolWarning(UserWarning):
     """A warning about a metric value or about the calling program, issued through the module ``warnings``."""
+
+
+class Alert(str):
+    """A warning about metric values, with a severity: see `fidtool.diagnose.findings.Finding`.
+
+    The form of one that may hold for several sets is ``SET: text``, or ``SET (detail): text`` if a part of it differs
+    between them: `merged` names all sets before the text.
+    """
+
+    severity: Severity
+
+    def __new__(cls, text: str, severity: Severity = "low") -> Alert:
+        alert = super().__new__(cls, text)
+        alert.severity = severity
+        return alert
+
+
+def severity_of(warning: object) -> Severity:
+    """Return the severity of a warning; that of a plain string is ``low``."""
+    return warning.severity if isinstance(warning, Alert) else "low"
+
+
+def worst_first(warnings: Iterable[T]) -> list[T]:
+    """Return warnings in the order of their severities."""
+    return sorted(warnings, key=lambda warning: SEVERITIES.index(severity_of(warning)))
+
+
+def merged(warnings: Iterable[str], sets: Collection[str]) -> list[Alert]:
+    """Return warnings, the worst first, each once: one that holds for several of the ``sets`` names them all."""
+    found: dict[tuple[Severity, str], dict[tuple[str, str], None]] = {}
+    for warning in warnings:
+        name = max((each for each in sets if warning.startswith(each)), key=len, default="")
+        parts = _ABOUT.fullmatch(warning[len(name) :]) if name else None
+        role, detail, text = parts.groups("") if parts else ("", "", warning)
+        subjects = found.setdefault((severity_of(warning), text), {})
+        subjects |= {(detail, name + role): None} if parts else {}
+    return worst_first(
+        Alert(f"{_listed([*subjects])}: {text}" if subjects else text, severity)
+        for (severity, text), subjects in found.items()
+    )
+
+
+def _listed(subjects: Sequence[tuple[str, str]]) -> str:
+    """Return the names of sets, each or several with their detail: ``real/, fake/ (60 images each)``."""
+    shown = subjects if len(subjects) <= _MOST_NAMED else subjects[: _MOST_NAMED - 1]
+    parts = []
+    for detail, group in itertools.groupby(shown, key=lambda subject: subject[0]):
+        names = [name for _, name in group]
+        parts.append(", ".join(names) + (f" ({detail}{' each' * (len(names) > 1)})" if detail else ""))
+    return ", ".join(parts) + (f" and {len(subjects) - len(shown)} others" if len(shown) < len(subjects) else "")
 
 
 _GONE_THROUGH = {"fidtool", "torch", "torchmetrics", "lightning", "pytorch_lightning", "contextlib"}

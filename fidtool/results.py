@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 from fidtool.diagnose.diagnosis import Diagnosis
 from fidtool.diagnose.duplicates import Duplicates
-from fidtool.errors import InputError, redacted, without_secrets
+from fidtool.errors import Alert, InputError, redacted, severity_of, without_secrets
 from fidtool.explanations import Difference, Exhibit, Influence, Interval, Uncertainty
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.labels import Labels
@@ -88,7 +88,7 @@ class Comparison:
             ``coverage``, ``sfid``, ``fid_infinity`` and ``fid_infinity_error`` (one standard error), ``cmmd``. Values
             of features that are not Inception's 2048 have other names: ``fid_64``, ``fd_dinov2``; see ``labels``.
             ``kid_std`` is missing if every subset is the whole of both sets, since there is no spread.
-        warnings: warnings about these values, one sentence each.
+        warnings: warnings about these values, one sentence each, the worst first; see `fidtool.errors.Alert`.
         skipped: files of both sets that were skipped, REAL's first.
         diagnosis: findings about the images; None if not requested.
         uncertainty: uncertainty of the Fréchet distance; None if not requested.
@@ -156,6 +156,7 @@ class Comparison:
             **{name: {"real": real[name], "fake": fake[name]} for name in real},
             "skipped": [asdict(skipped) for skipped in self.skipped],
             "warnings": list(self.warnings),
+            "severities": [*map(severity_of, self.warnings)],
             "diagnosis": None if self.diagnosis is None else self.diagnosis.to_dict(),
             "uncertainty": uncertainty,
             "influence": influence,
@@ -173,7 +174,7 @@ class Comparison:
             real=SetResult.from_dict(content, "real"),
             fake=SetResult.from_dict(content, "fake"),
             metrics=content["metrics"],
-            warnings=tuple(content["warnings"]),
+            warnings=tuple(map(Alert, content["warnings"], content["severities"])),
             skipped=restored(tuple[SkippedFile, ...], content["skipped"]),
             diagnosis=None if content["diagnosis"] is None else Diagnosis.from_dict(content["diagnosis"]),
             uncertainty=restored(Uncertainty | None, content["uncertainty"]),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from fidtool.diagnose.findings import (
     property_warnings,
     set_findings,
 )
-from fidtool.errors import option, without_secrets
+from fidtool.errors import Alert, option, without_secrets
 from fidtool.features.protocol import FEATURES, SPATIAL, layer_prefix
 from fidtool.images.records import BRIGHTNESS, ImageRecords
 from fidtool.names import counted
@@ -78,18 +78,22 @@ def unusual_findings(own: SetInspection, other: SetInspection | None) -> list[Fi
     ]
 
 
-def inspection_warnings(own: SetInspection | None, other: SetInspection | None = None) -> list[str]:
+def inspection_warnings(own: SetInspection | None, other: SetInspection | None = None) -> list[Alert]:
     """Returns warnings about a set that was not generated, or may not have been."""
     if own is None:
         return []
-    found, warnings = own.duplicates, []
+    found, warnings = own.duplicates, list[Alert]()
     if found.exact >= max(NOTABLE_SHARE * found.images, FEWEST_COPIES) or found.share >= _HALF:
-        warnings.append(duplicates_message(found, False))
+        warnings.append(Alert(f"{own.path}: {duplicates_message(found, False)}", "high"))
     if not found.complete:
         reason = "the set has too many images to search for near duplicates"
-        warnings.append(f"only exact duplicates were searched for: {reason}")
-    warnings += [each.message for each in unusual_findings(own, other) if each.severity != "low"]
-    return [f"{own.path}: {text}" for text in warnings]
+        warnings.append(Alert(f"{own.path}: only exact duplicates were searched for: {reason}"))
+    return [*warnings, *_alerts(own.path, unusual_findings(own, other))]
+
+
+def _alerts(path: str, findings: Sequence[Finding]) -> list[Alert]:
+    """Returns the findings about a set that are not of low severity as warnings."""
+    return [Alert(f"{path}: {each.message}", each.severity) for each in findings if each.severity != "low"]
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,7 @@ class Diagnosis:
     shared: SharedCopies | None = None
     findings: tuple[Finding, ...] = ()
     real_findings: tuple[Finding, ...] = ()
-    lines: tuple[str, ...] = ()
+    lines: tuple[Alert, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the diagnosis as it appears in the JSON, without ``lines``, which are among the warnings there."""
@@ -153,16 +157,16 @@ def diagnosis_of(real: SetInspection | None, fake: SetInspection | None, gate: f
         return Diagnosis(real_copies, fake_copies, None, (), tuple(real_findings), tuple(lines))
     found = fake.duplicates
     if has_notable_copies(found, real_copies) or (gate is not None and found.share > gate):
-        lines.append(f"{fake.path}: {duplicates_message(found, True)}")
+        lines.append(Alert(f"{fake.path}: {duplicates_message(found, True)}", "high"))
     findings, shared = unusual_findings(fake, real), None
-    lines += [f"{fake.path}: {each.message}" for each in findings if each.severity != "low"]
+    lines += _alerts(fake.path, findings)
     if real is not None:
         shared = shared_copies_of(real.pictures, fake.pictures)
         if shared.count and fake.path != real.path:  # one path may be sampled in two ways
             lines.append(shared_warning(real.path, fake.path, shared, len(fake.pictures)))
         between = pair_findings(real.pictures, fake.pictures, findings)
         findings += between
-        lines += [f"{fake.path} against {real.path}: {each.message}" for each in between if each.severity != "low"]
+        lines += _alerts(fake.path, between)
     return Diagnosis(real_copies, fake_copies, shared, tuple(findings), tuple(real_findings), tuple(lines))
 
 
@@ -277,9 +281,16 @@ class Checkup:
 
 
 def health_of(
-    inspection: SetInspection, unreadable: Sequence[BadFile], other: SetInspection | None, generated: bool
+    inspection: SetInspection,
+    unreadable: Sequence[BadFile],
+    other: SetInspection | None,
+    generated: bool,
+    shown: Callable[[str], str] = str,
 ) -> Health:
-    """Describes a set of at least one image. What it has in common with ``other`` is not a finding."""
+    """Describes a set of at least one image. What it has in common with ``other`` is not a finding.
+
+    Messages of findings are as ``shown`` returns them.
+    """
     images, found = inspection.pictures, inspection.duplicates
     records = images.records
     sizes = np.char.add(np.char.add(records["width"].astype("U"), "x"), records["height"].astype("U"))
@@ -297,6 +308,7 @@ def health_of(
     if has_notable_copies(found, None if other is None else other.duplicates):
         message = duplicates_message(found, generated)
         findings.append(Finding("copies", "high", found.copies, found.examples[0][0], message))
+    findings += [*unusual_findings(inspection, other), *property_findings(images)]
     return Health(
         path=inspection.path,
         images=len(images),
@@ -310,7 +322,7 @@ def health_of(
         grayscale=float((records["gray"] == 1).mean()),
         unreadable=tuple(unreadable),
         duplicates=found,
-        findings=(*findings, *unusual_findings(inspection, other), *property_findings(images)),
+        findings=tuple(replace(each, message=shown(each.message)) for each in findings),
         passed_over=inspection.passed_over,
     )
 
@@ -325,61 +337,54 @@ def _spread(values: NDArray[Any]) -> tuple[float, float, float]:
     return float(values.min()), float(np.median(values)), float(values.max())
 
 
-def set_warnings(sets: Mapping[str, Statistics], gaussians: Collection[str] = (FEATURES,)) -> list[str]:
+def set_warnings(sets: Mapping[str, Statistics], gaussians: Collection[str] = (FEATURES,)) -> list[Alert]:
     """Returns warnings about sets, each by itself; ``gaussians`` are the layers whose covariance is compared."""
-    found = [
-        f"{name} does not state its protocol: the result is only correct if it was made with the protocol of this run"
-        for name, statistics in sets.items()
-        if statistics.definition is None
-    ]
+    stated = "the file does not state its protocol: the result is only correct if it is that of this run"
+    found = [Alert(f"{name}: {stated}", "medium") for name, statistics in sets.items() if statistics.definition is None]
     if gaussians:
         found += _covariance_warnings(sets, gaussians)
     for name, statistics in sets.items():
         count, traits = statistics.count, statistics.traits
         if count is not None and count > 1 and not statistics.sigma.any():
-            found.append(
-                f"{name}: all {count} images have the same features: either they are all the same image, or the "
-                "network ignores its input"
-            )
-        found += [f"{name}: {text}" for text in (property_warnings(vars(traits)).values() if traits else ())]
+            causes = "either they are all the same image, or the network ignores its input"
+            found.append(Alert(f"{name}: all {count} images have the same features: {causes}", "high"))
+        found += [Alert(f"{name}: {text}") for text in (property_warnings(vars(traits)).values() if traits else ())]
         if skipped := statistics.skipped:
             used = "" if count is None else f"; {count} images were used"
             files = f"{counted(len(skipped), 'unreadable file')} skipped (for example {skipped[0].file})"
-            found.append(f"{name}: {files}{used}")
+            found.append(Alert(f"{name}: {files}{used}"))
     return found
 
 
-def _covariance_warnings(sets: Mapping[str, Statistics], gaussians: Collection[str]) -> list[str]:
+def _covariance_warnings(sets: Mapping[str, Statistics], gaussians: Collection[str]) -> list[Alert]:
     layers = {
         (of_set.layers[name].dims, name) for of_set in sets.values() for name in gaussians if name in of_set.layers
     }
     dims, largest = max(layers, default=(0, FEATURES))
     counts = {name: statistics.count for name, statistics in sets.items() if statistics.count is not None}
-    found = [
-        f"{name} has a single image: its covariance is taken to be zero" for name, count in counts.items() if count == 1
-    ]
+    single = "a single image: its covariance is taken to be zero"
+    found = [Alert(f"{name}: {single}", "high") for name, count in counts.items() if count == 1]
     distances = "sFID values" if largest == SPATIAL else "Fréchet distances"
-    if few := [f"{name} has only {count} images" for name, count in counts.items() if 1 < count <= dims]:
-        found.append(
-            f"{' and '.join(few)} for {dims} dimensions: {distances} are far too high; use more than {dims}, and to "
-            "compare with a paper as many as it used (most use 50,000)"
-        )
-    return found
+    few = (
+        f"too few for {dims} dimensions: {distances} are far too high; use more than {dims}, and to compare with a "
+        "paper as many as it used (most use 50,000)"
+    )
+    return found + [
+        Alert(f"{name} (only {count} images): {few}", "high") for name, count in counts.items() if 1 < count <= dims
+    ]
 
 
-def pair_warnings(
-    real_name: str, real: Statistics, fake_name: str, fake: Statistics, frechet: bool = True
-) -> list[str]:
+def pair_warnings(real: Statistics, fake_name: str, fake: Statistics, frechet: bool = True) -> list[Alert]:
     """Returns warnings about the comparison of two sets, in addition to the `set_warnings` of each."""
     found = []
     if frechet and real.count is not None and fake.count is not None:
         ratio = max(real.count, fake.count) / min(real.count, fake.count)
         if ratio > 2:
-            found.append(
-                f"the sets differ in size by {ratio:.1f}x ({real.count} against {fake.count} images): the bias of the "
-                "Fréchet distance depends on the smaller one; use equal numbers of images, for example with "
-                f"{option('num')}"
+            text = (
+                "the number of images differs by more than a factor of 2 from that of REAL: the bias of the Fréchet "
+                f"distance depends on the smaller one; use equal numbers, for example with {option('num')}"
             )
+            found.append(Alert(f"{fake_name} ({fake.count} images against {real.count}): {text}", "medium"))
     one, other = real.arithmetic, fake.arithmetic
     if one is None or other is None:
         return found
@@ -388,10 +393,10 @@ def pair_warnings(
     differing = [key for key in keys if one.get(key) != other.get(key)]
     if differing:
         pairs = ", ".join(f"{key} {one.get(key)} against {other.get(key)}" for key in differing)
-        effect = "the last digits may differ"
+        text = f"REAL was computed differently ({pairs}): the last digits may differ"
         if "precision" in differing:
-            effect = "part of their distance is due to that; compute both in the same precision"
-        found.append(f"{real_name} and {fake_name} were computed differently ({pairs}): {effect}")
+            text = f"REAL was computed differently ({pairs}): part of the distance is due to that; compute both alike"
+        found.append(Alert(f"{fake_name}: {text}", "medium" if "precision" in differing else "low"))
     elif one.get("batch_size") == other.get("batch_size"):  # on a GPU the probe batch has the batch size
         probes = [
             f"{layer_prefix(layer, '_')}probe"
@@ -399,9 +404,9 @@ def pair_warnings(
             if layer in fake.layers and real.layers[layer].definition == fake.layers[layer].definition
         ]
         if any(one.get(probe) != other.get(probe) for probe in probes):
-            found.append(
-                f"{real_name} and {fake_name} were computed by networks that give different features for the same "
-                "image, although their files and tensors are the same: code or files that they import or read have "
-                "changed; compute both again"
+            text = (
+                "its network and that of REAL give different features for the same image, although their files and "
+                "tensors are the same: code or files that they import or read have changed; compute both again"
             )
+            found.append(Alert(f"{fake_name}: {text}", "high"))
     return found

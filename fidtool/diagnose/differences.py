@@ -8,7 +8,8 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.diagnose.findings import Finding, Severity, contrast, usual_size
+from fidtool.diagnose.findings import Finding, contrast, usual_size
+from fidtool.errors import Severity
 from fidtool.images.records import BANDS, BRIGHTNESS, FLAGS, NOISE, ImageRecords, RecordArray
 
 _BRIGHTER = 0.75

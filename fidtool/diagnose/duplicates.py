@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fidtool.errors import Alert
 from fidtool.images.records import BRIGHTNESS, NOISE, ImageRecords, RecordArray
 from fidtool.names import counted
 
@@ -325,10 +326,11 @@ def duplicates_message(found: Duplicates, generated: bool) -> str:
     return f"{count} are {kinds} duplicates: {described}; {remedy}"
 
 
-def shared_warning(real: str, fake: str, shared: SharedCopies, images: int) -> str:
+def shared_warning(real: str, fake: str, shared: SharedCopies, images: int) -> Alert:
     """Returns a warning about images of FAKE that are also in REAL."""
     one, other = shared.examples[0]
-    return (
-        f"{shared.count} of {images} images in {fake} are pixel-identical to images in {real} (for example {one} and "
-        f"{other}): remove real images that were mixed in; otherwise the generator has memorised training images"
+    return Alert(
+        f"{fake}: {shared.count} of {images} images are pixel-identical to images in {real} (for example {one} and "
+        f"{other}): remove real images that were mixed in; otherwise the generator has memorised training images",
+        "high" if shared.count >= NOTABLE_SHARE * images else "medium",
     )

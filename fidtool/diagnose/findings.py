@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.errors import option
+from fidtool.errors import SEVERITIES, Severity, option
 from fidtool.images.records import BRIGHTNESS, FLAGS, NOISE, ImageRecords, RecordArray
 from fidtool.names import counted
 
@@ -80,10 +79,6 @@ _TEXTS = {
     "artefacts: save all in the same format",
 }
 """What is said of the images of a finding, by its code. ``{}`` is replaced by a detail."""
-
-Severity = Literal["high", "medium", "low"]
-SEVERITIES: tuple[Severity, ...] = get_args(Severity)
-"""The most severe first."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from fidtool.errors import InputError, option
+from fidtool.errors import Alert, InputError, option
 from fidtool.features.protocol import INCEPTION, INCEPTION_DIMS
 from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, MetricFacts, Number
 from fidtool.validation import Setting
@@ -102,12 +102,13 @@ class InceptionScore(Metric):
             if ratio is None or (ratio < SORTED and 1 - ratio < _CERTAIN * error):
                 return found
             if ratio < SORTED:
-                context.warnings.append(
+                text = (
                     f"{fake.path}: parts of {self.part_size} images in stored order have {ratio:.2f} times the "
                     "Inception Score of random parts of that size: the images seem to be stored by class, and the "
                     f"score is too low; store them in random order, or pass {option(self.named('splits'))}, which "
                     f"divides them at random, instead of {option(self.named('part_size'))}"
                 )
+                context.warnings.append(Alert(text, "medium"))
             return found | {"is_order": ratio}
 
         return context.world.on_rank_zero(on_rank_zero)

@@ -48,7 +48,7 @@ class KID(Metric):
         size = min(self.subset_size, len(smaller.rows))
         if size < self.subset_size:
             context.warnings.append(
-                f"KID draws subsets of {size} images instead of {self.subset_size}, because {smaller.path} has {size}"
+                f"{smaller.path} (only {size} images): KID draws subsets of that size instead of {self.subset_size}"
             )
         # All subsets are the same if each is the whole set on both sides: one is enough, and there is no spread.
         whole = size == len(real.rows) == len(fake.rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fidtool.diagnose.diagnosis import Checkup, Health, SetInspection, health_of, inspect_set, unusual_findings
+from fidtool.diagnose.diagnosis import Checkup, SetInspection, health_of, inspect_set, unusual_findings
 from fidtool.diagnose.differences import pair_findings
 from fidtool.diagnose.duplicates import shared_copies_of, shared_warning
 from fidtool.diagnose.findings import Finding
@@ -34,19 +34,16 @@ def check(run: RunContext, requests: Sequence[RequestedSet], settings: Settings,
     run.world.on_rank_zero(lambda: _refuse_same(requests))
     read = [_read(run, each, settings) for each in requests]
 
-    def shown(health: Health) -> Health:
-        found = (replace(each, message=run.console.shown(each.message)) for each in health.findings)
-        return replace(health, findings=tuple(found))
-
     def conclude() -> Checkup:
+        shown = run.console.shown
         inspections = [inspect_set(each.path, *found[:2]) for each, found in zip(requests, read, strict=True)]
         fake, real = inspections[0], inspections[1] if len(inspections) > 1 else None
         assert fake is not None
-        health = health_of(fake, read[0][2], real, generated=True)
+        health = health_of(fake, read[0][2], real, generated=True, shown=shown)
         if real is None:
-            return Checkup(shown(health), None, (), strict)
-        usual = health_of(real, read[1][2], fake, generated=False)
-        return Checkup(shown(health), shown(usual), tuple(_between(real, fake)), strict)
+            return Checkup(health, None, (), strict)
+        usual = health_of(real, read[1][2], fake, generated=False, shown=shown)
+        return Checkup(health, usual, tuple(_between(real, fake)), strict)
 
     return run.world.on_rank_zero(conclude)
 

@@ -25,7 +25,16 @@ from fidtool.distances.error_bars import error_bars, fewest_images, fid_curve, i
 from fidtool.distances.exact import FeatureSettings, feature_settings
 from fidtool.distances.frechet import frechet_distance, influence
 from fidtool.distributed.world import World
-from fidtool.errors import FidtoolError, InputError, ProgramError, RunError, on_every_rank
+from fidtool.errors import (
+    Alert,
+    FidtoolError,
+    InputError,
+    ProgramError,
+    RunError,
+    on_every_rank,
+    severity_of,
+    worst_first,
+)
 from fidtool.explanations import Exhibit, HarmfulImage, Influence, Interval, Neighbour, Removal, Uncertainty
 from fidtool.features.models.inception import Weights, load_weights
 from fidtool.features.protocol import FEATURES
@@ -180,7 +189,7 @@ class Comparer:
         if settings.report is not None:
             with_curve = settings.metric("fid") is not None and not settings.uncertainty
             with clock("exhibits"):
-                exhibit = _exhibit_of(real, fake, seen, with_curve, features, world)
+                exhibit = _exhibit_of(real, fake, seen, with_curve, features, self.run)
         pair = (real,) if fake is real else (real, fake)
         skipped = (SkippedFile(each.path, bad.file, bad.reason) for each in pair for bad in each.statistics.skipped)
         usual, generated = (
@@ -199,7 +208,7 @@ class Comparer:
             real=usual,
             fake=generated,
             metrics={plan.labels.key(name): number for name, number in numbers.items()},
-            warnings=tuple(map(self.run.console.shown, lines)),
+            warnings=tuple(Alert(self.run.console.shown(line), severity_of(line)) for line in worst_first(lines)),
             skipped=tuple(skipped),
             diagnosis=diagnosis,
             uncertainty=uncertainty,
@@ -218,8 +227,8 @@ class Comparer:
         return [
             *self.plan.warnings,
             *set_warnings(sets, layers),
-            *([f"{fake.path} is the same set as REAL: the values say nothing about a generator"] * same),
-            *pair_warnings(names[0], real.statistics, names[1], fake.statistics, frechet=bool(layers)),
+            *([Alert(f"{fake.path} is the same set as REAL: the values say nothing about a generator", "high")] * same),
+            *pair_warnings(real.statistics, names[1], fake.statistics, frechet=bool(layers)),
         ]
 
 
@@ -329,13 +338,13 @@ def _exhibit_of(
     seen: tuple[SetInspection | None, SetInspection | None],
     with_curve: bool,
     features: FeatureSettings,
-    world: World,
+    run: RunContext,
 ) -> Exhibit:
     """What a report shows of ``fake``."""
-    healths, random = [], []
+    healths, random, world, shown = [], [], run.world, run.console.shown
     for measured, own, other in zip((fake, real), seen[::-1], seen, strict=True):
         skipped, pictures = measured.statistics.skipped, measured.statistics.pictures
-        healths.append(None if own is None else health_of(own, skipped, other, generated=measured is fake))
+        healths.append(None if own is None else health_of(own, skipped, other, measured is fake, shown))
         random.append(tuple(map(pictures.file, range(min(MOST_RANDOM, len(pictures))))) if pictures else ())
     rows, known = fake.features.get(FEATURES), real.features.get(FEATURES)
     neighbours: list[Neighbour] = []

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fidtool.console import Console
-from fidtool.errors import FidtoolError, InputError, RunError, option
+from fidtool.errors import Alert, FidtoolError, InputError, RunError, option
 from fidtool.features.models.families import NETWORK_SETTINGS
 from fidtool.features.protocol import (
     FEATURES,
@@ -141,7 +141,9 @@ def make_plan(opening: Opening, measured: Mapping[str, Definition] | None, batch
     real, *fakes = opening.contents
     pass_it = f"if it is of the real images, pass it as {option('real')}, which comes first"
     order = [  # statistics are usually those of REAL
-        f"{each.path} is {each.kind}, compared as {option('fake')} with the images of {real.path}: {pass_it}"
+        Alert(
+            f"{each.path}: {each.kind} is compared as {option('fake')} with images of {real.path}: {pass_it}", "medium"
+        )
         for each in fakes
         if each in files and real not in files
     ]
@@ -186,7 +188,7 @@ def agree(
             mismatches[0].args += (f"pass {option('allow_mismatch', True)} to compare them anyway",)
             raise mismatches[0]
         definitions[layer] = stated = common
-        warnings += [each.text for each in mismatches if each.text not in warnings]
+        warnings += [Alert(each.text, "high") for each in mismatches if each.text not in warnings]
         if dims is None:
             dims = next(iter(parts.values())).dims
         path = "" if definition is not None else next(iter(parts), "")
@@ -196,10 +198,11 @@ def agree(
         for metric in metrics:
             metric.check(MetricFacts(settings.network.extractor, settings.dims, stated, dims, path))
             if metric.usual_network and common is not None and common.extractor != metric.usual_network:
-                warnings.append(
+                text = (
                     f"{metric.numbers[0].title} uses features of {common.extractor} instead of "
                     f"{metric.usual_network}, its authors' network: it is not comparable with published values"
                 )
+                warnings.append(Alert(text, "medium"))
     return definitions, warnings
 
 
@@ -290,7 +293,7 @@ def _settings_without_effect(opening: Opening) -> list[str]:
         how |= {} if settings.floats is None else {"this run": settings.rounding}
         if len({*how.values()}) > 1:
             each = ", ".join(f"{value} in {where}" for where, value in how.items())
-            found.append(f"floats became bytes in different ways ({option('float_to_byte')}): {each}")
+            found.append(Alert(f"floats became bytes in different ways ({option('float_to_byte')}): {each}", "medium"))
     for number, one in enumerate(opening.sets):
         if one in files:
             sampling = settings.sampling("num_fake" if number else "num_real")

@@ -19,7 +19,7 @@ from fidtool.names import command_line, legible, short_names, short_title, short
 from fidtool.report.charts import chart, draw_sweep, sweep_plot, title_of
 from fidtool.report.sections import Card, Picture, Section, Thumbnail, thumbnail_of
 from fidtool.report.tables import about_marks, columns_of, common_features
-from fidtool.report.text import differences_shown, number
+from fidtool.report.text import alerts_of, differences_shown, number
 from fidtool.results import Evaluation, RunRecord
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def html_report(
             sections=sections,
             several=several,
             gate=evaluation.exit_reason.removeprefix("gate missed: ") if evaluation.exit_code else "",
-            alerts=_warnings(evaluation, names),
+            alerts=[(str(line), ()) for line in alerts_of(evaluation)],
             left_out=[*map(legible, evaluation.not_computed_lines)],
             chart=chart(titles[0], (640, 330), draw_sweep, results) if swept else None,
             chart_title=titles,
@@ -166,15 +166,6 @@ def _environment(thumbnail: Callable[[Picture], Thumbnail], python: bool, spelli
 
 
 # --- about all FAKEs -------------------------------------------------------------------------------------------------
-
-
-def _warnings(evaluation: Evaluation, names: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """All warnings, each once, with the names of the FAKEs that it is about; no names if it is about all or the run."""
-    about: dict[str, list[str]] = {text: [] for text in evaluation.run.warnings}
-    for result, name in zip(evaluation.results, names, strict=True):
-        for text in result.warnings:
-            about.setdefault(text, []).append(name)
-    return [(text, of if len(of) < len(names) else []) for text, of in about.items()]
 
 
 def _hints(evaluation: Evaluation) -> Iterator[str]:

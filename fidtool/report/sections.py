@@ -13,8 +13,8 @@ from PIL import Image
 
 from fidtool.diagnose.diagnosis import Health
 from fidtool.diagnose.duplicates import Duplicates
-from fidtool.diagnose.findings import SEVERITIES, Finding
-from fidtool.errors import FidtoolError, option
+from fidtool.diagnose.findings import Finding
+from fidtool.errors import SEVERITIES, FidtoolError, option
 from fidtool.explanations import Exhibit, HarmfulImage, Uncertainty
 from fidtool.images.decode import DecodeError, DecodeOptions, decode
 from fidtool.images.framing import Crop

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from fidtool.diagnose.diagnosis import Checkup
-from fidtool.errors import without_secrets
+from fidtool.errors import Alert, merged, redacted, without_secrets
 from fidtool.explanations import Difference
 from fidtool.names import counted, legible
 from fidtool.results import SCHEMA, Comparison, Evaluation, protocol_to_dict
@@ -43,6 +43,13 @@ def verdict_lines(evaluation: Evaluation, names: Sequence[str] | None = None) ->
         )
         for each in differences_shown(evaluation, _MOST_PAIRS, names)
     ]
+
+
+def alerts_of(evaluation: Evaluation) -> list[Alert]:
+    """Return all warnings, the worst first; one that holds for several sets names them all. Then those of the run."""
+    sets = {redacted(each.name) for result in evaluation.results for each in (result.real, result.fake)}
+    of_results = merged((warning for result in evaluation.results for warning in result.warnings), sets)
+    return [*of_results, *map(Alert, evaluation.run.warnings)]
 
 
 def framing_lines(evaluation: Evaluation) -> list[str]:

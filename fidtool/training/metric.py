@@ -20,7 +20,7 @@ from fidtool.distances.exact import feature_settings
 from fidtool.distances.parallel import fork_safe
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
-from fidtool.errors import InputError, TooFewImagesError, renamed, rendered, warn_program
+from fidtool.errors import InputError, TooFewImagesError, merged, renamed, rendered, warn_program
 from fidtool.features.network import Network
 from fidtool.features.protocol import ProtocolName
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
@@ -186,7 +186,8 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
         settings = feature_settings(sums.network.definition, device_here(self.device).exact_sums)
         context = MetricContext(world, settings, lambda: self._classifier)
         values = self._metric.compute(real, fake, context)
-        warnings = (*set_warnings({names[side]: each for side, each in found.items()}), *context.warnings)
+        of_sets = set_warnings({names[side]: each for side, each in found.items()})
+        warnings = merged([*of_sets, *context.warnings], names.values())
         values, warnings = world.broadcast((values, warnings))
         every = [name for number in self._metric.numbers for name in (number.name, number.spread) if name]
         counts = (sums.sides["real"].count if "real" in sets else None, sums.sides["fake"].count or 0)

@@ -85,7 +85,7 @@ def test_too_many_duplicates_are_status_3(here: Run, real: Path, tmp_path: Path)
     outcome = here("compute", real, fake, "--extractor", TINY, "--max-duplicates", "0.5", "--json")
     assert outcome.status == 3
     reason = f"gate missed: 75.00% of {fake} are duplicates, above 50.00%"
-    assert outcome.json["exit"] == {"code": 3, "reason": reason}
+    assert outcome.json["exit"] == {"code": 3, "reason": reason, "missed": [reason.removeprefix("gate missed: ")]}
     assert reason in outcome.stderr
     assert here("compute", real, fake, "--extractor", TINY, "--max-duplicates", "0.75").status == 0
 
@@ -113,8 +113,8 @@ def test_a_set_against_itself_is_no_leak(here: Run, tmp_path: Path) -> None:
         assert result["fake"] == str(real)
     assert result["diagnosis"]["shared"] is None
     assert [line for line in result["warnings"] if " same set" in line or "pixel-identical" in line] == [
-        f"{real} and {tmp_path / 'link'} are the same set",
         f"{real} is the same set as REAL: the values say nothing about a generator",
+        f"{real} and {tmp_path / 'link'} are the same set",
     ]
     sampled, _, _ = compared(here, real, real, "--num-fake", 30)
     assert [line for line in sampled["warnings"] if " same set" in line or "pixel-identical" in line] == [
@@ -142,9 +142,9 @@ def test_a_set_under_a_url_or_the_name_of_its_only_array(here: Run, tmp_path: Pa
     sets = (url, "x.npy", "one.npz", "one.npz:images", "two.npz:images", "two.npz:more")
     result = here("compute", *sets, "--extractor", TINY, "--json").json["results"][0]
     assert [line for line in result["warnings"] if " same set" in line] == [
+        f"{url} is the same set as REAL: the values say nothing about a generator",
         f"{url} and x.npy are the same set",
         "one.npz and one.npz:images are the same set",
-        f"{url} is the same set as REAL: the values say nothing about a generator",
     ]
     for one, other in (sets[:2], sets[2:4]):
         assert f"{one} and {other} are the same: " in here("check", one, "--against", other).error

@@ -45,7 +45,7 @@ def test_features_of_files_and_memory(here: Run, place: Path, environment: dict[
     assert {"kid_24", "precision_24"} <= first.keys()
     assert all(each == first for each in others)
     assert found.json["run"]["config"]["features"] is True
-    assert "fake.npz does not state its protocol" in found.stderr
+    assert "real.npy, fake.npz, several.npz:acts, known.npz, fake.pt and 2 others: the file does not" in found.stderr
     real, fake = np.load(place / "real.npy"), np.load(place / "fake.npz")["acts"]
     settings: dict[str, Any] = {"metrics": ["fid", fidtool.KID(subset_size=30), "prdc"], "features": True}
     batches = [*torch.from_numpy(fake).split(7)]

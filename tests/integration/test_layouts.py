@@ -43,7 +43,7 @@ def test_a_file_is_recognised_by_its_content(here: Run, tmp_path: Path, layout: 
     for arguments in ((name, "fake.npz"), ("fake.npz", name)):
         done = here("compute", *arguments, "--json")
         assert done.fid == pytest.approx(expected(ddof=0 if layout == "StyleGAN" else 1), rel=1e-12)
-        assert f"{name} does not state its protocol" in done.stderr
+        assert f"{', '.join(arguments)}: the file does not state its protocol" in done.stderr
 
 
 def test_one_of_several_statistics_is_named(here: Run, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_statistics(here: Run, mirror: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "plain.npz", **statistics(0))
     plain = here("compute", "plain.npz", "fake", "--protocol", "tensorflow", "--json")
     assert found.metrics == plain.metrics
-    assert "plain.npz does not state its protocol" in plain.stderr
+    assert "plain.npz: the file does not state its protocol" in plain.stderr
     assert facts(found)["reference"] == "edm:cifar10"
     assert sorted(facts(found)["sha256"]) == ["mu", "sigma"]
     with np.load(tmp_path / "plain.npz") as stored:

@@ -26,13 +26,16 @@ def test_subsets_have_the_size_of_the_smallest_set(here: Run, sets: tuple[Path, 
     assert found.json["settings"]["kid"] == {"subsets": 100, "subset_size": 1000, "seed": 0}
     sizes = [value for each in found.json["results"] for name, value in each["metrics"].items() if "size" in name]
     assert sizes == [COUNT, 17]
-    for count, path in ((COUNT, sets[0]), (17, third)):
-        assert found.stderr.count(f"KID draws subsets of {count} images instead of 1000, because {path} has") == 1
+    sets_of = f"{sets[0]} (only {COUNT} images), {third} (only 17 images)"
+    assert f"{sets_of}: KID draws subsets of that size instead of 1000\n" in found.stderr
     explicit = here("compute", *sets, third, *KID, "--kid-subset-size", 17)
     values = [[*each.json["results"][1]["metrics"].values()] for each in (found, explicit)]
     assert values[0][:2] == values[1]
     assert "instead of" not in explicit.stderr
-    assert "subsets of 17 images instead of 20" in here("compute", *sets, third, *KID, "--kid-subset-size", 20).stderr
+    assert (
+        "(only 17 images): KID draws subsets of that size instead of 20"
+        in here("compute", *sets, third, *KID, "--kid-subset-size", 20).stderr
+    )
 
 
 def test_a_subset_that_is_all_of_both_sets_has_no_spread(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:

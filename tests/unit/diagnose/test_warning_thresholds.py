@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fidtool.diagnose.diagnosis import pair_warnings, set_warnings
+from fidtool.errors import merged
 from fidtool.images.decode import ImageProperties
 from fidtool.statistics.set_statistics import Statistics
 from support.inside import inception
@@ -19,13 +20,13 @@ def statistics(count: int, **traits: int) -> Statistics:
 
 
 def of_pair(count: int) -> list[str]:
-    return pair_warnings("real", statistics(100), "fake", statistics(count))
+    return pair_warnings(statistics(100), "fake", statistics(count))
 
 
 def test_sizes_that_differ_by_more_than_a_factor_of_2() -> None:
     assert of_pair(200) == of_pair(50) == []
-    assert [each[:32] for each in of_pair(201)] == ["the sets differ in size by 2.0x "]
-    assert [each[:32] for each in of_pair(49)] == ["the sets differ in size by 2.0x "]
+    assert [each.partition(":")[0] for each in of_pair(201)] == ["fake (201 images against 100)"]
+    assert [each.partition(":")[0] for each in of_pair(49)] == ["fake (49 images against 100)"]
 
 
 @pytest.mark.parametrize(("count", "words"), [(1, "single image"), (2, "2 images"), (64, "64 images"), (65, None)])
@@ -36,10 +37,14 @@ def test_a_covariance_needs_more_images_than_dims(count: int, words: str | None)
 
 
 def test_too_few_images_in_several_sets_are_one_warning() -> None:
-    (found,) = set_warnings({"a": statistics(50), "b": statistics(50)})
-    assert found.startswith("a has only 50 images and b has only 50 images for 64 dimensions: ")
-    (found,) = set_warnings({"a": statistics(50), "b": statistics(40), "c": statistics(65)})
-    assert found.startswith("a has only 50 images and b has only 40 images for 64 dimensions: ")
+    for counts, named in (
+        ((50, 50), "a, b (only 50 images each)"),
+        ((50, 40, 65), "a (only 50 images), b (only 40 images)"),
+    ):
+        sets = {name: statistics(count) for name, count in zip("abc", counts, strict=False)}
+        (found,) = merged(set_warnings(sets), sets)
+        assert found.startswith(f"{named}: too few for 64 dimensions: ")
+        assert found.severity == "high"
 
 
 @pytest.mark.parametrize("trait", ["alpha", "deep", "animated", "rotated", "clipped", "bands"])

@@ -74,9 +74,9 @@ class Command(click.Command):
         if "metrics" in self.fields:
             options.append(_METRIC_OPTION)
         self.params = [*options, *self.params, *(_OF_SETTINGS if options else ())]
-        for each in self.params:
-            if type(each.type) is StringParamType and _NAMES_FILE.match(each.metavar or "REAL"):
-                each.type = _Path()
+        for parameter in self.params:
+            if type(parameter.type) is StringParamType and _NAMES_FILE.match(parameter.metavar or "REAL"):
+                parameter.type = _Path()
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if any(each.startswith(("--metrics", "--value-range")) for each in args) and not ctx.resilient_parsing:

@@ -39,6 +39,7 @@ from fidtool.pipeline.plan import Plan, choose, make_plan
 from fidtool.pipeline.run import RunContext, open_run
 from fidtool.pipeline.sets import Content, RequestedSet, SetPlan, named_sets
 from fidtool.presets import with_preset
+from fidtool.report.loggers import check_loggers, log_values
 from fidtool.report.text import alerts_of
 from fidtool.results import Comparison, Evaluation, RunRecord
 from fidtool.settings import CheckSettings, Origin, Settings, StatisticsSettings, changed_settings, origin_of
@@ -174,6 +175,8 @@ def compute(real: Source, fake: Source | Sequence[PathOrURL | Images | Statistic
         except Exception as error:  # so that the evaluation is not lost
             reason = (isinstance(error, OSError) and error.strerror) or repr(error)
             warn_program(f"{file} could not be written: {reason}", RuntimeWarning)
+    if files is not None:
+        log_values(evaluation.results, settings, lambda line: warn_program(line, RuntimeWarning))
     return evaluation
 
 
@@ -198,6 +201,7 @@ def evaluated(
             from fidtool.report.html import check_shown
 
             check_shown(shown)
+        check_loggers(settings.log)
 
     with open_run(sets, settings, console) as run:
         run.world.on_rank_zero(check_files)

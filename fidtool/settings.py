@@ -282,6 +282,13 @@ class Settings(StatisticsSettings):
     plot: File = Setting(None, OUTPUT, "FILE.png").help(
         "Write a plot of the metric fid of the FAKEs (needs fidtool[report])."
     )
+    # torchrun rejects --log as well.
+    log: str | Sequence[str] = Setting((), OUTPUT, "KIND:PLACE", flag="--log --log-to", common=True).help(
+        "Log the values with tensorboard:DIR, wandb:PROJECT, mlflow:EXPERIMENT or trackio:PROJECT."
+    )
+    step: int | None = Setting(None, OUTPUT, "N", least=0).help(
+        "Step at which the values are logged.", default="the numbers in the names of several FAKEs, if they have some"
+    )
     fail_above: float | None = Setting(None, GATES, "X", least=0, common=True).help(
         f"Exit code 3 if the first requested Fréchet distance ({_FRECHET}) is above X."
     )
@@ -293,6 +300,8 @@ class Settings(StatisticsSettings):
         super().__post_init__()
         crop_fake = None if self.crop_fake is None else str(Crop.parse(self.crop_fake, "crop_fake"))
         vars(self)["crop_fake"] = crop_fake
+        listed = self.log if isinstance(self.log, Sequence) and not isinstance(self.log, str) else [self.log]
+        vars(self)["log"] = tuple(map(str, listed))
         if self.fail_above is not None and not self.gated:
             problem = f"{option('fail_above')} limits a Fréchet distance, and none is computed:"
             raise InputError(problem, f"add {_FRECHET} to {option('metrics')}", setting="fail_above")

@@ -89,6 +89,7 @@ def compute(
         # Only rank zero exits with the gate's status: a launcher kills rank zero if another rank exits first with an
         # error.
         return 0
+    from fidtool.report.loggers import log_values
     from fidtool.report.tables import table_lines
     from fidtool.report.text import dumps, framing_lines, influence_lines, result_lines, timing_line
 
@@ -100,7 +101,10 @@ def compute(
     json_text = dumps(evaluation.to_dict()) if as_json or target else ""
     lines = [json_text] if as_json else table_lines(evaluation) if as_table else result_lines(evaluation)
     files = {target: partial(write_json, json_text)} if target else {}
-    publish(lines, {**files, **shown})
+    try:
+        publish(lines, {**files, **shown})
+    finally:
+        log_values(evaluation.results, chosen, console.warn)
     if evaluation.exit_code:
         click.echo(evaluation.exit_reason, err=True)
     return evaluation.exit_code

@@ -12,6 +12,7 @@ from importlib.resources import files
 from typing import Any
 
 import click
+from click.shell_completion import get_completion_class
 
 from fidtool.cli.options import OnceCommand
 from fidtool.cli.output import as_flag, columns, paragraph, print_lines, shown
@@ -185,6 +186,23 @@ def guide(words: tuple[str, ...]) -> None:
     os.environ.setdefault("LESS", "FRX")  # as git does: a page that fits the screen needs no key
     page = name if name in topics else begun[0]
     click.echo_via_pager((_PAGES / f"{page}.md").read_text("utf-8"))
+
+
+@click.command(cls=OnceCommand)
+@click.argument("shell", metavar="SHELL", type=click.Choice(("bash", "zsh", "fish")))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print the script with which a shell completes commands, options, their values and paths.
+
+    \b
+    bash 4.4, in ~/.bashrc: eval "$(fidtool completion bash)"
+    zsh, in ~/.zshrc:       eval "$(fidtool completion zsh)"
+    fish: fidtool completion fish > ~/.config/fish/completions/fidtool.fish
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None
+    made = kind(context.find_root().command, {}, "fidtool", "_FIDTOOL_COMPLETE")
+    print_lines((made.source_template % made.source_vars()).strip().splitlines(), "the script")
 
 
 @click.command(cls=OnceCommand, examples=_OF_WEIGHTS)

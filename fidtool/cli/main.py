@@ -45,7 +45,7 @@ _COMMANDS = {
     "weights": "List the locations of the weights; verify or download them.",
 }
 """Help line of each command. The command is in the module of `fidtool.cli` with its name, or in ``lists``."""
-_LISTS = ("guide", "metrics", "presets", "protocols", "refs", "verify", "weights")
+_LISTS = ("completion", "guide", "metrics", "presets", "protocols", "refs", "verify", "weights")
 
 
 class _Commands(click.Group):

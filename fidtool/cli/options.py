@@ -5,37 +5,26 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
-from click.types import StringParamType
 
 from fidtool.cli import config
 from fidtool.cli.output import print_lines
 from fidtool.distributed.launch import discover, discover_or_alone
 from fidtool.errors import FidtoolError, InputError, LaunchError
-from fidtool.metrics.metric import METRICS
 from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS
 from fidtool.presets import with_preset
 from fidtool.settings import GROUPS, OUTPUT, CheckSettings, Settings, StatisticsSettings
 from fidtool.validation import Setting, declared
 
-TYPED, _CONFIGURED = _GIVEN = click.core.ParameterSource.COMMANDLINE, click.core.ParameterSource.DEFAULT_MAP
-"""Sources of parameters: the command line, and a file with settings."""
-_FILE = "fidtool.config"
+TYPED = click.core.ParameterSource.COMMANDLINE
+"""Source of a parameter that is on the command line."""
 
 
 _NAMES_FILE = re.compile("FILE|DIR|FAKE|REAL|[A-Z]+[.]json")
 """Beginning of the placeholder of an option or argument whose value is a path."""
-
-
-class _Path(StringParamType):
-    """Text that a shell completes as a path. `click.Path` would also check and convert it."""
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return [CompletionItem(incomplete, type="file")]
 
 
 class GroupedOption(click.Option):
@@ -70,73 +59,42 @@ class Command(click.Command):
         for key, (metric, each) in METRIC_SETTINGS.items():  # a statistics file depends on the networks of metrics
             if settings is Settings or (settings is StatisticsSettings and metric().network() is not None):
                 self.fields[key] = each
-        options: list[click.Parameter] = [_option_of(name, each) for name, each in self.fields.items()]
         if "metrics" in self.fields:
-            options.append(_METRIC_OPTION)
+            self.fields["metric_option"] = config.METRIC_OPTION
+        options = [_option_of(name, each) for name, each in self.fields.items()]
         self.params = [*options, *self.params, *(_OF_SETTINGS if options else ())]
         for parameter in self.params:
-            if type(parameter.type) is StringParamType and _NAMES_FILE.match(parameter.metavar or "REAL"):
-                parameter.type = _Path()
+            if parameter.type is click.STRING and _NAMES_FILE.match(parameter.metavar or "REAL"):
+                parameter.type = click.Path(readable=False)  # completed by shells, and not checked
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if any(each.startswith(("--metrics", "--value-range")) for each in args) and not ctx.resilient_parsing:
             from fidtool.cli import hints  # deferred: most command lines need none
 
             hints.check_commas(args, ctx)
-        if self.fields and not ctx.resilient_parsing:
-            typed, _, _ = self.make_parser(ctx).parse_args([*args])
-            if typed.keys().isdisjoint(each.name for each in self.get_params(ctx) if each.is_eager):  # --help
-                self._configure(ctx, typed)
         return super().parse_args(ctx, args)
-
-    def _configure(self, ctx: click.Context, typed: Mapping[str, Any]) -> None:
-        """Take defaults from the file with settings; print all settings that apply, on request."""
-        file, table = config.read_settings(typed.get("config"))
-        ctx.meta[_FILE], ctx.default_map = file, config.defaults_from(table, file, self, ctx, typed)
-        if "dump_config" in typed:
-            for each in self.params:
-                if isinstance(each, click.Option) and not each.required:
-                    each.handle_parse_result(ctx, {**typed}, [])
-            lines = config.lines_of(self, ctx, *_GIVEN)
-            with self._naming_file(ctx):
-                self._settings(ctx)()
-            if discover_or_alone().rank == 0:
-                print_lines([config.SECTION, *lines], "the settings")
-            ctx.exit()
-
-    @contextlib.contextmanager
-    def _naming_file(self, ctx: click.Context) -> Iterator[None]:
-        """Context manager whose errors name the file, if they are about a setting that is from a file."""
-        try:
-            yield
-        except FidtoolError as error:
-            if error.setting and ctx.get_parameter_source(error.setting) == _CONFIGURED:
-                error.note += f" ({error.setting} in {ctx.meta[_FILE]})"
-            raise
-
-    def _settings(self, ctx: click.Context) -> Callable[[], Settings]:
-        """Take the settings out of the command's arguments; return a function that makes the object."""
-        values = {name: ctx.params.pop(name) for name in self.fields}
-        typed, filed = (
-            {name: value for name, value in values.items() if ctx.get_parameter_source(name) == source}
-            for source in _GIVEN
-        )
-        of_metrics, filed_of_metrics = (
-            {name: given.pop(name) for name in METRIC_SETTINGS if name in given} for given in (typed, filed)
-        )
-        if texts := ctx.params.pop("metric_options", ()):
-            of_metrics |= _assignments(texts)
-        return lambda: Settings(**with_preset(filed | typed, of_metrics, filed_of_metrics))
 
     def invoke(self, ctx: click.Context) -> Any:
         if not self.fields:
             return super().invoke(ctx)
-        lines = config.lines_of(self, ctx, _CONFIGURED)
-        if lines and not ctx.params.get("quiet") and discover_or_alone().rank == 0:
-            click.echo(f"settings from {ctx.meta[_FILE]}: {', '.join(lines)}", err=True)
-        with self._naming_file(ctx):
-            ctx.params["settings"] = self._settings(ctx)
+        values = {name: ctx.params.pop(name) for name in self.fields}
+        typed = {name: value for name, value in values.items() if ctx.get_parameter_source(name) == TYPED}
+        file, found = config.read_settings(ctx.params.pop("config"))
+        filed = {name: value for name, value in found.items() if name in self.fields and name not in typed}
+        prints = discover_or_alone().rank == 0
+        try:
+            if ctx.params.pop("dump_config"):
+                _settings_of(typed, filed)
+                print_lines(config.lines_of({**filed, **typed}) if prints else [], "the settings")
+                return 0
+            if filed and prints and not ctx.params.get("quiet"):
+                click.echo(f"settings from {file}: {', '.join(config.lines_of(filed)[1:])}", err=True)
+            ctx.params["settings"] = functools.partial(_settings_of, typed, filed)
             return super().invoke(ctx)
+        except FidtoolError as error:
+            if error.setting in filed:
+                error.note += f" ({error.setting} in {file})"
+            raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one section per group, and options without a group after them; then the examples."""
@@ -168,18 +126,14 @@ class OnceCommand(Command):
 
 option = functools.partial(click.option, cls=GroupedOption)
 """`click.option` under the heading ``group``."""
-_NOTES = {"num": " Under torchrun write --num-images.", "metrics": " Can be repeated."}
+_NOTES = {
+    "num": " Under torchrun write --num-images.",
+    "metrics": " Can be repeated.",
+    "log": " Can be repeated. Under torchrun write --log-to.",
+}
 """Sentences that ``--help`` adds to the help texts of settings, which Python shows as well."""
 QUIET = option(
     "--quiet", "-q", group=OUTPUT, is_flag=True, help="Hide progress, timings and notes, but no warnings or verdicts."
-)
-_METRIC_OPTION = GroupedOption(
-    ["--metric-option", "metric_options"],
-    group=METRICS,
-    common=False,
-    metavar="NAME.SETTING=VALUE",
-    multiple=True,
-    help="Setting of a metric from a file; `fidtool metrics FILE.py:NAME` lists them. Can be repeated.",
 )
 
 
@@ -203,16 +157,14 @@ _OF_SETTINGS = (
         ["--config"],
         group=OUTPUT,
         metavar="FILE.toml",
-        expose_value=False,
         help="Settings that flags override. [default: [tool.fidtool] of the nearest pyproject.toml]",
     ),
     GroupedOption(
         ["--dump-config"],
         group=OUTPUT,
         is_flag=True,
-        expose_value=False,
         common=False,
-        help="Print the settings that flags and file make, for a file, and exit.",
+        help="Print the settings that apply, as a file that has them, and exit.",
     ),
     _HELP_ALL,
 )
@@ -222,6 +174,8 @@ def _option_of(name: str, field: Setting) -> GroupedOption:
     shown = f" [default: {field.shown}]" if field.shown else ""
     text = f"{field.text}{_NOTES.get(name, '')}{shown}"
     given: dict[str, Any] = {"help": text, "metavar": field.metavar, "default": field.default}
+    if field.default == ():
+        given |= {"multiple": True}
     if name == "metrics":
         given |= {"multiple": True, "default": [field.default], "callback": lambda _, __, names: ",".join(names)}
     if field.choices:
@@ -235,6 +189,14 @@ def _option_of(name: str, field: Setting) -> GroupedOption:
     if field.kind is bool and "/" not in field.flag:  # so that a flag overrides a file
         flags = [f"{field.flag}/--no-{field.flag[2:]}"]
     return GroupedOption([*flags, name], group=field.group, common=field.common, **given)
+
+
+def _settings_of(typed: Mapping[str, Any], filed: Mapping[str, Any]) -> Settings:
+    """Return the settings on the command line and in a file."""
+    given = {name: value for name, value in {**filed, **typed}.items() if name not in METRIC_SETTINGS}
+    of_metrics, usual = ({name: each[name] for name in METRIC_SETTINGS if name in each} for each in (typed, filed))
+    of_metrics |= _assignments(given.pop("metric_option", ()))
+    return Settings(**with_preset(given, of_metrics, usual))
 
 
 def _assignments(texts: Sequence[str]) -> dict[str, str]:

@@ -41,13 +41,13 @@ def test_only_rank_zero_prints_the_table(rank_server: RankServer, environment: d
 def test_settings_from_a_file(fidtool: Run, tmp_path: Path) -> None:
     """Each rank reads it; rank zero says so. Ranks whose files differ do not start."""
     real, fake, _ = make_sets(tmp_path)
-    (tmp_path / "pyproject.toml").write_text(f"[tool.fidtool]\nextractor = '{TINY}'\nnum = 30\njson = true\n")
-    run = fidtool("compute", real, fake, ranks=2)
+    (tmp_path / "pyproject.toml").write_text(f"[tool.fidtool]\nextractor = '{TINY}'\nnum = 30\n")
+    run = fidtool("compute", real, fake, "--json", ranks=2)
     typed = fidtool("compute", real, fake, "--extractor", TINY, "--num-images", 30, "--config", "/dev/null", "--json")
     assert run.fid == typed.fid
     assert run.json["run"]["config"] == typed.json["run"]["config"]
     assert run.stderr.count("settings from pyproject.toml: ") == 1
-    assert fidtool("check", "--dump-config", ranks=2).stdout == "[tool.fidtool]\nnum = 30\njson = true\n"
+    assert fidtool("check", real, "--dump-config", ranks=2).stdout == "[tool.fidtool]\nnum = 30\n"
     (tmp_path / "pyproject.toml").write_text("[tool.fidtool]\nnum = 0\n")
     refused = fidtool("compute", real, fake, ranks=2)
     assert refused.stderr.count("error: num in pyproject.toml must be at least 1, not 0") == 1

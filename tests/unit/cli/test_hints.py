@@ -6,10 +6,12 @@ import re
 from glob import glob
 from pathlib import Path
 
+import click
 import pytest
 
 from fidtool.cli import hints
 from support.command_line import Run
+from support.inside import COMMANDS
 
 LINES = {
     "real fake": "compute real fake",
@@ -241,3 +243,15 @@ def test_results_without_a_suffix(here: Run, tmp_path: Path) -> None:
     outcome = here("compute", "nowhere", "neither", "-o", "-")
     assert outcome.json["exit"]["code"] == 2
     assert not (tmp_path / "-").exists()
+
+
+@pytest.mark.parametrize("command", ["compute", "stats", "check"])
+def test_torchrun_takes_a_spelling_of_each_option(command: str) -> None:
+    """It refuses an argument that could abbreviate several of its own options, even after the program's name."""
+    from torch.distributed.run import get_args_parser
+
+    others = get_args_parser()._option_string_actions
+    for option in COMMANDS[command].params:
+        if isinstance(option, click.Option) and option.name != "help_all":
+            taken = [flag for flag in option.opts if not any(other.startswith(flag) for other in others)]
+            assert taken, option.opts

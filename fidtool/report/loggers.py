@@ -1,0 +1,117 @@
+"""Metric values for experiment trackers: TensorBoard, Weights & Biases, MLflow and Trackio."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib.util import find_spec
+
+from fidtool.distributed.signals import call_with_timeout
+from fidtool.errors import InputError, message_of, option, redacted
+from fidtool.names import numbers_of, short_names, suggestion
+from fidtool.results import Comparison
+from fidtool.settings import Settings
+
+_SECONDS = 60.0
+"""How long a logger may take, which may wait for a server or a login."""
+Rows = Sequence[tuple[int | None, dict[str, float]]]
+"""The rows of a run: a step, and the values at it."""
+
+
+def _tensorboard(folder: str, name: str, rows: Rows) -> None:
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(os.path.join(folder, name)) as writer:
+        for step, values in rows:
+            for key, value in values.items():
+                writer.add_scalar(key, value, step)
+
+
+def _wandb(place: str, name: str, rows: Rows) -> None:
+    import wandb
+
+    entity, _, project = place.rpartition("/")
+    with wandb.init(entity=entity or None, project=project, name=name or None, reinit="create_new") as run:
+        for step, values in rows:
+            run.log(values, step=step)
+
+
+def _mlflow(experiment: str, name: str, rows: Rows) -> None:
+    import mlflow
+
+    known = mlflow.get_experiment_by_name(experiment)
+    number = known.experiment_id if known else mlflow.create_experiment(experiment)
+    with mlflow.start_run(experiment_id=number, run_name=name or None, nested=True):
+        for step, values in rows:
+            mlflow.log_metrics(values, step=step)
+
+
+def _trackio(project: str, name: str, rows: Rows) -> None:
+    import trackio
+
+    trackio.init(project=project, name=name or None, embed=False)
+    for step, values in rows:
+        trackio.log(values, step=step)
+    trackio.finish()
+
+
+_LOGGERS: Mapping[str, tuple[Callable[[str, str, Rows], None], str]] = {
+    "tensorboard": (_tensorboard, "check that the folder can be written"),
+    "wandb": (_wandb, "run `wandb login`, or set WANDB_MODE=offline"),
+    "mlflow": (_mlflow, "check MLFLOW_TRACKING_URI"),
+    "trackio": (_trackio, "check TRACKIO_DIR"),
+}
+"""The trackers by the names of their packages: a function that logs a run, and what to try if it fails.
+
+The functions take what follows the colon in the setting, the run's name, empty for the tracker's default, and its rows.
+"""
+
+
+def check_loggers(places: Sequence[str]) -> None:
+    """Check the setting ``log``, before any work is done."""
+    for text in places:
+        kind, _, place = text.partition(":")
+        if kind not in _LOGGERS or not place:
+            problem = f"{option('log', text)} must be KIND:PLACE, where KIND is one of {', '.join(_LOGGERS)}"
+            raise InputError(problem + ("" if kind in _LOGGERS else suggestion(kind, _LOGGERS)), setting="log")
+        found = find_spec(kind)
+        if found is None or found.origin is None:  # nothing, or a folder of logs
+            problem = f"{option('log', text)} needs the package {kind}:"
+            raise InputError(problem, f"pip install 'fidtool[{kind}]'", setting="log")
+
+
+def log_values(results: Sequence[Comparison], settings: Settings, warn: Callable[[str], None]) -> None:
+    """Log the values of each FAKE. A logger that fails is a warning."""
+    for text in settings.log:
+        kind, _, place = text.partition(":")
+        log, remedy = _LOGGERS[kind]
+        try:
+            with contextlib.redirect_stdout(sys.stderr):  # stdout has the result only
+                for name, rows in runs_of(results, settings.step):
+                    call_with_timeout(partial(log, place, name, rows), _SECONDS)
+        except (Exception, SystemExit) as error:
+            warn(f"{option('log', text)} failed, the result is complete: {message_of(error)}; {remedy}")
+
+
+def runs_of(results: Sequence[Comparison], step: int | None) -> list[tuple[str, Rows]]:
+    """Return the runs to log, each with its name: one if the names of the FAKEs have steps, else one per FAKE."""
+    names, values = [redacted(each.fake.name) for each in results], [_values_of(each) for each in results]
+    swept = numbers_of(names) if step is None and len(results) > 1 else None
+    if swept is not None and all(number.is_integer() for number in swept[0]):
+        steps = dict(zip(map(int, swept[0]), values, strict=True))
+        return [("", [(number, steps[number]) for number in sorted(steps)])]
+    # Without separators, because TensorBoard's runs are folders.
+    plain = [re.sub(r"[^\w.=-]+", "-", name).strip("-.") for name in short_names(names)]
+    names = plain if len(results) > 1 else [""]
+    return [(name, [(step, each)]) for name, each in zip(names, values, strict=True)]
+
+
+def _values_of(result: Comparison) -> dict[str, float]:
+    """Return the values by their keys in the JSON, and the bias-corrected Fréchet distance with its interval."""
+    key, corrected = f"{result.labels.key('fid')}_corrected", result.corrected
+    ends = {} if corrected is None else {"": corrected.value, "_low": corrected.low, "_high": corrected.high}
+    return {**result.metrics, **{f"{key}{end}": value for end, value in ends.items()}}

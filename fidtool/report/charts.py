@@ -1,10 +1,9 @@
-"""Charts: what they show, how they are drawn, and their SVG for a page. Needs matplotlib."""
+"""The chart of a run's FAKEs, for a page and as a file. Needs matplotlib."""
 
 from __future__ import annotations
 
 import base64
 import io
-import itertools
 import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,17 +11,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fidtool.errors import InputError, option, redacted
-from fidtool.explanations import Interval, Uncertainty
+from fidtool.explanations import Interval
 from fidtool.names import legible, numbers_of, short_names, short_title, shortened, split_title
+from fidtool.report.tables import rounded
 from fidtool.results import Comparison, Evaluation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_LONGEST_LINE = 100
-_LONGEST_NAME = 24
-_LONGEST_PATH = 48
+_LONGEST_LINE, _LONGEST_NAME, _LONGEST_PATH = 100, 24, 48
 _INCHES = (9.0, 4.5)
 _DOTS_PER_INCH = 160
 _STYLE: dict[str, Any] = {
@@ -33,138 +31,138 @@ _STYLE: dict[str, Any] = {
     "axes.formatter.useoffset": False,
     "axes.formatter.limits": (-4, 7),
 }
-_BINS = 16
-_MOST_NAMES = 8
-"""Maximum number of names under an axis."""
-_MOST_TICKS = 6
-_ROOM = 48
-"""Total length of the names that fit under an axis, in characters."""
-_BAND = 0.16
-_BESIDE, _MOST_BESIDE = 0.025, 0.25
-"""Distance of the error bars from points that are not joined: per FAKE, and its maximum. FAKEs are 1 apart."""
-_CORRECTED = "bias-corrected, 95 % interval"
-_INK, _MUTED, _LINE, _ACCENT, _SECOND = "#1b1f24", "#57606a", "#dfe3e8", "#1f5fbf", "#b3530a"
-"""Colours of text, secondary text, grid lines, FAKE's data, and estimates, on white."""
+_WIDTH, _HEIGHT, _ROW = 480, 280, 26
+"""Size of the page's chart in pixels, and height of a row if each FAKE has one."""
+_MOST_ROWS = 16
+"""Maximum number of FAKEs whose rows are named; more rows are numbered."""
+_MOST_VALUES = 12
+"""Maximum number of values along a line; of more, only the first, the last and the lowest are given."""
+_BESIDE = 0.3
+"""Distance of an error bar from its point, which it would hide, if points are not joined. FAKEs are 1 apart."""
 
 
-def draw_sweep(axes: Axes, results: Sequence[Comparison]) -> None:
-    """Draws the Fréchet distance of each FAKE with its error bars.
+class _Colours(NamedTuple):
+    """Colours of text, secondary text, grid lines, the distances, and their estimates with intervals."""
 
-    A line joins the points if x is a quantity. Otherwise the error bars are beside the points, which they would hide.
+    ink: str
+    muted: str
+    line: str
+    accent: str
+    second: str
+
+
+_LIGHT = _Colours("#1b1f24", "#57606a", "#dfe3e8", "#1f5fbf", "#b3530a")
+_DARK = _Colours("#e6e9ed", "#a3acb7", "#343b44", "#8ab0ff", "#f2a65e")
+
+
+def page_charts(evaluation: Evaluation) -> list[str]:
+    """Return the chart of the Fréchet distances as ``data:image/svg+xml;…``, for light and for dark backgrounds.
+
+    There is none of a single FAKE.
     """
-    points, axis = sweep_of(results)
-    x, names, y, _ = zip(*points, strict=True)
-    joined = bool(axis)
-    label, line = distance_of(results), "-" if joined else "none"
-    axes.plot(x, y, label=label, color=_ACCENT, marker="o", linestyle=line)
-    beside = 0.0 if joined else min(_MOST_BESIDE, _BESIDE * len(x))
-    known = [(point.x + beside, point.corrected) for point in points if point.corrected is not None]
-    if known:
-        _draw_corrected(axes, known, joined)
-    if joined:
-        # The ticks are at the points if these are few and not close together.
-        if min(later - earlier for earlier, later in itertools.pairwise(x)) * _MOST_TICKS >= x[-1] - x[0]:
-            axes.set_xticks(x)
-        axes.xaxis.set_major_formatter("{x:,.10g}")
-        axes.set_xlabel(axis)
-    else:
-        places = range(1, len(names) + 1)
-        if len(names) <= _MOST_NAMES and sum(map(len, names)) <= _ROOM:
-            axes.set_xticks(places, names, parse_math=False)
-        else:
-            axes.set_xticks(places)
-            axes.set_xlabel("number of the set, in the order of the arguments")
-        axes.set_xlim(0.4, len(names) + 0.6)
-    _finish(axes, legend=bool(known))
-
-
-def _draw_corrected(axes: Axes, known: Sequence[tuple[float, Interval]], joined: bool) -> None:
-    x, intervals = zip(*known, strict=True)
-    values, low, high = ([getattr(each, part) for each in intervals] for part in ("value", "low", "high"))
-    reach = [np.subtract(values, low), np.subtract(high, values)]
-    line = "--" if joined else "none"
-    axes.errorbar(x, values, yerr=reach, label=_CORRECTED, color=_SECOND, marker="o", linestyle=line, capsize=4)
-    if joined and len(known) > 1:
-        axes.fill_between(x, low, high, color=_SECOND, alpha=_BAND, linewidth=0)
-
-
-def draw_curve(axes: Axes, uncertainty: Uncertainty, title: str) -> None:
-    """Draws the distance against the number of images, and the bias-corrected distance with its interval."""
-    images = [number for number, _ in uncertainty.curve]
-    distances = [distance for _, distance in uncertainty.curve]
-    label, _ = split_title(title)  # the legend must be narrower than the chart, whose title names the network
-    axes.plot(images, distances, label=label, color=_ACCENT, marker="o", clip_on=False)
-    if uncertainty.corrected is not None:
-        interval = uncertainty.corrected
-        axes.axhspan(interval.low, interval.high, color=_SECOND, alpha=_BAND, linewidth=0)
-        axes.axhline(interval.value, color=_SECOND, linestyle="--", label=_CORRECTED)
-    axes.set_xlim(0, 1.06 * max(images))
-    axes.set_xticks(images, [f"{number:,}" for number in images])
-    axes.set_xlabel("number of images")
-    _finish(axes, legend=uncertainty.corrected is not None)
-
-
-def draw_histogram(axes: Axes, real: Sequence[float] | None, fake: Sequence[float] | None) -> None:
-    """Draws the shares of pixel values in 16 ranges: REAL as an area, FAKE as a line."""
-    edges = [256 / _BINS * number for number in range(_BINS + 1)]
-    if real is not None:
-        axes.stairs([100 * share for share in real], edges, fill=True, color=_MUTED, alpha=0.4, label="REAL")
-    if fake is not None:
-        axes.stairs([100 * share for share in fake], edges, color=_ACCENT, linewidth=2.4, label="FAKE")
-    axes.set_xlim(0, 256)
-    axes.set_ylim(bottom=0)
-    axes.set_xticks([0, 64, 128, 192, 255])
-    axes.set_xlabel("pixel value")
-    axes.yaxis.set_major_formatter("{x:g} %")
-    _finish(axes, legend=True)
-
-
-def _finish(axes: Axes, *, legend: bool) -> None:
-    """Grid lines behind the data, no frame, the legend above unless the chart's title describes its only series."""
-    axes.set_axisbelow(True)
-    axes.grid(axis="y", color=_LINE, linewidth=1)
-    for side in ("top", "left", "right"):
-        axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color(_LINE)
-    axes.tick_params(colors=_MUTED, length=0, pad=7)
-    axes.xaxis.label.set_color(_MUTED)
-    if legend:
-        space = {"borderaxespad": 0.4, "handlelength": 1.6, "columnspacing": 1.2}
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False, labelcolor=_INK, **space)
-
-
-class Chart(NamedTuple):
-    """A chart of a page: ``uri`` is ``data:image/svg+xml;…``, with a background of its own."""
-
-    uri: str
-    alt: str
-    width: int
-
-
-def chart(alt: str, size: tuple[int, int], draw: Callable[..., None], *drawn: object) -> Chart:
-    """The chart that one of the functions above draws, in pixels."""
-    inches = size[0] / 72, size[1] / 72  # one unit of the SVG is one pixel
-    content = _image("svg", inches, lambda figure: draw(figure.subplots(), *drawn))
-    return Chart(f"data:image/svg+xml;base64,{base64.b64encode(content).decode()}", legible(alt), size[0])
+    results = evaluation.results
+    if len(results) == 1 or results[0].frechet_distance is None:
+        return []
+    rows = not sweep_of(results)[1] and len(results) <= _MOST_ROWS
+    height = (len(results) + 3) * _ROW if rows else _HEIGHT
+    inches = _WIDTH / 72, height / 72  # one unit of the SVG is one pixel
+    contents = [_image("svg", inches, _drawing(results, colours)) for colours in (_LIGHT, _DARK)]
+    return [f"data:image/svg+xml;base64,{base64.b64encode(content).decode()}" for content in contents]
 
 
 def sweep_plot(evaluation: Evaluation, kind: str) -> bytes:
-    """The Fréchet distances of an evaluation as the bytes of an image file."""
-    results = evaluation.results
-    if results[0].frechet_distance is None:
+    """Return the chart of an evaluation, with a title, as the bytes of an image file."""
+    if evaluation.results[0].frechet_distance is None:
         problem = f"{option('plot')} draws the metric fid, which is not among {option('metrics')}"
         raise InputError(problem, setting="plot")
 
     def draw(figure: Figure) -> None:
+        figure.patch.set_facecolor("white")
         figure.set_layout_engine("constrained", w_pad=0.15, h_pad=0.15)
-        axes = figure.subplots()
-        draw_sweep(axes, results)
-        axes.set_ylabel(distance_of(results), color=_INK)
+        _drawing(evaluation.results, _LIGHT)(figure)
         lines = [shortened(line, _LONGEST_LINE) for line in title_of(evaluation)]
         # Names may contain dollar signs, which must not start a formula.
-        figure.suptitle("\n".join(lines), fontsize=12, color=_INK, parse_math=False)
+        figure.suptitle("\n".join(lines), fontsize=12, color=_LIGHT.ink, parse_math=False)
 
     return _image(kind, _INCHES, draw)
+
+
+def _drawing(results: Sequence[Comparison], colours: _Colours) -> Callable[[Figure], None]:
+    """Return a function that draws a line if the names of the FAKEs have numbers, else a row for each FAKE."""
+    points, label = sweep_of(results)
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        axes.tick_params(colors=colours.muted, length=0, pad=7)
+        axes.set_axisbelow(True)
+        for side in axes.spines.values():
+            side.set_visible(False)
+        if label:
+            axes.set_xlabel(label, color=colours.muted)
+            _draw_line(axes, points, colours)
+        else:
+            _draw_rows(axes, points, colours)
+        title, start = split_title(short_title(results[0].labels.title("fid")))[0], _start(axes, bool(label))
+        axes.lines[0].set_label(f"{title} (the axis starts at {start:g}, not at 0)" if start > 0 else title)
+        space = {"borderaxespad": 0.4, "handlelength": 1.6, "columnspacing": 1.2}
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False, labelcolor=colours.ink, **space)
+
+    return draw
+
+
+def _draw_line(axes: Axes, points: Sequence[Point], colours: _Colours) -> None:
+    x, y = [point.x for point in points], [point.distance for point in points]
+    axes.plot(x, y, color=colours.accent, marker="o")
+    known = [(point.x, point.corrected) for point in points if point.corrected is not None]
+    _draw_corrected(axes, True, known, color=colours.second, linestyle="--")
+    ends = {0, len(y) - 1, y.index(min(y))}
+    above: dict[str, Any] = {"xytext": (0, 7), "textcoords": "offset points", "ha": "center"}
+    for place, point in enumerate(points):
+        if len(points) <= _MOST_VALUES or place in ends:
+            axes.annotate(point.value, (point.x, point.distance), color=colours.ink, fontsize=12, **above)
+    # The ticks are at the points if these are few and not close together.
+    if min(np.diff(x)) * 6 >= x[-1] - x[0]:
+        axes.set_xticks(x)
+    axes.xaxis.set_major_formatter("{x:,.10g}")
+    axes.margins(y=0.12)
+    axes.grid(axis="y", color=colours.line, linewidth=1)
+
+
+def _draw_rows(axes: Axes, points: Sequence[Point], colours: _Colours) -> None:
+    """The value of each FAKE is at the end of its row, and its error bar below its point, which it would hide."""
+    rows = range(1, len(points) + 1)
+    axes.plot([point.distance for point in points], rows, color=colours.accent, marker="o", linestyle="none")
+    known = [(point.x + _BESIDE, point.corrected) for point in points if point.corrected is not None]
+    _draw_corrected(axes, False, known, color=colours.second, linestyle="none")
+    if len(points) <= _MOST_ROWS:
+        axes.set_yticks(rows, [point.name for point in points], parse_math=False)
+        for point in points:
+            end = axes.get_yaxis_transform()
+            axes.text(1.02, point.x, point.value, transform=end, va="center", color=colours.ink, fontsize=12)
+    else:
+        axes.set_ylabel("number of the set, in the order of the arguments", color=colours.muted)
+    axes.set_ylim(len(points) + 0.6, 0.4)
+    axes.grid(color=colours.line, linewidth=1)
+
+
+def _draw_corrected(axes: Axes, upright: bool, known: Sequence[tuple[float, Interval]], **look: Any) -> None:
+    if known:
+        places, values = [place for place, _ in known], [each.value for _, each in known]
+        reach = [[each.value - each.low for _, each in known], [each.high - each.value for _, each in known]]
+        x, y = (places, values) if upright else (values, places)
+        xerr, yerr = (None, reach) if upright else (reach, None)
+        axes.errorbar(x, y, yerr, xerr, label="bias-corrected, 95 % interval", marker="o", capsize=3, **look)
+
+
+def _start(axes: Axes, upright: bool) -> float:
+    """Lets the values' axis start at 0, or at a tick below them if they are less than a factor of 2 apart."""
+    axis = axes.yaxis if upright else axes.xaxis
+    (least, most), (low, high) = sorted(axis.get_data_interval()), axis.get_view_interval()
+    low = min(0.0, low) if 2 * least < most else low
+    ticks = axis.get_major_locator().tick_values(low, high)
+    start = float(max((tick for tick in ticks if tick <= low), default=low))
+    axis.set_view_interval(start, high, ignore=True)
+    return start
 
 
 def _image(kind: str, inches: tuple[float, float], draw: Callable[[Figure], None]) -> bytes:
@@ -175,8 +173,8 @@ def _image(kind: str, inches: tuple[float, float], draw: Callable[[Figure], None
         from matplotlib import style
         from matplotlib.figure import Figure
 
-        with style.context(["default", _STYLE]):
-            figure = Figure(figsize=inches, layout="constrained")
+        with style.context(["default", _STYLE, {"axes.facecolor": "none"}]):
+            figure = Figure(figsize=inches, layout="constrained", facecolor="none")
             draw(figure)
             buffer = io.BytesIO()
             # A date would make the files of equal runs differ.
@@ -184,16 +182,17 @@ def _image(kind: str, inches: tuple[float, float], draw: Callable[[Figure], None
     return buffer.getvalue()
 
 
-class SweepPoint(NamedTuple):
-    """One FAKE of a sweep."""
+class Point(NamedTuple):
+    """One FAKE of a sweep; ``value`` is its distance as it is shown."""
 
     x: float
     name: str
-    distance: float | None
+    distance: float
+    value: str
     corrected: Interval | None
 
 
-def sweep_of(results: Sequence[Comparison]) -> tuple[list[SweepPoint], str]:
+def sweep_of(results: Sequence[Comparison]) -> tuple[list[Point], str]:
     """The Fréchet distances of a run's FAKEs, by the numbers in their names or in the order of the arguments.
 
     Returns:
@@ -201,29 +200,27 @@ def sweep_of(results: Sequence[Comparison]) -> tuple[list[SweepPoint], str]:
         arguments, 1, 2, 3 …
     """
     paths = [redacted(result.fake.name) for result in results]  # a URL's query may contain numbers
-    counted = numbers_of(paths) if len(paths) > 1 else None
-    numbers, axis = counted if counted is not None else ([float(place + 1) for place in range(len(paths))], "")
-    points = [
-        SweepPoint(number, legible(shortened(name, _LONGEST_NAME)), result.frechet_distance, result.corrected)
-        for number, name, result in zip(numbers, short_names(paths), results, strict=True)
-    ]
-    return sorted(points, key=lambda point: point.x), legible(shortened(axis, _LONGEST_NAME))
-
-
-def distance_of(results: Sequence[Comparison]) -> str:
-    """Title of the Fréchet distance without its features, such as ``FID``."""
-    return split_title(short_title(results[0].labels.title("fid")))[0]
+    found = numbers_of(paths) if len(paths) > 1 else None
+    numbers, label = found or ([place + 1.0 for place in range(len(paths))], "")
+    points = []
+    for number, name, result in zip(numbers, short_names(paths), results, strict=True):
+        name, distance = legible(shortened(name, _LONGEST_NAME)), result.metrics[result.labels.key("fid")]
+        points.append(Point(number, name, distance, rounded("fid", result), result.corrected))
+    return sorted(points, key=lambda point: point.x), legible(shortened(label, _LONGEST_NAME))
 
 
 def title_of(evaluation: Evaluation) -> tuple[str, str]:
-    """What the charts of all FAKEs show: metric and sets; then network, protocol, numbers of images."""
+    """What the chart shows: metric and sets; then network, protocol, numbers of images."""
     results, basis = evaluation.results, legible(evaluation.basis("fid"))
-    first, counts = results[0], _images([result.fake.count for result in results])
-    start = f"{short_title(first.labels.title('fid'))} of "
-    end = f" against {legible(shortened(first.real.name, _LONGEST_PATH))} ({_images([first.real.count])})"
-    if len(results) == 1:
-        return f"{start}{legible(shortened(first.fake.name, _LONGEST_PATH))} ({counts}){end}", basis
-    return f"{start}{len(results)} sets{end}", f"{basis}; {counts} per set"
+    real, counts = results[0].real, _images([result.fake.count for result in results])
+    fake = f"{len(results)} sets" if len(results) > 1 else f"{_short(results[0].fake.name)} ({counts})"
+    title = short_title(results[0].labels.title("fid"))
+    details = f"{basis}; {counts} per set" if len(results) > 1 else basis
+    return f"{title} of {fake} against {_short(real.name)} ({_images([real.count])})", details
+
+
+def _short(name: str) -> str:
+    return legible(shortened(name, _LONGEST_PATH))
 
 
 def _images(counts: Sequence[int | None]) -> str:

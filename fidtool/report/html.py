@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -12,30 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 from fidtool.cache_dir import atomic_write, check_target
 from fidtool.errors import InputError, Spelling, as_argument, option, rendered
-from fidtool.features.protocol import FEATURES
 from fidtool.images.loader import ImageLookup
-from fidtool.metrics.registry import BUILT_IN
-from fidtool.names import command_line, legible, short_names, short_title, shortened, split_title
-from fidtool.report.charts import chart, draw_sweep, sweep_plot, title_of
-from fidtool.report.sections import Card, Picture, Section, Thumbnail, thumbnail_of
-from fidtool.report.tables import about_marks, columns_of, common_features
-from fidtool.report.text import alerts_of, differences_shown, number
-from fidtool.results import Evaluation, RunRecord
+from fidtool.names import command_line, legible, short_names, short_title, shortened
+from fidtool.report.charts import page_charts, sweep_plot, title_of
+from fidtool.report.details import Thumbnail, duplicates_of, findings_of, properties_of, thumbnail_of, without_features
+from fidtool.report.tables import about_marks, best_of, columns_of, common_features, decimals_of, is_real, rounded
+from fidtool.report.text import alerts_of, verdict_lines
+from fidtool.results import Evaluation
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 _SUFFIXES = {"report": (".html", ".htm"), "plot": (".png",)}
-_MOST_CHARTED = 60
-"""Maximum number of FAKEs for which each has its own charts."""
-_MOST_DIFFERENCES = 12
-"""If there are more, only the differences to the best FAKE are shown: their number grows quadratically."""
-_LABELS = {
-    "weights_sha256": "Weights, SHA-256",
-    "dims": "Dimensions",
-    "normalization": "Normalisation",
-    "ddof": "Covariance, ddof",
-}
+_MOST_IMAGES, _MOST_IMAGES_OF_ALL = 24, 96
+"""Maximum number of images in a sheet of one FAKE, and in such sheets of all FAKEs, but at least one of each."""
+_LONGEST_NAME = 48
 
 
 def check_shown(shown: Mapping[str, Path]) -> None:
@@ -51,11 +42,7 @@ def check_shown(shown: Mapping[str, Path]) -> None:
 
 
 def write_shown(
-    evaluation: Evaluation,
-    gallery: ImageLookup,
-    setting: str,
-    file: Path,
-    spelling: Spelling = as_argument,
+    evaluation: Evaluation, gallery: ImageLookup, setting: str, file: Path, spelling: Spelling = as_argument
 ) -> None:
     """Write the page or the plot atomically; see `html_report` and `sweep_plot`. The plot's suffix is its format."""
     if setting == "plot":
@@ -67,76 +54,31 @@ def write_shown(
         handle.write(content)
 
 
-def html_report(
-    evaluation: Evaluation,
-    gallery: ImageLookup | None = None,
-    spelling: Spelling = as_argument,
-) -> str:
+def html_report(evaluation: Evaluation, gallery: ImageLookup | None = None, spelling: Spelling = as_argument) -> str:
     """The page as text that can be encoded as UTF-8. Equal arguments and image files give equal pages.
 
-    The images that it shows are read again. For an image that cannot be read, the page gives the reason.
-
-    Args:
-        gallery: reads the images; None reads them from files.
+    The images that it shows are read again, by ``gallery``, or from files if it is None. For an image that cannot be
+    read, the page gives the reason.
     """
-    from markupsafe import escape
+    images = gallery or ImageLookup()
+    wanted: dict[str, None] = {}
 
-    results, run, images = evaluation.results, evaluation.run, gallery or ImageLookup()
-    names = short_names([result.fake.name for result in results])
-    several, charts = len(names) > 1, len(names) <= _MOST_CHARTED
-    titles, swept = title_of(evaluation), several and results[0].frechet_distance is not None
-    sections = [
-        Section(
-            key=f"fake-{place}" if several else "fake",
-            name=shortened(name),
-            charts=charts,
-            result=result,
-            exhibit=result.exhibit,
-            cached=run.cached,
-            fakes=len(names),
-        )
-        for place, (result, name) in enumerate(zip(results, names, strict=True), 1)
-    ]
-    random_real = next((each.exhibit.random_real for each in results if each.exhibit is not None), ())
-    real = [Card((Picture(file, results[0].real.framing),)) for file in random_real]
-    cards = [*real, *(card for each in sections for cards in each.sheets.values() for card in cards)]
-    images.prefetch(picture.file for card in cards for picture in card.pictures)
+    def wish(file: str, framing: str | None) -> Thumbnail:
+        wanted[file] = None
+        return Thumbnail()
 
     @cache  # an image can be on several sheets
-    def thumbnail(picture: Picture) -> Thumbnail:
-        return thumbnail_of(picture, images.read(picture.file), images.floats)
+    def thumbnail(file: str, framing: str | None) -> Thumbnail:
+        return thumbnail_of(file, framing, images.read(file), images.floats)
 
-    page: str = (
-        _environment(thumbnail, isinstance(run.command, str), spelling)
-        .get_template("report.html.j2")
-        .render(
-            basis=evaluation.basis(sections[0].main),
-            real=results[0].real.name,
-            framing=results[0].real.framing,
-            sections=sections,
-            several=several,
-            gate=evaluation.exit_reason.removeprefix("gate missed: ") if evaluation.exit_code else "",
-            alerts=[(str(line), ()) for line in alerts_of(evaluation)],
-            left_out=[*map(legible, evaluation.not_computed_lines)],
-            chart=chart(titles[0], (640, 330), draw_sweep, results) if swept else None,
-            chart_title=titles,
-            columns=columns_of(evaluation),
-            features=common_features(evaluation),
-            marks=list(about_marks(evaluation)),
-            contrasts=differences_shown(evaluation, _MOST_DIFFERENCES, names),
-            all_pairs=len(evaluation.differences) <= _MOST_DIFFERENCES,
-            real_images=real,
-            hints=list(_hints(evaluation)),
-            protocol=_protocol_rows(evaluation),
-            run=_run_rows(run),
-            command=run.command if isinstance(run.command, str) else escape(command_line(run.command)),
-            version=run.versions.get("fidtool", ""),
-        )
-    )
-    return page
+    template, content = _environment(spelling).get_template("page.html.j2"), _content(evaluation)
+    template.render(content, thumbnail=wish)  # so that a source is read in one pass
+    images.prefetch(wanted)
+    page: str = template.render(content, thumbnail=thumbnail)
+    return page.lstrip()
 
 
-def _environment(thumbnail: Callable[[Picture], Thumbnail], python: bool, spelling: Spelling) -> Environment:
+def _environment(spelling: Spelling) -> Environment:
     """An environment that escapes everything and treats undefined names as errors."""
     import jinja2
 
@@ -145,11 +87,8 @@ def _environment(thumbnail: Callable[[Picture], Thumbnail], python: bool, spelli
 
     def text(value: object) -> object:
         # Markup comes from the template itself.
-        return legible(rendered(value, spelling)) if type(value) is str else value
-
-    def shown(cards: Sequence[Card]) -> int:
-        """Number of images on a contact sheet that could be read."""
-        return sum(not thumbnail(picture).problem for card in cards for picture in card.pictures)
+        plain = isinstance(value, str) and not hasattr(value, "__html__")
+        return legible(rendered(str(value), spelling)) if plain else value
 
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(source),
@@ -159,13 +98,60 @@ def _environment(thumbnail: Callable[[Picture], Thumbnail], python: bool, spelli
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"shortened": shortened, "without_features": lambda title: split_title(title)[0]}
-    environment.globals |= {"thumbnail": thumbnail, "shown": shown, "python": python}
-    environment.globals |= {"number": number, "short_title": short_title}
+    functions = (decimals_of, duplicates_of, findings_of, option, properties_of, rounded, short_title, without_features)
+    environment.globals |= {function.__name__: function for function in functions}
+    environment.filters |= {"shortened": shortened}
     return environment
 
 
-# --- about all FAKEs -------------------------------------------------------------------------------------------------
+def _content(evaluation: Evaluation) -> dict[str, Any]:
+    """What the template shows besides what it reads from the evaluation and asks of its functions."""
+    from markupsafe import escape
+
+    results, command = evaluation.results, evaluation.run.command
+    names = short_names([result.fake.name for result in results])
+    main = "fid" if "fid" in results[0].titles else next(iter(results[0].titles))
+    leading, verdict = _verdict(evaluation, names, main)
+    features = common_features(evaluation)
+    return {
+        "evaluation": evaluation,
+        "results": results,
+        "names": names,
+        "main": main,
+        "leading": leading,
+        "verdict": verdict,
+        "alerts": alerts_of(evaluation),
+        "charts": page_charts(evaluation),
+        "chart_title": title_of(evaluation)[0],
+        "columns": columns_of(evaluation),
+        "remarks": [*([f"Features of all values: {features}."] if features else []), *about_marks(evaluation)],
+        "differences": verdict_lines(evaluation, names),
+        "most": max(1, min(_MOST_IMAGES, _MOST_IMAGES_OF_ALL // len(names))),
+        "details": escape(_details(evaluation)),
+        "hints": [*_hints(evaluation)],
+        "command": command if isinstance(command, str) else escape(command_line(command)),
+    }
+
+
+def _verdict(evaluation: Evaluation, names: Sequence[str], main: str) -> tuple[list[int], str]:
+    """The FAKEs whose values are in the header, by their places, and which of several is best by the main metric."""
+    results, number, title = evaluation.results, evaluation.labels.numbers[main], evaluation.labels.title(main)
+    if len(results) == 1:
+        return [0], ""
+    bars = [result.corrected for result in results]
+    known, differences = main == "fid" and all(bars), evaluation.differences if main == "fid" else ()
+    values = [bar.value for bar in bars if bar] if known else [result.value(main) for result in results]
+    texts = [] if known else [rounded(main, result) for result in results]
+    best = sorted(best_of(results, values, number.better, differences, texts))
+    if not best:
+        alike = sum(not is_real(result) for result in results) > 1
+        return [], f"{short_title(title)} of {len(results)} sets{', which cannot be told apart' if alike else ''}"
+    leading = [shortened(names[place], _LONGEST_NAME) for place in best]
+    if len(best) > 1:
+        return best, f"{', '.join(leading[:-1])} and {leading[-1]} cannot be told apart, and are the best"
+    if known:
+        return best, f"{leading[0]} is the best"
+    return best, f"{leading[0]} has the {'lowest' if number.better == 'lower' else 'highest'} {short_title(title)}"
 
 
 def _hints(evaluation: Evaluation) -> Iterator[str]:
@@ -183,60 +169,10 @@ def _hints(evaluation: Evaluation) -> Iterator[str]:
         yield "Images, and the properties of the sets: pass images rather than statistics files."
 
 
-# --- how it was computed ---------------------------------------------------------------------------------------------
-
-
-def _protocol_rows(evaluation: Evaluation) -> list[tuple[str, str]]:
-    rows = []
-    for layer, definition in evaluation.definitions.items():
-        prefix = "" if layer == FEATURES else f"{layer}: "
-        if definition is None:
-            rows.append((f"{prefix}Protocol", "unknown: not stated in the statistics files"))
-            continue
-        rows.append((f"{prefix}Protocol", definition.protocol_name or "the network's own"))
-        rows.append((f"{prefix}Fingerprint", definition.fingerprint))
-        for name, value in asdict(definition).items():
-            rows.append((f"{prefix}{_LABELS.get(name, name.replace('_', ' ').capitalize())}", str(value)))
-    for name, settings in evaluation.settings.items():
-        values = [number.name for number in BUILT_IN[name].numbers] if name in BUILT_IN else []
-        titles = ", ".join(split_title(evaluation.labels.title(value))[0] for value in values)
-        rows.append((f"Settings of {titles or name}", _settings_text(settings)))
-    sets = [each for result in evaluation.results for each in (result.real, result.fake)]
-    made = {each.name: each.made_with for each in sets if each.made_with}
-    return rows + [(f"Settings of {shortened(path)}", _settings_text(config)) for path, config in made.items()]
-
-
-def _run_rows(run: RunRecord) -> list[tuple[str, str | tuple[str, ...]]]:
-    speed = "" if run.images_per_second is None else f", {run.images_per_second:.1f} images/s"
-    resumed = f", {run.images_resumed:,} from a checkpoint" if run.images_resumed else ""
-    rows: dict[str, str | tuple[str, ...]] = {
-        "Started": run.date.replace("T", " ").replace("Z", " UTC"),
-        "Host": run.host,
-        "Settings": _settings_text(run.config) or "defaults",
-        **({"Notes": run.notes} if run.notes else {}),
-        "Device": run.device,
-        "Precision": ", ".join(filter(None, (run.precision, run.kernels))),
-        "Processes": f"{run.world_size} ({run.backend})" if run.world_size > 1 else str(run.world_size),
-        "Images processed": f"{run.images_computed:,} in {run.forward_passes:,} batches{speed}{resumed}",
-        "Batch size": str(run.batch_size),
-        "Decoding workers": f"{run.num_workers} per process" if run.num_workers else "none (in the main process)",
-        "Linear algebra threads": str(run.linear_algebra_threads),
-        "From the cache": ", ".join(run.cached) or "none",
-        "Probe": run.probe or "none",
-        "Seconds": ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in run.seconds.items()),
-        "Versions": ", ".join(f"{name} {version}" for name, version in run.versions.items()),
-    }
-    return list(rows.items())
-
-
-def _settings_text(config: Mapping[str, Any]) -> str:
-    """Names and values of settings, such as ``metrics: fid, kid; uncertainty: yes``."""
-    return "; ".join(f"{name.replace('_', ' ')}: {_value_text(value)}" for name, value in config.items())
-
-
-def _value_text(value: object) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_value_text(each)}" for name, each in value.items())
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(_value_text, value))
-    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+def _details(evaluation: Evaluation) -> str:
+    """The record of how the values were computed, as in the JSON, in legible lines."""
+    document = evaluation.to_dict()
+    shown = {name: document[name] for name in ("protocol", "layers", "settings", "run")}
+    shown["metrics"] = {each["fake"]: each["metrics"] for each in document["results"]}
+    shown["made_with"] = {each["fake"]: each["made_with"] for each in document["results"]}
+    return "\n".join(map(legible, json.dumps(shown, indent=2, ensure_ascii=False).split("\n")))

@@ -101,7 +101,6 @@ COMMAND = re.compile(r"`[^`]*`|\(pip install [^)]*\)")
 OTHERS_FLAGS = {
     "api.py": "of `fidtool stats --layout`, the only caller",
     "sources/archives.py": "of tar",
-    "report/charts.py": "variables of CSS",
 }
 
 

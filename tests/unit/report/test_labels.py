@@ -135,7 +135,7 @@ def test_the_page_names_metric_network_and_protocol(tmp_path: Path) -> None:
     basis = "Inception, 2048 dimensions, protocol pytorch-fid"
     head, _, body = plain.partition("</head>")
     first_screen = body.partition("</header>")[0]
-    assert "<title>FID 12.3456" in head
+    assert "<title>FID 12.3:" in head
     assert basis in head
     assert basis in first_screen
     files = [str(tmp_path / "gone.png")]
@@ -143,7 +143,7 @@ def test_the_page_names_metric_network_and_protocol(tmp_path: Path) -> None:
     numbers = {"fid": 9.5, "fid_infinity": 9.0, "fid_infinity_error": 0.1}
     other = html_report(_with(evaluation, DINO, numbers, missed=()))
     assert "<title>FD (dinov2) 9.5" in other
-    assert other.count("dinov2, 1024 dimensions, the network&#39;s own preparation") == 2
+    assert other.count("dinov2, 1024 dimensions, the network&#39;s own preparation") == 2, "in title and header"
     assert "Bias-corrected FD (dinov2)" in other
     assert "FID" not in other.replace("<b>", "")
 

@@ -111,8 +111,8 @@ def _exit(ended: SystemExit) -> NoReturn:
     status = ended.code or 0
     if not isinstance(status, int):
         raise ended
-    if status:
-        # A thread that is stuck in a network or a decoder would keep a failed process alive indefinitely.
+    if status or any(each.name == signals.CALL for each in threading.enumerate()):
+        # A thread that is stuck in a network, a decoder or a logger would keep the process alive indefinitely.
         force = threading.Timer(_LEAVING_SECONDS, os._exit, (status,))
         force.daemon = True
         force.start()

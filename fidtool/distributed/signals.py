@@ -67,6 +67,10 @@ def stopped_error() -> StoppedError:
     return StoppedError(f"stopped by {signal.Signals(number).name}", SIGNALLED + number)
 
 
+CALL = "fidtool-call"
+"""Name of the threads of `in_background`."""
+
+
 def in_background(work: Callable[[], T]) -> Future[T]:
     """Calls ``work`` in a daemon thread, so that the program can exit even if it never returns."""
     from concurrent.futures import Future
@@ -79,7 +83,7 @@ def in_background(work: Callable[[], T]) -> Future[T]:
         except BaseException as error:  # raised in the thread that asks for the result
             future.set_exception(error)
 
-    threading.Thread(target=run, daemon=True, name="fidtool-call").start()
+    threading.Thread(target=run, daemon=True, name=CALL).start()
     return future
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from tqdm import tqdm
 
 from fidtool.errors import FidtoolError, Spelling, as_argument, rendered
+from fidtool.names import legible
 
 _LOG_SECONDS = 10.0
 _LOGGER = logging.getLogger("fidtool")
@@ -48,7 +49,7 @@ class Console:
         """Print a warning. Repeated warnings are printed once."""
         line = self.shown(line)
         if self.warnings and line not in self.warned:
-            tqdm.write(f"warning: {line}", file=sys.stderr)
+            tqdm.write(f"warning: {legible(line)}", file=sys.stderr)
         self.warned[line] = None
 
     def fail(self, error: FidtoolError, prints: bool) -> None:
@@ -70,7 +71,7 @@ class Console:
         """
         self.log(line)
         if self.progress or (is_result and self.warnings):
-            tqdm.write(self.shown(line), file=sys.stderr)
+            tqdm.write(legible(self.shown(line)), file=sys.stderr)
         elif warns:
             self.warned[self.shown(line)] = None
 
@@ -81,7 +82,7 @@ class Console:
         It is a tqdm bar on a terminal; in a log file, one line every ten seconds.
         """
         self.log(f"{label}: processing {'its' if total is None else total} images")
-        label, report = self.shown(label), self.report
+        label, report = legible(self.shown(label)), self.report
         terminal, kind = self.progress and sys.stderr.isatty(), tqdm
         if report is True:
             from tqdm.auto import tqdm as kind  # imports IPython, if it is there

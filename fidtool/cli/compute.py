@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from math import nan
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from fidtool.cli.options import QUIET, Command, option
-from fidtool.cli.output import as_flag, on_terminal, publish, publish_failure, result_file, write_json
+from fidtool.cli.output import as_flag, on_terminal, publish, publish_failure, result_file, write_lines
 from fidtool.distributed.launch import discover
 from fidtool.distributed.signals import stopped_error
-from fidtool.errors import FidtoolError, InputError
+from fidtool.errors import FidtoolError, InputError, RunError
+from fidtool.metrics.registry import requested
+from fidtool.names import legible
 from fidtool.settings import OUTPUT, Settings, origin_of
+
+if TYPE_CHECKING:
+    from fidtool.results import Evaluation
 
 _EXAMPLES = (
     ("FID of generated images", "fidtool compute real/ fake/"),
@@ -29,11 +36,12 @@ _EXAMPLES = (
     "--format",
     "form",
     group=OUTPUT,
-    type=click.Choice(("table", "lines", "json")),
+    type=click.Choice(("table", "lines", "csv", "markdown", "latex", "json")),
     help="How to print the result. [default: table on a terminal if there are several values, else lines]",
 )
 @option("--json", "as_json", group=OUTPUT, is_flag=True, help="Same as --format json.")
-@option("--output", "-o", group=OUTPUT, metavar="FILE.json", help="Also write the result to a file, as JSON.")
+@option("--value", group=OUTPUT, is_flag=True, help="Print the first requested number of each FAKE alone, for shells.")
+@option("--output", "-o", group=OUTPUT, metavar="FILE", help="Also write the result: FILE.json, .csv, .md or .tex.")
 @QUIET
 def compute(
     real: str,
@@ -41,6 +49,7 @@ def compute(
     settings: Callable[[], Settings],
     form: str | None,
     as_json: bool,
+    value: bool,
     output: str | None,
     quiet: bool,
 ) -> int:
@@ -55,19 +64,15 @@ def compute(
     Results are printed on stdout, everything else on stderr. Exit status: 0 success, 1 failure at run time, 2 bad
     usage or input, 3 missed gate, 130 or 143 stopped by Ctrl-C or SIGTERM.
     """
-    if output == "-":  # for stdout, as in other programs
-        as_json, output = True, None
-    if as_json and form not in (None, "json"):
-        raise InputError(f"--json and --format {form} contradict each other:", "pass one of them")
+    form = _form(form, as_json, value, output)
     from fidtool.console import Console
 
-    as_json = as_json or form == "json"
     origin = origin_of(("fidtool", *(click.get_current_context().obj or ())))
-    target = None if output is None else result_file(output)
+    target, written = (None, "json") if output in (None, "-") else result_file(output)
     chosen: Settings | None = None
 
     def on_failure(error: FidtoolError) -> None:
-        publish_failure(error, origin, chosen, target, as_json)
+        publish_failure(error, origin, chosen, target if written == "json" else None, form == "json")
 
     try:
         chosen = settings()
@@ -90,24 +95,58 @@ def compute(
         # error.
         return 0
     from fidtool.report.loggers import log_values
-    from fidtool.report.tables import table_lines
-    from fidtool.report.text import dumps, framing_lines, influence_lines, result_lines, timing_line
+    from fidtool.report.text import timing_line
 
     console.say(timing_line(evaluation))
     several = sum(len(result.titles) for result in evaluation.results) > 1
-    as_table = form == "table" or (form is None and several and on_terminal())
-    for line in [*([] if as_table else framing_lines(evaluation)), *influence_lines(evaluation)]:
-        click.echo(line, err=True)
-    json_text = dumps(evaluation.to_dict()) if as_json or target else ""
-    lines = [json_text] if as_json else table_lines(evaluation) if as_table else result_lines(evaluation)
-    files = {target: partial(write_json, json_text)} if target else {}
+    form = form or ("table" if several and on_terminal() else "lines")
+    first = requested(chosen.metrics)[0].metric.numbers[0].name
+    values = [result.value(first) for result in evaluation.results]
     try:
-        publish(lines, {**files, **shown})
+        _show(evaluation, form, values, {} if target is None else {target: written}, shown)
     finally:
         log_values(evaluation.results, chosen, console.warn)
+    if form in ("csv", "json", "value"):
+        for line in evaluation.not_computed_lines:
+            click.echo(legible(line), err=True)
     if evaluation.exit_code:
         click.echo(evaluation.exit_reason, err=True)
+    if form == "value" and None in values:
+        raise RunError(f"{evaluation.labels.title(first)}, the first value that was requested, was not computed")
     return evaluation.exit_code
+
+
+def _form(form: str | None, as_json: bool, value: bool, output: str | None) -> str | None:
+    """Return the format that the options ask for, which is ``value`` for a number alone; None if they ask for none."""
+    asked = {f"--format {form}": form} if form else {}
+    asked |= ({"--json": "json"} if as_json else {}) | ({"--value": "value"} if value else {})
+    if len({*asked.values()}) > 1:
+        raise InputError(f"{' and '.join(reversed(asked))} contradict each other:", "pass one of them")
+    return next(iter(asked.values()), "json" if output == "-" else None)  # for stdout, as in other programs
+
+
+def _show(
+    evaluation: Evaluation,
+    form: str,
+    values: Sequence[float | None],
+    tables: Mapping[Path, str],
+    shown: Mapping[Path, Callable[[Path], object]],
+) -> None:
+    """Print the result and write its files.
+
+    Args:
+        values: what is printed for the format ``value``.
+        tables: formats of the result by their files.
+        shown: report and plot, with the functions that write them.
+    """
+    from fidtool.report.tables import lines_in
+    from fidtool.report.text import framing_lines, influence_lines
+
+    saved, with_notes = {"": evaluation}, form in ("table", "markdown", "latex")
+    for line in [*([] if with_notes else framing_lines(evaluation)), *influence_lines(evaluation)]:
+        click.echo(line, err=True)
+    lines = [repr(nan if each is None else each) for each in values] if form == "value" else lines_in(form, saved)
+    publish(lines, {**{file: partial(write_lines, lines_in(each, saved)) for file, each in tables.items()}, **shown})
 
 
 def _check_target(output: Path | None) -> None:

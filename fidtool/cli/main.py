@@ -41,6 +41,7 @@ _COMMANDS = {
     "protocols": "List the protocols, and which tools and papers use them.",
     "refs": "List the published statistics to compare with; download them.",
     "stats": "Write the statistics of a set of images to a file.",
+    "table": "Print saved results as one table, also for papers and programs.",
     "verify": "Check whether a result is comparable with published values.",
     "weights": "List the locations of the weights; verify or download them.",
 }

@@ -120,20 +120,36 @@ def check_suffix(flag: str, file: Path, suffix: str, *remedies: str) -> None:
         raise InputError(problem, f"choose {stem}{suffix}", *remedies)
 
 
-def result_file(name: str) -> Path:
-    """Return the path of ``--output``. An existing file is only overwritten if it is JSON or empty, never an image."""
+_FORMS = {
+    ".json": ("json", b"{"),
+    ".csv": ("csv", b"real,fake,"),
+    ".md": ("markdown", b"<!-- fidtool"),
+    ".tex": ("latex", b"% fidtool"),
+}
+"""Formats of results by the suffixes of their files, and how these files begin."""
+
+
+def result_file(name: str) -> tuple[Path, str]:
+    """Return the path of ``--output`` and its format, which is JSON if the name has no suffix.
+
+    An existing file is only overwritten if it is empty or a result in this format, never an image or a paper.
+    """
     from fidtool.cache_dir import open_descriptor
 
     file = local_file("--output", name)
-    if file.suffix[1:2].isalpha():  # what follows the dot of a name such as cfg1.5 is no suffix
+    suffix = file.suffix.lower() if file.suffix[1:2].isalpha() else ".json"  # what follows the dot of cfg1.5 is none
+    if suffix not in _FORMS:
+        problem = f"--output {file}: the name must end in {', '.join(_FORMS)}:"
         remedy = "write pages with --report, plots with --plot and statistics with `fidtool stats`"
-        check_suffix("--output", file, ".json", remedy)
+        raise InputError(problem, f"choose {str(file.with_suffix('')).removesuffix('.json')}.json", remedy)
+    form, start = _FORMS[suffix]
     if open_descriptor(file) is None and file.is_file():
         with file.open("rb") as handle:
-            if handle.read(1) not in (b"", b"{"):
-                problem = f"--output {file} exists and is not JSON:"
+            if handle.read(len(start)) not in (b"", start):
+                what = "JSON" if form == "json" else "a table of fidtool"
+                problem = f"--output {file} exists and is not {what}:"
                 raise InputError(problem, "choose another name", "delete the file")
-    return file
+    return file, form
 
 
 def on_terminal() -> bool:
@@ -158,11 +174,11 @@ def publish(printed: Sequence[str], files: Mapping[Path, Callable[[Path], object
         raise RunError(f"the result could not be written to {' and to '.join(problems)}")
 
 
-def write_json(text: str, file: Path) -> None:
+def write_lines(lines: Sequence[str], file: Path) -> None:
     from fidtool.cache_dir import atomic_write
 
     with atomic_write(file) as handle:
-        handle.write(text.encode() + b"\n")
+        handle.write("".join(f"{line}\n" for line in lines).encode())
 
 
 def publish_failure(
@@ -181,5 +197,5 @@ def publish_failure(
     text = dumps(failure_to_dict(error.exit_code, shown(error.text), origin, settings))
     with contextlib.suppress(RunError, TimeoutError):
         lines = [text] if as_json and not again else []
-        files = {output: partial(write_json, text)} if output else {}
+        files = {output: partial(write_lines, [text])} if output else {}
         call_with_timeout(lambda: publish(lines, files), _WRITING_SECONDS)

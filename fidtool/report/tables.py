@@ -1,23 +1,37 @@
-"""An evaluation as a table, with one row per FAKE and one column per value."""
+"""Evaluations as a table, with one row per FAKE and one column per value: for a terminal, papers, and programs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import astuple
+import csv
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, replace
 from math import floor, log10
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fidtool.diagnose.duplicates import NOTABLE_SHARE
+from fidtool.errors import InputError
 from fidtool.explanations import Difference, Interval
-from fidtool.features.protocol import SPATIAL, SPATIAL_DIMS
+from fidtool.features.protocol import SPATIAL, SPATIAL_DIMS, Definition
 from fidtool.metrics.registry import BUILT_IN
 from fidtool.names import legible, short_names, short_title, shortened, split_title
-from fidtool.report.text import framing_lines, verdict_lines
-from fidtool.results import Comparison, Evaluation
+from fidtool.report.text import alerts_of, dumps, framing_lines, result_lines, verdict_lines
+from fidtool.results import Comparison, Evaluation, SetResult
 
 _FRECHET = frozenset(number.name for kind in BUILT_IN.values() if kind.frechet for number in kind.numbers)
 _SPREADS = {"std": " ± s.d.", "error": " ± s.e."}
 """What is behind the ± (standard deviation, standard error), by the last word of the value's name."""
+_ARROWS = {"lower": " ↓", "higher": " ↑", "": ""}
+_MARKDOWN = re.compile(r"([\\`*_\[\]<>|~&$])")
+_NOT_IN_LATEX = re.compile("--|[^ -~À-ÏÑ-ÖØ-Ýß-ïñ-öø-ýÿ–—…±∞×↓↑]")
+"""A ligature, and the characters for which LaTeX with its default encoding and fonts has no glyph."""
+_LATEX = str.maketrans(
+    {each: f"\\{each}" for each in "_%&#${}"}
+    | {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "|": r"\textbar{}"}
+    | {"<": r"\textless{}", ">": r"\textgreater{}", "±": r"$\pm$", "∞": r"$\infty$", "×": r"$\times$"}
+    | {"↓": r"$\downarrow$", "↑": r"$\uparrow$", "[": "{[}", "*": "{*}"}  # at the start of a row, options of the last
+)
 
 
 class Column(NamedTuple):
@@ -96,28 +110,6 @@ def _names_by_title(evaluation: Evaluation) -> dict[str, str]:
     return {title: name for result in evaluation.results for name, title in result.titles.items()}
 
 
-def table_lines(evaluation: Evaluation) -> list[str]:
-    """Return the table, followed by its legend, the framings of the sets and the comparisons of FAKEs.
-
-    The best values of each column are marked if there are at least two FAKEs that are not REAL itself.
-    """
-    columns, features = columns_of(evaluation), common_features(evaluation)
-    names = short_names([result.fake.name for result in evaluation.results])
-    cells = [["FAKE", *(legible(shortened(name)) for name in names)]]
-    for column in columns:  # with a mark behind the best ones
-        marks = ["*" if row in column.best else " " * bool(column.best) for row in range(-1, len(names))]
-        cells.append([text + mark for text, mark in zip([column.heading, *column.values], marks, strict=True)])
-    widths = [max(map(len, column)) for column in cells]
-    lines = [f"Features of all values: {legible(features)}"] if features else []
-    for first, *others in zip(*cells, strict=True):
-        aligned = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
-        lines.append("  ".join([first.ljust(widths[0]), *aligned]).rstrip())
-    legend = ["* best of its column"] if any(column.best for column in columns) else []
-    lines += [*map(legible, evaluation.not_computed_lines), *legend, *about_marks(evaluation)]
-    lines += framing_lines(evaluation)
-    return lines + verdict_lines(evaluation, names)
-
-
 def about_marks(evaluation: Evaluation) -> Iterator[str]:
     """Yield sentences about which FAKEs are marked besides the best, and which are never marked."""
     results, differences = evaluation.results, evaluation.differences
@@ -180,3 +172,203 @@ def common_features(evaluation: Evaluation) -> str:
     titles = _names_by_title(evaluation)
     found = {split_title(title)[1] for title in titles}
     return found.pop() if len(titles) > 1 and len(found) == 1 else ""
+
+
+# --- formats ---------------------------------------------------------------------------------------------------------
+
+
+class Table(NamedTuple):
+    """A table of one or several evaluations.
+
+    Attributes:
+        features: those of all values, if their titles name them.
+        columns: the names of the rows, and what distinguishes these; then the values.
+        caption: sentences with what a reader must know: REAL, the network and the protocol, which rows are comparable.
+        notes: further sentences, such as the comparisons of FAKEs.
+        alerts: the warnings of high severity.
+    """
+
+    features: str
+    columns: Sequence[Column]
+    caption: Sequence[str]
+    notes: Sequence[str]
+    alerts: Sequence[str]
+
+
+def lines_in(form: str, saved: Mapping[str, Evaluation]) -> list[str]:
+    """Return evaluations as the lines of a format: ``table``, ``csv``, ``markdown``, ``latex``; or ``lines``, ``json``.
+
+    Args:
+        saved: by the files that they are from; several are one table. For ``lines`` and ``json`` there is only one.
+
+    Raises:
+        InputError: if values of the same name are of different networks or protocols.
+    """
+    if form == "json":
+        return [dumps(evaluation.to_dict()) for evaluation in saved.values()]
+    if form == "lines":
+        return [line for evaluation in saved.values() for line in result_lines(evaluation)]
+    if form == "csv":
+        return _csv_lines(saved)
+    return {"table": _text_lines, "markdown": _markdown_lines, "latex": _latex_lines}[form](_table_of(saved))
+
+
+def _table_of(saved: Mapping[str, Evaluation]) -> Table:
+    evaluation, doubts, columns = joined(saved), doubts_about(saved), list[Column]()
+    results, paths = evaluation.results, dict.fromkeys(result.fake.name for result in evaluation.results)
+    short = dict(zip(paths, short_names([*paths]), strict=True))
+    names = [short[result.fake.name] for result in results]
+    if len(saved) > 1 and len(paths) < len(results):  # the same FAKE in several files
+        files = [file for file, each in zip(short_names([*saved]), saved.values(), strict=True) for _ in each.results]
+        rows = [f"{name} ({file})" for name, file in zip(names, files, strict=True)]
+    else:
+        rows = names
+    bases: dict[str, dict[str, None]] = {}
+    for each in saved.values():
+        for title, name in _names_by_title(each).items():
+            bases.setdefault(legible(each.basis(name)), {})[short_title(title)] = None
+    caption = [f"{', '.join(titles) if len(bases) > 1 else 'Features'}: {basis}." for basis, titles in bases.items()]
+    for heading, texts in (
+        ("REAL", [_named(each.real) for each in results]),
+        ("images", ["-" if each.fake.count is None else f"{each.fake.count:,}" for each in results]),
+    ):
+        if len({*texts}) > 1:
+            columns.append(Column(heading, texts))
+        elif texts[0] != "-":
+            caption.append(f"{heading if heading == 'REAL' else 'Images of FAKE'}: {texts[0]}.")
+    columns += [column._replace(best=frozenset()) if doubts else column for column in columns_of(evaluation)]
+    if doubts:
+        caption.append(f"Not comparable between all rows, so that none is marked: {'; '.join(map(legible, doubts))}.")
+    marks = [] if doubts else about_marks(evaluation)
+    notes = [*map(legible, evaluation.not_computed_lines), *marks, *framing_lines(evaluation)]
+    notes += verdict_lines(evaluation, names)
+    first = Column("FAKE", [legible(shortened(row)) for row in rows])
+    alerts = [f"warning: {legible(alert)}" for alert in alerts_of(evaluation) if alert.severity == "high"]
+    return Table(legible(common_features(evaluation)), [first, *columns], caption, notes, alerts)
+
+
+def _named(real: SetResult) -> str:
+    name = legible(shortened(real.name.rstrip("/") or real.name))
+    return name if real.count is None else f"{name}, {real.count:,} images"
+
+
+def joined(saved: Mapping[str, Evaluation]) -> Evaluation:
+    """Return all results as one evaluation, which is that of a run if there is one."""
+    first, *others = saved.values()
+    if not others:
+        return first
+    known: dict[str, tuple[str, Definition | None]] = {}
+    for file, each in saved.items():
+        for title, name in _names_by_title(each).items():
+            definition = each.definitions.get(each.labels.numbers[name].layer, each.definition)
+            one, usual = known.setdefault(title, (file, definition))
+            if usual and definition and (found := usual.differences(definition)):
+                problem = f"the values of {title} in {one} and {file} are not comparable ({', '.join(found)}):"
+                raise InputError(problem, "make a table of each")
+    results = tuple(result for each in saved.values() for result in each.results)
+    paths = [result.fake.name for result in results]
+    pairs = (pair for each in saved.values() for pair in each.differences)
+    return replace(
+        first,
+        results=results,
+        differences=tuple(pair for pair in pairs if paths.count(pair.first) == paths.count(pair.second) == 1),
+        not_computed={name: reason for each in saved.values() for name, reason in each.not_computed.items()},
+    )
+
+
+def doubts_about(saved: Mapping[str, Evaluation]) -> list[str]:
+    """Return why the rows of different files may not be comparable."""
+    facts: dict[str, dict[str, list[str]]] = {}
+    for file, each in saved.items() if len(saved) > 1 else ():
+        real = each.results[0].real
+        hashes = "".join(f", SHA-256 {digest[:12]}" for digest in real.facts.sha256.values())
+        framing = f", framed by {real.framing}" if real.framing else ""
+        found = {"REAL": f"{_named(real)}{framing}{hashes}", "precision": each.run.precision}
+        found |= {"protocol": "known" if each.definition else "unknown"}
+        for name, settings in each.settings.items():
+            found[f"settings of {name}"] = ", ".join(f"{key} {value}" for key, value in settings.items())
+        for fact, text in found.items():
+            facts.setdefault(fact, {}).setdefault(text or "not stated", []).append(file)
+    return [
+        f"different {fact} ({'; '.join(f'{text} in {files[0]}' for text, files in texts.items())})"
+        for fact, texts in facts.items()
+        if len(texts) > 1
+    ]
+
+
+def _text_lines(table: Table) -> list[str]:
+    """Return the table for a terminal, with a mark behind the best values."""
+    cells, count = [], len(table.columns[0].values)
+    for column in table.columns:
+        marks = ["*" if row in column.best else " " * bool(column.best) for row in range(-1, count)]
+        cells.append([text + mark for text, mark in zip([column.heading, *column.values], marks, strict=True)])
+    widths = [max(map(len, column)) for column in cells]
+    lines = [f"Features of all values: {table.features}"] if table.features else []
+    for first, *others in zip(*cells, strict=True):
+        aligned = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+        lines.append("  ".join([first.ljust(widths[0]), *aligned]).rstrip())
+    legend = ["* best of its column"] if any(column.best for column in table.columns) else []
+    return [*lines, *legend, *table.notes]
+
+
+def _markdown_lines(table: Table) -> list[str]:
+    """Return the table for GitHub and others, with the best values in bold."""
+
+    def escaped(text: str) -> str:
+        return _MARKDOWN.sub(r"\\\1", text)
+
+    rows = [[escaped(column.heading) + _ARROWS[column.better] for column in table.columns]]
+    rows.append(["---", *["---:"] * (len(table.columns) - 1)])
+    for row in range(len(table.columns[0].values)):
+        texts = [(escaped(column.values[row]), row in column.best) for column in table.columns]
+        rows.append([f"**{text}**" if best else text for text, best in texts])
+    grid = [f"| {' | '.join(row)} |" for row in rows]
+    notes = [f"- {escaped(note)}" for note in (*table.notes, *table.alerts)]
+    return ["<!-- fidtool -->", escaped(" ".join(table.caption)), "", *grid, *["", *notes] * bool(notes)]
+
+
+def _latex_lines(table: Table) -> list[str]:
+    """Return the table for a paper, in the style of booktabs, with the best values in bold."""
+    rows = [[_latex(column.heading + _ARROWS[column.better]) for column in table.columns]]
+    for row in range(len(table.columns[0].values)):
+        texts = [(_latex(column.values[row]), row in column.best) for column in table.columns]
+        rows.append([rf"\textbf{{{text}}}" if best else text for text, best in texts])
+    heading, *others = [f"    {' & '.join(row)} \\\\" for row in rows]
+    return [
+        r"% fidtool: needs \usepackage{booktabs}",
+        *(f"% {note}" for note in (*table.notes, *table.alerts)),
+        r"\begin{table}",
+        r"  \centering",
+        rf"  \caption{{{_latex(' '.join(table.caption))}}}",
+        rf"  \begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}",
+        *(r"    \toprule", heading, r"    \midrule", *others, r"    \bottomrule"),
+        r"  \end{tabular}",
+        r"\end{table}",
+    ]
+
+
+def _latex(text: str) -> str:
+    """Return text for LaTeX. A character without a glyph is replaced by its code, such as [U+1F600]."""
+    found = _NOT_IN_LATEX.sub(lambda each: "-\x00-" if each[0] == "--" else f"[U+{ord(each[0]):04X}]", text)
+    escaped = re.sub(r"(?<![\w.)-])-(?=\d)", "$-$", found.translate(_LATEX))
+    return "--" if text == "-" else escaped.replace("\x00", "{}")
+
+
+def _csv_lines(saved: Mapping[str, Evaluation]) -> list[str]:
+    """Return all numbers at full precision; headings are the keys of the JSON."""
+    joined(saved)  # refuses what is not comparable
+    rows: list[dict[str, Any]] = []
+    for file, each in saved.items():
+        for result in each.results:
+            row: dict[str, Any] = {"real": legible(result.real.name), "fake": legible(result.fake.name)}
+            row |= {"file": legible(file)} if len(saved) > 1 or file else {}
+            row |= {"count.real": result.real.count, "count.fake": result.fake.count, **result.metrics}
+            if result.corrected is not None:
+                parts = zip(("value", "error", "low", "high"), astuple(result.corrected), strict=True)
+                row |= {f"uncertainty.corrected.{part}": value for part, value in parts}
+            rows.append(row)
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, [*dict.fromkeys(key for row in rows for key in row)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return buffer.getvalue().split("\n")[:-1]

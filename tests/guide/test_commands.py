@@ -282,8 +282,8 @@ def test_command(
     done = subprocess.run(["bash", "-c", command], cwd=clone, env=env, capture_output=True, text=True, timeout=PATIENCE)
     missed = 3 if command.startswith("fidtool verify") else 0  # the sets are too small
     assert done.returncode == missed, done.stderr
-    if "--format table" in command:
-        assert done.stdout.splitlines()[1].split()[0] == "FAKE"
+    if form := re.search("--format (table|latex)", command):
+        assert done.stdout.splitlines()[-2].split()[0] == {"table": "step2000", "latex": r"\end{tabular}"}[form[1]]
     elif re.match(r"(fidtool compute|torchrun .* fidtool *compute|srun)", command) and "--json" not in command:
         name, words = distance_of(command)
         number = r"-?\d+\.\d{4,6}( ± \d+\.\d{6})?(  \S+)?"

@@ -248,7 +248,8 @@ def test_output_does_not_overwrite_files_of_the_sets(here: Run, sets: tuple[Path
         before = file.read_bytes()
         refused = here("compute", kept, path, "--extractor", TINY, "-o", file)
         assert (refused.status, refused.stdout) == (2, "")
-        assert f"--output {file}: the name must end in .json: choose {file.with_suffix('.json')}" in refused.error
+        listed = f"--output {file}: the name must end in .json, .csv, .md, .tex: choose {file.with_suffix('.json')}"
+        assert listed in refused.error
         plain = file.rename(file.with_suffix(""))
         refused = here("compute", kept, path, "--extractor", TINY, "-o", plain)
         assert f"--output {plain} exists and is not JSON: choose another name, or delete the file" in refused.error

@@ -24,6 +24,7 @@ LEAST = {
     "metrics": [],
     "refs": [],
     "presets": [],
+    "table": ["fid.json"],
     "verify": ["fid.json"],
     "demo": [],
     "completion": ["bash"],

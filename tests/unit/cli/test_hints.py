@@ -217,7 +217,6 @@ def test_short_flags(here: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "instead"),
     {
-        "fid.csv": "fid.json",
         "out/fid.TXT": "out/fid.json",
         "fid.v2.html": "fid.v2.json",
         "fid.png": "fid.json",
@@ -229,7 +228,8 @@ def test_a_result_of_another_suffix(here: Run, tmp_path: Path, name: str, instea
     outcome = here("compute", "nowhere", "neither", "-o", name)
     assert (outcome.status, outcome.stdout) == (2, "")
     others = "write pages with --report, plots with --plot and statistics with `fidtool stats`"
-    assert outcome.error == f"error: --output {name}: the name must end in .json: choose {instead}, or {others}"
+    ends = ".json, .csv, .md, .tex"
+    assert outcome.error == f"error: --output {name}: the name must end in {ends}: choose {instead}, or {others}"
     assert not (tmp_path / name).exists()
 
 

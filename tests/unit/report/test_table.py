@@ -10,7 +10,7 @@ import pytest
 
 from fidtool.explanations import Difference, Interval, Uncertainty
 from fidtool.labels import Labels
-from fidtool.report.tables import rounded, table_lines
+from fidtool.report.tables import lines_in, rounded
 from fidtool.report.text import verdict_lines
 from fidtool.results import Evaluation
 from support.report_samples import bare
@@ -20,6 +20,10 @@ FAKES = {
     "a": {"fid": 12.0, "is": 9.0, "is_std": 0.5, "kid": 0.02, "kid_std": 0.001},
     "b": {"fid": 11.0, "is": 8.0, "is_std": 0.25, "kid": 0.01, "kid_std": 0.002},
 }
+
+
+def table_lines(evaluation: Evaluation) -> list[str]:
+    return lines_in("table", {"": evaluation})
 
 
 def evaluation_of(fakes: Mapping[str, Mapping[str, float]], real: str = "real") -> Evaluation:

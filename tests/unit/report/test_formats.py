@@ -1,0 +1,272 @@
+"""Tables for programs and papers, read back: CSV, Markdown, LaTeX; and several results in one table."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+
+from fidtool.errors import Alert, InputError
+from fidtool.explanations import Difference, Interval, Uncertainty
+from fidtool.labels import Labels
+from fidtool.names import legible
+from fidtool.report.tables import doubts_about, lines_in
+from fidtool.results import Evaluation, SetResult
+from support.report_samples import bare
+
+NAMES = [
+    "plain",
+    "a|b",
+    "x_y%z",
+    "new\nline",
+    "bad\udcff",
+    "smile😀",
+    "back\\slash^~",
+    "#{$}&<b>",
+    "*star*`code`",
+    "[link](x)",
+    "真实",
+    "a--b---c",
+    '<script>"x"',
+    "$x$ $y$",
+    "é-ü",
+    "https://me:secret@host/x.zip",
+    "~tilde~~",
+    "_under_",
+    "&amp;",
+    "\\\\|\\|",
+]
+
+
+def evaluation_of(names: Sequence[str]) -> Evaluation:
+    """Return an evaluation with several metrics, and error bars of every second FAKE. The first is the best."""
+    plain, results = bare(*names), []
+    for place, result in enumerate(plain.results):
+        metrics = {"fid": 10.123456789 + place, "kid": -0.0001 + place / 1000, "kid_std": 0.00123, "precision": 0.5}
+        bar = Interval(9.5 + place, 0.0123, 9.4 + place, 9.6 + place) if place % 2 == 0 else None
+        uncertainty = Uncertainty(None, bar, "", ())
+        results.append(replace(result, metrics=metrics, uncertainty=uncertainty))
+    verdict = Difference(names[0], names[2], Interval(-2.0, 0.1, -2.2, -1.8)) if len(names) > 2 else None
+    return replace(plain, results=tuple(results), differences=(verdict,) if verdict else ())
+
+
+@pytest.fixture(params=[1, 3, 20], ids=["one set", "three sets", "twenty sets"])
+def evaluation(request: pytest.FixtureRequest) -> Evaluation:
+    return evaluation_of(NAMES[: request.param])
+
+
+def visible(evaluation: Evaluation) -> list[str]:
+    """Return the names of FAKEs as text: legible, without the address of a server if all share it."""
+    return [legible(result.fake.name) for result in evaluation.results]
+
+
+def test_csv_has_all_digits(evaluation: Evaluation) -> None:
+    rows = list(csv.DictReader(lines_in("csv", {"": evaluation})))
+    assert [row["fake"] for row in rows] == visible(evaluation)
+    for row, result in zip(rows, evaluation.results, strict=True):
+        assert {key: float(row[key]) for key in result.metrics} == result.metrics
+        assert (row["real"], row["count.real"], row["count.fake"]) == ("real", "100", "100")
+        ends = [row[f"uncertainty.corrected.{part}"] for part in ("value", "error", "low", "high")]
+        bar = result.corrected
+        assert ends == ([""] * 4 if bar is None else [repr(end) for end in (bar.value, bar.error, bar.low, bar.high)])
+    assert "secret" not in str(rows)
+
+
+def cells_of(markdown: str) -> tuple[list[list[str]], set[tuple[int, int]]]:
+    """Return the texts of a Markdown table as a renderer shows them, and which cells are bold."""
+    cells: list[list[str]] = []
+    bold = set()
+    for before, token in itertools.pairwise(MarkdownIt("commonmark").enable("table").parse(markdown)):
+        if before.type == "tr_open":
+            cells.append([])
+        if before.type in ("th_open", "td_open"):
+            children = token.children or []
+            assert {each.type for each in children} <= {"text", "text_special", "strong_open", "strong_close"}, token
+            if any(each.type == "strong_open" for each in children):
+                bold.add((len(cells) - 1, len(cells[-1])))
+            cells[-1].append("".join(each.content for each in children))
+    return cells, bold
+
+
+def test_markdown_is_rendered(evaluation: Evaluation) -> None:
+    text = "\n".join(lines_in("markdown", {"": evaluation}))
+    cells, bold = cells_of(text)
+    heading, *rows = cells
+    assert heading == [
+        *("FAKE", "FID ↓", "KID ± s.d. ↓", "Precision ↑"),
+        *("bias-corrected FID ± s.e. ↓", "95 % interval"),
+    ]
+    assert [row[0] for row in rows] == visible(evaluation)
+    assert {len(row) for row in rows} == {6}
+    assert rows[0][1:] == ["10.123", "-0.0001 ± 0.0012", "0.5000", "9.500 ± 0.012", "9.400 to 9.600"]
+    assert bold == ({(1, 1), (1, 2), (1, 4)} if len(rows) > 1 else set())
+    if len(rows) > 1:
+        assert rows[1][4:] == ["-", "-"]
+    html = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
+    assert "Features: Inception, 2048 dimensions, protocol pytorch-fid. REAL: real, 100 images." in html
+    assert ("plain is better than x_y%z" in html) == (len(rows) > 2)
+
+
+SPECIAL = {
+    r"\textbackslash{}": "\\",
+    r"\textasciicircum{}": "^",
+    r"\textasciitilde{}": "~",
+    r"\textbar{}": "|",
+    r"\textless{}": "<",
+    r"\textgreater{}": ">",
+    "{[}": "[",
+    "{*}": "*",
+    r"$\pm$": "±",
+    r"$\downarrow$": "↓",
+    r"$\uparrow$": "↑",
+    "$-$": "-",
+    "-{}-": "--",
+    **{f"\\{each}": each for each in "_%&#${}"},
+}
+
+
+def read_latex(cell: str) -> str:
+    """Return the text of a cell. What TeX would interpret fails."""
+    parts = re.split("(" + "|".join(map(re.escape, sorted(SPECIAL, key=len, reverse=True))) + ")", cell)
+    assert not re.search(r"[\\{}$&#^_~%]", "".join(parts[::2])), cell
+    return "".join(SPECIAL.get(part, part) for part in parts)
+
+
+def test_latex_is_escaped(evaluation: Evaluation) -> None:
+    lines = lines_in("latex", {"": evaluation})
+    rows = [line.strip().removesuffix(r" \\") for line in lines if line.endswith(r" \\")]
+    cells = [re.split(r"(?<!\\) & ", row) for row in rows]
+    assert {len(row) for row in cells} == {6}
+    assert cells[0][1] == r"FID $\downarrow$"
+    names = [re.sub("[^ -~é-ü]", lambda found: f"[U+{ord(found[0]):04X}]", name) for name in visible(evaluation)]
+    assert [read_latex(row[0]).replace("-{}", "-") for row in cells[1:]] == names
+    best = r"\textbf{10.123}" if len(cells) > 2 else "10.123"
+    assert cells[1][1:3] == [best, (r"\textbf{%s}" if len(cells) > 2 else "%s") % r"$-$0.0001 $\pm$ 0.0012"]
+    if len(cells) > 2:
+        assert cells[2][4:] == ["--", "--"]
+    (caption,) = (line for line in lines if r"\caption" in line)
+    assert "Inception, 2048 dimensions, protocol pytorch-fid. REAL: real, 100 images." in caption
+
+
+def test_latex_compiles(tmp_path: Path) -> None:
+    """Also with the default encoding of fonts, in which few characters have a glyph."""
+    if not (program := shutil.which("pdflatex")):
+        pytest.skip("needs pdflatex")
+    parts = []
+    for number in (1, 3, 20):
+        parts += lines_in("latex", {"": evaluation_of(NAMES[:number])})
+    letters = "".join(map(chr, [*range(0x20, 0x7F), *range(0xA0, 0x180), 0x2026, 0x221E, 0xD7]))
+    named = [letters[start : start + 20] for start in range(0, len(letters), 20)]
+    parts += lines_in("latex", {"": evaluation_of(named)})
+    head = [r"\documentclass{article}", r"\usepackage{booktabs}", r"\begin{document}"]
+    (tmp_path / "paper.tex").write_text("\n".join([*head, *parts, r"\end{document}", ""]), "utf-8")
+    command = [program, "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace")
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert (tmp_path / "paper.pdf").stat().st_size > 10_000
+    assert "Missing character" not in (tmp_path / "paper.log").read_text("utf-8", "replace")
+
+
+def test_lines_and_json_are_those_of_the_run() -> None:
+    evaluation = evaluation_of(NAMES[:1])
+    assert lines_in("lines", {"": evaluation})[0] == "FID: 10.1235"
+    (text,) = lines_in("json", {"": evaluation})
+    assert json.loads(text) == evaluation.to_dict()
+
+
+def test_alerts_of_high_severity_are_in_tables_for_papers() -> None:
+    evaluation = evaluation_of(NAMES[:1])
+    alerts = (Alert("plain: it is_noise", "high"), Alert("plain: small", "low"))
+    evaluation = replace(evaluation, results=(replace(evaluation.results[0], warnings=alerts),))
+    assert lines_in("markdown", {"": evaluation})[-1] == r"- warning: plain: it is\_noise"
+    assert "% warning: plain: it is_noise" in lines_in("latex", {"": evaluation})
+    assert "small" not in "".join(lines_in("markdown", {"": evaluation}))
+
+
+# --- several results -------------------------------------------------------------------------------------------------
+
+
+def text_of(saved: dict[str, Evaluation]) -> list[str]:
+    return lines_in("table", saved)
+
+
+def test_results_of_several_files_are_one_table() -> None:
+    saved = {f"runs/{name}.json": replace(evaluation_of([name]), differences=()) for name in ("a", "b", "c")}
+    assert doubts_about(saved) == []
+    heading, *rows = text_of(saved)
+    assert heading.split()[:2] == ["FAKE", "FID"]
+    assert [row.split()[0] for row in rows] == ["a", "b", "c"]
+    found = csv.DictReader(lines_in("csv", saved))
+    assert [(row["file"], row["fake"]) for row in found] == [(file, file[5]) for file in saved]
+
+
+def test_the_same_fake_in_several_files_is_named_with_its_file() -> None:
+    saved = {f"runs/{name}.json": evaluation_of(["out/fake", "out/other"]) for name in ("monday", "tuesday")}
+    names = [line.split("  ")[0] for line in text_of(saved)[1:5]]
+    assert names == [f"{fake} ({day}.json)" for day in ("monday", "tuesday") for fake in ("fake", "other")]
+
+
+def test_rows_that_are_not_comparable_are_said_to_be() -> None:
+    first, second = evaluation_of(["a"]), evaluation_of(["b"])
+    (result,) = second.results
+    other = replace(second, results=(replace(result, real=SetResult("photos/", 50)),))
+    saved = {"1.json": first, "2.json": other}
+    (doubt,) = doubts_about(saved)
+    assert doubt == "different REAL (real, 100 images in 1.json; photos, 50 images in 2.json)"
+    lines = text_of(saved)
+    assert [line.split()[:2] for line in lines[:3]] == [["FAKE", "REAL"], ["a", "real,"], ["b", "photos,"]]
+    assert "*" not in "".join(lines)
+    for form in ("markdown", "latex"):
+        assert "Not comparable between all rows, so that none is marked: different REAL" in "".join(
+            lines_in(form, saved)
+        )
+    settings = {
+        "1.json": replace(first, settings={"kid": {"subset_size": 100}}),
+        "2.json": replace(second, settings={"kid": {"subset_size": 50}}, run=replace(second.run, precision="bf16")),
+        "3.json": replace(evaluation_of(["c"]), definitions={"features": None}),
+    }
+    assert doubts_about(settings) == [
+        "different precision (fp32 in 1.json; bf16 in 2.json)",
+        "different protocol (known in 1.json; unknown in 3.json)",
+        "different settings of kid (subset_size 100 in 1.json; subset_size 50 in 2.json)",
+    ]
+
+
+def test_values_of_different_protocols_are_refused_and_those_of_other_networks_are_columns() -> None:
+    first, second = evaluation_of(["a"]), evaluation_of(["b"])
+    definition = first.definitions["features"]
+    assert definition is not None
+    clean = replace(second, definitions={"features": replace(definition, resize="bicubic")})
+    with pytest.raises(
+        InputError, match=r"of FID in 1.json and 2.json are not comparable \(resize bilinear against bi"
+    ):
+        text_of({"1.json": first, "2.json": clean})
+    with pytest.raises(InputError, match="make a table of each"):
+        lines_in("csv", {"1.json": first, "2.json": clean})
+    (result,) = second.results
+    labels = Labels("dinov2", 1024)
+    other = replace(clean, results=(replace(result, labels=labels, metrics={"fd_dinov2": 3.5}, uncertainty=None),))
+    heading, one, two = text_of({"1.json": first, "2.json": other})[:3]
+    assert re.split(" {2,}", heading)[-1] == "95 % interval"
+    assert "FD (dinov2)" in heading
+    assert (one.split()[1], two.split()[1:]) == ("10.123", ["-", "-", "-", "3.50", "-", "-"])
+    caption = lines_in("markdown", {"1.json": first, "2.json": other})[1]
+    assert r"FID, KID, Precision: Inception, 2048 dimensions, protocol pytorch-fid." in caption
+    assert "FD (dinov2): dinov2" in caption
+
+
+def test_numbers_of_images_are_a_column_if_they_differ() -> None:
+    evaluation = evaluation_of(["a", "b"])
+    one, other = evaluation.results
+    evaluation = replace(evaluation, results=(one, replace(other, fake=SetResult("b", 12345))))
+    lines = text_of({"": evaluation})
+    assert [line.split()[1] for line in lines[:3]] == ["images", "100", "12,345"]

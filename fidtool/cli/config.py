@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
@@ -36,7 +37,7 @@ def read_settings(typed: str | None) -> tuple[str, dict[str, Any]]:
     upwards = [Path("../" * levels + _NAME) for levels in range(_MOST_LEVELS)]
     for path in upwards if typed is None else [local_file("--config", typed)]:
         file = legible(str(path))
-        if (typed is not None or path.is_file()) and (table := _table_in(path, file, typed is None)) is not None:
+        if (typed is not None or os.path.isfile(path)) and (table := _table_in(path, file, typed is None)) is not None:
             return file, _checked(table, file)
     return "", {}
 
@@ -69,7 +70,7 @@ def _checked(table: Mapping[str, Any], file: str) -> dict[str, Any]:
     for key, value in table.items():
         name, named = key.replace("-", "_"), f"{legible(key)} in {file}"
         if name not in _KNOWN:
-            close = [f"did you mean {each}?" for each in closest(key, _KNOWN)[:1]]
+            close = [f"did you mean {each}?" for each in closest(key, _KNOWN, 0.75)[:1]]
             raise InputError(f"{named} is not a setting:", *close or ["see `fidtool guide config`"])
         if name in found:
             raise InputError(f"{named} is set twice")

@@ -111,4 +111,6 @@ def test_an_iterable_is_counted_first(sets: tuple[Path, Path], environment: dict
     assert {*found.not_computed} == {"is", "prdc", "sfid", "fid-infinity", "cmmd"}
     assert found.results[0].value("kid_subset_size") == 4
     assert any("omits 'prdc': " in note and note.endswith("fake has 4") for note in found.run.notes)
-    assert [line for line in found.results[0].warnings if "subsets of 4 images" in line]
+    assert any(
+        "(only 4 images): KID draws subsets of that size instead of 1000" in line for line in found.results[0].warnings
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,6 @@ from fidtool.results import Comparison, Evaluation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _LONGEST_LINE, _LONGEST_NAME, _LONGEST_PATH = 100, 24, 48
 _INCHES = (9.0, 4.5)
@@ -30,6 +29,7 @@ _STYLE: dict[str, Any] = {
     "lines.linewidth": 2,
     "axes.formatter.useoffset": False,
     "axes.formatter.limits": (-4, 7),
+    "axes.facecolor": "none",
 }
 _WIDTH, _HEIGHT, _ROW = 480, 280, 26
 """Size of the page's chart in pixels, and height of a row if each FAKE has one."""
@@ -64,9 +64,8 @@ def page_charts(evaluation: Evaluation) -> list[str]:
     if len(results) == 1 or results[0].frechet_distance is None:
         return []
     rows = not sweep_of(results)[1] and len(results) <= _MOST_ROWS
-    height = (len(results) + 3) * _ROW if rows else _HEIGHT
-    inches = _WIDTH / 72, height / 72  # one unit of the SVG is one pixel
-    contents = [_image("svg", inches, _drawing(results, colours)) for colours in (_LIGHT, _DARK)]
+    inches = _WIDTH / 72, ((len(results) + 3) * _ROW if rows else _HEIGHT) / 72  # a unit of the SVG is a pixel
+    contents = [_image("svg", inches, results, colours) for colours in (_LIGHT, _DARK)]
     return [f"data:image/svg+xml;base64,{base64.b64encode(content).decode()}" for content in contents]
 
 
@@ -75,39 +74,45 @@ def sweep_plot(evaluation: Evaluation, kind: str) -> bytes:
     if evaluation.results[0].frechet_distance is None:
         problem = f"{option('plot')} draws the metric fid, which is not among {option('metrics')}"
         raise InputError(problem, setting="plot")
-
-    def draw(figure: Figure) -> None:
-        figure.patch.set_facecolor("white")
-        figure.set_layout_engine("constrained", w_pad=0.15, h_pad=0.15)
-        _drawing(evaluation.results, _LIGHT)(figure)
-        lines = [shortened(line, _LONGEST_LINE) for line in title_of(evaluation)]
-        # Names may contain dollar signs, which must not start a formula.
-        figure.suptitle("\n".join(lines), fontsize=12, color=_LIGHT.ink, parse_math=False)
-
-    return _image(kind, _INCHES, draw)
+    title = "\n".join(shortened(line, _LONGEST_LINE) for line in title_of(evaluation))
+    return _image(kind, _INCHES, evaluation.results, _LIGHT, title)
 
 
-def _drawing(results: Sequence[Comparison], colours: _Colours) -> Callable[[Figure], None]:
-    """Return a function that draws a line if the names of the FAKEs have numbers, else a row for each FAKE."""
+def _image(
+    kind: str, inches: tuple[float, float], results: Sequence[Comparison], colours: _Colours, title: str = ""
+) -> bytes:
+    """The bytes of an image file, with matplotlib's defaults regardless of the user's matplotlibrc."""
+    with warnings.catch_warnings():
+        # matplotlib warns about characters missing in its font; the page's fonts may have them.
+        warnings.simplefilter("ignore")
+        from matplotlib import style
+        from matplotlib.figure import Figure
+
+        with style.context(["default", _STYLE]):
+            figure = Figure(figsize=inches, layout="constrained", facecolor="white" if title else "none")
+            _draw(figure.subplots(), results, colours)
+            if title:
+                figure.set_layout_engine("constrained", w_pad=0.15, h_pad=0.15)
+                # Names may contain dollar signs, which must not start a formula.
+                figure.suptitle(title, fontsize=12, color=colours.ink, parse_math=False)
+            buffer = io.BytesIO()
+            # A date would make the files of equal runs differ.
+            figure.savefig(buffer, format=kind, dpi=_DOTS_PER_INCH, metadata={"Date": None} if kind == "svg" else None)
+    return buffer.getvalue()
+
+
+def _draw(axes: Axes, results: Sequence[Comparison], colours: _Colours) -> None:
+    """Draws a line if the names of the FAKEs have numbers, else a row for each FAKE."""
     points, label = sweep_of(results)
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        axes.tick_params(colors=colours.muted, length=0, pad=7)
-        axes.set_axisbelow(True)
-        for side in axes.spines.values():
-            side.set_visible(False)
-        if label:
-            axes.set_xlabel(label, color=colours.muted)
-            _draw_line(axes, points, colours)
-        else:
-            _draw_rows(axes, points, colours)
-        title, start = split_title(short_title(results[0].labels.title("fid")))[0], _start(axes, bool(label))
-        axes.lines[0].set_label(f"{title} (the axis starts at {start:g}, not at 0)" if start > 0 else title)
-        space = {"borderaxespad": 0.4, "handlelength": 1.6, "columnspacing": 1.2}
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False, labelcolor=colours.ink, **space)
-
-    return draw
+    axes.tick_params(colors=colours.muted, length=0, pad=7)
+    axes.set_axisbelow(True)
+    axes.spines[:].set_visible(False)
+    axes.set_xlabel(label, color=colours.muted)
+    (_draw_line if label else _draw_rows)(axes, points, colours)
+    title, start = split_title(short_title(results[0].labels.title("fid")))[0], _start(axes, bool(label))
+    axes.lines[0].set_label(f"{title} (the axis starts at {start:g}, not at 0)" if start > 0 else title)
+    space = {"borderaxespad": 0.4, "handlelength": 1.6, "columnspacing": 1.2}
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False, labelcolor=colours.ink, **space)
 
 
 def _draw_line(axes: Axes, points: Sequence[Point], colours: _Colours) -> None:
@@ -163,23 +168,6 @@ def _start(axes: Axes, upright: bool) -> float:
     start = float(max((tick for tick in ticks if tick <= low), default=low))
     axis.set_view_interval(start, high, ignore=True)
     return start
-
-
-def _image(kind: str, inches: tuple[float, float], draw: Callable[[Figure], None]) -> bytes:
-    """The bytes of an image file, with matplotlib's defaults regardless of the user's matplotlibrc."""
-    with warnings.catch_warnings():
-        # matplotlib warns about characters missing in its font; the page's fonts may have them.
-        warnings.simplefilter("ignore")
-        from matplotlib import style
-        from matplotlib.figure import Figure
-
-        with style.context(["default", _STYLE, {"axes.facecolor": "none"}]):
-            figure = Figure(figsize=inches, layout="constrained", facecolor="none")
-            draw(figure)
-            buffer = io.BytesIO()
-            # A date would make the files of equal runs differ.
-            figure.savefig(buffer, format=kind, dpi=_DOTS_PER_INCH, metadata={"Date": None} if kind == "svg" else None)
-    return buffer.getvalue()
 
 
 class Point(NamedTuple):

@@ -17,7 +17,7 @@ from fidtool.names import command_line, legible, short_names, short_title, short
 from fidtool.report.charts import page_charts, sweep_plot, title_of
 from fidtool.report.details import Thumbnail, duplicates_of, findings_of, properties_of, thumbnail_of, without_features
 from fidtool.report.tables import about_marks, best_of, columns_of, common_features, decimals_of, is_real, rounded
-from fidtool.report.text import alerts_of, verdict_lines
+from fidtool.report.text import alerts_of, differences_shown
 from fidtool.results import Evaluation
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ _SUFFIXES = {"report": (".html", ".htm"), "plot": (".png",)}
 _MOST_IMAGES, _MOST_IMAGES_OF_ALL = 24, 96
 """Maximum number of images in a sheet of one FAKE, and in such sheets of all FAKEs, but at least one of each."""
 _LONGEST_NAME = 48
+_MOST_DIFFERENCES = 12
+"""If there are more, only the differences to the best FAKE are shown: their number grows quadratically."""
 
 
 def check_shown(shown: Mapping[str, Path]) -> None:
@@ -125,7 +127,7 @@ def _content(evaluation: Evaluation) -> dict[str, Any]:
         "chart_title": title_of(evaluation)[0],
         "columns": columns_of(evaluation),
         "remarks": [*([f"Features of all values: {features}."] if features else []), *about_marks(evaluation)],
-        "differences": verdict_lines(evaluation, names),
+        "differences": differences_shown(evaluation, _MOST_DIFFERENCES, names),
         "most": max(1, min(_MOST_IMAGES, _MOST_IMAGES_OF_ALL // len(names))),
         "details": escape(_details(evaluation)),
         "hints": [*_hints(evaluation)],

@@ -200,18 +200,19 @@ def sweep_of(results: Sequence[Comparison]) -> tuple[list[Point], str]:
 def title_of(evaluation: Evaluation) -> tuple[str, str]:
     """What the chart shows: metric and sets; then network, protocol, numbers of images."""
     results, basis = evaluation.results, legible(evaluation.basis("fid"))
-    real, counts = results[0].real, _images([result.fake.count for result in results])
+    real, counts = results[0].real, images_of([result.fake.count for result in results])
     fake = f"{len(results)} sets" if len(results) > 1 else f"{_short(results[0].fake.name)} ({counts})"
     title = short_title(results[0].labels.title("fid"))
     details = f"{basis}; {counts} per set" if len(results) > 1 else basis
-    return f"{title} of {fake} against {_short(real.name)} ({_images([real.count])})", details
+    return f"{title} of {fake} against {_short(real.name)} ({images_of([real.count])})", details
 
 
 def _short(name: str) -> str:
     return legible(shortened(name, _LONGEST_PATH))
 
 
-def _images(counts: Sequence[int | None]) -> str:
+def images_of(counts: Sequence[int | None]) -> str:
+    """Return how many images sets have: ``60 images`` or ``60 to 1,000 images``."""
     known = [count for count in counts if count is not None]
     if len(known) < len(counts):
         return "unknown number of images"

@@ -14,7 +14,7 @@ from fidtool.cache_dir import atomic_write, check_target
 from fidtool.errors import InputError, Spelling, as_argument, option, rendered
 from fidtool.images.loader import ImageLookup
 from fidtool.names import command_line, legible, short_names, short_title, shortened
-from fidtool.report.charts import page_charts, sweep_plot, title_of
+from fidtool.report.charts import images_of, page_charts, sweep_plot, title_of
 from fidtool.report.details import Thumbnail, duplicates_of, findings_of, properties_of, thumbnail_of, without_features
 from fidtool.report.tables import about_marks, best_of, columns_of, common_features, decimals_of, is_real, rounded
 from fidtool.report.text import alerts_of, differences_shown
@@ -125,6 +125,7 @@ def _content(evaluation: Evaluation) -> dict[str, Any]:
         "alerts": alerts_of(evaluation),
         "charts": page_charts(evaluation),
         "chart_title": title_of(evaluation)[0],
+        "counts": images_of([result.fake.count for result in results]),
         "columns": columns_of(evaluation),
         "remarks": [*([f"Features of all values: {features}."] if features else []), *about_marks(evaluation)],
         "differences": differences_shown(evaluation, _MOST_DIFFERENCES, names),

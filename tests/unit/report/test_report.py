@@ -305,7 +305,8 @@ def test_the_title_of_the_charts_describes_them(tmp_path: Path) -> None:
     for line in (text, details):
         assert f">{line}</text>" in plot
     header = " ".join(Page(html.partition("<header>")[2].partition("</header>")[0]).text.split())
-    assert "FID of 2 sets against data/real (100 images). Inception, 2048 dimensions, protocol pytorch-fid." in header
+    sets = "FID of 2 sets (100 images each) against data/real (100 images)"
+    assert f"{sets}. Inception, 2048 dimensions, protocol pytorch-fid." in header
     assert f'alt="{text}"' in html
 
 

@@ -58,7 +58,7 @@ def wandb(folder: Path) -> Logged:
 def mlflow(folder: Path) -> Logged:
     from mlflow import MlflowClient
 
-    client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
+    client = MlflowClient(str(folder / "mlruns"))
     found: Logged = []
     experiment = client.get_experiment_by_name("place")
     assert experiment is not None

@@ -75,6 +75,10 @@ def _checked(table: Mapping[str, Any], file: str) -> dict[str, Any]:
         if name in found:
             raise InputError(f"{named} is set twice")
         found[name] = _KNOWN[name].checked(value, named)
+        if _KNOWN[name].default == ():
+            found[name] = [value] if isinstance(value, str) else value
+            if not isinstance(value, (str, list)) or not all(isinstance(each, str) for each in value):
+                raise InputError(f"{named} must be a string or a list of strings, not {value!r}")
     return found
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import re
 from collections.abc import Callable
@@ -16,6 +18,7 @@ from fidtool.cli import config
 from fidtool.cli.options import Command
 from fidtool.settings import Settings
 from support.command_line import Run
+from support.inside import COMMANDS
 
 SECTION = "[tool.fidtool]"
 SETS = {"compute": ["nowhere", "neither"], "stats": ["nowhere", "-o", "x.npz"], "check": ["nowhere"]}
@@ -64,6 +67,8 @@ REFUSED = {
     'cache = "no"': "cache in pyproject.toml must be True or False, not 'no'",
     "fail_above = nan": "fail_above in pyproject.toml must be at least 0, not nan",
     "kid_subset_size = 0": "kid_subset_size in pyproject.toml must be at least 2, not 0",
+    "log = 2020-01-01": "log in pyproject.toml must be a string or a list of strings, not datetime.date(2020, 1, 1)",
+    "metric_option = [3]": "metric_option in pyproject.toml must be a string or a list of strings, not [3]",
     'extractor = ["a"]': "extractor in pyproject.toml must be a string, not ['a']",
 }
 
@@ -99,6 +104,17 @@ def test_what_the_settings_refuse_together_names_the_file_too(
     assert error.endswith(f" ({key} in pyproject.toml)")
 
 
+ANY = ["-1", "true", "1.5", "nan", '""', '"x"', "[]", "[1]", "[[1]]", "{a = 1}", "2020-01-01", '"\\u0000"', '["a.b=3"]']
+"""Values of each type of TOML."""
+
+
+def test_no_value_is_a_traceback(written: Callable[..., Run]) -> None:
+    for key, value in itertools.product(config._KNOWN, ANY):
+        written(f"{key} = {value}")
+        with contextlib.suppress(fidtool.InputError):
+            COMMANDS["compute"].main(["real", "fake", "--dump-config"], standalone_mode=False)
+
+
 ACCEPTED = {
     'metrics = ["fid", "kid"]': 'metrics = ["fid", "kid"]',
     "dims = 64": "dims = 64",
@@ -113,6 +129,7 @@ ACCEPTED = {
     'protocol = "CLEAN"': 'protocol = "CLEAN"',
     'checkpoint = "a \\"b\\\\ ü\\t"': 'checkpoint = "a \\"b\\\\ ü\\t"',
     'metrics = "fid"\nlog = ["tensorboard:a", "wandb:b"]\nstep = 3': None,
+    'log = "tensorboard:a"': 'log = ["tensorboard:a"]',
 }
 
 

@@ -154,6 +154,10 @@ PRESETS = {
 """The presets by name."""
 
 
+_WAYS = {"is_splits", "is_part_size"}
+"""Two ways to divide a set, one of which replaces the other."""
+
+
 def preset_named(name: str) -> Preset:
     """Return the preset with this name, or with one of its other names; case, hyphens and underscores do not matter."""
     names = {each: preset for preset in PRESETS.values() for each in (preset.name, *preset.other_names)}
@@ -177,12 +181,12 @@ def with_preset(
     """
     name = given.get("preset")
     preset = preset_named(name) if isinstance(name, str) else None
-    settings = dict(preset.settings) if preset else {}
-    if "is_splits" in {**(usual or {}), **(metric_values or {})}:  # the other way to divide a set
-        settings.pop("is_part_size", None)
-    usual = {**settings, **(usual or {})}
+    settings, known = dict(preset.settings) if preset else {}, dict[str, Any]()
+    for each in (settings, usual or {}, metric_values or {}):
+        replaced = set() if _WAYS.isdisjoint(each) else _WAYS
+        known = {name: value for name, value in known.items() if name not in replaced} | dict(each)
     settings = {each: value for each, value in settings.items() if each not in METRIC_SETTINGS} | dict(given)
-    settings["metrics"] = requested(settings.get("metrics", "fid"), metric_values, usual)
+    settings["metrics"] = requested(settings.get("metrics", "fid"), metric_values, known)
     if preset and "metrics" not in given:
         settings["metrics"] = tuple(
             each._replace(optional=option("preset", preset.name)) if each.metric.name in preset.optional else each

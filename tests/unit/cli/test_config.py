@@ -152,6 +152,7 @@ def test_flags_override_the_file_and_the_file_a_preset(written: Callable[..., Ru
     assert "is_part_size" not in recorded(), "the preset's other way to divide a set"
     flagged = recorded("--protocol", "tensorflow", "--num", 6)
     assert (flagged["protocol"], flagged["num"]) == ("tensorflow", 6)
+    assert recorded("--is-part-size", 7)["is_part_size"] == 7
     assert "metrics" not in recorded("--metrics", "fid"), "no need for the metric of a setting in the file"
     assert recorded("--metrics", "kid")["kid_subset_size"] == 9
     assert recorded("--metrics", "kid", "--kid-subset-size", 8)["kid_subset_size"] == 8

@@ -239,11 +239,6 @@ def severity_of(warning: object) -> Severity:
     return warning.severity if isinstance(warning, Alert) else "low"
 
 
-def worst_first(warnings: Iterable[T]) -> list[T]:
-    """Return warnings in the order of their severities."""
-    return sorted(warnings, key=lambda warning: SEVERITIES.index(severity_of(warning)))
-
-
 def merged(warnings: Iterable[str], sets: Collection[str]) -> list[Alert]:
     """Return warnings, the worst first, each once: one that holds for several of the ``sets`` names them all."""
     found: dict[tuple[Severity, str], dict[tuple[str, str], None]] = {}
@@ -253,20 +248,20 @@ def merged(warnings: Iterable[str], sets: Collection[str]) -> list[Alert]:
         role, detail, text = parts.groups("") if parts else ("", "", warning)
         subjects = found.setdefault((severity_of(warning), text), {})
         subjects |= {(detail, name + role): None} if parts else {}
-    return worst_first(
+    alerts = (
         Alert(f"{_listed([*subjects])}: {text}" if subjects else text, severity)
         for (severity, text), subjects in found.items()
     )
+    return sorted(alerts, key=lambda alert: SEVERITIES.index(alert.severity))
 
 
 def _listed(subjects: Sequence[tuple[str, str]]) -> str:
     """Return the names of sets, each or several with their detail: ``real/, fake/ (60 images each)``."""
-    shown = subjects if len(subjects) <= _MOST_NAMED else subjects[: _MOST_NAMED - 1]
-    parts = []
-    for detail, group in itertools.groupby(shown, key=lambda subject: subject[0]):
+    parts, others = [], len(subjects) - _MOST_NAMED
+    for detail, group in itertools.groupby(subjects[:_MOST_NAMED], key=lambda subject: subject[0]):
         names = [name for _, name in group]
         parts.append(", ".join(names) + (f" ({detail}{' each' * (len(names) > 1)})" if detail else ""))
-    return ", ".join(parts) + (f" and {len(subjects) - len(shown)} others" if len(shown) < len(subjects) else "")
+    return ", ".join(parts) + (f" and {others} other{'s' * (others > 1)}" if others > 0 else "")
 
 
 _GONE_THROUGH = {"fidtool", "torch", "torchmetrics", "lightning", "pytorch_lightning", "contextlib"}

@@ -132,13 +132,7 @@ def _show(
     tables: Mapping[Path, str],
     shown: Mapping[Path, Callable[[Path], object]],
 ) -> None:
-    """Print the result and write its files.
-
-    Args:
-        values: what is printed for the format ``value``.
-        tables: formats of the result by their files.
-        shown: report and plot, with the functions that write them.
-    """
+    """Print the result, or ``values`` as the format ``value``; write tables, by their formats, and report and plot."""
     from fidtool.report.tables import lines_in
     from fidtool.report.text import framing_lines, influence_lines
 

@@ -31,9 +31,9 @@ from fidtool.errors import (
     InputError,
     ProgramError,
     RunError,
+    merged,
     on_every_rank,
     severity_of,
-    worst_first,
 )
 from fidtool.explanations import Exhibit, HarmfulImage, Influence, Interval, Neighbour, Removal, Uncertainty
 from fidtool.features.models.inception import Weights, load_weights
@@ -180,9 +180,9 @@ class Comparer:
             if parts is not None:
                 self.parts[fake.path] = parts
             else:
-                points = ", ".join(f"{distance:.6g} for {images}" for images, distance in uncertainty.curve)
-                known = f"; {title} by number of images: {points}" if points else ""
-                lines.append(f"{fake.path}: no error bars: {uncertainty.withheld}{known}")
+                points = ", ".join(f"{distance:.4g} for {images}" for images, distance in uncertainty.curve)
+                known = f" (distance by number of images {points})" if points else ""
+                lines.append(f"{fake.path}{known}: no error bars: {uncertainty.withheld}")
         if settings.influence and "fid" in numbers:
             with clock("influence"):
                 harmful = _influence_of(real, fake, numbers["fid"], title, features, world)
@@ -208,7 +208,7 @@ class Comparer:
             real=usual,
             fake=generated,
             metrics={plan.labels.key(name): number for name, number in numbers.items()},
-            warnings=tuple(Alert(self.run.console.shown(line), severity_of(line)) for line in worst_first(lines)),
+            warnings=tuple(merged((Alert(self.run.console.shown(line), severity_of(line)) for line in lines), ())),
             skipped=tuple(skipped),
             diagnosis=diagnosis,
             uncertainty=uncertainty,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, astuple, replace
 from math import floor, log10
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from fidtool.report.text import alerts_of, dumps, framing_lines, result_lines, v
 from fidtool.results import Comparison, Evaluation, SetResult
 
 _FRECHET = frozenset(number.name for kind in BUILT_IN.values() if kind.frechet for number in kind.numbers)
-_SPREADS = {"std": " ± s.d.", "error": " ± s.e."}
+_SPREADS = {"std": " ± s.d.", "sd": " ± s.d.", "error": " ± s.e.", "se": " ± s.e."}
 """What is behind the ± (standard deviation, standard error), by the last word of the value's name."""
 _ARROWS = {"lower": " ↓", "higher": " ↑", "": ""}
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|~&$])")
@@ -113,9 +113,7 @@ def _names_by_title(evaluation: Evaluation) -> dict[str, str]:
 def about_marks(evaluation: Evaluation) -> Iterator[str]:
     """Yield sentences about which FAKEs are marked besides the best, and which are never marked."""
     results, differences = evaluation.results, evaluation.differences
-    bars = [result.corrected for result in results]
-    distances = [result.value("fid") for result in results], [None if bar is None else bar.value for bar in bars]
-    if any(best_of(results, each, "lower", differences) > best_of(results, each, "lower") for each in distances):
+    if any(not each.distinguished for each in differences):
         base, _ = split_title(evaluation.labels.title("fid"))
         columns = f"{base} and bias-corrected {base}"
         yield f"In the columns {columns}, sets that cannot be distinguished from the best one are marked as well."
@@ -178,73 +176,61 @@ def common_features(evaluation: Evaluation) -> str:
 
 
 class Table(NamedTuple):
-    """A table of one or several evaluations.
+    """A table: its columns, what a reader must know, remarks, warnings, and the features that all titles name."""
 
-    Attributes:
-        features: those of all values, if their titles name them.
-        columns: the names of the rows, and what distinguishes these; then the values.
-        caption: sentences with what a reader must know: REAL, the network and the protocol, which rows are comparable.
-        notes: further sentences, such as the comparisons of FAKEs.
-        alerts: the warnings of high severity.
-    """
-
-    features: str
     columns: Sequence[Column]
     caption: Sequence[str]
     notes: Sequence[str]
     alerts: Sequence[str]
+    features: str
 
 
 def lines_in(form: str, saved: Mapping[str, Evaluation]) -> list[str]:
-    """Return evaluations as the lines of a format: ``table``, ``csv``, ``markdown``, ``latex``; or ``lines``, ``json``.
+    """Return evaluations as ``table``, ``csv``, ``markdown`` or ``latex``, or one as ``lines`` or ``json``, in lines.
 
-    Args:
-        saved: by the files that they are from; several are one table. For ``lines`` and ``json`` there is only one.
+    Those of several files, the keys of ``saved``, are one table.
 
     Raises:
-        InputError: if values of the same name are of different networks or protocols.
+        InputError: if values of the same title are of different protocols.
     """
-    if form == "json":
-        return [dumps(evaluation.to_dict()) for evaluation in saved.values()]
-    if form == "lines":
-        return [line for evaluation in saved.values() for line in result_lines(evaluation)]
+    if form in ("json", "lines"):
+        (evaluation,) = saved.values()
+        return [dumps(evaluation.to_dict())] if form == "json" else result_lines(evaluation)
     if form == "csv":
         return _csv_lines(saved)
     return {"table": _text_lines, "markdown": _markdown_lines, "latex": _latex_lines}[form](_table_of(saved))
 
 
 def _table_of(saved: Mapping[str, Evaluation]) -> Table:
-    evaluation, doubts, columns = joined(saved), doubts_about(saved), list[Column]()
+    evaluation, doubts = joined(saved), doubts_about(saved)
     results, paths = evaluation.results, dict.fromkeys(result.fake.name for result in evaluation.results)
     short = dict(zip(paths, short_names([*paths]), strict=True))
-    names = [short[result.fake.name] for result in results]
+    rows = names = [short[result.fake.name] for result in results]
     if len(saved) > 1 and len(paths) < len(results):  # the same FAKE in several files
         files = [file for file, each in zip(short_names([*saved]), saved.values(), strict=True) for _ in each.results]
         rows = [f"{name} ({file})" for name, file in zip(names, files, strict=True)]
-    else:
-        rows = names
-    bases: dict[str, dict[str, None]] = {}
+    columns, bases = [Column("FAKE", [legible(shortened(row)) for row in rows])], dict[str, dict[str, None]]()
     for each in saved.values():
         for title, name in _names_by_title(each).items():
             bases.setdefault(legible(each.basis(name)), {})[short_title(title)] = None
     caption = [f"{', '.join(titles) if len(bases) > 1 else 'Features'}: {basis}." for basis, titles in bases.items()]
-    for heading, texts in (
-        ("REAL", [_named(each.real) for each in results]),
-        ("images", ["-" if each.fake.count is None else f"{each.fake.count:,}" for each in results]),
+    counts = ["-" if each.fake.count is None else f"{each.fake.count:,}" for each in results]
+    for heading, about, texts in (
+        ("REAL", "REAL", [_named(each.real) for each in results]),
+        ("images", "Images of FAKE", counts),
     ):
         if len({*texts}) > 1:
             columns.append(Column(heading, texts))
         elif texts[0] != "-":
-            caption.append(f"{heading if heading == 'REAL' else 'Images of FAKE'}: {texts[0]}.")
+            caption.append(f"{about}: {texts[0]}.")
     columns += [column._replace(best=frozenset()) if doubts else column for column in columns_of(evaluation)]
     if doubts:
         caption.append(f"Not comparable between all rows, so that none is marked: {'; '.join(map(legible, doubts))}.")
     marks = [] if doubts else about_marks(evaluation)
     notes = [*map(legible, evaluation.not_computed_lines), *marks, *framing_lines(evaluation)]
     notes += verdict_lines(evaluation, names)
-    first = Column("FAKE", [legible(shortened(row)) for row in rows])
     alerts = [f"warning: {legible(alert)}" for alert in alerts_of(evaluation) if alert.severity == "high"]
-    return Table(legible(common_features(evaluation)), [first, *columns], caption, notes, alerts)
+    return Table(columns, caption, notes, alerts, legible(common_features(evaluation)))
 
 
 def _named(real: SetResult) -> str:
@@ -253,10 +239,7 @@ def _named(real: SetResult) -> str:
 
 
 def joined(saved: Mapping[str, Evaluation]) -> Evaluation:
-    """Return all results as one evaluation, which is that of a run if there is one."""
-    first, *others = saved.values()
-    if not others:
-        return first
+    """Return all results as one evaluation. Which values of FAKEs in several files a difference is of is unknown."""
     known: dict[str, tuple[str, Definition | None]] = {}
     for file, each in saved.items():
         for title, name in _names_by_title(each).items():
@@ -269,7 +252,7 @@ def joined(saved: Mapping[str, Evaluation]) -> Evaluation:
     paths = [result.fake.name for result in results]
     pairs = (pair for each in saved.values() for pair in each.differences)
     return replace(
-        first,
+        next(iter(saved.values())),
         results=results,
         differences=tuple(pair for pair in pairs if paths.count(pair.first) == paths.count(pair.second) == 1),
         not_computed={name: reason for each in saved.values() for name, reason in each.not_computed.items()},
@@ -279,7 +262,7 @@ def joined(saved: Mapping[str, Evaluation]) -> Evaluation:
 def doubts_about(saved: Mapping[str, Evaluation]) -> list[str]:
     """Return why the rows of different files may not be comparable."""
     facts: dict[str, dict[str, list[str]]] = {}
-    for file, each in saved.items() if len(saved) > 1 else ():
+    for file, each in saved.items():
         real = each.results[0].real
         hashes = "".join(f", SHA-256 {digest[:12]}" for digest in real.facts.sha256.values())
         framing = f", framed by {real.framing}" if real.framing else ""
@@ -311,29 +294,31 @@ def _text_lines(table: Table) -> list[str]:
     return [*lines, *legend, *table.notes]
 
 
+def _rows(table: Table, escaped: Callable[[str], str], bold: str) -> list[tuple[str, ...]]:
+    """Return heading and rows of a table for papers, whose best values are in ``bold``."""
+    cells = []
+    for column in table.columns:
+        texts = [(escaped(text), row in column.best) for row, text in enumerate(column.values)]
+        heading = escaped(column.heading + _ARROWS[column.better])
+        cells.append([heading, *(bold.format(text) if best else text for text, best in texts)])
+    return [*zip(*cells, strict=True)]
+
+
 def _markdown_lines(table: Table) -> list[str]:
-    """Return the table for GitHub and others, with the best values in bold."""
+    """Return the table for GitHub and others."""
+    heading, *rows = [f"| {' | '.join(row)} |" for row in _rows(table, _markdown, "**{}**")]
+    rule = f"| --- |{' ---: |' * (len(table.columns) - 1)}"
+    caption, notes = " ".join(table.caption), [f"- {_markdown(note)}" for note in (*table.notes, *table.alerts)]
+    return ["<!-- fidtool -->", _markdown(caption), "", heading, rule, *rows, *["", *notes] * bool(notes)]
 
-    def escaped(text: str) -> str:
-        return _MARKDOWN.sub(r"\\\1", text)
 
-    rows = [[escaped(column.heading) + _ARROWS[column.better] for column in table.columns]]
-    rows.append(["---", *["---:"] * (len(table.columns) - 1)])
-    for row in range(len(table.columns[0].values)):
-        texts = [(escaped(column.values[row]), row in column.best) for column in table.columns]
-        rows.append([f"**{text}**" if best else text for text, best in texts])
-    grid = [f"| {' | '.join(row)} |" for row in rows]
-    notes = [f"- {escaped(note)}" for note in (*table.notes, *table.alerts)]
-    return ["<!-- fidtool -->", escaped(" ".join(table.caption)), "", *grid, *["", *notes] * bool(notes)]
+def _markdown(text: str) -> str:
+    return _MARKDOWN.sub(r"\\\1", text)
 
 
 def _latex_lines(table: Table) -> list[str]:
-    """Return the table for a paper, in the style of booktabs, with the best values in bold."""
-    rows = [[_latex(column.heading + _ARROWS[column.better]) for column in table.columns]]
-    for row in range(len(table.columns[0].values)):
-        texts = [(_latex(column.values[row]), row in column.best) for column in table.columns]
-        rows.append([rf"\textbf{{{text}}}" if best else text for text, best in texts])
-    heading, *others = [f"    {' & '.join(row)} \\\\" for row in rows]
+    """Return the table for a paper, in the style of booktabs."""
+    heading, *rows = [f"    {' & '.join(row)} \\\\" for row in _rows(table, _latex, r"\textbf{{{}}}")]
     return [
         r"% fidtool: needs \usepackage{booktabs}",
         *(f"% {note}" for note in (*table.notes, *table.alerts)),
@@ -341,7 +326,7 @@ def _latex_lines(table: Table) -> list[str]:
         r"  \centering",
         rf"  \caption{{{_latex(' '.join(table.caption))}}}",
         rf"  \begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}",
-        *(r"    \toprule", heading, r"    \midrule", *others, r"    \bottomrule"),
+        *(r"    \toprule", heading, r"    \midrule", *rows, r"    \bottomrule"),
         r"  \end{tabular}",
         r"\end{table}",
     ]
@@ -356,17 +341,14 @@ def _latex(text: str) -> str:
 
 def _csv_lines(saved: Mapping[str, Evaluation]) -> list[str]:
     """Return all numbers at full precision; headings are the keys of the JSON."""
-    joined(saved)  # refuses what is not comparable
     rows: list[dict[str, Any]] = []
-    for file, each in saved.items():
-        for result in each.results:
-            row: dict[str, Any] = {"real": legible(result.real.name), "fake": legible(result.fake.name)}
-            row |= {"file": legible(file)} if len(saved) > 1 or file else {}
-            row |= {"count.real": result.real.count, "count.fake": result.fake.count, **result.metrics}
-            if result.corrected is not None:
-                parts = zip(("value", "error", "low", "high"), astuple(result.corrected), strict=True)
-                row |= {f"uncertainty.corrected.{part}": value for part, value in parts}
-            rows.append(row)
+    files = [file for file, each in saved.items() for _ in each.results]
+    for file, result in zip(files, joined(saved).results, strict=True):
+        row: dict[str, Any] = {"real": legible(result.real.name), "fake": legible(result.fake.name)}
+        row |= {"file": legible(file)} if file else {}
+        row |= {"count.real": result.real.count, "count.fake": result.fake.count}
+        bar = {} if result.corrected is None else asdict(result.corrected)
+        rows.append({**row, **result.metrics, **{f"uncertainty.corrected.{name}": end for name, end in bar.items()}})
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, [*dict.fromkeys(key for row in rows for key in row)], lineterminator="\n")
     writer.writeheader()

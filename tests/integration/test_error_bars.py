@@ -71,7 +71,7 @@ def test_too_few_images_have_a_curve_and_no_interval(here: Run, sets: tuple[Path
     assert "there are 60" in found["withheld"]
     assert [count for count, _ in found["curve"]] == [15, 30, 45, 60]
     (line,) = (line for line in result["warnings"] if "no error bars" in line)
-    assert f"{found['curve'][0][1]:.6g} for 15" in line
+    assert f" (distance by number of images {found['curve'][0][1]:.4g} for 15, " in line
 
 
 def test_sets_that_depend_on_real_have_no_interval(here: Run, sets: tuple[Path, ...], tmp_path: Path) -> None:

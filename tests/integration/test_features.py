@@ -45,7 +45,10 @@ def test_features_of_files_and_memory(here: Run, place: Path, environment: dict[
     assert {"kid_24", "precision_24"} <= first.keys()
     assert all(each == first for each in others)
     assert found.json["run"]["config"]["features"] is True
-    assert "real.npy, fake.npz, several.npz:acts, known.npz, fake.pt and 2 others: the file does not" in found.stderr
+    assert (
+        "real.npy, fake.npz, several.npz:acts, known.npz, fake.pt, dict.pth and 1 other: the file does not"
+        in found.stderr
+    )
     real, fake = np.load(place / "real.npy"), np.load(place / "fake.npz")["acts"]
     settings: dict[str, Any] = {"metrics": ["fid", fidtool.KID(subset_size=30), "prdc"], "features": True}
     batches = [*torch.from_numpy(fake).split(7)]

@@ -41,9 +41,9 @@ def test_what_holds_for_several_sets_is_said_once(warnings: list[str], expected:
 def test_more_than_six_sets_are_counted() -> None:
     names = [f"s{number}" for number in range(20)]
     (line,) = merged([Alert(f"{name} (only 60 images): {FEW}", "high") for name in names], names)
-    assert line == f"s0, s1, s2, s3, s4 (only 60 images each) and 15 others: {FEW}"
-    (line,) = merged([f"{name}: odd" for name in names[:6]], names)
-    assert line == "s0, s1, s2, s3, s4, s5: odd"
+    assert line == f"s0, s1, s2, s3, s4, s5 (only 60 images each) and 14 others: {FEW}"
+    (line,) = merged([f"{name}: odd" for name in names[:7]], names)
+    assert line == "s0, s1, s2, s3, s4, s5 and 1 other: odd"
 
 
 def test_the_worst_comes_first_and_severities_are_kept() -> None:

@@ -23,6 +23,7 @@ from fidtool.distances.error_bars import difference
 from fidtool.distances.parallel import fork_safe, linear_algebra_threads
 from fidtool.errors import InputError, on_every_rank, option, warn_program
 from fidtool.explanations import Difference, Interval
+from fidtool.history import check_history, history_file
 from fidtool.images.batches import Batch
 from fidtool.images.framing import EXAMPLE, Crop
 from fidtool.images.loader import ImageLookup, load
@@ -190,7 +191,7 @@ def evaluated(
         check: called on rank zero before any work is done.
 
     Returns:
-        The evaluation and, on rank zero, the files of report and plot, each with the function that writes it.
+        The evaluation and, on rank zero, the files of report, plot and history, each with the function that writes it.
     """
     sets = named_sets(*sources)
     shown = {each: Path(file) for each in ("report", "plot") if (file := getattr(settings, each)) is not None}
@@ -202,6 +203,7 @@ def evaluated(
 
             check_shown(shown)
         check_loggers(settings.log)
+        check_history(settings.history)
 
     with open_run(sets, settings, console) as run:
         run.world.on_rank_zero(check_files)
@@ -231,6 +233,7 @@ def evaluated(
             write_shown(evaluation, lookup, setting, file, console.spelling)
 
         files = {file: functools.partial(write, each) for each, file in shown.items()}
+        files |= history_file(settings.history, evaluation)
         return evaluation, files if run.world.rank == 0 else None
 
 
@@ -296,7 +299,6 @@ def _concluded(
         definitions=plan.definitions,
         results=tuple(results),
         run=record,
-        missed=tuple(missed_gates(results, settings)),
         settings=of_metrics,
         differences=tuple(
             Difference(one, other, Interval(*difference(mine, its))) for (one, mine), (other, its) in pairs
@@ -306,6 +308,7 @@ def _concluded(
             name: run.console.shown(reason) for name, reason in {**plan.left_out, **comparer.left_out}.items()
         },
     )
+    evaluation = replace(evaluation, missed=tuple(missed_gates(evaluation, settings, plan.baselines)))
     if settings.preset is not None:
         from fidtool.comparability import verify  # few runs need it
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from html import escape
@@ -9,13 +10,13 @@ from typing import Any, Literal, cast
 
 from fidtool.diagnose.diagnosis import Diagnosis
 from fidtool.diagnose.duplicates import Duplicates
-from fidtool.errors import Alert, InputError, redacted, severity_of, without_secrets
+from fidtool.errors import Alert, InputError, about, redacted, severity_of, without_secrets
 from fidtool.explanations import Difference, Exhibit, Influence, Interval, Uncertainty
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.labels import Labels
 from fidtool.metrics.registry import BUILT_IN
 from fidtool.names import counted
-from fidtool.saved import check_result, restored
+from fidtool.saved import check_result, restored, saved_result
 from fidtool.sources.kinds import PassedOver
 from fidtool.statistics.set_statistics import SetFacts
 
@@ -173,7 +174,7 @@ class Comparison:
         return cls(
             real=SetResult.from_dict(content, "real"),
             fake=SetResult.from_dict(content, "fake"),
-            metrics=content["metrics"],
+            metrics=restored(dict[str, float], content["metrics"]),
             warnings=tuple(map(Alert, content["warnings"], content["severities"])),
             skipped=restored(tuple[SkippedFile, ...], content["skipped"]),
             diagnosis=None if content["diagnosis"] is None else Diagnosis.from_dict(content["diagnosis"]),
@@ -384,6 +385,13 @@ class Evaluation:
         except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
             problem = f"the result is incomplete or was changed ({type(error).__name__}: {error})"
             raise InputError(problem) from None
+
+
+def read_evaluation(file: str | os.PathLike[str]) -> Evaluation:
+    """Return the evaluation of a file, see `saved_result` and `Evaluation.from_dict`."""
+    content = saved_result(file)
+    with about(str(file)):
+        return Evaluation.from_dict(content)
 
 
 def protocol_to_dict(definition: Definition | None) -> dict[str, Any]:

@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from fidtool.errors import InputError
 
+_PLAIN: dict[Any, Any] = {str: str, bool: bool, int: int, float: (int, float), NoneType: NoneType}
 
-def saved_result(file: str | Path) -> dict[str, Any]:
-    """Return the result JSON that ``fidtool compute -o`` wrote to a file.
+
+def saved_result(file: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the result JSON that ``fidtool compute -o`` wrote to a file; ``-`` is stdin.
 
     Raises:
         InputError: if the file cannot be read, is not a result, or is that of a failed run.
     """
     try:
-        content = json.loads(Path(file).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        content = json.loads(Path("/dev/stdin" if file == "-" else file).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or f"it is not JSON ({error})"
         raise InputError(f"{file} cannot be read: {reason}") from None
     check_result(content, f"{file} ")
     return dict(content)
+
+
+def is_history(file: str | os.PathLike[str]) -> bool:
+    """Whether a file is a history by its name, not the JSON of one result."""
+    return Path(file).suffix.lower() == ".jsonl"
 
 
 def check_result(content: Any, named: str = "") -> None:
@@ -53,16 +62,19 @@ def restored(kind: Any, value: Any) -> Any:
     """
     origin, parts = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        plain = value is None or isinstance(value, (str, bool, int, float))
-        return value if plain else restored(next(each for each in parts if each is not NoneType), value)
-    if isinstance(kind, type) and is_dataclass(kind):
+        for part in parts:
+            with contextlib.suppress(TypeError):
+                return restored(part, value)
+    elif isinstance(kind, type) and is_dataclass(kind) and isinstance(value, dict):
         hints = {name: hint for name, hint in get_type_hints(kind).items() if name in kind.__dataclass_fields__}
         return kind(**{name: restored(hint, value[name]) for name, hint in hints.items() if name in value})
-    if origin is tuple:
+    elif origin is tuple and isinstance(value, list):
         each = parts[:1] * len(value) if parts[-1] is Ellipsis else parts
         return tuple(restored(one, item) for one, item in zip(each, value, strict=True))
-    if origin is Counter:
+    elif origin is Counter and isinstance(value, dict):
         return Counter(value)
-    if origin in (dict, Mapping) and parts[0] in (int, str):
+    elif origin in (dict, Mapping) and isinstance(value, dict):
         return {parts[0](key): restored(parts[1], item) for key, item in value.items()}
-    return value
+    elif kind is Any or value in (parts if origin is Literal else ()) or isinstance(value, _PLAIN.get(kind, ())):
+        return value
+    raise TypeError(f"{value!r} is not {kind}")

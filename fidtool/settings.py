@@ -20,6 +20,7 @@ from fidtool.images.framing import CROPS, EXAMPLE, Crop
 from fidtool.metrics.metric import METRICS, Metric, MetricFacts
 from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS, Requested, key_of, requested
 from fidtool.presets import PRESETS, preset_named, with_preset
+from fidtool.saved import is_history
 from fidtool.validation import LONGEST_SECONDS, MAX_PIXELS, File, Setting, TorchDevice, Validated, declared, text_of
 
 if TYPE_CHECKING:
@@ -289,8 +290,15 @@ class Settings(StatisticsSettings):
     step: int | None = Setting(None, OUTPUT, "N", least=0).help(
         "Step at which the values are logged.", default="the numbers in the names of several FAKEs, if they have some"
     )
+    history: File = Setting(None, OUTPUT, "FILE.jsonl").help(
+        "Append a line per FAKE to a file, which `fidtool history` shows."
+    )
     fail_above: float | None = Setting(None, GATES, "X", least=0, common=True).help(
         f"Exit code 3 if the first requested Fréchet distance ({_FRECHET}) is above X."
+    )
+    fail_worse_than: File = Setting(None, GATES, "FILE").help(
+        "Exit code 3 if a FAKE is worse than in FILE, the JSON of a result or a history, by the 95 % interval of the "
+        "difference. Both results need error bars."
     )
     max_duplicates: float | None = Setting(None, GATES, "FRACTION", least=0, most=1).help(
         "Exit code 3 if more than this fraction of a FAKE are duplicates of other images in it."
@@ -308,6 +316,12 @@ class Settings(StatisticsSettings):
         if self.sample == "first" and not (self.num or self.num_real or self.num_fake):
             problem = f"{option('sample', 'first')} needs the number of images:"
             raise InputError(problem, f"pass {option('num', ...)}", setting="sample")
+        if self.fail_worse_than is not None and not self.uncertainty:
+            problem = f"{option('fail_worse_than')} compares error bars:"
+            raise InputError(problem, f"add {option('uncertainty', True)}", setting="fail_worse_than")
+        if self.history is not None and not is_history(self.history):
+            problem = f"{option('history', str(self.history))}: the name must end in .jsonl"
+            raise InputError(problem, setting="history")
         for name, given in (("max_duplicates", self.max_duplicates is not None), ("uncertainty", self.uncertainty)):
             if given and not self.diagnose:
                 problem = f"{option(name)} needs the diagnosis, which looks for duplicates:"

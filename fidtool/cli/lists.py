@@ -252,7 +252,7 @@ def verify(result: str, preset: str | None, strict: bool, as_json: bool) -> int:
     RESULT.json is what `compute -o` or `compute --json` wrote, or - for stdin. Exit status: 0 no requirement is missed,
     2 bad usage or input, 3 a requirement is missed.
     """
-    found = verdicts_on("/dev/stdin" if result == "-" else result, preset)
+    found = verdicts_on(result, preset)
     if as_json:
         click.echo(json.dumps({"schema": 1, "verdicts": [verdict.to_dict() for verdict in found]}, indent=2))
     for verdict in () if as_json else found:

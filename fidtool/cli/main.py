@@ -35,18 +35,22 @@ _COMMANDS = {
     "completion": "Print the completion script of a shell.",
     "compute": "Compute the FID and other metrics of each FAKE against REAL.",
     "demo": "Try fidtool: make two sets of images, compute their FID.",
+    "diff": "Show what changed from one result to another.",
     "guide": "Show the guide: its topics, or one of them.",
+    "history": "Show the results of several days, by set and date.",
     "metrics": "List the metrics and their settings.",
     "presets": "List the presets: the settings of published values.",
     "protocols": "List the protocols, and which tools and papers use them.",
     "refs": "List the published statistics to compare with; download them.",
+    "report": "Make the HTML page of a saved result.",
     "stats": "Write the statistics of a set of images to a file.",
     "table": "Print saved results as one table, also for papers and programs.",
     "verify": "Check whether a result is comparable with published values.",
     "weights": "List the locations of the weights; verify or download them.",
 }
-"""Help line of each command. The command is in the module of `fidtool.cli` with its name, or in ``lists``."""
+"""Help line of each command. The command is in the module of `fidtool.cli` with its name, or in one of these two."""
 _LISTS = ("completion", "guide", "metrics", "presets", "protocols", "refs", "verify", "weights")
+_SAVED = ("diff", "history", "report")
 
 
 class _Commands(click.Group):
@@ -60,7 +64,7 @@ class _Commands(click.Group):
         name, listed, rest = super().resolve_command(ctx, args)
         if listed is None:
             return name, None, rest
-        module = "lists" if listed.name in _LISTS else listed.name
+        module = "lists" if listed.name in _LISTS else "saved" if listed.name in _SAVED else listed.name
         return name, getattr(importlib.import_module(f"fidtool.cli.{module}"), str(listed.name)), rest
 
 

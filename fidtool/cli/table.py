@@ -8,8 +8,7 @@ import click
 
 from fidtool.cli.options import OnceCommand
 from fidtool.cli.output import publish, result_file, write_lines
-from fidtool.errors import InputError, about
-from fidtool.saved import saved_result
+from fidtool.errors import InputError
 
 _EXAMPLES = (
     ("Write a result", "fidtool compute real/ fake/ -o fid.json"),
@@ -42,15 +41,11 @@ def table(results: tuple[str, ...], form: str, output: str | None) -> None:
     from fidtool.cache_dir import check_target
     from fidtool.report.tables import doubts_about, joined, lines_in
     from fidtool.report.text import alerts_of
-    from fidtool.results import Evaluation
+    from fidtool.results import read_evaluation
 
     if target is not None:
         check_target(f"--output {target}", target)
-    saved = {}
-    for name in results:
-        content = saved_result("/dev/stdin" if name == "-" else name)
-        with about(name):
-            saved[name] = Evaluation.from_dict(content)
+    saved = {name: read_evaluation(name) for name in results}
     lines, files = lines_in(form, saved), {target: partial(write_lines, lines_in(written, saved))} if target else {}
     alerts = [alert for alert in alerts_of(joined(saved)) if alert.severity == "high"]
     for line in [*doubts_about(saved), *alerts]:

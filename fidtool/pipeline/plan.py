@@ -20,8 +20,10 @@ from fidtool.features.protocol import (
 from fidtool.labels import Labels, labels_of
 from fidtool.metrics.metric import Metric, MetricFacts
 from fidtool.metrics.registry import requested
+from fidtool.pipeline.gates import baselines_of
 from fidtool.pipeline.opening import Opening, roundings
 from fidtool.pipeline.sets import SetNeeds, SetPlan, set_needs
+from fidtool.results import Evaluation
 from fidtool.settings import Settings
 from fidtool.statistics.set_statistics import LayerStatistics, Statistics
 
@@ -41,6 +43,7 @@ class Plan:
         batch_size: images in a full forward pass.
         notes: what to say about the settings and about each metric that is left out.
         warnings: about all comparisons, a sentence each.
+        baselines: the earlier result of each FAKE that it must not be worse than; empty without this gate.
         left_out: the requested metrics that cannot be computed, with the reasons.
     """
 
@@ -52,6 +55,7 @@ class Plan:
     batch_size: int
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
+    baselines: tuple[Evaluation, ...]
     left_out: Mapping[str, str]
 
 
@@ -139,6 +143,7 @@ def make_plan(opening: Opening, measured: Mapping[str, Definition] | None, batch
     settings, files = opening.settings, opening.files
     definitions, mismatches = agree(files, settings, measured)
     real, *fakes = opening.contents
+    paths = [each.path for each in opening.sets]
     pass_it = f"if it is of the real images, pass it as {option('real')}, which comes first"
     order = [  # statistics are usually those of REAL
         Alert(
@@ -156,6 +161,7 @@ def make_plan(opening: Opening, measured: Mapping[str, Definition] | None, batch
         batch_size=batch_size,
         notes=opening.notes,
         warnings=(*opening.warnings, *mismatches, *order, *_settings_without_effect(opening)),
+        baselines=baselines_of(opening.baselines, settings, paths, definitions[FEATURES]),
         left_out=opening.left_out,
     )
 

@@ -35,12 +35,9 @@ def result_lines(evaluation: Evaluation) -> list[str]:
 
 def verdict_lines(evaluation: Evaluation, names: Sequence[str] | None = None) -> list[str]:
     """Return one line per compared pair of FAKEs: the difference, its interval, and which FAKE is better."""
-    title = evaluation.labels.title("fid")
+    title = f"bias-corrected {evaluation.labels.title('fid')}"
     return [
-        legible(
-            f"bias-corrected {title} of {each.first} minus that of {each.second}: {each.interval.value:+.4f} "
-            f"(95 %: {each.interval.low:+.4f} to {each.interval.high:+.4f}): {each.verdict}"
-        )
+        legible(f"{title} of {each.first} minus that of {each.second}: {each.interval.signed}: {each.verdict}")
         for each in differences_shown(evaluation, _MOST_PAIRS, names)
     ]
 

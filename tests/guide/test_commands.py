@@ -74,7 +74,7 @@ SLOW = re.compile(
     r"|torchrun \S+ (\S*/)?\w+\.py"
 )
 """Commands of two to five seconds: published references and networks, what reads their results, training on ranks."""
-OUTPUT = re.compile(r" (?:-o|--output) (\S+\.(?:npz|pt|json))")
+OUTPUT = re.compile(r" (?:-o|--output|--history) (\S+\.(?:npz|pt|jsonl?))")
 MAKERS = {found[1]: line for line in REST if (found := OUTPUT.search(line))}
 MAKERS["colours.pt2"] = "python export_network.py"
 """Files that commands read, and the commands that write them."""

@@ -40,6 +40,7 @@ ORDER = [
     "diagnose",
     "explanations",
     "results",
+    "history",
     "comparability",
     "pipeline",
     "report",

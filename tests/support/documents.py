@@ -21,6 +21,7 @@ _KINDS = {
     "entries": "cache",
     "metrics": "metrics",
     "verdicts": "verify",
+    "changes": "diff",
     "presets": "presets",
     "references": "refs",
 }

@@ -109,7 +109,7 @@ def test_a_missed_gate_names_its_distance() -> None:
         settings, found = Settings(metrics=metrics, fail_above=10.0), _with(bare("fake/"), DINO, numbers)
         assert settings.gated is not None
         gated = found.labels.key(settings.gated.numbers[0].name)
-        return replace(found, missed=tuple(missed_gates(found.results, settings)), gated=gated)
+        return replace(found, missed=tuple(missed_gates(found, settings, ())), gated=gated)
 
     missed, passed = concluded("fid-infinity,fid"), concluded("fid,fid-infinity")
     assert missed.exit_reason == "gate missed: fake/ has FD-infinity (dinov2) 12.3, above 10"

@@ -1,0 +1,127 @@
+"""Commands on saved results: what changed from one to another, a history of them, and the page of one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from itertools import pairwise, starmap
+from pathlib import Path
+
+import click
+
+from fidtool.cli.options import OnceCommand
+from fidtool.cli.output import as_flag, check_suffix, columns, local_file, print_lines, shown
+from fidtool.errors import InputError
+from fidtool.history import change_of, changes_of, path_of, read_history
+from fidtool.names import legible, short_names
+from fidtool.report.tables import columns_of
+from fidtool.results import Evaluation, read_evaluation
+
+_OF_DIFF = (
+    ("Write a result", "fidtool compute real/ fake/ --uncertainty -o fid.json"),
+    ("Another day", "fidtool compute real/ fake/ --uncertainty -o new.json"),
+    ("What changed, and is it worse?", "fidtool diff fid.json new.json"),
+)
+_OF_HISTORY = (
+    ("Add a result to a history", "fidtool compute real/ fake/ --uncertainty --history fid.jsonl"),
+    ("Another day", "fidtool compute real/ fake/ --uncertainty --history fid.jsonl"),
+    ("Show both", "fidtool history fid.jsonl"),
+)
+_OF_REPORT = (
+    ("Write a result", "fidtool compute real/ fake/ --report first.html -o fid.json"),
+    ("Make its page again, as fid.html", "fidtool report fid.json"),
+    ("As another file", "fidtool report fid.json -o page.html"),
+)
+
+
+@click.command(cls=OnceCommand, examples=_OF_DIFF)
+@click.argument("before", metavar="A.json")
+@click.argument("after", metavar="B.json")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+def diff(before: str, after: str, as_json: bool) -> None:
+    """Show what changed from result A to result B: the values of each FAKE, then settings, sets and environment.
+
+    A.json and B.json are what `compute -o` wrote. FAKEs of the same name are compared, or the only one of each. With
+    the error bars of both (--uncertainty), a FAKE is worse or better if the 95 % interval of the difference excludes 0.
+    """
+    changes, names = changes_of(read_evaluation(before), read_evaluation(after)), short_names([before, after])
+    if as_json:
+        print_lines([json.dumps({"schema": 1, "changes": list(map(asdict, changes))}, indent=2)], "the result")
+        return
+    lines = [] if changes else ["no FAKE is in both results"]
+    for each in changes:
+        lines.append(f"{each.fake}: {each.verdict}: {each.reason}")
+        lines += columns([("", *names, "difference"), *starmap(_value_row, each.metrics.items())])
+        lines += [f"  {place}: {' -> '.join(map(_text, pair))}" for place, pair in each.besides.items()]
+        lines += [] if each.besides else ["  no difference in settings, protocol, sets and environment"]
+    print_lines([legible(shown(line)).rstrip() for line in lines], "the result")
+
+
+def _value_row(name: str, values: tuple[float | None, float | None]) -> tuple[str, ...]:
+    one, other = values
+    difference = "-" if one is None or other is None else f"{other - one:+.4g}"
+    return (f"  {name}", *("-" if value is None else f"{value:.6g}" for value in values), difference)
+
+
+def _text(value: object) -> str:
+    return "-" if value is None else ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+@click.command(cls=OnceCommand, examples=_OF_HISTORY)
+@click.argument("file", metavar="FILE.jsonl")
+def history(file: str) -> None:
+    """Show the results that `compute --history` added to a file, by set and date.
+
+    The last column compares each with the one before it, by the error bars of both.
+    """
+    results, problems = read_history(file)
+    for problem in problems:
+        click.echo(f"warning: {legible(problem)}", err=True)
+    groups: dict[str, list[Evaluation]] = {}
+    for each in results:
+        (result,), definition = each.results, each.definition
+        features = f"{each.basis('fid')} ({definition.fingerprint[:12] if definition else 'unknown'})"
+        groups.setdefault(f"{path_of(result.fake)} against {path_of(result.real)}, {features}:", []).append(each)
+    lines = [line for name, group in groups.items() for line in (name, *_table(group))]
+    print_lines([legible(line).rstrip() for line in lines or [f"{file} has no results"]], "the result")
+
+
+def _table(results: Sequence[Evaluation]) -> list[str]:
+    """Return a heading, and a line per result of one FAKE."""
+    together = replace(results[-1], results=tuple(each.results[0] for each in results))
+    verdicts = ["", *(change_of(*pair).verdict for pair in pairwise(results))]
+    missed = [", missed a gate" if each.missed else "" for each in results]
+    rows = [
+        ("  date", *(each.run.date.replace("T", " ").removesuffix("Z") for each in results)),
+        ("images", *(str(each.fake.count or "?") for each in together.results)),
+        *((each.heading, *each.values) for each in columns_of(together)),
+        ("than before", *map("".join, zip(verdicts, missed, strict=True))),
+    ]
+    return columns(list(zip(*rows, strict=True)))
+
+
+@click.command(cls=OnceCommand, examples=_OF_REPORT)
+@click.argument("result", metavar="RESULT.json")
+@click.option("--output", "-o", metavar="FILE.html", help="The page. [default: RESULT.html, unless it exists]")
+def report(result: str, output: str | None) -> None:
+    """Make the HTML page of a result, with the images that are still where they were.
+
+    RESULT.json is what `compute -o` wrote. If it was computed with --report as well, it has random images and pairs of
+    neighbours for the page.
+    """
+    evaluation = read_evaluation(result)
+    page = Path(result).with_suffix(".html") if output is None else local_file("--output", output)
+    check_suffix("--output", page, ".html")
+    if output is None and page.exists():
+        raise InputError(f"{page} exists, and may show images that are gone:", "pass --output FILE.html")
+    from fidtool.cache_dir import check_target
+    from fidtool.images.loader import ImageLookup
+    from fidtool.report.html import check_shown, write_shown
+
+    check_target(f"--output {page}", page)
+    check_shown({"report": page})
+    if all(each.exhibit is None for each in evaluation.results):
+        click.echo(legible(f"{result} is without the images of a page: it was computed without --report"), err=True)
+    write_shown(evaluation, ImageLookup(), "report", page, as_flag)
+    print_lines([str(page)], "the name of the page", exact=True)

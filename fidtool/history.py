@@ -1,0 +1,166 @@
+"""Results of several days: files of them with a line per FAKE, and what changed from one to another."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from os.path import normpath
+from pathlib import Path
+from typing import Any
+
+from fidtool.cache_dir import check_target
+from fidtool.errors import InputError, option, redacted
+from fidtool.explanations import Interval
+from fidtool.names import legible, shortened
+from fidtool.results import Evaluation, SetResult
+from fidtool.validation import File
+
+NOT_COMPARABLE, CANNOT_TELL, WORSE = "not comparable", "cannot tell", "worse"
+_VERDICTS = {1: WORSE, 0: "cannot be distinguished", -1: "better"}
+_MUST_AGREE = ("protocol.features", "REAL.name", "REAL.count", "REAL.framing", "REAL.sha256", "FAKE.framing")
+_ENVIRONMENT = ("host", "device", "precision", "kernels", "batch_size", "world_size", "versions")
+Differing = dict[str, tuple[Any, Any]]
+"""Both values of what differs, by its place. None stands for a default, and for what only one of the two has."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """What changed from one result of a FAKE to another.
+
+    Attributes:
+        fake: the path of FAKE; if it changed, both.
+        verdict: ``worse``, ``better``, ``cannot be distinguished``, ``cannot tell`` or ``not comparable``.
+        reason: why this is the verdict.
+        difference: bias-corrected Fréchet distance after minus that before, see `Interval`; None if it is unknown.
+        metrics: the values of both, by their names in the JSON.
+        besides: what else differs in settings, protocol, sets and environment.
+    """
+
+    fake: str
+    verdict: str
+    reason: str
+    difference: Interval | None
+    metrics: Differing
+    besides: Differing
+
+
+def per_fake(evaluation: Evaluation) -> list[Evaluation]:
+    """Return one evaluation per FAKE."""
+    return [replace(evaluation, results=(each,), differences=()) for each in evaluation.results]
+
+
+def check_history(file: File) -> None:
+    """Check the setting ``history``, before any work is done."""
+    if file is not None:
+        check_target(option("history", str(file)), Path(file))
+
+
+def history_file(file: File, evaluation: Evaluation) -> dict[Path, partial[None]]:
+    """Return the file of the setting ``history``, if any, and the function that adds the evaluation to it."""
+    return {} if file is None else {Path(file): partial(append_history, evaluation)}
+
+
+def append_history(evaluation: Evaluation, file: Path) -> None:
+    """Add a line of JSON per FAKE to a file, or make it: an evaluation without what is about single images.
+
+    It is one write at the end of the file, so that lines of two runs do not mix.
+    """
+    lines = []
+    for each in per_fake(evaluation):
+        small = replace(each.results[0], skipped=(), diagnosis=None, influence=None, exhibit=None)
+        lines.append(json.dumps(replace(each, results=(small,)).to_dict()) + "\n")
+    data = "".join(lines).encode()
+    with open(file, "ab+", buffering=0) as handle:
+        if handle.seekable() and handle.tell():
+            handle.seek(-1, os.SEEK_END)
+            data = data if handle.read() == b"\n" else b"\n" + data  # after a line that was cut short
+        while data:  # a full disk takes a part without an error, and nothing the next time
+            data = data[handle.write(data) :]
+
+
+def read_history(file: str | os.PathLike[str]) -> tuple[list[Evaluation], list[str]]:
+    """Return the results of a history, the oldest first, and a sentence about each line that is none.
+
+    Raises:
+        InputError: if the file cannot be read.
+    """
+    try:
+        lines = Path(file).read_bytes().split(b"\n")
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    found, problems = list[Evaluation](), list[str]()
+    for number, line in enumerate(lines, 1):
+        try:
+            if line.strip():
+                found += per_fake(Evaluation.from_dict(json.loads(line)))
+        except (ValueError, RecursionError) as error:
+            problems.append(f"{file}: line {number} is left out: {shortened(legible(str(error)))}")
+    return sorted(found, key=lambda each: each.run.date), problems
+
+
+def changes_of(before: Evaluation, after: Evaluation) -> list[Change]:
+    """Return the changes of the FAKEs that both results have by name; if each has only one, of these."""
+    old, new = per_fake(before), per_fake(after)
+    if len(old) == len(new) == 1:
+        return [change_of(old[0], new[0])]
+    found = [(one, other) for other in new for one in old]
+    return [change_of(*pair) for pair in found if path_of(pair[0].results[0].fake) == path_of(pair[1].results[0].fake)]
+
+
+def change_of(before: Evaluation, after: Evaluation) -> Change:
+    """Return what changed between two results of one FAKE."""
+    (old,), (new,) = before.results, after.results
+    was, now = (
+        {
+            "settings": {**each.run.config, **each.settings},
+            "protocol": {layer: found and asdict(found) for layer, found in each.definitions.items()},
+            "REAL": _facts(each.results[0].real),
+            "FAKE": _facts(each.results[0].fake),
+            "environment": {name: getattr(each.run, name) for name in _ENVIRONMENT},
+        }
+        for each in (before, after)
+    )
+    besides, difference = _differing(was, now), None
+    obstacles = [
+        f"{place}: {one}, now {other}" for place, (one, other) in besides.items() if place.startswith(_MUST_AGREE)
+    ]
+    if obstacles:
+        verdict, reason = NOT_COMPARABLE, "; ".join(obstacles)
+    elif old.corrected is None or new.corrected is None:
+        bars = [each.uncertainty for each in (old, new)]
+        without = {each.withheld if each else option("uncertainty", True): None for each in bars}
+        verdict, reason = CANNOT_TELL, f"no error bars ({'; '.join(filter(None, without))})"
+    else:
+        difference = new.corrected - old.corrected
+        verdict, reason = _VERDICTS[difference.sign], f"bias-corrected {new.labels.title('fid')} {difference.signed}"
+    return Change(
+        fake=" -> ".join(dict.fromkeys(map(path_of, (old.fake, new.fake)))),
+        verdict=verdict,
+        reason=reason,
+        difference=difference,
+        metrics={name: (old.metrics.get(name), new.metrics.get(name)) for name in {**old.metrics, **new.metrics}},
+        besides=besides,
+    )
+
+
+def path_of(each: SetResult) -> str:
+    """Return the path of a set without secrets in URLs, the same for ``real``, ``real/`` and ``./real``."""
+    return normpath(redacted(each.name))
+
+
+def _facts(each: SetResult) -> dict[str, Any]:
+    names = "count", "found", "framing", "made_with"
+    return {"name": path_of(each)} | {name: getattr(each, name) for name in names} | asdict(each.facts)
+
+
+def _differing(before: object, after: object, place: str = "") -> Differing:
+    """Return what differs in two JSON values, by the keys that lead there, which points join."""
+    if not isinstance(before, Mapping) or not isinstance(after, Mapping):
+        return {} if before == after else {place: (before, after)}
+    found: Differing = {}
+    for key in {**before, **after}:
+        found |= _differing(before.get(key), after.get(key), f"{place}.{key}" if place else key)
+    return found

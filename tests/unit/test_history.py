@@ -1,0 +1,278 @@
+"""What changed between two results, histories of them, and the gate that compares with them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import binom, nct, norm
+
+from fidtool.distances.error_bars import interval
+from fidtool.errors import InputError
+from fidtool.explanations import Interval, Uncertainty
+from fidtool.history import append_history, changes_of, per_fake, read_history
+from fidtool.pipeline.gates import baselines_of, missed_gates, read_baselines
+from fidtool.report.text import dumps
+from fidtool.results import Evaluation
+from fidtool.settings import Settings
+from fidtool.statistics.moments import Gaussian
+from support.report_samples import bare, rich
+from support.simulations import distances_of_parts
+
+T = 2.093024054408263
+DRAWS = 200
+
+
+def barred(value: float | None, *fakes: str, error: float = 1.0, real: str = "real") -> Evaluation:
+    """Return an evaluation whose FAKEs have this bias-corrected FID; None: its error bars are withheld."""
+    bar = None if value is None else Interval(value, error, value - T * error, value + T * error)
+    bars = Uncertainty(None if bar is None else 1.0, bar, "too few images" if bar is None else "", ())
+    found = bare(*(fakes or ("fake",)), real=real)
+    return replace(found, results=tuple(replace(each, uncertainty=bars) for each in found.results))
+
+
+# --- the difference --------------------------------------------------------------------------------------------------
+
+
+def test_errors_of_independent_results_add_up_as_squares() -> None:
+    one, other = Interval(10.0, 3.0, 10 - 3 * T, 10 + 3 * T), Interval(8.0, 4.0, 8 - 4 * T, 8 + 4 * T)
+    found = one - other
+    assert (found.value, found.error) == (2.0, 5.0)
+    assert (found.low, found.high) == pytest.approx((2 - 5 * T, 2 + 5 * T))
+    assert (one - other).low == pytest.approx(-(other - one).high)
+
+
+def test_each_end_is_from_the_ends_towards_each_other() -> None:
+    """The upper end of an interval is further away than the lower one."""
+    found = Interval(10.0, 1.0, 9.0, 13.0) - Interval(4.0, 1.0, 3.0, 8.0)
+    assert (found.low, found.high) == (6 - math.hypot(1, 4), 6 + math.hypot(3, 1))
+
+
+@pytest.mark.parametrize(
+    ("value", "verdict"), [(4.0, "worse"), (-4.0, "better"), (2.0, "cannot be distinguished"), (None, "cannot tell")]
+)
+def test_verdicts(value: float | None, verdict: str) -> None:
+    (change,) = changes_of(barred(10.0), barred(None if value is None else 10 + value))
+    assert change.verdict == verdict
+    if value is None:
+        assert change.reason == "no error bars (too few images)"
+    else:
+        low, high = value - T * math.sqrt(2), value + T * math.sqrt(2)
+        assert change.reason == f"bias-corrected FID {value:+.4f} (95 %: {low:+.4f} to {high:+.4f})"
+
+
+def test_verdicts_are_as_often_right_as_promised() -> None:
+    """Runs of two generators that differ by 0, 0.5, 1 and 3 standard errors of the difference; REAL is fixed.
+
+    Without a true difference at most 5 % of the verdicts are worse or better. With one, worse is as frequent as in a t
+    test at 5 % (with 19 degrees of freedom, and an interval that may be 5 % wider) to a z test. Bounds: 99.8 % of the
+    binomial distribution.
+    """
+    rng, dims, images, error = np.random.default_rng(0), 16, 800, 0.107
+    real = Gaussian(np.zeros(dims), np.eye(dims), 100_000)
+
+    def runs(distance: float) -> list[Interval]:
+        rows = rng.standard_normal((DRAWS, images, dims))
+        rows[..., 0] += math.sqrt(distance)
+        return [Interval(*interval(parts)) for parts in distances_of_parts(real, rows)]
+
+    before = runs(1.0)
+    for effect in (0.0, 0.5, 1.0, 3.0):
+        found = [after - one for after, one in zip(runs(1.0 + effect * error), before, strict=True)]
+        actual = float(np.std([each.value for each in found], ddof=1))
+        assert actual == pytest.approx(error, rel=0.15)
+        worse, better = ([each.sign for each in found].count(sign) for sign in (1, -1))
+        print(f"{effect} standard errors: {worse} worse, {better} better of {DRAWS}")
+        assert better <= binom.ppf(0.999, DRAWS, norm.cdf(-1.96 - effect))
+        least, most = nct.sf(1.05 * T, 19, effect * error / actual), norm.cdf(effect * error / actual - 1.96)
+        assert binom.ppf(0.001, DRAWS, least) <= worse <= binom.ppf(0.999, DRAWS, most)
+
+
+# --- two results -----------------------------------------------------------------------------------------------------
+
+
+def test_what_differs_besides_is_listed() -> None:
+    before, after = barred(10.0), barred(10.0)
+    run = replace(after.run, versions={**after.run.versions, "torch": "3.0"}, config={"metrics": ["fid"]}, host="x")
+    real = replace(after.results[0].real, facts=replace(after.results[0].real.facts, formats={"PNG": 100}))
+    (change,) = changes_of(before, replace(after, run=run, results=(replace(after.results[0], real=real),)))
+    assert change.besides == {
+        "settings.batch_size": (50, None),
+        "settings.metrics": (["fid", "kid"], ["fid"]),
+        "settings.exhibits": (True, None),
+        "REAL.formats": (None, {"PNG": 100}),
+        "environment.host": ("node7", "x"),
+        "environment.versions.torch": ("2.9", "3.0"),
+    }
+    assert change.verdict == "cannot be distinguished"
+
+
+def test_values_of_other_images_or_features_are_not_comparable() -> None:
+    before, (result,) = barred(10.0), barred(20.0).results
+    definition = before.definition
+    assert definition is not None
+    other = [
+        replace(before, definitions={"features": replace(definition, resize="bicubic")}),
+        barred(20.0, real="another"),
+        replace(before, results=(replace(result, real=replace(result.real, count=99)),)),
+        replace(before, results=(replace(result, fake=replace(result.fake, framing="adm:256")),)),
+    ]
+    words = ["protocol.features.resize", "REAL.name: real, now another", "REAL.count: 100, now 99", "FAKE.framing"]
+    for after, word in zip(other, words, strict=True):
+        (change,) = changes_of(before, after)
+        assert (change.verdict, change.difference) == ("not comparable", None)
+        assert word in change.reason
+    (change,) = changes_of(before, barred(20.0, "fake/", real="./real"))
+    assert change.verdict == "worse"
+
+
+def test_fakes_are_compared_by_name_or_if_there_is_only_one() -> None:
+    both, third = barred(10.0, "a", "b"), barred(10.0, "c")
+    assert [each.fake for each in changes_of(both, barred(11.0, "b", "a", "d"))] == ["b", "a"]
+    assert [each.fake for each in changes_of(third, barred(11.0, "d"))] == ["c -> d"]
+    assert changes_of(both, third) == []
+
+
+# --- histories -------------------------------------------------------------------------------------------------------
+
+
+def test_a_line_per_fake_without_single_images(tmp_path: Path) -> None:
+    file = tmp_path / "h.jsonl"
+    full = rich(bare("a", "b"), ["x.png", "y.png", "z.png"])
+    for _ in range(2):
+        append_history(full, file)
+    lines = file.read_text().splitlines()
+    assert len(lines) == 4
+    assert max(map(len, lines)) < 5000
+    assert "x.png" not in file.read_text()
+    found, problems = read_history(file)
+    assert problems == []
+    assert [each.results[0].fake.name for each in found] == ["a", "b", "a", "b"]
+    assert found[0].results[0].metrics == full.results[0].metrics
+    assert found[0].results[0].corrected == full.results[0].corrected
+
+
+def test_secrets_and_control_characters_stay_out_of_lines(tmp_path: Path) -> None:
+    file = tmp_path / "h.jsonl"
+    append_history(bare("https://bob:hunter2@host/fake.zip?sig=SECRET", "a\nb\x1b[2J"), file)
+    text = file.read_text()
+    assert "hunter2" not in text
+    assert "SECRET" not in text
+    assert text.count("\n") == 2
+    assert "\x1b" not in text
+
+
+def test_broken_lines_are_named_and_the_others_read(tmp_path: Path) -> None:
+    file = tmp_path / "h.jsonl"
+    append_history(bare("a"), file)
+    wrong = json.loads(file.read_text())
+    wrong["results"][0]["metrics"]["fid"] = "12"
+    lines = [b"{", b"", b"\xff", b"[" * 100_000, b'{"fid": 3}', json.dumps(wrong).encode(), b'{"cut": "sh']
+    file.write_bytes(file.read_bytes() + b"\r\n".join(lines))
+    append_history(bare("b"), file)
+    found, problems = read_history(file)
+    assert [each.results[0].fake.name for each in found] == ["a", "b"]
+    assert [each.split(": line ")[1].split()[0] for each in problems] == ["2", "4", "5", "6", "7", "8"]
+    assert all(len(each) < 300 for each in problems)
+
+
+def test_the_oldest_comes_first(tmp_path: Path) -> None:
+    for date in ("2025-02-01T00:00:00Z", "2025-01-01T00:00:00Z"):
+        evaluation = bare(date)
+        append_history(replace(evaluation, run=replace(evaluation.run, date=date)), tmp_path / "h.jsonl")
+    found, _ = read_history(tmp_path / "h.jsonl")
+    assert [each.results[0].fake.name for each in found] == ["2025-01-01T00:00:00Z", "2025-02-01T00:00:00Z"]
+
+
+# --- the gate --------------------------------------------------------------------------------------------------------
+
+
+def missed(now: Evaluation, file: Path, warned: Callable[[str], Any] = print) -> list[str]:
+    """Return the missed gates of a run, which reads its baselines as a run does."""
+    settings = Settings(uncertainty=True, fail_worse_than=file)
+    paths = [now.results[0].real.name, *(each.fake.name for each in now.results)]
+    results = read_baselines(settings, paths, warned)
+    return list(missed_gates(now, settings, baselines_of(results, settings, paths, now.definition)))
+
+
+def saved(evaluation: Evaluation, file: Path) -> Path:
+    file.write_text(dumps(evaluation.to_dict()))
+    return file
+
+
+def test_the_gate_is_missed_if_worse_and_if_undecided(tmp_path: Path) -> None:
+    file = saved(barred(10.0), tmp_path / "b.json")
+    assert missed(barred(12.0), file) == missed(barred(5.0), file) == []
+    (line,) = missed(barred(14.0), file)
+    assert line == f"fake is worse than in {file}: bias-corrected FID +4.0000 (95 %: +1.0400 to +6.9600)"
+    (line,) = missed(barred(None), file)
+    assert line == f"fake cannot be compared with {file}: no error bars (too few images)"
+    fewer = barred(5.0)
+    real = replace(fewer.results[0].real, count=50)
+    (line,) = missed(replace(fewer, results=(replace(fewer.results[0], real=real),)), file)
+    assert line == f"fake is not comparable with {file}: REAL.count: 100, now 50"
+
+
+def test_the_baseline_is_of_the_same_fake_or_the_only_one(tmp_path: Path) -> None:
+    two = per_fake(barred(10.0, "a")) + per_fake(barred(20.0, "b"))
+    both = saved(replace(two[0], results=(two[0].results[0], two[1].results[0])), tmp_path / "two.json")
+    (line,) = missed(barred(16.0, "a", "b"), both)
+    assert line.startswith("a is worse")
+    assert len(missed(barred(16.0, "c", "d"), saved(barred(10.0), tmp_path / "one.json"))) == 2
+    with pytest.raises(InputError, match="has no result of c against real with error bars"):
+        missed(barred(16.0, "c"), both)
+
+
+def test_the_latest_of_a_history_that_missed_no_gate(tmp_path: Path) -> None:
+    file = tmp_path / "h.jsonl"
+    for evaluation in (
+        barred(5.0),
+        barred(10.0),
+        replace(barred(99.0), missed=("fake is worse than yesterday",)),
+        barred(90.0, "other"),
+        barred(90.0, real="another"),
+        barred(None),
+    ):
+        append_history(evaluation, file)
+    with file.open("a") as handle:
+        handle.write("{\n")
+    warned = list[str]()
+    (line,) = missed(barred(15.0), file, warned.append)
+    assert "FID +5.0000" in line
+    assert "line 7 is left out" in warned[0]
+    with pytest.raises(InputError, match=r"has no result of third against real .* compute one with uncertainty=True"):
+        missed(barred(15.0, "third"), file)
+
+
+def test_a_baseline_must_fit_before_any_work(tmp_path: Path) -> None:
+    now = barred(10.0)
+    definition = now.definition
+    assert definition is not None
+    other = replace(now, definitions={"features": replace(definition, resize="bicubic")})
+    for before, problem in (
+        (bare("fake"), "with error bars"),
+        (barred(10.0, real="another"), "against real"),
+        (other, "and the features of this run"),
+    ):
+        with pytest.raises(InputError, match=problem) as caught:
+            missed(now, saved(before, tmp_path / "b.json"))
+        assert caught.value.setting == "fail_worse_than"
+    for name, content in (("none.json", None), ("empty.jsonl", b""), ("bad.json", b"{"), (".", None)):
+        file = tmp_path / name
+        if content is not None:
+            file.write_bytes(content)
+        with pytest.raises(InputError, match=name.replace(".", r"\.") if name != "." else "directory"):
+            missed(now, file)
+
+
+def test_settings_that_contradict() -> None:
+    with pytest.raises(InputError, match="fail_worse_than compares error bars: add uncertainty=True"):
+        Settings(fail_worse_than="b.json")
+    with pytest.raises(InputError, match=r"must end in \.jsonl"):
+        Settings(history="fid.json")

@@ -14,7 +14,7 @@ from fidtool.errors import InputError, option, redacted
 from fidtool.explanations import Interval
 from fidtool.names import legible, numbers_of, short_names, short_title, shortened, split_title
 from fidtool.report.tables import rounded
-from fidtool.results import Comparison, Evaluation
+from fidtool.results import Comparison, Evaluation, SetResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,7 +36,7 @@ _WIDTH, _HEIGHT, _ROW = 480, 280, 26
 _MOST_ROWS = 16
 """Maximum number of FAKEs whose rows are named; more rows are numbered."""
 _MOST_VALUES = 12
-"""Maximum number of values along a line; of more, only the first, the last and the lowest are given."""
+"""Maximum number of values along a line; of more, only the lowest is given."""
 _BESIDE = 0.3
 """Distance of an error bar from its point, which it would hide, if points are not joined. FAKEs are 1 apart."""
 
@@ -120,10 +120,9 @@ def _draw_line(axes: Axes, points: Sequence[Point], colours: _Colours) -> None:
     axes.plot(x, y, color=colours.accent, marker="o")
     known = [(point.x, point.corrected) for point in points if point.corrected is not None]
     _draw_corrected(axes, True, known, color=colours.second, linestyle="--")
-    ends = {0, len(y) - 1, y.index(min(y))}
     above: dict[str, Any] = {"xytext": (0, 7), "textcoords": "offset points", "ha": "center"}
-    for place, point in enumerate(points):
-        if len(points) <= _MOST_VALUES or place in ends:
+    for point in points:
+        if len(points) <= _MOST_VALUES or point.distance == min(y):
             axes.annotate(point.value, (point.x, point.distance), color=colours.ink, fontsize=12, **above)
     # The ticks are at the points if these are few and not close together.
     if min(np.diff(x)) * 6 >= x[-1] - x[0]:
@@ -200,15 +199,19 @@ def sweep_of(results: Sequence[Comparison]) -> tuple[list[Point], str]:
 def title_of(evaluation: Evaluation) -> tuple[str, str]:
     """What the chart shows: metric and sets; then network, protocol, numbers of images."""
     results, basis = evaluation.results, legible(evaluation.basis("fid"))
-    real, counts = results[0].real, images_of([result.fake.count for result in results])
-    fake = f"{len(results)} sets" if len(results) > 1 else f"{_short(results[0].fake.name)} ({counts})"
-    title = short_title(results[0].labels.title("fid"))
-    details = f"{basis}; {counts} per set" if len(results) > 1 else basis
-    return f"{title} of {fake} against {_short(real.name)} ({images_of([real.count])})", details
+    title, real = short_title(results[0].labels.title("fid")), described(results[0].real, _LONGEST_PATH)
+    if len(results) == 1:
+        return f"{title} of {described(results[0].fake, _LONGEST_PATH)} against {real}", basis
+    counts = images_of([result.fake.count for result in results])
+    return f"{title} of {len(results)} sets against {real}", f"{basis}; {counts} per set"
 
 
-def _short(name: str) -> str:
-    return legible(shortened(name, _LONGEST_PATH))
+def described(images: SetResult, longest: int = _LONGEST_LINE) -> str:
+    """Return the name of a set, the number of its images, and how they were framed."""
+    sampled = images.count is not None and images.found not in (None, images.count)
+    count = f"{images.count:,} of {images_of([images.found])}" if sampled else images_of([images.count])
+    framed = f", framed by {images.framing}" if images.framing else ""
+    return f"{legible(shortened(images.name, longest))} ({count}{framed})"
 
 
 def images_of(counts: Sequence[int | None]) -> str:
@@ -217,4 +220,4 @@ def images_of(counts: Sequence[int | None]) -> str:
     if len(known) < len(counts):
         return "unknown number of images"
     least, most = min(known), max(known)
-    return f"{least:,} images" if least == most else f"{least:,} to {most:,} images"
+    return f"{'' if least == most else f'{least:,} to '}{most:,} image{'s' if most != 1 else ''}"

@@ -15,7 +15,7 @@ from fidtool.diagnose.findings import Finding
 from fidtool.errors import SEVERITIES, FidtoolError, option
 from fidtool.images.decode import DecodeError, DecodeOptions, decode
 from fidtool.images.framing import Crop
-from fidtool.names import shortened
+from fidtool.names import counted, shortened
 from fidtool.results import Comparison
 from fidtool.sources.contents import ContentError, Read, ValueRange
 
@@ -77,17 +77,20 @@ def findings_of(result: Comparison) -> list[tuple[str, Finding]]:
 
 
 def duplicates_of(result: Comparison) -> list[str]:
-    """Return the number and kinds of the duplicates, one sentence per set that has any."""
+    """Return the number and kinds of the duplicates, one sentence per set that has any, and one of those in both."""
     sets: dict[str, Duplicates | None] = {}
     if result.diagnosis is not None:
         sets = {"FAKE": result.diagnosis.fake, "REAL": result.diagnosis.real}
-    return [
+    sentences = [
         f"{name}: {found.copies:,} of {found.images:,} images ({_percent(found.share)}) are duplicates "
         f"({found.exact:,} pixel-identical, {found.near:,} near), so {found.unique:,} are different"
         f"{'' if found.complete else '; the set is too large to search it for near duplicates'}."
         for name, found in sets.items()
         if found is not None and found.copies
     ]
+    if result.diagnosis is not None and (shared := result.diagnosis.shared) is not None and shared.count:
+        sentences.append(f"Pixel-identical to images of REAL: {counted(shared.count, 'image')} of FAKE.")
+    return sentences
 
 
 def properties_of(result: Comparison) -> list[tuple[str, str, str]]:

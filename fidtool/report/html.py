@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from fidtool.cache_dir import atomic_write, check_target
 from fidtool.errors import InputError, Spelling, as_argument, option, rendered
 from fidtool.images.loader import ImageLookup
 from fidtool.names import command_line, legible, short_names, short_title, shortened
-from fidtool.report.charts import images_of, page_charts, sweep_plot, title_of
+from fidtool.report.charts import described, images_of, page_charts, sweep_plot, title_of
 from fidtool.report.details import Thumbnail, duplicates_of, findings_of, properties_of, thumbnail_of, without_features
 from fidtool.report.tables import about_marks, best_of, columns_of, common_features, decimals_of, is_real, rounded
 from fidtool.report.text import alerts_of, differences_shown
@@ -84,23 +83,21 @@ def _environment(spelling: Spelling) -> Environment:
     """An environment that escapes everything and treats undefined names as errors."""
     import jinja2
 
-    def source(name: str) -> str:
-        return files("fidtool.report").joinpath(name).read_text(encoding="utf-8")
-
     def text(value: object) -> object:
         # Markup comes from the template itself.
         plain = isinstance(value, str) and not hasattr(value, "__html__")
         return legible(rendered(str(value), spelling)) if plain else value
 
     environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(source),
+        loader=jinja2.PackageLoader("fidtool", "report"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         finalize=text,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    functions = (decimals_of, duplicates_of, findings_of, option, properties_of, rounded, short_title, without_features)
+    of_results = (described, duplicates_of, findings_of, images_of, properties_of, without_features)
+    functions = (*of_results, decimals_of, option, rounded, short_title)
     environment.globals |= {function.__name__: function for function in functions}
     environment.filters |= {"shortened": shortened}
     return environment
@@ -131,7 +128,6 @@ def _content(evaluation: Evaluation) -> dict[str, Any]:
         "differences": differences_shown(evaluation, _MOST_DIFFERENCES, names),
         "most": max(1, min(_MOST_IMAGES, _MOST_IMAGES_OF_ALL // len(names))),
         "details": escape(_details(evaluation)),
-        "hints": [*_hints(evaluation)],
         "command": command if isinstance(command, str) else escape(command_line(command)),
     }
 
@@ -155,21 +151,6 @@ def _verdict(evaluation: Evaluation, names: Sequence[str], main: str) -> tuple[l
     if known:
         return best, f"{leading[0]} is the best"
     return best, f"{leading[0]} has the {'lowest' if number.better == 'lower' else 'highest'} {short_title(title)}"
-
-
-def _hints(evaluation: Evaluation) -> Iterator[str]:
-    """What else the page could show, and how to request it."""
-    results, distance = evaluation.results, short_title(evaluation.labels.title("fid"))
-    asked = results[0].frechet_distance is not None
-    if asked and all(result.uncertainty is None for result in results):
-        yield f"Error bars of the {distance}: pass {option('uncertainty', True)}."
-    if asked and all(result.influence is None for result in results):
-        yield f"The images that raise the {distance}: pass {option('influence', True)}."
-    if all(result.diagnosis is None for result in results):
-        off = option("diagnose", False)
-        yield f"Duplicates and faulty images: do not pass {off}, and pass images rather than other tools' statistics."
-    if all(each.exhibit is None or not (each.exhibit.random or each.exhibit.fake) for each in results):
-        yield "Images, and the properties of the sets: pass images rather than statistics files."
 
 
 def _details(evaluation: Evaluation) -> str:

@@ -185,8 +185,8 @@ def test_page_shows_it_and_the_framed_images(here: Run, place: Path, tmp_path: P
     assert here("compute", place / "photos", place / "fake", *flags, *crops).status == 0
     page = (tmp_path / "page.html").read_text()
     header = page.partition("</header>")[0]
-    assert f"{place / 'photos'}</bdi> ({COUNT} images, framed by adm:40)" in header
-    assert f"{place / 'fake'}</bdi> ({COUNT} images, framed by resize:20)" in header
+    assert f"{place / 'photos'} ({COUNT} images, framed by adm:40)" in header
+    assert f"{place / 'fake'} ({COUNT} images, framed by resize:20)" in header
     assert sizes_in(page) == {(40, 40), (20, 20)}
 
 

@@ -155,8 +155,8 @@ def test_the_page_shows_the_record(here: Run, sets: tuple[Path, Path], tmp_path:
         run["date"],
         '"num": 30',
         f'"extractor": "{TINY}"',
-        f"real</bdi> (30 of {COUNT} images",
-        f"fake</bdi> (30 of {COUNT} images",
+        f"real (30 of {COUNT} images",
+        f"fake (30 of {COUNT} images",
     ):
         assert words in html.unescape(page), words
 

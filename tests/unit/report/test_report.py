@@ -105,7 +105,7 @@ def exhibit_of(evaluation: Evaluation) -> Exhibit:
 
 def test_the_page_of_a_full_result_has_all_sections(page_of_two: str, full_page: str) -> None:
     page = Page(page_of_two)
-    parts = ["findings", "random", "harmful", "copies", "shared", "neighbours", "properties"]
+    parts = ["findings", "random", "harmful", "copies", "neighbours", "properties"]
     of_each = [f"fake-{place}-{part}" for place in (1, 2) for part in parts]
     assert [each["id"] for each in page.all("section")] == ["values", "differences", "sets", *of_each]
     assert [each["id"] for each in Page(full_page).all("section")] == ["values", *(f"fake-{part}" for part in parts)]
@@ -116,7 +116,7 @@ def test_the_page_of_a_full_result_has_all_sections(page_of_two: str, full_page:
         "0.0123 ± 0.0010",
         "step100 is better than step200",
         "3 images look like noise",
-        "20 images of this set are pixel-identical to images of REAL",
+        "Pixel-identical to images of REAL: 20 images of FAKE.",
         "100 images for 2048 dimensions",
         "bilinear",
         bare("fake").definitions["features"].fingerprint,  # type: ignore[union-attr]

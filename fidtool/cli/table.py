@@ -48,6 +48,6 @@ def table(results: tuple[str, ...], form: str, output: str | None) -> None:
     saved = {name: read_evaluation(name) for name in results}
     lines, files = lines_in(form, saved), {target: partial(write_lines, lines_in(written, saved))} if target else {}
     alerts = [alert for alert in alerts_of(joined(saved)) if alert.severity == "high"]
-    for line in [*doubts_about(saved), *alerts]:
+    for line in [*(doubts_about(saved) if form == "csv" else []), *alerts]:  # the other formats have them
         click.echo(f"warning: {line}", err=True)
     publish(lines, files)

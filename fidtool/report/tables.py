@@ -176,13 +176,13 @@ def common_features(evaluation: Evaluation) -> str:
 
 
 class Table(NamedTuple):
-    """A table: its columns, what a reader must know, remarks, warnings, and the features that all titles name."""
+    """A table: its columns, its caption in a paper and the lines above it on a terminal, remarks, and warnings."""
 
     columns: Sequence[Column]
     caption: Sequence[str]
+    above: Sequence[str]
     notes: Sequence[str]
     alerts: Sequence[str]
-    features: str
 
 
 def lines_in(form: str, saved: Mapping[str, Evaluation]) -> list[str]:
@@ -224,13 +224,15 @@ def _table_of(saved: Mapping[str, Evaluation]) -> Table:
         elif texts[0] != "-":
             caption.append(f"{about}: {texts[0]}.")
     columns += [column._replace(best=frozenset()) if doubts else column for column in columns_of(evaluation)]
-    if doubts:
-        caption.append(f"Not comparable between all rows, so that none is marked: {'; '.join(map(legible, doubts))}.")
+    text = f"Not comparable between all rows, so that none is marked: {'; '.join(map(legible, doubts))}."
+    said = [text] if doubts else []
+    features = legible(common_features(evaluation))
+    above = [f"Features of all values: {features}"] * bool(features) + said
     marks = [] if doubts else about_marks(evaluation)
     notes = [*map(legible, evaluation.not_computed_lines), *marks, *framing_lines(evaluation)]
     notes += verdict_lines(evaluation, names)
     alerts = [f"warning: {legible(alert)}" for alert in alerts_of(evaluation) if alert.severity == "high"]
-    return Table(columns, caption, notes, alerts, legible(common_features(evaluation)))
+    return Table(columns, caption + said, above, notes, alerts)
 
 
 def _named(real: SetResult) -> str:
@@ -286,7 +288,7 @@ def _text_lines(table: Table) -> list[str]:
         marks = ["*" if row in column.best else " " * bool(column.best) for row in range(-1, count)]
         cells.append([text + mark for text, mark in zip([column.heading, *column.values], marks, strict=True)])
     widths = [max(map(len, column)) for column in cells]
-    lines = [f"Features of all values: {table.features}"] if table.features else []
+    lines = [*table.above]
     for first, *others in zip(*cells, strict=True):
         aligned = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
         lines.append("  ".join([first.ljust(widths[0]), *aligned]).rstrip())

@@ -135,7 +135,9 @@ def _draw_line(axes: Axes, points: Sequence[Point], colours: _Colours) -> None:
 def _draw_rows(axes: Axes, points: Sequence[Point], colours: _Colours) -> None:
     """The value of each FAKE is at the end of its row, and its error bar below its point, which it would hide."""
     rows = range(1, len(points) + 1)
-    axes.plot([point.distance for point in points], rows, color=colours.accent, marker="o", linestyle="none")
+    axes.plot(
+        [point.distance for point in points], rows, color=colours.accent, marker="o", linestyle="none", clip_on=False
+    )
     known = [(point.x + _BESIDE, point.corrected) for point in points if point.corrected is not None]
     _draw_corrected(axes, False, known, color=colours.second, linestyle="none")
     if len(points) <= _MOST_ROWS:
@@ -144,7 +146,7 @@ def _draw_rows(axes: Axes, points: Sequence[Point], colours: _Colours) -> None:
             end = axes.get_yaxis_transform()
             axes.text(1.02, point.x, point.value, transform=end, va="center", color=colours.ink, fontsize=12)
     else:
-        axes.set_ylabel("number of the set, in the order of the arguments", color=colours.muted)
+        axes.set_ylabel("set, in the order of the table", color=colours.muted)
     axes.set_ylim(len(points) + 0.6, 0.4)
     axes.grid(color=colours.line, linewidth=1)
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _SUFFIXES = {"report": (".html", ".htm"), "plot": (".png",)}
 _MOST_IMAGES, _MOST_IMAGES_OF_ALL = 24, 96
 """Maximum number of images in a sheet of one FAKE, and in such sheets of all FAKEs, but at least one of each."""
+_MOST_LEADING = 4
+"""Maximum number of FAKEs that the verdict names; their values are in the header."""
 _LONGEST_NAME = 48
 _MOST_DIFFERENCES = 12
 """If there are more, only the differences to the best FAKE are shown: their number grows quadratically."""
@@ -117,7 +119,7 @@ def _content(evaluation: Evaluation) -> dict[str, Any]:
         "results": results,
         "names": names,
         "main": main,
-        "leading": leading,
+        "leading": leading[:_MOST_LEADING],
         "verdict": verdict,
         "alerts": alerts_of(evaluation),
         "charts": page_charts(evaluation),
@@ -146,6 +148,8 @@ def _verdict(evaluation: Evaluation, names: Sequence[str], main: str) -> tuple[l
         alike = sum(not is_real(result) for result in results) > 1
         return [], f"{short_title(title)} of {len(results)} sets{', which cannot be told apart' if alike else ''}"
     leading = [shortened(names[place], _LONGEST_NAME) for place in best]
+    if len(best) > _MOST_LEADING:
+        leading[_MOST_LEADING - 1 :] = [f"{len(best) - _MOST_LEADING + 1} others"]
     if len(best) > 1:
         return best, f"{', '.join(leading[:-1])} and {leading[-1]} cannot be told apart, and are the best"
     if known:

@@ -148,11 +148,12 @@ def test_the_header_has_the_verdict_the_gate_and_the_worst_warning(page_of_two: 
         ((3.0, 2.0), True, "b is the best"),
         ((3.0, 2.0), False, "FID of 2 sets, which cannot be told apart"),
         ((3.0, 2.0, 9.0), False, "a and b cannot be told apart, and are the best"),
+        ((2.0,) * 5 + (3.0,), None, "a, b, c and 2 others cannot be told apart, and are the best"),
     ],
 )
 def test_the_verdict(values: tuple[float, ...], better: bool | None, verdict: str) -> None:
     """Without error bars the lowest value is named, with them what can be told; ``better`` is whether b beats a."""
-    evaluation = valued(bare(*"abc"[: len(values)]), *({"fid": value} for value in values))
+    evaluation = valued(bare(*"abcdef"[: len(values)]), *({"fid": value} for value in values))
     if better is not None:
         bars = [Uncertainty(0.0, Interval(value, 0.5, value - 1, value + 1), "", ()) for value in values]
         pairs = zip(evaluation.results, bars, strict=True)

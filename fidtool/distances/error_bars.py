@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.frechet import frechet_distance
 from fidtool.distances.parallel import linear_algebra_threads, using_threads
+from fidtool.distances.sampling_bias import corrected_distances, exponents
 from fidtool.distributed.world import World
 from fidtool.statistics.moments import Gaussian
 
@@ -22,6 +23,8 @@ _SPLITS = 6
 """Ways in which the blocks are divided into halves."""
 _T = 2.093024054408263
 """Student's t for 95 % and BLOCKS - 1 degrees of freedom. It is a constant because importing scipy.special is slow."""
+_FEWEST = 1.1
+"""Images per dimension that error bars need."""
 _POINTS = 4
 """Number of points of the curve."""
 
@@ -39,19 +42,24 @@ def error_bars(
     The images, which should be independent, are divided into 20 blocks of consecutive rows. The
     real images are taken to be fixed: the error bars do not include their bias or their sampling error.
     Memory: 20 matrices of D x D in float64, on rank zero. Time: the covariance of the images and 41 distances, each of
-    which takes 1.2 s at D = 2048 on two cores.
+    which takes 1.2 s at D = 2048 on two cores; for fewer than 5 images per dimension, 26 and two eigendecompositions.
 
     Args:
-        fake: features of shape (n, D), in random order; one block at a time is read.
+        fake: features of shape (n, D), in random order, of at least `fewest_images`; one block at a time is read.
         world: the ranks, which share the machine's cores.
 
     Returns:
-        FIDs of the parts that `members` lists, the first of which is all images, for `interval` and `difference`:
-        float64 array of shape (37,). And the curve.
+        Distances for `interval` and `difference`, of which the first is that of all images; and the curve. With 5
+        images per dimension (see `_are_many`), the FIDs of the parts that `members` lists: float64 array of shape
+        (37,). With fewer, shape (23,): the FID of all images, and the `corrected_distances` of all, with leverages and
+        without, and of all but each block, without.
     """
     blocks = _blocks(fake, BLOCKS, settings, world)
+    curve = _curve(real, blocks, settings.ddof, world)
+    if not _are_many(*fake.shape):
+        return np.array([curve[-1][1], *_corrected(real, fake, blocks, world)]), curve
     parts = [_distance(real, list(itertools.compress(blocks, part)), settings.ddof, world) for part in members()]
-    return np.array(parts), _curve(real, blocks, settings.ddof, world)
+    return np.array(parts), curve
 
 
 def fid_curve(real: Gaussian, fake: NDArray[np.float32], settings: FeatureSettings, world: World) -> Curve:
@@ -65,10 +73,16 @@ def fid_curve(real: Gaussian, fake: NDArray[np.float32], settings: FeatureSettin
 def fewest_images(dims: int) -> int:
     """Returns the number of generated images that error bars need.
 
-    With 5 per dimension, the covariance of a quarter of the images has full rank with some margin. In blocks of fewer
-    than 10 images, a few outliers would determine the standard error.
+    The law of `sampling_bias` holds if there are more images than dimensions, also without one of the blocks: from
+    1.06 per dimension. The coverage was simulated from 1.1 up. In blocks of fewer than 10 images, a few outliers would
+    determine the standard error.
     """
-    return max(5 * dims, 10 * BLOCKS)
+    return max(math.ceil(_FEWEST * dims), 10 * BLOCKS)
+
+
+def _are_many(images: int, dims: int) -> bool:
+    """Returns whether the covariance of a quarter of the images has full rank with some margin."""
+    return images >= 5 * dims
 
 
 def _blocks(fake: NDArray[np.float32], number: int, settings: FeatureSettings, world: World) -> list[Gaussian]:
@@ -82,12 +96,18 @@ def _blocks(fake: NDArray[np.float32], number: int, settings: FeatureSettings, w
 
 
 def _distance(real: Gaussian, blocks: Sequence[Gaussian], ddof: int, world: World) -> float:
-    """Returns the FID of the images of all blocks, from the scatter within blocks and that of their means.
+    """Returns the FID of the images of all blocks."""
+    if world.must_stop():
+        return math.nan
+    fake = _pooled(blocks, ddof)
+    return frechet_distance(real.mu, real.sigma, fake.mu, fake.sigma, count1=real.count, count2=fake.count)
+
+
+def _pooled(blocks: Sequence[Gaussian], ddof: int) -> Gaussian:
+    """Returns mean and covariance of all blocks, from the scatter within blocks and that of their means.
 
     All terms are positive semidefinite, so that no digits are lost. The covariances of the blocks have ddof 0.
     """
-    if world.must_stop():
-        return math.nan
     with using_threads(linear_algebra_threads()):
         sizes = [block.count or 0 for block in blocks]
         counts = torch.tensor(sizes, dtype=torch.float64)[:, None]
@@ -98,8 +118,19 @@ def _distance(real: Gaussian, blocks: Sequence[Gaussian], ddof: int, world: Worl
         scatter = away.T @ away
         for block, size in zip(blocks, sizes, strict=True):
             scatter.add_(torch.from_numpy(block.sigma), alpha=size)
-        sigma = scatter.div_(max(total - ddof, 1))
-    return frechet_distance(real.mu, real.sigma, mu.numpy(), sigma.numpy(), count1=real.count, count2=total)
+        return Gaussian(mu.numpy(), scatter.div_(max(total - ddof, 1)).numpy(), total)
+
+
+def _corrected(
+    real: Gaussian, fake: NDArray[np.float32], blocks: Sequence[Gaussian], world: World
+) -> NDArray[np.float64]:
+    law = exponents(real, _pooled(blocks, 1), fake, world)
+    found = np.full((1 + BLOCKS, 2), math.nan)
+    for row, part in enumerate(members()[: 1 + BLOCKS]):
+        if world.must_stop():
+            break
+        found[row] = corrected_distances(real, _pooled(list(itertools.compress(blocks, part)), 1), law)
+    return np.append(found[0], found[1:, 1])
 
 
 def _curve(real: Gaussian, blocks: Sequence[Gaussian], ddof: int, world: World) -> Curve:
@@ -139,7 +170,11 @@ def difference(one: NDArray[np.float64], other: NDArray[np.float64]) -> Estimate
     comes from the same latents: equal numbers of images and the same order of names. For independent sets, the interval
     is as narrow as that of an unpaired comparison. It is symmetric and has the same coverage as that of a single set.
     """
-    value, error, _ = _spread(one - other)
+    if len(one) == len(other):
+        value, error, _ = _spread(one - other)
+    else:
+        spreads = _spread(one), _spread(other)
+        value, error = spreads[0][0] - spreads[1][0], math.hypot(spreads[0][1], spreads[1][1])
     return value, error, value - _T * error, value + _T * error
 
 
@@ -161,6 +196,8 @@ def _spread(parts: NDArray[np.float64]) -> tuple[float, float, float]:
     replaced accordingly, but the variance is reduced by half at most. Only some of the 19 ways of halving that would
     balance all pairs of blocks are used; error² includes the variance due to this choice.
     """
+    if len(parts) == BLOCKS + 3:
+        return _spread_of_few(float(parts[1]), float(parts[2]), parts[3:])
     without, halves = parts[1 : BLOCKS + 1], parts[BLOCKS + 1 : -4].reshape(-1, 2).mean(1)
     sizes = [float(part.mean()) for part in (parts[:1], without, halves, parts[-4:])]
     weights = _weights(20, 19, 10), _weights(20, 19, 10, 5)
@@ -173,6 +210,19 @@ def _spread(parts: NDArray[np.float64]) -> tuple[float, float, float]:
     choice = on_halves**2 * pairs * (1.0 / len(halves) - 1.0 / (BLOCKS - 1))
     error = math.sqrt(sampling + choice + (third - second) ** 2 / 12.0)
     return 0.5 * (second + third), error, max(linear, 0.0)
+
+
+def _spread_of_few(leverages: float, simple: float, without: NDArray[np.float64]) -> tuple[float, float, float]:
+    """Returns the same as `_spread` for fewer than 5 images per dimension, whose halves and quarters say too little.
+
+    Value: two estimates are left with a bias of different origin. That with leverages has one that does not grow with
+    the dimensions. The simple one, with k = 1 - a, has one of about 1/n, which the jackknife removes up to an eighth
+    for features of photos. The value is the mean of the two, and error² includes the variance of a uniform
+    distribution between them. The pairwise part of the jackknife's variance, which it counts twice, is not known.
+    """
+    jackknife = (BLOCKS - 1) / BLOCKS * float(((without - without.mean()) ** 2).sum())
+    other = BLOCKS * simple - (BLOCKS - 1) * float(without.mean())
+    return 0.5 * (leverages + other), math.sqrt(jackknife + (leverages - other) ** 2 / 12.0), 0.0
 
 
 def _weights(*blocks: int) -> list[float]:

@@ -24,6 +24,7 @@ from fidtool.diagnose.duplicates import NOTABLE_SHARE, are_dependent
 from fidtool.distances.error_bars import error_bars, fewest_images, fid_curve, interval
 from fidtool.distances.exact import FeatureSettings, feature_settings
 from fidtool.distances.frechet import frechet_distance, influence
+from fidtool.distances.sampling_bias import perfect_distance
 from fidtool.distributed.world import World
 from fidtool.errors import (
     Alert,
@@ -261,20 +262,25 @@ def _uncertainty_of(
     real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis, features: FeatureSettings, world: World
 ) -> tuple[Uncertainty, NDArray[np.float64] | None]:
     """The error bars of the distance of ``fake``, and the distances from which `difference` compares it with others."""
-    if withheld := _why_withheld(real, fake, diagnosis):
-        curve = () if fake.apart else fid_curve(_gaussian_of(real), fake.features[FEATURES], features, world)
-        return Uncertainty(None, None, withheld, curve), None
-    parts, curve = error_bars(_gaussian_of(real), fake.features[FEATURES], features, world)
+    if dependent := _why_dependent(real, fake, diagnosis):
+        return Uncertainty(None, None, dependent, ()), None
+    target, rows = _gaussian_of(real), fake.features[FEATURES]
+    images, dims = rows.shape
+    if images < (fewest := fewest_images(dims)):
+        needed = f"at least {fewest} images are needed for features of {dims} dimensions, and there are {images}"
+        perfect = f"with so few, a perfect generator would have about {perfect_distance(target, images):.3g}"
+        curve = fid_curve(target, rows, features, world)
+        return Uncertainty(None, None, f"{needed}; {perfect}", curve), None
+    parts, curve = error_bars(target, rows, features, world)
     corrected = Interval(*interval(parts))
     return Uncertainty(float(parts[0]) - corrected.value, corrected, "", curve), parts
 
 
-def _why_withheld(real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis) -> str:
+def _why_dependent(real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis) -> str:
+    """Why the images of ``fake`` are not independent samples of a generator, or not known to be; empty if they are."""
     if fake.apart:
         return _APART
-    images, dims = fake.features[FEATURES].shape
-    if images < (fewest := fewest_images(dims)):
-        return f"at least {fewest} images are needed for features of {dims} dimensions, and there are {images}"
+    images = len(fake.features[FEATURES])
     copies, shared = diagnosis.fake, diagnosis.shared
     dependent = "; the interval assumes independent samples and would be"
     if fake is real:

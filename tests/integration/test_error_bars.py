@@ -13,7 +13,7 @@ from fidtool.names import short_title
 from support import degenerate
 from support.command_line import Run, frechet
 from support.degenerate import FLAGS, make_sets
-from support.places import FD, TINY
+from support.places import FD, SMALL_NETWORK, TINY
 
 NEIGHBOURS = "<figcaption>distance "
 """Text that a report has where it shows nearest real images."""
@@ -68,10 +68,28 @@ def test_too_few_images_have_a_curve_and_no_interval(here: Run, sets: tuple[Path
     found = result["uncertainty"]
     assert (found["bias"], found["corrected"]) == (None, None)
     assert "at least" in found["withheld"]
-    assert "there are 60" in found["withheld"]
+    assert "there are 60; with so few, a perfect generator would have about 0." in found["withheld"]
     assert [count for count, _ in found["curve"]] == [15, 30, 45, 60]
     (line,) = (line for line in result["warnings"] if "no error bars" in line)
     assert f" (distance by number of images {found['curve'][0][1]:.4g} for 15, " in line
+
+
+def test_fewer_than_five_images_per_dimension_have_an_interval(here: Run, sets: tuple[Path, ...]) -> None:
+    """200 images and 64 dimensions; the FAKEs are compared, too."""
+    flags = ("--extractor", SMALL_NETWORK, "--uncertainty", "--json")
+    document = here("compute", *sets[:3], *flags).json
+    for result in document["results"]:
+        found = result["uncertainty"]
+        corrected, fid = found["corrected"], frechet(result)
+        assert found["withheld"] == ""
+        assert found["bias"] == pytest.approx(fid - corrected["value"], rel=1e-12)
+        assert corrected["low"] < corrected["value"] < corrected["high"]
+        assert found["bias"] > 0.0
+        assert [count for count, _ in found["curve"]] == [50, 100, 150, 200]
+    (difference,) = document["differences"]
+    assert difference["verdict"] == f"{sets[2]} is better than {sets[1]}"
+    few = here("compute", *sets[:2], "--num", 199, *flags).json["results"][0]
+    assert "at least 200 images are needed for features of 64 dimensions" in few["uncertainty"]["withheld"]
 
 
 def test_sets_that_depend_on_real_have_no_interval(here: Run, sets: tuple[Path, ...], tmp_path: Path) -> None:
@@ -85,6 +103,7 @@ def test_sets_that_depend_on_real_have_no_interval(here: Run, sets: tuple[Path, 
     assert "this set is REAL itself" in reasons[0]
     assert "10 of 210 images are also in REAL" in reasons[1]
     assert "150 of 200 images are duplicates" in reasons[2]
+    assert [result["uncertainty"]["curve"] for result in outcome.json["results"]] == [[], [], []]
     assert outcome.json["differences"] == []
 
 

@@ -55,12 +55,13 @@ def test_files_of_another_network_are_not_named_inception(here: Run, tmp_path: P
     assert both.stdout == "FD (inception against torchvision:resnet50): 0.0000\n"
 
 
-def test_no_output_calls_another_distance_fid(here: Run, sets: tuple[Path, Path]) -> None:
-    """Text, warnings, error bars, influence, duplicates, gates and JSON, for a FAKE that causes all of them."""
+def test_no_output_calls_another_distance_fid(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    """Text, warnings, error bars, influence, duplicates, gates and JSON, for FAKEs that cause all of them."""
+    few = make_pictures(tmp_path / "few", 20, 2)
     for number in range(15):
         Image.open(sets[1] / "00003.png").save(sets[1] / f"copy{number}.png")
     flags = ("--extractor", TINY, "--influence", "--uncertainty", "--fail-above", 0, "--max-duplicates", 0.1)
-    outcome = here("compute", sets[0], sets[1], sets[0], *flags)
+    outcome = here("compute", sets[0], sets[1], few, *flags)
     assert outcome.status == 3
     assert f"{sets[1]} has {FD} " in outcome.stderr
     for words in (f"raise the {FD} most", "distance by number of images "):

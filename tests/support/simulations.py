@@ -17,6 +17,21 @@ DRAWS = 1000
 AT_ONCE = 100
 
 
+def generators(dims: int, decades: float, amount: float) -> tuple[Gaussian, Gaussian, Gaussian]:
+    """REAL with a spectrum over ``decades``, and two Gaussians that deviate by ``amount`` and by less."""
+    rng = np.random.RandomState(0)
+    real = np.diag(np.logspace(0, -decades, dims))
+    rotation, _ = np.linalg.qr(rng.randn(dims, dims))
+    other = rotation @ real @ rotation.T
+    shift = real.diagonal() ** 0.5 * rng.randn(dims)
+
+    def off(by: float) -> Gaussian:
+        sigma = (1 - by / 2) * ((1 - by) * real + by * (other + other.T) / 2)
+        return Gaussian(by * shift, sigma, None)
+
+    return Gaussian(np.zeros(dims), real, None), off(amount), off(0.8 * amount)
+
+
 def distance(one: Gaussian, other: Gaussian) -> float:
     return frechet_distance(one.mu, one.sigma, other.mu, other.sigma, count1=one.count, count2=other.count)
 

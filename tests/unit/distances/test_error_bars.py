@@ -16,28 +16,13 @@ from fidtool.distances.exact import FeatureSettings
 from fidtool.explanations import Interval
 from fidtool.statistics.moments import Gaussian
 from support.feature_sets import Features, alone
-from support.simulations import AT_ONCE, check_coverage, distance, distances_of_parts
+from support.simulations import AT_ONCE, check_coverage, distance, distances_of_parts, generators
 
 Array = NDArray[np.float64]
 
 
 def bars(real: Gaussian, fake: Features) -> tuple[Array, Curve]:
     return error_bars(real, fake, FeatureSettings(18), alone())
-
-
-def generators(dims: int, decades: float, amount: float) -> tuple[Gaussian, Gaussian, Gaussian]:
-    """REAL with a spectrum over ``decades``, and two Gaussians that deviate by ``amount`` and by less."""
-    rng = np.random.RandomState(0)
-    real = np.diag(np.logspace(0, -decades, dims))
-    rotation, _ = np.linalg.qr(rng.randn(dims, dims))
-    other = rotation @ real @ rotation.T
-    shift = real.diagonal() ** 0.5 * rng.randn(dims)
-
-    def off(by: float) -> Gaussian:
-        sigma = (1 - by / 2) * ((1 - by) * real + by * (other + other.T) / 2)
-        return Gaussian(by * shift, sigma, None)
-
-    return Gaussian(np.zeros(dims), real, None), off(amount), off(0.8 * amount)
 
 
 def drawn(generator: Gaussian, count: int, seed: int) -> Features:

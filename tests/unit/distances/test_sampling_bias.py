@@ -1,0 +1,141 @@
+"""The bias due to few images: slow formulas from the literature, simulated means, and the coverage of the intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.integrate import quad
+
+from fidtool import frechet_distance
+from fidtool.distances import error_bars as bars
+from fidtool.distances.error_bars import difference, error_bars, fewest_images, interval
+from fidtool.distances.exact import FeatureSettings
+from fidtool.distances.sampling_bias import corrected_distances, exponents, perfect_distance
+from fidtool.statistics.moments import Gaussian
+from support.feature_sets import Features, alone
+from support.simulations import generators
+
+Array = NDArray[np.float64]
+
+
+def fitted(rows: Features) -> Gaussian:
+    x = rows.astype(np.float64)
+    return Gaussian(x.mean(0), np.cov(x.T), len(x))
+
+
+def drawn(dims: int, images: int, seed: int, heavy: bool = False) -> Features:
+    rng = np.random.default_rng(seed)
+    lengths = rng.gamma(2.0, 0.5, (images, 1)) ** 0.5 if heavy else 1.0
+    return (lengths * rng.standard_normal((images, dims)) * np.logspace(0, -1, dims)).astype(np.float32)
+
+
+def target(dims: int) -> Gaussian:
+    return Gaussian(np.zeros(dims), np.diag(np.logspace(0, -2, dims)), None)
+
+
+@pytest.mark.parametrize(("dims", "images"), [(5, 8), (6, 40)])
+def test_the_correction_equals_the_contour_integral(dims: int, images: int) -> None:
+    """Between each zero η of the Stieltjes transform and the eigenvalue above it (Tiomoko & Couillet 2019)."""
+    real, rows = target(dims), drawn(dims, images, 1)
+    fake, m = fitted(rows), images - 1
+    root = np.sqrt(real.sigma)
+    values = np.linalg.eigvalsh(root @ fake.sigma @ root)
+    zeros = np.linalg.eigvalsh(np.diag(values) - np.sqrt(np.outer(values, values)) / m)
+
+    total = 0.0
+    for low, high in zip(zeros, values, strict=True):
+
+        def at(angle: float, low: float = low, high: float = high) -> float:
+            """Return the integrand at a point between the two, times the derivative of the point by the angle."""
+            z = high - (high - low) * math.sin(angle) ** 2
+            stieltjes = ((1.0 / (values - z)).sum() - (m - dims) / z) / m
+            return (high - low) * math.sin(2.0 * angle) * math.sqrt(max(stieltjes, 0.0))
+
+        total += quad(at, 0.0, math.pi / 2, limit=200)[0]
+    expected = fake.mu @ fake.mu + np.trace(real.sigma + fake.sigma) - np.trace(fake.sigma) / images
+    expected -= 2.0 * 2.0 * m / math.pi * total
+    found = corrected_distances(real, fake, exponents(real, fake, rows, alone()))
+    assert found[1] == pytest.approx(expected, rel=1e-4)
+
+
+def test_leverages_are_those_without_the_image() -> None:
+    rows = drawn(4, 30, 2, heavy=True)
+    real, fake = target(4), fitted(rows)
+    t, exponent = exponents(real, fake, rows, alone())
+    away = (rows - fake.mu) @ np.sqrt(real.sigma)
+    for number in range(0, len(t), 8):
+        ridge = 29 * float(t[number]) ** 2 * np.eye(4)
+        inside = [x @ np.linalg.solve(away.T @ away + ridge, x) for x in away]
+        outside = [x @ np.linalg.solve(away.T @ away - np.outer(x, x) + ridge, x) for x in away]
+        expected = math.log(sum(inside) / sum(outside)) / math.log1p(-np.mean(inside))
+        assert float(exponent[number]) == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("images", [5, 30, 45, 200])
+def test_a_perfect_generator(images: int) -> None:
+    """The mean of the distances of few images, also fewer than dimensions."""
+    real = target(40)
+    distances = [frechet_distance(real.mu, real.sigma, *fit(drawn(40, images, seed))) for seed in range(40)]
+    assert perfect_distance(real, images) == pytest.approx(np.mean(distances), rel=0.05)
+
+
+def fit(rows: Features) -> tuple[Array, Array]:
+    fake = fitted(rows)
+    return fake.mu, fake.sigma
+
+
+def test_features_without_spread() -> None:
+    real, rows = target(3), np.full((200, 3), 0.5, np.float32)
+    fake = fitted(rows)
+    assert corrected_distances(real, fake, exponents(real, fake, rows, alone()))[0] == pytest.approx(0.75 + 1.11)
+    assert perfect_distance(Gaussian(np.zeros(3), np.zeros((3, 3)), 1), 10) == 0.0
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> Callable[[Gaussian, Features], Array]:
+    """Return the function that error bars of few images come from, for any number."""
+    monkeypatch.setattr(bars, "_are_many", lambda *_: False)
+    return lambda real, fake: error_bars(real, fake, FeatureSettings(18), alone())[0]
+
+
+@pytest.mark.parametrize("images", [40, 80])
+def test_coverage_of_few_images(images: int, few: Callable[[Gaussian, Features], Array]) -> None:
+    """32 dimensions with heavy tails, two generators with the same latents; the spread of lengths matters."""
+    real, *fakes = generators(32, 1.0, 0.3)
+    factors = [np.linalg.cholesky(fake.sigma).T for fake in fakes]
+    true = [frechet_distance(real.mu, real.sigma, fake.mu, fake.sigma) for fake in fakes]
+    true += [true[0] - true[1], true[0], true[0]]
+    rng = np.random.default_rng(1)
+    hits = []
+    for _ in range(60):
+        noise = rng.gamma(2.0, 0.5, (images, 1)) ** 0.5 * rng.standard_normal((images, 32))
+        sets = [(noise @ own + fake.mu).astype(np.float32) for own, fake in zip(factors, fakes, strict=True)]
+        one, other = (few(real, rows) for rows in sets)
+        value, _, low, high = interval(one)
+        bounds = [(low, high), interval(other)[2:], difference(one, other)[2:]]
+        bounds += [(low + wrong - value, high + wrong - value) for wrong in (one[0], one[2])]
+        hits.append([low <= truth <= high for (low, high), truth in zip(bounds, true, strict=True)])
+    first, second, paired, uncorrected, gaussian = 100 * np.mean(hits, 0)
+    assert min(first, second, paired) >= 93
+    assert uncorrected < 5
+    assert gaussian < 70
+
+
+def test_a_difference_of_few_and_many_images(few: Callable[[Gaussian, Features], Array]) -> None:
+    real = target(5)
+    one, other = few(real, drawn(5, 200, 1)), np.concatenate([[2.0], 2.0 + 0.01 * np.arange(36)])
+    (value, error, low, high), (first, second) = difference(one, other), (interval(one), interval(other))
+    assert value == pytest.approx(first[0] - second[0], rel=1e-9)
+    assert error == pytest.approx(math.hypot(first[1], second[1]), rel=1e-9)
+    assert (low + high) / 2 == pytest.approx(value, rel=1e-9)
+
+
+def test_most_of_the_blocks_have_more_images_than_dimensions() -> None:
+    for dims in (1, 40, 180, 181, 182, 768, 2048):
+        images = fewest_images(dims)
+        assert images >= 200
+        assert images - -(-images // 20) > dims + 1

@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool.distances.exact import FeatureSettings
-from fidtool.distances.frechet import frechet_distance
+from fidtool.distances.frechet import covariance_factor, frechet_distance
 from fidtool.distances.parallel import linear_algebra_threads, using_threads
-from fidtool.distances.sampling_bias import corrected_distances, exponents
+from fidtool.distances.sampling_bias import corrected_distance
 from fidtool.distributed.world import World
 from fidtool.statistics.moments import Gaussian
 
@@ -23,8 +23,8 @@ _SPLITS = 6
 """Ways in which the blocks are divided into halves."""
 _T = 2.093024054408263
 """Student's t for 95 % and BLOCKS - 1 degrees of freedom. It is a constant because importing scipy.special is slow."""
-_FEWEST = 1.1
-"""Images per dimension that error bars need."""
+_FEWEST, _MANY = 1.1, 5
+"""Images per dimension that error bars need, and with which the covariance of a quarter has full rank with a margin."""
 _POINTS = 4
 """Number of points of the curve."""
 
@@ -42,22 +42,21 @@ def error_bars(
     The images, which should be independent, are divided into 20 blocks of consecutive rows. The
     real images are taken to be fixed: the error bars do not include their bias or their sampling error.
     Memory: 20 matrices of D x D in float64, on rank zero. Time: the covariance of the images and 41 distances, each of
-    which takes 1.2 s at D = 2048 on two cores; for fewer than 5 images per dimension, 26 and two eigendecompositions.
+    which takes 1.2 s at D = 2048 on two cores; for fewer than 5 images per dimension, 25.
 
     Args:
         fake: features of shape (n, D), in random order, of at least `fewest_images`; one block at a time is read.
         world: the ranks, which share the machine's cores.
 
     Returns:
-        Distances for `interval` and `difference`, of which the first is that of all images; and the curve. With 5
-        images per dimension (see `_are_many`), the FIDs of the parts that `members` lists: float64 array of shape
-        (37,). With fewer, shape (23,): the FID of all images, and the `corrected_distances` of all, with leverages and
-        without, and of all but each block, without.
+        Distances for `interval` and `difference`; and the curve. The distances are the FIDs of the parts that `members`
+        lists, the first of which is all images: float64 array of shape (37,). With fewer than 5 images per dimension,
+        they are the FID of all images, and the `corrected_distance` of all and of all but each block: shape (22,).
     """
     blocks = _blocks(fake, BLOCKS, settings, world)
     curve = _curve(real, blocks, settings.ddof, world)
-    if not _are_many(*fake.shape):
-        return np.array([curve[-1][1], *_corrected(real, fake, blocks, world)]), curve
+    if len(fake) < _MANY * fake.shape[1]:
+        return np.array([curve[-1][1], *_corrected(real, blocks, world)]), curve
     parts = [_distance(real, list(itertools.compress(blocks, part)), settings.ddof, world) for part in members()]
     return np.array(parts), curve
 
@@ -73,16 +72,10 @@ def fid_curve(real: Gaussian, fake: NDArray[np.float32], settings: FeatureSettin
 def fewest_images(dims: int) -> int:
     """Returns the number of generated images that error bars need.
 
-    The law of `sampling_bias` holds if there are more images than dimensions, also without one of the blocks: from
-    1.06 per dimension. The coverage was simulated from 1.1 up. In blocks of fewer than 10 images, a few outliers would
-    determine the standard error.
+    The law of `sampling_bias` needs more images than dimensions, also without one of the blocks: 1.06 per dimension.
+    In blocks of fewer than 10 images, a few outliers would determine the standard error.
     """
     return max(math.ceil(_FEWEST * dims), 10 * BLOCKS)
-
-
-def _are_many(images: int, dims: int) -> bool:
-    """Returns whether the covariance of a quarter of the images has full rank with some margin."""
-    return images >= 5 * dims
 
 
 def _blocks(fake: NDArray[np.float32], number: int, settings: FeatureSettings, world: World) -> list[Gaussian]:
@@ -121,16 +114,11 @@ def _pooled(blocks: Sequence[Gaussian], ddof: int) -> Gaussian:
         return Gaussian(mu.numpy(), scatter.div_(max(total - ddof, 1)).numpy(), total)
 
 
-def _corrected(
-    real: Gaussian, fake: NDArray[np.float32], blocks: Sequence[Gaussian], world: World
-) -> NDArray[np.float64]:
-    law = exponents(real, _pooled(blocks, 1), fake, world)
-    found = np.full((1 + BLOCKS, 2), math.nan)
-    for row, part in enumerate(members()[: 1 + BLOCKS]):
-        if world.must_stop():
-            break
-        found[row] = corrected_distances(real, _pooled(list(itertools.compress(blocks, part)), 1), law)
-    return np.append(found[0], found[1:, 1])
+def _corrected(real: Gaussian, blocks: Sequence[Gaussian], world: World) -> list[float]:
+    """Returns the corrected distances of all images and of all but each block."""
+    factor = covariance_factor(real.sigma, real.count)
+    parts = (list(itertools.compress(blocks, part)) for part in members()[: BLOCKS + 1])
+    return [math.nan if world.must_stop() else corrected_distance(real, factor, _pooled(part, 1)) for part in parts]
 
 
 def _curve(real: Gaussian, blocks: Sequence[Gaussian], ddof: int, world: World) -> Curve:
@@ -148,15 +136,18 @@ def interval(parts: NDArray[np.float64]) -> Estimate:
     and c is the linear part divided by the distance. The distance is approximated by value + error, because near 0 the
     value may be small by chance. Student's t has BLOCKS - 1 degrees of freedom.
 
-    In simulations (Gaussians with flat and steep spectra, skewed mixtures, features of images; 8 to 256 dimensions; 5
-    and more images per dimension; distances from 0 up), the interval contained the true value in 92 to 98 % of the
-    draws. Exceptions: 91 % if nearly all variance is in two or three dimensions and has heavy tails, and for some
-    photos at 5 images per dimension; most of these intervals are too low, because value and error are small together.
-    Near a perfect generator with 5 images per dimension and many dimensions, the interval is too wide (99 % and more):
-    the remaining bias is as large as the error, which includes it.
+    In simulations with 5 and more images per dimension (Gaussians with flat and steep spectra, skewed mixtures,
+    features of images; 8 to 256 dimensions; distances from 0 up), the interval contained the true value in 92 to 98 %
+    of the draws. Exceptions: 91 % if nearly all variance is in two or three dimensions and has heavy tails, and for
+    some photos at 5 images per dimension; most of these intervals are too low, because value and error are small
+    together. Near a perfect generator with 5 images per dimension and many dimensions, the interval is too wide (99 %
+    and more): the remaining bias is as large as the error, which includes it.
+
+    With 1.1 to 4.9 images per dimension (features of CIFAR-10, 256 and 2048 dimensions), it was 93 to 100 %, the latter
+    near a perfect generator: see `scripts/coverage.py`.
 
     Args:
-        parts: FIDs of the parts that `members` lists: float64 array of shape (37,).
+        parts: distances as `error_bars` returns them.
     """
     value, error, linear = _spread(parts)
     bend = 0.5 * _T**2 * linear / (max(value, 0.0) + error) if linear > 0.0 else 0.0
@@ -170,11 +161,9 @@ def difference(one: NDArray[np.float64], other: NDArray[np.float64]) -> Estimate
     comes from the same latents: equal numbers of images and the same order of names. For independent sets, the interval
     is as narrow as that of an unpaired comparison. It is symmetric and has the same coverage as that of a single set.
     """
-    if len(one) == len(other):
-        value, error, _ = _spread(one - other)
-    else:
-        spreads = _spread(one), _spread(other)
-        value, error = spreads[0][0] - spreads[1][0], math.hypot(spreads[0][1], spreads[1][1])
+    compared = [one - other] if len(one) == len(other) else [one, -other]
+    values, errors, _ = zip(*map(_spread, compared), strict=True)
+    value, error = sum(values), math.hypot(*errors)
     return value, error, value - _T * error, value + _T * error
 
 
@@ -196,8 +185,8 @@ def _spread(parts: NDArray[np.float64]) -> tuple[float, float, float]:
     replaced accordingly, but the variance is reduced by half at most. Only some of the 19 ways of halving that would
     balance all pairs of blocks are used; error² includes the variance due to this choice.
     """
-    if len(parts) == BLOCKS + 3:
-        return _spread_of_few(float(parts[1]), float(parts[2]), parts[3:])
+    if len(parts) == BLOCKS + 2:
+        return _spread_of_few(float(parts[1]), parts[2:])
     without, halves = parts[1 : BLOCKS + 1], parts[BLOCKS + 1 : -4].reshape(-1, 2).mean(1)
     sizes = [float(part.mean()) for part in (parts[:1], without, halves, parts[-4:])]
     weights = _weights(20, 19, 10), _weights(20, 19, 10, 5)
@@ -212,17 +201,17 @@ def _spread(parts: NDArray[np.float64]) -> tuple[float, float, float]:
     return 0.5 * (second + third), error, max(linear, 0.0)
 
 
-def _spread_of_few(leverages: float, simple: float, without: NDArray[np.float64]) -> tuple[float, float, float]:
+def _spread_of_few(corrected: float, without: NDArray[np.float64]) -> tuple[float, float, float]:
     """Returns the same as `_spread` for fewer than 5 images per dimension, whose halves and quarters say too little.
 
-    Value: two estimates are left with a bias of different origin. That with leverages has one that does not grow with
-    the dimensions. The simple one, with k = 1 - a, has one of about 1/n, which the jackknife removes up to an eighth
-    for features of photos. The value is the mean of the two, and error² includes the variance of a uniform
-    distribution between them. The pairwise part of the jackknife's variance, which it counts twice, is not known.
+    Value: the corrected distance has a bias left: none for Gaussians, about c/n if the lengths of feature vectors vary.
+    For photos it falls a bit faster, and the jackknife removes 1.1 to 1.2 times the bias. The value takes 0.9 of the
+    jackknife's change, and error² includes the variance of a uniform distribution from 0.8 to 1. The pairwise part of
+    the variance is counted twice: the error is too large near a perfect generator.
     """
     jackknife = (BLOCKS - 1) / BLOCKS * float(((without - without.mean()) ** 2).sum())
-    other = BLOCKS * simple - (BLOCKS - 1) * float(without.mean())
-    return 0.5 * (leverages + other), math.sqrt(jackknife + (leverages - other) ** 2 / 12.0), 0.0
+    change = (BLOCKS - 1) * (corrected - float(without.mean()))
+    return corrected + 0.9 * change, math.sqrt(jackknife + (0.2 * change) ** 2 / 12.0), 0.0
 
 
 def _weights(*blocks: int) -> list[float]:

@@ -23,6 +23,7 @@ _BLOCK = 256
 """Columns of a triangular factor whose zeros are skipped together."""
 
 
+@fork_safe
 def frechet_distance(
     mu1: ArrayLike,
     sigma1: ArrayLike,
@@ -54,20 +55,6 @@ def frechet_distance(
         InputError: if shapes do not match, values are not finite, or a matrix is not a covariance.
         RunError: if LAPACK does not converge or the result is not finite.
     """
-    return distance_and_overlaps(mu1, sigma1, mu2, sigma2, count1=count1, count2=count2)[0]
-
-
-@fork_safe
-def distance_and_overlaps(
-    mu1: ArrayLike,
-    sigma1: ArrayLike,
-    mu2: ArrayLike,
-    sigma2: ArrayLike,
-    *,
-    count1: int | None = None,
-    count2: int | None = None,
-) -> tuple[float, torch.Tensor]:
-    """Returns `frechet_distance`, and the singular values of L1ᵀ L2: float64 tensor of shape (rank,)."""
     with using_threads(linear_algebra_threads()):
         mean1, cov1 = _checked(mu1, sigma1, "first")
         mean2, cov2 = _checked(mu2, sigma2, "second")
@@ -75,11 +62,10 @@ def distance_and_overlaps(
             raise InputError(f"the statistics have different dimensions: {mean1.shape[0]} against {mean2.shape[0]}")
         difference = mean1 - mean2
         rest = (difference @ difference).item() + cov1.trace().item() + cov2.trace().item()
-        overlaps = _overlaps(factor(cov1, count1, "first"), factor(cov2, count2, "second"), rest)
-        distance = rest - 2.0 * overlaps.sum().item()
+        distance = rest - 2.0 * _overlap(factor(cov1, count1, "first"), factor(cov2, count2, "second"), rest)
     if not np.isfinite(distance):
         raise RunError("the Fréchet distance overflowed: the features are too large for float64")
-    return max(distance, 0.0), overlaps
+    return max(distance, 0.0)
 
 
 def _checked(mu: ArrayLike, sigma: ArrayLike, which: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -116,49 +102,47 @@ Factor = tuple[torch.Tensor, float | None]
 """L of a covariance L Lᵀ; and if it is a Cholesky factor, a triangular one, the logarithm of its determinant."""
 
 
-def _overlaps(first: Factor, second: Factor, rest: float) -> torch.Tensor:
-    """Returns the singular values of L1ᵀ L2.
+def _overlap(first: Factor, second: Factor, rest: float) -> float:
+    """Returns the nuclear norm of L1ᵀ L2.
 
     Args:
-        rest: the value from which twice their sum will be subtracted. It determines the accuracy that is needed.
+        rest: the value from which twice the norm will be subtracted. It determines the accuracy that is needed.
     """
     (matrix1, log_determinant1), (matrix2, log_determinant2) = first, second
     if log_determinant1 is None:
-        product = matrix1.T @ matrix2
+        overlaps = matrix1.T @ matrix2
     else:
         rows = range(0, len(matrix1), _BLOCK)
         # Above its block, a column of L1 is zero.
-        product = torch.cat([matrix1[row:, row : row + _BLOCK].T @ matrix2[row:] for row in rows])
-    if product.numel() == 0:
-        return product.flatten()
+        overlaps = torch.cat([matrix1[row:, row : row + _BLOCK].T @ matrix2[row:] for row in rows])
+    if overlaps.numel() == 0:
+        return 0.0
     if log_determinant1 is not None and log_determinant2 is not None:
         # Small eigenvalues of P Pᵀ lose digits by squaring, unless P is graded, as Cholesky factors usually are. If all
         # were off by the same amount, the logarithms of the determinants would differ by about this amount divided by
         # the smallest eigenvalue.
-        gram = torch.zeros_like(product)  # only its lower triangle is computed
+        gram = torch.zeros_like(overlaps)  # only its lower triangle is computed
         for row in range(0, len(gram), _BLOCK):
-            torch.mm(product[row:], product[row : row + _BLOCK].T, out=gram[row:, row : row + _BLOCK])
+            torch.mm(overlaps[row:], overlaps[row : row + _BLOCK].T, out=gram[row:, row : row + _BLOCK])
         odd = len(gram) % 2
         # MKL's eigenvalues of a large matrix of odd size differ in the last bits between calls: it gets one more, 0.
         values = torch.linalg.eigvalsh(torch.nn.functional.pad(gram, (0, odd, 0, odd)))[odd:]
         smallest, known = values[0].item(), 2.0 * (log_determinant1 + log_determinant2)
         if smallest > 0.0:
             discrepancy = abs(values.log().sum().item() - known) + len(values) * _EPSILON
-            roots: torch.Tensor = values.sqrt()
-            error = 0.5 * len(values) * discrepancy * smallest**0.5
-            if 2.0 * error <= _ENOUGH * (rest - 2.0 * roots.sum().item()):
-                return roots
+            norm, error = values.sqrt().sum().item(), 0.5 * len(values) * discrepancy * smallest**0.5
+            if 2.0 * error <= _ENOUGH * (rest - 2.0 * norm):
+                return float(norm)
     try:
-        roots = torch.linalg.svdvals(product)
+        return float(torch.linalg.svdvals(overlaps).sum())
     except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
         # LAPACK's divide and conquer can fail to converge; the slower QR iteration then may not.
         import scipy.linalg
 
         try:
-            roots = torch.from_numpy(scipy.linalg.svd(product.numpy(), compute_uv=False, lapack_driver="gesvd"))
+            return float(scipy.linalg.svd(overlaps.numpy(), compute_uv=False, lapack_driver="gesvd").sum())
         except np.linalg.LinAlgError as error:
             raise RunError(f"the singular values did not converge: {error}") from error
-    return roots
 
 
 def factor(matrix: torch.Tensor, count: int | None, which: str) -> Factor:

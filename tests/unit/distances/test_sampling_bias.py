@@ -14,7 +14,8 @@ from fidtool import frechet_distance
 from fidtool.distances import error_bars as bars
 from fidtool.distances.error_bars import difference, error_bars, fewest_images, interval
 from fidtool.distances.exact import FeatureSettings
-from fidtool.distances.sampling_bias import corrected_distances, exponents, perfect_distance
+from fidtool.distances.frechet import covariance_factor
+from fidtool.distances.sampling_bias import corrected_distance, perfect_distance
 from fidtool.statistics.moments import Gaussian
 from support.feature_sets import Features, alone
 from support.simulations import generators
@@ -58,21 +59,7 @@ def test_the_correction_equals_the_contour_integral(dims: int, images: int) -> N
         total += quad(at, 0.0, math.pi / 2, limit=200)[0]
     expected = fake.mu @ fake.mu + np.trace(real.sigma + fake.sigma) - np.trace(fake.sigma) / images
     expected -= 2.0 * 2.0 * m / math.pi * total
-    found = corrected_distances(real, fake, exponents(real, fake, rows, alone()))
-    assert found[1] == pytest.approx(expected, rel=1e-4)
-
-
-def test_leverages_are_those_without_the_image() -> None:
-    rows = drawn(4, 30, 2, heavy=True)
-    real, fake = target(4), fitted(rows)
-    t, exponent = exponents(real, fake, rows, alone())
-    away = (rows - fake.mu) @ np.sqrt(real.sigma)
-    for number in range(0, len(t), 8):
-        ridge = 29 * float(t[number]) ** 2 * np.eye(4)
-        inside = [x @ np.linalg.solve(away.T @ away + ridge, x) for x in away]
-        outside = [x @ np.linalg.solve(away.T @ away - np.outer(x, x) + ridge, x) for x in away]
-        expected = math.log(sum(inside) / sum(outside)) / math.log1p(-np.mean(inside))
-        assert float(exponent[number]) == pytest.approx(expected, rel=1e-4)
+    assert corrected_distance(real, covariance_factor(real.sigma), fake) == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("images", [5, 30, 45, 200])
@@ -90,39 +77,38 @@ def fit(rows: Features) -> tuple[Array, Array]:
 
 def test_features_without_spread() -> None:
     real, rows = target(3), np.full((200, 3), 0.5, np.float32)
-    fake = fitted(rows)
-    assert corrected_distances(real, fake, exponents(real, fake, rows, alone()))[0] == pytest.approx(0.75 + 1.11)
+    assert corrected_distance(real, covariance_factor(real.sigma), fitted(rows)) == pytest.approx(0.75 + 1.11)
     assert perfect_distance(Gaussian(np.zeros(3), np.zeros((3, 3)), 1), 10) == 0.0
 
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> Callable[[Gaussian, Features], Array]:
     """Return the function that error bars of few images come from, for any number."""
-    monkeypatch.setattr(bars, "_are_many", lambda *_: False)
+    monkeypatch.setattr(bars, "_MANY", 1000)
     return lambda real, fake: error_bars(real, fake, FeatureSettings(18), alone())[0]
 
 
-@pytest.mark.parametrize("images", [40, 80])
+@pytest.mark.parametrize("images", [40, 140])
 def test_coverage_of_few_images(images: int, few: Callable[[Gaussian, Features], Array]) -> None:
-    """32 dimensions with heavy tails, two generators with the same latents; the spread of lengths matters."""
+    """32 dimensions with heavy tails, two generators with the same latents. In 400 draws, it is 95 to 99 %."""
     real, *fakes = generators(32, 1.0, 0.3)
     factors = [np.linalg.cholesky(fake.sigma).T for fake in fakes]
     true = [frechet_distance(real.mu, real.sigma, fake.mu, fake.sigma) for fake in fakes]
     true += [true[0] - true[1], true[0], true[0]]
     rng = np.random.default_rng(1)
     hits = []
-    for _ in range(60):
+    for _ in range(100):
         noise = rng.gamma(2.0, 0.5, (images, 1)) ** 0.5 * rng.standard_normal((images, 32))
         sets = [(noise @ own + fake.mu).astype(np.float32) for own, fake in zip(factors, fakes, strict=True)]
         one, other = (few(real, rows) for rows in sets)
         value, _, low, high = interval(one)
         bounds = [(low, high), interval(other)[2:], difference(one, other)[2:]]
-        bounds += [(low + wrong - value, high + wrong - value) for wrong in (one[0], one[2])]
+        bounds += [(low + wrong - value, high + wrong - value) for wrong in (one[0], one[1])]
         hits.append([low <= truth <= high for (low, high), truth in zip(bounds, true, strict=True)])
-    first, second, paired, uncorrected, gaussian = 100 * np.mean(hits, 0)
+    first, second, paired, uncorrected, not_jackknifed = 100 * np.mean(hits, 0)
     assert min(first, second, paired) >= 93
     assert uncorrected < 5
-    assert gaussian < 70
+    assert not_jackknifed < 70
 
 
 def test_a_difference_of_few_and_many_images(few: Callable[[Gaussian, Features], Array]) -> None:

@@ -82,9 +82,11 @@ def compute(
 
             check_paths([real, *fakes], real)  # reports a typo before the slow import of torch
         from fidtool.api import evaluated
+        from fidtool.cache_dir import check_target
 
+        checks = [] if target is None else [partial(check_target, f"--output {target}", target)]
         sets = [(path, "") for path in (real, *fakes)]
-        evaluation, shown = evaluated(sets, chosen, console, origin, lambda: _check_target(target))
+        evaluation, shown = evaluated(sets, chosen, console, origin, *checks)
     except (FidtoolError, KeyboardInterrupt) as error:
         failure = error if isinstance(error, FidtoolError) else stopped_error()
         if not failure.printed:
@@ -141,11 +143,3 @@ def _show(
         click.echo(line, err=True)
     lines = [repr(nan if each is None else each) for each in values] if form == "value" else lines_in(form, saved)
     publish(lines, {**{file: partial(write_lines, lines_in(each, saved)) for file, each in tables.items()}, **shown})
-
-
-def _check_target(output: Path | None) -> None:
-    """Check that the file can be written, before any work is done."""
-    if output is not None:
-        from fidtool.cache_dir import check_target
-
-        check_target(f"--output {output}", output)

@@ -9,6 +9,7 @@ import click
 from fidtool.cli.options import OnceCommand
 from fidtool.cli.output import publish, result_file, write_lines
 from fidtool.errors import InputError
+from fidtool.names import legible
 
 _EXAMPLES = (
     ("Write a result", "fidtool compute real/ fake/ -o fid.json"),
@@ -49,5 +50,5 @@ def table(results: tuple[str, ...], form: str, output: str | None) -> None:
     lines, files = lines_in(form, saved), {target: partial(write_lines, lines_in(written, saved))} if target else {}
     alerts = [alert for alert in alerts_of(joined(saved)) if alert.severity == "high"]
     for line in [*(doubts_about(saved) if form == "csv" else []), *alerts]:  # the other formats have them
-        click.echo(f"warning: {line}", err=True)
+        click.echo(f"warning: {legible(line)}", err=True)
     publish(lines, files)

@@ -20,7 +20,7 @@ from fidtool.validation import File
 
 NOT_COMPARABLE, CANNOT_TELL, WORSE = "not comparable", "cannot tell", "worse"
 _VERDICTS = {1: WORSE, 0: "cannot be distinguished", -1: "better"}
-_MUST_AGREE = ("protocol.features", "REAL.name", "REAL.count", "REAL.framing", "REAL.sha256", "FAKE.framing")
+_MUST_AGREE = ("protocol.features.", "REAL.name", "REAL.count", "REAL.framing", "REAL.sha256", "FAKE.framing")
 _ENVIRONMENT = ("host", "device", "precision", "kernels", "batch_size", "world_size", "versions")
 Differing = dict[str, tuple[Any, Any]]
 """Both values of what differs, by its place. None stands for a default, and for what only one of the two has."""
@@ -116,7 +116,7 @@ def change_of(before: Evaluation, after: Evaluation) -> Change:
     was, now = (
         {
             "settings": {**each.run.config, **each.settings},
-            "protocol": {layer: found and asdict(found) for layer, found in each.definitions.items()},
+            "protocol": {layer: asdict(found) if found else {} for layer, found in each.definitions.items()},
             "REAL": _facts(each.results[0].real),
             "FAKE": _facts(each.results[0].fake),
             "environment": {name: getattr(each.run, name) for name in _ENVIRONMENT},
@@ -125,7 +125,9 @@ def change_of(before: Evaluation, after: Evaluation) -> Change:
     )
     besides, difference = _differing(was, now), None
     obstacles = [
-        f"{place}: {one}, now {other}" for place, (one, other) in besides.items() if place.startswith(_MUST_AGREE)
+        f"{place}: {shortened(str(one), 40)}, now {shortened(str(other), 40)}"
+        for place, (one, other) in besides.items()
+        if place.startswith(_MUST_AGREE)
     ]
     if obstacles:
         verdict, reason = NOT_COMPARABLE, "; ".join(obstacles)

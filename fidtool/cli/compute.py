@@ -112,7 +112,7 @@ def compute(
         for line in evaluation.not_computed_lines:
             click.echo(legible(line), err=True)
     if evaluation.exit_code:
-        click.echo(evaluation.exit_reason, err=True)
+        click.echo(legible(evaluation.exit_reason), err=True)
     if form == "value" and None in values:
         raise RunError(f"{evaluation.labels.title(first)}, the first value that was requested, was not computed")
     return evaluation.exit_code

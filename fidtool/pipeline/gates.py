@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from os.path import normpath
 
 from fidtool.errors import InputError, option, redacted
@@ -11,6 +11,7 @@ from fidtool.history import CANNOT_TELL, NOT_COMPARABLE, WORSE, change_of, path_
 from fidtool.results import Evaluation, read_evaluation
 from fidtool.saved import is_history
 from fidtool.settings import Settings
+from fidtool.validation import text_of
 
 _MISSED = {WORSE: "is worse than in", NOT_COMPARABLE: "is not comparable with", CANNOT_TELL: "cannot be compared with"}
 """Verdicts that miss the gate: it is only passed if it can be decided."""
@@ -32,60 +33,41 @@ def missed_gates(evaluation: Evaluation, settings: Settings, baselines: Sequence
                 yield f"{each.fake.name} {_MISSED[change.verdict]} {settings.fail_worse_than}: {change.reason}"
 
 
-def read_baselines(settings: Settings, paths: Sequence[str], warn: Callable[[str], None]) -> tuple[Evaluation, ...]:
-    """Return the results, one per FAKE, among which are the baselines of this run: the oldest first.
+def baselines_of(
+    settings: Settings, paths: Sequence[str], definition: Definition | None
+) -> tuple[tuple[Evaluation, ...], list[str]]:
+    """Return the baseline of each FAKE, none without this gate, and a sentence about each line that cannot be read.
 
-    A run of a history that missed a gate is left out: what is worse does not become the baseline of the next run.
+    It is the latest result with error bars of the same REAL, FAKE and features, from a run that missed no gate: what is
+    worse does not become the baseline of the next run. If the file is the JSON of a result with one FAKE, it is this.
 
     Args:
         paths: REAL and the FAKEs.
+        definition: that of the run's features.
 
     Raises:
-        InputError: if the file cannot be read, or has no baseline of a FAKE.
+        InputError: if the file cannot be read, or does not have one.
     """
-    if (file := settings.fail_worse_than) is None:
-        return ()
-    if is_history(file):
-        results, problems = read_history(file)
-        for problem in problems:
-            warn(problem)
+    if (file := text_of(settings.fail_worse_than)) is None:
+        return (), []
+    if in_history := is_history(file):
+        results, unread = read_history(file)
         results = [each for each in results if not each.missed]
     else:
-        results = per_fake(read_evaluation(file))
-    baselines_of(results, settings, paths)
-    return tuple(results)
-
-
-def baselines_of(
-    results: Sequence[Evaluation], settings: Settings, paths: Sequence[str], definition: Definition | None = None
-) -> tuple[Evaluation, ...]:
-    """Return the baseline of each FAKE: the latest result with error bars of the same REAL and FAKE.
-
-    If the file has the result of only one FAKE, this is the baseline of all.
-
-    Args:
-        definition: that of the features, which must be the same; None if it is not known yet.
-
-    Raises:
-        InputError: if there is none.
-    """
-    if (file := settings.fail_worse_than) is None:
-        return ()
-    (real, *fakes), found = (normpath(redacted(path)) for path in paths), []
+        results, unread = per_fake(read_evaluation(file)), []
+    (real, *fakes), found = (normpath(redacted(path)) for path in paths), list[Evaluation]()
     for fake in fakes:
+        of_fake = [each for each in results if path_of(each.results[0].fake) == fake]
         own = [
             each
-            for each in results
-            if each.results[0].corrected is not None
-            and path_of(each.results[0].real) == real
-            and (path_of(each.results[0].fake) == fake or (len(results) == 1 and not is_history(file)))
-            and definition in (None, each.definition)
+            for each in of_fake or results * (len(results) == 1 and not in_history)
+            if each.results[0].corrected and path_of(each.results[0].real) == real and each.definition == definition
         ]
         if not own:
-            problem = f"{file} has no result of {fake} against {real} with error bars"
-            problem += f" and the features of this run ({definition.protocol_name})" if definition else ""
-            how = f"and {option('history', str(file))}" if is_history(file) else "and save its JSON there"
+            features = f" and features of {definition.network}, {definition.protocol_name}" if definition else ""
+            how = f"and {option('history', file)}" if in_history else "and save its JSON there"
             remedy = f"compute one with {option('uncertainty', True)} {how}, without {option('fail_worse_than')}"
-            raise InputError(f"{problem}:", remedy, setting="fail_worse_than")
+            problem = f"{file} has no result of {fake} against {real} with error bars{features}:"
+            raise InputError(problem, remedy, setting="fail_worse_than")
         found.append(own[-1])
-    return tuple(found)
+    return tuple(found), unread

@@ -14,9 +14,7 @@ from fidtool.features.models.families import CMMD_EXTRACTOR, is_published
 from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, INCEPTION, INCEPTION_DIMS, PROTOCOLS, Definition
 from fidtool.metrics.cmmd import CMMD
 from fidtool.names import counted
-from fidtool.pipeline.gates import read_baselines
 from fidtool.pipeline.sets import Content, RequestedSet, SetNeeds, SetPlan, set_needs
-from fidtool.results import Evaluation
 from fidtool.settings import Settings, overrides
 from fidtool.sources.arrays import array_headers, has_floats
 from fidtool.sources.contents import Files, broken_link
@@ -42,7 +40,6 @@ class Opening:
         settings: the run's settings, completed from its statistics files.
         notes: one sentence per setting that was completed, or that replaces one of the preset.
         warnings: warnings about the sets, a sentence each.
-        baselines: see `fidtool.pipeline.gates.read_baselines`.
         left_out: the metrics that cannot be computed, with the reasons.
     """
 
@@ -53,14 +50,12 @@ class Opening:
     settings: Settings
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
-    baselines: tuple[Evaluation, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
 
 
 def open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Console, alone: bool) -> Opening:
     """Opens REAL and the FAKEs, or the only set of ``fidtool stats``, which is ``alone``. No image is decoded."""
     check_paths([each.path for each in requests if each.given is None], None if alone else requests[0].path)
-    baselines = read_baselines(settings, [each.path for each in requests], console.warn)
     requests, warnings = spelled_once(requests)
     fakes = requests if alone else requests[1:]
     roles = {each: (each is requests[0] and not alone, each in fakes) for each in requests}
@@ -90,7 +85,7 @@ def open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Con
     warnings += [content.warning for content in contents.values() if content.warning]
     with_files = {each: content.file for each, content in drawn if content.file is not None}
     sets = tuple(each for each, _ in drawn)
-    return Opening(sets, dict(drawn), with_files, images, completed, tuple(notes), tuple(warnings), baselines)
+    return Opening(sets, dict(drawn), with_files, images, completed, tuple(notes), tuple(warnings))
 
 
 def complete_settings(files: Mapping[str, Statistics], settings: Settings, images: bool) -> tuple[Settings, str]:

@@ -131,7 +131,7 @@ def check_count(metric: Metric, settings: Settings, sets: Iterable[SetPlan]) -> 
 
 
 def make_plan(opening: Opening, measured: Mapping[str, Definition] | None, batch_size: int) -> Plan:
-    """Returns the plan of a run. A pure function.
+    """Returns the plan of a run. A pure function, apart from reading the baseline.
 
     Args:
         opening: as `choose` returns it.
@@ -143,7 +143,7 @@ def make_plan(opening: Opening, measured: Mapping[str, Definition] | None, batch
     settings, files = opening.settings, opening.files
     definitions, mismatches = agree(files, settings, measured)
     real, *fakes = opening.contents
-    paths = [each.path for each in opening.sets]
+    baselines, unread = baselines_of(settings, [each.path for each in opening.sets], definitions[FEATURES])
     pass_it = f"if it is of the real images, pass it as {option('real')}, which comes first"
     order = [  # statistics are usually those of REAL
         Alert(
@@ -160,8 +160,8 @@ def make_plan(opening: Opening, measured: Mapping[str, Definition] | None, batch
         labels=labels_of(definitions, settings, opening.images, [*files.values()]),
         batch_size=batch_size,
         notes=opening.notes,
-        warnings=(*opening.warnings, *mismatches, *order, *_settings_without_effect(opening)),
-        baselines=baselines_of(opening.baselines, settings, paths, definitions[FEATURES]),
+        warnings=(*opening.warnings, *mismatches, *order, *_settings_without_effect(opening), *unread),
+        baselines=baselines,
         left_out=opening.left_out,
     )
 

@@ -87,9 +87,9 @@ def test_a_gate_that_cannot_be_decided_is_missed(here: Run, days: Path) -> None:
         (("--fail-worse-than", "."), ". cannot be read: Is a directory"),
         (
             ("--fail-worse-than", "empty.jsonl"),
-            "empty.jsonl has no result of fake against real with error bars: compute",
+            "empty.jsonl has no result of fake against real with error bars and features of ",
         ),
-        (("--fail-worse-than", "monday.json", "--protocol", "clean"), "and the features of this run (clean)"),
+        (("--fail-worse-than", "monday.json", "--protocol", "clean"), ", clean: compute one"),
         (("--history", "none/h.jsonl"), "--history none/h.jsonl cannot be written: none must be an existing folder"),
         (("--history", "h.json"), "--history h.json: the name must end in .jsonl"),
     ],

@@ -98,6 +98,8 @@ def read_history(file: str | os.PathLike[str]) -> tuple[list[Evaluation], list[s
                 found += per_fake(Evaluation.from_dict(json.loads(line)))
         except (ValueError, RecursionError) as error:
             problems.append(f"{file}: line {number} is left out: {shortened(legible(str(error)))}")
+    if problems and not found:
+        raise InputError(f"{problems[0]}; so are all others:", f"pass the file of {option('history')}")
     return sorted(found, key=lambda each: each.run.date), problems
 
 
@@ -106,8 +108,8 @@ def changes_of(before: Evaluation, after: Evaluation) -> list[Change]:
     old, new = per_fake(before), per_fake(after)
     if len(old) == len(new) == 1:
         return [change_of(old[0], new[0])]
-    found = [(one, other) for other in new for one in old]
-    return [change_of(*pair) for pair in found if path_of(pair[0].results[0].fake) == path_of(pair[1].results[0].fake)]
+    known = {path_of(each.results[0].fake.name): each for each in old}
+    return [change_of(known[path], each) for each in new if (path := path_of(each.results[0].fake.name)) in known]
 
 
 def change_of(before: Evaluation, after: Evaluation) -> Change:
@@ -139,7 +141,7 @@ def change_of(before: Evaluation, after: Evaluation) -> Change:
         difference = new.corrected - old.corrected
         verdict, reason = _VERDICTS[difference.sign], f"bias-corrected {new.labels.title('fid')} {difference.signed}"
     return Change(
-        fake=" -> ".join(dict.fromkeys(map(path_of, (old.fake, new.fake)))),
+        fake=" -> ".join(dict.fromkeys(map(path_of, (old.fake.name, new.fake.name)))),
         verdict=verdict,
         reason=reason,
         difference=difference,
@@ -148,14 +150,14 @@ def change_of(before: Evaluation, after: Evaluation) -> Change:
     )
 
 
-def path_of(each: SetResult) -> str:
+def path_of(name: str) -> str:
     """Return the path of a set without secrets in URLs, the same for ``real``, ``real/`` and ``./real``."""
-    return normpath(redacted(each.name))
+    return redacted(name) if "://" in name else normpath(name)
 
 
 def _facts(each: SetResult) -> dict[str, Any]:
     names = "count", "found", "framing", "made_with"
-    return {"name": path_of(each)} | {name: getattr(each, name) for name in names} | asdict(each.facts)
+    return {"name": path_of(each.name)} | {name: getattr(each, name) for name in names} | asdict(each.facts)
 
 
 def _differing(before: object, after: object, place: str = "") -> Differing:

@@ -32,11 +32,6 @@ def saved_result(file: str | os.PathLike[str]) -> dict[str, Any]:
     return dict(content)
 
 
-def is_history(file: str | os.PathLike[str]) -> bool:
-    """Whether a file is a history by its name, not the JSON of one result."""
-    return Path(file).suffix.lower() == ".jsonl"
-
-
 def check_result(content: Any, named: str = "") -> None:
     """Check that ``content`` is a result with values; ``named`` precedes the problem.
 

@@ -20,7 +20,6 @@ from fidtool.images.framing import CROPS, EXAMPLE, Crop
 from fidtool.metrics.metric import METRICS, Metric, MetricFacts
 from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS, Requested, key_of, requested
 from fidtool.presets import PRESETS, preset_named, with_preset
-from fidtool.saved import is_history
 from fidtool.validation import LONGEST_SECONDS, MAX_PIXELS, File, Setting, TorchDevice, Validated, declared, text_of
 
 if TYPE_CHECKING:
@@ -319,7 +318,7 @@ class Settings(StatisticsSettings):
         if self.fail_worse_than is not None and not self.uncertainty:
             problem = f"{option('fail_worse_than')} compares error bars:"
             raise InputError(problem, f"add {option('uncertainty', True)}", setting="fail_worse_than")
-        if self.history is not None and not is_history(self.history):
+        if self.history is not None and not str(self.history).endswith(".jsonl"):
             problem = f"{option('history', str(self.history))}: the name must end in .jsonl"
             raise InputError(problem, setting="history")
         for name, given in (("max_duplicates", self.max_duplicates is not None), ("uncertainty", self.uncertainty)):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from os.path import normpath
 
-from fidtool.errors import InputError, option, redacted
+from fidtool.errors import InputError, option
 from fidtool.features.protocol import Definition
 from fidtool.history import CANNOT_TELL, NOT_COMPARABLE, WORSE, change_of, path_of, per_fake, read_history
 from fidtool.results import Evaluation, read_evaluation
-from fidtool.saved import is_history
 from fidtool.settings import Settings
 from fidtool.validation import text_of
 
@@ -38,30 +36,31 @@ def baselines_of(
 ) -> tuple[tuple[Evaluation, ...], list[str]]:
     """Return the baseline of each FAKE, none without this gate, and a sentence about each line that cannot be read.
 
-    It is the latest result with error bars of the same REAL, FAKE and features, from a run that missed no gate: what is
-    worse does not become the baseline of the next run. If the file is the JSON of a result with one FAKE, it is this.
+    It is the latest result of the same REAL, FAKE and features with error bars, from a run that missed no gate: what is
+    worse does not become the baseline of the next run. Of a saved result it may be the only FAKE.
 
     Args:
         paths: REAL and the FAKEs.
-        definition: that of the run's features.
 
     Raises:
         InputError: if the file cannot be read, or does not have one.
     """
     if (file := text_of(settings.fail_worse_than)) is None:
         return (), []
-    if in_history := is_history(file):
+    if in_history := file.endswith(".jsonl"):
         results, unread = read_history(file)
         results = [each for each in results if not each.missed]
     else:
         results, unread = per_fake(read_evaluation(file)), []
-    (real, *fakes), found = (normpath(redacted(path)) for path in paths), list[Evaluation]()
+    (real, *fakes), found = map(path_of, paths), list[Evaluation]()
     for fake in fakes:
-        of_fake = [each for each in results if path_of(each.results[0].fake) == fake]
+        of_fake = [each for each in results if path_of(each.results[0].fake.name) == fake]
         own = [
             each
             for each in of_fake or results * (len(results) == 1 and not in_history)
-            if each.results[0].corrected and path_of(each.results[0].real) == real and each.definition == definition
+            if each.results[0].corrected
+            and path_of(each.results[0].real.name) == real
+            and each.definition == definition
         ]
         if not own:
             features = f" and features of {definition.network}, {definition.protocol_name}" if definition else ""

@@ -180,6 +180,14 @@ def test_broken_lines_are_named_and_the_others_read(tmp_path: Path) -> None:
     assert all(len(each) < 300 for each in problems)
 
 
+def test_a_file_without_any_result_is_no_history(tmp_path: Path) -> None:
+    (tmp_path / "fid.json").write_text(dumps(bare("a").to_dict()))
+    with pytest.raises(InputError, match=r"line 1 is left out.*; so are all others: pass the file of history"):
+        read_history(tmp_path / "fid.json")
+    (tmp_path / "empty.jsonl").touch()
+    assert read_history(tmp_path / "empty.jsonl") == ([], [])
+
+
 def test_the_oldest_comes_first(tmp_path: Path) -> None:
     for date in ("2025-02-01T00:00:00Z", "2025-01-01T00:00:00Z"):
         evaluation = bare(date)

@@ -227,8 +227,8 @@ class Comparer:
         layers = {settings.layer_of(metric): None for metric in settings.chosen if metric.frechet}
         return [
             *self.plan.warnings,
-            *set_warnings(sets, layers),
             *([Alert(f"{fake.path} is the same set as REAL: the values say nothing about a generator", "high")] * same),
+            *set_warnings(sets, layers),
             *pair_warnings(real.statistics, names[1], fake.statistics, frechet=bool(layers)),
         ]
 

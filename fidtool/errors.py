@@ -228,15 +228,10 @@ class Alert(str):
 
     severity: Severity
 
-    def __new__(cls, text: str, severity: Severity = "low") -> Alert:
+    def __new__(cls, text: str, severity: Severity | None = None) -> Alert:
         alert = super().__new__(cls, text)
-        alert.severity = severity
+        alert.severity = severity or (text.severity if isinstance(text, Alert) else "low")
         return alert
-
-
-def severity_of(warning: object) -> Severity:
-    """Return the severity of a warning; that of a plain string is ``low``."""
-    return warning.severity if isinstance(warning, Alert) else "low"
 
 
 def merged(warnings: Iterable[str], sets: Collection[str]) -> list[Alert]:
@@ -246,7 +241,7 @@ def merged(warnings: Iterable[str], sets: Collection[str]) -> list[Alert]:
         name = max((each for each in sets if warning.startswith(each)), key=len, default="")
         parts = _ABOUT.fullmatch(warning[len(name) :]) if name else None
         role, detail, text = parts.groups("") if parts else ("", "", warning)
-        subjects = found.setdefault((severity_of(warning), text), {})
+        subjects = found.setdefault((Alert(warning).severity, text), {})
         subjects |= {(detail, name + role): None} if parts else {}
     alerts = (
         Alert(f"{_listed([*subjects])}: {text}" if subjects else text, severity)

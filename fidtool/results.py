@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 
 from fidtool.diagnose.diagnosis import Diagnosis
 from fidtool.diagnose.duplicates import Duplicates
-from fidtool.errors import Alert, InputError, about, redacted, severity_of, without_secrets
+from fidtool.errors import Alert, InputError, about, redacted, without_secrets
 from fidtool.explanations import Difference, Exhibit, Influence, Interval, Uncertainty
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.labels import Labels
@@ -157,7 +157,7 @@ class Comparison:
             **{name: {"real": real[name], "fake": fake[name]} for name in real},
             "skipped": [asdict(skipped) for skipped in self.skipped],
             "warnings": list(self.warnings),
-            "severities": [*map(severity_of, self.warnings)],
+            "severities": [Alert(each).severity for each in self.warnings],
             "diagnosis": None if self.diagnosis is None else self.diagnosis.to_dict(),
             "uncertainty": uncertainty,
             "influence": influence,

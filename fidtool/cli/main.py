@@ -50,7 +50,7 @@ _COMMANDS = {
 }
 """Help line of each command. The command is in the module of `fidtool.cli` with its name, or in one of these two."""
 _LISTS = ("completion", "guide", "metrics", "presets", "protocols", "refs", "verify", "weights")
-_SAVED = ("diff", "history", "report")
+_SAVED = ("diff", "history", "report", "table")
 
 
 class _Commands(click.Group):

@@ -112,12 +112,12 @@ def local_file(flag: str, name: str) -> Path:
     return Path(name)
 
 
-def check_suffix(flag: str, file: Path, suffix: str, *remedies: str) -> None:
-    """Check that the name of an output file ends in ``suffix``; ``remedies`` are further ones than another name."""
-    if file.suffix.lower() != suffix:
-        problem = f"{flag} {file}: the name must end in {suffix}:"
-        stem = str(file.with_suffix("")).removesuffix(suffix)
-        raise InputError(problem, f"choose {stem}{suffix}", *remedies)
+def check_suffix(flag: str, file: Path, suffixes: Sequence[str], *remedies: str) -> None:
+    """Check that the name of an output file ends in one of these; ``remedies`` are further ones than another name."""
+    if file.suffix.lower() not in suffixes:
+        problem = f"{flag} {file}: the name must end in {', '.join(suffixes)}:"
+        stem = str(file.with_suffix("")).removesuffix(suffixes[0])
+        raise InputError(problem, f"choose {stem}{suffixes[0]}", *remedies)
 
 
 _FORMS = {
@@ -137,12 +137,11 @@ def result_file(name: str) -> tuple[Path, str]:
     from fidtool.cache_dir import open_descriptor
 
     file = local_file("--output", name)
-    suffix = file.suffix.lower() if file.suffix[1:2].isalpha() else ".json"  # what follows the dot of cfg1.5 is none
-    if suffix not in _FORMS:
-        problem = f"--output {file}: the name must end in {', '.join(_FORMS)}:"
+    is_plain = not file.suffix[1:2].isalpha()  # what follows the dot of a name such as cfg1.5 is no suffix
+    if not is_plain:
         remedy = "write pages with --report, plots with --plot and statistics with `fidtool stats`"
-        raise InputError(problem, f"choose {str(file.with_suffix('')).removesuffix('.json')}.json", remedy)
-    form, start = _FORMS[suffix]
+        check_suffix("--output", file, [*_FORMS], remedy)
+    form, start = _FORMS[".json" if is_plain else file.suffix.lower()]
     if open_descriptor(file) is None and file.is_file():
         with file.open("rb") as handle:
             if handle.read(len(start)) not in (b"", start):

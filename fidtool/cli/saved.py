@@ -1,21 +1,33 @@
-"""Commands on saved results: what changed from one to another, a history of them, and the page of one."""
+"""Commands on saved results: what changed from one to another, a history of them, the page of one, and a table."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import pairwise, starmap
 from pathlib import Path
 
 import click
 
 from fidtool.cli.options import OnceCommand
-from fidtool.cli.output import as_flag, check_suffix, columns, local_file, print_lines, shown
+from fidtool.cli.output import (
+    as_flag,
+    check_suffix,
+    columns,
+    local_file,
+    print_lines,
+    publish,
+    result_file,
+    shown,
+    write_lines,
+)
 from fidtool.errors import InputError
 from fidtool.history import change_of, changes_of, path_of, read_history
 from fidtool.names import legible, short_names
-from fidtool.report.tables import columns_of
+from fidtool.report.tables import columns_of, doubts_about, joined, lines_in
+from fidtool.report.text import alerts_of
 from fidtool.results import Evaluation, read_evaluation
 
 _OF_DIFF = (
@@ -32,6 +44,11 @@ _OF_REPORT = (
     ("Write a result", "fidtool compute real/ fake/ --report first.html -o fid.json"),
     ("Make its page again, as fid.html", "fidtool report fid.json"),
     ("As another file", "fidtool report fid.json -o page.html"),
+)
+_OF_TABLE = (
+    ("Write a result", "fidtool compute real/ fake/ -o fid.json"),
+    ("Print this result, or several, as a table", "fidtool table fid.json"),
+    ("For a paper; fid.csv has all digits, for programs", "fidtool table fid.json --format latex -o fid.csv"),
 )
 
 
@@ -112,7 +129,7 @@ def report(result: str, output: str | None) -> None:
     """
     evaluation = read_evaluation(result)
     page = Path(result).with_suffix(".html") if output is None else local_file("--output", output)
-    check_suffix("--output", page, ".html")
+    check_suffix("--output", page, (".html",))
     if output is None and page.exists():
         raise InputError(f"{page} exists, and may show images that are gone:", "pass --output FILE.html")
     from fidtool.cache_dir import check_target
@@ -125,3 +142,36 @@ def report(result: str, output: str | None) -> None:
         click.echo(legible(f"{result} is without the images of a page: it was computed without --report"), err=True)
     write_shown(evaluation, ImageLookup(), "report", page, as_flag)
     print_lines([str(page)], "the name of the page", exact=True)
+
+
+@click.command(cls=OnceCommand, examples=_OF_TABLE)
+@click.argument("results", metavar="RESULT.json...", nargs=-1, required=True)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("table", "csv", "markdown", "latex")),
+    default="table",
+    help="How to print the table.",
+    show_default=True,
+)
+@click.option("--output", "-o", metavar="FILE", help="Also write the table: FILE.csv, .md or .tex.")
+def table(results: tuple[str, ...], form: str, output: str | None) -> None:
+    """Print saved results as one table, with a row for each FAKE.
+
+    RESULT.json is what `compute -o` or `compute --json` wrote, or - for stdin. Values of different networks have
+    columns of their own, and values of different protocols are refused. If the results have other REALs, settings of
+    metrics or precisions, the table says so and marks none as best.
+    """
+    target, written = (None, "csv") if output is None else result_file(output)
+    if written == "json":
+        raise InputError(f"--output {output}: a table has no JSON:", "choose a name that ends in .csv, .md or .tex")
+    from fidtool.cache_dir import check_target
+
+    if target is not None:
+        check_target(f"--output {target}", target)
+    saved = {name: read_evaluation(name) for name in results}
+    lines, files = lines_in(form, saved), {target: partial(write_lines, lines_in(written, saved))} if target else {}
+    alerts = [alert for alert in alerts_of(joined(saved)) if alert.severity == "high"]
+    for line in [*(doubts_about(saved) if form == "csv" else []), *alerts]:  # the other formats have them
+        click.echo(f"warning: {legible(line)}", err=True)
+    publish(lines, files)

@@ -107,7 +107,7 @@ def _check_target(target: Path, layout: str | None, force: bool) -> None:
     from fidtool.statistics.statistics_file import features_file
 
     check_target(f"-o {target}", target)
-    check_suffix("-o", target, ".npz")
+    check_suffix("-o", target, (".npz",))
     for file in (target, features_file(target)) if layout == "clean-fid" else (target,):
         if file.exists() and not force:
             raise InputError(f"{file} exists", "pass --force to overwrite it")

@@ -34,7 +34,6 @@ from fidtool.errors import (
     RunError,
     merged,
     on_every_rank,
-    severity_of,
 )
 from fidtool.explanations import Exhibit, HarmfulImage, Influence, Interval, Neighbour, Removal, Uncertainty
 from fidtool.features.models.inception import Weights, load_weights
@@ -209,7 +208,7 @@ class Comparer:
             real=usual,
             fake=generated,
             metrics={plan.labels.key(name): number for name, number in numbers.items()},
-            warnings=tuple(merged((Alert(self.run.console.shown(line), severity_of(line)) for line in lines), ())),
+            warnings=tuple(merged((Alert(self.run.console.shown(line), Alert(line).severity) for line in lines), ())),
             skipped=tuple(skipped),
             diagnosis=diagnosis,
             uncertainty=uncertainty,

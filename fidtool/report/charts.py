@@ -121,6 +121,8 @@ def _draw_line(axes: Axes, points: Sequence[Point], colours: _Colours) -> None:
     known = [(point.x, point.corrected) for point in points if point.corrected is not None]
     _draw_corrected(axes, True, known, color=colours.second, linestyle="--")
     above: dict[str, Any] = {"xytext": (0, 7), "textcoords": "offset points", "ha": "center"}
+    if known:  # beside the error bars
+        above |= {"xytext": (6, 5), "ha": "left"}
     for point in points:
         if len(points) <= _MOST_VALUES or point.distance == min(y):
             axes.annotate(point.value, (point.x, point.distance), color=colours.ink, fontsize=12, **above)
@@ -164,7 +166,8 @@ def _start(axes: Axes, upright: bool) -> float:
     """Lets the values' axis start at 0, or at a tick below them if they are less than a factor of 2 apart."""
     axis = axes.yaxis if upright else axes.xaxis
     (least, most), (low, high) = sorted(axis.get_data_interval()), axis.get_view_interval()
-    low = min(0.0, low) if 2 * least < most else low
+    if 0 <= 2 * least < most:
+        low = 0.0
     ticks = axis.get_major_locator().tick_values(low, high)
     start = float(max((tick for tick in ticks if tick <= low), default=low))
     axis.set_view_interval(start, high, ignore=True)

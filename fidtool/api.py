@@ -23,7 +23,6 @@ from fidtool.distances.error_bars import difference
 from fidtool.distances.parallel import fork_safe, linear_algebra_threads
 from fidtool.errors import InputError, on_every_rank, option, warn_program
 from fidtool.explanations import Difference, Interval
-from fidtool.history import check_history, history_file
 from fidtool.images.batches import Batch
 from fidtool.images.framing import EXAMPLE, Crop
 from fidtool.images.loader import ImageLookup, load
@@ -194,7 +193,7 @@ def evaluated(
         The evaluation and, on rank zero, the files of report, plot and history, each with the function that writes it.
     """
     sets = named_sets(*sources)
-    shown = {each: Path(file) for each in ("report", "plot") if (file := getattr(settings, each)) is not None}
+    shown = {each: Path(file) for each in ("report", "plot", "history") if (file := vars(settings)[each]) is not None}
 
     def check_files() -> None:
         check()
@@ -203,7 +202,6 @@ def evaluated(
 
             check_shown(shown)
         check_loggers(settings.log)
-        check_history(settings.history)
 
     with open_run(sets, settings, console) as run:
         run.world.on_rank_zero(check_files)
@@ -233,7 +231,6 @@ def evaluated(
             write_shown(evaluation, lookup, setting, file, console.spelling)
 
         files = {file: functools.partial(write, each) for each, file in shown.items()}
-        files |= history_file(settings.history, evaluation)
         return evaluation, files if run.world.rank == 0 else None
 
 

@@ -6,17 +6,14 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from os.path import normpath
 from pathlib import Path
 from typing import Any
 
-from fidtool.cache_dir import check_target
 from fidtool.errors import InputError, option, redacted
 from fidtool.explanations import Interval
 from fidtool.names import legible, shortened
 from fidtool.results import Evaluation, SetResult
-from fidtool.validation import File
 
 NOT_COMPARABLE, CANNOT_TELL, WORSE = "not comparable", "cannot tell", "worse"
 _VERDICTS = {1: WORSE, 0: "cannot be distinguished", -1: "better"}
@@ -50,17 +47,6 @@ class Change:
 def per_fake(evaluation: Evaluation) -> list[Evaluation]:
     """Return one evaluation per FAKE."""
     return [replace(evaluation, results=(each,), differences=()) for each in evaluation.results]
-
-
-def check_history(file: File) -> None:
-    """Check the setting ``history``, before any work is done."""
-    if file is not None:
-        check_target(option("history", str(file)), Path(file))
-
-
-def history_file(file: File, evaluation: Evaluation) -> dict[Path, partial[None]]:
-    """Return the file of the setting ``history``, if any, and the function that adds the evaluation to it."""
-    return {} if file is None else {Path(file): partial(append_history, evaluation)}
 
 
 def append_history(evaluation: Evaluation, file: Path) -> None:

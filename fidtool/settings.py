@@ -318,9 +318,6 @@ class Settings(StatisticsSettings):
         if self.fail_worse_than is not None and not self.uncertainty:
             problem = f"{option('fail_worse_than')} compares error bars:"
             raise InputError(problem, f"add {option('uncertainty', True)}", setting="fail_worse_than")
-        if self.history is not None and not str(self.history).endswith(".jsonl"):
-            problem = f"{option('history', str(self.history))}: the name must end in .jsonl"
-            raise InputError(problem, setting="history")
         for name, given in (("max_duplicates", self.max_duplicates is not None), ("uncertainty", self.uncertainty)):
             if given and not self.diagnose:
                 problem = f"{option(name)} needs the diagnosis, which looks for duplicates:"

@@ -1,4 +1,4 @@
-"""An evaluation as a file: a self-contained HTML page without scripts, or a plot. Needs jinja2 and matplotlib."""
+"""An evaluation as a file: a self-contained HTML page without scripts, a plot, or lines of a history."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fidtool.cache_dir import atomic_write, check_target
 from fidtool.errors import InputError, Spelling, as_argument, option, rendered
+from fidtool.history import append_history
 from fidtool.images.loader import ImageLookup
 from fidtool.names import command_line, legible, short_names, short_title, shortened
 from fidtool.report.charts import described, images_of, page_charts, sweep_plot, title_of
@@ -22,7 +23,7 @@ from fidtool.results import Evaluation
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-_SUFFIXES = {"report": (".html", ".htm"), "plot": (".png",)}
+_SUFFIXES = {"report": (".html", ".htm"), "plot": (".png",), "history": (".jsonl",)}
 _MOST_IMAGES, _MOST_IMAGES_OF_ALL = 24, 96
 """Maximum number of images in a sheet of one FAKE, and in such sheets of all FAKEs, but at least one of each."""
 _MOST_LEADING = 4
@@ -33,9 +34,9 @@ _MOST_DIFFERENCES = 12
 
 
 def check_shown(shown: Mapping[str, Path]) -> None:
-    """Check that the page and the plot, by setting, can be written, before any work is done."""
+    """Check that the page, the plot and the history, by setting, can be written, before any work is done."""
     for setting, file in shown.items():
-        if importlib.util.find_spec("matplotlib") is None:  # not imported here; jinja2 comes with torch
+        if setting != "history" and importlib.util.find_spec("matplotlib") is None:  # not imported; torch has jinja2
             problem = f"{option(setting)} needs the package matplotlib:"
             raise InputError(problem, "pip install 'fidtool[report]'", setting=setting)
         if file.suffix.lower() not in _SUFFIXES[setting]:
@@ -47,8 +48,11 @@ def check_shown(shown: Mapping[str, Path]) -> None:
 def write_shown(
     evaluation: Evaluation, gallery: ImageLookup, setting: str, file: Path, spelling: Spelling = as_argument
 ) -> None:
-    """Write the page or the plot atomically; see `html_report` and `sweep_plot`. The plot's suffix is its format."""
-    if setting == "plot":
+    """Write the page or the plot atomically, see `html_report` and `sweep_plot`; or add to the history."""
+    if setting == "history":
+        append_history(evaluation, file)
+        return
+    if setting == "plot":  # its suffix is its format
         content = sweep_plot(evaluation, file.suffix[1:].lower())
     else:
         # A path may contain bytes that are not UTF-8.

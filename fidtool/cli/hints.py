@@ -115,6 +115,7 @@ def _plain(error: click.UsageError) -> str:
 
 def advice(error: click.UsageError, typed: Sequence[str], commands: Sequence[str]) -> str:
     """Return click's message about the arguments of ``fidtool``, with what to write instead."""
+    typed = [each for each in typed if each not in {"-h", "--help", "--help-all"}]
     name, known, plain = typed[0], typed[0] in commands, _plain(error)
     options = (error.possibilities or ()) if isinstance(error, click.NoSuchOption) else ()
     closest = get_close_matches(getattr(error, "option_name", ""), options, 1)

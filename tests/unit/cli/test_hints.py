@@ -81,6 +81,8 @@ OTHERS = {
     "stat real": "did you mean 'stats'?",
     "reff": "did you mean 'refs'?",
     "doctor": "the commands are cache, check",
+    "gate --help": "the commands are cache, check",
+    "tables -h": "did you mean 'table'?",
     "html a.json": "no command 'html': a report is written with the result, `fidtool compute REAL FAKE --report",
     "version": "no command 'version': `fidtool --version` shows the version",
     "--install-completion": 'write `eval "$(fidtool completion bash)"` in ~/.bashrc',

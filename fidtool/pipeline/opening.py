@@ -20,9 +20,8 @@ from fidtool.sources.arrays import array_headers, has_floats
 from fidtool.sources.contents import Files, broken_link
 from fidtool.sources.image_set import Sampling, real_path
 from fidtool.sources.kinds import is_image_name, is_pattern, is_reference, suffix_of
-from fidtool.sources.lists import STDIN
 from fidtool.sources.memory import Images
-from fidtool.sources.opening import STATISTICS_SUFFIXES, local_paths, open_images, split_key
+from fidtool.sources.opening import STATISTICS_SUFFIXES, STDIN, local_paths, open_images, split_key
 from fidtool.statistics.layouts import NPZ, PICKLE, known_layout, layout_of, with_protocol
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.statistics.statistics_file import read_features_alone, read_statistics

@@ -338,14 +338,10 @@ def _walk(stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:
             last = info.offset
             yield info
         stream.seek(archive.offset)
-    mark = stream.read(tarfile.BLOCKSIZE)
-    if mark != bytes(tarfile.BLOCKSIZE):
-        where = f"at byte {archive.offset}"
-        raise ValueError(
-            f"it has no end mark after its last member ({where})" if not mark else f"invalid header {where}"
-        )
     rest = stream.read(_MOST_PADDING + 1)
-    if rest.strip(b"\0"):
-        raise ValueError("it has data after its end mark, as if joined with cat: pass separate archives")
-    if len(rest) > _MOST_PADDING:
-        raise ValueError(f"more than {_MOST_PADDING} zero bytes follow its end mark, as in an incomplete download")
+    if not tarfile.BLOCKSIZE <= len(rest) <= _MOST_PADDING or rest.strip(b"\0"):
+        mark = f"{tarfile.BLOCKSIZE} to {_MOST_PADDING} zero bytes and nothing else"
+        raise ValueError(
+            f"its last member, up to byte {archive.offset}, must be followed by {mark}: it was not downloaded "
+            "completely, or joined from archives that must be passed as separate files"
+        )

@@ -236,15 +236,9 @@ class PassedOver:
         """Returns the error for a source without images."""
         if not self.kinds:
             return InputError(f"no images in {path}: the {kind} is empty")
-        hint = ""
+        hint = "; an archive, array or table is read if its own path or URL is passed, which ends in its suffix"
         if self.kinds[SUBFOLDER] and not recursive:
             hint = f"; omit {option('recursive', False)} to include subfolders"
-        if self.archive and kind == "folder":
-            hint += f"; to read archives, name them, as in '{path.rstrip('/')}/*{self.archive}'"
-        elif self.archive and kind != "location":
-            hint += f"; archives inside an archive are not read: extract them and pass '*{self.archive}'"
-        if kind == "location":
-            hint += "; to read an archive or array, use a URL that ends in its suffix"
         files = f"it contains {self.words}; image files are those named {_SUFFIXES}"
         return InputError(f"no images in {path}: {files}{hint}")
 

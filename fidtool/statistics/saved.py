@@ -32,7 +32,7 @@ from fidtool.images.batches import Batch
 from fidtool.names import counted
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet, real_path
-from fidtool.sources.lists import STDIN
+from fidtool.sources.opening import STDIN
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.statistics.statistics_file import read_statistics, read_summary, write_unredacted
 

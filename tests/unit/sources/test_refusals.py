@@ -112,7 +112,7 @@ MADE: dict[str, tuple[Callable[[Path], object], str]] = {
     "nothing at a URL": (lambda at: f"file://{at / 'none'}", "there is nothing below|does not exist"),
     "no images at a URL": (
         lambda at: f"file://{lists(at / 'a.csv', '').parent}",
-        "to read an archive or array, use a URL that ends in its suffix",
+        "an archive, array or table is read if its own path or URL is passed",
     ),
     "no match at a URL": (lambda at: f"file://{at}/*.tar", "no object matches"),
     "an empty list at a URL": (lambda at: f"file://{lists(at / 'a.txt', '')}", r"a\.txt is empty"),

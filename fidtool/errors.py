@@ -294,6 +294,12 @@ def message_of(error: BaseException) -> str:
     return " ".join(message.split()) or type(error).__name__
 
 
+def in_short(error: BaseException) -> str:
+    """Return an exception's type and at most 300 characters of its message, on one line."""
+    message = " ".join(str(error).split())[:300]
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
 def as_fidtool_error(error: BaseException) -> FidtoolError:
     """Return ``error`` itself if it is a `FidtoolError`, else a `RunError` with its type and message.
 

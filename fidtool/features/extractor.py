@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from fidtool.distributed.world import named_tensors
-from fidtool.errors import FidtoolError, ProgramError, RunError, option
+from fidtool.errors import FidtoolError, ProgramError, RunError, in_short, option
 from fidtool.features.device import Device, computing_on
 from fidtool.features.protocol import Definition
 from fidtool.features.resize import Preparation, network_input, resize
@@ -139,9 +139,7 @@ class Extractor:
         except FidtoolError:
             raise
         except (Exception, SystemExit) as error:
-            message = " ".join(str(error).split())[:300]
-            what = f"{type(error).__name__}: {message}" if message else type(error).__name__
-            problem = f"{self.definition.extractor} failed on a batch of {counted(count, 'image')}: {what}"
+            problem = f"{self.definition.extractor} failed on a batch of {counted(count, 'image')}: {in_short(error)}"
             kind = RunError if self._standard else ProgramError
             if isinstance(error, torch.cuda.OutOfMemoryError):
                 raise kind(problem, f"try a smaller {option('batch_size')}", setting="batch_size") from error

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fidtool.errors import InputError, ProgramError, RunError, about, option
+from fidtool.errors import InputError, ProgramError, RunError, about, in_short, message_of, option
 from fidtool.features.device import Device, computing_on, repeatable
 from fidtool.features.extractor import Extractor, fixed_batch
 from fidtool.features.models.families import FEATURE_STEPS, MODEL_FAMILIES, NetworkChoice, check_extractor
@@ -235,10 +235,7 @@ def _output_dims(module: nn.Module, size: int, device: Device) -> int:
         try:
             output = module.to(device.torch_device)(black)
         except (Exception, SystemExit) as error:
-            message = " ".join(str(error).split())[:300]
-            raise ProgramError(
-                f"the network fails on a 1x3x{size}x{size} input: {type(error).__name__}: {message}"
-            ) from error
+            raise ProgramError(f"the network fails on a 1x3x{size}x{size} input: {in_short(error)}") from error
     tensor = isinstance(output, torch.Tensor)
     if not tensor or output.ndim not in (2, 4) or len(output) != 1 or channels_last(output):
         raise RunError(
@@ -304,19 +301,12 @@ def unreadable(path: Path | str, error: Exception) -> InputError:
     return InputError(f"the weights file {path} cannot be read ({reason})")
 
 
-def in_short(error: Exception) -> str:
-    """Return an error's type and the first line of its message."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
-
-
 def load_strictly(module: nn.Module, tensors: dict[str, torch.Tensor], choice: NetworkChoice, origin: str) -> None:
     """Load exactly these tensors into ``module``."""
     try:
         module.load_state_dict(tensors)
     except (RuntimeError, ValueError) as error:
-        what = " ".join(str(error).split())[:300]
-        raise InputError(f"{origin} does not contain the weights of {choice.full}: {what}") from None
+        raise InputError(f"{origin} does not contain the weights of {choice.full}: {message_of(error)[:300]}") from None
 
 
 @contextlib.contextmanager

@@ -6,7 +6,6 @@ The pixels may then be framed, see `fidtool.images.framing`.
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import math
 import re
@@ -162,20 +161,16 @@ def _result(content: Read, options: DecodeOptions) -> DecodedImage | Exception:
         return content
     try:
         image = _from_pixels(content, options) if isinstance(content, Pixels) else _from_pillow(content, options)
-        return image if options.crop is None else _framed(image, options.crop, options.max_pixels)
+        if (crop := options.crop) is None:
+            return image
+        height, width = image.pixels.shape[:2]
+        # A very long image could become so large that it fills the memory.
+        _check_size(crop.scaled(width, height), options.max_pixels, f"resized for {crop}, ")
+        return replace(image, pixels=crop.apply(image.pixels))
     except DecodeError as error:
         return type(error)(*error.args)  # without a traceback, which would keep the image in memory
     except Exception as error:
         return error
-
-
-def _framed(image: DecodedImage, crop: Crop, max_pixels: int) -> DecodedImage:
-    height, width = image.pixels.shape[:2]
-    try:  # a very long image could become so large that it fills the memory
-        _check_size(crop.scaled(width, height), max_pixels)
-    except DecodeError as error:
-        raise DecodeError(f"resized for {crop}, {error}") from None
-    return replace(image, pixels=crop.apply(image.pixels))
 
 
 def _from_pixels(image: Pixels, options: DecodeOptions) -> DecodedImage:
@@ -187,7 +182,7 @@ def _from_pixels(image: Pixels, options: DecodeOptions) -> DecodedImage:
     bands = 4 if channels == 4 and not _may_be_alpha(values[..., 3]) else 0
     alpha = channels == 4 and not bands and bool(values[..., 3].min() < 255)
     pixels = np.repeat(values, 3, axis=2) if channels == 1 else np.ascontiguousarray(values[..., :3])
-    properties = _properties(alpha=alpha, deep=image.deep, clipped=image.clipped, bands=bool(bands), most_bands=bands)
+    properties = ImageProperties(0, alpha, image.deep, clipped=image.clipped, bands=bool(bands), most_bands=bands)
     return DecodedImage(pixels, properties, "array", "RGB+1" if bands else _MODES[channels], 0)
 
 
@@ -244,11 +239,12 @@ def _problem(error: Exception, data: bytes) -> str:
 # --- limits ----------------------------------------------------------------------------------------------------------
 
 
-def _check_size(size: tuple[int, int], max_pixels: int) -> None:
-    if size[0] * size[1] > max_pixels:
-        raise DecodeError(f"it has {size[0]} x {size[1]} = {size[0] * size[1]} pixels, more than {_limit(max_pixels)}")
+def _check_size(size: tuple[int, int], max_pixels: int, when: str = "") -> None:
+    has, pixels = f"{when}it has {size[0]} x {size[1]}", size[0] * size[1]
+    if pixels > max_pixels:
+        raise DecodeError(f"{has} = {pixels} pixels, more than {_limit(max_pixels)}")
     if max(size) > _LONGEST_SIDE:
-        raise DecodeError(f"it has {size[0]} x {size[1]} pixels; Pillow supports at most {_LONGEST_SIDE} per side")
+        raise DecodeError(f"{has} pixels; Pillow supports at most {_LONGEST_SIDE} per side")
 
 
 def _limit(max_pixels: int) -> str:
@@ -290,12 +286,8 @@ def _to_rgb(image: Image.Image, data: bytes, options: DecodeOptions, single_fram
         with contextlib.suppress(Exception):  # damaged EXIF data has no orientation
             rotated = image.getexif().get(ExifTags.Base.Orientation) in range(2, 9)
     animated = not single_frame and has_frame(image, 1)  # last, because it seeks to the second frame
-    properties = _properties(lossy, alpha, deep, animated, rotated, clipped, bool(bands), bands)
+    properties = ImageProperties(lossy, alpha, deep, animated, rotated, clipped, bool(bands), bands)
     return DecodedImage(pixels, properties, file_format, mode, quality)
-
-
-_properties = functools.lru_cache(ImageProperties)
-"""Most images have the same properties."""
 
 
 def _gray_of(image: Image.Image, options: DecodeOptions) -> tuple[NDArray[np.uint8] | None, bool, bool]:

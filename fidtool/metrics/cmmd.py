@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from fidtool.errors import InputError, option
-from fidtool.features.models.families import CMMD_EXTRACTOR, FEATURE_STEPS, NETWORK_SETTINGS, NetworkChoice
+from fidtool.features.models.families import CMMD_EXTRACTOR, FEATURE_STEPS, NetworkChoice
 from fidtool.features.protocol import EMBEDDING
 from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, Number
 from fidtool.validation import File, Setting, text_of
@@ -36,8 +36,7 @@ class CMMD(Metric):
     real_features = fake_features = True
 
     def network(self) -> NetworkChoice:
-        names = {name: self.named(name) for name in NETWORK_SETTINGS}
-        return NetworkChoice(self.extractor, text_of(self.weights), self.input_size, self.feature_step, names=names)
+        return NetworkChoice(self.extractor, text_of(self.weights), self.input_size, self.feature_step)
 
     def obtain(self, weights: str | None, images: bool, say: Callable[[str], None] | None) -> None:
         if find_spec("open_clip") is None and images and say is None:
@@ -53,8 +52,7 @@ class CMMD(Metric):
             by = option("metrics", "cmmd")
             raise InputError(f"the weights of CMMD's network are not on this machine ({by} downloads them)")
         if network == CMMD().network():
-            names = {name: self.named(name) for name in NETWORK_SETTINGS}  # for the error of a failed download
-            fetch(replace(network, names=names), say)
+            fetch(network, say)
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
         from fidtool.distances.kernel import cmmd

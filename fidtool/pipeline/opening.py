@@ -32,7 +32,8 @@ class Opening:
     """What is known before the networks are built, on rank zero.
 
     Attributes:
-        sets: REAL and the FAKEs, or the only set of ``fidtool stats``. A set that occurs several times is one object.
+        sets: REAL and the FAKEs in the order of the arguments, or the only set of ``fidtool stats``. A set that occurs
+            several times is one object.
         contents: what each set holds; empty for a stream.
         files: the statistics of the sets that have them.
         images: whether images go through the networks.
@@ -103,11 +104,9 @@ def complete_settings(files: Mapping[str, Statistics], settings: Settings, image
                 taken |= {"float_to_byte": how}
     if not taken:
         return settings, ""
-    first, *others = definitions or files
-    more = f" and {others[0] if len(others) == 1 else f'{len(others)} other files'}" if others else ""
-    if origin := files[first].origin:
-        first = f"{first}, a file of {origin}{',' if more else ''}"
-    line = f"taken from {first}{more}: {' and '.join(f'{name} {value}' for name, value in taken.items())}"
+    origins = {path: files[path].origin for path in definitions or files}
+    sources = [f"{path}, a file of {origin}" if origin else path for path, origin in origins.items()]
+    line = f"taken from {' and '.join(sources)}: {' and '.join(f'{name} {value}' for name, value in taken.items())}"
     if not images:
         return settings, line
     try:
@@ -183,8 +182,7 @@ def _drawn(
             kind = "a fidtool.Statistics" if isinstance(given, Statistics) else "an array of features"
         if isinstance(given, Images) and given.is_stream:
             again = any(each.path == request.path for each, _ in sets.values())
-            num = "num" if alone else "num_fake" if number else "num_real"
-            _check_stream(request.path, given, settings, num if sampling.num is None else "", again)
+            _check_stream(request.path, given, settings, sampling, again)
         if images is not None:
             images = replace(images.draw(sampling), framing=framing, floats=settings.floats)
             if settings.on_error == "fail" and (missing := images.missing()):
@@ -195,15 +193,15 @@ def _drawn(
     return [sets[key] for key in keys]
 
 
-def _check_stream(path: str, given: Images, settings: Settings, lacking: str, again: bool) -> None:
-    """Refuses an iterable that cannot be used; ``lacking`` names the number of images if it was not passed."""
+def _check_stream(path: str, given: Images, settings: Settings, sampling: Sampling, again: bool) -> None:
+    """Refuses an iterable that cannot be used."""
     if settings.checkpoint is not None:
         problem = f"{option('checkpoint')} cannot resume in the middle of {path}, an iterable:"
         raise InputError(problem, f"omit {option('checkpoint')}", setting="checkpoint")
     if given.generates:
-        if lacking:
+        if sampling.num is None:
             problem = f"{path} is a function, which can generate any number of images:"
-            raise InputError(problem, f"pass {option(lacking, ...)}", setting=lacking)
+            raise InputError(problem, f"pass {option(sampling.setting, ...)}", setting=sampling.setting)
     elif again:
         problem = f"{path} is REAL and a FAKE with different crops or samples, but an iterable is read once:"
         raise InputError(problem, "pass two iterables")
@@ -410,16 +408,14 @@ def check_paths(paths: Sequence[str], real: str | None = None) -> None:
                 names = suggested_references(path)[:2]
                 error.args += tuple(f"the published reference is {name}" for name in names)
                 raise
-    if remote := [path for path in paths if "://" in path or is_reference(path)]:
-        _check_published(remote, real)
-
-
-def _check_published(paths: Sequence[str], real: str | None) -> None:
+    remote = [path for path in paths if "://" in path or is_reference(path)]
+    if real is None or not remote:
+        return
     from fidtool.sources.references import reference_at  # lazily: a run of folders needs none of it
 
-    published = {path: reference_at(path) for path in paths}
-    own = published.get(real or "")
-    if others := [path for path, each in published.items() if real is not None and each not in (own, None)]:
+    published = {path: reference_at(path) for path in remote}
+    own = published.get(real)
+    if others := [path for path, each in published.items() if each not in (own, None)]:
         problem = f"{others[0]} is a published reference, of real images, and cannot be {option('fake')}:"
         remedy = "pass generated images" if own else f"pass it as {option('real')}, which comes first"
         raise InputError(problem, remedy, setting="fake")

@@ -32,19 +32,12 @@ _TITLES = {FEATURES: "features", SPATIAL: "spatial features (of sFID)"}
 
 @dataclass(frozen=True)
 class Plan:
-    """The facts of a run, on every rank.
+    """The facts of a run, on every rank: those of the `Opening`, completed, and what follows from them.
 
     Attributes:
-        sets: REAL and the FAKEs in the order of the arguments, or the only set of ``fidtool stats``. A set that occurs
-            several times is one object.
-        needs: what the run needs of each set.
         definitions: definitions of the features by layer; None if only files of unknown protocol are compared.
-        labels: names of the values.
         batch_size: images in a full forward pass.
-        notes: what to say about the settings and about each metric that is left out.
-        warnings: about all comparisons, a sentence each.
         baselines: the earlier result of each FAKE that it must not be worse than; empty without this gate.
-        left_out: the requested metrics that cannot be computed, with the reasons.
     """
 
     settings: Settings
@@ -282,8 +275,7 @@ def _settings_without_effect(opening: Opening) -> list[str]:
     settings, files, found = opening.settings, opening.files, []
     sources = [content.images for content in opening.contents.values() if content.images is not None]
     if not opening.images and (idle := _idle_with_files(settings)):
-        have = "has" if len(idle) == 1 else "have"
-        found.append(f"{' and '.join(idle)} {have} no effect on the values: only statistics are compared")
+        found.append(f"{' and '.join(idle)}: no effect on the values, because only statistics are compared")
     found += [each.warning for each in sources if each.warning]
     if not settings.recursive and (others := [each.path for each in sources if "folder" not in each.kind]):
         found.append(f"{option('recursive', False)} has no effect on {', '.join(others)}: it only affects folders")

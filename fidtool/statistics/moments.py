@@ -20,11 +20,10 @@ from numpy.typing import NDArray
 
 from fidtool.distributed.world import World
 from fidtool.errors import RunError, option
+from fidtool.features.models.families import FEATURE_STEPS
 
 INTEGER_BITS = 23
 """Largest number of bits of a feature in units of its step: with more, the sums would not be exact."""
-LARGEST_STEP = 100
-"""Largest absolute value of a feature step."""
 FEWEST_BITS = 11
 """Bits that features must have on average in units of their step."""
 _ROWS = 128
@@ -62,7 +61,7 @@ def better_step(feature_step: int, largest: float) -> int:
 
 def step_remedy(setting: str | None, better: int) -> str:
     """Returns what to do about features that a step does not suit; for ``setting`` see `ExactMoments`."""
-    if abs(better) > LARGEST_STEP:
+    if not FEATURE_STEPS[0] <= better <= FEATURE_STEPS[1]:
         return "scale the features in the network"
     if setting is None:
         return "check the weights, because Inception's step is fixed"

@@ -66,7 +66,7 @@ def test_flags_without_effect_on_statistics_files_are_named(here: Run, arguments
     files = ("compute", "real.npz", "fake.npz", "--json")
     published = "--extractor", "timm:resnet18", "--weights", "w.pt"
     idle = here(*files, *published, "--feature-step", 9, "--checkpoint", "kept")
-    assert "--extractor and --weights and --feature-step and --checkpoint have no effect on the values" in idle.stderr
+    assert "--extractor and --weights and --feature-step and --checkpoint: no effect on the values" in idle.stderr
     assert "no effect" not in here(*files).stderr
     # Here both flags are needed: together they identify the extractor's features as CMMD's.
     both = here(*files, "--extractor", COLOURS, *CMMD, COLOURS)

@@ -31,7 +31,7 @@ def test_names_for_statistics_files(here: Run, sets: tuple[Path, Path], tmp_path
     assert here("compute", "own.npz", "own.npz").stdout == "FD (tiny_network.py:network): 0.0000\n"
     asked = here("compute", "own.npz", "own.npz", "--extractor", TINY)
     assert asked.stdout == f"{FD}: 0.0000\n"
-    assert "--extractor has no effect on the values: only statistics are compared" in asked.stderr
+    assert "--extractor: no effect on the values, because only statistics are compared" in asked.stderr
     assert here("compute", "own.npz", sets[0], "--extractor", TINY).stdout == f"{FD}: 0.0000\n"
     names = {64: "FID (64 dimensions)", 30: "FD (30 dimensions)"}
     for dims, name in names.items():

@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from fidtool.errors import InputError, RunError
+from fidtool.errors import InputError, RunError, in_short
 from fidtool.features.models.families import EXPORTED, NetworkChoice, is_program
-from fidtool.features.network import Network, in_short, silent_logging
+from fidtool.features.network import Network, silent_logging
 from fidtool.sources.contents import Files, head_of
 from fidtool.sources.kinds import refuse_foreign
 from fidtool.user_code import load

@@ -66,7 +66,6 @@ class Extractor:
         self.to(device)
 
     def to(self, device: Device) -> None:
-        """Move the network to a device."""
         self.device, place = device, device.torch_device
         self._module.to(place, self._half if self._standard else None)
         self._offset, self._scale = (

@@ -62,7 +62,6 @@ class DecodedBatch:
     """A decoded batch, or its first images.
 
     Attributes:
-        count: number of images.
         pixels: pixels of those that have not been passed on, uint8 array of shape (sum of height * width * 3,).
         sizes: (height, width) of these.
         records: empty unless `DecodeOptions.records` is set.

@@ -133,7 +133,6 @@ class Workers(Generic[Task, Result]):
         return result  # type: ignore[no-any-return]
 
     def end(self) -> None:
-        """Kills the workers."""
         atexit.unregister(self.end)
         for worker in self._workers:
             worker.process.kill()

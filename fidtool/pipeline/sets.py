@@ -106,12 +106,10 @@ class SetPlan:
     """A set of a run. The same path with two framings or samples is two sets.
 
     Attributes:
-        path: the set, as the caller passes it.
         request: number of the first argument that names it.
         kind: what a set that has statistics is, for messages.
         holds: images, a stream of them, statistics, or statistics and images, which give what the statistics lack.
         real, fake: its roles, REAL and FAKE; it may have both.
-        count: number of images; None if it is not known yet.
         framing: how its images are cropped and resized, see `fidtool.images.framing.Crop`; None if they are not.
         sampling: which of its images are used.
     """

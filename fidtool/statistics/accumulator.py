@@ -19,7 +19,7 @@ from fidtool.images.decode import ImageProperties
 from fidtool.images.records import RECORD, RecordArray
 from fidtool.sources.contents import BadFile
 from fidtool.statistics.moments import FEWEST_BITS, ExactMoments
-from fidtool.statistics.rows import CHUNK_BYTES, RowStorage
+from fidtool.statistics.rows import CHUNK_BYTES, RowStorage, reordered
 
 _FIRST_BATCH_BITS = FEWEST_BITS - 3
 """If the features of the first batch have fewer bits than this, the whole set would be refused in the end."""
@@ -50,14 +50,10 @@ class Accumulator:
 
     Args:
         sizes: number of images in each batch, which has fewer if files are skipped.
-        device: device of the sums, see `ExactMoments`.
         inspected: whether the images' records are collected, too.
         first: number of the first batch in the plan.
 
     Attributes:
-        moments: exact sums over the images that were added, by layer.
-        traits: properties of the images.
-        skipped: files that could not be read.
         counts: number of images of each batch, -1 for batches not added: int64 array of shape (batches,).
     """
 
@@ -93,7 +89,6 @@ class Accumulator:
 
     @property
     def count(self) -> int:
-        """Number of images added."""
         return int(self.counts.clip(0).sum())
 
     def rows(self) -> dict[str, NDArray[Any]]:
@@ -102,16 +97,12 @@ class Accumulator:
         They are the features of layers that need them by the name of the layer, and the bytes of the images' records
         under `RECORDS`: arrays of shape (images, dims), memory-mapped if they are large.
         """
-        found = {}
-        for name, storage in self._rows.items():
-            everything = found[name] = storage.array()
-            if not np.array_equal(self.counts, self._sizes):
-                packed, start = RowStorage(self.count, everything.shape[1], everything.dtype), 0
-                for batch in map(int, np.flatnonzero(self.counts > 0)):
-                    packed.write(start, everything[self._place(batch)])
-                    start += int(self.counts[batch])
-                found[name] = packed.array()
-        return found
+        found = {name: storage.array() for name, storage in self._rows.items()}
+        if np.array_equal(self.counts, self._sizes):
+            return found
+        places = map(self._place, map(int, np.flatnonzero(self.counts > 0)))
+        kept = np.concatenate([np.arange(0), *(np.arange(each.start, each.stop) for each in places)])
+        return {name: reordered(rows, kept) for name, rows in found.items()}
 
     def _place(self, batch: int) -> slice:
         """Returns the place of a batch, by its number here, in the storage of rows."""

@@ -96,7 +96,6 @@ class NamedArrays:
         self.names: Collection[str] = [*arrays]
 
     def array(self, name: str) -> NDArray[Any]:
-        """Returns an array."""
         value = self._arrays[name]
         if isinstance(value, list):
             raise ValueError(f"{name} is a list of arrays")
@@ -110,7 +109,6 @@ class NamedArrays:
         return read_features(value if isinstance(value, list) else [np.asarray(value)], name)
 
     def count(self, name: str = "count") -> int:
-        """Returns the number of images."""
         value = self.array(name)
         if value.dtype.kind not in "iu" or value.ndim != 0 or int(value) < 1:
             raise ValueError(f"it has a {name} that is not a positive integer")

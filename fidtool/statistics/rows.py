@@ -43,7 +43,6 @@ class RowStorage:
             raise self._no_room(error) from None
 
     def write(self, start: int, rows: NDArray[Any]) -> None:
-        """Writes consecutive rows."""
         if self._file is None:
             self._memory[start : start + len(rows)] = rows
             return
@@ -85,9 +84,9 @@ def in_canonical_order(images: ImageSet, rows: NDArray[Any], skipped: Sequence[B
 
 def reordered(rows: NDArray[Any], order: NDArray[np.int64]) -> NDArray[Any]:
     """Returns ``rows[order]``, memory-mapped from an unnamed file if it is large."""
-    storage = RowStorage(len(rows), rows.shape[1], rows.dtype)
+    storage = RowStorage(len(order), rows.shape[1], rows.dtype)
     chunk = max(1, CHUNK_BYTES // (rows.shape[1] * rows.itemsize))
-    for start in range(0, len(rows), chunk):
+    for start in range(0, len(order), chunk):
         storage.write(start, rows[order[start : start + chunk]])
     return storage.array()
 

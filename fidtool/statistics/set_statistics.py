@@ -135,7 +135,6 @@ class MeasuredSet:
     """A set as passed to the metrics: statistics on rank zero, and per-image features on all ranks.
 
     Attributes:
-        path: path of the set, as passed by the caller.
         statistics: statistics of the set on rank zero; without layers on the other ranks.
         features: per-image features by layer, if they are needed and available: float32 arrays of shape (n, dims).
         apart: whether the mean and covariance are those of a file that also has images, and not of these features.

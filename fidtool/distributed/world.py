@@ -297,11 +297,6 @@ def tensor_hashes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[str, s
     return found
 
 
-def combined_hash(hashes: Mapping[str, tuple[str, str]]) -> str:
-    """One digest of all `tensor_hashes`, independent of their order."""
-    return hashlib.sha256(repr(sorted(hashes.items())).encode()).hexdigest()
-
-
 def find_differences(
     hashes: Mapping[str, tuple[str, str]], world: World, ranks: Sequence[int] | None = None
 ) -> list[str]:

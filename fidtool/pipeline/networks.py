@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 
-from fidtool.distributed.world import combined_hash, find_differences, tensor_hashes
+from fidtool.distributed.world import find_differences, tensor_hashes
 from fidtool.errors import InputError, on_every_rank, option
 from fidtool.features.extractor import HALVES, Extractor, ForwardPasses, fixed_batch
 from fidtool.features.models.families import NetworkChoice
@@ -124,11 +124,10 @@ class RunNetworks:
         A collective. Raises an InputError if definition, parameters or buffers are not the same on every rank.
         """
         if self._world.size > 1:
-            hashes = tensor_hashes(extractor.tensors())
-            ranks = self._world.gather((combined_hash(hashes), extractor.definition))
-            differences = find_differences(hashes, self._world) if len({each for each, _ in ranks}) > 1 else []
-            for rank, (_, definition) in enumerate(ranks):
-                differences += [f"{each} on rank {rank}" for each in ranks[0][1].differences(definition)]
+            differences = find_differences(tensor_hashes(extractor.tensors()), self._world)
+            first, *others = self._world.gather(extractor.definition)
+            for rank, other in enumerate(others, 1):
+                differences += [f"{each} on rank {rank}" for each in first.differences(other)]
             if differences:
                 problem = f"the ranks built different networks for {choice.option('extractor', choice.extractor)}"
                 remedies = "seed its random weights", "load them from a file"

@@ -165,7 +165,8 @@ def _drawn(
         content, kind, given = contents[request], "a statistics file", request.given
         images, file, count = content.images, content.file, None
         framing = settings.crop_fake if number else settings.crop
-        sampling = settings.sampling("num" if alone else "num_fake" if number else "num_real")
+        num = "num" if alone else "num_fake" if number else "num_real"
+        sampling = settings.sampling(num)
         if file is not None:  # its statistics are of its images as they are
             framing, sampling = None, Sampling(None, settings.seed)
         keys.append(key := (request, framing, sampling.num))
@@ -182,7 +183,7 @@ def _drawn(
             kind = "a fidtool.Statistics" if isinstance(given, Statistics) else "an array of features"
         if isinstance(given, Images) and given.is_stream:
             again = any(each.path == request.path for each, _ in sets.values())
-            _check_stream(request.path, given, settings, sampling, again)
+            _check_stream(request.path, given, settings, num if sampling.num is None else "", again)
         if images is not None:
             images = replace(images.draw(sampling), framing=framing, floats=settings.floats)
             if settings.on_error == "fail" and (missing := images.missing()):
@@ -193,15 +194,15 @@ def _drawn(
     return [sets[key] for key in keys]
 
 
-def _check_stream(path: str, given: Images, settings: Settings, sampling: Sampling, again: bool) -> None:
-    """Refuses an iterable that cannot be used."""
+def _check_stream(path: str, given: Images, settings: Settings, lacking: str, again: bool) -> None:
+    """Refuses an iterable that cannot be used; ``lacking`` names the number of images if it was not passed."""
     if settings.checkpoint is not None:
         problem = f"{option('checkpoint')} cannot resume in the middle of {path}, an iterable:"
         raise InputError(problem, f"omit {option('checkpoint')}", setting="checkpoint")
     if given.generates:
-        if sampling.num is None:
+        if lacking:
             problem = f"{path} is a function, which can generate any number of images:"
-            raise InputError(problem, f"pass {option(sampling.setting, ...)}", setting=sampling.setting)
+            raise InputError(problem, f"pass {option(lacking, ...)}", setting=lacking)
     elif again:
         problem = f"{path} is REAL and a FAKE with different crops or samples, but an iterable is read once:"
         raise InputError(problem, "pass two iterables")

@@ -44,8 +44,7 @@ from fidtool.report.text import alerts_of
 from fidtool.results import Comparison, Evaluation, RunRecord
 from fidtool.settings import CheckSettings, Origin, Settings, StatisticsSettings, changed_settings, origin_of
 from fidtool.sources.memory import Images, several
-from fidtool.statistics.rows import RowStorage
-from fidtool.statistics.set_statistics import MeasuredSet, Statistics
+from fidtool.statistics.set_statistics import MeasuredSet, RowStorage, Statistics
 from fidtool.validation import declared
 
 PathOrURL = str | os.PathLike[str]

@@ -246,7 +246,4 @@ def inception_definition(protocol: Protocol, dims: int, setting: str = "dims") -
 
 def spatial_definition(inception: Definition) -> Definition:
     """Return the definition of the spatial features of the network that ``inception`` defines."""
-    if inception.dims < 768:
-        problem = f"sFID needs Inception up to Mixed_6d: {option('dims', 768)} or 2048, not {inception.dims}"
-        raise InputError(problem, setting="dims")
     return replace(inception, extractor=SPATIAL_EXTRACTOR, dims=SPATIAL_DIMS)

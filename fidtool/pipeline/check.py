@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fidtool.diagnose.diagnosis import Checkup, SetInspection, health_of, inspect_set, unusual_findings
+from fidtool.diagnose.diagnosis import Checkup, health_of, inspect_set, unusual_findings
 from fidtool.diagnose.differences import pair_findings
 from fidtool.diagnose.duplicates import shared_copies_of, shared_warning
 from fidtool.diagnose.findings import Finding
@@ -21,8 +21,7 @@ from fidtool.settings import Settings
 from fidtool.sources.contents import BadFile
 from fidtool.sources.kinds import PassedOver
 from fidtool.statistics.accumulator import RECORDS
-from fidtool.statistics.rows import in_canonical_order
-from fidtool.statistics.set_statistics import Statistics
+from fidtool.statistics.set_statistics import Statistics, in_canonical_order
 
 _BATCH = 32
 _BATCHES_PER_WORKER = 8
@@ -43,7 +42,12 @@ def check(run: RunContext, requests: Sequence[RequestedSet], settings: Settings,
         if real is None:
             return Checkup(health, None, (), strict)
         usual = health_of(real, read[1][2], fake, generated=False, shown=shown)
-        return Checkup(health, usual, tuple(_between(real, fake)), strict)
+        between = pair_findings(real.pictures, fake.pictures, unusual_findings(fake, real))
+        shared = shared_copies_of(real.pictures, fake.pictures)
+        if shared.count:
+            message = shared_warning(real.path, fake.path, shared, len(fake.pictures))
+            between.append(Finding("leak", "high", shared.count, shared.examples[0][0], message))
+        return Checkup(health, usual, tuple(between), strict)
 
     return run.world.on_rank_zero(conclude)
 
@@ -54,15 +58,6 @@ def _refuse_same(requests: Sequence[RequestedSet]) -> None:
     if len(once) > 1 and once[0] is once[1]:
         problem = f"{requests[0].path} and {requests[1].path} are the same:"
         raise InputError(problem, f"pass a different set to compare {requests[0].path} with")
-
-
-def _between(real: SetInspection, fake: SetInspection) -> list[Finding]:
-    found = pair_findings(real.pictures, fake.pictures, unusual_findings(fake, real))
-    shared = shared_copies_of(real.pictures, fake.pictures)
-    if shared.count:
-        message = shared_warning(real.path, fake.path, shared, len(fake.pictures))
-        found.append(Finding("leak", "high", shared.count, shared.examples[0][0], message))
-    return found
 
 
 def _read(

@@ -25,9 +25,15 @@ from fidtool.pipeline.sets import Content, RequestedSet, SetPlan
 from fidtool.sources.image_set import ImageSet, real_path
 from fidtool.sources.memory import Images
 from fidtool.statistics.accumulator import RECORDS, Accumulator, Layer
-from fidtool.statistics.rows import Features, in_canonical_order
 from fidtool.statistics.saved import Checkpoint, claim, find_cached, put_in_cache
-from fidtool.statistics.set_statistics import LayerStatistics, MeasuredSet, Statistics, spread_features
+from fidtool.statistics.set_statistics import (
+    Features,
+    LayerStatistics,
+    MeasuredSet,
+    Statistics,
+    in_canonical_order,
+    spread_features,
+)
 
 
 class Measurer:

@@ -19,7 +19,7 @@ from fidtool.images.decode import ImageProperties
 from fidtool.images.records import RECORD, RecordArray
 from fidtool.sources.contents import BadFile
 from fidtool.statistics.moments import FEWEST_BITS, ExactMoments
-from fidtool.statistics.rows import CHUNK_BYTES, RowStorage, reordered
+from fidtool.statistics.set_statistics import CHUNK_BYTES, RowStorage, reordered
 
 _FIRST_BATCH_BITS = FEWEST_BITS - 3
 """If the features of the first batch have fewer bits than this, the whole set would be refused in the end."""

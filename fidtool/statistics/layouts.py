@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import io
 import zipfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 from numpy.lib.npyio import NpzFile
@@ -29,12 +29,11 @@ from fidtool.features.protocol import (
     protocol_named,
     spatial_definition,
 )
-from fidtool.sources.arrays import SAMPLES, array_headers
+from fidtool.sources.arrays import SAMPLES, array_headers, read_header
 from fidtool.sources.contents import ContentError, Files, head_of
 from fidtool.sources.image_set import canonical_order
 from fidtool.sources.kinds import HEAD, PLAIN, first_member, refuse_foreign, suffix_of
-from fidtool.statistics.rows import Features, read_features, reordered
-from fidtool.statistics.set_statistics import Statistics
+from fidtool.statistics.set_statistics import CHUNK_BYTES, Features, RowStorage, Statistics, reordered
 
 NPZ, ZIP, NPY, PICKLE, TORCH = "npz", "zip", "npy", "pickle", "torch"
 _MOST_PICKLED = 1 << 30
@@ -102,11 +101,36 @@ class NamedArrays:
         return np.asarray(value)
 
     def rows(self, name: str) -> Features:
-        """Returns feature vectors: float32 array of shape (n, dims), mapped from an unnamed file if it is large."""
-        if isinstance(self._arrays, NpzFile):
-            return read_features(self._arrays, name)
-        value = self._arrays[name]
-        return read_features(value if isinstance(value, list) else [np.asarray(value)], name)
+        """Returns feature vectors: float32 array of shape (n, dims), mapped from an unnamed file if it is large.
+
+        An archive is read a part at a time.
+        """
+        parts: Iterable[NDArray[Any]]
+        with contextlib.ExitStack() as stack:
+            if isinstance(self._arrays, NpzFile):
+                assert self._arrays.zip is not None
+                member = stack.enter_context(self._arrays.zip.open(f"{name}.npy"))
+                array = read_header(member)
+                by_column, dtype, shapes = not array.strides, array.dtype, [array.shape]
+                parts = _chunks(member, name, array.shape, dtype)
+            else:
+                value = self._arrays[name]
+                arrays = value if isinstance(value, list) else [np.asarray(value)]
+                dtype = next((each.dtype for each in arrays if each.dtype.kind != "f"), arrays[0].dtype)
+                by_column, shapes, parts = False, [each.shape for each in arrays], arrays
+            unequal = len({shape[1:] for shape in shapes}) > 1 or any(len(each) != 2 or 0 in each for each in shapes)
+            if unequal or by_column or dtype.kind != "f":
+                shown = ", ".join(map(str, dict.fromkeys(shapes)))
+                problem = f"{name} has shape {shown} and dtype {dtype}; it should contain floats, one row per image"
+                raise ValueError(problem)
+            storage, start = RowStorage(sum(shape[0] for shape in shapes), shapes[0][1]), 0
+            for part in parts:
+                values = part.astype(np.float32)
+                if not np.isfinite(values).all():
+                    raise ValueError(f"{name} contains NaN or infinite values")
+                storage.write(start, values)
+                start += len(values)
+        return storage.array()
 
     def count(self, name: str = "count") -> int:
         value = self.array(name)
@@ -121,6 +145,17 @@ class NamedArrays:
             if value.dtype.kind not in "fiu":
                 raise ValueError(f"{name} has dtype {value.dtype}; it should be float64")
         return _checked({name: value.astype(np.float64) for name, value in values.items()})
+
+
+def _chunks(member: IO[bytes], name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
+    count, dims = shape
+    chunk = max(1, CHUNK_BYTES // (dtype.itemsize * dims))
+    for start in range(0, count, chunk):
+        rows = min(chunk, count - start)
+        data = member.read(rows * dims * dtype.itemsize)
+        if len(data) != rows * dims * dtype.itemsize:
+            raise ValueError(f"{name} is truncated")
+        yield np.frombuffer(data, dtype=dtype).reshape(rows, dims)
 
 
 def _checked(values: dict[str, NDArray[np.float64]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

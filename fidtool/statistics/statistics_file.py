@@ -38,8 +38,7 @@ from fidtool.statistics.layouts import (
     with_origin,
     with_protocol,
 )
-from fidtool.statistics.rows import reordered
-from fidtool.statistics.set_statistics import LayerStatistics, Statistics
+from fidtool.statistics.set_statistics import LayerStatistics, Statistics, reordered
 
 _SUFFIXES = {FEATURES: "", SPATIAL: "_s", EMBEDDING: "_embedding"}
 """Suffixes of the names of a layer's arrays; ADM's reference files have ``mu_s`` and ``sigma_s``. The suffix of any

@@ -20,7 +20,6 @@ import fidtool
 from fidtool.cli.output import print_whole
 from fidtool.distributed.launch import Launch
 from fidtool.features.device import choose_device, device_of
-from fidtool.features.protocol import inception_definition, protocol_named, spatial_definition
 from fidtool.images.decode import decode
 from fidtool.images.loader import ImageLookup
 from fidtool.images.records import NO_RECORDS, ImageRecords
@@ -79,7 +78,7 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[[Path], object]]] = {
     "sFID of few dimensions": (
         fidtool.InputError,
         "sFID needs Inception up to Mixed_6d",
-        lambda at: spatial_definition(inception_definition(protocol_named("pytorch-fid"), 64)),
+        lambda at: Settings(metrics="sfid", dims=64),
     ),
     "weights of a custom network": (
         fidtool.InputError,

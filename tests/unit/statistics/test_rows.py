@@ -13,7 +13,7 @@ from fidtool.features.protocol import FEATURES, Definition
 from fidtool.images.decode import ImageProperties
 from fidtool.images.records import NO_RECORDS
 from fidtool.statistics.accumulator import Accumulator, Layer
-from fidtool.statistics.rows import Features, RowStorage
+from fidtool.statistics.set_statistics import Features, RowStorage
 
 SIZES = (3, 3, 3, 2)
 

@@ -363,7 +363,7 @@ def statistics_of(
         plan, measurer, contents = _prepared(run, sets, settings, alone=True)
         (planned,) = plan.sets
         if planned.holds in ("statistics", "both"):
-            raise on_every_rank(InputError(f"{planned.path} is already {planned.kind}:", "pass the images instead"))
+            raise on_every_rank(InputError(f"{planned.path} has statistics already:", "pass the images instead"))
         sample = run.world.only_on_rank_zero(lambda: _image_sample(plan, contents, stored) if sampled else None)
         statistics = measurer.measure(planned).statistics
         if run.world.rank:

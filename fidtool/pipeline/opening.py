@@ -162,7 +162,7 @@ def _drawn(
     sets: dict[object, tuple[SetPlan, Content]] = {}
     keys: list[object] = []
     for number, request in enumerate(requests):
-        content, kind, given = contents[request], "a statistics file", request.given
+        content, given = contents[request], request.given
         images, file, count = content.images, content.file, None
         framing = settings.crop_fake if number else settings.crop
         num = "num" if alone else "num_fake" if number else "num_real"
@@ -179,8 +179,6 @@ def _drawn(
             holds = "stream" if images is None else "images"
         else:
             count = file.count if file.features is None else len(file.features)
-        if given is not None:
-            kind = "a fidtool.Statistics" if isinstance(given, Statistics) else "an array of features"
         if isinstance(given, Images) and given.is_stream:
             again = any(each.path == request.path for each, _ in sets.values())
             _check_stream(request.path, given, settings, num if sampling.num is None else "", again)
@@ -190,7 +188,7 @@ def _drawn(
                 raise missing_error(images.path, missing, f"pass {option('on_error', 'skip')}")
             content, count = content._replace(images=images), len(images)
         real, fake = not alone and not number, alone or number > 0
-        sets[key] = SetPlan(request.path, number, kind, holds, real, fake, count, framing, sampling), content
+        sets[key] = SetPlan(request.path, number, holds, real, fake, count, framing, sampling), content
     return [sets[key] for key in keys]
 
 

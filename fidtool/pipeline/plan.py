@@ -137,14 +137,10 @@ def make_plan(opening: Opening, measured: Mapping[str, Definition] | None, batch
     definitions, mismatches = agree(files, settings, measured)
     real, *fakes = opening.contents
     baselines, unread = baselines_of(settings, [each.path for each in opening.sets], definitions[FEATURES])
-    pass_it = f"if it is of the real images, pass it as {option('real')}, which comes first"
-    order = [  # statistics are usually those of REAL
-        Alert(
-            f"{each.path}: {each.kind} is compared as {option('fake')} with images of {real.path}: {pass_it}", "medium"
-        )
-        for each in fakes
-        if each in files and real not in files
-    ]
+    compared = f"statistics are compared as {option('fake')} with images of {real.path}"
+    text = f"{compared}: if they are of the real images, pass them as {option('real')}, which comes first"
+    # Statistics are usually those of REAL.
+    order = [Alert(f"{each.path}: {text}", "medium") for each in fakes if each in files and real not in files]
     return Plan(
         settings=settings,
         sets=opening.sets,
@@ -297,7 +293,7 @@ def _settings_without_effect(opening: Opening) -> list[str]:
             sampling = settings.sampling("num_fake" if number else "num_real")
             crop = ("crop_fake", settings.crop_fake) if number else ("crop", settings.crop)
             given = [name for name, value in (crop, (sampling.setting, sampling.num)) if value]
-            found += [f"{one.path} is {one.kind}: {option(name)} does not apply to it" for name in given]
+            found += [f"{one.path} has statistics: {option(name)} does not apply to it" for name in given]
     return [*dict.fromkeys(found)]
 
 

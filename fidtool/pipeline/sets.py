@@ -107,7 +107,6 @@ class SetPlan:
 
     Attributes:
         request: number of the first argument that names it.
-        kind: what a set that has statistics is, for messages.
         holds: images, a stream of them, statistics, or statistics and images, which give what the statistics lack.
         real, fake: its roles, REAL and FAKE; it may have both.
         framing: how its images are cropped and resized, see `fidtool.images.framing.Crop`; None if they are not.
@@ -116,7 +115,6 @@ class SetPlan:
 
     path: str
     request: int
-    kind: str
     holds: Literal["images", "stream", "statistics", "both"]
     real: bool
     fake: bool

@@ -117,4 +117,4 @@ def test_the_images_can_be_checked_and_listed(here: Run, files: Path) -> None:
     listed = here("check", files / "VIRTUAL.npz", "--list")
     assert len(listed.stdout.splitlines()) == COUNT
     refused = here("stats", files / "VIRTUAL.npz", "-o", "again.npz", "--metrics", "kid")
-    assert "already a statistics file" in refused.error
+    assert "statistics already" in refused.error

@@ -203,7 +203,7 @@ def sizes_in(page: str) -> set[tuple[int, int]]:
 def test_no_effect_on_statistics_files(here: Run, place: Path) -> None:
     assert here("stats", place / "photos", "-o", "photos.npz", *SMALL).status == 0
     run = here("compute", "photos.npz", place / "fake", *SMALL, "--crop", "adm:48")
-    assert "photos.npz is a statistics file: --crop does not apply to it" in run.stderr
+    assert "photos.npz has statistics: --crop does not apply to it" in run.stderr
     applied = here("compute", "photos.npz", place / "fake", *SMALL, "--crop-fake", "edm:9")
     assert "does not apply to it" not in applied.stderr
 

@@ -325,9 +325,9 @@ def test_statistics_in_memory_are_those_of_a_file(place: Path, environment: dict
     mixed: list[Any] = [fake, pixels, lambda n: pixels[:n], place / "images"]
     found = fidtool.compute(real, mixed, num_fake=COUNT, cache=False, extractor=TINY)
     assert [each.fake.name for each in found.results[:3]] == ["fake", "fake 2", "fake 3"]
-    assert "fake is a fidtool.Statistics: num_fake does not apply to it" in found.results[0].warnings
+    assert "fake has statistics: num_fake does not apply to it" in found.results[0].warnings
     swapped = fidtool.compute(pixels, fidtool.Statistics.of(np.zeros(16), np.eye(16), 99), extractor=TINY)
-    assert any("fake: a fidtool.Statistics is compared as fake" in line for line in swapped.results[0].warnings)
+    assert any("fake: statistics are compared as fake" in line for line in swapped.results[0].warnings)
     with pytest.raises(InputError, match=r"images is already a fidtool\.Statistics: pass the images"):
         fidtool.compute_statistics(real)
     for given in ((real.mu, real.sigma), [torch.ones(2), torch.eye(2)], {"mu": real.mu, "sigma": real.sigma}):

@@ -86,7 +86,7 @@ def test_statistics_files_know_the_sample(here: Run, place: Path, tmp_path: Path
     used = here("compute", "real.npz", place / "images", *BASE, "--num-real", 5, "--num-fake", 20, "--json").json
     (result,) = used["results"]
     assert [line for line in result["warnings"] if "does not apply" in line] == [
-        "real.npz is a statistics file: --num-real does not apply to it"
+        "real.npz has statistics: --num-real does not apply to it"
     ]
     assert used["results"][0]["count"] == {"real": 9, "fake": 20}
 

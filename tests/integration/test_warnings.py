@@ -94,8 +94,8 @@ def test_statistics_in_the_place_of_generated_images(real: Path, tmp_path: Path)
     fake = make_pictures(tmp_path / "fake", 40, 2)
     (found,) = warnings_of(fake, tmp_path / "real.npz")
     assert found == (
-        f"{tmp_path / 'real.npz'}: a statistics file is compared as fake with images of {fake}: if it is of the real "
-        "images, pass it as real, which comes first"
+        f"{tmp_path / 'real.npz'}: statistics are compared as fake with images of {fake}: if they are of the real "
+        "images, pass them as real, which comes first"
     )
     assert warnings_of(tmp_path / "real.npz", fake) == []
     fidtool.write_statistics(tmp_path / "fake.npz", statistics)

@@ -142,7 +142,7 @@ def test_images_of_several_sizes_are_refused_before_the_run(here: Run, place: Pa
 def test_statistics_have_no_images(here: Run, tmp_path: Path) -> None:
     fidtool.write_statistics(tmp_path / "real.npz", of_inception("tensorflow"))
     refused = here("stats", "real.npz", "-o", "none.npz", "--layout", "adm")
-    assert "real.npz is already a statistics file: pass the images instead" in refused.error
+    assert "real.npz has statistics already: pass the images instead" in refused.error
 
 
 @needs_weights

@@ -65,6 +65,6 @@ def test_only_settings_that_files_agree_on_are_adopted() -> None:
     files = {"a": file_of(), "b": file_of(dims=192)}
     settings, _ = complete_settings(files, Settings(), True)
     sampling = settings.sampling()
-    sets = {SetPlan(a, 0, "", "statistics", a == "a", a != "a", 100, None, sampling): b for a, b in files.items()}
+    sets = {SetPlan(a, 0, "statistics", a == "a", a != "a", 100, None, sampling): b for a, b in files.items()}
     with pytest.raises(InputError, match=r"b has features of 192 .*, but a has 64; statistics of different"):
         agree(sets, settings, None)

@@ -334,7 +334,6 @@ def _size(reference: Reference) -> str:
 
 
 def _details(reference: Reference) -> list[str]:
-    """Return everything about a reference as lines."""
     rows = [
         ("protocol", reference.protocol or "none of fidtool's"),
         ("real images", str(reference.real_images or "?")),

@@ -129,7 +129,6 @@ class Process(NamedTuple):
 
     @staticmethod
     def current() -> Process:
-        """The calling process."""
         pid = os.getpid()
         try:
             boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -35,10 +35,10 @@ class Device:
         exact_sums: the device on which moments are summed: this one, or the CPU if this one has no float64.
         default_batch_size, default_workers: images of a batch and decoding workers unless they are set. The workers
             are few on the CPU, which the network needs, else all but one of the rank's cores.
-        forward_threads: number of threads that run forward passes, each on one batch at a time (1 on accelerators).
-        own_threads: number of those that do nothing else: none on accelerators, for which the calling thread launches
-            the passes. An accelerator works while the host goes on, so that a second thread would not save time. It
-            would need the calling thread's device and stream, and Apple GPUs do not support work from two threads.
+        forward_threads: number of threads that run forward passes, each on one batch at a time; 0 on accelerators, for
+            which the calling thread launches the passes. An accelerator works while the host goes on, so that a second
+            thread would not save time. It would need the calling thread's device and stream, and Apple GPUs do not
+            support work from two threads.
     """
 
     torch_device: torch.device
@@ -46,8 +46,7 @@ class Device:
     exact_sums: torch.device
     default_batch_size: int
     default_workers: int
-    forward_threads: int = 1
-    own_threads: int = 0
+    forward_threads: int = 0
 
 
 def choose_device(requested: str | TorchDevice | None, launch: Launch) -> Device:
@@ -97,7 +96,7 @@ def device_of(device: torch.device, launch: Launch) -> Device:
     # The instruction set selects the kernels, which round differently.
     name, threads = f"{model} ({torch.backends.cpu.get_cpu_capability()})", available_threads(launch.local_world_size)
     cpu = torch.device("cpu")
-    return Device(cpu, name, cpu, _CPU_BATCH, threads // _THREADS_PER_WORKER, threads, threads)
+    return Device(cpu, name, cpu, _CPU_BATCH, threads // _THREADS_PER_WORKER, threads)
 
 
 _Switch = tuple[Callable[[], Any], Callable[[Any], None], Any]

@@ -73,7 +73,6 @@ class Extractor:
         )
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Return the network's parameters and buffers by name."""
         return named_tensors(self._module)
 
     def features(self, images: list[torch.Tensor]) -> torch.Tensor:
@@ -169,7 +168,7 @@ class ForwardPasses(Generic[Item]):
         in_turns: bool = False,
     ) -> None:
         self._extractors, self._images, self._stop, self._timed = extractors, images, stop, timed
-        self._threads = extractors[0].device.own_threads
+        self._threads = extractors[0].device.forward_threads
         self._pool = DaemonThreads(self._threads)
         self._in_turns = in_turns and self._threads > 0
         self._early: list[Future[Any]] = []  # the resized images of the next batch

@@ -20,13 +20,12 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from itertools import cycle
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
 from multiprocessing.process import BaseProcess
-from typing import IO, Any, Generic, TypeVar
+from typing import IO, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -52,16 +51,14 @@ _BROKEN = (EOFError, OSError, RuntimeError)
 """Exceptions that the death of a worker may cause in its pipe."""
 
 
-@dataclass(frozen=True)
-class _Raised:
+class _Raised(NamedTuple):
     """The exception that a task raised in a worker, and the program's exception that caused it."""
 
     error: FidtoolError
     cause: BaseException | None = None
 
 
-@dataclass(frozen=True)
-class _Worker:
+class _Worker(NamedTuple):
     process: BaseProcess
     pipe: Connection[Any, Any]
 

@@ -156,7 +156,7 @@ class Extraction:
         add: Callable[..., None],
     ) -> None:
         """Adds the batches of this rank, which have ``total`` images; without a source, those of an iterable."""
-        context, world, threads = self.context, self.context.world, self.context.device.forward_threads
+        context, world, threads = self.context, self.context.world, max(1, self.context.device.forward_threads)
         settings = self.settings
         workers = self.num_workers if total is None else min(self.num_workers, total)
         used = bool(self.networks)

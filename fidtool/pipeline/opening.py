@@ -275,7 +275,6 @@ def open_set(request: RequestedSet, settings: Settings, needs: SetNeeds, say: Ca
 
 
 def _open_reference(path: str, settings: Settings, needs: SetNeeds, say: Callable[[str], None]) -> Content:
-    """Downloads a published reference."""
     from fidtool.sources import references  # lazily: a run of folders needs none of it
 
     reference, array = references.named_reference(path)

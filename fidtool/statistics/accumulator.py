@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,8 +29,7 @@ RECORDS = "records"
 """Key of the bytes of the images' records in `Accumulator.rows`."""
 
 
-@dataclass(frozen=True)
-class Layer:
+class Layer(NamedTuple):
     """A kind of feature vector that is computed for all images of a run.
 
     Attributes:

@@ -19,7 +19,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -219,8 +219,7 @@ def _too_fresh(images: ImageSet) -> bool:
     return bool(images.listed - times.max() < (_COARSE_CLOCK_NS if coarse else _FINE_CLOCK_NS))
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """Consecutive batches of a set, whose statistics are one file of a checkpoint.
 
     Attributes:
@@ -256,7 +255,6 @@ class Checkpoint:
 
     @property
     def has_work(self) -> bool:
-        """Whether the folder contains work of this run."""
         return any(self.folder.glob(f"{self._run}-*.npz"))
 
     def _file(self, part: Part) -> Path:

@@ -268,7 +268,6 @@ class SetFacts:
 
 
 def facts_of(measured: MeasuredSet, reference: str, sha256: Mapping[str, str]) -> SetFacts:
-    """Returns the facts about a set, on rank zero."""
     statistics, features = measured.statistics, measured.features.get(FEATURES)
     formats = sizes = None
     if statistics.pictures is not None:

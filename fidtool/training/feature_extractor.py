@@ -115,7 +115,7 @@ class SharedExtractor:
 
     def _device(self, device: torch.device) -> Device:
         here = device_here(device)
-        return replace(here, forward_threads=1, own_threads=min(1, here.own_threads)) if self.plain else here
+        return replace(here, forward_threads=min(1, here.forward_threads)) if self.plain else here
 
     @own_exceptions()
     @repeatable()

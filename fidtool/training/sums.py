@@ -117,7 +117,7 @@ class ImageSums:
         """Adds the features of images, and returns those of a partial batch, which are only added if ``partial``."""
         extractor = self._features.extractor(self._device)
         batch_size = self._batch_size or extractor.device.default_batch_size
-        at_once = batch_size * extractor.device.forward_threads  # batches that run in parallel
+        at_once = batch_size * max(1, extractor.device.forward_threads)  # batches that run in parallel
         ready = len(images) if partial else len(images) // at_once * at_once
         if not ready:
             return images

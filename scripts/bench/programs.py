@@ -95,9 +95,9 @@ def network_rate(device: Device, precision: str, batch_size: int, seconds: float
         network = inception_extractor(protocol, definitions, state, device, precision)
         x = torch.rand(batch_size, 3, 299, 299, device=device.torch_device).mul(2).sub(1)
         x = x.contiguous(memory_format=torch.channels_last)
-        threads = DaemonThreads(device.own_threads)
+        threads = DaemonThreads(device.forward_threads)
         finish = _finisher(device)
-        passes = device.forward_threads if seconds < _SHORT else 4 * device.forward_threads
+        passes = max(1, device.forward_threads) * (1 if seconds < _SHORT else 4)
 
         def work() -> None:
             for future in [threads.submit(network.vectors, [x]) for _ in range(passes)]:

@@ -12,10 +12,9 @@ import torch
 from fidtool.errors import InputError
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.network import Network, State, downloading, load_strictly, unreadable, weights_file
-from fidtool.features.resize import Framing, Preparation, Resize
+from fidtool.features.resize import PILLOW_RESIZES, Framing, Preparation
 from fidtool.names import suggestion
 
-_RESIZES: dict[str, Resize] = {"bilinear": "pillow-bilinear", "bicubic": "pillow-bicubic"}
 _FRAMINGS: dict[str, Framing] = {"center": "shorter edge", "squash": "squash"}
 
 
@@ -66,7 +65,7 @@ def _architecture(choice: NetworkChoice) -> tuple[Any, Any, Preparation]:
 def preparation_of(name: str, config: Mapping[str, Any]) -> Preparation:
     """The preparation of timm's evaluation transform (create_transform with the model's data config)."""
     channels, height, width = config["input_size"]
-    resize, framing = _RESIZES.get(config["interpolation"]), _FRAMINGS.get(config["crop_mode"])
+    resize, framing = PILLOW_RESIZES.get(config["interpolation"]), _FRAMINGS.get(config["crop_mode"])
     if (channels, height) != (3, width) or resize is None or framing is None:
         raise InputError(
             f"timm:{name} needs input {channels}x{height}x{width}, interpolation {config['interpolation']} and crop "

@@ -13,10 +13,9 @@ from torch import nn
 from fidtool.errors import InputError
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.network import Network, State, channels_last, downloading, load_strictly, read_tensors
-from fidtool.features.resize import Preparation, Resize
+from fidtool.features.resize import PILLOW_RESIZES, Preparation
 from fidtool.names import suggestion
 
-_RESIZES: dict[str, Resize] = {"bilinear": "pillow-bilinear", "bicubic": "pillow-bicubic"}
 _AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")
 """Auxiliary outputs of googlenet and inception_v3, used only in training."""
 
@@ -77,7 +76,7 @@ def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
         preset.crop_size[0],
         tuple(preset.mean),
         tuple(preset.std),
-        preparation=Preparation(_RESIZES[preset.interpolation.value], "shorter edge", preset.resize_size[0]),
+        preparation=Preparation(PILLOW_RESIZES[preset.interpolation.value], "shorter edge", preset.resize_size[0]),
     )
     return network, choice.full
 
@@ -101,7 +100,7 @@ def _preset(model: str, entry: Any) -> Any:
             "choose one of torchvision's classification models",
             "wrap it in a custom factory (FILE.py:NAME)",
         )
-    if preset.interpolation.value not in _RESIZES:
+    if preset.interpolation.value not in PILLOW_RESIZES:
         raise InputError(f"torchvision:{model} needs {preset.interpolation.value} resizing, which is not supported")
     return preset
 

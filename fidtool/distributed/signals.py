@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fidtool.errors import StoppedError
 
@@ -76,15 +76,18 @@ def in_background(work: Callable[[], T]) -> Future[T]:
     from concurrent.futures import Future
 
     future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:  # raised in the thread that asks for the result
-            future.set_exception(error)
-
-    threading.Thread(target=run, daemon=True, name=CALL).start()
+    threading.Thread(target=settle, args=(future, work), daemon=True, name=CALL).start()
     return future
+
+
+def settle(future: Future[T], work: Callable[..., T], *items: Any) -> None:
+    """Calls ``work`` for a future, unless that was cancelled. What it raises, `Future.result` raises."""
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(work(*items))
+    except BaseException as error:
+        future.set_exception(error)
 
 
 def call_with_timeout(function: Callable[[], T], seconds: float) -> T:

@@ -244,7 +244,7 @@ class DaemonThreads:
         if self._threads:
             self._jobs.put((future, work, item))
         else:
-            _process(future, work, item)
+            signals.settle(future, work, item)
         return future
 
     def close(self, seconds: float) -> None:
@@ -259,17 +259,8 @@ class DaemonThreads:
         torch.get_num_threads()
         torch.set_num_threads(1)
         while (job := self._jobs.get()) is not None:
-            _process(*job)
+            signals.settle(*job)
             del job  # frees its images while the thread waits
-
-
-def _process(future: Future[Any], work: Callable[[Any], Any], item: Any) -> None:
-    if not future.set_running_or_notify_cancel():
-        return
-    try:
-        future.set_result(work(item))
-    except BaseException as error:  # raised where the result is requested
-        future.set_exception(error)
 
 
 def _join(threads: Iterable[threading.Thread], seconds: float) -> None:

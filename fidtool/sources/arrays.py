@@ -135,15 +135,8 @@ def as_pixels(values: NDArray[Any], value_range: ValueRange | None, what: str = 
 
     Integers must be in 0..255, except uint16, whose high byte is used, as that of 16-bit PNGs. True is white. Floats
     are scaled to 0..255, rounded half up and clipped, as torchvision's ``save_image`` does; or truncated, as
-    ``(x * 255).to(torch.uint8)`` does, whose product has the precision of x.
-
-    Args:
-        values: array of shape (height, width, channels): integers, bool, floats or `BFLOAT16`.
-        value_range: how floats become bytes; required for floats.
-        what: name of the image, for messages.
-
-    Returns:
-        The pixels, or a `ContentError` for NaN, or an `InputError` if the values of black and white are unknown.
+    ``(x * 255).to(torch.uint8)`` does, whose product has the precision of x. ``values`` have the shape (height, width,
+    channels). Instead of pixels, NaN gives a `ContentError`, and floats without a ``value_range`` an `InputError`.
     """
     if values.dtype == np.uint8:
         return Pixels(np.ascontiguousarray(values))
@@ -183,12 +176,10 @@ def _of_integers(values: NDArray[Any], what: str) -> Pixels | InputError:
         return Pixels((values >> 8).astype(np.uint8), deep=True)
     if low >= 0 and high < 256:
         return Pixels(values.astype(np.uint8))
-    problem = f"{has}; images must be 0 to 255:"
-    if values.dtype == np.int8:
-        line = "use (numpy.asarray(images, 'int16') + 128).astype('uint8')"
-        return InputError(problem, f"if -128 is black and 127 is white, {line}")
     line = "((numpy.asarray(images, float) - BLACK) / (WHITE - BLACK) * 255).round().clip(0, 255).astype('uint8')"
-    return InputError(problem, f"with the values of black and white as BLACK and WHITE, use {line}")
+    return InputError(
+        f"{has}; images must be 0 to 255:", f"with the values of black and white as BLACK and WHITE, use {line}"
+    )
 
 
 class UnknownRangeError(InputError):

@@ -40,12 +40,9 @@ class ContentError(Exception):
 
 @dataclass(frozen=True)
 class Pixels:
-    """A decoded image.
+    """A decoded image, of shape (height, width, channels) with 1, 3 or 4 channels.
 
-    Attributes:
-        values: uint8 array of shape (height, width, channels), with 1, 3 or 4 channels.
-        clipped: some of the original values were outside the value range.
-        deep: the original values had 16 bits.
+    ``clipped``: some of the original values were outside the value range. ``deep``: they had 16 bits.
     """
 
     values: NDArray[np.uint8]
@@ -55,12 +52,7 @@ class Pixels:
 
 @dataclass(frozen=True)
 class ValueRange:
-    """How the floats of an array become bytes.
-
-    Attributes:
-        black, white: the values of black and white.
-        floor: bytes are truncated; otherwise they are rounded half up.
-    """
+    """How the floats of an array become bytes: the values of black and white; ``floor`` truncates, else half up."""
 
     black: float
     white: float
@@ -132,9 +124,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
 def pillow_defaults(max_pixels: int | None = None) -> Iterator[None]:
     """Applies fidtool's Pillow settings within the block and restores the program's afterwards. One thread at a time.
 
-    Args:
-        max_pixels: Pillow refuses images with more pixels with an `Image.DecompressionBombError`; None keeps the
-            current limit.
+    Pillow refuses images of more than ``max_pixels`` with an `Image.DecompressionBombError`; None keeps the limit.
     """
     with _pillow_lock, warnings.catch_warnings():
         # Pillow warns about sizes and palettes; fidtool has its own warnings for those that matter.

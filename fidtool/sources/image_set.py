@@ -238,11 +238,7 @@ class Names(Sequence[str]):
     """Names stored contiguously in memory; each takes eight bytes in addition to its own.
 
     A tuple of strings would take three times as much. Forked workers share this memory, whereas the reference count of
-    a string changes when it is read, and so copies its memory page.
-
-    Args:
-        names: the names, which must not contain null characters. Bytes that are not valid UTF-8 are represented by
-            surrogates, as in `os.fsdecode`.
+    a string changes when it is read, and so copies its memory page. They must not contain null characters.
     """
 
     _prefix = ""
@@ -316,14 +312,7 @@ def canonical_order(count: int, seed: int = 0, first: int | None = None) -> NDAr
     Index ``i`` is assigned output ``i`` of the SplitMix64 stream that begins at ``seed`` (Steele, Lea & Flood, "Fast
     Splittable Pseudorandom Number Generators", OOPSLA 2014), and the indices are sorted by these outputs. The generator
     is implemented here because libraries do not guarantee that their permutations stay the same in later versions.
-
-    Args:
-        count: number of images, at least 0.
-        seed: any integer; equal seeds give equal permutations on every machine.
-        first: return only this many of its first entries, which takes less time; None returns all.
-
-    Returns:
-        int64 array of shape (count,), or (first,) if ``first`` is less than ``count``.
+    Only the ``first`` entries take less time; None is all.
     """
     z = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     # Unmixed, the stream of seed k + constant would be that of seed k, shifted by one position.

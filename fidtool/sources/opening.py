@@ -61,11 +61,8 @@ def open_images(
 ) -> ImageSet:
     """Lists the images of a source without reading them.
 
-    Args:
-        path: a folder, an archive, an array, a list, a table, a pattern that matches several files, a URL, or ``-``
-            for a list on standard input.
-        value_range: how an array of floats becomes bytes.
-        say: prints progress.
+    It is a folder, an archive, an array, a list, a table, a pattern that matches several files, a URL, or ``-`` for a
+    list on standard input. ``value_range`` is how an array of floats becomes bytes, ``say`` prints progress.
     """
     began = time.time_ns()
     if path in (STDIN, "/dev/stdin") or Path(path).is_fifo():  # a shell's <(find …)

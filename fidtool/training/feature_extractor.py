@@ -333,11 +333,10 @@ def _check_range(scaled: torch.Tensor, when: str = "") -> None:
     if math.isnan(low) or math.isnan(high):
         raise InputError(f"{when}values must be in 0..1, but some are NaN")
     if not (low > -1 / 255 and high < 256 / 255):
-        advice = "(images + 1) / 2 rescales from -1..1; images.clamp(0, 1) clips to 0..1"
-        if high > 2:
-            advice = "images / 255 rescales from 0..255" if low >= 0 else "images * std + mean undoes a normalisation"
-        problem = f"{when}values must be in 0..1, but these are in {low:g}..{high:g}"
-        raise InputError(f"{problem}: {advice}")
+        raise InputError(
+            f"{when}values must be in 0..1, but these are in {low:g}..{high:g}: images / 255 rescales from 0..255 and "
+            "(images + 1) / 2 from -1..1, images * std + mean undoes a normalisation, and images.clamp(0, 1) clips"
+        )
 
 
 class _Pickler(pickle.Pickler):

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cache
 from math import prod
 from typing import Any, Literal, get_args
 
@@ -36,7 +37,6 @@ _BACKWARD_REMEDY = (
     "loss that depends on the gathered tensor; or gather with grad='local'"
 )
 
-_warned_without_group = False
 _known: dict[tuple[Group, tuple[int, ...]], Ranks] = {}
 """The `Ranks` of torch's default group and a set of ranks."""
 atexit.register(_known.clear)  # destroys their groups: gloo's threads must end before the interpreter exits
@@ -166,11 +166,10 @@ def group_rank_and_size(group: Group) -> tuple[int, int]:
     return ranks.group_rank, ranks.size
 
 
+@cache
 def warn_without_group(what: str) -> None:
     """Warns once if the launcher started several processes and torch has no process group."""
-    global _warned_without_group
-    if not _warned_without_group and (size := launched_without_group()):
-        _warned_without_group = True
+    if size := launched_without_group():
         warn_program(f"{what} covers only one of {size} processes: call torch.distributed.init_process_group first")
 
 

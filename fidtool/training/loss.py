@@ -62,16 +62,12 @@ class FrechetLoss(nn.Module):
     ) -> None:
         super().__init__()
         statistics = real if isinstance(real, Statistics) else read_statistics(os.fspath(real), features_of=())
-        if projection is not None and not isinstance(projection, nn.Linear):
-            raise InputError(
-                f"projection must be a torch.nn.Linear, not {type(projection).__name__}: only a linear map can be "
-                "applied to real statistics",
-                "put any other head into the extractor, and compute the real statistics with it",
+        dims = statistics.dims
+        if projection is not None and not (isinstance(projection, nn.Linear) and projection.in_features == dims):
+            problem = (
+                f"projection must be a torch.nn.Linear of the {dims} features of the statistics, not {projection}:"
             )
-        if projection is not None and projection.in_features != statistics.dims:
-            raise InputError(
-                f"projection.in_features is {projection.in_features} but the statistics have {statistics.dims} features"
-            )
+            raise InputError(problem, "put any other head into the extractor, and compute the statistics with it")
         if queue < 0:
             raise InputError(f"queue must be at least 0, not {queue}")
         self.projection, self.group, self.grad, self.timeout = projection, group, grad, timeout

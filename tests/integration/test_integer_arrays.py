@@ -108,7 +108,7 @@ def test_others_are_refused_with_the_line_that_converts(
         assert found is not None, str(refused.value)
         assert int(found[1]) in (0, 5)
         images = values
-        given = {"BLACK": int(values.min()), "WHITE": int(values.max())} if kind != "int8" else {}
+        given = {"BLACK": int(values.min()), "WHITE": int(values.max())}
         converted = eval(found[4], {"numpy": numpy, "images": images, **given})
         assert (converted.dtype, converted.shape) == (np.uint8, values.shape)
         assert np.abs(converted - BYTES).max() == 0

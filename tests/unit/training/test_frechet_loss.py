@@ -168,7 +168,7 @@ def test_projection_maps_both_sides() -> None:
     ("settings", "text"),
     [
         ({"projection": nn.ReLU()}, "must be a torch.nn.Linear"),
-        ({"projection": nn.Linear(5, 2)}, "in_features is 5 but the statistics have 3 features"),
+        ({"projection": nn.Linear(5, 2)}, "of the 3 features of the statistics, not Linear.in_features=5"),
         ({"queue": -1}, "queue must be at least 0"),
     ],
 )

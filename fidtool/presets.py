@@ -171,13 +171,10 @@ def preset_named(name: str) -> Preset:
 def with_preset(
     given: Mapping[str, Any], metric_values: Mapping[str, Any] | None = None, usual: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return settings that were passed by the caller, completed by those of their preset.
+    """Return the settings of a run that were ``given``, completed by those of their preset.
 
-    Args:
-        given: settings of the run by name.
-        metric_values: settings of metrics by `fidtool.metrics.registry.key_of`, which apply to metrics named in
-            ``metrics``.
-        usual: the same, but they need not be of these metrics. ``metric_values`` override them, and they the preset.
+    ``metric_values`` are of the metrics named in ``metrics``, by `fidtool.metrics.registry.key_of`. The ``usual`` ones,
+    which they override and which override the preset, need not be.
     """
     name = given.get("preset")
     preset = preset_named(name) if isinstance(name, str) else None

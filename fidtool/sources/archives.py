@@ -183,12 +183,9 @@ def check_member(archive: str, info: zipfile.ZipInfo) -> None:
 
 
 class MemberReader(ExtentReader):
-    """Reads members of archives.
+    """Reads members of archives, each with the index of its archive, its first byte and its number of bytes.
 
-    Args:
-        file_index: index of each member's archive, int32 array of shape (members,).
-        extents: first byte and number of bytes of each member, int64 array of shape (members, 2).
-        details: of zip archives an array of `_CHECKS`; of tar archives why a member cannot be read, by its number.
+    ``details`` of zip archives are an array of `_CHECKS`; of tar archives why a member cannot be read, by its number.
     """
 
     def __init__(

@@ -72,7 +72,9 @@ class Images:
     ) -> None:
         self.name, self.sharded = name, sharded
         name = name or "the argument"
-        _refuse_moments(images)
+        parts = [images.get(each) for each in ("mu", "sigma")] if isinstance(images, Mapping) else images
+        if isinstance(parts, (list, tuple)) and [getattr(part, "ndim", 0) for part in parts[:3]] == [1, 2]:
+            raise InputError("a mean and a covariance are not images:", "pass fidtool.Statistics.of(mu, sigma)")
         self._images: Any = images
         self._generate = generator_of(images, latent, name)
         self.generates = self._generate is not None
@@ -231,13 +233,6 @@ def generator_of(images: Any, latent: int | tuple[int, ...] | None, name: str) -
             yield from result if isinstance(result, Iterator) else (result,)
 
     return generate
-
-
-def _refuse_moments(images: object) -> None:
-    """Refuses a mean and a covariance, as other projects return or store them."""
-    parts = [images.get(name) for name in ("mu", "sigma")] if isinstance(images, Mapping) else images
-    if isinstance(parts, (list, tuple)) and [getattr(part, "ndim", 0) for part in parts[:3]] == [1, 2]:
-        raise InputError("a mean and a covariance are not images:", "pass fidtool.Statistics.of(mu, sigma)")
 
 
 def _is_tensor(item: Any) -> bool:

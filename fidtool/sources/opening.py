@@ -237,11 +237,9 @@ def list_paths(path: str, files: Files | None = None, suffix: str = TEXT, column
 
     Empty lines are ignored. A store is not asked for each image, so missing and changed ones are not noticed.
 
-    Args:
-        files: the list, to whose folder or URL paths are relative; None for standard input (`STDIN`), where they are
-            relative to the working directory, or for a pipe.
-        suffix: `TEXT`, one path per line or separated by null bytes, as by ``find -print0``; or one of `TABLES`.
-        column: name of the column of paths; empty if only one column is named like one or has names of images.
+    Paths are relative to the folder or URL of the list, ``files``, which is None for standard input (`STDIN`), where
+    they are relative to the working directory, and for a pipe. A `TEXT` has one path per line or separates them by null
+    bytes, as ``find -print0``. ``column`` is empty if only one is named like one of paths or has names of images.
     """
     is_stdin, name = path in (STDIN, "/dev/stdin"), path if files is None else files.paths[0]
     what = "standard input" if is_stdin else f"the list {name}"

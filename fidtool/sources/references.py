@@ -253,15 +253,10 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class PublishedFile:
-    """One of a reference's published files, an ``.npz`` or a pickle, and its copy in the cache.
+    """A file of the reference of this ``name``, an ``.npz`` or a pickle, and its copy in the cache.
 
-    Attributes:
-        name: name of the reference.
-        url: address that the project publishes.
-        path: place in the cache.
-        pickle: a pickle's published name, which also stands for its only array; empty for an ``.npz``.
-        arrays: arrays that are in the cache; empty if the file is missing or not readable.
-        size: size of the copy in bytes.
+    ``pickle`` is a pickle's published name, which also stands for its only array; empty for an ``.npz``. ``arrays`` are
+    those in the cache; none if the file is missing or not readable.
     """
 
     name: str
@@ -310,9 +305,8 @@ def published_files(reference: Reference) -> list[PublishedFile]:
 def fetch(reference: Reference, arrays: Collection[str], say: Say) -> tuple[Path, dict[str, str]]:
     """Return a file with these arrays of a reference, which is downloaded if the cache has none, and their SHA-256s.
 
-    Of a large file, only the arrays are downloaded if the server returns parts of files. Empty ``arrays``
-    mean all statistics. Features are in a file of their own. An SHA-256 is of the array's
-    ``.npy`` data; for a pickle, it is of the whole file, by the file's name.
+    Empty ``arrays`` mean all statistics. An SHA-256 is of the array's ``.npy`` data; for a pickle, it is of the whole
+    file, by the file's name.
     """
     wanted = frozenset(arrays or reference.statistics)
     with_features = FEATURES in wanted

@@ -67,12 +67,10 @@ _S3_ADVICE = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
 
 
 class RemoteFiles(Files):
-    """Objects in a remote store.
+    """Objects in one remote store, by their URLs.
 
-    Args:
-        paths: URLs of the objects, all in one store.
-        stamps: int64 array of shape (objects, 5): the size of each object (-1 if unknown), a hash of its version (0 if
-            the store states none), and zeros. None if the store was not asked: all are zero.
+    The stamps of an object are its size (-1 if unknown), a hash of its version (0 if the store states none), and zeros;
+    all are zero if the store was not asked.
     """
 
     remote = True
@@ -292,12 +290,9 @@ def _queried(work: Callable[[], T], url: str, seconds: float, moved: Callable[[]
 
 
 def request(work: Callable[[], T], url: str, seconds: float, moved: Callable[[], object] = lambda: None) -> T:
-    """Returns the response to a request.
+    """Returns the response to a request, of which ``moved`` must return something new within these ``seconds``.
 
     It is repeated over HTTP, where fsspec does not do so, if it fails for a reason that may be temporary.
-
-    Args:
-        seconds: its deadline, if ``moved`` then returns what it returned before.
 
     Raises:
         ContentError: if this object does not exist or cannot be requested.

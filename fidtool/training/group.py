@@ -72,10 +72,7 @@ class Ranks:
 
         If ``counted``, the ranks must agree on the number of calls with ``purpose``. A rank that is a call behind,
         because its program caught an error, would bring the payload of another call. All ranks then raise once, and
-        their next calls match again. ``failed`` is why this rank cannot go on, see `abandon`.
-
-        Raises:
-            RunError: if a rank is a call behind or has failed; see also `GroupRendezvous.exchange`.
+        their next calls match again. ``failed`` is why this rank cannot go on, see `abandon`; then all raise, too.
         """
         if self.size == 1:
             return [payload]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from fidtool.errors import InputError, option
@@ -47,7 +47,7 @@ class Preset:
     classes: str = ""
     notes: tuple[str, ...] = ()
     source: str
-    other_names: tuple[str, ...] = field(default=())
+    other_names: tuple[str, ...] = ()
 
 
 PRESETS = {

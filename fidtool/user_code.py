@@ -40,13 +40,10 @@ def refuse_bare_file(spec: str, named: str, what: str, setting: str) -> None:
 def load(spec: str, make: Callable[[Any], Made], named: str, setting: str, reuse: bool = False) -> tuple[Made, str]:
     """Load the object that ``spec`` names and pass it to ``make``. This runs the file's code with the caller's rights.
 
-    The spec is ``FILE.py:NAME``, or ``package.module:NAME`` for a module that can be imported, also from the current
-    folder. Returned with what ``make`` returns is a name that changes with the code: file or module, object, and the
-    start of the file's SHA-256. With ``reuse``, a file whose content has not changed is not run again, so that its
-    objects are of one module; what it imports may have changed.
-
-    Raises:
-        InputError: if there is no such object, or the code fails. The error says ``named``, the option with the spec.
+    A module can also be in the current folder. Returned with what ``make`` returns is a name that changes with the
+    code: file or module, object, and the start of the file's SHA-256. With ``reuse``, a file whose content has not
+    changed is not run again, so that its objects are of one module; what it imports may have changed. An InputError
+    says ``named``, the option with the spec.
     """
     path, _, name = spec.rpartition(":")
     file, fault = Path(path), ""

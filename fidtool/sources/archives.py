@@ -110,9 +110,8 @@ def _heads(handle: BinaryIO) -> Iterator[tuple[str, bytes]]:
 def _refuse_several(path: str, names: Sequence[str]) -> None:
     """Refuses samples that consist of several images, such as WebDataset's ``input.png`` and ``output.png``.
 
-    The kind of an image is the part of its name after the first dot. Samples are refused if there are several kinds and
-    at least half of the samples have each of them. If all kinds begin with a digit, they are numbers (``cat.0.png``,
-    ``cat.1.png``), and nothing is refused.
+    These have several kinds, the part of a name after the first dot, and each of them in at least half of the samples.
+    Kinds that all begin with a digit are numbers (``cat.0.png``, ``cat.1.png``).
     """
     kinds: Counter[str] = Counter()
     samples: set[tuple[str, str]] = set()

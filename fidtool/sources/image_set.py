@@ -34,12 +34,7 @@ _BLOCK = 1 << 16
 
 @dataclass(frozen=True)
 class NamedFiles:
-    """Files that contain images, as named by the caller.
-
-    Attributes:
-        key: the part of ``path`` after a colon; empty if there is none.
-        value_range: how floats in an array become bytes; None if not specified.
-    """
+    """Files that contain images, as named by the caller; ``key`` is the part of ``path`` after a colon, if any."""
 
     path: str
     files: Files
@@ -221,9 +216,8 @@ def hashes_of(names: Sequence[str]) -> bytes:
 
 def absolute_prefix(prefix: str) -> str:
     """Returns the prefix of the images' names with an absolute path; a URL is returned unchanged."""
-    if not prefix or "://" in prefix:
-        return prefix
-    return os.path.join(os.path.realpath(prefix), "") if prefix.endswith("/") else os.path.realpath(prefix)
+    found = prefix and real_path(prefix)
+    return os.path.join(found, "") if prefix.endswith("/") else found
 
 
 def real_path(path: str) -> str:

@@ -137,7 +137,7 @@ FILE_KINDS = {
 """For each suffix of files that contain images, the module in `fidtool.sources` whose function ``list_images`` lists
 them, and what such a file is by its first bytes, see `container_of`. The function takes a
 `fidtool.sources.image_set.NamedFiles` and returns an `ImageSet`."""
-_OFTEN_OTHER = (".pt", ".pth", ".safetensors")
+OFTEN_OTHER = (".pt", ".pth", ".safetensors")
 """Files that usually contain something else, such as a network's weights: in a folder of images not reported."""
 TEXT, *TABLES = LISTS = (".txt", ".csv", ".tsv", ".jsonl")
 """Suffixes of lists of paths. Those of tables have a column of paths, which can be selected as in ``list.csv:NAME``."""
@@ -225,12 +225,6 @@ class PassedOver:
         if self.kinds[HIDDEN]:
             named.append(f"{self.kinds[HIDDEN]} {HIDDEN}")
         return ", ".join(named)
-
-    @property
-    def archive(self) -> str:
-        """The suffix of the most frequent kind of archive among the ignored files; empty if there is none."""
-        kinds = (kind for kind, _ in self.kinds.most_common())
-        return next((kind for kind in kinds if kind in FILE_KINDS and kind not in _OFTEN_OTHER), "")
 
     def nothing_found(self, path: str, kind: str, recursive: bool = True) -> InputError:
         """Returns the error for a source without images."""

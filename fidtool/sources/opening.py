@@ -32,6 +32,7 @@ from fidtool.sources.kinds import (
     JSON,
     KNOWN,
     LISTS,
+    OFTEN_OTHER,
     PLAIN,
     SUBFOLDER,
     TABLES,
@@ -167,8 +168,9 @@ def list_folder(path: str, recursive: bool = True) -> ImageSet:
     if recursive:
         del passed_over.kinds[SUBFOLDER]
     warning = ""
-    if archive := passed_over.archive:
-        number = counted(passed_over.kinds[archive], f"{archive} file")
+    archives = [kind for kind, _ in passed_over.kinds.most_common() if kind in FILE_KINDS and kind not in OFTEN_OTHER]
+    if archives:
+        number = counted(passed_over.kinds[archives[0]], f"{archives[0]} file")
         warning = f"{path} contains {number}: archives in a folder are not read"
     names, prefix = Names(found), os.path.join(path, "")
     files, order = Files(names.after(prefix)), np.arange(len(names), dtype=np.uint32)

@@ -58,13 +58,8 @@ class ImageSums:
     are bit-identical regardless of how the images were passed. A hash of each image is stored to detect images that
     several ranks generated, and those that are added again after a checkpoint that has them was restored.
 
-    Args:
-        per_image: whether the features themselves are needed; otherwise their exact sums are.
-        fixed: statistics in place of images; with ``per_image`` they have the features of each image.
-
-    Attributes:
-        lost: whether images were lost when a checkpoint was loaded.
-        of_ranks: the hashes of each rank's images, after a merge.
+    With ``per_image`` the features themselves are kept, otherwise their exact sums. ``fixed`` are statistics in place
+    of images. ``lost``: images were lost when a checkpoint was loaded. ``of_ranks``: each rank's hashes after a merge.
     """
 
     def __init__(

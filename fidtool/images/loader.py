@@ -343,7 +343,15 @@ class ImageLookup:
             if not images.reader.in_order:
                 return next(images.read([index]))
             self.prefetch([file])
-        return self._prefetched[file] if file in self._prefetched else _file_content(file)
+        if file in self._prefetched:
+            return self._prefetched[file]
+        try:  # regular files only, because reading a pipe may block forever
+            if not file or not stat.S_ISREG(os.stat(file).st_mode):
+                return FileNotFoundError(file)
+            with open(file, "rb") as handle:
+                return handle.read()
+        except (OSError, ValueError) as error:
+            return error
 
     def prefetch(self, files: Iterable[str]) -> None:
         """Reads and stores the requested images that must be read sequentially, in one pass over each source."""
@@ -355,13 +363,3 @@ class ImageLookup:
             if images.reader.in_order and wanted:
                 contents = images.read(np.array([index for _, index, _ in wanted]))
                 self._prefetched |= dict(zip((file for *_, file in wanted), contents, strict=False))
-
-
-def _file_content(file: str) -> Read:
-    try:  # regular files only, because reading a pipe may block forever
-        if not file or not stat.S_ISREG(os.stat(file).st_mode):
-            return FileNotFoundError(file)
-        with open(file, "rb") as handle:
-            return handle.read()
-    except (OSError, ValueError) as error:
-        return error

@@ -87,12 +87,12 @@ def _read(
 
 def _opened(run: RunContext, request: RequestedSet, settings: Settings) -> Content:
     opened = open_set(request, settings, IMAGES, run.console.say)
-    if opened.images is None and opened.file is None:
-        raise InputError(f"{request.path} is an iterable:", "pass images that can be indexed, such as a list")
     if opened.warning:
         run.console.warn(opened.warning)
     if opened.images is None:
-        if opened.file is None or opened.file.pictures is None:
+        if opened.file is None:
+            raise InputError(f"{request.path} is an iterable:", "pass images that can be indexed, such as a list")
+        if opened.file.pictures is None:
             raise InputError(f"{request.path} has no records of its images:", "pass the images instead")
         return opened
     if len(missing := opened.images.missing()) == len(opened.images):

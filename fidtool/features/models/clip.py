@@ -29,7 +29,6 @@ from fidtool.features.network import (
 from fidtool.features.resize import Preparation
 from fidtool.names import suggestion
 
-_Three = tuple[float, float, float]
 _HUB_FILES = ["open_clip_model.safetensors", "open_clip_pytorch_model.bin"]
 """The files that open_clip looks for in a repository of the Hugging Face Hub."""
 _SUFFIXES = {".pt", ".pth", ".bin", ".ckpt", ".safetensors"}
@@ -98,7 +97,7 @@ def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
     return Network(_Unit(visual), side, mean, std, _FEATURE_STEP, preparation), choice.full
 
 
-def _colours(name: str, entry: str, visual: Any) -> tuple[_Three, _Three]:
+def _colours(name: str, entry: str, visual: Any) -> tuple[Any, Any]:
     """Mean and standard deviation with which the published weights were trained; for a file, those of the model."""
     import open_clip
 
@@ -110,8 +109,7 @@ def _colours(name: str, entry: str, visual: Any) -> tuple[_Three, _Three]:
         )
     if trained.get("interpolation", "bicubic") not in ("", "bicubic") or trained.get("resize_mode", "") == "squash":
         raise InputError(f"clip:{name} with the weights {entry} resizes images differently from CMMD")
-    (r, g, b), (dr, dg, db) = trained.get("mean") or visual.image_mean, trained.get("std") or visual.image_std
-    return (r, g, b), (dr, dg, db)
+    return trained.get("mean") or visual.image_mean, trained.get("std") or visual.image_std
 
 
 def _openai(file: Path) -> dict[str, torch.Tensor] | None:

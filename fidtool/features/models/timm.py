@@ -20,7 +20,7 @@ _FRAMINGS: dict[str, Framing] = {"center": "shorter edge", "squash": "squash"}
 
 def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
     """Read a .pth or .safetensors file, or let timm download its own weights."""
-    model, _, _ = _architecture(choice)  # refused before anything is downloaded
+    model, _ = _architecture(choice)  # refused before anything is downloaded
     if choice.weights is not None:
         return State(_read(choice, model), choice.weights)
     import timm
@@ -38,14 +38,13 @@ def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
 
     Its name lacks the tag of the weights, which their hash identifies.
     """
-    model, config, preparation = _architecture(choice)
+    model, network = _architecture(choice)
     load_strictly(model, state.tensors, choice, state.origin)
-    network = Network(model, config["input_size"][1], config["mean"], config["std"], preparation=preparation)
     return network, choice.full.partition(".")[0]
 
 
-def _architecture(choice: NetworkChoice) -> tuple[Any, Any, Preparation]:
-    """The model without weights, timm's data config, and the preparation of its evaluation transform."""
+def _architecture(choice: NetworkChoice) -> tuple[Any, Network]:
+    """The model without weights, and as a network with the preparation of its evaluation transform."""
     import timm
     from timm.data import resolve_model_data_config
 
@@ -59,7 +58,8 @@ def _architecture(choice: NetworkChoice) -> tuple[Any, Any, Preparation]:
         problem = f"timm cannot build {name}: {' '.join(str(error).split())[:200]}"
         raise InputError(problem, setting=choice.named("extractor")) from None
     config = resolve_model_data_config(model)
-    return model, config, preparation_of(name, config)
+    size, preparation = config["input_size"][1], preparation_of(name, config)
+    return model, Network(model, size, config["mean"], config["std"], preparation=preparation)
 
 
 def preparation_of(name: str, config: Mapping[str, Any]) -> Preparation:
@@ -87,14 +87,13 @@ def _read(choice: NetworkChoice, model: Any) -> dict[str, torch.Tensor]:
     prefixes = tuple(f"{each}." for each in ((classifiers,) if isinstance(classifiers, str) else classifiers))
     wanted = set(model.state_dict())
 
-    def without_classifier() -> dict[str, torch.Tensor]:
+    def without_classifier(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return {key: value for key, value in tensors.items() if key in wanted or not key.startswith(prefixes)}
 
-    kept = without_classifier()
+    kept = without_classifier(tensors)
     # timm's loaders convert other projects' names with this function in the model's module.
     convert = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
     if convert is not None and set(kept) != wanted:
-        tensors = dict(convert(tensors, model))
-        kept = without_classifier()
+        kept = without_classifier(convert(tensors, model))
     load_strictly(model, kept, choice, str(path))
     return kept

@@ -9,14 +9,7 @@ from typing import Any
 from fidtool.console import Console
 from fidtool.errors import Alert, FidtoolError, InputError, RunError, option
 from fidtool.features.models.families import NETWORK_SETTINGS
-from fidtool.features.protocol import (
-    FEATURES,
-    INCEPTION_DIMS,
-    SPATIAL,
-    Definition,
-    inception_definition,
-    protocol_named,
-)
+from fidtool.features.protocol import FEATURES, INCEPTION_DIMS, Definition, inception_definition, protocol_named
 from fidtool.labels import Labels, labels_of
 from fidtool.metrics.metric import Metric, MetricFacts
 from fidtool.metrics.registry import requested
@@ -26,8 +19,6 @@ from fidtool.pipeline.sets import SetNeeds, SetPlan, set_needs
 from fidtool.results import Evaluation
 from fidtool.settings import Settings
 from fidtool.statistics.set_statistics import LayerStatistics, Statistics
-
-_TITLES = {FEATURES: "features", SPATIAL: "spatial features (of sFID)"}
 
 
 @dataclass(frozen=True)
@@ -166,7 +157,7 @@ def agree(
     warnings: list[str] = []
     for layer in set_needs(settings, real=True, fake=True).layers:
         metrics = [metric for metric in settings.chosen if settings.layer_of(metric) == layer]
-        title = _TITLES.get(layer) or f"features of {metrics[0].numbers[0].title}"
+        title = "features" if layer == FEATURES else f"features of {metrics[0].numbers[0].title}"
         parts = {}
         for each, file in files.items():
             if each.holds != "both":

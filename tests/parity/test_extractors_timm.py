@@ -54,7 +54,7 @@ def test_features_are_the_input_of_the_classifier(here: Run, place: Path, name: 
 def test_a_checkpoint_of_another_project(place: Path) -> None:
     """DINOv2's checkpoint has different tensor names, which timm's model converts."""
     choice = NetworkChoice("timm:vit_small_patch14_dinov2", str(place / "dinov2.pth"))
-    model, _, _ = _architecture(choice)
+    model, _ = _architecture(choice)
     tensors = {**model.state_dict(), "mask_token": torch.zeros(1, 384)}
     torch.save(tensors, place / "dinov2.pth")
     read = _read(choice, model)

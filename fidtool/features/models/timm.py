@@ -94,6 +94,6 @@ def _read(choice: NetworkChoice, model: Any) -> dict[str, torch.Tensor]:
     # timm's loaders convert other projects' names with this function in the model's module.
     convert = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
     if convert is not None and set(kept) != wanted:
-        kept = without_classifier(convert(tensors, model))
+        kept = without_classifier(dict(convert(tensors, model)))
     load_strictly(model, kept, choice, str(path))
     return kept

@@ -152,7 +152,6 @@ class _Requirements:
             self._equal(name, self.real.get("with_features"), self.preset.images_with_features)
 
     def _network(self) -> None:
-        """The network and the protocol."""
         sets, protocol = {"REAL": self.real, "FAKE": self.fake}, self.content.get("protocol") or {}
         unstated = " and ".join(name for name, facts in sets.items() if not facts.get("stated", True))
         note = f"not stated for {unstated}" if unstated else ""
@@ -186,7 +185,6 @@ class _Requirements:
             self._add("order of FAKE", None if order is None else order >= SORTED, shown, "random")
 
     def _real(self) -> None:
-        """What REAL is, and how it was cropped, if the preset or the run has a crop."""
         published, prefix, origin = self.published, self.preset.prefix, self.real.get("origin")
         met = published.name.partition(":")[0] == prefix if published and prefix else None
         given = f"{self.result.get('real')}{f', a file of {origin}' if origin else ''}"

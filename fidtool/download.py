@@ -81,7 +81,6 @@ class RemoteFile:
         return self._ranges
 
     def tell(self) -> int:
-        """Return the position."""
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:

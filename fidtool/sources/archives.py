@@ -169,7 +169,6 @@ def _zipped(key: str, path: str, handle: BinaryIO, passed_over: PassedOver) -> I
 
 
 def check_member(archive: str, info: zipfile.ZipInfo) -> None:
-    """Checks that a member can be read."""
     if info.flag_bits & _ENCRYPTED:
         raise InputError(f"{archive} contains an encrypted member, {info.filename}:", "decrypt the archive first")
     if info.compress_type not in _METHODS:
@@ -261,7 +260,6 @@ class _Header(tarfile.TarInfo):
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Header:
-        """Parses a header."""
         info = super().frombuf(buf, encoding, errors)
         if info.size < 0 or (info.type in _METADATA_TYPES and info.size > _MOST_METADATA):
             raise ValueError(f"a header states a size of {info.size} bytes")
@@ -318,7 +316,6 @@ def _extent(info: tarfile.TarInfo) -> tuple[int, int, str]:
 
 
 def _target(info: tarfile.TarInfo) -> str:
-    """Returns the name of the member to which a link points."""
     return _key(info.linkname if info.islnk() else posixpath.join(posixpath.dirname(info.name), info.linkname))
 
 

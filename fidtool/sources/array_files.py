@@ -118,7 +118,6 @@ class ArrayReader(ExtentReader):
         self.variant = self._value_range.variant if self.scaled and self._value_range is not None else ""
 
     def _place(self, item: int) -> tuple[int, int]:
-        """Returns the file and the row of an image."""
         file = int(np.searchsorted(self._ends, item, side="right")) if len(self._arrays) > 1 else 0
         return file, item - int(self._ends[file]) + self._arrays[file].shape[0]
 

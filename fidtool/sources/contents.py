@@ -82,7 +82,6 @@ an `InputError`, or a `RunError` of a store that does not respond.
 
 
 def too_large(size: int) -> ContentError:
-    """Returns the error for an image of more than `MOST_BYTES` bytes."""
     return ContentError(f"it has {size} bytes; an image file may have at most {MOST_BYTES}")
 
 

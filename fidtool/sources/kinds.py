@@ -177,7 +177,6 @@ def may_have_floats(name: str) -> bool:
 
 
 def is_image_name(name: str) -> bool:
-    """Whether a file has an image suffix."""
     return name.lower().endswith(_IMAGE_SUFFIXES)
 
 
@@ -204,7 +203,6 @@ class PassedOver:
         return False
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the ignored files as they appear in the JSON."""
         return {"other": self.other, "kinds": dict(self.kinds)}
 
     @property
@@ -227,7 +225,6 @@ class PassedOver:
         return ", ".join(named)
 
     def nothing_found(self, path: str, kind: str, recursive: bool = True) -> InputError:
-        """Returns the error for a source without images."""
         if not self.kinds:
             return InputError(f"no images in {path}: the {kind} is empty")
         hint = "; an archive, array or table is read if its own path or URL is passed, which ends in its suffix"

@@ -105,13 +105,11 @@ class Images:
         return "an iterable" if self.sharded is None else f"an iterable (sharded={self.sharded})"
 
     def renamed(self, name: str) -> Images:
-        """Returns the same images with a different name."""
         other = copy.copy(self)
         other.name = name
         return other
 
     def image_set(self, value_range: ValueRange | None) -> ImageSet:
-        """Returns the images of a sequence."""
         count = len(self._images)
         if not count:
             raise InputError(f"no images in {self.name}: it is empty")

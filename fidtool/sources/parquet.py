@@ -45,7 +45,6 @@ def _pyarrow(path: str) -> Any:
 
 
 def _column(name: str, schema: Any, key: str) -> str:
-    """Returns the name of the column of images."""
     pyarrow = _pyarrow(name)
     binary = {field.name: field for field in schema if _has_bytes(pyarrow, field.type)}
     structs = [each for each, field in binary.items() if pyarrow.types.is_struct(field.type)]

@@ -71,12 +71,10 @@ class Reference:
 
     @property
     def statistics(self) -> tuple[str, ...]:
-        """The arrays that are statistics, not images or features."""
         return tuple(array for array in self.arrays if array not in (IMAGES, FEATURES))
 
     @property
     def is_pickle(self) -> bool:
-        """Whether the file is a pickle."""
         return self.url.endswith(".pkl")
 
 

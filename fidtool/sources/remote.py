@@ -125,7 +125,6 @@ class RemoteFiles(Files):
                     _download(self.paths[file], path, int(self.stamps[file, 0]))
 
     def copy(self, file: int) -> Path:
-        """Returns the place of an object's copy on this machine."""
         size, version, *_ = self.stamps[file].tolist()
         name = f"{self.paths[file]} {size} {version or self._unversioned}"
         return _copies() / hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()[:32]
@@ -136,7 +135,6 @@ def _copies() -> Path:
 
 
 def delete_copies() -> None:
-    """Deletes the copies of remote files in the cache."""
     shutil.rmtree(_copies(), ignore_errors=True)
 
 
@@ -181,7 +179,6 @@ def _make_room(url: str, folder: Path, size: int) -> None:
 
 
 def object_info(url: str) -> Mapping[str, Any]:
-    """Returns the store's metadata of an object."""
     return _queried(lambda: file_system(url).info(url), url, _INFO_TIMEOUT)
 
 

@@ -232,7 +232,6 @@ def dist_sync_fn(
 
 
 def _gathered(tensor: torch.Tensor, group: Group, grad: Grad, timeout: float) -> tuple[torch.Tensor, list[int]]:
-    """The gathered tensor and each rank's number of rows."""
     if grad not in (modes := get_args(Grad)):
         raise InputError(f"grad must be one of {', '.join(modes)}, not {grad!r}")
     if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:

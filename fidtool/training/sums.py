@@ -197,7 +197,6 @@ class ImageSums:
             )
 
     def statistics(self) -> Statistics:
-        """Mean and covariance of the features."""
         if self.fixed is not None:
             return self.fixed
         definition = self._features.definition
@@ -353,7 +352,6 @@ class MetricSums:
             yield other, world
 
     def absorb(self, other: MetricSums) -> None:
-        """Adds the images of another metric."""
         check_same_settings([self.settings(), other.settings()], ("this metric", "the other metric"))
         self.flush()
         other.flush()

@@ -17,7 +17,11 @@ from fidtool.results import Evaluation, SetResult
 
 NOT_COMPARABLE, CANNOT_TELL, WORSE = "not comparable", "cannot tell", "worse"
 _VERDICTS = {1: WORSE, 0: "cannot be distinguished", -1: "better"}
-_MUST_AGREE = ("protocol.features.", "REAL.name", "REAL.count", "REAL.framing", "REAL.sha256", "FAKE.framing")
+_MUST_AGREE = (
+    "protocol.features.",
+    *(f"REAL.{each}" for each in ("name", "count", "framing", "sha256", "precision")),
+    *("FAKE.framing", "FAKE.precision"),
+)
 _ENVIRONMENT = ("host", "device", "precision", "kernels", "batch_size", "world_size", "versions")
 Differing = dict[str, tuple[Any, Any]]
 """Both values of what differs, by its place. None stands for a default, and for what only one of the two has."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from os.path import basename
 from typing import Any
 
@@ -70,7 +70,8 @@ class Labels:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Labels:
         """Return the names whose `to_dict` gave ``content``."""
-        return cls(**{**content, "numbers": NUMBERS | restored(dict[str, Number], content["numbers"])})
+        found: Labels = restored(cls, content)
+        return replace(found, numbers={**NUMBERS, **found.numbers})
 
     def network_of(self, name: str) -> str:
         """Return the name of the network whose features a metric uses."""

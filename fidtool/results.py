@@ -6,11 +6,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from html import escape
+from itertools import starmap
 from typing import Any, Literal, cast
 
 from fidtool.diagnose.diagnosis import Diagnosis
 from fidtool.diagnose.duplicates import Duplicates
-from fidtool.errors import Alert, InputError, about, redacted, without_secrets
+from fidtool.errors import Alert, InputError, Severity, about, redacted, without_secrets
 from fidtool.explanations import Difference, Exhibit, Influence, Interval, Uncertainty
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.labels import Labels
@@ -168,6 +169,7 @@ class Comparison:
     def from_dict(cls, content: Mapping[str, Any], labels: Labels) -> Comparison:
         """Return the comparison of an entry of the JSON's ``results``."""
         influence, key = content["influence"], labels.key("fid")
+        alerts = [[*each] for each in zip(content["warnings"], content["severities"], strict=True)]
         if influence is not None:
             removals = [each | {"distance": each[key]} for each in influence["removals"]]
             influence = restored(Influence, influence | {"removals": removals})
@@ -175,7 +177,7 @@ class Comparison:
             real=SetResult.from_dict(content, "real"),
             fake=SetResult.from_dict(content, "fake"),
             metrics=restored(dict[str, float], content["metrics"]),
-            warnings=tuple(map(Alert, content["warnings"], content["severities"])),
+            warnings=tuple(starmap(Alert, restored(tuple[tuple[str, Severity], ...], alerts))),
             skipped=restored(tuple[SkippedFile, ...], content["skipped"]),
             diagnosis=None if content["diagnosis"] is None else Diagnosis.from_dict(content["diagnosis"]),
             uncertainty=restored(Uncertainty | None, content["uncertainty"]),
@@ -376,11 +378,11 @@ class Evaluation:
                 },
                 results=tuple(Comparison.from_dict(each, labels) for each in content["results"]),
                 run=restored(RunRecord, content["run"]),
-                missed=tuple(content["exit"]["missed"]),
-                settings=content["settings"],
+                missed=restored(tuple[str, ...], content["exit"]["missed"]),
+                settings=restored(dict[str, dict[str, Any]], content["settings"]),
                 differences=restored(tuple[Difference, ...], content["differences"]),
                 gated=content["exit"].get("gated", ""),
-                not_computed=content["not_computed"],
+                not_computed=restored(dict[str, str], content["not_computed"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
             problem = f"the result is incomplete or was changed ({type(error).__name__}: {error})"

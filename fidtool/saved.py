@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
+from sys import float_info
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -55,6 +56,8 @@ def restored(kind: Any, value: Any) -> Any:
     Raises:
         KeyError, TypeError, ValueError: if the value is not what ``kind`` becomes in JSON.
     """
+    if isinstance(value, (int, float)) and not abs(value) <= float_info.max:  # no gate would notice NaN
+        raise ValueError("a number is not finite")
     origin, parts = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         for part in parts:

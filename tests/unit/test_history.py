@@ -92,6 +92,16 @@ def test_verdicts_are_as_often_right_as_promised() -> None:
         assert binom.ppf(0.001, DRAWS, least) <= worse <= binom.ppf(0.999, DRAWS, most)
 
 
+@pytest.mark.parametrize("role", ["real", "fake"])
+def test_values_of_two_precisions_are_not_compared(role: str) -> None:
+    before, (result,) = barred(10.0), barred(30.0).results
+    of_role = getattr(result, role)
+    other = replace(of_role, facts=replace(of_role.facts, precision="bf16"))
+    (change,) = changes_of(before, replace(before, results=(replace(result, **{role: other}),)))
+    assert change.verdict == "not comparable"
+    assert change.reason == f"{role.upper()}.precision: {of_role.facts.precision}, now bf16"
+
+
 # --- two results -----------------------------------------------------------------------------------------------------
 
 

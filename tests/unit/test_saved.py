@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -94,6 +95,13 @@ def test_files_that_are_no_results(tmp_path: Path, content: bytes | None, proble
         lambda found: found["run"].pop("device"),
         lambda found: found["labels"].update(numbers={"x": {}}),
         lambda found: found["protocol"].pop("dims"),
+        lambda found: found["results"][0]["metrics"].update(fid=math.nan),
+        lambda found: found["results"][0]["metrics"].update(fid=10**400),
+        lambda found: found["results"][0]["warnings"].append("without a severity"),
+        lambda found: found["labels"].update(dims="64"),
+        lambda found: found.update(settings=[]),
+        lambda found: found.update(not_computed=None),
+        lambda found: found["exit"].update(missed=[[]]),
     ],
 )
 def test_an_edited_result_is_refused(damage: Callable[[dict[str, Any]], object]) -> None:
@@ -101,3 +109,9 @@ def test_an_edited_result_is_refused(damage: Callable[[dict[str, Any]], object])
     damage(content)
     with pytest.raises(InputError, match="incomplete or was changed"):
         Evaluation.from_dict(content)
+
+
+def test_keys_of_a_newer_version_are_ignored() -> None:
+    content = bare("fake").to_dict()
+    content["labels"]["newer"] = content["run"]["newer"] = content["results"][0]["newer"] = 1
+    assert Evaluation.from_dict(content) == Evaluation.from_dict(bare("fake").to_dict())

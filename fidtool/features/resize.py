@@ -249,10 +249,13 @@ def network_input(
         parts += [positions[start : start + at_once] for start in range(0, len(positions), at_once)]
     alike = ([images[position] for position in part] for part in parts)
     resized = [resize(torch.stack(each) if len(each) > 1 else each[0][None], size, preparation) for each in alike]
-    # With the channels as the last axis, one launch gives a channels-last batch in the order of the images.
-    squares = [square.permute(1, 2, 0) for part in resized for square in part]
-    placed = dict(zip([position for part in parts for position in part], squares, strict=True))
-    batch = torch.stack([placed[position] for position in range(len(images))]).permute(0, 3, 1, 2)
+    if len(parts) == 1:
+        batch = resized[0].contiguous(memory_format=torch.channels_last)
+    else:
+        # With the channels as the last axis, one launch gives a channels-last batch in the order of the images.
+        squares = [square.permute(1, 2, 0) for part in resized for square in part]
+        placed = dict(zip([position for part in parts for position in part], squares, strict=True))
+        batch = torch.stack([placed[position] for position in range(len(images))]).permute(0, 3, 1, 2)
     return batch.sub_(offset).div_(scale)
 
 

@@ -70,7 +70,7 @@ def restored(kind: Any, value: Any) -> Any:
         each = parts[:1] * len(value) if parts[-1] is Ellipsis else parts
         return tuple(restored(one, item) for one, item in zip(each, value, strict=True))
     elif origin is Counter and isinstance(value, dict):
-        return Counter(value)
+        return Counter(restored(dict[str, int], value))
     elif origin in (dict, Mapping) and isinstance(value, dict):
         return {parts[0](key): restored(parts[1], item) for key, item in value.items()}
     elif kind is Any or value in (parts if origin is Literal else ()) or isinstance(value, _PLAIN.get(kind, ())):

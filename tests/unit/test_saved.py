@@ -102,6 +102,7 @@ def test_files_that_are_no_results(tmp_path: Path, content: bytes | None, proble
         lambda found: found.update(settings=[]),
         lambda found: found.update(not_computed=None),
         lambda found: found["exit"].update(missed=[[]]),
+        lambda found: found["results"][0]["passed_over"].update(real={"kinds": {".txt": {}}}),
     ],
 )
 def test_an_edited_result_is_refused(damage: Callable[[dict[str, Any]], object]) -> None:

@@ -162,9 +162,10 @@ def table(results: tuple[str, ...], form: str, output: str | None) -> None:
     columns of their own, and values of different protocols are refused. If the results have other REALs, settings of
     metrics or precisions, the table says so and marks none as best.
     """
-    target, written = (None, "csv") if output is None else result_file(output)
-    if written == "json":
-        raise InputError(f"--output {output}: a table has no JSON:", "choose a name that ends in .csv, .md or .tex")
+    target, written = None, "csv"
+    if output is not None:
+        check_suffix("--output", local_file("--output", output), (".csv", ".md", ".tex"))
+        target, written = result_file(output)
     from fidtool.cache_dir import check_target
 
     if target is not None:

@@ -66,7 +66,8 @@ def baselines_of(
             features = f" and features of {definition.network}, {definition.protocol_name}" if definition else ""
             how = f"and {option('history', file)}" if in_history else "and save its JSON there"
             remedy = f"compute one with {option('uncertainty', True)} {how}, without {option('fail_worse_than')}"
-            problem = f"{file} has no result of {fake} against {real} with error bars{features}:"
+            passed = " from a run that missed no gate" * in_history
+            problem = f"{file} has no result of {fake} against {real} with error bars{features}{passed}:"
             raise InputError(problem, remedy, setting="fail_worse_than")
         found.append(own[-1])
     return tuple(found), unread

@@ -94,7 +94,7 @@ def log_values(results: Sequence[Comparison], settings: Settings, warn: Callable
                 for name, rows in runs_of(results, settings.step):
                     call_with_timeout(partial(log, place, name, rows), _SECONDS)
         except (Exception, SystemExit) as error:
-            warn(f"{option('log', text)} failed, the result is complete: {message_of(error)}; {remedy}")
+            warn(f"{option('log', text)} failed, the result is complete: {message_of(error).rstrip('.')}; {remedy}")
 
 
 def runs_of(results: Sequence[Comparison], step: int | None) -> list[tuple[str, Rows]]:

@@ -130,7 +130,7 @@ def test_a_folder_of_logs_is_not_the_package(
 
 def failing(*_: object) -> None:
     print("chatter")
-    raise OSError("no space left in https://me:pa55word@host/")
+    raise OSError("no space left in https://me:pa55word@host/.")
 
 
 @pytest.fixture

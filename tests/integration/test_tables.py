@@ -169,12 +169,9 @@ def test_files_that_are_no_results(here: Run, sets: list[str], tmp_path: Path) -
         refused = here("table", "good.json", name)
         assert (refused.status, refused.stdout) == (2, "")
         assert refused.error.startswith(f"error: {problem}")
-    for name in ("new.json", "new"):
+    for name in ("new.json", "new", "new.html"):
         refused = here("table", "good.json", "-o", name)
-        assert (
-            refused.error
-            == f"error: --output {name}: a table has no JSON: choose a name that ends in .csv, .md or .tex"
-        )
+        assert refused.error == f"error: --output {name}: the name must end in .csv, .md, .tex: choose new.csv"
     assert "Missing argument" in here("table").error
 
 

@@ -261,7 +261,7 @@ def test_the_latest_of_a_history_that_missed_no_gate(tmp_path: Path) -> None:
     line, unread = missed(barred(15.0), file)
     assert "FID +5.0000" in line
     assert "line 7 is left out" in unread
-    with pytest.raises(InputError, match=r"has no result of third against real .* compute one with uncertainty=True"):
+    with pytest.raises(InputError, match=r"has no result of third .* from a run that missed no gate: compute one"):
         missed(barred(15.0, "third"), file)
 
 

@@ -83,7 +83,7 @@ OTHERS = {
     "doctor": "the commands are cache, check",
     "gate --help": "the commands are cache, check",
     "tables -h": "did you mean 'table'?",
-    "html a.json": "no command 'html': a report is written with the result, `fidtool compute REAL FAKE --report",
+    "html a.json": "no command 'html': `fidtool compute REAL FAKE --report FILE.html` writes a page, `fidtool report",
     "version": "no command 'version': `fidtool --version` shows the version",
     "--install-completion": 'write `eval "$(fidtool completion bash)"` in ~/.bashrc',
     "completion": "Missing argument 'SHELL'",

@@ -192,7 +192,7 @@ def guide(words: tuple[str, ...]) -> None:
 @click.argument("shell", metavar="SHELL", type=click.Choice(("bash", "zsh", "fish")))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print the script with which a shell completes commands, options, their values and paths.
+    """Print the script with which a shell completes commands, options, paths and values such as those of --format.
 
     \b
     bash 4.4, in ~/.bashrc: eval "$(fidtool completion bash)"

@@ -217,12 +217,14 @@ def remote_files(url: str, say: Callable[[str], None]) -> RemoteFiles:
     """
     urls: list[str] = []
     for each in expand_braces(url):
-        matches = [each]
-        if URL_WILDCARD.search(each):
+        matches, exists = [each], False
+        if "[" in each:  # it may be part of a name
+            with contextlib.suppress(InputError):
+                exists = bool(object_info(each))
+        if URL_WILDCARD.search(each) and not exists:
             store = file_system(each)
             found = _queried(partial(store.glob, each), each, _LISTING_TIMEOUT)
-            # A bracket that matches nothing is a part of the name.
-            matches = sorted(map(store.unstrip_protocol, found)) or [each] * ("[" in each)
+            matches = sorted(map(store.unstrip_protocol, found))
         if not matches:
             raise InputError(
                 f"no object matches {each}, or its location cannot be listed; braces ({{000..127}}) need no listing"

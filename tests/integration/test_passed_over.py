@@ -53,4 +53,4 @@ def test_other_files_are_counted_without_a_finding(here: Run, sets: tuple[Path, 
     run = here("check", sets[0])
     (line,) = run.stdout.splitlines()
     assert line.endswith(" pixels; ignored: 2 files (.txt): no findings")
-    assert here("check", sets[0], "--json").json["images"]["passed_over"] == {"other": 2}
+    assert here("check", sets[0], "--json").json["images"]["passed_over"] == {"other": 2, "kinds": {".txt": 2}}

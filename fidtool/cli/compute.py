@@ -41,7 +41,15 @@ _EXAMPLES = (
 )
 @option("--json", "as_json", group=OUTPUT, is_flag=True, help="Same as --format json.")
 @option("--value", group=OUTPUT, is_flag=True, help="Print the first requested number of each FAKE alone, for shells.")
-@option("--output", "-o", group=OUTPUT, metavar="FILE", help="Also write the result: FILE.json, .csv, .md or .tex.")
+@option(
+    "--output",
+    "-o",
+    "outputs",
+    group=OUTPUT,
+    metavar="FILE",
+    multiple=True,
+    help="Also write the result: FILE.json, .csv, .md or .tex. Can be repeated.",
+)
 @QUIET
 def compute(
     real: str,
@@ -50,7 +58,7 @@ def compute(
     form: str | None,
     as_json: bool,
     value: bool,
-    output: str | None,
+    outputs: tuple[str, ...],
     quiet: bool,
 ) -> int:
     """Compute the FID and other metrics of each FAKE against REAL.
@@ -64,15 +72,16 @@ def compute(
     Results are printed on stdout, everything else on stderr. Exit status: 0 success, 1 failure at run time, 2 bad
     usage or input, 3 missed gate, 130 or 143 stopped by Ctrl-C or SIGTERM.
     """
-    form = _form(form, as_json, value, output)
+    form = _form(form, as_json, value, "-" in outputs)
     from fidtool.console import Console
 
     origin = origin_of(("fidtool", *(click.get_current_context().obj or ())))
-    target, written = (None, "json") if output in (None, "-") else result_file(output)
+    tables = dict(result_file(each) for each in outputs if each != "-")
     chosen: Settings | None = None
 
     def on_failure(error: FidtoolError) -> None:
-        publish_failure(error, origin, chosen, target if written == "json" else None, form == "json")
+        files = [file for file, written in tables.items() if written == "json"]
+        publish_failure(error, origin, chosen, files, form == "json")
 
     try:
         chosen = settings()
@@ -82,11 +91,9 @@ def compute(
 
             check_paths([real, *fakes], real)  # reports a typo before the slow import of torch
         from fidtool.api import evaluated
-        from fidtool.cache_dir import check_target
 
-        checks = [] if target is None else [partial(check_target, f"--output {target}", target)]
         sets = [(path, "") for path in (real, *fakes)]
-        evaluation, shown = evaluated(sets, chosen, console, origin, *checks)
+        evaluation, shown = evaluated(sets, chosen, console, origin, tables)
     except (FidtoolError, KeyboardInterrupt) as error:
         failure = error if isinstance(error, FidtoolError) else stopped_error()
         if not failure.printed:
@@ -105,7 +112,7 @@ def compute(
     first = requested(chosen.metrics)[0].metric.numbers[0].name
     values = [result.value(first) for result in evaluation.results]
     try:
-        _show(evaluation, form, values, {} if target is None else {target: written}, shown)
+        _show(evaluation, form, values, tables, shown)
     finally:
         log_values(evaluation.results, chosen, console.warn)
     if form in ("csv", "json", "value"):
@@ -118,13 +125,13 @@ def compute(
     return evaluation.exit_code
 
 
-def _form(form: str | None, as_json: bool, value: bool, output: str | None) -> str | None:
+def _form(form: str | None, as_json: bool, value: bool, to_stdout: bool) -> str | None:
     """Return the format that the options ask for, which is ``value`` for a number alone; None if they ask for none."""
     asked = {f"--format {form}": form} if form else {}
     asked |= ({"--json": "json"} if as_json else {}) | ({"--value": "value"} if value else {})
     if len({*asked.values()}) > 1:
         raise InputError(f"{' and '.join(reversed(asked))} contradict each other:", "pass one of them")
-    return next(iter(asked.values()), "json" if output == "-" else None)  # for stdout, as in other programs
+    return next(iter(asked.values()), "json" if to_stdout else None)  # for stdout, as in other programs
 
 
 def _show(

@@ -181,7 +181,7 @@ def write_lines(lines: Sequence[str], file: Path) -> None:
 
 
 def publish_failure(
-    error: FidtoolError, origin: Origin, settings: Settings | None, output: Path | None, as_json: bool
+    error: FidtoolError, origin: Origin, settings: Settings | None, outputs: Sequence[Path], as_json: bool
 ) -> None:
     """Write the JSON of a failed run, on rank zero.
 
@@ -189,12 +189,12 @@ def publish_failure(
     file is written.
     """
     again = will_be_restarted()
-    if not (output or as_json) or discover_or_alone().rank > 0 or (again and not isinstance(error, StoppedError)):
+    if not (outputs or as_json) or discover_or_alone().rank > 0 or (again and not isinstance(error, StoppedError)):
         return
     from fidtool.report.text import dumps, failure_to_dict
 
     text = dumps(failure_to_dict(error.exit_code, shown(error.text), origin, settings))
     with contextlib.suppress(RunError, TimeoutError):
         lines = [text] if as_json and not again else []
-        files = {output: partial(write_lines, [text])} if output else {}
+        files = {file: partial(write_lines, [text]) for file in outputs}
         call_with_timeout(lambda: publish(lines, files), _WRITING_SECONDS)

@@ -154,25 +154,29 @@ def report(result: str, output: str | None) -> None:
     help="How to print the table.",
     show_default=True,
 )
-@click.option("--output", "-o", metavar="FILE", help="Also write the table: FILE.csv, .md or .tex.")
-def table(results: tuple[str, ...], form: str, output: str | None) -> None:
+@click.option(
+    "--output",
+    "-o",
+    "outputs",
+    metavar="FILE",
+    multiple=True,
+    help="Also write the table: FILE.csv, .md or .tex. Can be repeated.",
+)
+def table(results: tuple[str, ...], form: str, outputs: tuple[str, ...]) -> None:
     """Print saved results as one table, with a row for each FAKE.
 
     RESULT.json is what `compute -o` or `compute --json` wrote, or - for stdin. Values of different networks have
     columns of their own, and values of different protocols are refused. If the results have other REALs, settings of
     metrics or precisions, the table says so and marks none as best.
     """
-    target, written = None, "csv"
-    if output is not None:
-        check_suffix("--output", local_file("--output", output), (".csv", ".md", ".tex"))
-        target, written = result_file(output)
     from fidtool.cache_dir import check_target
 
-    if target is not None:
-        check_target(f"--output {target}", target)
-    saved = {name: read_evaluation(name) for name in results}
-    lines, files = lines_in(form, saved), {target: partial(write_lines, lines_in(written, saved))} if target else {}
+    for name in outputs:
+        check_suffix("--output", local_file("--output", name), (".csv", ".md", ".tex"))
+        check_target(f"--output {name}", Path(name))
+    tables, saved = dict(map(result_file, outputs)), {name: read_evaluation(name) for name in results}
+    lines = lines_in(form, saved)
     alerts = [alert for alert in alerts_of(joined(saved)) if alert.severity == "high"]
     for line in [*(doubts_about(saved) if form == "csv" else []), *alerts]:  # the other formats have them
         click.echo(f"warning: {legible(line)}", err=True)
-    publish(lines, files)
+    publish(lines, {file: partial(write_lines, lines_in(written, saved)) for file, written in tables.items()})

@@ -209,3 +209,19 @@ def test_a_closed_stdout_does_not_lose_the_table(
     assert ended.returncode == 1
     assert ended.stderr.splitlines()[-1].startswith("error: the result could not be written to stdout")
     assert (tmp_path / "out.tex").read_text().startswith("% fidtool")
+
+
+def test_several_files_of_one_result(here: Run, tmp_path: Path) -> None:
+    real, fake = (make_pictures(tmp_path / name, 6, seed) for seed, name in enumerate(("real", "fake")))
+    files = ("-o", "a.json", "-o", "a.md", "-o", "a.csv")
+    run = here("compute", real, fake, "--extractor", TINY, "--quiet", *files)
+    assert run.status == 0
+    assert (tmp_path / "a.csv").read_text().startswith("real,fake,")
+    again = here("table", "a.json", "--format", "markdown", "-o", "b.csv", "-o", "b.md")
+    assert (tmp_path / "b.md").read_text() == (tmp_path / "a.md").read_text() == again.stdout
+    assert (tmp_path / "b.csv").exists()
+    failed = here("compute", real, "none", *files, "-o", "b.json")
+    assert failed.status == 2
+    for name in ("a.json", "b.json"):
+        assert json.loads((tmp_path / name).read_text())["exit"]["code"] == 2, "the JSON says so, tables stay"
+    assert (tmp_path / "b.md").read_text() == (tmp_path / "a.md").read_text()

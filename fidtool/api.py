@@ -24,6 +24,7 @@ from fidtool.distances.error_bars import difference
 from fidtool.distances.parallel import fork_safe, linear_algebra_threads
 from fidtool.errors import InputError, on_every_rank, option, warn_program
 from fidtool.explanations import Difference, Interval
+from fidtool.history import per_fake
 from fidtool.images.batches import Batch
 from fidtool.images.framing import EXAMPLE, Crop
 from fidtool.images.loader import ImageLookup, load
@@ -306,7 +307,10 @@ def _concluded(
             name: run.console.shown(reason) for name, reason in {**plan.left_out, **comparer.left_out}.items()
         },
     )
-    evaluation = replace(evaluation, missed=tuple(missed_gates(evaluation, settings, plan.baselines)))
+    of_fakes = zip(per_fake(evaluation), plan.baselines or itertools.repeat(None), strict=False)
+    missed = [tuple(missed_gates(each, settings, baseline)) for each, baseline in of_fakes]
+    results = [replace(result, missed=lines) for result, lines in zip(results, missed, strict=True)]
+    evaluation = replace(evaluation, results=tuple(results))
     if settings.preset is not None:
         from fidtool.comparability import verify  # few runs need it
 

@@ -19,7 +19,7 @@ NOT_COMPARABLE, CANNOT_TELL, WORSE = "not comparable", "cannot tell", "worse"
 _VERDICTS = {1: WORSE, 0: "cannot be distinguished", -1: "better"}
 _MUST_AGREE = (
     "protocol.features.",
-    *(f"REAL.{each}" for each in ("name", "count", "framing", "sha256", "precision")),
+    *(f"REAL.{each}" for each in ("name", "count", "framing", "sha256", "pixels", "precision")),
     *("FAKE.framing", "FAKE.precision"),
 )
 _ENVIRONMENT = ("host", "device", "precision", "kernels", "batch_size", "world_size", "versions")

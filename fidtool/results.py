@@ -96,6 +96,7 @@ class Comparison:
         uncertainty: uncertainty of the Fréchet distance; None if not requested.
         influence: images that raise the Fréchet distance; None if not requested.
         exhibit: what a page shows besides; None unless a page was requested.
+        missed: one sentence per missed gate.
         labels: names of the values.
     """
 
@@ -108,6 +109,7 @@ class Comparison:
     uncertainty: Uncertainty | None = None
     influence: Influence | None = None
     exhibit: Exhibit | None = None
+    missed: tuple[str, ...] = ()
     labels: Labels = field(default_factory=Labels)
 
     @property
@@ -163,6 +165,7 @@ class Comparison:
             "uncertainty": uncertainty,
             "influence": influence,
             "exhibit": None if self.exhibit is None else self.exhibit.to_dict(),
+            "missed": [*self.missed],
         }
 
     @classmethod
@@ -183,6 +186,7 @@ class Comparison:
             uncertainty=restored(Uncertainty | None, content["uncertainty"]),
             influence=influence,
             exhibit=restored(Exhibit | None, content["exhibit"]),
+            missed=restored(tuple[str, ...], content["missed"]),
             labels=labels,
         )
 
@@ -250,7 +254,6 @@ class Evaluation:
         definitions: definitions of the features, by layer; None if only files of unknown protocol were compared.
         results: one entry per FAKE, in the order of the arguments.
         run: see `RunRecord`.
-        missed: one sentence per FAKE and missed gate.
         settings: settings of the metrics that affect their values, by metric.
         differences: differences of all pairs of FAKEs that have error bars, in the order of the arguments.
         gated: name in ``metrics`` of the value that a gate limits; empty if there is no such gate.
@@ -260,7 +263,6 @@ class Evaluation:
     definitions: Mapping[str, Definition | None]
     results: tuple[Comparison, ...]
     run: RunRecord
-    missed: tuple[str, ...] = ()
     settings: Mapping[str, Mapping[str, int | bool | str]] = field(default_factory=dict)
     differences: tuple[Difference, ...] = ()
     gated: str = ""
@@ -330,6 +332,11 @@ class Evaluation:
         return self.results[0]
 
     @property
+    def missed(self) -> tuple[str, ...]:
+        """One sentence per FAKE and missed gate."""
+        return tuple(line for result in self.results for line in result.missed)
+
+    @property
     def exit_code(self) -> int:
         """Exit status: 3 if a gate is missed, else 0."""
         return 3 if self.missed else 0
@@ -356,7 +363,7 @@ class Evaluation:
             "differences": [asdict(each) | {"verdict": each.verdict} for each in self.differences],
             "not_computed": dict(self.not_computed),
             "run": asdict(self.run),
-            "exit": {"code": self.exit_code, "reason": self.exit_reason, "missed": [*self.missed], **gated},
+            "exit": {"code": self.exit_code, "reason": self.exit_reason, **gated},
         }
         return without_secrets(found)
 
@@ -378,7 +385,6 @@ class Evaluation:
                 },
                 results=tuple(Comparison.from_dict(each, labels) for each in content["results"]),
                 run=restored(RunRecord, content["run"]),
-                missed=restored(tuple[str, ...], content["exit"]["missed"]),
                 settings=restored(dict[str, dict[str, Any]], content["settings"]),
                 differences=restored(tuple[Difference, ...], content["differences"]),
                 gated=content["exit"].get("gated", ""),

@@ -15,20 +15,17 @@ _MISSED = {WORSE: "is worse than in", NOT_COMPARABLE: "is not comparable with", 
 """Verdicts that miss the gate: it is only passed if it can be decided."""
 
 
-def missed_gates(evaluation: Evaluation, settings: Settings, baselines: Sequence[Evaluation]) -> Iterator[str]:
-    """Yield one sentence per FAKE and limit that it exceeds, and per FAKE that may be worse than its baseline."""
-    gated = settings.gated.numbers[0].name if settings.gated else ""
-    for place, each in enumerate(evaluation.results):
-        highest, value = settings.fail_above, each.value(gated)
-        if highest is not None and value is not None and value > highest:
-            yield f"{each.fake.name} has {each.labels.title(gated)} {value:.6g}, above {highest:g}"
-        most, copies = settings.max_duplicates, each.duplicates
-        if most is not None and copies is not None and copies.share > most:
-            yield f"{copies.share:.2%} of {each.fake.name} are duplicates, above {most:.2%}"
-        for before in baselines[place : place + 1]:
-            change = change_of(before, per_fake(evaluation)[place])
-            if change.verdict in _MISSED:
-                yield f"{each.fake.name} {_MISSED[change.verdict]} {settings.fail_worse_than}: {change.reason}"
+def missed_gates(evaluation: Evaluation, settings: Settings, baseline: Evaluation | None) -> Iterator[str]:
+    """Yield a sentence per limit that the only FAKE exceeds, and one if it may be worse than the baseline."""
+    gated, (each,) = settings.gated.numbers[0].name if settings.gated else "", evaluation.results
+    highest, value = settings.fail_above, each.value(gated)
+    if highest is not None and value is not None and value > highest:
+        yield f"{each.fake.name} has {each.labels.title(gated)} {value:.6g}, above {highest:g}"
+    most, copies = settings.max_duplicates, each.duplicates
+    if most is not None and copies is not None and copies.share > most:
+        yield f"{copies.share:.2%} of {each.fake.name} are duplicates, above {most:.2%}"
+    if baseline is not None and (change := change_of(baseline, evaluation)).verdict in _MISSED:
+        yield f"{each.fake.name} {_MISSED[change.verdict]} {settings.fail_worse_than}: {change.reason}"
 
 
 def baselines_of(
@@ -36,8 +33,8 @@ def baselines_of(
 ) -> tuple[tuple[Evaluation, ...], list[str]]:
     """Return the baseline of each FAKE, none without this gate, and a sentence about each line that cannot be read.
 
-    It is the latest result of the same REAL, FAKE and features with error bars, from a run that missed no gate: what is
-    worse does not become the baseline of the next run. Of a saved result it may be the only FAKE.
+    It is the latest result of the same REAL, FAKE and features with error bars that missed no gate: what is worse does
+    not become the baseline of the next run. Of a saved result it may be the only FAKE.
 
     Args:
         paths: REAL and the FAKEs.
@@ -66,7 +63,7 @@ def baselines_of(
             features = f" and features of {definition.network}, {definition.protocol_name}" if definition else ""
             how = f"and {option('history', file)}" if in_history else "and save its JSON there"
             remedy = f"compute one with {option('uncertainty', True)} {how}, without {option('fail_worse_than')}"
-            passed = " from a run that missed no gate" * in_history
+            passed = " that missed no gate" * in_history
             problem = f"{file} has no result of {fake} against {real} with error bars{features}{passed}:"
             raise InputError(problem, remedy, setting="fail_worse_than")
         found.append(own[-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from collections import Counter
@@ -255,6 +256,7 @@ class SetFacts:
         with_features: number of images whose per-image features were used; None if there are none.
         formats: number of images by file format; None if the images were not inspected.
         sizes: number of images by width and height, such as ``256x256``: the most frequent sizes. None as above.
+        pixels: SHA-256 of the digests of the images, in any order; the same for equal pixels. Empty as above.
     """
 
     origin: str = ""
@@ -265,13 +267,15 @@ class SetFacts:
     with_features: int | None = None
     formats: Mapping[str, int] | None = None
     sizes: Mapping[str, int] | None = None
+    pixels: str = ""
 
 
 def facts_of(measured: MeasuredSet, reference: str, sha256: Mapping[str, str]) -> SetFacts:
     statistics, features = measured.statistics, measured.features.get(FEATURES)
-    formats = sizes = None
+    formats, sizes, pixels = None, None, ""
     if statistics.pictures is not None:
         records = statistics.pictures.records
+        pixels = hashlib.sha256(np.sort(records["digest"]).tobytes()).hexdigest()
         formats = dict(Counter(value.decode() for value in records["format"].tolist()).most_common())
         every = Counter(zip(records["width"].tolist(), records["height"].tolist(), strict=True))
         sizes = {f"{width}x{height}": number for (width, height), number in every.most_common(_MOST_SIZES)}
@@ -284,4 +288,5 @@ def facts_of(measured: MeasuredSet, reference: str, sha256: Mapping[str, str]) -
         None if features is None else len(features),
         formats,
         sizes,
+        pixels,
     )

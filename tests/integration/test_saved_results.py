@@ -70,6 +70,33 @@ def test_three_days(here: Run, days: Path, sets: tuple[Path, ...]) -> None:
     assert passed.status == 0
 
 
+def test_other_images_in_real_are_another_real(here: Run, days: Path, sets: tuple[Path, ...]) -> None:
+    """Also under the same name, and of the same number and size."""
+    shutil.copytree(sets[0], days / "changed")
+    first, other = (sorted(folder.iterdir())[0] for folder in (days / "changed", sets[2]))
+    shutil.copy(other, first)
+    _place(days / "real", days / "changed")
+    arguments = ("compute", "real", "fake", *FLAGS, "--quiet", "-o", "wednesday.json")
+    outcome = here(*arguments, "--fail-worse-than", "monday.json")
+    assert outcome.status == 3
+    assert "gate missed: fake is not comparable with monday.json: REAL.pixels: " in outcome.stderr
+    assert here("diff", "monday.json", "wednesday.json").stdout.startswith("fake: not comparable: REAL.pixels: ")
+
+
+def test_a_gate_is_missed_by_one_of_two(here: Run, days: Path, sets: tuple[Path, ...]) -> None:
+    (days / "bad").symlink_to(sets[1])
+    arguments = ("compute", "real", "bad", "fake", *FLAGS, "--quiet")
+    distances = [each["metrics"] for each in here(*arguments, "--json").json["results"]]
+    limit = sum(next(iter(each.values())) for each in distances) / 2
+    first = here(*arguments, "--fail-above", limit, "--history", "two.jsonl")
+    assert first.status == 3
+    bad, fake = (checked(json.loads(line)) for line in (days / "two.jsonl").read_text().splitlines())
+    assert (len(bad["results"][0]["missed"]), bad["exit"]["code"]) == (1, 3)
+    assert (fake["results"][0]["missed"], fake["exit"]["code"]) == ([], 0)
+    assert here(*arguments[:2], *arguments[3:], "--fail-worse-than", "two.jsonl").status == 0
+    assert "has no result of bad " in here(*arguments, "--fail-worse-than", "two.jsonl").error
+
+
 def test_a_gate_that_cannot_be_decided_is_missed(here: Run, days: Path) -> None:
     arguments = ("compute", "real", "fake", *FLAGS, "--quiet", "--fail-worse-than", "monday.json")
     outcome = here(*arguments, "--num-fake", 60)

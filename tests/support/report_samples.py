@@ -134,8 +134,8 @@ def rich(evaluation: Evaluation, files: Sequence[str]) -> Evaluation:
         for other in results[place + 1 :]
     ]
     definitions, run = evaluation.definitions, evaluation.run
-    missed = tuple(f"{each.fake.name} has FID {each.fid:.6g}, above 10" for each in results)
-    return Evaluation(definitions, tuple(results), run, missed, differences=tuple(differences), gated="fid")
+    results = [replace(each, missed=(f"{each.fake.name} has FID {each.fid:.6g}, above 10",)) for each in results]
+    return Evaluation(definitions, tuple(results), run, differences=tuple(differences), gated="fid")
 
 
 def _full(result: Comparison, files: Sequence[str], place: int) -> Comparison:

@@ -48,9 +48,10 @@ def test_gates_and_titles_are_restored() -> None:
     real = replace(evaluation.results[0].real, passed_over=PassedOver())
     real.passed_over.kinds.update({".txt": 3, "hidden": 1})
     metrics = {"fd_dinov2": 12.0, "mine_net": 0.5}
-    result = replace(evaluation.results[0], labels=labels, metrics=metrics, real=real)
-    run, missed = replace(evaluation.run, command="a program"), ("fake has FD (dinov2) 12, above 10",)
-    found = again(replace(evaluation, results=(result,), missed=missed, run=run, not_computed={"is": "why"}))
+    missed = ("fake has FD (dinov2) 12, above 10",)
+    result = replace(evaluation.results[0], labels=labels, metrics=metrics, real=real, missed=missed)
+    run = replace(evaluation.run, command="a program")
+    found = again(replace(evaluation, results=(result,), run=run, not_computed={"is": "why"}))
     assert found.exit_code == 3
     assert found.results[0].titles == {"fid": "FD (dinov2)", "mine": "Mine (net)"}
     assert found.results[0].real.passed_over == real.passed_over
@@ -101,7 +102,7 @@ def test_files_that_are_no_results(tmp_path: Path, content: bytes | None, proble
         lambda found: found["labels"].update(dims="64"),
         lambda found: found.update(settings=[]),
         lambda found: found.update(not_computed=None),
-        lambda found: found["exit"].update(missed=[[]]),
+        lambda found: found["results"][0].update(missed=[[]]),
         lambda found: found["results"][0]["passed_over"].update(real={"kinds": {".txt": {}}}),
     ],
 )

@@ -109,13 +109,14 @@ def test_a_missed_gate_names_its_distance() -> None:
         settings, found = Settings(metrics=metrics, fail_above=10.0), _with(bare("fake/"), DINO, numbers)
         assert settings.gated is not None
         gated = found.labels.key(settings.gated.numbers[0].name)
-        return replace(found, missed=tuple(missed_gates(found, settings, ())), gated=gated)
+        missed = tuple(missed_gates(found, settings, None))
+        return replace(found, results=(replace(found.results[0], missed=missed),), gated=gated)
 
     missed, passed = concluded("fid-infinity,fid"), concluded("fid,fid-infinity")
     assert missed.exit_reason == "gate missed: fake/ has FD-infinity (dinov2) 12.3, above 10"
     assert missed.exit_code == 3
     assert missed.to_dict()["exit"]["gated"] == "fd_infinity_dinov2"
-    assert missed.to_dict()["exit"]["missed"] == ["fake/ has FD-infinity (dinov2) 12.3, above 10"]
+    assert missed.to_dict()["results"][0]["missed"] == ["fake/ has FD-infinity (dinov2) 12.3, above 10"]
     assert (passed.exit_code, passed.to_dict()["exit"]["gated"]) == (0, "fd_dinov2")
     assert "gated" not in bare("fake/").to_dict()["exit"]
 
@@ -141,7 +142,8 @@ def test_the_page_names_metric_network_and_protocol(tmp_path: Path) -> None:
     files = [str(tmp_path / "gone.png")]
     evaluation = rich(bare("fake"), files)
     numbers = {"fid": 9.5, "fid_infinity": 9.0, "fid_infinity_error": 0.1}
-    other = html_report(_with(evaluation, DINO, numbers, missed=()))
+    evaluation = replace(evaluation, results=(replace(evaluation.results[0], missed=()),))
+    other = html_report(_with(evaluation, DINO, numbers))
     assert "<title>FD (dinov2) 9.5" in other
     assert other.count("dinov2, 1024 dimensions, the network&#39;s own preparation") == 2, "in title and header"
     assert "Bias-corrected FD (dinov2)" in other

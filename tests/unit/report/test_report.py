@@ -131,8 +131,8 @@ def test_the_header_has_the_verdict_the_gate_and_the_worst_warning(page_of_two: 
     for words in ("step100", "Gate missed", "run/step100 has FID 12.3456, above 10", "is doubtful"):
         assert words in header.text, words
     many = bare(*map(str, range(9)))
-    missed = tuple(f"{number} has FID 99, above 10" for number in range(9))
-    text = html_report(replace(many, missed=missed)).partition("</header>")[0]
+    missed = [replace(each, missed=(f"{each.fake.name} has FID 99, above 10",)) for each in many.results]
+    text = html_report(replace(many, results=tuple(missed))).partition("</header>")[0]
     assert ("2 has FID 99" in text, "3 has FID 99" in text, "and 6 more" in text) == (True, False, True)
     passed = replace(bare("fake"), run=replace(bare("fake").run, config={"fail_above": 20.0}))
     assert "Gate passed: fail_above=20.0" in Page(html_report(passed)).text

@@ -157,8 +157,6 @@ class Exhibit:
         fake, real: properties of the sets; None if their images were not inspected.
         random: paths of the first images of FAKE in its pseudo-random order.
         neighbours: some images of FAKE, each with its nearest real one; empty if either set's features are unknown.
-        curve: the distance as a function of the number of images, as in `Uncertainty`; empty if FAKE's features are
-            unknown.
         random_real: as ``random``, of REAL.
         without_features: paths of the sets whose per-image features are unknown.
     """
@@ -167,7 +165,6 @@ class Exhibit:
     real: Health | None
     random: tuple[str, ...]
     neighbours: tuple[Neighbour, ...]
-    curve: tuple[tuple[int, float], ...] = ()
     random_real: tuple[str, ...] = ()
     without_features: tuple[str, ...] = ()
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from fidtool.errors import InputError, option, redacted
 from fidtool.explanations import Interval
+from fidtool.metrics.registry import METRIC_SETTINGS
 from fidtool.names import legible, shortened
 from fidtool.results import Evaluation, SetResult
 
@@ -107,7 +108,8 @@ def change_of(before: Evaluation, after: Evaluation) -> Change:
     (old,), (new,) = before.results, after.results
     was, now = (
         {
-            "settings": {**each.run.config, **each.settings},
+            "settings": {key: value for key, value in each.run.config.items() if key not in METRIC_SETTINGS}
+            | dict(each.settings),
             "protocol": {layer: asdict(found) if found else {} for layer, found in each.definitions.items()},
             "REAL": _facts(each.results[0].real),
             "FAKE": _facts(each.results[0].fake),

@@ -87,7 +87,7 @@ class Command(click.Command):
                 _settings_of(typed, filed)
                 print_lines(config.lines_of({**filed, **typed}) if prints else [], "the settings")
                 return 0
-            if filed and prints and not ctx.params.get("quiet"):
+            if filed and prints:  # also with --quiet: they may change the values
                 click.echo(f"settings from {file}: {', '.join(config.lines_of(filed)[1:])}", err=True)
             ctx.params["settings"] = functools.partial(_settings_of, typed, filed)
             return super().invoke(ctx)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import os
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from fidtool.diagnose.diagnosis import (
@@ -187,9 +188,8 @@ class Comparer:
             with clock("influence"):
                 harmful = _influence_of(real, fake, numbers["fid"], title, features, world)
         if settings.report is not None:
-            with_curve = settings.metric("fid") is not None and not settings.uncertainty
             with clock("exhibits"):
-                exhibit = _exhibit_of(real, fake, seen, with_curve, features, self.run)
+                exhibit = _exhibit_of(real, fake, seen, features.device, self.run.console.shown)
         pair = (real,) if fake is real else (real, fake)
         skipped = (SkippedFile(each.path, bad.file, bad.reason) for each in pair for bad in each.statistics.skipped)
         usual, generated = (
@@ -341,12 +341,11 @@ def _exhibit_of(
     real: MeasuredSet,
     fake: MeasuredSet,
     seen: tuple[SetInspection | None, SetInspection | None],
-    with_curve: bool,
-    features: FeatureSettings,
-    run: RunContext,
+    device: torch.device,
+    shown: Callable[[str], str],
 ) -> Exhibit:
     """What a report shows of ``fake``."""
-    healths, random, world, shown = [], [], run.world, run.console.shown
+    healths, random = [], []
     for measured, own, other in zip((fake, real), seen[::-1], seen, strict=True):
         skipped, pictures = measured.statistics.skipped, measured.statistics.pictures
         healths.append(None if own is None else health_of(own, skipped, other, measured is fake, shown))
@@ -356,12 +355,9 @@ def _exhibit_of(
     if rows is not None and known is not None and fake is not real:
         from fidtool.distances.neighbors import nearest_rows
 
-        nearest, distances = nearest_rows(rows[:MOST_NEIGHBOURS], known, features.device)
+        nearest, distances = nearest_rows(rows[:MOST_NEIGHBOURS], known, device)
         for image, (row, distance) in enumerate(zip(nearest.tolist(), distances.tolist(), strict=True)):
             neighbours.append(Neighbour(_file(fake, image), _file(real, row), distance))
-    curve: tuple[tuple[int, float], ...] = ()
-    if with_curve and rows is not None and not fake.apart:
-        curve = fid_curve(_gaussian_of(real), rows, features, world)
     return Exhibit(
         fake=healths[0],
         real=healths[1],
@@ -369,5 +365,4 @@ def _exhibit_of(
         neighbours=tuple(neighbours),
         random_real=random[1],
         without_features=tuple({each.path: None for each in (real, fake) if FEATURES not in each.features}),
-        curve=curve,
     )

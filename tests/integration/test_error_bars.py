@@ -176,4 +176,4 @@ class TestReport:
         assert ["Pass --no-cache" in page for page in pages] == [True, False]
         place = pages[0][pages[0].index('id="fake-neighbours"') :].partition("</section>")[0]
         assert "Pass --no-cache to compute them." in place
-        assert f"{short_title(FD)} by number of images:" in pages[1], "also without --uncertainty"
+        assert f"{short_title(FD)} by number of images:" not in pages[1], "four more distances for --uncertainty alone"

@@ -125,7 +125,7 @@ def rich(evaluation: Evaluation, files: Sequence[str]) -> Evaluation:
         own = health(result.fake.name, result.diagnosis.fake, result.diagnosis.findings[:1])
         neighbours = tuple(Neighbour(fake, real, 5.5) for fake, real in itertools.pairwise(many[:30]))
         random = tuple(many[:48])
-        exhibit = Exhibit(own, health(result.real.name, duplicates()), random, neighbours, (), random)
+        exhibit = Exhibit(own, health(result.real.name, duplicates()), random, neighbours, random)
         results.append(replace(result, exhibit=exhibit))
     interval = Interval(-1.5, 0.5, -2.5, -0.5)
     differences = [

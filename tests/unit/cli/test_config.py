@@ -272,7 +272,7 @@ def test_a_run_says_where_its_settings_are_from(written: Callable[..., Run]) -> 
     told = 'settings from pyproject.toml: weights = "https://host/w"'
     assert run(*sets, "--seed", 3).stderr.splitlines()[0] == f"{told}, num = 5"
     assert run(*sets, "--num", 3).stderr.splitlines()[0] == told
-    assert run(*sets, "--quiet").stderr.count("\n") == 1
+    assert told in run(*sets, "--quiet").stderr, "it may change the values"
     assert run(*sets, "--json").json["run"]["config"]["num"] == 5
     assert "pa55word" not in run(*sets, "--dump-config").stdout
 

@@ -110,7 +110,7 @@ def _table(results: Sequence[Evaluation]) -> list[str]:
     verdicts = ["", *(change_of(*pair).verdict for pair in pairwise(results))]
     missed = ["missed a gate" if each.missed else "" for each in results]
     rows = [
-        ("  date", *(each.run.date.replace("T", " ").removesuffix("Z") for each in results)),
+        ("  date (UTC)", *(each.run.date.replace("T", " ").removesuffix("Z") for each in results)),
         ("images", *(str(each.fake.count or "?") for each in together.results)),
         *((each.heading, *each.values) for each in columns_of(together)),
         ("than before", *(", ".join(filter(None, pair)) for pair in zip(verdicts, missed, strict=True))),

@@ -60,6 +60,7 @@ SMALLER = {
     "tune_generator.py real/ --feature 64": "tune_generator.py real/ --feature 64 --steps 2 --batch 2 --samples 4",
     "--output encoder.pt": "--output encoder.pt --steps 3 --batch 2",
     "compute real/ ": "compute real/ --dims 64 ",
+    "compute real/ --dims 64 fake/ --preset": "compute real/ fake/ --preset",
     "compute real.zip 'shards": "compute real.zip --dims 64 'shards",
     "-o real_features.npz": "-o real_features.npz --dims 64",
     "--extractor dinov2": "--extractor dinov2:vits14 --weights dinov2.pth",
@@ -77,6 +78,7 @@ SLOW = re.compile(
 OUTPUT = re.compile(r" (?:-o|--output|--history) (\S+\.(?:npz|pt|jsonl?))")
 MAKERS = {found[1]: line for line in REST if (found := OUTPUT.search(line))}
 MAKERS["colours.pt2"] = "python export_network.py"
+MAKERS["fid.json"] = next(line for line in REST if line.endswith("--preset edm -o fid.json"))  # `verify` needs a preset
 """Files that commands read, and the commands that write them."""
 PUBLISHED = {"dinov2.pth": "timm", "test_vit.pth": "timm", "clip.pth": "open_clip", "resnet18.pth": "torchvision"}
 """Files of random weights, and the packages that build their networks."""
@@ -284,6 +286,8 @@ def test_command(
     assert done.returncode == missed, done.stderr
     if form := re.search("--format (table|latex)", command):
         assert done.stdout.splitlines()[-2].split()[0] == {"table": "step2000", "latex": r"\end{tabular}"}[form[1]]
+    elif "--dump-config" in command:
+        assert (clone / "adm.toml").read_text().startswith("[tool.fidtool]\n")
     elif re.match(r"(fidtool compute|torchrun .* fidtool *compute|srun)", command) and "--json" not in command:
         name, words = distance_of(command)
         number = r"-?\d+\.\d{4,6}( ± \d+\.\d{6})?(  \S+)?"

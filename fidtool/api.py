@@ -22,17 +22,15 @@ from fidtool.console import Console
 from fidtool.diagnose.diagnosis import Checkup, inspect_set, inspection_warnings, set_warnings
 from fidtool.distances.error_bars import difference
 from fidtool.distances.parallel import fork_safe, linear_algebra_threads
-from fidtool.errors import InputError, on_every_rank, option, warn_program
+from fidtool.errors import InputError, on_every_rank, warn_program
 from fidtool.explanations import Difference, Interval
 from fidtool.history import per_fake
-from fidtool.images.batches import Batch
-from fidtool.images.framing import EXAMPLE, Crop
-from fidtool.images.loader import ImageLookup, load
+from fidtool.images.loader import ImageLookup
 from fidtool.metrics.registry import METRIC_SETTINGS, NAMES
 from fidtool.names import suggestion
 from fidtool.pipeline.check import check as check_images
 from fidtool.pipeline.compare import Comparer
-from fidtool.pipeline.extract import decode_options
+from fidtool.pipeline.extract import image_sample
 from fidtool.pipeline.gates import missed_gates
 from fidtool.pipeline.measure import Measurer
 from fidtool.pipeline.networks import RunNetworks
@@ -46,7 +44,7 @@ from fidtool.report.text import alerts_of
 from fidtool.results import Comparison, Evaluation, RunRecord
 from fidtool.settings import CheckSettings, Origin, Settings, StatisticsSettings, changed_settings, origin_of
 from fidtool.sources.memory import Images, several
-from fidtool.statistics.set_statistics import MeasuredSet, RowStorage, Statistics
+from fidtool.statistics.set_statistics import MeasuredSet, Statistics
 from fidtool.validation import declared
 
 PathOrURL = str | os.PathLike[str]
@@ -358,7 +356,7 @@ def statistics_of(
 
     Args:
         check: called on rank zero before any work is done.
-        sampled: whether to return a sample of ``stored`` images as well, see `_image_sample`.
+        sampled: whether to return a sample of ``stored`` images as well, see `fidtool.pipeline.extract.image_sample`.
 
     Returns:
         The statistics and the sample; both are None on ranks other than zero.
@@ -370,7 +368,10 @@ def statistics_of(
         (planned,) = plan.sets
         if planned.holds in ("statistics", "both"):
             raise on_every_rank(InputError(f"{planned.path} has statistics already:", "pass the images instead"))
-        sample = run.world.only_on_rank_zero(lambda: _image_sample(plan, contents, stored) if sampled else None)
+        sample = None
+        if sampled:
+            given = contents[planned].images
+            sample = run.world.only_on_rank_zero(lambda: image_sample(planned.path, given, plan.settings, stored))
         statistics = measurer.measure(planned).statistics
         if run.world.rank:
             return None, None
@@ -382,36 +383,6 @@ def statistics_of(
         unrecorded = {name for name, each in declared(Settings).items() if not each.defines}
         config = {name: value for name, value in changed_settings(plan.settings).items() if name not in unrecorded}
         return replace(statistics, config=config), sample
-
-
-def _image_sample(plan: Plan, contents: Mapping[SetPlan, Content], count: int | None) -> NDArray[np.uint8]:
-    """Return a random sample of the only set's images as the network gets them, on rank zero, without skipped ones.
-
-    ``count`` is their number; None is ADM's 10,000, or all if there are fewer. The result is a uint8 array of shape
-    (n, height, width, 3), memory-mapped from an unnamed file if it is large.
-    """
-    (planned,), settings = plan.sets, plan.settings
-    path, images = planned.path, contents[planned].images
-    assert images is not None
-    if count is not None and not 1 <= count <= len(images):
-        raise InputError(f"--images asks for {count} images but {path} has {len(images)}")
-    chosen = sorted(range(min(count or 10_000, len(images))), key=images.order.__getitem__)  # of a random order
-    crop = None if images.framing is None else Crop.parse(images.framing)
-    options = decode_options(settings, crop)
-    shape: tuple[int, ...] = (0, 0, 3)
-    storage, used = None, 0
-    for batch in load(images, [Batch(each, [each]) for each in chosen], options):
-        for pixels in batch.take_images():
-            shape = shape if storage else tuple(pixels.shape)
-            storage = storage or RowStorage(len(chosen), pixels.numel(), np.uint8)
-            if pixels.shape != shape:
-                sizes = " and ".join(f"{each[1]}×{each[0]}" for each in (shape, pixels.shape))
-                problem = f"arr_0 has images of one size, but {path} has {sizes} ({images.file(batch.number)}):"
-                raise InputError(problem, f"pass {option('crop', EXAMPLE)}", setting="crop")
-            storage.write(used, pixels.reshape(1, -1).numpy())
-            used += 1
-    rows = np.empty((0, 0), np.uint8) if storage is None else storage.array()
-    return rows[:used].reshape(used, *shape)
 
 
 @_with_keywords_of(CheckSettings)

@@ -305,10 +305,9 @@ def _concluded(
             name: run.console.shown(reason) for name, reason in {**plan.left_out, **comparer.left_out}.items()
         },
     )
-    of_fakes = zip(per_fake(evaluation), plan.baselines or itertools.repeat(None), strict=False)
-    missed = [tuple(missed_gates(each, settings, baseline)) for each, baseline in of_fakes]
-    results = [replace(result, missed=lines) for result, lines in zip(results, missed, strict=True)]
-    evaluation = replace(evaluation, results=tuple(results))
+    alone = zip(results, per_fake(evaluation), plan.baselines, strict=True)
+    gated = (replace(each, missed=tuple(missed_gates(one, settings, before))) for each, one, before in alone)
+    evaluation = replace(evaluation, results=tuple(gated))
     if settings.preset is not None:
         from fidtool.comparability import verify  # few runs need it
 

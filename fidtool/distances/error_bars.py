@@ -136,15 +136,8 @@ def interval(parts: NDArray[np.float64]) -> Estimate:
     and c is the linear part divided by the distance. The distance is approximated by value + error, because near 0 the
     value may be small by chance. Student's t has BLOCKS - 1 degrees of freedom.
 
-    In simulations with 5 and more images per dimension (Gaussians with flat and steep spectra, skewed mixtures,
-    features of images; 8 to 256 dimensions; distances from 0 up), the interval contained the true value in 92 to 98 %
-    of the draws. Exceptions: 91 % if nearly all variance is in two or three dimensions and has heavy tails, and for
-    some photos at 5 images per dimension; most of these intervals are too low, because value and error are small
-    together. Near a perfect generator with 5 images per dimension and many dimensions, the interval is too wide (99 %
-    and more): the remaining bias is as large as the error, which includes it.
-
-    With 1.1 to 4.9 images per dimension, it was 96 to 98 % for features of CIFAR-10 (2048 dimensions; 2500, 5000 and
-    10,000 images), more near a perfect generator, and 91 to 100 % for Gaussians: see `scripts/coverage.py`.
+    The guide's page on uncertainty has its coverage in simulations, of which `scripts/coverage.py` repeats some. Where
+    it is lower, value and error are small together; where it is higher, the error includes a bias of its size.
 
     Args:
         parts: distances as `error_bars` returns them.

@@ -30,8 +30,8 @@ def missed_gates(evaluation: Evaluation, settings: Settings, baseline: Evaluatio
 
 def baselines_of(
     settings: Settings, paths: Sequence[str], definition: Definition | None
-) -> tuple[tuple[Evaluation, ...], list[str]]:
-    """Return the baseline of each FAKE, none without this gate, and a sentence about each line that cannot be read.
+) -> tuple[tuple[Evaluation | None, ...], list[str]]:
+    """Return the baseline of each FAKE, None without this gate, and a sentence about each line that cannot be read.
 
     It is the latest result of the same REAL, FAKE and features with error bars that missed no gate: what is worse does
     not become the baseline of the next run. Of a saved result it may be the only FAKE.
@@ -43,7 +43,7 @@ def baselines_of(
         InputError: if the file cannot be read, or does not have one.
     """
     if (file := text_of(settings.fail_worse_than)) is None:
-        return (), []
+        return (None,) * (len(paths) - 1), []
     if in_history := file.endswith(".jsonl"):
         results, unread = read_history(file)
         results = [each for each in results if not each.missed]

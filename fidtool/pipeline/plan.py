@@ -28,7 +28,7 @@ class Plan:
     Attributes:
         definitions: definitions of the features by layer; None if only files of unknown protocol are compared.
         batch_size: images in a full forward pass.
-        baselines: the earlier result of each FAKE that it must not be worse than; empty without this gate.
+        baselines: the earlier result of each FAKE that it must not be worse than; None without this gate.
     """
 
     settings: Settings
@@ -39,7 +39,7 @@ class Plan:
     batch_size: int
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
-    baselines: tuple[Evaluation, ...]
+    baselines: tuple[Evaluation | None, ...]
     left_out: Mapping[str, str]
 
 

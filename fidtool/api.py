@@ -17,7 +17,6 @@ from typing import Any, ParamSpec, Protocol, TypeAlias, cast, get_type_hints, ov
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.cache_dir import check_target
 from fidtool.console import Console
 from fidtool.diagnose.diagnosis import Checkup, inspect_set, inspection_warnings, set_warnings
 from fidtool.distances.error_bars import difference
@@ -180,13 +179,13 @@ def compute(real: Source, fake: Source | Sequence[PathOrURL | Images | Statistic
 
 
 def evaluated(
-    sources: Sources, settings: Settings, console: Console, origin: Origin, outputs: Iterable[Path] = ()
+    sources: Sources, settings: Settings, console: Console, origin: Origin, check: Callable[[], None] = lambda: None
 ) -> tuple[Evaluation, Mapping[Path, Callable[[Path], object]] | None]:
     """Compares the FAKEs with REAL, for `compute` and the command line. A collective.
 
     Args:
         sources: REAL and the FAKEs, each with a default name for it.
-        outputs: files of the result, which must be writable.
+        check: called on rank zero before any work is done.
 
     Returns:
         The evaluation and, on rank zero, the files of report, plot and history, each with the function that writes it.
@@ -195,8 +194,7 @@ def evaluated(
     shown = {each: Path(file) for each in ("report", "plot", "history") if (file := vars(settings)[each]) is not None}
 
     def check_files() -> None:
-        for file in outputs:
-            check_target(f"--output {file}", file)
+        check()
         if shown:
             from fidtool.report.html import check_shown
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from math import nan
 from pathlib import Path
@@ -93,7 +93,7 @@ def compute(
         from fidtool.api import evaluated
 
         sets = [(path, "") for path in (real, *fakes)]
-        evaluation, shown = evaluated(sets, chosen, console, origin, tables)
+        evaluation, shown = evaluated(sets, chosen, console, origin, partial(_check_files, tables))
     except (FidtoolError, KeyboardInterrupt) as error:
         failure = error if isinstance(error, FidtoolError) else stopped_error()
         if not failure.printed:
@@ -123,6 +123,14 @@ def compute(
     if form == "value" and None in values:
         raise RunError(f"{evaluation.labels.title(first)}, the first value that was requested, was not computed")
     return evaluation.exit_code
+
+
+def _check_files(files: Iterable[Path]) -> None:
+    """Check that the files can be written, before any work is done."""
+    from fidtool.cache_dir import check_target
+
+    for file in files:
+        check_target(f"--output {file}", file)
 
 
 def _form(form: str | None, as_json: bool, value: bool, to_stdout: bool) -> str | None:

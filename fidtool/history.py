@@ -1,9 +1,10 @@
-"""Results of several days: files of them with a line per FAKE, and what changed from one to another."""
+"""Results of several days: files of them with a line per FAKE, what changed from one to another, and what may not."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from os.path import normpath
@@ -12,18 +13,19 @@ from typing import Any
 
 from fidtool.errors import InputError, option, redacted
 from fidtool.explanations import Interval
-from fidtool.metrics.registry import METRIC_SETTINGS
+from fidtool.features.protocol import FEATURES
+from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS, NAMES
 from fidtool.names import legible, shortened
 from fidtool.results import Evaluation, SetResult
 
 NOT_COMPARABLE, CANNOT_TELL, WORSE = "not comparable", "cannot tell", "worse"
 _VERDICTS = {1: WORSE, 0: "cannot be distinguished", -1: "better"}
 _MUST_AGREE = (
-    "protocol.features.",
     *(f"REAL.{each}" for each in ("name", "count", "framing", "sha256", "pixels", "precision")),
     *("FAKE.framing", "FAKE.precision"),
 )
 _ENVIRONMENT = ("host", "device", "precision", "kernels", "batch_size", "world_size", "versions")
+_LONGEST = 40
 Differing = dict[str, tuple[Any, Any]]
 """Both values of what differs, by its place. None stands for a default, and for what only one of the two has."""
 
@@ -106,25 +108,9 @@ def changes_of(before: Evaluation, after: Evaluation) -> list[Change]:
 def change_of(before: Evaluation, after: Evaluation) -> Change:
     """Return what changed between two results of one FAKE."""
     (old,), (new,) = before.results, after.results
-    was, now = (
-        {
-            "settings": {key: value for key, value in each.run.config.items() if key not in METRIC_SETTINGS}
-            | dict(each.settings),
-            "protocol": {layer: asdict(found) if found else {} for layer, found in each.definitions.items()},
-            "REAL": _facts(each.results[0].real),
-            "FAKE": _facts(each.results[0].fake),
-            "environment": {name: getattr(each.run, name) for name in _ENVIRONMENT},
-        }
-        for each in (before, after)
-    )
-    besides, difference = _differing(was, now), None
-    obstacles = [
-        f"{place}: {shortened(str(one), 40)}, now {shortened(str(other), 40)}"
-        for place, (one, other) in besides.items()
-        if place.startswith(_MUST_AGREE)
-    ]
-    if obstacles:
-        verdict, reason = NOT_COMPARABLE, "; ".join(obstacles)
+    difference = None
+    if found := obstacles(before, after):
+        verdict, reason = NOT_COMPARABLE, "; ".join(lines_of(found))
     elif old.corrected is None or new.corrected is None:
         bars = [each.uncertainty for each in (old, new)]
         without = {each.withheld if each else option("uncertainty", True): None for each in bars}
@@ -138,8 +124,57 @@ def change_of(before: Evaluation, after: Evaluation) -> Change:
         reason=reason,
         difference=difference,
         metrics={name: (old.metrics.get(name), new.metrics.get(name)) for name in {**old.metrics, **new.metrics}},
-        besides=besides,
+        besides=differences_of(before, after),
     )
+
+
+def differences_of(before: Evaluation, after: Evaluation) -> Differing:
+    """Return what differs in settings, protocol, sets and environment of two results of one FAKE."""
+    was, now = (
+        {
+            "settings": {key: value for key, value in each.run.config.items() if key not in METRIC_SETTINGS}
+            | dict(each.settings),
+            "protocol": {layer: asdict(found) if found else None for layer, found in each.definitions.items()},
+            "REAL": _facts(each.results[0].real),
+            "FAKE": _facts(each.results[0].fake),
+            "environment": {name: getattr(each.run, name) for name in _ENVIRONMENT},
+        }
+        for each in (before, after)
+    )
+    return _differing(was, now)
+
+
+def obstacles(before: Evaluation, after: Evaluation, name: str = "fid") -> Differing:
+    """Return what differs and must agree, so that two results of one FAKE have comparable values of this plain name.
+
+    It is the protocol of its features, the settings of its metric, REAL, and framing and precision of FAKE.
+    """
+    layer = after.labels.numbers[name].layer
+    layer = layer if layer in after.definitions else FEATURES  # CMMD's network can be the run's extractor
+    custom = {*before.settings, *after.settings} - {*BUILT_IN}
+    metrics = {NAMES[name].name} if name in NAMES else custom  # of which the values of each are not known
+    needed = (f"protocol.{layer}", *(f"settings.{each}." for each in metrics), *_MUST_AGREE)
+    return {
+        place: pair
+        for place, pair in differences_of(before, after).items()
+        if place.startswith(needed) and not (place == "REAL.pixels" and "" in pair)  # unknown without the diagnosis
+    }
+
+
+def lines_of(found: Differing) -> list[str]:
+    """Return a line per difference, ``REAL.count: 250 -> 200``, without those that say the number of images again."""
+    lines = []
+    for place, pair in found.items():
+        role, _, fact = place.partition(".")
+        counts = found.get(f"{role}.count")
+        if counts is None or fact == "count" or (pair != counts and fact != "pixels"):
+            lines.append(f"{place}: {' -> '.join(map(_text, pair))}")
+    return lines
+
+
+def _text(value: object) -> str:
+    text = value if isinstance(value, str) else re.sub(r'[]["{}]', "", json.dumps(value, ensure_ascii=False))
+    return "-" if text in ("", "null") else shortened(text, _LONGEST)
 
 
 def path_of(name: str) -> str:

@@ -24,7 +24,7 @@ from fidtool.cli.output import (
     write_lines,
 )
 from fidtool.errors import InputError
-from fidtool.history import change_of, changes_of, path_of, read_history
+from fidtool.history import change_of, changes_of, lines_of, path_of, read_history
 from fidtool.names import legible, short_names
 from fidtool.report.tables import columns_of, doubts_about, joined, lines_in
 from fidtool.report.text import alerts_of
@@ -70,7 +70,7 @@ def diff(before: str, after: str, as_json: bool) -> None:
     for each in changes:
         lines.append(f"{each.fake}: {each.verdict}: {each.reason}")
         lines += columns([("", *names, "difference"), *starmap(_value_row, each.metrics.items())])
-        lines += [f"  {place}: {' -> '.join(map(_text, pair))}" for place, pair in each.besides.items()]
+        lines += [f"  {line}" for line in lines_of(each.besides) if line not in each.reason]
         lines += [] if each.besides else ["  no difference in settings, protocol, sets and environment"]
     print_lines([legible(shown(line)).rstrip() for line in lines], "the result")
 
@@ -79,10 +79,6 @@ def _value_row(name: str, values: tuple[float | None, float | None]) -> tuple[st
     one, other = values
     difference = "-" if one is None or other is None else f"{other - one:+.4g}"
     return (f"  {name}", *("-" if value is None else f"{value:.6g}" for value in values), difference)
-
-
-def _text(value: object) -> str:
-    return "-" if value is None else ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 @click.command(cls=OnceCommand, examples=_OF_HISTORY)
@@ -166,8 +162,8 @@ def table(results: tuple[str, ...], form: str, outputs: tuple[str, ...]) -> None
     """Print saved results as one table, with a row for each FAKE.
 
     RESULT.json is what `compute -o` or `compute --json` wrote, or - for stdin. Values of different networks have
-    columns of their own, and values of different protocols are refused. If the results have other REALs, settings of
-    metrics or precisions, the table says so and marks none as best.
+    columns of their own, and values of different protocols are refused. If the results have other REALs, precisions or
+    crops, the table says so and marks none as best; with other settings of a metric, none of that metric.
     """
     from fidtool.cache_dir import check_target
 
@@ -177,6 +173,6 @@ def table(results: tuple[str, ...], form: str, outputs: tuple[str, ...]) -> None
     tables, saved = dict(map(result_file, outputs)), {name: read_evaluation(name) for name in results}
     lines = lines_in(form, saved)
     alerts = [alert for alert in alerts_of(joined(saved)) if alert.severity == "high"]
-    for line in [*(doubts_about(saved) if form == "csv" else []), *alerts]:  # the other formats have them
+    for line in [*(doubts_about(saved)[1] if form == "csv" else []), *alerts]:  # the other formats have them
         click.echo(f"warning: {legible(line)}", err=True)
     publish(lines, {file: partial(write_lines, lines_in(written, saved)) for file, written in tables.items()})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, replace
 from math import floor, log10
 from typing import Any, NamedTuple
@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from fidtool.diagnose.duplicates import NOTABLE_SHARE
 from fidtool.errors import InputError
 from fidtool.explanations import Difference, Interval
-from fidtool.features.protocol import SPATIAL, SPATIAL_DIMS, Definition
+from fidtool.features.protocol import SPATIAL, SPATIAL_DIMS
+from fidtool.history import lines_of, obstacles, per_fake
 from fidtool.metrics.registry import BUILT_IN
 from fidtool.names import legible, short_names, short_title, shortened, split_title
 from fidtool.report.text import alerts_of, dumps, framing_lines, result_lines, verdict_lines
@@ -73,14 +74,19 @@ def decimals_of(value: float, digits: int) -> int:
     return max(0, digits - 1 - floor(log10(abs(value)))) if value else digits
 
 
-def columns_of(evaluation: Evaluation) -> list[Column]:
-    """Return the columns of all values, and those of bias-corrected distances if any FAKE has them."""
+def columns_of(evaluation: Evaluation, doubted: Collection[str] = ()) -> list[Column]:
+    """Return the columns of all values, and those of bias-corrected distances if any FAKE has them.
+
+    Args:
+        doubted: titles of values of which none is the best: they are not comparable between all FAKEs.
+    """
     results, features = evaluation.results, common_features(evaluation)
     columns, corrected = [], []
     for title, name in _names_by_title(evaluation).items():
         having = [result if result.titles.get(name) == title else None for result in results]
         shown = next(result.labels.numbers[name] for result in having if result is not None)
-        values = [None if result is None else result.value(name) for result in having]
+        doubt = title in doubted
+        values = [None if doubt or result is None else result.value(name) for result in having]
         texts = ["-" if result is None else rounded(name, result) for result in having]
         differences = evaluation.differences if name == "fid" else ()
         heading = short_title(title if name == "fid" else title.removesuffix(f" ({features})"))
@@ -90,7 +96,8 @@ def columns_of(evaluation: Evaluation) -> list[Column]:
         if any(bars):
             spans = [_interval(bar) for bar in bars]
             texts, intervals = [each for each, _ in spans], [each for _, each in spans]
-            best = best_of(results, [None if bar is None else bar.value for bar in bars], "lower", differences, texts)
+            values = [None if doubt or bar is None else bar.value for bar in bars]
+            best = best_of(results, values, "lower", differences, texts)
             base, _ = split_title(title)  # the column of the distance says of which features
             corrected.append(Column(f"bias-corrected {base} ± s.e.", texts, "lower", best))
             corrected.append(Column("95 % interval", intervals))
@@ -196,13 +203,14 @@ def lines_in(form: str, saved: Mapping[str, Evaluation]) -> list[str]:
     if form in ("json", "lines"):
         (evaluation,) = saved.values()
         return [dumps(evaluation.to_dict())] if form == "json" else result_lines(evaluation)
+    doubts = doubts_about(saved)
     if form == "csv":
         return _csv_lines(saved)
-    return {"table": _text_lines, "markdown": _markdown_lines, "latex": _latex_lines}[form](_table_of(saved))
+    return {"table": _text_lines, "markdown": _markdown_lines, "latex": _latex_lines}[form](_table_of(saved, *doubts))
 
 
-def _table_of(saved: Mapping[str, Evaluation]) -> Table:
-    evaluation, doubts = joined(saved), doubts_about(saved)
+def _table_of(saved: Mapping[str, Evaluation], doubted: Collection[str], reasons: Sequence[str]) -> Table:
+    evaluation = joined(saved)
     results, paths = evaluation.results, dict.fromkeys(result.fake.name for result in evaluation.results)
     short = dict(zip(paths, short_names([*paths]), strict=True))
     rows = names = [short[result.fake.name] for result in results]
@@ -223,12 +231,14 @@ def _table_of(saved: Mapping[str, Evaluation]) -> Table:
             columns.append(Column(heading, texts))
         elif texts[0] != "-":
             caption.append(f"{about}: {texts[0]}.")
-    columns += [column._replace(best=frozenset()) if doubts else column for column in columns_of(evaluation)]
-    text = f"Not comparable between all rows, so that none is marked: {'; '.join(map(legible, doubts))}."
-    said = [text] if doubts else []
+    columns += columns_of(evaluation, doubted)
+    unmarked = len(doubted) == len(_names_by_title(evaluation))
+    where = "" if unmarked else f" in the columns of {', '.join(map(short_title, doubted))}"
+    text = f"Not comparable between all rows, so that none is marked{where}: {'; '.join(map(legible, reasons))}."
+    said = [text] if doubted else []
     features = legible(common_features(evaluation))
     above = [f"Features of all values: {features}"] * bool(features) + said
-    marks = [] if doubts else about_marks(evaluation)
+    marks = [] if unmarked else about_marks(evaluation)
     notes = [*map(legible, evaluation.not_computed_lines), *marks, *framing_lines(evaluation)]
     notes += verdict_lines(evaluation, names)
     alerts = [f"warning: {legible(alert)}" for alert in alerts_of(evaluation) if alert.severity == "high"]
@@ -242,14 +252,6 @@ def _named(real: SetResult) -> str:
 
 def joined(saved: Mapping[str, Evaluation]) -> Evaluation:
     """Return all results as one evaluation. Which values of FAKEs in several files a difference is of is unknown."""
-    known: dict[str, tuple[str, Definition | None]] = {}
-    for file, each in saved.items():
-        for title, name in _names_by_title(each).items():
-            definition = each.definitions.get(each.labels.numbers[name].layer, each.definition)
-            one, usual = known.setdefault(title, (file, definition))
-            if usual and definition and (found := usual.differences(definition)):
-                problem = f"the values of {title} in {one} and {file} are not comparable ({', '.join(found)}):"
-                raise InputError(problem, "make a table of each")
     results = tuple(result for each in saved.values() for result in each.results)
     paths = [result.fake.name for result in results]
     pairs = (pair for each in saved.values() for pair in each.differences)
@@ -261,24 +263,25 @@ def joined(saved: Mapping[str, Evaluation]) -> Evaluation:
     )
 
 
-def doubts_about(saved: Mapping[str, Evaluation]) -> list[str]:
-    """Return why the rows of different files may not be comparable."""
-    facts: dict[str, dict[str, list[str]]] = {}
-    for file, each in saved.items():
-        real = each.results[0].real
-        hashes = "".join(f", SHA-256 {digest[:12]}" for digest in real.facts.sha256.values())
-        framing = f", framed by {real.framing}" if real.framing else ""
-        found = {"REAL": f"{_named(real)}{framing}{hashes}", "precision": each.run.precision}
-        found |= {"protocol": "known" if each.definition else "unknown"}
-        for name, settings in each.settings.items():
-            found[f"settings of {name}"] = ", ".join(f"{key} {value}" for key, value in settings.items())
-        for fact, text in found.items():
-            facts.setdefault(fact, {}).setdefault(text or "not stated", []).append(file)
-    return [
-        f"different {fact} ({'; '.join(f'{text} in {files[0]}' for text, files in texts.items())})"
-        for fact, texts in facts.items()
-        if len(texts) > 1
-    ]
+def doubts_about(saved: Mapping[str, Evaluation]) -> tuple[list[str], list[str]]:
+    """Return the titles of the values that are not comparable between files, and why.
+
+    Raises:
+        InputError: if values of the same title are of different protocols.
+    """
+    known, doubted, reasons = dict[str, tuple[str, Evaluation]](), dict[str, None](), dict[str, str]()
+    rows = [(file, row) for file, each in saved.items() for row in per_fake(each)]
+    for file, row in rows:
+        for name, title in row.results[0].titles.items():
+            one, first = known.setdefault(title, (file, row))
+            found = {} if file == one else obstacles(first, row, name)
+            if protocols := {place: pair for place, pair in found.items() if "protocol." in place and None not in pair}:
+                problem = f"the values of {title} in {one} and {file} are not comparable"
+                raise InputError(f"{problem} ({'; '.join(lines_of(protocols))}):", "make a table of each")
+            for line in lines_of(found):
+                reasons.setdefault(line, f"{line} ({one} -> {file})")
+                doubted[title] = None
+    return [*doubted], [*reasons.values()]
 
 
 def _text_lines(table: Table) -> list[str]:

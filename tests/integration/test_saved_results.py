@@ -104,7 +104,7 @@ def test_a_gate_that_cannot_be_decided_is_missed(here: Run, days: Path) -> None:
     assert "gate missed: fake cannot be compared with monday.json: no error bars (at least 200" in outcome.stderr
     outcome = here(*arguments, "--num-real", 250)
     assert outcome.status == 3
-    assert "fake is not comparable with monday.json: REAL.count: 300, now 250" in outcome.stderr
+    assert "fake is not comparable with monday.json: REAL.count: 300 -> 250\n" in outcome.stderr
 
 
 @pytest.mark.parametrize(

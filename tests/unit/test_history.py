@@ -14,7 +14,7 @@ from scipy.stats import binom, nct, norm
 from fidtool.distances.error_bars import interval
 from fidtool.errors import InputError
 from fidtool.explanations import Interval, Uncertainty
-from fidtool.history import append_history, changes_of, per_fake, read_history
+from fidtool.history import append_history, changes_of, lines_of, per_fake, read_history
 from fidtool.pipeline.gates import baselines_of, missed_gates
 from fidtool.report.text import dumps
 from fidtool.results import Evaluation
@@ -99,7 +99,7 @@ def test_values_of_two_precisions_are_not_compared(role: str) -> None:
     other = replace(of_role, facts=replace(of_role.facts, precision="bf16"))
     (change,) = changes_of(before, replace(before, results=(replace(result, **{role: other}),)))
     assert change.verdict == "not comparable"
-    assert change.reason == f"{role.upper()}.precision: {of_role.facts.precision}, now bf16"
+    assert change.reason == f"{role.upper()}.precision: - -> bf16"
 
 
 # --- two results -----------------------------------------------------------------------------------------------------
@@ -121,6 +121,27 @@ def test_what_differs_besides_is_listed() -> None:
     assert change.verdict == "cannot be distinguished"
 
 
+def test_a_difference_is_said_once_in_plain_words() -> None:
+    """Without Python's dictionaries, and without the number of images again."""
+    before, (result,) = barred(10.0), barred(10.0).results
+    facts = replace(result.real.facts, formats={"PNG": 100}, sizes={"8x8": 90, "9x9": 10}, pixels="ab" * 32)
+    real = replace(result.real, found=100, facts=facts)
+    fewer = replace(facts, formats={"PNG": 99}, sizes={"8x8": 89, "9x9": 10}, pixels="cd" * 32)
+    run = replace(before.run, config={"batch_size": 50, "exhibits": False, "metrics": ["fid"], "seed": 1})
+    old = replace(before, results=(replace(result, real=real),), settings={"kid": {"subsets": 5, "seed": 0}})
+    new = replace(before, results=(replace(result, real=replace(real, count=99, found=99, facts=fewer)),), run=run)
+    (change,) = changes_of(old, new)
+    assert change.reason == "REAL.count: 100 -> 99"
+    assert lines_of(change.besides) == [
+        "settings.metrics: fid, kid -> fid",
+        "settings.exhibits: true -> false",
+        "settings.kid: subsets: 5, seed: 0 -> -",
+        "settings.seed: - -> 1",
+        "REAL.count: 100 -> 99",
+        "REAL.sizes.8x8: 90 -> 89",
+    ]
+
+
 def test_values_of_other_images_or_features_are_not_comparable() -> None:
     before, (result,) = barred(10.0), barred(20.0).results
     definition = before.definition
@@ -131,7 +152,7 @@ def test_values_of_other_images_or_features_are_not_comparable() -> None:
         replace(before, results=(replace(result, real=replace(result.real, count=99)),)),
         replace(before, results=(replace(result, fake=replace(result.fake, framing="adm:256")),)),
     ]
-    words = ["protocol.features.resize", "REAL.name: real, now another", "REAL.count: 100, now 99", "FAKE.framing"]
+    words = ["protocol.features.resize", "REAL.name: real -> another", "REAL.count: 100 -> 99", "FAKE.framing"]
     for after, word in zip(other, words, strict=True):
         (change,) = changes_of(before, after)
         assert (change.verdict, change.difference) == ("not comparable", None)
@@ -238,7 +259,7 @@ def test_the_gate_is_missed_if_worse_and_if_undecided(tmp_path: Path) -> None:
     fewer = barred(5.0)
     real = replace(fewer.results[0].real, count=50)
     (line,) = missed(replace(fewer, results=(replace(fewer.results[0], real=real),)), file)
-    assert line == f"fake is not comparable with {file}: REAL.count: 100, now 50"
+    assert line == f"fake is not comparable with {file}: REAL.count: 100 -> 50"
 
 
 def test_the_baseline_is_of_the_same_fake_or_the_only_one(tmp_path: Path) -> None:

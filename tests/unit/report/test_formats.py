@@ -201,7 +201,7 @@ def text_of(saved: dict[str, Evaluation]) -> list[str]:
 
 def test_results_of_several_files_are_one_table() -> None:
     saved = {f"runs/{name}.json": replace(evaluation_of([name]), differences=()) for name in ("a", "b", "c")}
-    assert doubts_about(saved) == []
+    assert doubts_about(saved) == ([], [])
     heading, *rows = text_of(saved)
     assert heading.split()[:2] == ["FAKE", "FID"]
     assert [row.split()[0] for row in rows] == ["a", "b", "c"]
@@ -220,25 +220,42 @@ def test_rows_that_are_not_comparable_are_said_to_be() -> None:
     (result,) = second.results
     other = replace(second, results=(replace(result, real=SetResult("photos/", 50)),))
     saved = {"1.json": first, "2.json": other}
-    (doubt,) = doubts_about(saved)
-    assert doubt == "different REAL (real, 100 images in 1.json; photos, 50 images in 2.json)"
+    doubts = ["REAL.name: real -> photos (1.json -> 2.json)", "REAL.count: 100 -> 50 (1.json -> 2.json)"]
+    assert doubts_about(saved) == (["FID", "KID", "Precision"], doubts)
     lines = text_of(saved)
     assert [line.split()[:2] for line in lines[1:4]] == [["FAKE", "REAL"], ["a", "real,"], ["b", "photos,"]]
     assert "*" not in "".join(lines)
     for form in ("table", "markdown", "latex"):
-        assert "Not comparable between all rows, so that none is marked: different REAL" in "".join(
+        assert "Not comparable between all rows, so that none is marked: REAL.name: real" in "".join(
             lines_in(form, saved)
         )
-    settings = {
-        "1.json": replace(first, settings={"kid": {"subset_size": 100}}),
-        "2.json": replace(second, settings={"kid": {"subset_size": 50}}, run=replace(second.run, precision="bf16")),
+    facts = replace(result.fake.facts, precision="bf16")
+    unlike = {
+        "2.json": replace(second, results=(replace(result, fake=replace(result.fake, facts=facts)),)),
         "3.json": replace(evaluation_of(["c"]), definitions={"features": None}),
     }
-    assert doubts_about(settings) == [
-        "different precision (fp32 in 1.json; bf16 in 2.json)",
-        "different protocol (known in 1.json; unknown in 3.json)",
-        "different settings of kid (subset_size 100 in 1.json; subset_size 50 in 2.json)",
-    ]
+    _, doubts = doubts_about({"1.json": first, **unlike})
+    assert doubts[0] == "FAKE.precision: - -> bf16 (1.json -> 2.json)"
+    assert doubts[1].startswith("protocol.features: extractor")
+    assert len(doubts) == 2
+
+
+def test_other_settings_of_a_metric_leave_only_its_columns_unmarked() -> None:
+    first, second = evaluation_of(["a"]), evaluation_of(["b", "c"])
+    saved = {
+        "1.json": replace(first, settings={"kid": {"subset_size": 100}, "prdc": {"nearest_k": 3}}),
+        "2.json": replace(second, settings={"kid": {"subset_size": 50}, "prdc": {"nearest_k": 3}}),
+    }
+    assert doubts_about(saved) == (["KID"], ["settings.kid.subset_size: 100 -> 50 (1.json -> 2.json)"])
+    said, *rows = text_of(saved)[:4]
+    assert said == (
+        "Not comparable between all rows, so that none is marked in the columns of KID: settings.kid.subset_size: "
+        "100 -> 50 (1.json -> 2.json)."
+    )
+    assert [row.split()[1] for row in rows] == ["FID", "10.123*", "10.123*"]
+    assert [row.split()[4] for row in rows[1:]] == ["0.0012", "0.0012"]
+    changed = {**saved, "2.json": replace(saved["2.json"], settings={"kid": {"subset_size": 100}, "prdc": {}})}
+    assert doubts_about(changed)[0] == ["Precision"]
 
 
 def test_values_of_different_protocols_are_refused_and_those_of_other_networks_are_columns() -> None:
@@ -247,7 +264,7 @@ def test_values_of_different_protocols_are_refused_and_those_of_other_networks_a
     assert definition is not None
     clean = replace(second, definitions={"features": replace(definition, resize="bicubic")})
     with pytest.raises(
-        InputError, match=r"of FID in 1.json and 2.json are not comparable \(resize bilinear against bi"
+        InputError, match=r"of FID in 1.json and 2.json are not comparable \(protocol.features.resize: bi"
     ):
         text_of({"1.json": first, "2.json": clean})
     with pytest.raises(InputError, match="make a table of each"):

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from math import hypot
+from math import floor, hypot, log10
 from typing import Any
 
 from fidtool.diagnose.diagnosis import Health
+
+
+def decimals_of(value: float, digits: int) -> int:
+    """Return how many decimals show the first ``digits`` digits of a value; 0 if it has as many before the point."""
+    return max(0, digits - 1 - floor(log10(abs(value)))) if value else digits
 
 
 @dataclass(frozen=True)
@@ -42,10 +47,22 @@ class Interval:
         """1 if the whole interval is above 0, -1 if it is below, 0 if it contains 0."""
         return (self.low > 0.0) - (self.high < 0.0)
 
+    def texts(self, sign: str = "", decimals: int | None = None) -> tuple[str, str, str]:
+        """Return estimate, error and interval as text: ``9.50``, ``0.12`` and ``9.26 to 9.74``.
+
+        Args:
+            sign: ``+`` for a difference.
+            decimals: by default those to the second digit of the error, at most 4.
+        """
+        places = min(4, decimals_of(self.error, 2)) if decimals is None else decimals
+        value, low, high = (f"{each:{sign}.{places}f}" for each in (self.value, self.low, self.high))
+        return value, f"{self.error:.{places}f}", f"{low} to {high}"
+
     @property
     def signed(self) -> str:
         """A difference as text: ``+1.2300 (95 %: +0.4100 to +2.0500)``."""
-        return f"{self.value:+.4f} (95 %: {self.low:+.4f} to {self.high:+.4f})"
+        value, _, interval = self.texts("+", 4)
+        return f"{value} (95 %: {interval})"
 
 
 @dataclass(frozen=True)

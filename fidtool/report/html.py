@@ -16,7 +16,7 @@ from fidtool.images.loader import ImageLookup
 from fidtool.names import command_line, legible, short_names, short_title, shortened
 from fidtool.report.charts import described, images_of, page_charts, sweep_plot, title_of
 from fidtool.report.details import Thumbnail, duplicates_of, findings_of, properties_of, thumbnail_of, without_features
-from fidtool.report.tables import about_marks, best_of, columns_of, common_features, decimals_of, is_real, rounded
+from fidtool.report.tables import about_marks, best_of, columns_of, common_features, is_real, rounded
 from fidtool.report.text import alerts_of, differences_shown
 from fidtool.results import Evaluation
 
@@ -103,7 +103,7 @@ def _environment(spelling: Spelling) -> Environment:
         lstrip_blocks=True,
     )
     of_results = (described, duplicates_of, findings_of, images_of, properties_of, without_features)
-    functions = (*of_results, decimals_of, option, rounded, short_title)
+    functions = (*of_results, option, rounded, short_title)
     environment.globals |= {function.__name__: function for function in functions}
     environment.filters |= {"shortened": shortened}
     return environment

@@ -6,13 +6,12 @@ import csv
 import io
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, replace
-from math import floor, log10
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 from fidtool.diagnose.duplicates import NOTABLE_SHARE
 from fidtool.errors import InputError
-from fidtool.explanations import Difference, Interval
+from fidtool.explanations import Difference, decimals_of
 from fidtool.features.protocol import SPATIAL, SPATIAL_DIMS
 from fidtool.history import lines_of, obstacles, per_fake
 from fidtool.metrics.registry import BUILT_IN
@@ -69,11 +68,6 @@ def rounded(name: str, result: Comparison) -> str:
     return text if spread is None else f"{text} ± {spread:.{decimals}f}"
 
 
-def decimals_of(value: float, digits: int) -> int:
-    """Return how many decimals show the first ``digits`` digits of a value; 0 if it has as many before the point."""
-    return max(0, digits - 1 - floor(log10(abs(value)))) if value else digits
-
-
 def columns_of(evaluation: Evaluation, doubted: Collection[str] = ()) -> list[Column]:
     """Return the columns of all values, and those of bias-corrected distances if any FAKE has them.
 
@@ -94,22 +88,14 @@ def columns_of(evaluation: Evaluation, doubted: Collection[str] = ()) -> list[Co
         columns.append(Column(heading, texts, shown.better, best_of(results, values, shown.better, differences, texts)))
         bars = [None if result is None or name != "fid" else result.corrected for result in having]
         if any(bars):
-            spans = [_interval(bar) for bar in bars]
-            texts, intervals = [each for each, _ in spans], [each for _, each in spans]
+            cells = [None if bar is None else bar.texts() for bar in bars]
+            texts = [f"{each[0]} ± {each[1]}" if each else "-" for each in cells]
             values = [None if doubt or bar is None else bar.value for bar in bars]
             best = best_of(results, values, "lower", differences, texts)
             base, _ = split_title(title)  # the column of the distance says of which features
             corrected.append(Column(f"bias-corrected {base} ± s.e.", texts, "lower", best))
-            corrected.append(Column("95 % interval", intervals))
+            corrected.append(Column("95 % interval", [each[2] if each else "-" for each in cells]))
     return [*columns, *corrected]
-
-
-def _interval(bar: Interval | None) -> tuple[str, str]:
-    """Return a bias-corrected value with its standard error, and its interval."""
-    if bar is None:
-        return "-", "-"
-    value, error, low, high = (f"{each:.{min(4, decimals_of(bar.error, 2))}f}" for each in astuple(bar))
-    return f"{value} ± {error}", f"{low} to {high}"
 
 
 def _names_by_title(evaluation: Evaluation) -> dict[str, str]:

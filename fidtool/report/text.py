@@ -27,9 +27,9 @@ def result_lines(evaluation: Evaluation) -> list[str]:
         path = "" if len(evaluation.results) == 1 else f"  {legible(result.fake.name)}"
         lines += [f"{legible(title)}: {number(name, result)}{path}" for name, title in result.titles.items()]
         if (corrected := result.corrected) is not None:
-            bar = f"{corrected.value:.4f} ± {corrected.error:.4f}"
-            interval = f"95 %: {corrected.low:.4f} to {corrected.high:.4f}, REAL taken as fixed"
-            lines.append(f"bias-corrected {legible(result.labels.title('fid'))}: {bar} ({interval}){path}")
+            value, error, interval = corrected.texts(decimals=4)
+            bar = f"{value} ± {error} (95 %: {interval}, REAL taken as fixed)"
+            lines.append(f"bias-corrected {legible(result.labels.title('fid'))}: {bar}{path}")
     return [*lines, *map(legible, evaluation.not_computed_lines), *verdict_lines(evaluation)]
 
 

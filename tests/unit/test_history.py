@@ -52,6 +52,16 @@ def test_each_end_is_from_the_ends_towards_each_other() -> None:
     assert (found.low, found.high) == (6 - math.hypot(1, 4), 6 + math.hypot(3, 1))
 
 
+def test_an_interval_as_text() -> None:
+    """With the digits to the second one of its error, or with a number of decimals."""
+    found = Interval(1.23456, 0.12345, 0.98, 1.5)
+    assert found.texts() == ("1.23", "0.12", "0.98 to 1.50")
+    assert found.texts("+", 4) == ("+1.2346", "0.1235", "+0.9800 to +1.5000")
+    assert Interval(123.4, 12.3, 99.0, 150.0).texts() == ("123", "12", "99 to 150")
+    assert Interval(0.5, 1e-9, 0.5, 0.5).texts("+") == ("+0.5000", "0.0000", "+0.5000 to +0.5000")
+    assert found.signed == "+1.2346 (95 %: +0.9800 to +1.5000)"
+
+
 @pytest.mark.parametrize(
     ("value", "verdict"), [(4.0, "worse"), (-4.0, "better"), (2.0, "cannot be distinguished"), (None, "cannot tell")]
 )

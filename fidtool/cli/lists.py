@@ -8,13 +8,14 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from importlib.resources import files
 from typing import Any
 
 import click
 from click.shell_completion import get_completion_class
 
-from fidtool.cli.options import OnceCommand
+from fidtool.cli.options import OnceCommand, completing
 from fidtool.cli.output import as_flag, columns, paragraph, print_lines, shown
 from fidtool.comparability import NOT_KNOWN
 from fidtool.comparability import verify as verdicts_on
@@ -73,14 +74,14 @@ _OF_VERIFY = (
     ("The same for other papers, for a script", "fidtool verify fid.json --preset edm --json"),
 )
 _PAGES = files("fidtool") / "guide"
-_LISTED = re.compile(r"- \[(\w+)\]\(\1\.md\): (.+)")
-"""A line of the index of the guide: the topic's name, its file and its description."""
-_NAMES = click.argument("names", metavar="[NAME]...", nargs=-1)
+_TOPICS = dict(re.findall(r"^- \[(\w+)\]\(\1\.md\): (.+)", (_PAGES / "index.md").read_text("utf-8"), re.MULTILINE))
+"""The topics of the guide and their descriptions, from its index."""
+_names = partial(click.argument, "names", metavar="[NAME]...", nargs=-1)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 
 
 @click.command(cls=OnceCommand, examples=_OF_METRICS)
-@_NAMES
+@_names(shell_complete=completing(BUILT_IN, or_file=True))
 @_JSON
 def metrics(names: tuple[str, ...], as_json: bool) -> None:
     """List the metrics for --metrics; with NAMEs, only these, with their values and settings.
@@ -121,7 +122,7 @@ def _described(metric: Metric) -> dict[str, Any]:
 
 
 @click.command(cls=OnceCommand, examples=_OF_PRESETS)
-@_NAMES
+@_names(shell_complete=completing(PRESETS))
 @_JSON
 def presets(names: tuple[str, ...], as_json: bool) -> None:
     """List the values of --preset; with NAMEs, show these with their settings and what a comparable value needs."""
@@ -165,27 +166,24 @@ def protocols() -> None:
 
 
 @click.command(cls=OnceCommand, examples=_OF_GUIDE)
-@click.argument("words", metavar="[TOPIC]", nargs=-1)
+@click.argument("words", metavar="[TOPIC]", nargs=-1, shell_complete=completing(_TOPICS))
 def guide(words: tuple[str, ...]) -> None:
     """List the topics of the guide, or show TOPIC.
 
     TOPIC may be shortened as long as it is unique. A terminal shows it in a pager ($PAGER, else less).
     """
-    topic, lines = "-".join(words), (_PAGES / "index.md").read_text("utf-8").splitlines()
-    topics = {found[1]: found[2] for line in lines if (found := _LISTED.fullmatch(line))}
+    topic = "-".join(words)
     if topic in ("", "index"):
-        width = max(map(len, topics))
-        for name, about in topics.items():
-            click.echo(f"{name:{width}}  {about}")
+        for line in columns([*_TOPICS.items()]):
+            click.echo(line)
         click.echo("\nfidtool guide TOPIC shows a topic, in a pager on a terminal.", err=True)
         return
     name = topic.lower().removesuffix(".md")
-    begun = [each for each in topics if each.startswith(name)]
-    if name not in topics and len(begun) != 1:
-        raise InputError(unknown("topic", topic, begun or closest(name, topics), ", ".join(topics)))
+    begun = [name] if name in _TOPICS else [each for each in _TOPICS if each.startswith(name)]
+    if len(begun) != 1:
+        raise InputError(unknown("topic", topic, begun or closest(name, _TOPICS), ", ".join(_TOPICS)))
     os.environ.setdefault("LESS", "FRX")  # as git does: a page that fits the screen needs no key
-    page = name if name in topics else begun[0]
-    click.echo_via_pager((_PAGES / f"{page}.md").read_text("utf-8"))
+    click.echo_via_pager((_PAGES / f"{begun[0]}.md").read_text("utf-8"))
 
 
 @click.command(cls=OnceCommand)
@@ -243,7 +241,12 @@ def weights(download: bool, verify_: bool, explicit: str | None) -> None:
 
 @click.command(cls=OnceCommand, examples=_OF_VERIFY)
 @click.argument("result", metavar="RESULT.json")
-@click.option("--preset", metavar="NAME", help="Preset; by default that of the run, or else of its reference.")
+@click.option(
+    "--preset",
+    metavar="NAME",
+    shell_complete=completing(PRESETS),
+    help="Preset; by default that of the run, or else of its reference.",
+)
 @click.option("--strict", is_flag=True, help="Exit status 3 also if a requirement is not known to be met.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
 def verify(result: str, preset: str | None, strict: bool, as_json: bool) -> int:
@@ -269,11 +272,12 @@ def verify(result: str, preset: str | None, strict: bool, as_json: bool) -> int:
 
 
 @click.command(cls=OnceCommand, examples=_OF_REFS)
-@_NAMES
+@_names(shell_complete=completing(REFERENCES))
 @_JSON
 @click.option(
     "--download",
     metavar="NAME",
+    shell_complete=completing(REFERENCES),
     help="Download the statistics of a reference into the cache; with NAME:arr_0 its images as well.",
 )
 def refs(names: tuple[str, ...], as_json: bool, download: str | None) -> None:

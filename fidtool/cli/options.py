@@ -5,17 +5,21 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, get_args
 
 import click
+from click.shell_completion import CompletionItem
 
 from fidtool.cli import config
 from fidtool.cli.output import print_lines
 from fidtool.distributed.launch import discover, discover_or_alone
 from fidtool.errors import FidtoolError, InputError, LaunchError
+from fidtool.features.models.families import MODEL_FAMILIES
+from fidtool.features.protocol import ProtocolName
+from fidtool.metrics.metric import ALL
 from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS
-from fidtool.presets import with_preset
+from fidtool.presets import PRESETS, with_preset
 from fidtool.settings import GROUPS, OUTPUT, CheckSettings, Settings, StatisticsSettings
 from fidtool.validation import Setting, declared
 
@@ -25,6 +29,26 @@ TYPED = click.core.ParameterSource.COMMANDLINE
 
 _NAMES_FILE = re.compile("FILE|DIR|FAKE|REAL|[A-Z]+[.]json")
 """Beginning of the placeholder of an option or argument whose value is a path."""
+
+
+def completing(names: Collection[str], or_file: bool = False) -> Callable[..., list[CompletionItem]]:
+    """Return a ``shell_complete`` of names, of a list with commas for its last one; ``or_file`` for files as well."""
+
+    def complete(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
+        listed, comma, last = typed.rpartition(",")
+        found = [CompletionItem(listed + comma + name) for name in names if name.startswith(last)]
+        return found or [CompletionItem(typed, type="file")] * or_file
+
+    return complete
+
+
+_COMPLETING = {
+    "preset": completing(PRESETS),
+    "protocol": completing(get_args(ProtocolName)),
+    "extractor": completing(["inception", *MODEL_FAMILIES], or_file=True),
+    "metrics": completing([*BUILT_IN, ALL], or_file=True),
+}
+"""Completion of settings whose values are names, but not only those."""
 
 
 class GroupedOption(click.Option):
@@ -174,6 +198,7 @@ def _option_of(name: str, field: Setting) -> GroupedOption:
     shown = f" [default: {field.shown}]" if field.shown else ""
     text = f"{field.text}{_NOTES.get(name, '')}{shown}"
     given: dict[str, Any] = {"help": text, "metavar": field.metavar, "default": field.default}
+    given |= {"shell_complete": _COMPLETING.get(name)}
     if field.default == ():
         given |= {"multiple": True}
     if name == "metrics":

@@ -21,6 +21,20 @@ COMPLETED = {
     "fidtool compute real/ fa": ["file,fa"],
     "fidtool compute real/ fake/ --report pa": ["file,pa"],
     "fidtool compute --metrics fid kid --dump": ["plain,--dump-config"],
+    "fidtool compute --metrics fid,pr": ["plain,fid,prdc"],
+    "fidtool compute --metrics fid,kid,fid": ["plain,fid,kid,fid", "plain,fid,kid,fid-infinity"],
+    "fidtool compute --metrics my": ["file,my"],
+    "fidtool stats --protocol t": ["plain,tensorflow", "plain,torchmetrics"],
+    "fidtool stats --protocol my": [""],
+    "fidtool compute --preset sty": ["plain,stylegan"],
+    "fidtool compute --extractor di": ["plain,dinov2"],
+    "fidtool compute --extractor my.p": ["file,my.p"],
+    "fidtool metrics fid k": ["plain,kid"],
+    "fidtool presets cl": ["plain,clean-fid"],
+    "fidtool refs adm:imagenet25": ["plain,adm:imagenet256"],
+    "fidtool refs --download adm:imagenet25": ["plain,adm:imagenet256"],
+    "fidtool verify fid.json --preset cl": ["plain,clean-fid"],
+    "fidtool guide pa": ["plain,papers", "plain,parity"],
     "fidtool stats --layout a": ["plain,adm"],
     "fidtool check --against re": ["file,re"],
     "fidtool verify fi": ["file,fi"],
@@ -58,14 +72,22 @@ def test_in_bash(environment: dict[str, str], tmp_path: Path) -> None:
     command.chmod(0o755)
     script = """
         eval "$(fidtool completion bash)" && complete -p fidtool
-        COMP_WORDS=(fidtool compute real/ fake/ --precision bf) COMP_CWORD=5
-        _fidtool_completion fidtool && echo "${COMPREPLY[@]}"
+        complete_last() {
+            COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=()
+            _fidtool_completion fidtool && echo "${COMPREPLY[@]}"
+        }
+        complete_last fidtool compute real/ fake/ --precision bf
+        complete_last fidtool compute real/ fake/ --metrics fid,k
+        complete_last fidtool guide cach
+        complete_last fidtool metrics pr
     """
     path = f"{tmp_path}{os.pathsep}{environment['PATH']}"
     run = subprocess.run(
         [bash, "-c", script], env={**environment, "PATH": path}, cwd=tmp_path, capture_output=True, text=True
     )
-    assert run.stdout.splitlines() == ["complete -o nosort -F _fidtool_completion fidtool", "bf16"], run.stderr
+    registered, *completed = run.stdout.splitlines()
+    assert registered == "complete -o nosort -F _fidtool_completion fidtool"
+    assert completed == ["bf16", "fid,kid", "caching", "prdc"], run.stderr
     imported = (tmp_path / "imports").read_text()
-    assert imported.count("| fidtool.cli.main\n") == 2
+    assert imported.count("| fidtool.cli.main\n") == 5
     assert " torch\n" not in imported

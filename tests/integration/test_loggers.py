@@ -85,6 +85,7 @@ def test_runs_and_steps() -> None:
     assert named("a/gan", "a/vae/s") == [("gan", [None]), ("vae-s", [None])]
     assert named("step1", "step2", step=3) == [("step1", [3]), ("step2", [3])]
     assert named("/x/a", "../b c") == [("x-a", [None]), ("b-c", [None])], "a folder of TensorBoard stays in its own"
+    assert named("a/b", "a-b", "a-c") == [("1-a-b", [None]), ("2-a-b", [None]), ("3-a-c", [None])]
     assert named("s3://me:pa55@b/x?key=pa55", "y") == [("s3-b-x", [None]), ("y", [None])]
 
 

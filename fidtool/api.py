@@ -21,7 +21,7 @@ from fidtool.console import Console
 from fidtool.diagnose.diagnosis import Checkup, inspect_set, inspection_warnings, set_warnings
 from fidtool.distances.error_bars import difference
 from fidtool.distances.parallel import fork_safe, linear_algebra_threads
-from fidtool.errors import InputError, on_every_rank, warn_program
+from fidtool.errors import InputError, warn_program
 from fidtool.explanations import Difference, Interval
 from fidtool.history import per_fake
 from fidtool.images.loader import ImageLookup
@@ -289,7 +289,7 @@ def _concluded(
         if declared(type(metric)) or source:
             of_metrics[metric.name] = recorded | ({"source": source} if source else {})
     pairs = itertools.combinations(comparer.parts.items(), 2)
-    limited = None if settings.fail_above is None else settings.gated
+    limited = None if settings.fail_above is None else settings.first_frechet
     evaluation = Evaluation(
         definitions=plan.definitions,
         results=tuple(results),
@@ -304,8 +304,8 @@ def _concluded(
         },
     )
     alone = zip(results, per_fake(evaluation), plan.baselines, strict=True)
-    gated = (replace(each, missed=tuple(missed_gates(one, settings, before))) for each, one, before in alone)
-    evaluation = replace(evaluation, results=tuple(gated))
+    judged = (replace(each, missed=tuple(missed_gates(one, settings, before))) for each, one, before in alone)
+    evaluation = replace(evaluation, results=tuple(judged))
     if settings.preset is not None:
         from fidtool.comparability import verify  # few runs need it
 
@@ -363,8 +363,6 @@ def statistics_of(
         run.world.on_rank_zero(check)
         plan, measurer, contents = _prepared(run, sets, settings, alone=True)
         (planned,) = plan.sets
-        if planned.holds in ("statistics", "both"):
-            raise on_every_rank(InputError(f"{planned.path} has statistics already:", "pass the images instead"))
         sample = None
         if sampled:
             given = contents[planned].images

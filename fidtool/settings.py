@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from fidtool.errors import InputError, option
 from fidtool.features.models.families import (
     FEATURE_STEPS,
+    MODEL_FAMILIES,
     NAMED_EXTRACTORS,
     NetworkChoice,
     check_extractor,
+    no_protocol,
     usual_spelling,
 )
 from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, NAMED_PROTOCOLS, ProtocolName, protocol_named
@@ -47,9 +49,7 @@ class CheckSettings(Validated):
         "Images of a sample: a reproducible random choice, or the first by name, in an array or a list as stored."
     )
     seed: int = Setting(0, IMAGES).help("Seed of the random sample and of the order of the images.")
-    recursive: bool = Setting(True, IMAGES, flag="--recursive/--no-recursive").help(
-        "Search folders with their subfolders.", default="recursive"
-    )
+    recursive: bool = Setting(True, IMAGES).help("Search folders with their subfolders.", default="recursive")
     value_range: tuple[float, float] | None = Setting(None, IMAGES, "LOW,HIGH").help(
         "Values of black and white in arrays and files of floats, such as 0,1 or -1,1. Not needed for integers."
     )
@@ -159,10 +159,10 @@ class StatisticsSettings(CheckSettings):
         "Precision of the network: fp32 as the reference implementations; the others are faster on some GPUs "
         "and change the values."
     )
-    cache: bool = Setting(True, MACHINE, flag="--cache/--no-cache", defines=False).help(
+    cache: bool = Setting(True, MACHINE, defines=False).help(
         "Use the cache of statistics and add to it.", default="cache"
     )
-    diagnose: bool = Setting(True, DIAGNOSIS, flag="--diagnosis/--no-diagnosis").help(
+    diagnose: bool = Setting(True, DIAGNOSIS, flag="--diagnosis").help(
         "Look for duplicates and faulty images, and store records of the images with the statistics.",
         default="diagnosis",
     )
@@ -179,8 +179,8 @@ class StatisticsSettings(CheckSettings):
     """The metrics in the order in which they are computed and listed: built-in ones first."""
     chosen: list[Metric] = field(init=False)
     """The metrics in this order."""
-    gated: Metric | None = field(init=False)
-    """The metric that ``fail_above`` limits, the first requested Fréchet distance; None if there is none."""
+    first_frechet: Metric | None = field(init=False)
+    """The first requested Fréchet distance, which ``fail_above`` limits; None if there is none."""
     metric_networks: Mapping[str, NetworkChoice] = field(init=False)
     """Networks that metrics have themselves, by the layer of their features."""
 
@@ -193,6 +193,8 @@ class StatisticsSettings(CheckSettings):
         extractor = "inception" if self.extractor is None else usual_spelling(self.extractor)
         network = NetworkChoice(extractor, text_of(self.weights), self.input_size, self.feature_step)
         check_extractor(network)
+        if self.protocol is not None and network.family in MODEL_FAMILIES:
+            raise no_protocol(protocol.name, option("extractor", extractor), "preset" if self.preset else "protocol")
         asked = requested(self.metrics)
         names = [*BUILT_IN, *(each.metric.name for each in asked)]
         in_order = sorted(asked, key=lambda each: names.index(each.metric.name))
@@ -207,7 +209,7 @@ class StatisticsSettings(CheckSettings):
             rounding=self.float_to_byte or protocol.float_to_byte,
             in_order=in_order,
             chosen=[each.metric for each in in_order],
-            gated=next((each.metric for each in asked if each.metric.frechet), None),
+            first_frechet=next((each.metric for each in asked if each.metric.frechet), None),
         )
         own = {self.layer_of(metric): metric.own_network for metric in self.chosen}
         vars(self)["metric_networks"] = {name: each for name, each in own.items() if each and name != FEATURES}
@@ -309,23 +311,25 @@ class Settings(StatisticsSettings):
         vars(self)["crop_fake"] = crop_fake
         listed = self.log if isinstance(self.log, Sequence) and not isinstance(self.log, str) else [self.log]
         vars(self)["log"] = tuple(map(str, listed))
-        if self.fail_above is not None and not self.gated:
-            problem = f"{option('fail_above')} limits a Fréchet distance, and none is computed:"
-            raise InputError(problem, f"add {_FRECHET} to {option('metrics')}", setting="fail_above")
         if self.sample == "first" and not (self.num or self.num_real or self.num_fake):
             problem = f"{option('sample', 'first')} needs the number of images:"
             raise InputError(problem, f"pass {option('num', ...)}", setting="sample")
-        if self.fail_worse_than is not None and not self.uncertainty:
-            problem = f"{option('fail_worse_than')} compares error bars:"
-            raise InputError(problem, f"add {option('uncertainty', True)}", setting="fail_worse_than")
-        for name, given in (("max_duplicates", self.max_duplicates is not None), ("uncertainty", self.uncertainty)):
-            if given and not self.diagnose:
-                problem = f"{option(name)} needs the diagnosis, which looks for duplicates:"
-                raise InputError(problem, f"omit {option('diagnose', False)}", setting=name)
-        for name, does in (("uncertainty", "is about"), ("influence", "is about"), ("plot", "draws")):
-            if getattr(self, name) and self.metric("fid") is None:
-                problem = f"{option(name)} {does} the metric fid, which is not requested:"
-                raise InputError(problem, f"add fid to {option('metrics')}", setting=name)
+        diagnosis = "needs the diagnosis, which looks for duplicates", f"omit {option('diagnose', False)}"
+        frechet = "limits a Fréchet distance, and none is computed", f"add {_FRECHET} to {option('metrics')}"
+        fid = "is about the metric fid, which is not requested", f"add fid to {option('metrics')}"
+        for name, has_it, problem, remedy in (
+            ("fail_above", self.first_frechet, *frechet),
+            ("fail_worse_than", self.uncertainty, "compares error bars", f"add {option('uncertainty', True)}"),
+            ("step", self.log, "is the step of values that are logged", f"add {option('log', ...)}"),
+            ("max_duplicates", self.diagnose, *diagnosis),
+            ("uncertainty", self.diagnose, *diagnosis),
+            ("uncertainty", self.metric("fid"), *fid),
+            ("influence", self.metric("fid"), *fid),
+            ("plot", self.metric("fid"), *fid),
+        ):
+            value = getattr(self, name)
+            if not (value is None or value is False or has_it):
+                raise InputError(f"{option(name)} {problem}:", remedy, setting=name)
 
     def sampling(self, setting: str = "num") -> "Sampling":
         """Return which images of a set are used; ``setting`` is ``num_real`` for REAL and ``num_fake`` for a FAKE."""

@@ -53,8 +53,8 @@ class Setting:
         text: one or two sentences for ``--help`` and for ``help(fidtool.compute)``.
         group: heading in ``--help``; empty if the setting has no option.
         metavar: placeholder for the value in ``--help``.
-        flag: spellings of the option, separated by spaces; ``--on/--off`` is a pair. By default the field's name with
-            dashes, of a metric's setting after the metric's name.
+        flag: spellings of the option, separated by spaces. By default the field's name with dashes, of a metric's
+            setting after the metric's name.
         choices: the allowed values; None for those of the field's type, if that is a ``Literal``.
         least, most: limits of a number, both inclusive.
         common: whether ``--help`` shows the option; ``--help-all`` shows all.

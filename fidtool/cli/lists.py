@@ -295,15 +295,14 @@ def refs(names: tuple[str, ...], as_json: bool, download: str | None) -> None:
         hashes = columns([(f"  {array}", f"SHA-256 {digest}") for array, digest in sha256.items()])
         print_lines([str(path), *hashes], "the result")
         return
-    known = REFERENCES.values()
     projects = {
-        name: [each for each in known if folded(each.name.partition(":")[0]) == folded(name.rstrip(":"))]
+        name: [each for each in REFERENCES.values() if folded(each.name.partition(":")[0]) == folded(name.rstrip(":"))]
         for name in names
     }
-    chosen = [each for name in names for each in projects[name] or [named_reference(name)[0]]]
-    chosen = list(dict.fromkeys(chosen)) if names else list(known)
+    found = dict.fromkeys(each for name in names for each in projects[name] or [named_reference(name)[0]])
+    chosen = [*(found or REFERENCES.values())]
     if as_json:
-        print_lines([json.dumps({"schema": 1, "references": list(map(_as_dict, chosen))}, indent=2)], "the list")
+        print_lines([json.dumps({"schema": 1, "references": [*map(_as_dict, chosen)]}, indent=2)], "the list")
     elif names and not any(projects.values()):
         print_lines([line for each in chosen for line in _details(each)], "the references")
     else:

@@ -211,7 +211,7 @@ def _option_of(name: str, field: Setting) -> GroupedOption:
         given |= {"type": field.kind}
     given["show_default"] = field.kind is not bool and field.default is not None and not shown
     flags = field.flag.split()
-    if field.kind is bool and "/" not in field.flag:  # so that a flag overrides a file
+    if field.kind is bool:  # so that a flag overrides a file
         flags = [f"{field.flag}/--no-{field.flag[2:]}"]
     return GroupedOption([*flags, name], group=field.group, common=field.common, **given)
 

@@ -44,11 +44,9 @@ def as_flag(name: str, value: object = None) -> str:
     field = METRIC_SETTINGS[name][1] if name in METRIC_SETTINGS else declared(Settings).get(name)
     if field is None or not field.group:
         return as_argument(name, value)
-    flag, *pair = field.flag.split()[0].split("/")
-    if value is None or value is True:
-        return flag
-    if value is False and pair:
-        return pair[0]
+    flag = field.flag.split()[0]
+    if value is None or isinstance(value, bool):
+        return f"--no-{flag[2:]}" if value is False else flag
     return f"{flag} {field.metavar if value is ... else shown}"
 
 

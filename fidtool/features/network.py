@@ -24,7 +24,7 @@ from torch import nn
 from fidtool.errors import InputError, ProgramError, RunError, about, in_short, message_of, option
 from fidtool.features.device import Device, computing_on, repeatable
 from fidtool.features.extractor import Extractor, fixed_batch
-from fidtool.features.models.families import FEATURE_STEPS, MODEL_FAMILIES, NetworkChoice, check_extractor
+from fidtool.features.models.families import FEATURE_STEPS, MODEL_FAMILIES, NetworkChoice, check_extractor, no_protocol
 from fidtool.features.protocol import DECODER, DEFAULT_PROTOCOL, FEATURES, Definition, Protocol, protocol_named
 from fidtool.features.resize import Preparation
 from fidtool.sources.contents import Files, head_of
@@ -202,12 +202,8 @@ def network_extractor(
     network with its own has ddof 1.
     """
     if network.preparation is not None and protocol is not None:
-        raise InputError(
-            f"{option('protocol', protocol.name)} cannot be combined with {option(setting, name)}, which prepares the "
-            f"images with its own transform ({network.preparation.describe(network.input_size)}):",
-            f"omit {option('protocol')}",
-            setting="protocol",
-        )
+        transform = network.preparation.describe(network.input_size)
+        raise no_protocol(protocol.name, option(setting, name), how=f" ({transform})")
     standard = protocol or protocol_named(DEFAULT_PROTOCOL)
     preparation = network.preparation or Preparation(standard.resize)
     module = frozen(network.module)

@@ -25,7 +25,7 @@ from fidtool.distributed.launch import alone_here
 from fidtool.errors import InputError, option, own_exceptions
 from fidtool.features.device import Device, computing_on, device_of, full_fp32, repeatable
 from fidtool.features.extractor import Extractor
-from fidtool.features.models.families import NetworkChoice
+from fidtool.features.models.families import MODEL_FAMILIES, NetworkChoice, no_protocol
 from fidtool.features.models.inception import Weights, inception_extractor, load_weights
 from fidtool.features.network import (
     Network,
@@ -138,6 +138,8 @@ class SharedExtractor:
             return _PlainExtractor(module, {FEATURES: definition}, Preparation("bilinear"), (0.0,), (1.0,), cpu)
         if isinstance(feature, str) and not feature.isdecimal():  # '2048' is refused below
             choice = NetworkChoice(feature, self._weights, names=_NAMES)
+            if protocol is not None and choice.family in MODEL_FAMILIES:
+                raise no_protocol(protocol.name, choice.option("extractor", feature))
             with one_at_a_time("weights", _WEIGHTS_SECONDS):
                 state = fetch_state(choice, say)
             if state is not None and state.warning:

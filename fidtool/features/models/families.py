@@ -118,6 +118,12 @@ def usual_spelling(extractor: str) -> str:
     return extractor if usual == "inception" and colon else f"{usual}{colon}{model}"
 
 
+def no_protocol(protocol: str, network: str, asked: str = "protocol", how: str = "") -> InputError:
+    """Return the error that ``asked`` asks for a protocol, but a network, as messages name it, prepares the images."""
+    problem = f"{option('protocol', protocol)} cannot be combined with {network}, which prepares the images with its "
+    return InputError(f"{problem}own transform{how}:", f"omit {option(asked)}", setting=asked)
+
+
 def check_extractor(choice: NetworkChoice) -> None:
     """Refuse an extractor that has none of the known forms, and settings that are not for it."""
     extractor = choice.extractor

@@ -92,12 +92,15 @@ def stats(
 def _in_layout(settings: Settings, layout: str) -> Settings:
     """Return the settings with which a layout's project computes statistics."""
     protocol: Any = protocol_named(layout).name
-    network = settings.network.extractor
-    typed = click.get_current_context().get_parameter_source("metrics") == TYPED
-    others = typed or settings.protocol not in (None, protocol)
-    if others or network != "inception" or settings.dims not in (None, 2048):
+    others = {
+        "preset" if settings.preset else "protocol": settings.protocol not in (None, protocol),
+        "extractor": settings.network.extractor != "inception",
+        "dims": settings.dims not in (None, 2048),
+        "metrics": click.get_current_context().get_parameter_source("metrics") == TYPED,
+    }
+    for name in (name for name, differs in others.items() if differs):
         problem = f"--layout {layout} is for Inception's 2048 dimensions and the protocol {protocol}:"
-        raise InputError(problem, "omit --protocol, --preset, --extractor, --dims and --metrics, which follow from it")
+        raise InputError(problem, f"omit {as_flag(name)}, which follows from it", setting=name)
     return replace(settings, protocol=protocol, metrics=WRITTEN_LAYOUTS[layout])
 
 

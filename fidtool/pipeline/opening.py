@@ -64,6 +64,8 @@ def open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Con
     for request in sorted(roles, key=lambda each: not names_statistics(each.path)):
         needs = set_needs(settings, *roles[request])
         contents[request] = content = open_set(request, settings, needs, console.say)
+        if alone and content.file is not None:
+            raise InputError(f"{request.path} has statistics already:", "pass the images instead")
         is_stream = content.images is None and content.file is None
         if request in fakes and not is_stream and (settings.expect, settings.max_duplicates) != (None, None):
             _check_fake(request.path, content, settings)

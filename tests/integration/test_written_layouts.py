@@ -110,12 +110,16 @@ def test_images_for_adms_evaluator(here: Run, place: Path, tmp_path: Path) -> No
         (["--layout", "adm", "--images", 0], "--images asks for 0 images but real has 6"),
         (
             ["--layout", "adm", "--protocol", "clean"],
-            "--layout adm is for Inception's 2048 dimensions and the protocol ",
+            "--layout adm is for Inception's 2048 dimensions and the protocol tensorflow: omit --protocol",
         ),
-        (["--layout", "clean-fid", "--preset", "adm"], "and the protocol clean: omit --protocol, --preset"),
-        (["--layout", "edm", "--dims", 64], "Inception's 2048 dimensions"),
-        (["--layout", "edm", "--metrics", "kid"], "Inception's 2048 dimensions"),
-        (["--layout", "edm", "--extractor", "dinov2"], "Inception's 2048 dimensions"),
+        (["--layout", "clean-fid", "--preset", "adm"], "and the protocol clean: omit --preset"),
+        (["--layout", "edm", "--dims", 64], "Inception's 2048 dimensions and the protocol tensorflow: omit --dims"),
+        (["--layout", "edm", "--metrics", "kid"], "the protocol tensorflow: omit --metrics"),
+        (["--layout", "edm", "--extractor", "dinov2"], "the protocol tensorflow: omit --extractor"),
+        (
+            ["--layout", "adm", "--config", "clean.toml"],
+            "--protocol, which follows from it (protocol in clean.toml)",
+        ),
         (["--layout", "stylegan"], "'stylegan' is not one of 'adm', 'clean-fid', 'edm', 'pytorch-fid'"),
     ],
 )
@@ -123,6 +127,7 @@ def test_what_does_not_go_together_is_refused(
     here: Run, place: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[object], problem: str
 ) -> None:
     monkeypatch.chdir(place)
+    Path("clean.toml").write_text('protocol = "clean"')
     refused = here("stats", "real", "-o", "none.npz", *arguments)
     assert refused.status == 2
     assert problem in refused.error
@@ -139,10 +144,13 @@ def test_images_of_several_sizes_are_refused_before_the_run(here: Run, place: Pa
     )
 
 
-def test_statistics_have_no_images(here: Run, tmp_path: Path) -> None:
-    fidtool.write_statistics(tmp_path / "real.npz", of_inception("tensorflow"))
-    refused = here("stats", "real.npz", "-o", "none.npz", "--layout", "adm")
-    assert "real.npz has statistics already: pass the images instead" in refused.error
+@pytest.mark.parametrize("protocol", ["tensorflow", "clean"])
+@pytest.mark.parametrize("options", [(), ("--layout", "adm"), ("--layout", "edm"), ("--metrics", "kid")])
+def test_statistics_have_no_images(here: Run, tmp_path: Path, protocol: str, options: tuple[str, ...]) -> None:
+    """Whatever else the file has or lacks, which is no reason to create it again or to compare it anyway."""
+    fidtool.write_statistics(tmp_path / "real.npz", of_inception(protocol))
+    refused = here("stats", "real.npz", "-o", "none.npz", *options)
+    assert refused.error == "error: real.npz has statistics already: pass the images instead"
 
 
 @needs_weights

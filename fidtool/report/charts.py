@@ -18,6 +18,7 @@ from fidtool.results import Comparison, Evaluation, SetResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
 _LONGEST_LINE, _LONGEST_NAME, _LONGEST_PATH = 100, 24, 48
 _INCHES = (9.0, 4.5)
@@ -41,18 +42,15 @@ _BESIDE = 0.3
 """Distance of an error bar from its point, which it would hide, if points are not joined. FAKEs are 1 apart."""
 
 
-class _Colours(NamedTuple):
-    """Colours of text, secondary text, grid lines, the distances, and their estimates with intervals."""
-
-    ink: str
-    muted: str
-    line: str
-    accent: str
-    second: str
+def _colours(ink: str, muted: str, line: str, distances: str, corrected: str) -> dict[str, Any]:
+    """Settings for the colours of text, labels of axes, grid lines, the distances, and their corrected estimates."""
+    labels = dict.fromkeys(("axes.labelcolor", "xtick.color", "ytick.color"), muted)
+    cycle = f"cycler(color={[distances, corrected]})"
+    return {"text.color": ink, "grid.color": line, "axes.prop_cycle": cycle, **labels}
 
 
-_LIGHT = _Colours("#1b1f24", "#57606a", "#dfe3e8", "#1f5fbf", "#b3530a")
-_DARK = _Colours("#e6e9ed", "#a3acb7", "#343b44", "#8ab0ff", "#f2a65e")
+_LIGHT = _colours("#1b1f24", "#57606a", "#dfe3e8", "#1f5fbf", "#b3530a")
+_DARK = _colours("#e6e9ed", "#a3acb7", "#343b44", "#8ab0ff", "#f2a65e")
 
 
 def page_charts(evaluation: Evaluation) -> list[str]:
@@ -79,7 +77,7 @@ def sweep_plot(evaluation: Evaluation, kind: str) -> bytes:
 
 
 def _image(
-    kind: str, inches: tuple[float, float], results: Sequence[Comparison], colours: _Colours, title: str = ""
+    kind: str, inches: tuple[float, float], results: Sequence[Comparison], colours: dict[str, Any], title: str = ""
 ) -> bytes:
     """The bytes of an image file, with matplotlib's defaults regardless of the user's matplotlibrc."""
     with warnings.catch_warnings():
@@ -88,88 +86,76 @@ def _image(
         from matplotlib import style
         from matplotlib.figure import Figure
 
-        with style.context(["default", _STYLE]):
+        with style.context(["default", _STYLE, colours]):
             figure = Figure(figsize=inches, layout="constrained", facecolor="white" if title else "none")
-            _draw(figure.subplots(), results, colours)
+            _draw(figure.subplots(), results)
             if title:
                 figure.set_layout_engine("constrained", w_pad=0.15, h_pad=0.15)
                 # Names may contain dollar signs, which must not start a formula.
-                figure.suptitle(title, fontsize=12, color=colours.ink, parse_math=False)
+                figure.suptitle(title, fontsize=12, parse_math=False)
             buffer = io.BytesIO()
             # A date would make the files of equal runs differ.
             figure.savefig(buffer, format=kind, dpi=_DOTS_PER_INCH, metadata={"Date": None} if kind == "svg" else None)
     return buffer.getvalue()
 
 
-def _draw(axes: Axes, results: Sequence[Comparison], colours: _Colours) -> None:
-    """Draws a line if the names of the FAKEs have numbers, else a row for each FAKE."""
+def _draw(axes: Axes, results: Sequence[Comparison]) -> None:
+    """Draws a line if the names of the FAKEs have numbers, else a row for each FAKE, with the distances along x."""
     points, label = sweep_of(results)
-    axes.tick_params(colors=colours.muted, length=0, pad=7)
+    axis, order, line, dashes = (axes.yaxis, 1, "-", "--") if label else (axes.xaxis, -1, "none", "none")
+    title, _ = split_title(short_title(results[0].labels.title("fid")))
+    x, y = [[point.x for point in points], [point.distance for point in points]][::order]
+    axes.plot(x, y, label=title, marker="o", linestyle=line, clip_on=False)
+    known = [(point.x if label else point.x + _BESIDE, point.corrected) for point in points if point.corrected]
+    if known:
+        x, y = [[place for place, _ in known], [bar.value for _, bar in known]][::order]
+        reach = [[bar.value - bar.low for _, bar in known], [bar.high - bar.value for _, bar in known]]
+        look: dict[str, Any] = {"marker": "o", "linestyle": dashes, "capsize": 3, "yerr" if label else "xerr": reach}
+        axes.errorbar(x, y, label="bias-corrected, 95 % interval", **look)
+    axes.set_xlabel(label)
+    (_label_line if label else _label_rows)(axes, points)
+    if (start := _start(axis)) > 0:
+        axis.set_label_text(f"the axis starts at {start:g}, not at 0")
+    axes.grid(axis="y" if label else "both", linewidth=1)
     axes.set_axisbelow(True)
+    axes.tick_params(length=0, pad=7)
     axes.spines[:].set_visible(False)
-    axes.set_xlabel(label, color=colours.muted)
-    (_draw_line if label else _draw_rows)(axes, points, colours)
-    title, start = split_title(short_title(results[0].labels.title("fid")))[0], _start(axes, bool(label))
-    axes.lines[0].set_label(f"{title} (the axis starts at {start:g}, not at 0)" if start > 0 else title)
     space = {"borderaxespad": 0.4, "handlelength": 1.6, "columnspacing": 1.2}
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False, labelcolor=colours.ink, **space)
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False, **space)
 
 
-def _draw_line(axes: Axes, points: Sequence[Point], colours: _Colours) -> None:
-    x, y = [point.x for point in points], [point.distance for point in points]
-    axes.plot(x, y, color=colours.accent, marker="o")
-    known = [(point.x, point.corrected) for point in points if point.corrected is not None]
-    _draw_corrected(axes, True, known, color=colours.second, linestyle="--")
-    above: dict[str, Any] = {"xytext": (0, 7), "textcoords": "offset points", "ha": "center"}
-    if known:  # beside the error bars
-        above |= {"xytext": (6, 5), "ha": "left"}
+def _label_line(axes: Axes, points: Sequence[Point]) -> None:
+    """The values are above their points, or beside the error bars."""
+    x, lowest = [point.x for point in points], min(point.distance for point in points)
+    apart, side = ((6, 5), "left") if any(point.corrected for point in points) else ((0, 7), "center")
     for point in points:
-        if len(points) <= _MOST_VALUES or point.distance == min(y):
-            axes.annotate(point.value, (point.x, point.distance), color=colours.ink, fontsize=12, **above)
+        if len(points) <= _MOST_VALUES or point.distance == lowest:
+            at = point.x, point.distance
+            axes.annotate(point.value, at, apart, textcoords="offset points", ha=side, fontsize=12)
     # The ticks are at the points if these are few and not close together.
     if min(np.diff(x)) * 6 >= x[-1] - x[0]:
         axes.set_xticks(x)
     axes.xaxis.set_major_formatter("{x:,.10g}")
     axes.margins(y=0.12)
-    axes.grid(axis="y", color=colours.line, linewidth=1)
 
 
-def _draw_rows(axes: Axes, points: Sequence[Point], colours: _Colours) -> None:
+def _label_rows(axes: Axes, points: Sequence[Point]) -> None:
     """The value of each FAKE is at the end of its row, and its error bar below its point, which it would hide."""
-    rows = range(1, len(points) + 1)
-    axes.plot(
-        [point.distance for point in points], rows, color=colours.accent, marker="o", linestyle="none", clip_on=False
-    )
-    known = [(point.x + _BESIDE, point.corrected) for point in points if point.corrected is not None]
-    _draw_corrected(axes, False, known, color=colours.second, linestyle="none")
     if len(points) <= _MOST_ROWS:
-        axes.set_yticks(rows, [point.name for point in points], parse_math=False)
+        axes.set_yticks([point.x for point in points], [point.name for point in points], parse_math=False)
         for point in points:
-            end = axes.get_yaxis_transform()
-            axes.text(1.02, point.x, point.value, transform=end, va="center", color=colours.ink, fontsize=12)
+            axes.text(1.02, point.x, point.value, transform=axes.get_yaxis_transform(), va="center", fontsize=12)
     else:
-        axes.set_ylabel("set, in the order of the table", color=colours.muted)
+        axes.set_ylabel("set, in the order of the table")
     axes.set_ylim(len(points) + 0.6, 0.4)
-    axes.grid(color=colours.line, linewidth=1)
+    axes.locator_params(axis="x", nbins=6)
 
 
-def _draw_corrected(axes: Axes, upright: bool, known: Sequence[tuple[float, Interval]], **look: Any) -> None:
-    if known:
-        places, values = [place for place, _ in known], [each.value for _, each in known]
-        reach = [[each.value - each.low for _, each in known], [each.high - each.value for _, each in known]]
-        x, y = (places, values) if upright else (values, places)
-        xerr, yerr = (None, reach) if upright else (reach, None)
-        axes.errorbar(x, y, yerr, xerr, label="bias-corrected, 95 % interval", marker="o", capsize=3, **look)
-
-
-def _start(axes: Axes, upright: bool) -> float:
-    """Lets the values' axis start at 0, or at a tick below them if they are less than a factor of 2 apart."""
-    axis = axes.yaxis if upright else axes.xaxis
+def _start(axis: Axis) -> float:
+    """Lets an axis start at 0, or at a tick below the values if they are less than a factor of 2 apart."""
     (least, most), (low, high) = sorted(axis.get_data_interval()), axis.get_view_interval()
-    if 0 <= 2 * least < most:
-        low = 0.0
-    ticks = axis.get_major_locator().tick_values(low, high)
-    start = float(max((tick for tick in ticks if tick <= low), default=low))
+    low = 0.0 if 0 <= 2 * least < most else low
+    start = float(max((tick for tick in axis.get_majorticklocs() if tick <= low), default=low))
     axis.set_view_interval(start, high, ignore=True)
     return start
 

@@ -108,23 +108,22 @@ class QuantizedFeatures:
 
 
 def quantize_features(
-    sets: Sequence[NDArray[np.float32]], feature_step: int, world: World, device: torch.device
+    sets: Sequence[NDArray[np.float32]], settings: FeatureSettings, world: World
 ) -> list[QuantizedFeatures]:
     """Rounds sets of features to a common step, so that inner products within and between them are exact. A collective.
 
     Args:
         sets: arrays of shape (n, D) with the same D, the same on all ranks, on disk or in memory. Each rank reads its
             part once.
-        feature_step: features are rounded to multiples of 2 ** -feature_step. If a vector is too long for that, which
-            Inception features never are, the finest step that suits all vectors of all sets is used instead.
-        device: device of the blocks; it must support float64.
+        settings: with the device of the blocks and the step. If a vector is too long for that step, which Inception
+            features never are, the finest step that suits all vectors of all sets is used instead.
     """
     if len({features.shape[1:] for features in sets}) != 1 or any(features.ndim != 2 for features in sets):
         shapes = " and ".join(str(features.shape) for features in sets)
         raise InputError(
             f"the features have shapes {shapes}, which cannot be compared:", "use the same network for all sets"
         )
-    step = feature_step
+    step, device = settings.feature_step, settings.device
     while True:
         squares, largest = _squares(sets, step, world, device)
         if not np.isfinite(largest):

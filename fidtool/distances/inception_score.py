@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fidtool.distances.exact import BLOCK_ROWS, parts_of, quantize_features
+from fidtool.distances.exact import BLOCK_ROWS, FeatureSettings, parts_of, quantize_features
 from fidtool.distances.parallel import using_threads
 from fidtool.distributed.launch import Launch, available_threads
 from fidtool.distributed.world import World
@@ -55,9 +55,9 @@ def inception_score(
         same bits for any number of threads: the inner products are exact, and all other operations use one thread.
     """
     count = len(features)
-    alone, cpu = World(Launch()), torch.device("cpu")
-    (rows,) = quantize_features([features], _FINEST_STEP, alone, cpu)
-    (classes,) = quantize_features([weight], _FINEST_STEP, alone, cpu)
+    alone, finest = World(Launch()), FeatureSettings(_FINEST_STEP)
+    (rows,) = quantize_features([features], finest, alone)
+    (classes,) = quantize_features([weight], finest, alone)
     classifier, unit = classes.block(slice(None)), 2.0 ** -(rows.step + classes.step)
     ends = range(part_size, count, part_size) if part_size else [part * count // splits for part in range(1, splits)]
     places = np.arange(count) if order is None else np.argsort(order, kind="stable")

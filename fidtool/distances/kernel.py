@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from fidtool.distances.exact import (
     BLOCK_ROWS,
     FeatureBlock,
+    FeatureSettings,
     QuantizedFeatures,
     Rows,
     parts_of,
@@ -43,13 +44,12 @@ _SIGMA, _SCALE = 10.0, 1000.0
 def kid(
     real: NDArray[np.float32],
     fake: NDArray[np.float32],
+    settings: FeatureSettings,
     world: World,
     *,
     subset_size: int = 1000,
     subsets: int = 100,
     seed: int = 0,
-    feature_step: int,
-    device: torch.device = torch.device("cpu"),  # noqa: B008 (immutable)
     draws: Sequence[Draw] | None = None,
     kernel: tuple[int, float | None, float] = (3, None, 1.0),
 ) -> tuple[float, float]:
@@ -66,12 +66,11 @@ def kid(
 
     Args:
         real, fake: features of shapes (n, D) and (m, D), the same on every rank.
+        settings: how they are rounded, and the device on which products are computed.
         world: the ranks, over which the subsets are distributed. The result has the same bits at any number of ranks.
         subset_size: number of images of each set in a subset, at least 2.
         subsets: number of subsets, at least 1.
         seed: seed of the subsets, which are the same in all versions.
-        feature_step: features are rounded to multiples of 2 ** -feature_step.
-        device: the device on which products are computed; it must support float64.
         draws: the subsets, as another tool drew them.
         kernel: degree, gamma and coef of another kernel, (gamma <x, y> + coef) ** degree; a gamma of None is 1 / D.
 
@@ -79,7 +78,7 @@ def kid(
         The mean over the subsets, which may be negative if it is close to 0, because the estimate is unbiased; and
         their population standard deviation (ddof 0), 0 for one subset, which is not the standard error of the mean.
     """
-    reals, fakes = quantize_features([real, fake], feature_step, world, device)
+    reals, fakes = quantize_features([real, fake], settings, world)
     degree, gamma, coef = kernel
     divisor = 4.0**reals.step * real.shape[1] if gamma is None else 4.0**reals.step / gamma
     threads = fair_threads(world)
@@ -137,14 +136,7 @@ def _added(sums: Sequence[torch.Tensor]) -> float:
     return math.fsum(torch.cat(list(sums)).tolist()) if sums else 0.0  # empty if the run must stop
 
 
-def cmmd(
-    real: NDArray[np.float32],
-    fake: NDArray[np.float32],
-    world: World,
-    *,
-    feature_step: int,
-    device: torch.device = torch.device("cpu"),  # noqa: B008 (immutable)
-) -> float:
+def cmmd(real: NDArray[np.float32], fake: NDArray[np.float32], settings: FeatureSettings, world: World) -> float:
     """Returns CMMD (Jayasumana et al. 2024), the squared MMD with a Gaussian kernel. A collective.
 
     The value is mean k(x, x') + mean k(y, y') - 2 mean k(x, y), times 1000, with k = exp(-|x - y|² / (2 sigma²)).
@@ -155,14 +147,13 @@ def cmmd(
     Args:
         real, fake: embeddings of shapes (n, D) and (m, D), the same on every rank, which are read in blocks. In the
             paper they come from CLIP ViT-L/14 at 336 pixels and have norm 1.
+        settings: how they are rounded, and the device on which distances are computed.
         world: the ranks. The result has the same bits at any number of ranks.
-        feature_step: embeddings are rounded to multiples of 2 ** -feature_step.
-        device: the device on which distances are computed; it must support float64.
 
     Returns:
         At least 0; a negative rounding error is set to 0.
     """
-    reals, fakes = quantize_features([real, fake], feature_step, world, device)
+    reals, fakes = quantize_features([real, fake], settings, world)
     factor = -(4.0**-reals.step) / (2.0 * _SIGMA**2)
     threads = fair_threads(world)
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fidtool.distances.exact import (
     BLOCK_ROWS,
     FeatureBlock,
+    FeatureSettings,
     QuantizedFeatures,
     parts_of,
     quantize_features,
@@ -32,12 +33,11 @@ Ties = Literal["strict", "inclusive"]
 def prdc(
     real: NDArray[np.float32],
     fake: NDArray[np.float32],
+    settings: FeatureSettings,
     world: World,
     *,
     k: int = 5,
     ties: Ties = "strict",
-    feature_step: int,
-    device: torch.device = torch.device("cpu"),  # noqa: B008 (immutable)
 ) -> tuple[dict[str, float], tuple[int, int]]:
     """Computes precision, recall (Kynkäänniemi et al. 2019), density and coverage (Naeem et al. 2020). A collective.
 
@@ -51,12 +51,11 @@ def prdc(
 
     Args:
         real, fake: features of shapes (n, D) and (m, D), the same on all ranks; one block at a time is read.
+        settings: how they are rounded, and the device on which distances are computed.
         world: the ranks; the results have the same bits for any number of ranks.
         k: number of the neighbour, from 1 to min(n, m) - 1.
         ties: whether an image exactly as far away as the k-th neighbour is outside (``strict``) or inside
             (``inclusive``) the ball.
-        feature_step: features are rounded to multiples of 2 ** -feature_step.
-        device: device for distances; it must support float64.
 
     Returns:
         ``precision``, the share of the fakes that are in the ball of at least one real; ``recall``, the share of the
@@ -65,12 +64,12 @@ def prdc(
         ``coverage``, the share of the reals whose ball contains at least one fake. And the number of reals and of fakes
         whose ball has the radius 0, because of k duplicates.
     """
-    reals, fakes = quantize_features([real, fake], feature_step, world, device)
+    reals, fakes = quantize_features([real, fake], settings, world)
     in_ball = torch.le if ties == "inclusive" else torch.lt
     # Of this rank's fakes: how many are in at least one real ball, and in how many in all.
-    precise, hits = numbers = torch.zeros(2, dtype=torch.int64, device=device)
+    precise, hits = numbers = torch.zeros(2, dtype=torch.int64, device=settings.device)
     # Which reals these fakes cover and recall.
-    covered, recalled = flags = torch.zeros(2, len(reals), dtype=torch.bool, device=device)
+    covered, recalled = flags = torch.zeros(2, len(reals), dtype=torch.bool, device=settings.device)
     with using_threads(fair_threads(world)):
         real_radii, fake_radii = (_squared_radii(features, k, world) for features in (reals, fakes))
         with world.together():

@@ -57,8 +57,7 @@ class CMMD(Metric):
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
         from fidtool.distances.kernel import cmmd
 
-        step, device = context.features.feature_step, context.features.device
-        return {"cmmd": cmmd(real.rows, fake.rows, context.world, feature_step=step, device=device)}
+        return {"cmmd": cmmd(real.rows, fake.rows, context.features, context.world)}
 
     def record(self, definition: Definition | None) -> Mapping[str, Any]:
         if definition is None:

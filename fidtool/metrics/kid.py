@@ -55,12 +55,11 @@ class KID(Metric):
         mean, spread = kid(
             real.rows,
             fake.rows,
+            context.features,
             context.world,
             subset_size=size,
             subsets=1 if whole else self.subsets,
             seed=self.seed,
-            feature_step=context.features.feature_step,
-            device=context.features.device,
             kernel=self._kernel,
         )
         values = {"kid": mean} if whole else {"kid": mean, "kid_std": spread}

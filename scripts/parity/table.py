@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 import fidtool
+from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.inception_score import inception_score
 from fidtool.distances.kernel import kid
 from fidtool.distances.neighbors import Ties
@@ -119,12 +120,12 @@ class Ours:
     def kid(self, protocol: ProtocolName, draws: Draws) -> float:
         """Return KID on the given subsets."""
         real, fake = self.features(protocol)
-        return kid(real, fake, World(Launch()), feature_step=INCEPTION_FEATURE_STEP, draws=draws)[0]
+        return kid(real, fake, FeatureSettings(INCEPTION_FEATURE_STEP), World(Launch()), draws=draws)[0]
 
     def prdc(self, protocol: ProtocolName, k: int, ties: Ties) -> dict[str, float]:
         """Return precision, recall, density and coverage by name."""
         (real, fake), step = self.features(protocol), INCEPTION_FEATURE_STEP
-        return our_prdc(real, fake, World(Launch()), k=k, ties=ties, feature_step=step)[0]
+        return our_prdc(real, fake, FeatureSettings(step), World(Launch()), k=k, ties=ties)[0]
 
 
 def _pytorch_fid(ours: Ours, settings: Settings) -> Rows:

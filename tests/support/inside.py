@@ -55,16 +55,16 @@ def gaussian(features: Features, ddof: int = 1) -> Gaussian:
 
 
 def kid(real: Features, fake: Features, *, feature_step: int = STEP, **settings: Any) -> list[float]:
-    return [*kernel.kid(real, fake, _alone(), feature_step=feature_step, **settings)]
+    return [*kernel.kid(real, fake, FeatureSettings(feature_step), _alone(), **settings)]
 
 
 def cmmd(real: Features, fake: Features, *, feature_step: int = STEP, **settings: Any) -> float:
-    return kernel.cmmd(real, fake, _alone(), feature_step=feature_step, **settings)
+    return kernel.cmmd(real, fake, FeatureSettings(feature_step), _alone(), **settings)
 
 
 def prdc(real: Features, fake: Features, **settings: Any) -> list[float]:
     """Return precision, recall, density and coverage."""
-    return [*neighbors.prdc(real, fake, _alone(), feature_step=STEP, **settings)[0].values()]
+    return [*neighbors.prdc(real, fake, _settings(), _alone(), **settings)[0].values()]
 
 
 def score(features: Features, weight: Features, bias: Features | None = None, **settings: Any) -> list[float]:

@@ -11,18 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fidtool.distances import exact
-from fidtool.distances.exact import FeatureBlock, quantize_features, squared_distances
+from fidtool.distances.exact import FeatureBlock, FeatureSettings, quantize_features, squared_distances
 from fidtool.distances.kernel import cmmd, kid
 from fidtool.distances.neighbors import prdc
 from fidtool.distances.parallel import using_threads
 from support.feature_sets import Features, alone, normal
 
-CPU = torch.device("cpu")
-
 
 def blocks(x: Features, y: Features, step: int = 18) -> tuple[FeatureBlock, FeatureBlock]:
     """Returns all rows of two sets as blocks."""
-    first, second = quantize_features([x, y], step, alone(), CPU)
+    first, second = quantize_features([x, y], FeatureSettings(step), alone())
     return first.block(slice(None)), second.block(slice(None))
 
 
@@ -45,7 +43,7 @@ def test_products_and_distances_equal_those_of_the_integers(n: int, m: int, dims
 @pytest.mark.parametrize("scale", [1.0, 3e3, 2e6, 1e30])
 def test_long_vectors_take_the_finest_step_that_is_exact(scale: float) -> None:
     x, y = normal(6, 30, 1, spread=scale), normal(7, 30, 2)
-    one, other = quantize_features([x, y], 18, alone(), CPU)
+    one, other = quantize_features([x, y], FeatureSettings(18), alone())
     assert one.step == other.step
     longest = max(sum(value**2 for value in row) for row in integers(x, one.step) + integers(y, one.step))
     assert longest < 2**51
@@ -81,9 +79,9 @@ def test_distances_have_the_same_bits_if_the_integers_stay_on_the_device(monkeyp
 
     def measured() -> tuple[Any, ...]:
         return (
-            prdc(x, y, alone(), feature_step=18),
-            kid(x, y, alone(), feature_step=18, subset_size=700, subsets=3),
-            cmmd(x, y, alone(), feature_step=18),
+            prdc(x, y, FeatureSettings(18), alone()),
+            kid(x, y, FeatureSettings(18), alone(), subset_size=700, subsets=3),
+            cmmd(x, y, FeatureSettings(18), alone()),
         )
 
     read_again = measured()

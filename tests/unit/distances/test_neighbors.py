@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fidtool.distances import neighbors
+from fidtool.distances.exact import FeatureSettings
 from support.exact_sets import lattice
 from support.feature_sets import Features, alone, normal
 
@@ -16,12 +17,12 @@ TIES = ["strict", "inclusive"]
 
 
 def zero_radii(real: Features, fake: Features, k: int) -> tuple[int, int]:
-    return neighbors.prdc(real, fake, alone(), k=k, feature_step=18)[1]
+    return neighbors.prdc(real, fake, FeatureSettings(18), alone(), k=k)[1]
 
 
 def measured(real: Features, fake: Features, k: int = 5, ties: Any = "strict") -> tuple[float, ...]:
     """Precision, recall, density and coverage."""
-    found, _ = neighbors.prdc(real, fake, alone(), k=k, ties=ties, feature_step=18)
+    found, _ = neighbors.prdc(real, fake, FeatureSettings(18), alone(), k=k, ties=ties)
     return tuple(found[name] for name in ("precision", "recall", "density", "coverage"))
 
 

@@ -258,7 +258,7 @@ def _concluded(
     run: RunContext, plan: Plan, comparer: Comparer, results: list[Comparison], measurer: Measurer, origin: Origin
 ) -> Evaluation:
     """The evaluation, of which the warnings are printed. On rank zero."""
-    settings, seconds = plan.settings, {**run.phases, "total": time.perf_counter() - run.started}
+    settings, seconds = plan.settings, {**run.clock.seconds, "total": time.perf_counter() - run.clock.started}
     networks, computed = measurer.networks, measurer.counts["images_computed"]
     record = RunRecord(
         world_size=run.world.size,
@@ -275,7 +275,7 @@ def _concluded(
         probe=networks.probe,
         linear_algebra_threads=linear_algebra_threads(),
         seconds=seconds,
-        extraction=dict(run.parts),
+        extraction=run.busy.seconds,
         images_per_second=computed / seconds["extract"] if computed else None,
         versions=run.versions,
         config=changed_settings(settings),

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 from fidtool.cache_dir import LIMITS, byte_limit
 from fidtool.console import Console
@@ -25,18 +24,23 @@ WORTH_TELLING_SECONDS = 30.0
 
 _running = threading.RLock()
 """Held by the thread that has a run. Reentrant, because user code within a run may start another."""
-_adding = threading.Lock()
 
 
-@contextlib.contextmanager
-def timed(seconds: dict[str, float], name: str, share: float = 1.0) -> Iterator[None]:
-    """Adds the wall time of the block to ``seconds``, or a ``share`` of it where work overlaps. In any thread."""
-    started = time.perf_counter()
-    try:
-        yield
-    finally:
-        with _adding:
-            seconds[name] = seconds.get(name, 0.0) + share * (time.perf_counter() - started)
+class Clock:
+    """Adds up wall times in ``seconds`` by name, in any thread. ``started`` is when it was made."""
+
+    def __init__(self) -> None:
+        self.started, self.seconds, self._adding = time.perf_counter(), dict[str, float](), threading.Lock()
+
+    @contextlib.contextmanager
+    def __call__(self, name: str, share: float = 1.0) -> Iterator[None]:
+        """Adds the time of the block, or a ``share`` of it where work overlaps."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            with self._adding:
+                self.seconds[name] = self.seconds.get(name, 0.0) + share * (time.perf_counter() - started)
 
 
 @dataclass
@@ -75,19 +79,15 @@ class RunContext:
     """The context that the steps of one run share on one rank. No network may run within ``outside``.
 
     Attributes:
-        phases: wall time in seconds of each step, which ``clock`` times.
-        parts: the same of parts of the work that overlap within a step, which ``busy`` times.
-        started: time of `time.perf_counter` at the start.
+        clock: times each step of the run.
+        busy: times parts of the work that overlap within a step.
     """
 
     world: World
     device: Device
     console: Console
-    phases: dict[str, float]
-    clock: Callable[[str], contextlib.AbstractContextManager[None]]
-    parts: dict[str, float]
-    busy: Callable[..., contextlib.AbstractContextManager[None]]
-    started: float
+    clock: Clock
+    busy: Clock
     outside: Callable[[], contextlib.AbstractContextManager[None]]
     finished: FinishedWork
     versions: dict[str, str]
@@ -96,9 +96,7 @@ class RunContext:
 @contextlib.contextmanager
 def open_run(requests: Sequence[RequestedSet], settings: Settings, console: Console) -> Iterator[RunContext]:
     """Context manager that joins the other ranks and checks that all were started in the same way. A collective."""
-    started, finished = time.perf_counter(), FinishedWork()
-    phases: dict[str, float] = {}
-    parts: dict[str, float] = {}
+    clock, finished = Clock(), FinishedWork()
     launch = alone_here() if settings.alone else discover()
     if launch.hint and launch.rank == 0:
         console.warn(f"waiting for the other {launch.world_size - 1} tasks of the SLURM job; {launch.hint}")
@@ -134,11 +132,8 @@ def open_run(requests: Sequence[RequestedSet], settings: Settings, console: Cons
                     world=world,
                     device=device,
                     console=console if world.rank == 0 else Console(spelling=console.spelling),
-                    phases=phases,
-                    clock=partial(timed, phases),
-                    parts=parts,
-                    busy=partial(timed, parts),
-                    started=started,
+                    clock=clock,
+                    busy=Clock(),
                     outside=torch_state.paused,
                     finished=finished,
                     versions=installed,

@@ -125,7 +125,7 @@ class Extraction:
 
         def load() -> list[Part]:
             parts = parts_of(number, source, batches)
-            left = checkpoint.load(parts, total, lambda skipped: self._readable_now(source, skipped))
+            left = checkpoint.load(parts, total)
             if total.skipped and self.settings.on_error == "fail":
                 bad = total.skipped[0]
                 raise InputError(f"{bad.file}: {bad.reason}", "fix the file", f"pass {option('on_error', 'skip')}")
@@ -136,17 +136,6 @@ class Extraction:
             return left
 
         return self.context.world.on_rank_zero(load)
-
-    def _readable_now(self, source: ImageSet, skipped: Sequence[BadFile]) -> str:
-        """A skipped file that can now be read, or an empty string. For archives the marks detect any change."""
-        if source.reader.in_order or not skipped:
-            return ""
-        files = {bad.file for bad in skipped}
-        indices = [index for index in range(len(source)) if source.file(index) in files]
-        options = decode_options(self.settings, self.crop, pixels=False)
-        (read,) = load(source, [Batch(0, indices)], replace(options, skip=True))
-        still = {bad.file for bad in read.skipped}
-        return next((bad.file for bad in skipped if bad.file not in still), "")
 
     def _extract(
         self,

@@ -6,7 +6,7 @@ A checkpoint stores finished work of a run: after a kill at any time, the same c
 The batches of each set are divided into at most 64 parts, regardless of the number of ranks. The statistics of a part
 are a file, which is named after the run and the part, and written atomically when the part is finished. They do not
 depend on the rank or the attempt, so it does not matter which of several writers is the last. A part is not used if its
-images have changed since, or if a file that it skipped can be read now; it is then computed and written again.
+images have changed since, or if it was made with another ``max_pixels``; it is then computed and written again.
 ``fidtool-checkpoint.json`` states which run the folder belongs to.
 """
 
@@ -30,7 +30,6 @@ from fidtool.errors import InputError, RunError, option, redacted
 from fidtool.features.protocol import FEATURES, Definition, layer_prefix
 from fidtool.images.batches import Batch
 from fidtool.names import counted
-from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet, real_path
 from fidtool.sources.opening import STDIN
 from fidtool.statistics.set_statistics import Statistics
@@ -260,21 +259,15 @@ class Checkpoint:
     def _file(self, part: Part) -> Path:
         return self.folder / f"{self._run}-{part.name}.npz"
 
-    def load(
-        self, parts: Iterable[Part], total: Accumulator, now_readable: Callable[[Sequence[BadFile]], str]
-    ) -> list[Part]:
-        """Adds the parts that are in the folder to statistics, and returns all others. Called on rank zero only.
-
-        Parts that skipped a file that can be read now are not used: ``now_readable`` returns the name of one, or an
-        empty string.
-        """
+    def load(self, parts: Iterable[Part], total: Accumulator) -> list[Part]:
+        """Adds the parts that are in the folder to statistics, and returns all others. Called on rank zero only."""
         left: list[Part] = []
         unused: dict[str, list[Path]] = {}
         for part in parts:
             file = self._file(part)
             if os.path.exists(file):
                 found = total.of_batches(part.batches)
-                reason = self._read(file, part, found, now_readable)
+                reason = self._read(file, part, found)
                 if not reason:
                     total.absorb(found)
                     continue
@@ -284,9 +277,7 @@ class Checkpoint:
             self._warn(f"{files[0]} is {reason}; computed again: {counted(len(files), 'part')} of a set")
         return left
 
-    def _read(
-        self, file: Path, part: Part, found: Accumulator, now_readable: Callable[[Sequence[BadFile]], str]
-    ) -> str:
+    def _read(self, file: Path, part: Part, found: Accumulator) -> str:
         """Restores the statistics of a part; returns why they cannot be used, if they cannot."""
         try:
             with np.load(file, allow_pickle=False) as archive:
@@ -297,10 +288,9 @@ class Checkpoint:
             return f"damaged ({' '.join(str(error).split()) or type(error).__name__})"
         if mark != part.mark:
             return "not used (files of the set have changed since)"
-        if max_pixels > self._max_pixels:
+        if max_pixels != self._max_pixels:
             return f"not used (it was made with {option('max_pixels', max_pixels)})"
-        readable = now_readable(found.skipped)
-        return f"not used ({readable}, which it skipped, can be read now)" if readable else ""
+        return ""
 
     def save(self, part: Part, statistics: Accumulator) -> None:
         """Writes the statistics of a part. Gives a warning if the folder cannot be written."""

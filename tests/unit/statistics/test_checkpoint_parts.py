@@ -53,9 +53,9 @@ def checkpoint(folder: Path, said: list[str]) -> Checkpoint:
     return Checkpoint(str(folder), "run", 100, said.append)
 
 
-def loaded(folder: Path, parts: list[Part] = PARTS, readable: str = "") -> tuple[Accumulator, list[Part], list[str]]:
+def loaded(folder: Path, parts: list[Part] = PARTS) -> tuple[Accumulator, list[Part], list[str]]:
     found, said = empty(), list[str]()
-    left = checkpoint(folder, said).load(parts, found, lambda skipped: readable)
+    left = checkpoint(folder, said).load(parts, found)
     return found, left, said
 
 
@@ -103,7 +103,6 @@ def test_a_stale_part_is_not_used(tmp_path: Path) -> None:
     add([*range(8)], checkpoint(tmp_path, []).part_by_part(PARTS, empty()))
     changed = [PARTS[0], Part("000-01", range(3, 4), 0), PARTS[2]]
     assert loaded(tmp_path, changed)[1] == changed[1:2]
-    assert loaded(tmp_path, readable="a.png")[1] == PARTS
 
 
 @pytest.mark.parametrize(("batches", "parts"), [(1, 1), (64, 64), (65, 64), (1000, 64)])

@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from sys import maxsize
 from typing import Any, NamedTuple
 
 from fidtool.diagnose.duplicates import NOTABLE_SHARE
@@ -14,12 +15,14 @@ from fidtool.errors import InputError
 from fidtool.explanations import Difference, decimals_of
 from fidtool.features.protocol import SPATIAL, SPATIAL_DIMS
 from fidtool.history import lines_of, obstacles, per_fake
+from fidtool.metrics.prdc import PRDC
 from fidtool.metrics.registry import BUILT_IN
 from fidtool.names import legible, short_names, short_title, shortened, split_title
 from fidtool.report.text import alerts_of, dumps, framing_lines, result_lines, verdict_lines
 from fidtool.results import Comparison, Evaluation, SetResult
 
 _FRECHET = frozenset(number.name for kind in BUILT_IN.values() if kind.frechet for number in kind.numbers)
+_SHARES = frozenset(number.name for number in PRDC.numbers)
 _SPREADS = {"std": " ± s.d.", "sd": " ± s.d.", "error": " ± s.e.", "se": " ± s.e."}
 """What is behind the ± (standard deviation, standard error), by the last word of the value's name."""
 _ARROWS = {"lower": " ↓", "higher": " ↑", "": ""}
@@ -51,19 +54,22 @@ def rounded(name: str, result: Comparison) -> str:
     """Return the text of a value, by its plain name, in the digits that can be relied on, with its spread if known.
 
     These are the digits to the second one of the spread or of the standard error. A Fréchet distance without one has
-    two decimals and at least three digits, as in papers; three digits if there are at most as many images as
-    dimensions, as it is far too high then. Other values have the digits of their `Number`.
+    two decimals and at least three digits, as in papers. It and KID have three digits if there are at most as many
+    images as dimensions: the one is far too high then, and the other is seldom known to 1 %. A share of n images has
+    the decimals of 1/n, those of the smaller set. Other values, and at most these, have the digits of their `Number`.
     """
     shown, key = result.labels.numbers[name], result.labels.key
     value, spread = result.metrics[key(name)], result.metrics.get(key(shown.spread)) if shown.spread else None
     error = result.corrected.error if name == "fid" and result.corrected is not None else spread
+    images = min(each.count or maxsize for each in (result.real, result.fake))
+    few = images <= (SPATIAL_DIMS if shown.layer == SPATIAL else result.labels.dims)
     decimals = shown.digits
     if error:
         decimals = min(decimals, decimals_of(error, 2))
-    elif name in _FRECHET:
-        dims = SPATIAL_DIMS if shown.layer == SPATIAL else result.labels.dims
-        counts = [each.count for each in (result.real, result.fake) if each.count is not None]
-        decimals = min(decimals, max(decimals_of(value, 3), 0 if min(counts, default=dims + 1) <= dims else 2))
+    elif name in _SHARES:
+        decimals = min(decimals, decimals_of(1 / images, 1))
+    elif name in _FRECHET or (name == "kid" and few):
+        decimals = min(decimals, max(decimals_of(value, 3), 0 if few else 2))
     text = f"{value:.{decimals}f}"
     return text if spread is None else f"{text} ± {spread:.{decimals}f}"
 

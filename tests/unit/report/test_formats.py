@@ -107,7 +107,7 @@ def test_markdown_is_rendered(evaluation: Evaluation) -> None:
     ]
     assert [row[0] for row in rows] == visible(evaluation)
     assert {len(row) for row in rows} == {6}
-    assert rows[0][1:] == ["10.123", "-0.0001 ± 0.0012", "0.5000", "9.500 ± 0.012", "9.400 to 9.600"]
+    assert rows[0][1:] == ["10.123", "-0.0001 ± 0.0012", "0.50", "9.500 ± 0.012", "9.400 to 9.600"]
     assert bold == ({(1, 1), (1, 2), (1, 4)} if len(rows) > 1 else set())
     if len(rows) > 1:
         assert rows[1][4:] == ["-", "-"]

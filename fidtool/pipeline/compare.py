@@ -163,7 +163,7 @@ class Comparer:
         plan, settings, world, clock = self.plan, self.plan.settings, self.run.world, self.run.clock
         contents = [self.contents[each] for each in (plan.sets[0], planned)]
         passed_over = [None if each.images is None else each.images.passed_over for each in contents]
-        title, lines = plan.labels.title("fid"), [*self._set_warnings(real, fake), *warnings]
+        title, lines = plan.labels.title("fid"), [*self._set_warnings(real, fake, contents), *warnings]
         features = feature_settings(plan.definitions.get(FEATURES), self.run.device.exact_sums)
         seen: tuple[SetInspection | None, SetInspection | None] = (None, None)
         diagnosis = uncertainty = harmful = exhibit = None
@@ -217,18 +217,19 @@ class Comparer:
             labels=plan.labels,
         )
 
-    def _set_warnings(self, real: MeasuredSet, fake: MeasuredSet) -> list[str]:
+    def _set_warnings(self, real: MeasuredSet, fake: MeasuredSet, contents: Sequence[Content]) -> list[str]:
         names, settings = (real.path, fake.path), self.plan.settings
         if fake is not real and fake.path == real.path:  # one path, cropped or sampled in two ways
             names = f"{real.path} as REAL", f"{fake.path} as FAKE"
         same = fake.path == real.path and fake.statistics.framing == real.statistics.framing
         sets = {names[0]: real.statistics, names[1]: fake.statistics}
         layers = {settings.layer_of(metric): None for metric in settings.chosen if metric.frechet}
+        files = contents[0].file is not None, contents[1].file is not None
         return [
             *self.plan.warnings,
             *([Alert(f"{fake.path} is the same set as REAL: the values say nothing about a generator", "high")] * same),
             *set_warnings(sets, layers),
-            *pair_warnings(real.statistics, names[1], fake.statistics, frechet=bool(layers)),
+            *pair_warnings(real.statistics, names[1], fake.statistics, bool(layers), files),
         ]
 
 

@@ -10,7 +10,7 @@ import pickle
 import re
 from collections.abc import Callable, Mapping
 from math import prod
-from typing import Any, BinaryIO, ClassVar
+from typing import IO, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,7 @@ def begins_like_pickle(head: bytes) -> bool:
     return _BEGINNING.match(head) is not None
 
 
-def load_data(handle: BinaryIO) -> Any:
+def load_data(handle: IO[bytes]) -> Any:
     """Reads the pickle that a file consists of, of any protocol, also one written by Python 2.
 
     Raises:
@@ -61,7 +61,7 @@ def load_data(handle: BinaryIO) -> Any:
 class CheckedReader:
     """Reads a file without requesting more bytes than it has, because they would be allocated before they are read."""
 
-    def __init__(self, handle: BinaryIO) -> None:
+    def __init__(self, handle: IO[bytes]) -> None:
         self._handle = handle
         self._reads = 0
         self.left = handle.seek(0, 2)

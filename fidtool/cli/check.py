@@ -8,7 +8,7 @@ from collections.abc import Callable
 import click
 
 from fidtool.cli.options import QUIET, Command, option
-from fidtool.cli.output import as_flag, print_lines, shown
+from fidtool.cli.output import as_flag, check_early, print_lines, shown
 from fidtool.errors import InputError, redacted, without_secrets
 from fidtool.names import counted
 from fidtool.settings import GATES, IMAGES, OUTPUT, CheckSettings, Settings
@@ -48,10 +48,7 @@ def check(
     from fidtool.distributed.launch import discover
 
     paths = [images] if against is None else [images, against]
-    if discover().world_size == 1:
-        from fidtool.pipeline.opening import check_paths
-
-        check_paths(paths)  # reports a typo before the slow import of torch
+    check_early(paths)
     if only_list:
         if against is not None or strict:
             raise InputError("--list only lists the images:", "omit --against and --strict")

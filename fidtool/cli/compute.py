@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fidtool.cli.options import QUIET, Command, option
-from fidtool.cli.output import as_flag, on_terminal, publish, publish_failure, result_file, write_lines
-from fidtool.distributed.launch import discover
+from fidtool.cli.output import as_flag, check_early, on_terminal, publish, publish_failure, result_file, write_lines
 from fidtool.distributed.signals import stopped_error
 from fidtool.errors import FidtoolError, InputError, RunError
 from fidtool.metrics.registry import requested
@@ -86,10 +85,7 @@ def compute(
     try:
         chosen = settings()
         console = Console(warnings=True, progress=not quiet, on_failure=on_failure, spelling=as_flag)
-        if discover().world_size == 1:
-            from fidtool.pipeline.opening import check_paths
-
-            check_paths([real, *fakes], real)  # reports a typo before the slow import of torch
+        check_early([real, *fakes], real)
         from fidtool.api import evaluated
 
         sets = [(path, "") for path in (real, *fakes)]

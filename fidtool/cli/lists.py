@@ -218,15 +218,14 @@ def weights(download: bool, verify_: bool, explicit: str | None) -> None:
     errors: list[str] = []
     used = False
     for place in inception.places(explicit):
-        found = place.there or place.label == "download"
-        state = "found" if place.there else "if needed"
-        if not found:
-            # `compute` fails if a file that the user named is missing.
+        if place.there:
+            state = "found" if used else "used"
+        elif place.label == "download":
+            state = "if needed" if used else "would be used"
+        else:  # `compute` fails if a file that the user named is missing
             named = place.path and shown(place.label) in ("--weights", "FIDTOOL_WEIGHTS")
-            state, found = ("MISSING", True) if named else ("not there", False)
-        elif not used:
-            state = "used" if place.there else "would be used"
-        used = used or found
+            state = "MISSING" if named else "not there"
+        used = used or state != "not there"
         click.echo(f"{state:14}{shown(place.label):18}{redacted(str(place.note or place.path))}")
         if verify_ and place.path and place.there:
             try:

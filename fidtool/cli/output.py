@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fidtool.distributed.launch import discover_or_alone, will_be_restarted
+from fidtool.distributed.launch import discover, discover_or_alone, will_be_restarted
 from fidtool.distributed.signals import call_with_timeout
 from fidtool.errors import FidtoolError, InputError, RunError, StoppedError, as_argument, rendered
 
@@ -48,6 +48,15 @@ def as_flag(name: str, value: object = None) -> str:
     if value is None or isinstance(value, bool):
         return f"--no-{flag[2:]}" if value is False else flag
     return f"{flag} {field.metavar if value is ... else shown}"
+
+
+def check_early(paths: Sequence[str], real: str | None = None, check: Callable[[], None] = lambda: None) -> None:
+    """Report a typo before the slow import of torch. With several ranks, the run alone reports it."""
+    if discover().world_size == 1:
+        from fidtool.pipeline.opening import check_paths
+
+        check()
+        check_paths(paths, real)
 
 
 def error_line(error: FidtoolError) -> None:

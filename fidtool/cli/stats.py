@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from fidtool.cli.options import QUIET, TYPED, Command, option
-from fidtool.cli.output import as_flag, check_suffix, local_file
+from fidtool.cli.output import as_flag, check_early, check_suffix, local_file
 from fidtool.errors import InputError, RunError
 from fidtool.features.protocol import WRITTEN_LAYOUTS, protocol_named
 from fidtool.settings import OUTPUT, Settings, StatisticsSettings
@@ -63,20 +63,14 @@ def stats(
         chosen = _in_layout(chosen, layout)
     if stored is not None and layout != "adm":
         raise InputError("only files with --layout adm have --images")
-    from fidtool.distributed.launch import discover
-
     target = local_file("-o", output)
-    if discover().world_size == 1:
-        from fidtool.pipeline.opening import check_paths
-
-        _check_target(target, layout, force)  # reports a typo before the slow import of torch
-        check_paths([images])
+    check = partial(_check_target, target, layout, force)
+    check_early([images], check=check)
     from fidtool.api import statistics_of
     from fidtool.console import Console
     from fidtool.statistics.statistics_file import write_statistics
 
     console = Console(warnings=True, progress=not quiet, spelling=as_flag)
-    check = partial(_check_target, target, layout, force)
     statistics, sample = statistics_of([(images, "")], chosen, console, check, layout == "adm", stored)
     if statistics is None:
         return

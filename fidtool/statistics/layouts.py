@@ -8,7 +8,6 @@ also writes ``mu_s`` and ``sigma_s``.
 from __future__ import annotations
 
 import contextlib
-import io
 import zipfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -36,8 +35,6 @@ from fidtool.sources.kinds import HEAD, PLAIN, first_member, refuse_foreign, suf
 from fidtool.statistics.set_statistics import CHUNK_BYTES, Features, RowStorage, Statistics, reordered
 
 NPZ, ZIP, NPY, PICKLE, TORCH = "npz", "zip", "npy", "pickle", "torch"
-_MOST_PICKLED = 1 << 30
-"""Largest size in bytes of the pickle in a file of ``torch.save``. Statistics of 2048 dimensions take 50 MB."""
 AS_ARRAY = "write images or features as one array with numpy.save, as .npy"
 _NAMED = 12
 """Maximum number of entries that a message names."""
@@ -184,11 +181,8 @@ def _read_pickle(path: str, handle: BinaryIO, kind: str) -> Any:
 
     try:
         if kind == TORCH:
-            with zipfile.ZipFile(handle) as archive:
-                info = archive.infolist()[0]
-                if info.file_size > _MOST_PICKLED:
-                    raise ValueError(f"it has {info.file_size} bytes")
-                handle = io.BytesIO(archive.read(info))
+            with zipfile.ZipFile(handle) as archive, archive.open(archive.infolist()[0]) as member:
+                return load_data(member)
         return load_data(handle)
     except NotDataError as error:
         raise InputError(

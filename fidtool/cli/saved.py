@@ -26,7 +26,7 @@ from fidtool.cli.output import (
 from fidtool.errors import InputError
 from fidtool.history import change_of, changes_of, lines_of, path_of, read_history
 from fidtool.names import legible, short_names
-from fidtool.report.tables import columns_of, doubts_about, joined, lines_in
+from fidtool.report.tables import columns_of, doubts_about, joined, lines_in, narrowed
 from fidtool.report.text import alerts_of
 from fidtool.results import Evaluation, read_evaluation
 
@@ -150,6 +150,7 @@ def report(result: str, output: str | None) -> None:
     help="How to print the table.",
     show_default=True,
 )
+@click.option("--columns", metavar="NAMES", help="Only these values, in this order: metrics or titles.")
 @click.option(
     "--output",
     "-o",
@@ -158,7 +159,7 @@ def report(result: str, output: str | None) -> None:
     multiple=True,
     help="Also write the table: FILE.csv, .md or .tex. Can be repeated.",
 )
-def table(results: tuple[str, ...], form: str, outputs: tuple[str, ...]) -> None:
+def table(results: tuple[str, ...], form: str, columns: str | None, outputs: tuple[str, ...]) -> None:
     """Print saved results as one table, with a row for each FAKE.
 
     RESULT.json is what `compute -o` or `compute --json` wrote, or - for stdin. Values of different networks have
@@ -171,6 +172,7 @@ def table(results: tuple[str, ...], form: str, outputs: tuple[str, ...]) -> None
         check_suffix("--output", local_file("--output", name), (".csv", ".md", ".tex"))
         check_target(f"--output {name}", Path(name))
     tables, saved = dict(map(result_file, outputs)), {name: read_evaluation(name) for name in results}
+    saved = saved if columns is None else narrowed(saved, columns.split(","))
     lines = lines_in(form, saved)
     alerts = [alert for alert in alerts_of(joined(saved)) if alert.severity == "high"]
     for line in [*(doubts_about(saved)[1] if form == "csv" else []), *alerts]:  # the other formats have them

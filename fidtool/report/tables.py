@@ -16,8 +16,8 @@ from fidtool.explanations import Difference, decimals_of
 from fidtool.features.protocol import SPATIAL, SPATIAL_DIMS
 from fidtool.history import lines_of, obstacles, per_fake
 from fidtool.metrics.prdc import PRDC
-from fidtool.metrics.registry import BUILT_IN
-from fidtool.names import legible, short_names, short_title, shortened, split_title
+from fidtool.metrics.registry import BUILT_IN, NAMES
+from fidtool.names import closest, folded, legible, short_names, short_title, shortened, split_title, unknown
 from fidtool.report.text import alerts_of, dumps, framing_lines, result_lines, verdict_lines
 from fidtool.results import Comparison, Evaluation, SetResult
 
@@ -245,14 +245,42 @@ def _named(real: SetResult) -> str:
 def joined(saved: Mapping[str, Evaluation]) -> Evaluation:
     """Return all results as one evaluation. Which values of FAKEs in several files a difference is of is unknown."""
     results = tuple(result for each in saved.values() for result in each.results)
-    paths = [result.fake.name for result in results]
+    barred = [result.fake.name for result in results if result.corrected is not None]
     pairs = (pair for each in saved.values() for pair in each.differences)
     return replace(
         next(iter(saved.values())),
         results=results,
-        differences=tuple(pair for pair in pairs if paths.count(pair.first) == paths.count(pair.second) == 1),
+        differences=tuple(pair for pair in pairs if barred.count(pair.first) == barred.count(pair.second) == 1),
         not_computed={name: reason for each in saved.values() for name, reason in each.not_computed.items()},
     )
+
+
+def narrowed(saved: Mapping[str, Evaluation], columns: Sequence[str]) -> dict[str, Evaluation]:
+    """Return results with these values alone, in this order, by their titles, their names or those of their metrics.
+
+    Raises:
+        InputError: if no result has one of them.
+    """
+    titles, known = _names_by_title(joined(saved)), dict[str, list[str]]()
+    for title, name in titles.items():
+        for each in (title, name, NAMES[name].name if name in NAMES else name):
+            known.setdefault(folded(each), []).append(title)
+    for each in columns:
+        if folded(each) not in known:
+            raise InputError(unknown("column", each, closest(each, [*known]), ", ".join(titles)))
+
+    def only(result: Comparison) -> Comparison:
+        numbers, names = result.labels.numbers, {title: name for name, title in result.titles.items()}
+        wanted = (names[title] for each in columns for title in known[folded(each)] if title in names)
+        own = {name: numbers[name] for name in wanted}
+        kept = {result.labels.key(each) for number in own.values() for each in (number.name, number.spread)}
+        metrics = {key: value for key, value in result.metrics.items() if key in kept}
+        bars = result.uncertainty if "fid" in own else None
+        return replace(
+            result, metrics=metrics, uncertainty=bars, labels=replace(result.labels, numbers={**own, **numbers})
+        )
+
+    return {file: replace(each, results=tuple(map(only, each.results))) for file, each in saved.items()}
 
 
 def doubts_about(saved: Mapping[str, Evaluation]) -> tuple[list[str], list[str]]:

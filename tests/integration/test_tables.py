@@ -144,6 +144,7 @@ def test_saved_results_are_a_table(here: Run, sets: list[str], tmp_path: Path) -
     assert (few.stdout.splitlines()[1], few.stderr) == (said, "")
     assert here("table", "monday.json", "few.json", "--format", "csv").stderr == f"warning: {doubt}\n"
     assert "*" not in few.stdout
+    assert here("table", "monday.json", "--columns", "KID").stdout.split()[:2] == ["FAKE", "KID"]
     again = here("table", "monday.json", "again.json").stdout
     assert [line.split("  ")[0] for line in again.splitlines()[-2:]] == ["fake_1 (monday.json)", "fake_1 (again.json)"]
 

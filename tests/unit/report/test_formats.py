@@ -19,7 +19,7 @@ from fidtool.errors import Alert, InputError
 from fidtool.explanations import Difference, Interval, Uncertainty
 from fidtool.labels import Labels
 from fidtool.names import legible
-from fidtool.report.tables import doubts_about, lines_in
+from fidtool.report.tables import doubts_about, lines_in, narrowed
 from fidtool.results import Evaluation, SetResult
 from support.report_samples import bare
 
@@ -279,6 +279,41 @@ def test_values_of_different_protocols_are_refused_and_those_of_other_networks_a
     caption = lines_in("markdown", {"1.json": first, "2.json": other})[1]
     assert r"FID, KID, Precision: Inception, 2048 dimensions, protocol pytorch-fid." in caption
     assert "FD (dinov2): dinov2" in caption
+
+
+def test_columns_are_chosen_by_title_or_metric_in_order() -> None:
+    saved = {"": evaluation_of(["a", "b", "c"])}
+    bars = ["bias-corrected FID ± s.e.", "95 % interval"]
+    for columns, found in (
+        (["prdc", "KID"], ["Precision", "KID ± s.d."]),
+        (["kid", "fid"], ["KID ± s.d.", "FID", *bars]),
+    ):
+        shown = narrowed(saved, columns)
+        heading, *lines = text_of(shown)
+        assert re.split(" {2,}", heading) == ["FAKE", *found]
+        assert any("is better than" in line for line in lines) == ("fid" in columns)
+        keys = lines_in("csv", shown)[0].split(",")
+        assert "kid_std" in keys
+        assert ("fid" in keys) == ("uncertainty.corrected.low" in keys) == ("fid" in columns)
+    for name, problem in (
+        ("kidd", "unknown column 'kidd'; did you mean kid"),
+        ("sfid", "unknown column 'sfid'; did you mean fid? Choose from FID, KID, Precision"),
+    ):
+        with pytest.raises(InputError, match=problem.replace("?", r"\?")):
+            narrowed(saved, [name])
+
+
+def test_columns_of_two_networks() -> None:
+    """A metric stands for its values of all networks, a title for one."""
+    first, second = evaluation_of(["a"]), evaluation_of(["b"])
+    (result,) = second.results
+    labels = Labels("dinov2", 1024)
+    other = replace(second, results=(replace(result, labels=labels, metrics={"fd_dinov2": 3.5}, uncertainty=None),))
+    saved = {"1.json": first, "2.json": other}
+    assert "FD (dinov2)" in text_of(narrowed(saved, ["fid"]))[0]
+    heading, *rows = text_of(narrowed(saved, ["fd (dinov2)"]))
+    assert "FID" not in heading
+    assert [row.split() for row in rows[:2]] == [["a", "-"], ["b", "3.50"]]
 
 
 def test_numbers_of_images_are_a_column_if_they_differ() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from os.path import abspath, exists, getsize
 
 from fidtool.errors import InputError, option
 from fidtool.features.protocol import Definition
@@ -31,7 +32,7 @@ def missed_gates(evaluation: Evaluation, settings: Settings, baseline: Evaluatio
 def baselines_of(
     settings: Settings, paths: Sequence[str], definition: Definition | None
 ) -> tuple[tuple[Evaluation | None, ...], list[str]]:
-    """Return the baseline of each FAKE, None without this gate, and a sentence about each line that cannot be read.
+    """Return the baseline of each FAKE, and warnings; None without this gate, and on the first day of a history.
 
     It is the latest result of the same REAL, FAKE and features with error bars that missed no gate: what is worse does
     not become the baseline of the next run. Of a saved result it may be the only FAKE.
@@ -42,29 +43,30 @@ def baselines_of(
     Raises:
         InputError: if the file cannot be read, or does not have one.
     """
-    if (file := text_of(settings.fail_worse_than)) is None:
-        return (None,) * (len(paths) - 1), []
-    if in_history := file.endswith(".jsonl"):
-        results, unread = read_history(file)
-        results = [each for each in results if not each.missed]
-    else:
-        results, unread = per_fake(read_evaluation(file)), []
-    (real, *fakes), found = map(path_of, paths), list[Evaluation]()
+    (real, *fakes), file, history = map(path_of, paths), text_of(settings.fail_worse_than), settings.history
+    if file is None:
+        return (None,) * len(fakes), []
+    if history is not None and abspath(history) == abspath(file) and not (exists(file) and getsize(file)):
+        return (None,) * len(fakes), [f"{file} has no baseline yet: this result becomes the first"]
+    in_history, found = file.endswith(".jsonl"), list[Evaluation]()
+    results, unread = read_history(file) if in_history else (per_fake(read_evaluation(file)), [])
+    alone = len(results) == 1 and not in_history
+    fitting = [
+        each
+        for each in results
+        if each.results[0].corrected
+        and path_of(each.results[0].real.name) == real
+        and each.definition == definition
+        and not (in_history and each.missed)
+    ]
     for fake in fakes:
-        of_fake = [each for each in results if path_of(each.results[0].fake.name) == fake]
-        own = [
-            each
-            for each in of_fake or results * (len(results) == 1 and not in_history)
-            if each.results[0].corrected
-            and path_of(each.results[0].real.name) == real
-            and each.definition == definition
-        ]
+        own = [each for each in fitting if alone or path_of(each.results[0].fake.name) == fake]
         if not own:
             features = f" and features of {definition.network}, {definition.protocol_name}" if definition else ""
-            how = f"and {option('history', file)}" if in_history else "and save its JSON there"
-            remedy = f"compute one with {option('uncertainty', True)} {how}, without {option('fail_worse_than')}"
             passed = " that missed no gate" * in_history
+            kept = option("history", file) if in_history else "save its JSON there"
             problem = f"{file} has no result of {fake} against {real} with error bars{features}{passed}:"
+            remedy = f"compute one with {option('uncertainty', True)} and {kept}, without {option('fail_worse_than')}"
             raise InputError(problem, remedy, setting="fail_worse_than")
         found.append(own[-1])
     return tuple(found), unread

@@ -107,6 +107,18 @@ def test_a_gate_that_cannot_be_decided_is_missed(here: Run, days: Path) -> None:
     assert "fake is not comparable with monday.json: REAL.count: 300 -> 250\n" in outcome.stderr
 
 
+def test_the_first_day_of_a_gate(here: Run, days: Path, sets: tuple[Path, ...]) -> None:
+    """The same command, every day."""
+    arguments = ("compute", "real", "fake", *FLAGS, "--quiet", "--history", "n.jsonl", "--fail-worse-than", "./n.jsonl")
+    first, second = here(*arguments), here(*arguments)
+    assert (first.status, second.status) == (0, 0)
+    said = "warning: ./n.jsonl has no baseline yet: this result becomes the first"
+    assert [said in each.stderr.splitlines() for each in (first, second)] == [True, False]
+    _place(days / "fake", sets[1])
+    assert here(*arguments).status == 3
+    assert len((days / "n.jsonl").read_text().splitlines()) == 3
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [

@@ -302,6 +302,25 @@ def test_the_latest_of_a_history_that_missed_no_gate(tmp_path: Path) -> None:
         missed(barred(15.0, "third"), file)
 
 
+def test_the_first_result_of_a_history_needs_no_baseline(tmp_path: Path) -> None:
+    """Only if the same run appends to it, and nothing is in it yet."""
+    file, other, now = tmp_path / "h.jsonl", tmp_path / "other.jsonl", barred(10.0, "a", "b")
+    settings = Settings(uncertainty=True, fail_worse_than=file, history=tmp_path / "." / "h.jsonl")
+    for _ in range(2):
+        baselines, (warning,) = baselines_of(settings, ["real", "a", "b"], now.definition)
+        assert (baselines, warning) == ((None, None), f"{file} has no baseline yet: this result becomes the first")
+        with pytest.raises(InputError):
+            baselines_of(replace(settings, history=other), ["real", "a", "b"], now.definition)
+        file.touch()
+    append_history(gated(now), file)
+    with pytest.raises(InputError, match="has no result of a .* that missed no gate"):
+        baselines_of(settings, ["real", "a", "b"], now.definition)
+    append_history(now, file)
+    with pytest.raises(InputError, match="has no result of c "):
+        baselines_of(settings, ["real", "c"], now.definition)
+    assert all(baselines_of(settings, ["real", "a", "b"], now.definition)[0])
+
+
 def test_a_baseline_must_fit_before_any_work(tmp_path: Path) -> None:
     now = barred(10.0)
     definition = now.definition

@@ -22,7 +22,6 @@ bytes that are not UTF-8), and code points that are not characters."""
 _NUMBER = re.compile(r"(?:([^\W\d_]+)[\W_]*)?(\d{1,15}(?:\.\d{1,15})?)")
 """A number, and the word before it."""
 _LONGEST = 160
-_LONGEST_TITLE = 40
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
@@ -90,7 +89,7 @@ def shortened(text: str, longest: int = _LONGEST) -> str:
 
 def short_title(title: str) -> str:
     """Return a short form of a metric's title, in which the network's name can be a long path."""
-    return legible(shortened(title, _LONGEST_TITLE))
+    return legible(shortened(title, 40))
 
 
 def split_title(title: str) -> tuple[str, str]:

@@ -10,7 +10,6 @@ from fidtool.errors import InputError
 
 _HALF = 1 << 16
 _MOST = 1 << 32
-_ROUNDS = 6
 
 
 def sample_seed(seed: int, index: int) -> int:
@@ -64,7 +63,7 @@ def _seed(purpose: str, seed: int, number: int) -> int:
         raise InputError(f"the {name} must be from 0 to 2**32 - 1, not {number}")
     # A Feistel network is a permutation of the 32-bit integers for any round function.
     left, right = divmod(number, _HALF)
-    for turn in range(_ROUNDS):
+    for turn in range(6):
         left, right = right, left ^ (_hashed(f"{purpose} {seed} {turn} {right}") % _HALF)
     return (_hashed(f"{purpose} {seed} {number}") % (_MOST >> 1)) * _MOST + left * _HALF + right
 

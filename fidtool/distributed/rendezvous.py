@@ -37,7 +37,6 @@ _run_numbers = itertools.count()
 _START_SECONDS = 120.0
 """How long to wait for the other ranks to join."""
 _RETRY_SECONDS = 0.3
-_GROUP_STORE_SECONDS = 30.0
 _LONGEST_POLL_SECONDS = 0.1
 _ANSWER_SECONDS = 10.0
 _MOST_NAMED = 8
@@ -98,7 +97,7 @@ def connect_to_store_of(store: Store) -> Store | None:
         return None
     address = (store.host, store.port)
     try:
-        return _connect_to(address, _GROUP_STORE_SECONDS)
+        return _connect_to(address, 30.0)
     except (TimeoutError, RuntimeError) as error:
         raise RunError(f"the process group's store at {address[0]}:{address[1]} does not respond") from error
 

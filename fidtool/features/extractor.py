@@ -23,8 +23,6 @@ from fidtool.names import counted
 Item = TypeVar("Item")
 
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-_STOP_SECONDS = 0.1
-"""Interval at which an early stop is checked."""
 _LEAVING_SECONDS = 1.0
 """How long an exception waits for running passes, which may never end."""
 
@@ -234,6 +232,6 @@ class ForwardPasses(Generic[Item]):
 
     def _wait(self, future: Future[Any]) -> None:
         while not self._stop():
-            if wait([future], _STOP_SECONDS).done:
+            if wait([future], 0.1).done:
                 return
         raise _StoppedError

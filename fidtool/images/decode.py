@@ -29,8 +29,6 @@ from fidtool.validation import MAX_PIXELS
 _LONGEST_SIDE = 2**24
 """Not far beyond it, the bits of a row overflow Pillow's integers, which it reports as a lack of memory."""
 _ALPHA_MODES = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
-_KEYED_MODES = frozenset({"1", "L", "P", "RGB"})
-_LOSSY_FORMATS = frozenset({"JPEG", "MPO", "AVIF"})
 ONE_IMAGE_FORMATS = frozenset({"MPO", "PSD"})
 """Formats whose further frames are not independent images, but a camera's previews or an editor's layers."""
 _SIXTEEN_BIT_MODES = frozenset({"I;16", "I;16L", "I;16B", "I;16N"})
@@ -272,7 +270,7 @@ def _to_rgb(image: Image.Image, data: bytes, options: DecodeOptions, single_fram
     bands, mode = _all_bands(image)
     has_alpha = image.mode in _ALPHA_MODES or "transparency" in image.info
     alpha = has_alpha and mode.startswith(image.mode) and _is_transparent(image)
-    lossy = _is_lossy(image, data) if image.format in ("TIFF", "WEBP") else image.format in _LOSSY_FORMATS
+    lossy = _is_lossy(image, data) if image.format in ("TIFF", "WEBP") else image.format in ("JPEG", "MPO", "AVIF")
     file_format, tables = image.format or "", getattr(image, "quantization", None)
     # The libjpeg quality whose luminance table is most similar to the first.
     quality = int(_QUALITIES[np.abs(_SUMS - sum(tables[min(tables)])).argmin()]) if tables else 0
@@ -348,7 +346,7 @@ def _may_be_alpha(values: NDArray[np.uint8]) -> bool:
 
 def _is_transparent(image: Image.Image) -> bool:
     if image.mode not in _ALPHA_MODES:
-        if image.mode not in _KEYED_MODES:
+        if image.mode not in ("1", "L", "P", "RGB"):
             return True  # Pillow cannot determine which pixels are transparent
         image = image.convert("RGBA")
     return bool(np.asarray(image.getchannel(image.mode[-1])).min() < 255)

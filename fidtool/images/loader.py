@@ -45,8 +45,6 @@ _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 would then depend on the load."""
 _AHEAD_BYTES = 1 << 20
 """Bytes of small files to read before they are decoded."""
-_DEPTH = 4
-"""Number of times that images are read ahead."""
 _TOO_FEW = ContentError("its file ended early: the file has changed since it was listed")
 
 
@@ -301,7 +299,7 @@ def _taken_ahead(tasks: Iterator[_Task]) -> Iterator[_Task]:
     ahead: deque[Future[Any]] = deque()
     try:
         while True:
-            while len(ahead) < _DEPTH:
+            while len(ahead) < 4:
                 ahead.append(thread.submit(functools.partial(next, tasks), None))
             if (task := ahead.popleft().result()) is None:
                 return

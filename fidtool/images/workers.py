@@ -36,16 +36,10 @@ from fidtool.errors import FidtoolError, RunError, option
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-_AHEAD = 2
-"""Number of tasks that each worker has at a time."""
 _PIPE_BYTES = 1 << 20
 """Largest size of an array that is sent through a pipe. Larger ones are in memory that both processes map."""
-_PR_SET_PDEATHSIG = 1
 _DYING_SECONDS = 5.0
 """Seconds to wait for the end of a process whose pipe broke."""
-_LONGEST_SECONDS = 1e9
-_AT_EXIT_SECONDS = 2.0
-"""How long the interpreter waits at exit for threads whose result is no longer needed."""
 _all: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 _BROKEN = (EOFError, OSError, RuntimeError)
 """Exceptions that the death of a worker may cause in its pipe."""
@@ -78,7 +72,7 @@ class Workers(Generic[Task, Result]):
         self._patience = patience
         self._workers: list[_Worker] = []
         self._turns: deque[_Worker] = deque()  # one for each task that was sent, in the order of the tasks
-        self.room = _AHEAD * count
+        self.room = 2 * count
         """Number of tasks to send before the first result is requested."""
         atexit.register(self.end)  # multiprocessing would wait for workers that ignore SIGTERM
         try:
@@ -140,7 +134,7 @@ class Workers(Generic[Task, Result]):
 def _start(work: Callable[[Any], Any], number: int, patience: float) -> _Worker:
     context = multiprocessing.get_context()
     ours, theirs = context.Pipe()
-    seconds = min(patience, _LONGEST_SECONDS)
+    seconds = min(patience, 1e9)
     limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
     with socket.socket(fileno=os.dup(ours.fileno())) as end:
         for each in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
@@ -163,7 +157,7 @@ def _work(
     """Runs until the parent ends."""
     parents_end.close()
     with contextlib.suppress(OSError, AttributeError):  # only Linux has prctl
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     signals.reset_in_worker()
     torch.set_num_threads(1)
     for seed in (random.seed, np.random.seed, torch.manual_seed):  # a Dataset may draw random numbers
@@ -269,5 +263,5 @@ def _join(threads: Iterable[threading.Thread], seconds: float) -> None:
         thread.join(max(0.0, deadline - time.monotonic()))
 
 
-# A thread that returns from C++ into a finalising interpreter would abort the process.
-atexit.register(_join, _all, _AT_EXIT_SECONDS)
+# A thread that returns from C++ into a finalising interpreter would abort the process. It may also never return.
+atexit.register(_join, _all, 2.0)

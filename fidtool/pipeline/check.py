@@ -24,8 +24,6 @@ from fidtool.statistics.accumulator import RECORDS
 from fidtool.statistics.set_statistics import Statistics, in_canonical_order
 
 _BATCH = 32
-_BATCHES_PER_WORKER = 8
-"""Minimum number of batches per decoding worker: fewer are decoded before a worker has started."""
 
 
 def check(run: RunContext, requests: Sequence[RequestedSet], settings: Settings, strict: bool = False) -> Checkup:
@@ -74,7 +72,7 @@ def _read(
     workers = settings.num_workers
     if workers is None:
         batches = len(images) // (_BATCH * run.world.size)
-        workers = min(8, available_cores(ranks), batches // _BATCHES_PER_WORKER)
+        workers = min(8, available_cores(ranks), batches // 8)  # fewer are decoded before a worker has started
     usable = replace(settings, on_error="skip", max_skip=1.0, diagnose=True)
     extraction = Extraction(
         run, usable, (), {}, batch_size=_BATCH, num_workers=workers, crop=None, warn=run.console.warn

@@ -30,11 +30,6 @@ from fidtool.statistics.accumulator import Accumulator, Layer
 from fidtool.statistics.saved import Checkpoint, Part, parts_of
 from fidtool.statistics.set_statistics import RowStorage
 
-_STREAM_BATCHES = 64
-"""Initial capacity for an iterable, in batches."""
-_EXAMPLES = 3
-"""Number of skipped files that an error names."""
-
 
 def decode_options(settings: Settings, crop: Crop | None, records: bool = False, pixels: bool = True) -> DecodeOptions:
     """Returns how a run's images are decoded: the settings that concern each image."""
@@ -90,7 +85,7 @@ class Extraction:
         device, inspected = context.device.exact_sums, self.settings.diagnose
         # Closed here, while torch's settings can still be switched to the calling program's.
         with context.clock("extract"), context.world.together(), contextlib.closing(iter(stream)) as fetched:
-            own = Accumulator(self.layers, [self.batch_size] * _STREAM_BATCHES, device, inspected)
+            own = Accumulator(self.layers, [self.batch_size] * 64, device, inspected)
 
             def add(number: int, *batch: Any) -> None:
                 nonlocal own
@@ -196,7 +191,7 @@ class Extraction:
         if not skipped:
             return
         allowed = self.settings.most_skipped(count)
-        example = "; ".join(f"{bad.file}: {bad.reason}" for bad in skipped[:_EXAMPLES])
+        example = "; ".join(f"{bad.file}: {bad.reason}" for bad in skipped[:3])
         if len(skipped) > allowed:
             enough = math.ceil(1000 * len(skipped) / count) / 1000
             raise InputError(

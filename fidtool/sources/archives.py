@@ -251,7 +251,6 @@ _MOST_METADATA = 1 << 20
 """Maximum number of bytes in an extended header, which holds a member's long name, times and owner."""
 _METADATA_TYPES = frozenset({tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE})
 _METADATA_TYPES |= {tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK}
-_MOST_LINKS = 16
 _key = posixpath.normpath
 
 
@@ -300,7 +299,7 @@ def _tarred(key: str, handle: BinaryIO, passed_over: PassedOver) -> Iterator[Fou
         }
     for member in linked:
         name, hops = _key(member), 0
-        while name in links and hops < _MOST_LINKS:
+        while name in links and hops < 16:
             name, hops = links[name], hops + 1
         extent = targets.get(name, (0, 0, f"it is a link to {name}, which is not in the archive"))
         yield member.removeprefix("./"), *extent

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import torch  # only then: the command line defers it
 
 _SEVERAL_SETS = "to compare several sets, wrap each in fidtool.Images"
-_CALLS_IN_VAIN = 20
 _KEYS = ("image", "img")
 """Keys of a dict under which its image is found."""
 _BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
@@ -151,7 +150,7 @@ class Images:
                     if len(contents) >= count:
                         break
             calls, in_vain = calls + 1, in_vain + 1 if len(contents) == before else 0
-            if in_vain == _CALLS_IN_VAIN:
+            if in_vain == 20:
                 raise InputError(f"{self.name}({left}) returned no images {in_vain} times, but must return {left}")
         return contents[:count]
 
@@ -368,10 +367,6 @@ def _of_array(values: NDArray[Any], value_range: ValueRange | None, what: str) -
     return [as_pixels(as_hwc(image, axis).copy(), value_range, what) for image in batch]
 
 
-_FILE_ATTRIBUTES = ("format", "quantization", "tag_v2")
-"""Attributes of an image that describe its file. Pillow's ``copy`` drops them."""
-
-
 def copy_image(image: Any) -> Read:
     """Copies a program's Pillow image, because the program may change it, for example to the next frame.
 
@@ -386,7 +381,7 @@ def copy_image(image: Any) -> Read:
         return error
     except Exception as error:  # the copy decodes the image, and Pillow's plugins raise many kinds of exceptions
         return ContentError(message_of(error))
-    for name in _FILE_ATTRIBUTES:
+    for name in ("format", "quantization", "tag_v2"):  # what describes the file, which Pillow's copy drops
         if (known := getattr(image, name, None)) is not None:
             setattr(copy, name, known)
     with contextlib.suppress(Exception):  # damaged files; at another frame than the first, the program chose it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import csv
 import io
@@ -227,8 +228,6 @@ _OBJECTS = (
     'write one object per line, such as {"path": "a.png"}',
     "download it again if a server sent an error in its place",
 )
-_MARK = b"\xef\xbb\xbf"
-"""The byte order mark that some editors write at the start of UTF-8 files."""
 _LONGEST, _LONGEST_ROW = 1 << 16, 1 << 24
 """Maximum number of bytes in a line. No system has longer paths, but tables have further columns."""
 Entry = tuple[str, int]  # a path and its line
@@ -284,7 +283,7 @@ def _set_of(path: str, what: str, entries: list[Entry], prefix: str, files_of: t
 
 
 def _in_text(handle: IO[bytes], what: str) -> Iterator[Entry]:
-    rest, number = handle.read(_LONGEST).removeprefix(_MARK), 0
+    rest, number = handle.read(_LONGEST).removeprefix(codecs.BOM_UTF8), 0
     refuse_foreign(what, rest or b"\0", [PLAIN])
     end = b"\0" if b"\0" in rest else b"\n"
     while rest:

@@ -14,9 +14,6 @@ from fidtool.sources.image_set import ImageSet, NamedFiles
 
 _BYTES = "bytes"
 """A Hugging Face image column is a struct of this field and the file's path."""
-_ROWS = 16
-"""Number of rows to decompress at a time."""
-_BUFFER = 1 << 20
 
 
 def list_images(named: NamedFiles) -> ImageSet:
@@ -79,7 +76,7 @@ class ParquetReader(SequentialReader):
     def walk(self, handle: BinaryIO, file: int, items: list[int]) -> Iterator[Read]:
         pyarrow, column = _pyarrow(""), self._columns[file]
         # The whole table may not fit into memory.
-        parquet = pyarrow.parquet.ParquetFile(handle, buffer_size=_BUFFER, pre_buffer=False)
+        parquet = pyarrow.parquet.ParquetFile(handle, buffer_size=1 << 20, pre_buffer=False)
         is_struct = pyarrow.types.is_struct(parquet.schema_arrow.field(column).type)
         column = f"{column}.{_BYTES}" if is_struct else column
         wanted, end = iter(items), int(self._ends[file - 1]) if file else 0
@@ -88,7 +85,7 @@ class ParquetReader(SequentialReader):
             start, end = end, end + parquet.metadata.row_group(group).num_rows
             if row >= end:
                 continue
-            for batch in parquet.iter_batches(_ROWS, row_groups=[group], columns=[column], use_threads=False):
+            for batch in parquet.iter_batches(16, row_groups=[group], columns=[column], use_threads=False):
                 values = batch.column(0).field(_BYTES) if is_struct else batch.column(0)
                 while row < start + len(values):
                     value = values[row - start]

@@ -26,8 +26,6 @@ MIRROR = "FIDTOOL_REFERENCES_URL"
 _WHOLE_BYTES = 64 << 20
 """Size up to which a file is downloaded as a whole, even if only some of its arrays are needed."""
 _BLOCK_BYTES = 1 << 20
-_REPORT_SECONDS = 10.0
-"""Seconds between two lines about the progress of a download."""
 _UNREADABLE = (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError, ValueError)
 """What ``zipfile`` raises for a file that is no archive, is damaged, or is packed in an unknown way."""
 IMAGES = "arr_0"
@@ -426,6 +424,6 @@ def _copy_blocks(source: Any, target: IO[bytes], name: str, size: int | None, sa
     while block := source.read(_BLOCK_BYTES):
         target.write(block)
         done += len(block)
-        if time.monotonic() - reported >= _REPORT_SECONDS:
+        if time.monotonic() - reported >= 10.0:
             reported = time.monotonic()
             say(f"{name}: {megabytes(done)}{total}")

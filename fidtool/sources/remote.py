@@ -49,12 +49,8 @@ _LISTING_TIMEOUT = 1800.0
 """Deadline of a listing in seconds. It is long because stores return a thousand names at a time."""
 _COPY_TIMEOUT = 1800.0
 """Seconds to wait for another process of this machine that downloads the same file."""
-_RETRY_PERIOD = 120.0
-"""Seconds after which a request is not retried."""
 AT_ONCE = 32
 """Number of requests to run concurrently."""
-_MOST_CHECKED = 1024
-"""Maximum number of files to check for changes at the end of a run."""
 _SAID_BYTES = 100_000_000
 """Size of a download that is said in advance."""
 _ABANDONED_SECONDS = 3600.0
@@ -89,7 +85,7 @@ class RemoteFiles(Files):
             return self.paths[file]
 
         count = len(self.paths) if self.versioned else 0
-        sampled = np.unique(np.linspace(0, count - 1, min(count, _MOST_CHECKED)).astype(np.int64)).tolist()
+        sampled = np.unique(np.linspace(0, count - 1, min(count, 1024)).astype(np.int64)).tolist()
         with ThreadPoolExecutor(AT_ONCE, "fidtool-request") as pool:
             return list(filter(None, pool.map(changed_path, sampled)))
 
@@ -299,7 +295,7 @@ def request(work: Callable[[], T], url: str, seconds: float, moved: Callable[[],
         RunError: if the store fails or does not respond.
     """
     tries = MAX_TRIES if url.startswith("http") else 1
-    for attempt in islice(attempts(_RETRY_PERIOD), tries):
+    for attempt in islice(attempts(120.0), tries):
         last, future = moved(), in_background(work)  # after a timeout, it continues in the background
         try:
             while not wait([future], seconds).done:

@@ -57,7 +57,6 @@ _PROTOCOLS = {_ADM: "tensorflow", _EDM2.format(_OF_INCEPTION): "tensorflow", _ST
 """The protocols of Inception's statistics by the tools that have one protocol only."""
 _ALL_FEATURES = "all_features"
 """StyleGAN's list of the features of each batch."""
-_CHUNK_ROWS = 1024
 _USUAL = (1.0, 31.0)
 """Range of the largest feature for which Inception's feature step is used."""
 _ROUNDING = 1e-12
@@ -330,7 +329,7 @@ def of_features(rows: Features, wanted: bool, ddof: int) -> Statistics:
 
     from fidtool.statistics.moments import ExactMoments, better_step
 
-    chunks = [rows[start : start + _CHUNK_ROWS] for start in range(0, len(rows), _CHUNK_ROWS)]
+    chunks = [rows[start : start + 1024] for start in range(0, len(rows), 1024)]
     largest = max(float(np.abs(chunk).max()) for chunk in chunks)
     usual = _USUAL[0] <= largest < _USUAL[1] or largest == 0
     # Features of an unknown network may have any scale.

@@ -27,8 +27,6 @@ CHUNK_BYTES = 1 << 26
 
 Features = NDArray[np.float32]
 """Feature vectors of images, of shape (images, dims)."""
-_MOST_SIZES = 5
-"""Number of sizes of images that are listed."""
 
 
 @dataclass(frozen=True)
@@ -278,7 +276,7 @@ def facts_of(measured: MeasuredSet, reference: str, sha256: Mapping[str, str]) -
         pixels = hashlib.sha256(np.sort(records["digest"]).tobytes()).hexdigest()
         formats = dict(Counter(value.decode() for value in records["format"].tolist()).most_common())
         every = Counter(zip(records["width"].tolist(), records["height"].tolist(), strict=True))
-        sizes = {f"{width}x{height}": number for (width, height), number in every.most_common(_MOST_SIZES)}
+        sizes = {f"{width}x{height}": number for (width, height), number in every.most_common(5)}
     return SetFacts(
         statistics.origin,
         reference,

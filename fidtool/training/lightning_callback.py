@@ -27,8 +27,6 @@ from fidtool.training.metric import ImageMetric
 
 Generate = Callable[[int, int], torch.Tensor]
 _PURPOSE = "FIDCallback's reference"
-_FAST_SAMPLES = 16
-"""Images that a fast_dev_run generates: it only exercises the code, and its FID is meaningless."""
 
 
 if TYPE_CHECKING:
@@ -214,8 +212,8 @@ class FIDCallback(Base):
 
     def _measure(self, trainer: Any, pl_module: Any) -> None:
         samples, metrics = self.num_samples, self._prepare(pl_module)
-        if getattr(trainer, "fast_dev_run", 0):
-            samples = min(samples, _FAST_SAMPLES)
+        if getattr(trainer, "fast_dev_run", 0):  # it only exercises the code, and its FID is meaningless
+            samples = min(samples, 16)
             metrics = [metric for metric in metrics if metric._least[0] <= samples]
         for metric in metrics:
             metric.to(pl_module.device).reset()

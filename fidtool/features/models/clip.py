@@ -29,8 +29,6 @@ from fidtool.features.network import (
 from fidtool.features.resize import Preparation
 from fidtool.names import suggestion
 
-_HUB_FILES = ["open_clip_model.safetensors", "open_clip_pytorch_model.bin"]
-"""The files that open_clip looks for in a repository of the Hugging Face Hub."""
 _SUFFIXES = {".pt", ".pth", ".bin", ".ckpt", ".safetensors"}
 """A value of ``weights`` with one of these is a path and not a tag."""
 _FEATURE_STEP = 22
@@ -80,7 +78,8 @@ def on_disk(choice: NetworkChoice) -> bool:
         from huggingface_hub import try_to_load_from_cache
 
         repository, _, file = hub.rpartition("/")
-        names = [file, f"{Path(file).stem}.safetensors"] if file else _HUB_FILES
+        usual = ["open_clip_model.safetensors", "open_clip_pytorch_model.bin"]  # those that open_clip looks for
+        names = [file, f"{Path(file).stem}.safetensors"] if file else usual
         return any(isinstance(try_to_load_from_cache(repository, name), str) for name in names)
     file = published.get("url", "").rpartition("/")[2]
     return bool(file) and Path("~/.cache/clip", file).expanduser().is_file()

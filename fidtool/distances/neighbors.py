@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Literal
 
 import numpy as np
 import torch
@@ -27,8 +26,6 @@ _LARGEST_PART, _SMALLEST_PART = 2048, 256
 """Largest and smallest number of rows of a block. As distances and counts are exact, only time and memory depend on
 it."""
 
-Ties = Literal["strict", "inclusive"]
-
 
 def prdc(
     real: NDArray[np.float32],
@@ -37,7 +34,7 @@ def prdc(
     world: World,
     *,
     k: int = 5,
-    ties: Ties = "strict",
+    ties: str = "strict",
 ) -> tuple[dict[str, float], tuple[int, int]]:
     """Computes precision, recall (Kynkäänniemi et al. 2019), density and coverage (Naeem et al. 2020). A collective.
 

@@ -24,11 +24,11 @@ import fidtool
 from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.inception_score import inception_score
 from fidtool.distances.kernel import kid
-from fidtool.distances.neighbors import Ties
 from fidtool.distances.neighbors import prdc as our_prdc
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
 from fidtool.features.protocol import FEATURES, INCEPTION_FEATURE_STEP, SPATIAL, ProtocolName
+from fidtool.metrics.prdc import Ties
 from fidtool.sources.image_set import canonical_order
 from parity.networks import clip_mmd, open_clip_vit, timm_vit, torchvision_resnet18
 from parity.peers import (

@@ -79,9 +79,7 @@ def _module_of(file: Path, reuse: bool) -> ModuleType:
     content = file.read_bytes()
     if reuse and name in sys.modules and vars(sys.modules[name]).get(_READ) == content:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{file} cannot be loaded as a Python module")
+    spec: Any = importlib.util.spec_from_file_location(name, file)  # never None for a .py file
     module = importlib.util.module_from_spec(spec)
     # Registered before it runs, as an import does: dataclasses and pickle look modules up by name.
     sys.modules[name] = module

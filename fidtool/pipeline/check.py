@@ -72,9 +72,7 @@ def _read(
     workers = settings.num_workers
     if workers is None:
         batches = len(images) // (_BATCH * run.world.size)
-        workers = min(
-            8, available_cores(ranks), batches // 8
-        )  # as many as are decoded until one has started
+        workers = min(8, available_cores(ranks), batches // 8)  # as many as are decoded until one has started
     usable = replace(settings, on_error="skip", max_skip=1.0, diagnose=True)
     extraction = Extraction(
         run, usable, (), {}, batch_size=_BATCH, num_workers=workers, crop=None, warn=run.console.warn

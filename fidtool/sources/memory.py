@@ -20,7 +20,6 @@ from fidtool.seeds import sample_seed
 from fidtool.sources.arrays import BFLOAT16, as_hwc, as_pixels, channel_axis, check_dtype, refuse_values, widened
 from fidtool.sources.contents import ContentError, Files, Read, Reader, ValueRange, pillow_defaults
 from fidtool.sources.image_set import ImageSet, Numbered
-from fidtool.validation import MAX_PIXELS
 
 if TYPE_CHECKING:
     import torch  # only then: the command line defers it
@@ -368,12 +367,7 @@ def _of_array(values: NDArray[Any], value_range: ValueRange | None, what: str) -
 
 
 def copy_image(image: Any) -> Read:
-    """Copies a program's Pillow image, because the program may change it, for example to the next frame.
-
-    An image that is too large is returned without a copy, so that decoding refuses it.
-    """
-    if image.size[0] * image.size[1] > MAX_PIXELS:
-        return image  # type: ignore[no-any-return]
+    """Copies a program's Pillow image, because the program may change it, for example to the next frame."""
     try:
         with pillow_defaults():
             copy: Image.Image = image.copy()

@@ -6,7 +6,7 @@ import inspect
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from importlib.resources import files
@@ -16,7 +16,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from fidtool.cli.options import OnceCommand, completing
-from fidtool.cli.output import as_flag, columns, paragraph, print_lines, shown
+from fidtool.cli.output import as_flag, columns, on_terminal, paragraph, print_lines, shown
 from fidtool.comparability import NOT_KNOWN
 from fidtool.comparability import verify as verdicts_on
 from fidtool.download import megabytes
@@ -83,7 +83,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print everything a
 @click.command(cls=OnceCommand, examples=_OF_METRICS)
 @_names(shell_complete=completing(BUILT_IN, or_file=True))
 @_JSON
-def metrics(names: tuple[str, ...], as_json: bool) -> None:
+def metrics(names: tuple[str, ...], as_json: bool) -> Iterator[str]:
     """List the metrics for --metrics; with NAMEs, only these, with their values and settings.
 
     NAME can be FILE.py:NAME for a custom metric, whose code is executed.
@@ -91,21 +91,21 @@ def metrics(names: tuple[str, ...], as_json: bool) -> None:
     chosen = [metric_named(name).metric for name in names or BUILT_IN]
     found = [_described(metric) for metric in chosen]
     if as_json:
-        click.echo(json.dumps({"schema": 1, "metrics": found}, indent=2))
+        yield json.dumps({"schema": 1, "metrics": found}, indent=2)
         return
     if not names:
-        click.echo(
+        yield (
             "all: Each built-in metric that can be computed with these sets and this installation. For each metric "
             "that is omitted, the reason is printed. Nothing is downloaded."
         )
     for each, metric in zip(chosen, found, strict=True):
-        click.echo(f"{metric['name']}: {metric['about']}")
+        yield f"{metric['name']}: {metric['about']}"
         for number in metric["numbers"] if names else ():
-            click.echo(f"  {number['title']} ({number['better']} is better): {number['meaning']}")
+            yield f"  {number['title']} ({number['better']} is better): {number['meaning']}"
         for setting in metric["settings"] if names else ():
             value = "VALUE" if setting["default"] is None else setting["default"]
             flag = as_flag(each.named(setting["name"]), value)
-            click.echo(f"  {flag}: {setting['help']}")
+            yield f"  {flag}: {setting['help']}"
 
 
 def _described(metric: Metric) -> dict[str, Any]:
@@ -124,15 +124,15 @@ def _described(metric: Metric) -> dict[str, Any]:
 @click.command(cls=OnceCommand, examples=_OF_PRESETS)
 @_names(shell_complete=completing(PRESETS))
 @_JSON
-def presets(names: tuple[str, ...], as_json: bool) -> None:
+def presets(names: tuple[str, ...], as_json: bool) -> Iterator[str]:
     """List the values of --preset; with NAMEs, show these with their settings and what a comparable value needs."""
     found = [preset_named(name) for name in names] or [*PRESETS.values()]
     if as_json:
-        click.echo(json.dumps({"schema": 1, "presets": [asdict(preset) for preset in found]}, indent=2))
+        yield json.dumps({"schema": 1, "presets": [asdict(preset) for preset in found]}, indent=2)
         return
     for preset in found:
         also = f" (also {', '.join(preset.other_names)})" if preset.other_names else ""
-        paragraph(f"{preset.name}{also}: {preset.about}", "", "  ")
+        yield paragraph(f"{preset.name}{also}: {preset.about}", "", "  ")
         fakes = "as many images as in the paper" if preset.fakes is None else f"{preset.fakes:,} images"
         flags = [as_flag(name, value) for name, value in preset.settings.items() if value is not False]
         details = [
@@ -146,36 +146,35 @@ def presets(names: tuple[str, ...], as_json: bool) -> None:
         ]
         for label, text in details if names else ():
             if text:
-                paragraph(text, f"  {label:11}", " " * 13)
+                yield paragraph(text, f"  {label:11}", " " * 13)
 
 
 @click.command(cls=OnceCommand, examples=_OF_PROTOCOLS)
-def protocols() -> None:
+def protocols() -> Iterator[str]:
     """List the protocols: how each prepares images, which tools it equals, and which papers use it."""
     from fidtool.features.protocol import DEFAULT_PROTOCOL, INCEPTION_INPUT_SIZE, PROTOCOLS
 
     for protocol in PROTOCOLS.values():
         default = " (default)" if protocol.name == DEFAULT_PROTOCOL else ""
-        click.echo(f"{', '.join([protocol.name, *protocol.other_names])}{default}")
+        yield f"{', '.join([protocol.name, *protocol.other_names])}{default}"
         covariance = f"covariance / (n - {protocol.ddof})" if protocol.ddof else "covariance / n"
         size = f"{INCEPTION_INPUT_SIZE} x {INCEPTION_INPUT_SIZE}"
         arithmetic = f"{protocol.resize} to {size}; (x - {protocol.offset:g}) / {protocol.scale:g}; {covariance}"
         for label, text in (("method", arithmetic), ("equals", protocol.equals), ("used by", protocol.used_by)):
-            paragraph(text, f"  {label:9}", " " * 11)
+            yield paragraph(text, f"  {label:9}", " " * 11)
     click.echo("\nMore: fidtool guide protocols", err=True)
 
 
 @click.command(cls=OnceCommand, examples=_OF_GUIDE)
 @click.argument("words", metavar="[TOPIC]", nargs=-1, shell_complete=completing(_TOPICS))
-def guide(words: tuple[str, ...]) -> None:
+def guide(words: tuple[str, ...]) -> Iterator[str]:
     """List the topics of the guide, or show TOPIC.
 
     TOPIC may be shortened as long as it is unique. A terminal shows it in a pager ($PAGER, else less).
     """
     topic = "-".join(words)
     if topic in ("", "index"):
-        for line in columns([*_TOPICS.items()]):
-            click.echo(line)
+        yield from columns([*_TOPICS.items()])
         click.echo("\nfidtool guide TOPIC shows a topic, in a pager on a terminal.", err=True)
         return
     name = topic.lower().removesuffix(".md")
@@ -183,13 +182,17 @@ def guide(words: tuple[str, ...]) -> None:
     if len(begun) != 1:
         raise InputError(unknown("topic", topic, begun or closest(name, _TOPICS), ", ".join(_TOPICS)))
     os.environ.setdefault("LESS", "FRX")  # as git does: a page that fits the screen needs no key
-    click.echo_via_pager((_PAGES / f"{begun[0]}.md").read_text("utf-8"))
+    text = (_PAGES / f"{begun[0]}.md").read_text("utf-8").rstrip()
+    if on_terminal():
+        click.echo_via_pager(text)
+    else:
+        yield text
 
 
 @click.command(cls=OnceCommand)
 @click.argument("shell", metavar="SHELL", type=click.Choice(("bash", "zsh", "fish")))
 @click.pass_context
-def completion(context: click.Context, shell: str) -> None:
+def completion(context: click.Context, shell: str) -> Iterator[str]:
     """Print the script with which a shell completes commands, options, paths and values such as those of --format.
 
     \b
@@ -200,14 +203,14 @@ def completion(context: click.Context, shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None
     made = kind(context.find_root().command, {}, "fidtool", "_FIDTOOL_COMPLETE")
-    print_lines((made.source_template % made.source_vars()).strip().splitlines(), "the script")
+    yield (made.source_template % made.source_vars()).strip()
 
 
 @click.command(cls=OnceCommand, examples=_OF_WEIGHTS)
 @click.option("--download", is_flag=True, help="Download the official file into the cache.")
 @click.option("--verify", "verify_", is_flag=True, help="Check the SHA-256 of every file found.")
 @click.option("--weights", "explicit", metavar="FILE", help="File to search first, as with `compute --weights`.")
-def weights(download: bool, verify_: bool, explicit: str | None) -> None:
+def weights(download: bool, verify_: bool, explicit: str | None) -> Iterator[str]:
     """List the locations that are searched for the Inception weights, in order."""
     from fidtool.features.models import inception
     from fidtool.features.protocol import INCEPTION_SHA256
@@ -226,14 +229,14 @@ def weights(download: bool, verify_: bool, explicit: str | None) -> None:
             named = place.path and shown(place.label) in ("--weights", "FIDTOOL_WEIGHTS")
             state = "MISSING" if named else "not there"
         used = used or state != "not there"
-        click.echo(f"{state:14}{shown(place.label):18}{redacted(str(place.note or place.path))}")
+        yield f"{state:14}{shown(place.label):18}{redacted(str(place.note or place.path))}"
         if verify_ and place.path and place.there:
             try:
                 verdict = inception.verify(place.path)
             except InputError as error:
                 errors += [error.text] if place.label != "torch hub" else []  # a run does not use such a file
                 verdict = "DAMAGED OR UNKNOWN"
-            click.echo(f"{'':32}{verdict}")
+            yield f"{'':32}{verdict}"
     if errors:
         raise InputError("; ".join(errors))
 
@@ -255,17 +258,17 @@ def verify(result: str, preset: str | None, strict: bool, as_json: bool) -> int:
     2 bad usage or input, 3 a requirement is missed.
     """
     found = verdicts_on(result, preset)
-    if as_json:
-        click.echo(json.dumps({"schema": 1, "verdicts": [verdict.to_dict() for verdict in found]}, indent=2))
+    lines = [json.dumps({"schema": 1, "verdicts": [verdict.to_dict() for verdict in found]}, indent=2)] * as_json
     for verdict in () if as_json else found:
         outcome = "not comparable" if verdict.comparable is False else "comparable"
         of_all = f"{len(verdict.named(NOT_KNOWN))} of {len(verdict.items)} not known"
         known = f", as far as is known ({of_all})" if verdict.comparable is None else ""
-        click.echo(f"{verdict.fake}: {outcome} with published values of {verdict.preset}{known}")
+        lines.append(f"{verdict.fake}: {outcome} with published values of {verdict.preset}{known}")
         for item in verdict.items:
-            paragraph(f"{item.name}: {item.found}", f"  {item.verdict:10}", " " * 12)
+            lines.append(paragraph(f"{item.name}: {item.found}", f"  {item.verdict:10}", " " * 12))
             if item.verdict != "yes":
-                paragraph(f"expected: {item.expected} ({item.source})", " " * 12, " " * 12)
+                lines.append(paragraph(f"expected: {item.expected} ({item.source})", " " * 12, " " * 12))
+    print_lines(lines, "the result")
     missed = [verdict for verdict in found if verdict.comparable is False or (strict and verdict.comparable is None)]
     return 3 if missed else 0  # like a missed gate
 
@@ -279,7 +282,7 @@ def verify(result: str, preset: str | None, strict: bool, as_json: bool) -> int:
     shell_complete=completing(REFERENCES),
     help="Download the statistics of a reference into the cache; with NAME:arr_0 its images as well.",
 )
-def refs(names: tuple[str, ...], as_json: bool, download: str | None) -> None:
+def refs(names: tuple[str, ...], as_json: bool, download: str | None) -> Iterator[str]:
     """List the references: published statistics to compare with, for example `fidtool compute edm:cifar10 fake/`.
 
     NAME is a reference, of which everything is shown, or one of the projects that publish them, such as adm. They are
@@ -292,7 +295,7 @@ def refs(names: tuple[str, ...], as_json: bool, download: str | None) -> None:
         arrays = {FEATURES} if array == FEATURES else {*reference.statistics, array} - {""}
         path, sha256 = fetch(reference, arrays, lambda line: click.echo(shown(line), err=True))
         hashes = columns([(f"  {array}", f"SHA-256 {digest}") for array, digest in sha256.items()])
-        print_lines([str(path), *hashes], "the result")
+        yield from [str(path), *hashes]
         return
     projects = {
         name: [each for each in REFERENCES.values() if folded(each.name.partition(":")[0]) == folded(name.rstrip(":"))]
@@ -301,11 +304,12 @@ def refs(names: tuple[str, ...], as_json: bool, download: str | None) -> None:
     found = dict.fromkeys(each for name in names for each in projects[name] or [named_reference(name)[0]])
     chosen = [*(found or REFERENCES.values())]
     if as_json:
-        print_lines([json.dumps({"schema": 1, "references": [*map(_as_dict, chosen)]}, indent=2)], "the list")
+        yield json.dumps({"schema": 1, "references": [*map(_as_dict, chosen)]}, indent=2)
     elif names and not any(projects.values()):
-        print_lines([line for each in chosen for line in _details(each)], "the references")
+        for each in chosen:
+            yield from _details(each)
     else:
-        _print_table(chosen)
+        yield from _table(chosen)
 
 
 def _cached(reference: Reference) -> list[PublishedFile]:
@@ -318,7 +322,7 @@ def _as_dict(reference: Reference) -> dict[str, Any]:
     return {**facts, "cached": held}
 
 
-def _print_table(references: Sequence[Reference]) -> None:
+def _table(references: Sequence[Reference]) -> list[str]:
     files: list[PublishedFile] = []
     rows = [("name", "protocol", "real images", "fakes", "size", "in the cache")]
     for each in references:
@@ -327,8 +331,7 @@ def _print_table(references: Sequence[Reference]) -> None:
         counts = str(each.real_images or "?"), str(each.fakes)
         rows.append((each.name, each.protocol or "?", *counts, _size(each), "; ".join(map(str, cached))))
     total = megabytes(sum(each.size for each in files))
-    lines = [f"{folder()}: {counted(len(files), 'file')}, {total}", *columns(rows)]
-    print_lines([line.rstrip() for line in lines], "the list")
+    return [f"{folder()}: {counted(len(files), 'file')}, {total}", *(line.rstrip() for line in columns(rows))]
 
 
 def _size(reference: Reference) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 import click
@@ -139,13 +139,18 @@ class Command(click.Command):
 
 
 class OnceCommand(Command):
-    """A command that, under a launcher, only one process per machine runs."""
+    """A command that, under a launcher, only one process per machine runs. Its function may yield lines to print."""
 
     def invoke(self, ctx: click.Context) -> Any:
         with contextlib.suppress(LaunchError):  # the command needs no other rank
             if discover().local_rank > 0:
                 return None
-        return super().invoke(ctx)
+        found = super().invoke(ctx)
+        if not isinstance(found, Iterator):
+            return found
+        for line in found:
+            print_lines([line], "the result")
+        return None
 
 
 option = functools.partial(click.option, cls=GroupedOption)

@@ -68,6 +68,8 @@ def print_lines(lines: Sequence[str], what: str, exact: bool = False) -> None:
     """Print ``lines``, see `print_whole`; the `RunError` if that fails names ``what``."""
     try:
         print_whole(lines, exact)
+    except BrokenPipeError:
+        raise  # the reader has enough: click exits in silence
     except OSError as error:
         raise RunError(f"{what} could not be written to stdout ({error.strerror or error})") from None
 
@@ -78,9 +80,9 @@ WIDTH = 80
 """Width of explanatory text in columns."""
 
 
-def paragraph(text: str, first: str, other: str) -> None:
-    """Print a text, its first line indented by ``first`` and the others by ``other``."""
-    click.echo(textwrap.fill(text, WIDTH, initial_indent=first, subsequent_indent=other, break_on_hyphens=False))
+def paragraph(text: str, first: str, other: str) -> str:
+    """Return a text with line breaks, its first line indented by ``first`` and the others by ``other``."""
+    return textwrap.fill(text, WIDTH, initial_indent=first, subsequent_indent=other, break_on_hyphens=False)
 
 
 def columns(rows: Sequence[tuple[str, ...]]) -> list[str]:

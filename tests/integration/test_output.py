@@ -197,6 +197,22 @@ def test_a_full_or_closed_stdout_does_not_lose_the_result(
     os.close(gone)
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("command", ["metrics", "presets", "protocols", "guide", "guide ci", "refs", "weights"])
+def test_a_full_or_closed_stdout_of_a_list(environment: dict[str, str], command: str) -> None:
+    """An error in one line; none if the reader has enough, as `head` does."""
+    line = [sys.executable, "-m", "fidtool", *command.split()]
+    reader, gone = os.pipe()
+    os.close(reader)
+    with open("/dev/full", "w") as full:
+        ended = [subprocess.run(line, env=environment, stdout=each, stderr=subprocess.PIPE) for each in (full, gone)]
+    os.close(gone)
+    assert [each.returncode for each in ended] == [1, 1]
+    messages = [[line for line in each.stderr.splitlines() if line.startswith(b"error")] for each in ended]
+    assert messages == [[b"error: the result could not be written to stdout (No space left on device)"], []]
+    assert not any(b"Traceback" in each.stderr for each in ended)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs pseudo-terminals")
 def test_progress_is_a_bar_on_a_terminal(
     sets: tuple[Path, Path, Path], environment: dict[str, str], rank_server: RankServer

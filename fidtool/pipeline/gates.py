@@ -51,16 +51,10 @@ def baselines_of(
     in_history, found = file.endswith(".jsonl"), list[Evaluation]()
     results, unread = read_history(file) if in_history else (per_fake(read_evaluation(file)), [])
     alone = len(results) == 1 and not in_history
-    fitting = [
-        each
-        for each in results
-        if each.results[0].corrected
-        and path_of(each.results[0].real.name) == real
-        and each.definition == definition
-        and not (in_history and each.missed)
-    ]
+    results = [each for each in results if each.definition == definition and not (in_history and each.missed)]
+    results = [each for each in results if each.results[0].corrected and path_of(each.results[0].real.name) == real]
     for fake in fakes:
-        own = [each for each in fitting if alone or path_of(each.results[0].fake.name) == fake]
+        own = [each for each in results if alone or path_of(each.results[0].fake.name) == fake]
         if not own:
             features = f" and features of {definition.network}, {definition.protocol_name}" if definition else ""
             passed = " that missed no gate" * in_history

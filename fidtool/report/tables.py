@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from sys import maxsize
 from typing import Any, NamedTuple
 
@@ -18,15 +19,15 @@ from fidtool.history import lines_of, obstacles, per_fake
 from fidtool.metrics.prdc import PRDC
 from fidtool.metrics.registry import BUILT_IN, NAMES
 from fidtool.names import closest, folded, legible, short_names, short_title, shortened, split_title, unknown
-from fidtool.report.text import alerts_of, dumps, framing_lines, result_lines, verdict_lines
-from fidtool.results import Comparison, Evaluation, SetResult
+from fidtool.report.text import alerts_of, dumps, framing_lines, number, result_lines, verdict_lines
+from fidtool.results import Comparison, Evaluation
 
 _FRECHET = frozenset(number.name for kind in BUILT_IN.values() if kind.frechet for number in kind.numbers)
 _SHARES = frozenset(number.name for number in PRDC.numbers)
 _SPREADS = {"std": " ± s.d.", "sd": " ± s.d.", "error": " ± s.e.", "se": " ± s.e."}
 """What is behind the ± (standard deviation, standard error), by the last word of the value's name."""
 _ARROWS = {"lower": " ↓", "higher": " ↑", "": ""}
-_MARKDOWN = re.compile(r"([\\`*_\[\]<>|~&$])")
+_markdown = partial(re.compile(r"([\\`*_\[\]<>|~&$])").sub, r"\\\1")
 _NOT_IN_LATEX = re.compile("--|[^ -~À-ÏÑ-ÖØ-Ýß-ïñ-öø-ýÿ–—…±∞×↓↑]")
 """A ligature, and the characters for which LaTeX with its default encoding and fonts has no glyph."""
 _LATEX = str.maketrans(
@@ -58,9 +59,8 @@ def rounded(name: str, result: Comparison) -> str:
     images as dimensions: the one is far too high then, and the other is seldom known to 1 %. A share of n images has
     the decimals of 1/n, those of the smaller set. Other values, and at most these, have the digits of their `Number`.
     """
-    shown, key = result.labels.numbers[name], result.labels.key
-    value, spread = result.metrics[key(name)], result.metrics.get(key(shown.spread)) if shown.spread else None
-    error = result.corrected.error if name == "fid" and result.corrected is not None else spread
+    shown, value = result.labels.numbers[name], result.metrics[result.labels.key(name)]
+    error = result.corrected.error if name == "fid" and result.corrected else result.value(shown.spread)
     images = min(each.count or maxsize for each in (result.real, result.fake))
     few = images <= (SPATIAL_DIMS if shown.layer == SPATIAL else result.labels.dims)
     decimals = shown.digits
@@ -70,8 +70,7 @@ def rounded(name: str, result: Comparison) -> str:
         decimals = min(decimals, decimals_of(1 / images, 1))
     elif name in _FRECHET or (name == "kid" and few):
         decimals = min(decimals, max(decimals_of(value, 3), 0 if few else 2))
-    text = f"{value:.{decimals}f}"
-    return text if spread is None else f"{text} ± {spread:.{decimals}f}"
+    return number(name, result, decimals)
 
 
 def columns_of(evaluation: Evaluation, doubted: Collection[str] = ()) -> list[Column]:
@@ -144,20 +143,13 @@ def best_of(
         differences: differences of the values. A FAKE that they do not distinguish from the best is as good.
         texts: the values as they are shown. A FAKE whose text is that of the best is as good.
     """
-    known = {
-        place: value
-        for place, (result, value) in enumerate(zip(results, values, strict=True))
-        if value is not None and not is_real(result)
-    }
-    if len({*known.values()}) < 2:
-        return frozenset()
-    best = min(known.values()) if better == "lower" else max(known.values())
-    found = {place for place, value in known.items() if value == best}
-    leading = {results[place].fake.name for place in found}
+    known = {place: each for place, each in enumerate(values) if each is not None and not is_real(results[place])}
+    best = (min if better == "lower" else max)(known.values(), default=None)
+    leading, texts = [place for place, value in known.items() if value == best], texts or [*map(str, values)]
+    fakes, alike = {results[place].fake.name for place in leading}, {texts[place] for place in leading}
     ties = [{each.first, each.second} for each in differences if not each.distinguished]
-    tied = {fake for pair in ties if pair & leading for fake in pair}
-    alike = {texts[place] for place in found if texts}
-    found |= {place for place in known if results[place].fake.name in tied or (texts and texts[place] in alike)}
+    tied = {fake for pair in ties if pair & fakes for fake in pair}
+    found = {place for place in known if results[place].fake.name in tied or texts[place] in alike}
     return frozenset() if len(found) == len(known) else frozenset(found)
 
 
@@ -214,11 +206,10 @@ def _table_of(saved: Mapping[str, Evaluation], doubted: Collection[str], reasons
         for title, name in _names_by_title(each).items():
             bases.setdefault(legible(each.basis(name)), {})[short_title(title)] = None
     caption = [f"{', '.join(titles) if len(bases) > 1 else 'Features'}: {basis}." for basis, titles in bases.items()]
-    counts = ["-" if each.fake.count is None else f"{each.fake.count:,}" for each in results]
-    for heading, about, texts in (
-        ("REAL", "REAL", [_named(each.real) for each in results]),
-        ("images", "Images of FAKE", counts),
-    ):
+    sized = [(legible(shortened(each.real.name.rstrip("/") or each.real.name)), each.real.count) for each in results]
+    reals = [f"{name}, {count:,} images" if count else name for name, count in sized]
+    counts = [f"{each.fake.count:,}" if each.fake.count else "-" for each in results]
+    for heading, about, texts in (("REAL", "REAL", reals), ("images", "Images of FAKE", counts)):
         if len({*texts}) > 1:
             columns.append(Column(heading, texts))
         elif texts[0] != "-":
@@ -235,11 +226,6 @@ def _table_of(saved: Mapping[str, Evaluation], doubted: Collection[str], reasons
     notes += verdict_lines(evaluation, names)
     alerts = [f"warning: {legible(alert)}" for alert in alerts_of(evaluation) if alert.severity == "high"]
     return Table(columns, caption + said, above, notes, alerts)
-
-
-def _named(real: SetResult) -> str:
-    name = legible(shortened(real.name.rstrip("/") or real.name))
-    return name if real.count is None else f"{name}, {real.count:,} images"
 
 
 def joined(saved: Mapping[str, Evaluation]) -> Evaluation:
@@ -261,24 +247,22 @@ def narrowed(saved: Mapping[str, Evaluation], columns: Sequence[str]) -> dict[st
     Raises:
         InputError: if no result has one of them.
     """
-    titles, known = _names_by_title(joined(saved)), dict[str, list[str]]()
+    titles, known, chosen = _names_by_title(joined(saved)), dict[str, list[str]](), list[str]()
     for title, name in titles.items():
         for each in (title, name, NAMES[name].name if name in NAMES else name):
             known.setdefault(folded(each), []).append(title)
     for each in columns:
         if folded(each) not in known:
-            raise InputError(unknown("column", each, closest(each, [*known]), ", ".join(titles)))
+            raise InputError(unknown("column", each, closest(each, known), ", ".join(titles)))
+        chosen += known[folded(each)]
 
     def only(result: Comparison) -> Comparison:
-        numbers, names = result.labels.numbers, {title: name for name, title in result.titles.items()}
-        wanted = (names[title] for each in columns for title in known[folded(each)] if title in names)
-        own = {name: numbers[name] for name in wanted}
-        kept = {result.labels.key(each) for number in own.values() for each in (number.name, number.spread)}
-        metrics = {key: value for key, value in result.metrics.items() if key in kept}
-        bars = result.uncertainty if "fid" in own else None
-        return replace(
-            result, metrics=metrics, uncertainty=bars, labels=replace(result.labels, numbers={**own, **numbers})
-        )
+        labels, bars = result.labels, result.uncertainty
+        own = {name: labels.numbers[name] for one in chosen for name, title in result.titles.items() if title == one}
+        keys = {labels.key(each) for number in own.values() for each in (number.name, number.spread)}
+        metrics = {key: value for key, value in result.metrics.items() if key in keys}
+        labels = replace(labels, numbers={**own, **labels.numbers})
+        return replace(result, metrics=metrics, uncertainty=bars if "fid" in own else None, labels=labels)
 
     return {file: replace(each, results=tuple(map(only, each.results))) for file, each in saved.items()}
 
@@ -337,10 +321,6 @@ def _markdown_lines(table: Table) -> list[str]:
     return ["<!-- fidtool -->", _markdown(caption), "", heading, rule, *rows, *["", *notes] * bool(notes)]
 
 
-def _markdown(text: str) -> str:
-    return _MARKDOWN.sub(r"\\\1", text)
-
-
 def _latex_lines(table: Table) -> list[str]:
     """Return the table for a paper, in the style of booktabs."""
     heading, *rows = [f"    {' & '.join(row)} \\\\" for row in _rows(table, _latex, r"\textbf{{{}}}")]
@@ -366,16 +346,15 @@ def _latex(text: str) -> str:
 
 def _csv_lines(saved: Mapping[str, Evaluation]) -> list[str]:
     """Return all numbers at full precision; headings are the keys of the JSON."""
-    rows: list[dict[str, Any]] = []
-    files = [file for file, each in saved.items() for _ in each.results]
-    for file, result in zip(files, joined(saved).results, strict=True):
+    rows = list[dict[str, Any]]()
+    for file, result in ((file, result) for file, each in saved.items() for result in each.results):
         row: dict[str, Any] = {"real": legible(result.real.name), "fake": legible(result.fake.name)}
         row |= {"file": legible(file)} if file else {}
-        row |= {"count.real": result.real.count, "count.fake": result.fake.count}
-        bar = {} if result.corrected is None else asdict(result.corrected)
-        rows.append({**row, **result.metrics, **{f"uncertainty.corrected.{name}": end for name, end in bar.items()}})
+        row |= {"count.real": result.real.count, "count.fake": result.fake.count, **result.metrics}
+        bar = asdict(result.corrected) if result.corrected else {}
+        rows.append(row | {f"uncertainty.corrected.{name}": end for name, end in bar.items()})
     buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, [*dict.fromkeys(key for row in rows for key in row)], lineterminator="\n")
+    writer = csv.DictWriter(buffer, dict.fromkeys(key for row in rows for key in row), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return buffer.getvalue().split("\n")[:-1]

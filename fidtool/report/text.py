@@ -109,12 +109,12 @@ def differences_shown(evaluation: Evaluation, most: int, names: Sequence[str] | 
     return [replace(each, first=named[each.first], second=named[each.second]) for each in shown]
 
 
-def number(name: str, result: Comparison) -> str:
-    """Return the text of a value of the result, by its plain name, with its spread if it has one."""
-    shown, metrics, key = result.labels.numbers[name], result.metrics, result.labels.key
-    value = f"{metrics[key(name)]:.{shown.digits}f}"
-    spread = metrics.get(key(shown.spread)) if shown.spread else None
-    return value if spread is None else f"{value} ± {spread:.{shown.digits}f}"
+def number(name: str, result: Comparison, decimals: int | None = None) -> str:
+    """Return the text of a value, by its plain name, with its spread if known, by default in all digits shown."""
+    shown, labels = result.labels.numbers[name], result.labels
+    keys = (labels.key(each) for each in (name, shown.spread) if each)
+    digits = shown.digits if decimals is None else decimals
+    return " ± ".join(f"{result.metrics[key]:.{digits}f}" for key in keys if key in result.metrics)
 
 
 def timing_line(evaluation: Evaluation) -> str:

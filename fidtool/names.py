@@ -29,6 +29,15 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
+def images_of(counts: Sequence[int | None]) -> str:
+    """Return how many images sets have: ``60 images`` or ``60 to 1,000 images``."""
+    known = [count for count in counts if count is not None]
+    if len(known) < len(counts):
+        return "unknown number of images"
+    least, most = min(known), max(known)
+    return f"{'' if least == most else f'{least:,} to '}{most:,} image{'s' if most != 1 else ''}"
+
+
 def folded(name: str) -> str:
     """Return a name without case, hyphens, underscores and spaces, for lookups."""
     return re.sub(r"[-_\s]", "", name).lower()

@@ -206,11 +206,11 @@ class Duplicates:
     @property
     def share(self) -> float:
         """Duplicates as a fraction of the images, 0 to 1."""
-        return self.copies / self.images
+        return self.copies / max(1, self.images)  # 0 only in a result that was changed
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the duplicates as they appear in the JSON."""
-        return asdict(self) | {"unique_fraction": self.unique / self.images, "copies": self.copies}
+        return asdict(self) | {"unique_fraction": self.unique / max(1, self.images), "copies": self.copies}
 
 
 @dataclass(frozen=True)
@@ -304,17 +304,22 @@ def are_dependent(fake: Duplicates, real: Duplicates | None) -> bool:
 # --- messages --------------------------------------------------------------------------------------------------------
 
 
-def duplicates_message(found: Duplicates, generated: bool) -> str:
-    """Returns what to say of a set with at least one duplicate."""
+def duplicates_text(found: Duplicates) -> str:
+    """Returns how many duplicates a set with at least one has, and of which kinds."""
     kinds = " or ".join(kind for kind, number in (("exact", found.exact), ("near", found.near)) if number)
     described = f"{found.unique} different images"
-    remedy = "give each sample its own seed, fidtool.sample_seed(seed, i) for sample i"
     if found.unique == 1:
         described = f"the same image {found.images} times"
     elif found.pattern is None:
         described += f", {found.unique - found.multiplicities.get(1, 0)} of them repeated"
     else:
         described += f", mostly {found.pattern.multiplicity} times each, {counted(found.pattern.stride, 'file')} apart"
+    return f"{found.copies} of {found.images} images ({found.share:.0%}) are {kinds} duplicates: {described}"
+
+
+def duplicates_message(found: Duplicates, generated: bool) -> str:
+    """Returns what to say of a set with at least one duplicate, and what to do."""
+    remedy = "give each sample its own seed, fidtool.sample_seed(seed, i) for sample i"
     if not generated:
         remedy = "every duplicate counts in the statistics, so remove unintended ones"
     elif found.pattern is None:
@@ -322,8 +327,7 @@ def duplicates_message(found: Duplicates, generated: bool) -> str:
     else:
         processes = f"{found.pattern.multiplicity} processes had used the same random seed"
         remedy = f"it looks as if {processes}, or each batch had started from it: {remedy}"
-    count = f"{found.copies} of {found.images} images ({found.share:.0%})"
-    return f"{count} are {kinds} duplicates: {described}; {remedy}"
+    return f"{duplicates_text(found)}; {remedy}"
 
 
 def shared_warning(real: str, fake: str, shared: SharedCopies, images: int) -> Alert:

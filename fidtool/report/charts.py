@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fidtool.errors import InputError, option, redacted
+from fidtool.errors import redacted
 from fidtool.explanations import Interval
-from fidtool.names import legible, numbers_of, short_names, short_title, shortened, split_title
+from fidtool.names import images_of, legible, numbers_of, short_names, short_title, shortened, split_title
 from fidtool.report.tables import rounded
 from fidtool.results import Comparison, Evaluation, SetResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
 
 _LONGEST_LINE, _LONGEST_NAME, _LONGEST_PATH = 100, 24, 48
 _INCHES = (9.0, 4.5)
@@ -34,8 +33,6 @@ _STYLE: dict[str, Any] = {
 }
 _WIDTH, _HEIGHT, _ROW = 480, 280, 26
 """Size of the page's chart in pixels, and height of a row if each FAKE has one."""
-_MOST_ROWS = 16
-"""Maximum number of FAKEs whose rows are named; more rows are numbered."""
 _MOST_VALUES = 12
 """Maximum number of values along a line; of more, only the lowest is given."""
 _BESIDE = 0.3
@@ -61,19 +58,21 @@ def page_charts(evaluation: Evaluation) -> list[str]:
     results = evaluation.results
     if len(results) == 1 or results[0].frechet_distance is None:
         return []
-    rows = not sweep_of(results)[1] and len(results) <= _MOST_ROWS
-    inches = _WIDTH / 72, ((len(results) + 3) * _ROW if rows else _HEIGHT) / 72  # a unit of the SVG is a pixel
+    inches = _WIDTH / 72, _height(results) or _HEIGHT / 72  # a unit of the SVG is a pixel
     contents = [_image("svg", inches, results, colours) for colours in (_LIGHT, _DARK)]
     return [f"data:image/svg+xml;base64,{base64.b64encode(content).decode()}" for content in contents]
 
 
 def sweep_plot(evaluation: Evaluation, kind: str) -> bytes:
     """Return the chart of an evaluation, with a title, as the bytes of an image file."""
-    if evaluation.results[0].frechet_distance is None:
-        problem = f"{option('plot')} draws the metric fid, which is not among {option('metrics')}"
-        raise InputError(problem, setting="plot")
     title = "\n".join(shortened(line, _LONGEST_LINE) for line in title_of(evaluation))
-    return _image(kind, _INCHES, evaluation.results, _LIGHT, title)
+    width, height = _INCHES
+    return _image(kind, (width, max(height, _height(evaluation.results))), evaluation.results, _LIGHT, title)
+
+
+def _height(results: Sequence[Comparison]) -> float:
+    """Height in inches that rows need; 0 for a line."""
+    return 0.0 if sweep_of(results)[1] else (len(results) + 3) * _ROW / 72
 
 
 def _image(
@@ -114,8 +113,11 @@ def _draw(axes: Axes, results: Sequence[Comparison]) -> None:
         axes.errorbar(x, y, label="bias-corrected, 95 % interval", **look)
     axes.set_xlabel(label)
     (_label_line if label else _label_rows)(axes, points)
-    if (start := _start(axis)) > 0:
-        axis.set_label_text(f"the axis starts at {start:g}, not at 0")
+    (least, most), (low, high) = sorted(axis.get_data_interval()), axis.get_view_interval()
+    low = 0.0 if 0 <= 2 * least < most else low  # unless the values are less than a factor of 2 apart
+    axis.set_view_interval(low, high, ignore=True)
+    if low > 0:
+        axis.set_label_text(f"the axis starts at {low:.3g}, not at 0")
     axes.grid(axis="y" if label else "both", linewidth=1)
     axes.set_axisbelow(True)
     axes.tick_params(length=0, pad=7)
@@ -141,23 +143,11 @@ def _label_line(axes: Axes, points: Sequence[Point]) -> None:
 
 def _label_rows(axes: Axes, points: Sequence[Point]) -> None:
     """The value of each FAKE is at the end of its row, and its error bar below its point, which it would hide."""
-    if len(points) <= _MOST_ROWS:
-        axes.set_yticks([point.x for point in points], [point.name for point in points], parse_math=False)
-        for point in points:
-            axes.text(1.02, point.x, point.value, transform=axes.get_yaxis_transform(), va="center", fontsize=12)
-    else:
-        axes.set_ylabel("set, in the order of the table")
+    axes.set_yticks([point.x for point in points], [point.name for point in points], parse_math=False)
+    for point in points:
+        axes.text(1.02, point.x, point.value, transform=axes.get_yaxis_transform(), va="center", fontsize=12)
     axes.set_ylim(len(points) + 0.6, 0.4)
-    axes.locator_params(axis="x", nbins=6)
-
-
-def _start(axis: Axis) -> float:
-    """Lets an axis start at 0, or at a tick below the values if they are less than a factor of 2 apart."""
-    (least, most), (low, high) = sorted(axis.get_data_interval()), axis.get_view_interval()
-    low = 0.0 if 0 <= 2 * least < most else low
-    start = float(max((tick for tick in axis.get_majorticklocs() if tick <= low), default=low))
-    axis.set_view_interval(start, high, ignore=True)
-    return start
+    axes.locator_params(axis="x", nbins=5)
 
 
 class Point(NamedTuple):
@@ -187,12 +177,12 @@ def sweep_of(results: Sequence[Comparison]) -> tuple[list[Point], str]:
     return sorted(points, key=lambda point: point.x), legible(shortened(label, _LONGEST_NAME))
 
 
-def title_of(evaluation: Evaluation) -> tuple[str, str]:
-    """What the chart shows: metric and sets; then network, protocol, numbers of images."""
-    results, basis = evaluation.results, legible(evaluation.basis("fid"))
-    title, real = short_title(results[0].labels.title("fid")), described(results[0].real, _LONGEST_PATH)
+def title_of(evaluation: Evaluation, name: str = "fid", longest: int = _LONGEST_PATH) -> tuple[str, str]:
+    """Return what the values of a metric are of: metric and sets; then network, protocol, numbers of images."""
+    results, basis = evaluation.results, legible(evaluation.basis(name))
+    title, real = short_title(results[0].labels.title(name)), described(results[0].real, longest)
     if len(results) == 1:
-        return f"{title} of {described(results[0].fake, _LONGEST_PATH)} against {real}", basis
+        return f"{title} of {described(results[0].fake, longest)} against {real}", basis
     counts = images_of([result.fake.count for result in results])
     return f"{title} of {len(results)} sets against {real}", f"{basis}; {counts} per set"
 
@@ -203,12 +193,3 @@ def described(images: SetResult, longest: int = _LONGEST_LINE) -> str:
     count = f"{images.count:,} of {images_of([images.found])}" if sampled else images_of([images.count])
     framed = f", framed by {images.framing}" if images.framing else ""
     return f"{legible(shortened(images.name, longest))} ({count}{framed})"
-
-
-def images_of(counts: Sequence[int | None]) -> str:
-    """Return how many images sets have: ``60 images`` or ``60 to 1,000 images``."""
-    known = [count for count in counts if count is not None]
-    if len(known) < len(counts):
-        return "unknown number of images"
-    least, most = min(known), max(known)
-    return f"{'' if least == most else f'{least:,} to '}{most:,} image{'s' if most != 1 else ''}"

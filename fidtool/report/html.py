@@ -5,18 +5,21 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fidtool.cache_dir import atomic_write, check_target
+from fidtool.diagnose.diagnosis import Diagnosis
 from fidtool.errors import InputError, Spelling, as_argument, option, rendered
+from fidtool.explanations import Exhibit
 from fidtool.history import append_history
 from fidtool.images.loader import ImageLookup
-from fidtool.names import command_line, legible, short_names, short_title, shortened
-from fidtool.report.charts import described, images_of, page_charts, sweep_plot, title_of
-from fidtool.report.details import Thumbnail, duplicates_of, findings_of, properties_of, thumbnail_of, without_features
-from fidtool.report.tables import about_marks, best_of, columns_of, common_features, is_real, rounded
+from fidtool.names import command_line, images_of, legible, short_names, short_title, shortened
+from fidtool.report.charts import described, page_charts, sweep_plot, title_of
+from fidtool.report.details import Thumbnail, duplicates_of, findings_of, properties_of, thumbnail_of
+from fidtool.report.tables import Column, about_marks, columns_of, common_features, is_real, rounded
 from fidtool.report.text import alerts_of, differences_shown
 from fidtool.results import Evaluation
 
@@ -27,8 +30,8 @@ _SUFFIXES = {"report": (".html", ".htm"), "plot": (".png",), "history": (".jsonl
 _MOST_IMAGES, _MOST_IMAGES_OF_ALL = 24, 96
 """Maximum number of images in a sheet of one FAKE, and in such sheets of all FAKEs, but at least one of each."""
 _MOST_LEADING = 4
-"""Maximum number of FAKEs that the verdict names; their values are in the header."""
-_LONGEST_NAME = 48
+"""Maximum number of FAKEs whose values are in the header."""
+_LONGEST_NAME, _LONGEST_PATH = 48, 100
 _MOST_DIFFERENCES = 12
 """If there are more, only the differences to the best FAKE are shown: their number grows quadratically."""
 
@@ -91,8 +94,7 @@ def _environment(spelling: Spelling) -> Environment:
 
     def text(value: object) -> object:
         # Markup comes from the template itself.
-        plain = isinstance(value, str) and not hasattr(value, "__html__")
-        return legible(rendered(str(value), spelling)) if plain else value
+        return value if hasattr(value, "__html__") else legible(rendered(str(value), spelling))
 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("fidtool", "report"),
@@ -102,22 +104,24 @@ def _environment(spelling: Spelling) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    of_results = (described, duplicates_of, findings_of, images_of, properties_of, without_features)
-    functions = (*of_results, option, rounded, short_title)
+    of_results = (command_line, described, duplicates_of, findings_of, images_of, properties_of)
+    functions = (*of_results, option, rounded, short_title, shortened)
     environment.globals |= {function.__name__: function for function in functions}
-    environment.filters |= {"shortened": shortened}
     return environment
 
 
 def _content(evaluation: Evaluation) -> dict[str, Any]:
-    """What the template shows besides what it reads from the evaluation and asks of its functions."""
+    """What the template shows besides what it asks of its functions."""
     from markupsafe import escape
 
-    results, command = evaluation.results, evaluation.run.command
+    nothing = Exhibit(None, None, (), ())
+    results = [
+        replace(each, exhibit=each.exhibit or nothing, diagnosis=each.diagnosis or Diagnosis())
+        for each in evaluation.results
+    ]
     names = short_names([result.fake.name for result in results])
-    main = "fid" if "fid" in results[0].titles else next(iter(results[0].titles))
-    leading, verdict = _verdict(evaluation, names, main)
-    features = common_features(evaluation)
+    main, columns, features = next(iter(results[0].titles)), columns_of(evaluation), common_features(evaluation)
+    leading, verdict = _verdict(evaluation, columns, names, main)
     return {
         "evaluation": evaluation,
         "results": results,
@@ -125,46 +129,39 @@ def _content(evaluation: Evaluation) -> dict[str, Any]:
         "main": main,
         "leading": leading[:_MOST_LEADING],
         "verdict": verdict,
+        "subject": title_of(evaluation, main, _LONGEST_PATH),
         "alerts": alerts_of(evaluation),
         "charts": page_charts(evaluation),
-        "chart_title": title_of(evaluation)[0],
-        "counts": images_of([result.fake.count for result in results]),
-        "columns": columns_of(evaluation),
+        "columns": columns,
         "remarks": [*([f"Features of all values: {features}."] if features else []), *about_marks(evaluation)],
         "differences": differences_shown(evaluation, _MOST_DIFFERENCES, names),
         "most": max(1, min(_MOST_IMAGES, _MOST_IMAGES_OF_ALL // len(names))),
         "details": escape(_details(evaluation)),
-        "command": command if isinstance(command, str) else escape(command_line(command)),
     }
 
 
-def _verdict(evaluation: Evaluation, names: Sequence[str], main: str) -> tuple[list[int], str]:
-    """The FAKEs whose values are in the header, by their places, and which of several is best by the main metric."""
-    results, number, title = evaluation.results, evaluation.labels.numbers[main], evaluation.labels.title(main)
+def _verdict(
+    evaluation: Evaluation, columns: Sequence[Column], names: Sequence[str], main: str
+) -> tuple[list[int], str]:
+    """The places of the FAKEs whose values are in the header, and which of several is best by the main metric."""
+    results, title = evaluation.results, short_title(evaluation.labels.title(main))
     if len(results) == 1:
-        return [0], ""
-    bars = [result.corrected for result in results]
-    known, differences = main == "fid" and all(bars), evaluation.differences if main == "fid" else ()
-    values = [bar.value for bar in bars if bar] if known else [result.value(main) for result in results]
-    texts = [] if known else [rounded(main, result) for result in results]
-    best = sorted(best_of(results, values, number.better, differences, texts))
+        return [0], title
+    known = main == "fid" and all(result.corrected for result in results)
+    column = columns[-2 if known else 0]  # of the bias-corrected distances
+    best = sorted(column.best)
     if not best:
         alike = sum(not is_real(result) for result in results) > 1
-        return [], f"{short_title(title)} of {len(results)} sets{', which cannot be told apart' if alike else ''}"
-    leading = [shortened(names[place], _LONGEST_NAME) for place in best]
-    if len(best) > _MOST_LEADING:
-        leading[_MOST_LEADING - 1 :] = [f"{len(best) - _MOST_LEADING + 1} others"]
+        return [], f"{title} of {len(results)} sets{', which cannot be told apart' if alike else ''}"
     if len(best) > 1:
-        return best, f"{', '.join(leading[:-1])} and {leading[-1]} cannot be told apart, and are the best"
-    if known:
-        return best, f"{leading[0]} is the best"
-    return best, f"{leading[0]} has the {'lowest' if number.better == 'lower' else 'highest'} {short_title(title)}"
+        return best, f"{len(best)} of {len(results)} sets cannot be told apart, and are the best"
+    name, extreme = shortened(names[best[0]], _LONGEST_NAME), "lowest" if column.better == "lower" else "highest"
+    return best, f"{name} is the best" if known else f"{name} has the {extreme} {title}"
 
 
 def _details(evaluation: Evaluation) -> str:
     """The record of how the values were computed, as in the JSON, in legible lines."""
     document = evaluation.to_dict()
     shown = {name: document[name] for name in ("protocol", "layers", "settings", "run")}
-    shown["metrics"] = {each["fake"]: each["metrics"] for each in document["results"]}
-    shown["made_with"] = {each["fake"]: each["made_with"] for each in document["results"]}
+    shown |= {name: {each["fake"]: each[name] for each in document["results"]} for name in ("metrics", "made_with")}
     return "\n".join(map(legible, json.dumps(shown, indent=2, ensure_ascii=False).split("\n")))

@@ -15,7 +15,6 @@ from tqdm import tqdm
 from fidtool.errors import FidtoolError, Spelling, as_argument, rendered
 from fidtool.names import legible
 
-_LOG_SECONDS = 10.0
 _LOGGER = logging.getLogger("fidtool")
 Report = Callable[[str, int, int | None], None]
 """Called with the name of a set, the number of its images that were processed, and how many will be, if known."""
@@ -99,7 +98,7 @@ class Console:
             if callable(report):
                 report(label, done, total)
             now = time.monotonic()
-            if self.progress and not terminal and now - logged >= _LOG_SECONDS:
+            if self.progress and not terminal and now - logged >= 10.0:
                 logged, rate = now, done / (now - started)
                 of_total, left = "", ""
                 if total is not None:

@@ -30,10 +30,6 @@ _FEWEST_BITS = 14
 BLOCK_ROWS = 1024
 """Rows that are read at a time. It affects the last bits of floating-point sums, so it must not depend on the
 machine."""
-_RESIDENT_SHARE = 4
-"""A set's integers stay on a GPU if they fit into this fraction, 1 / 4, of its free memory."""
-_MANY_DIMS = 256
-"""Dimensions from which several threads are used for sums."""
 
 Rows = slice | NDArray[np.int64]
 """Rows of a set: a slice, or row numbers."""
@@ -171,7 +167,7 @@ def _rounded(features: NDArray[np.float32], step: int, device: torch.device) -> 
 
 def _resident_bytes(device: torch.device) -> int:
     """Returns the largest size of a set that may stay on the device; 0 on the CPU, whose memory must not grow."""
-    return torch.cuda.mem_get_info(device)[0] // _RESIDENT_SHARE if device.type == "cuda" else 0
+    return torch.cuda.mem_get_info(device)[0] // 4 if device.type == "cuda" else 0
 
 
 def parts_of(count: int, size: int) -> list[slice]:
@@ -217,7 +213,7 @@ class FeatureSettings:
         """
         moments = ExactMoments(features.shape[1], self.feature_step, self.device)
         # Products of few dimensions take less time than waking up a second thread.
-        with using_threads(fair_threads(world) if features.shape[1] >= _MANY_DIMS else 1):
+        with using_threads(fair_threads(world) if features.shape[1] >= 256 else 1):
             for part in parts_of(len(rows), BLOCK_ROWS):
                 moments.add(torch.from_numpy(features[rows[part]]))
                 if world.must_stop():

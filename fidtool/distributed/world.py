@@ -36,9 +36,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_POLL_SECONDS = 0.5
-"""How often a rank that waits in a gloo collective checks whether to abandon it."""
-
 # Views of the tensors of the last collectives. gloo's threads release a tensor shortly after its collective ends. If no
 # other C++ object references the tensor, releasing it needs the GIL (c10/util/intrusive_ptr.h: the PyObject is notified
 # when the count falls to one): a deadlock if the group is being destroyed at that time (torch 2.4), an abort if the
@@ -140,7 +137,7 @@ class World:
             work = begin(group)
             while not work.is_completed():
                 with contextlib.suppress(RuntimeError):  # the poll timed out; the last wait raises for a failed one
-                    work.wait(timedelta(seconds=_POLL_SECONDS))
+                    work.wait(timedelta(seconds=0.5))
                 if time.monotonic() > self._watchdog.abandon_at and not work.is_completed():
                     _never_destroy(ctypes.py_object((group, work, tensors)))
                     raise RuntimeError("gloo kept waiting for a lost rank")

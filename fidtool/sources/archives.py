@@ -36,12 +36,6 @@ from fidtool.sources.contents import (
 from fidtool.sources.image_set import ImageSet, NamedFiles, Names, split_common_folder
 from fidtool.sources.kinds import HEAD, PassedOver, refuse_dataset, suffix_of
 
-_MOST_KINDS = 8
-"""Maximum number of images in a sample. More different endings of names do not denote kinds of images."""
-_MANY = 0.5
-"""Smallest fraction of the samples that must have each kind of image; some samples may be incomplete."""
-
-
 Found = tuple[str, int, int, Any]
 """Name of a member, its first byte, number of bytes, and what its reader must know."""
 
@@ -110,7 +104,7 @@ def _heads(handle: BinaryIO) -> Iterator[tuple[str, bytes]]:
 def _refuse_several(path: str, names: Sequence[str]) -> None:
     """Refuses samples that consist of several images, such as WebDataset's ``input.png`` and ``output.png``.
 
-    These have several kinds, the part of a name after the first dot, and each of them in at least half of the samples.
+    These have 2 to 8 kinds, the part of a name after the first dot, each of them in at least half of the samples.
     Kinds that all begin with a digit are numbers (``cat.0.png``, ``cat.1.png``).
     """
     kinds: Counter[str] = Counter()
@@ -120,10 +114,10 @@ def _refuse_several(path: str, names: Sequence[str]) -> None:
         stem, _, kind = last.partition(".")
         samples.add((folder, stem))
         kinds[kind] += 1
-        if len(kinds) > _MOST_KINDS:
+        if len(kinds) > 8:
             return
     named = not all(kind[:1].isdigit() for kind in kinds)
-    if len(kinds) > 1 and len(samples) > 1 and named and min(kinds.values()) >= _MANY * len(samples):
+    if len(kinds) > 1 and len(samples) > 1 and named and 2 * min(kinds.values()) >= len(samples):
         has = ", ".join(sorted(kinds))
         raise InputError(
             f"each sample in {path} has {len(kinds)} images ({has}):", f"pick one as in {path}:{min(kinds)}"
@@ -247,8 +241,6 @@ _OPENERS = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
 """Functions that open compressed files, by the first bytes of such a file."""
 _MOST_PADDING = 1 << 16
 """Maximum number of padding bytes at the end of an archive; up to 10 KiB are usual."""
-_MOST_METADATA = 1 << 20
-"""Maximum number of bytes in an extended header, which holds a member's long name, times and owner."""
 _METADATA_TYPES = frozenset({tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE})
 _METADATA_TYPES |= {tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK}
 _key = posixpath.normpath
@@ -260,7 +252,8 @@ class _Header(tarfile.TarInfo):
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Header:
         info = super().frombuf(buf, encoding, errors)
-        if info.size < 0 or (info.type in _METADATA_TYPES and info.size > _MOST_METADATA):
+        # An extended header holds a member's long name, times and owner.
+        if info.size < 0 or (info.type in _METADATA_TYPES and info.size > 1 << 20):
             raise ValueError(f"a header states a size of {info.size} bytes")
         return info
 

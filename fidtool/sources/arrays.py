@@ -242,10 +242,6 @@ def set_of_rows(named: NamedFiles, kind: str, counts: Sequence[int], reader: Rea
 
 SAMPLES = "arr_0"
 """Name that numpy.savez gives the first array, as in the files of guided-diffusion."""
-_MOST_SPREAD = 64
-"""Largest ratio of the bytes that an image spans to its own bytes; it exceeds 1 for crops of larger images."""
-_MOST_HEADER = 10_000
-"""Largest header of a NumPy array in bytes."""
 
 
 @dataclass(frozen=True)
@@ -290,8 +286,8 @@ class StoredArray:
         """Returns the `channel_axis` of its images, after checks; its bytes must end at ``limit`` at the latest."""
         check_dtype(self.dtype, what, self.kind)
         axis = channel_axis(self.shape, what)
-        # Reading an image must not require reading many times its bytes.
-        if not self.strides or self.span > _MOST_SPREAD * prod(self.shape[1:]) * self.dtype.itemsize:
+        # Reading an image must not require reading many times its bytes, as it does a little for crops of larger ones.
+        if not self.strides or self.span > 64 * prod(self.shape[1:]) * self.dtype.itemsize:
             raise InputError(
                 f"{what} is in Fortran order or permuted, so that each image is scattered over the whole file",
                 "save numpy.ascontiguousarray(array)",
@@ -325,7 +321,7 @@ def read_header(member: IO[bytes]) -> StoredArray:
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     size = member.read(2 if version == (1, 0) else 4)
     length = int.from_bytes(size, "little")
-    if length > _MOST_HEADER:  # NumPy reads the whole header before it checks the length
+    if length > 10_000:  # NumPy reads the whole header before it checks the length
         raise ValueError(f"its header of {length} bytes is too long for an array of images")
     shape, by_column, dtype = read(io.BytesIO(size + member.read(length)))
     array = StoredArray.contiguous(tuple(map(int, shape)), dtype, member.tell())

@@ -47,8 +47,6 @@ _SILENCE_SECONDS = 300.0
 """Seconds after which a download that has not written anything ends. s3fs writes 50 MB at a time, of ten streams."""
 _LISTING_TIMEOUT = 1800.0
 """Deadline of a listing in seconds. It is long because stores return a thousand names at a time."""
-_COPY_TIMEOUT = 1800.0
-"""Seconds to wait for another process of this machine that downloads the same file."""
 AT_ONCE = 32
 """Number of requests to run concurrently."""
 _SAID_BYTES = 100_000_000
@@ -116,7 +114,7 @@ class RemoteFiles(Files):
                 with contextlib.suppress(OSError):
                     os.utime(path)  # the least recently used copies are deleted first
                 return handle
-            with one_at_a_time(f"remote-{path.name[:2]}", _COPY_TIMEOUT):
+            with one_at_a_time(f"remote-{path.name[:2]}", 1800.0):
                 if not path.exists():
                     _download(self.paths[file], path, int(self.stamps[file, 0]))
 

@@ -59,8 +59,6 @@ _ALL_FEATURES = "all_features"
 """StyleGAN's list of the features of each batch."""
 _USUAL = (1.0, 31.0)
 """Range of the largest feature for which Inception's feature step is used."""
-_ROUNDING = 1e-12
-"""Relative rounding error of a sum of squares."""
 
 
 def _kind_of(head: bytes) -> str:
@@ -318,7 +316,7 @@ def _of_stylegan(arrays: NamedArrays, wanted: bool) -> Statistics:
     mu = total / count
     sigma = squares / count - np.outer(mu, mu)
     # Rounding can make the variance of a constant feature negative.
-    rounded = np.abs(sigma.diagonal()) < _ROUNDING * squares.diagonal() / count
+    rounded = np.abs(sigma.diagonal()) < 1e-12 * squares.diagonal() / count
     np.fill_diagonal(sigma, np.where(rounded, 0.0, sigma.diagonal()))
     return _with_rows(Statistics.of(*_checked({"mu": mu, "sigma": sigma}), count), rows)
 

@@ -55,8 +55,6 @@ PathLike = str | os.PathLike[str]
 _WEIGHTS_SECONDS = 1800.0
 _NAMES = {"extractor": "feature", "input_size": "", "feature_step": ""}
 """Names in messages of the arguments that choose a network here."""
-_AT_ONCE = 1 << 20
-"""Number of bytes that are hashed at once."""
 _GOLDEN = -7046029254386353131  # 2 ** 64 over the golden ratio, as a signed integer
 _MIX1, _MIX2 = -4658895280553007687, -7723592293110705685
 
@@ -375,7 +373,7 @@ def image_hashes(images: torch.Tensor) -> torch.Tensor:
     weights = _weights(flat.shape[1], flat.device)
     size = sum(65537**place * side for place, side in enumerate(images.shape[1:3]))
     # A batch of photos as int64 would take gigabytes.
-    parts = torch.split(flat, max(1, _AT_ONCE // max(1, flat.shape[1])))
+    parts = torch.split(flat, max(1, (1 << 20) // max(1, flat.shape[1])))
     return torch.cat([(part.to(torch.int64) * weights).sum(1) + size for part in parts]).cpu()
 
 

@@ -51,8 +51,6 @@ _SIGNAL_GRACE_SECONDS = 2.5
 _ANSWER_SECONDS = 1.5
 """How long the store may take to respond."""
 _PRINT_SECONDS = 2.0
-_KILL_DELAY_SECONDS = 1.5
-"""Delay before killing a frozen rank zero that serves the store, so that all ranks first detect that it is frozen."""
 _EXPLANATION_SECONDS = 3.5
 """How long a rank whose collective failed waits for the cause before it reports its own failure."""
 
@@ -368,7 +366,7 @@ class Watchdog:
         self.failed.set()
         if failure.lost and failure.rank != self._rank and self._is_here(failure.rank):
             if failure.rank == 0 and not launcher_serves_store():
-                time.sleep(_KILL_DELAY_SECONDS)
+                time.sleep(1.5)  # so that all ranks first detect that it is frozen
             if not self._has_ended(failure.rank):  # a frozen process would never exit
                 with contextlib.suppress(OSError):
                     os.kill(self._processes[failure.rank].pid, signal.SIGKILL)

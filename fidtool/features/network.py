@@ -30,7 +30,6 @@ from fidtool.features.resize import Preparation
 from fidtool.sources.contents import Files, head_of
 from fidtool.sources.kinds import refuse_foreign
 
-_SILENCE_SECONDS = 30.0
 _REPEATS = 0.02
 """Largest accepted difference between the features of an image alone and in a batch, relative to their norm. In
 bfloat16 they differ, because different kernels run."""
@@ -313,7 +312,7 @@ def downloading(choice: NetworkChoice, source: str, say: Callable[[str], None]) 
     """
     say(f"getting the weights of {choice.full}: {source}")
     before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(_SILENCE_SECONDS)  # torch.hub sets no timeout
+    socket.setdefaulttimeout(30.0)  # torch.hub sets no timeout
     try:
         # torch.hub prints to stdout, which is reserved for the result; other libraries log each attempt.
         with contextlib.redirect_stdout(io.StringIO()), silent_logging():

@@ -45,8 +45,8 @@ def plan_batches(images: ImageSet, batch_size: int) -> list[Batch]:
     stored next to each other instead.
     """
     positions: Indices = np.argsort(images.order, kind="stable") if images.reader.in_order else range(len(images))
-    starts = range(0, len(images), batch_size)
-    return [Batch(number, positions[start : start + batch_size]) for number, start in enumerate(starts)]
+    parts = cut_batches(len(images), batch_size)
+    return [Batch(number, positions[part.start : part.stop]) for number, part in enumerate(parts)]
 
 
 def cut_batches(count: int, batch_size: int) -> list[range]:

@@ -35,8 +35,6 @@ _SIXTEEN_BIT_MODES = frozenset({"I;16", "I;16L", "I;16B", "I;16N"})
 _GRAY_MODES = frozenset({"L", "I", "F", *_SIXTEEN_BIT_MODES})
 _BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLES_PER_PIXEL, _PLANAR, _SAMPLE_FORMAT = 258, 262, 277, 284, 339
 """TIFF tags."""
-_NATIVE_PREFIX = b"II" if sys.byteorder == "little" else b"MM"
-"""First bytes of a TIFF in this machine's byte order."""
 _OPTIONAL = {AVIF: "avif", JPEG_2000: "jpg_2000", WEBP: "webp"}
 """Formats that Pillow can be built without, with Pillow's names for their decoders."""
 _ORIENTED_BY = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp")
@@ -257,7 +255,7 @@ def _check_tiff(image: Image.Image) -> None:
             # From a mode such as "RGB;16L" or "L;I", Pillow uses one letter per plane and ignores the rest.
             message = "Pillow misreads TIFFs of this kind with one plane per channel"
             raise DecodeError(f"{message}: save it interleaved or compressed")
-    elif image.mode in ("I", "F") and tags.prefix != _NATIVE_PREFIX:
+    elif image.mode in ("I", "F") and tags.prefix != (b"II" if sys.byteorder == "little" else b"MM"):
         # libtiff has already swapped the bytes, and Pillow swaps them again.
         message = "Pillow misreads compressed TIFFs with signed, 32-bit or float values in non-native byte order"
         raise DecodeError(f"{message}: save it uncompressed")

@@ -17,7 +17,6 @@ if TYPE_CHECKING:  # the settings import this module, and --help must be fast
     Pixels = NDArray[np.uint8]
 
 EXAMPLE = "adm:256"
-_MOST_DIGITS = 5
 _LANCZOS, _BICUBIC, _BOX = 1, 3, 4
 """Pillow's filters, see its `Resampling`."""
 
@@ -37,7 +36,7 @@ class Crop:
         if typed and not name and not typed.isdigit():
             problem = f"{option(setting)}: {unknown('crop', typed, closest(typed, CROPS), ', '.join(CROPS))}"
             raise InputError(problem, f"write NAME:SIZE, such as {EXAMPLE}", setting=setting)
-        if not name or not (size.isascii() and size.isdigit() and len(size) <= _MOST_DIGITS) or int(size) < 1:
+        if not name or not (size.isascii() and size.isdigit() and len(size) <= 5) or int(size) < 1:
             problem = f"{option(setting)} must be a crop and the side of a square in pixels, such as {EXAMPLE}"
             raise InputError(f"{problem}, not {text!r}", setting=setting)
         return cls(name, int(size))

@@ -336,13 +336,11 @@ class ImageLookup:
         """Returns the content of an image, or the error that occurred."""
         if file.rpartition("[")[0] in self.spent:
             return ContentError("an iterable cannot be read again")
-        if file not in self._prefetched and file in self._positions:
-            images, index = self._positions[file]
-            if not images.reader.in_order:
-                return next(images.read([index]))
-            self.prefetch([file])
         if file in self._prefetched:
             return self._prefetched[file]
+        if file in self._positions:
+            images, index = self._positions[file]
+            return next(images.read([index]))
         try:  # regular files only, because reading a pipe may block forever
             if not file or not stat.S_ISREG(os.stat(file).st_mode):
                 return FileNotFoundError(file)

@@ -41,8 +41,6 @@ _PIPE_BYTES = 1 << 20
 _DYING_SECONDS = 5.0
 """Seconds to wait for the end of a process whose pipe broke."""
 _all: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-_BROKEN = (EOFError, OSError, RuntimeError)
-"""Exceptions that the death of a worker may cause in its pipe."""
 
 
 class _Raised(NamedTuple):
@@ -109,7 +107,7 @@ class Workers(Generic[Task, Result]):
                 "is frozen, or the storage of the images does not respond",
                 setting="timeout",
             ) from error
-        except _BROKEN as error:
+        except (EOFError, OSError, RuntimeError) as error:  # what the death of a worker may cause in its pipe
             worker.process.join(_DYING_SECONDS)
             if (code := worker.process.exitcode) is None:
                 raise  # it is alive, so the error has a different cause

@@ -51,15 +51,9 @@ from fidtool.statistics.moments import Gaussian
 from fidtool.statistics.set_statistics import MeasuredSet, facts_of
 from fidtool.validation import text_of
 
-MOST_RANDOM = 48
-"""Maximum number of random images of one FAKE in a report."""
-MOST_NEIGHBOURS = 24
-"""Maximum number of images of one FAKE that a report shows with their nearest real images."""
 _FRACTIONS = (0.005, 0.01, 0.02)
 _FEWEST, _MOST = 20, 1000
 """Bounds on the number of most harmful images that are listed."""
-_FEWEST_FOR_INFLUENCE = 3
-"""Images of FAKE that an influence needs."""
 _APART = "its distance is that of the mean and covariance in its file, not of its images"
 _ROUGH = 0.2
 """Relative error above which a first-order prediction is reported as rough."""
@@ -300,8 +294,8 @@ def _influence_of(
     """The images that raise the distance of ``fake``, which messages call ``title``."""
     target, rows = _gaussian_of(real), fake.features[FEATURES]
     doubt = "this set is REAL itself" if fake is real else _APART if fake.apart else ""
-    if not doubt and (len(rows) < _FEWEST_FOR_INFLUENCE or target.count == 1):
-        doubt = f"at least {_FEWEST_FOR_INFLUENCE} generated and 2 real images are needed"
+    if not doubt and (len(rows) < 3 or target.count == 1):
+        doubt = "at least 3 generated and 2 real images are needed"
     if doubt:
         return Influence((), (), (), doubt)
     everything = np.arange(len(rows))
@@ -345,18 +339,18 @@ def _exhibit_of(
     device: torch.device,
     shown: Callable[[str], str],
 ) -> Exhibit:
-    """What a report shows of ``fake``."""
+    """What a report shows of ``fake``: random images of both sets, and some of its own with the nearest real ones."""
     healths, random = [], []
     for measured, own, other in zip((fake, real), seen[::-1], seen, strict=True):
         skipped, pictures = measured.statistics.skipped, measured.statistics.pictures
         healths.append(None if own is None else health_of(own, skipped, other, measured is fake, shown))
-        random.append(tuple(map(pictures.file, range(min(MOST_RANDOM, len(pictures))))) if pictures else ())
+        random.append(tuple(map(pictures.file, range(min(48, len(pictures))))) if pictures else ())
     rows, known = fake.features.get(FEATURES), real.features.get(FEATURES)
     neighbours: list[Neighbour] = []
     if rows is not None and known is not None and fake is not real:
         from fidtool.distances.neighbors import nearest_rows
 
-        nearest, distances = nearest_rows(rows[:MOST_NEIGHBOURS], known, device)
+        nearest, distances = nearest_rows(rows[:24], known, device)
         for image, (row, distance) in enumerate(zip(nearest.tolist(), distances.tolist(), strict=True)):
             neighbours.append(Neighbour(_file(fake, image), _file(real, row), distance))
     return Exhibit(

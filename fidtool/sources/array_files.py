@@ -37,16 +37,10 @@ from fidtool.sources.contents import Extent, ExtentReader, Files, Read, opened
 from fidtool.sources.image_set import ImageSet, NamedFiles
 from fidtool.sources.kinds import HEAD, refuse_foreign, suffix_of
 
-_READ_AT_ONCE = 1 << 21
-"""Bytes of a compressed array to decompress at a time. Between two such steps, other threads can run."""
 _UNKNOWN = np.dtype("V1")
 """Placeholder for dtypes that images cannot have."""
 _NAMED = 8
 """Maximum number of arrays that a message names."""
-_MOST_JSON = 100_000_000
-"""Largest header of safetensors in bytes, the same limit as in safetensors' own readers."""
-_MOST_RECORD = 16_000_000
-"""Largest pickle in bytes; a tensor takes about two hundred bytes of it."""
 _NUMBERS = ("u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "u2", "u4", "u8")
 _SAFETENSORS = {"BOOL": "?", **{f"{kind[0].upper()}{8 * int(kind[1])}": f"<{kind}" for kind in _NUMBERS}}
 _STORAGES = {
@@ -135,7 +129,8 @@ class ArrayReader(ExtentReader):
     def decompressed(self, handle: BinaryIO, file: int) -> IO[bytes]:
         if not (member := self._arrays[file].member):
             return handle
-        return io.BufferedReader(cast(io.RawIOBase, zipfile.ZipFile(handle).open(member)), _READ_AT_ONCE)
+        # Between two steps of so many bytes, other threads can run.
+        return io.BufferedReader(cast(io.RawIOBase, zipfile.ZipFile(handle).open(member)), 1 << 21)
 
 
 # --- NumPy -----------------------------------------------------------------------------------------------------------
@@ -178,7 +173,7 @@ def _tensors_of(name: str, handle: BinaryIO) -> dict[str, StoredArray]:
 def _of_safetensors(handle: BinaryIO) -> dict[str, StoredArray]:
     # The file begins with the header's length (8 bytes) and the header, a JSON object of names, dtypes and positions.
     length = int.from_bytes(handle.read(8), "little")
-    if length > _MOST_JSON:
+    if length > 100_000_000:  # the limit of safetensors' own readers
         raise ValueError("its header is not that of a safetensors file")
     header = json.loads(handle.read(length))
     tensors = {}
@@ -224,7 +219,7 @@ def _of_torch(name: str, handle: BinaryIO) -> dict[str, StoredArray]:
 
 def _record(info: zipfile.ZipInfo, handle: BinaryIO) -> bytes:
     # Not read with zipfile, which would refuse records without a checksum.
-    if info.file_size > _MOST_RECORD:
+    if info.file_size > 16_000_000:  # a tensor takes about two hundred bytes
         raise ValueError(f"its record {info.filename} is too large ({info.file_size} bytes)")
     handle.seek(stored_at(info, handle))
     data = handle.read(info.file_size)

@@ -55,8 +55,6 @@ _ABANDONED_SECONDS = 3600.0
 """Age of a partial copy that no process writes any more."""
 _VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "mtime", "updated")
 """Keys with which stores describe an object's version."""
-_PERMANENT = (IsADirectoryError, NotADirectoryError, ImportError, NotImplementedError, ValueError)
-"""Errors that a retry would raise again."""
 _S3_ADVICE = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
 
 
@@ -324,7 +322,7 @@ def _lasting(error: Exception, url: str) -> FidtoolError | ContentError | None:
         reason = f"the store returned HTTP status {status}: access denied" if status else message_of(error)
         advice = _S3_ADVICE if url.startswith("s3:") else "check the address and the credentials for it"
         return InputError(f"{redacted(url)} cannot be read: {reason}:", advice)
-    if isinstance(error, _PERMANENT):
+    if isinstance(error, (IsADirectoryError, NotADirectoryError, ImportError, NotImplementedError, ValueError)):
         return ContentError(f"it cannot be requested: {message_of(error)}")
     if isinstance(status, int) and 400 <= status < 500 and status not in RETRIED_STATUSES:
         return ContentError(f"the store returned HTTP status {status} ({message_of(error)[:120]})")

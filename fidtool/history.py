@@ -1,4 +1,4 @@
-"""Results of several days: files of them with a line per FAKE, what changed from one to another, and what may not."""
+"""Results of several days: files of them with a line per FAKE, what changed from one to another, what must agree."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ _MUST_AGREE = (
     *("FAKE.framing", "FAKE.precision"),
 )
 _ENVIRONMENT = ("host", "device", "precision", "kernels", "batch_size", "world_size", "versions")
-_LONGEST = 40
 Differing = dict[str, tuple[Any, Any]]
 """Both values of what differs, by its place. None stands for a default, and for what only one of the two has."""
 
@@ -173,7 +172,7 @@ def lines_of(found: Differing) -> list[str]:
 
 def _text(value: object) -> str:
     text = value if isinstance(value, str) else re.sub(r'[]["{}]', "", json.dumps(value, ensure_ascii=False))
-    return "-" if text in ("", "null") else shortened(text, _LONGEST)
+    return "-" if text in ("", "null") else shortened(text, 40)
 
 
 def path_of(name: str) -> str:

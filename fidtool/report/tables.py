@@ -274,8 +274,7 @@ def doubts_about(saved: Mapping[str, Evaluation]) -> tuple[list[str], list[str]]
         InputError: if values of the same title are of different protocols.
     """
     known, doubted, reasons = dict[str, tuple[str, Evaluation]](), dict[str, None](), dict[str, str]()
-    rows = [(file, row) for file, each in saved.items() for row in per_fake(each)]
-    for file, row in rows:
+    for file, row in ((file, row) for file, each in saved.items() for row in per_fake(each)):
         for name, title in row.results[0].titles.items():
             one, first = known.setdefault(title, (file, row))
             found = {} if file == one else obstacles(first, row, name)

@@ -313,7 +313,7 @@ def test_the_first_result_of_a_history_needs_no_baseline(tmp_path: Path) -> None
             baselines_of(replace(settings, history=other), ["real", "a", "b"], now.definition)
         file.touch()
     append_history(gated(now), file)
-    with pytest.raises(InputError, match="has no result of a .* that missed no gate"):
+    with pytest.raises(InputError, match=r"has no result of a .* that missed no gate"):
         baselines_of(settings, ["real", "a", "b"], now.definition)
     append_history(now, file)
     with pytest.raises(InputError, match="has no result of c "):

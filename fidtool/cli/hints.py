@@ -116,10 +116,14 @@ def _plain(error: click.UsageError) -> str:
 def advice(error: click.UsageError, typed: Sequence[str], commands: Sequence[str]) -> str:
     """Return click's message about the arguments of ``fidtool``, with what to write instead."""
     typed = [each for each in typed if each not in {"-h", "--help", "--help-all"}]
-    name, known, plain = typed[0], typed[0] in commands, _plain(error)
+    name, plain = "".join(typed[:1]), _plain(error)
+    known = name in commands
     options = (error.possibilities or ()) if isinstance(error, click.NoSuchOption) else ()
     closest = get_close_matches(getattr(error, "option_name", ""), options, 1)
     message = f"{plain}; did you mean {closest[0]}?" if closest else plain
+    if name.startswith("-") and (named := [each for each in typed if each in commands and not _exists(each)]):
+        after = [each for each in typed if each != named[0]]
+        return f"{plain}: write `{command_line(['fidtool', named[0], *after])}`"
     similar = [] if known else get_close_matches(name, commands, 1)
     command = next((each for each in (name, *similar) if each in _READING), "")
     given = [*typed[bool(command) :]]

@@ -54,6 +54,8 @@ LINES = {
     "fidelity real fake --cpu --isc-splits=5 --silent": (
         "compute real fake --protocol torch-fidelity --device cpu --is-splits 5 --quiet"
     ),
+    "--json -q compute real fake --num 3": "compute --json -q real fake --num 3",
+    "--json metrics": "metrics --json",
     "fid real fake": "compute real fake --metrics fid",
     "kid real fake --kid-subset-size 5": "compute real fake --kid-subset-size 5 --metrics kid",
     "html real fake": "compute real fake --report report.html",
@@ -89,6 +91,7 @@ OTHERS = {
     "completion": "Missing argument 'SHELL'",
     "completion tcsh": "'tcsh' is not one of 'bash', 'zsh', 'fish'",
     "--verison": "--version",
+    "--help-all": "No such option '--help-all'; did you mean --help?",
     "cache --older 30d": "--older-than",
     "compute real fake --timeout x": "not a valid float",
     "compute real fake --nums 3 --metrics kid": "error: No such option '--nums'; did you mean --num? (see",

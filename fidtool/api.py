@@ -289,7 +289,6 @@ def _concluded(
         if declared(type(metric)) or source:
             of_metrics[metric.name] = recorded | ({"source": source} if source else {})
     pairs = itertools.combinations(comparer.parts.items(), 2)
-    limited = None if settings.fail_above is None else settings.first_frechet
     evaluation = Evaluation(
         definitions=plan.definitions,
         results=tuple(results),
@@ -298,7 +297,7 @@ def _concluded(
         differences=tuple(
             Difference(one, other, Interval(*difference(mine, its))) for (one, mine), (other, its) in pairs
         ),
-        gated=plan.labels.key(limited.numbers[0].name) if limited else "",
+        gated="" if settings.fail_above is None else plan.labels.key(settings.first_frechet),
         not_computed={
             name: run.console.shown(reason) for name, reason in {**plan.left_out, **comparer.left_out}.items()
         },

@@ -1,6 +1,7 @@
 """Declarations of all settings: the keywords of `fidtool.compute` and the options of the command line."""
 
 import contextlib
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -179,8 +180,8 @@ class StatisticsSettings(CheckSettings):
     """The metrics in the order in which they are computed and listed: built-in ones first."""
     chosen: list[Metric] = field(init=False)
     """The metrics in this order."""
-    first_frechet: Metric | None = field(init=False)
-    """The first requested Fréchet distance, which ``fail_above`` limits; None if there is none."""
+    first_frechet: str = field(init=False)
+    """Name of the first requested Fréchet distance, which ``fail_above`` limits; empty if there is none."""
     metric_networks: Mapping[str, NetworkChoice] = field(init=False)
     """Networks that metrics have themselves, by the layer of their features."""
 
@@ -209,7 +210,7 @@ class StatisticsSettings(CheckSettings):
             rounding=self.float_to_byte or protocol.float_to_byte,
             in_order=in_order,
             chosen=[each.metric for each in in_order],
-            first_frechet=next((each.metric for each in asked if each.metric.frechet), None),
+            first_frechet=next((each.metric.numbers[0].name for each in asked if each.metric.frechet), ""),
         )
         own = {self.layer_of(metric): metric.own_network for metric in self.chosen}
         vars(self)["metric_networks"] = {name: each for name, each in own.items() if each and name != FEATURES}
@@ -370,8 +371,6 @@ class Origin(NamedTuple):
 
 def origin_of(command: tuple[str, ...] | str) -> Origin:
     """Returns the origin of a run that starts now, on this machine."""
-    import socket  # deferred, so that the command line reports usage errors fast
-
     return Origin(command, socket.gethostname(), datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"))
 
 

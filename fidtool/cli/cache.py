@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import click
 
 from fidtool.cache_dir import byte_limit, cache_dir
 from fidtool.cli.options import OnceCommand
-from fidtool.cli.output import columns, print_lines
+from fidtool.cli.output import columns
 from fidtool.errors import InputError, RunError
 from fidtool.names import counted, legible
 
@@ -39,7 +39,7 @@ _EXAMPLES = (
     is_flag=True,
     help="Delete all cached statistics and copies of remote files, not weights or references.",
 )
-def cache(as_json: bool, remove: str | None, older_than: str | None, clear: bool) -> None:
+def cache(as_json: bool, remove: str | None, older_than: str | None, clear: bool) -> Iterator[str]:
     """List the cached statistics, the last used first, or delete some of them.
 
     The cache is the folder FIDTOOL_CACHE, else $XDG_CACHE_HOME/fidtool, else ~/.cache/fidtool. It holds at most
@@ -62,16 +62,16 @@ def cache(as_json: bool, remove: str | None, older_than: str | None, clear: bool
                 entry.path.unlink(missing_ok=True)
         except OSError as error:
             raise RunError(f"the cache {cache_dir()} could not be changed: {error}") from None
-        click.echo(f"deleted {counted(len(entries), 'entry', 'entries')} from {cache_dir()}")
-    elif as_json:
-        _print_json(entries)
-    else:
-        _print_table(entries)
-    if clear:
-        from fidtool.sources.remote import delete_copies
+        if clear:
+            from fidtool.sources.remote import delete_copies
 
-        sweep()
-        delete_copies()
+            sweep()
+            delete_copies()
+        yield f"deleted {counted(len(entries), 'entry', 'entries')} from {cache_dir()}"
+    elif as_json:
+        yield _json(entries)
+    else:
+        yield from _table(entries)
 
 
 def _moment(text: str) -> float:
@@ -86,7 +86,7 @@ def _moment(text: str) -> float:
         ) from None
 
 
-def _print_json(entries: Sequence[Entry]) -> None:
+def _json(entries: Sequence[Entry]) -> str:
     from fidtool.report.text import dumps
 
     document = {
@@ -96,7 +96,7 @@ def _print_json(entries: Sequence[Entry]) -> None:
         "limit_bytes": byte_limit("FIDTOOL_CACHE_BYTES"),
         "entries": [_as_dict(entry) for entry in entries],
     }
-    print_lines([dumps(document)], "the list")
+    return dumps(document)
 
 
 def _as_dict(entry: Entry) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def _as_dict(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _print_table(entries: Sequence[Entry]) -> None:
+def _table(entries: Sequence[Entry]) -> list[str]:
     from fidtool.statistics.saved import SHOWN_DIGITS
 
     total = sum(entry.size for entry in entries)
@@ -141,7 +141,7 @@ def _print_table(entries: Sequence[Entry]) -> None:
                 (legible(known["path"] or "") or "?") + framing,
             )
         )
-    print_lines([*lines, *(columns(rows) if entries else [])], "the list")
+    return [*lines, *(columns(rows) if entries else [])]
 
 
 def _age(seconds: float) -> str:

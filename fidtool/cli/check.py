@@ -9,6 +9,7 @@ import click
 
 from fidtool.cli.options import QUIET, Command, option
 from fidtool.cli.output import as_flag, check_early, print_lines, shown
+from fidtool.distributed.launch import discover
 from fidtool.errors import InputError, redacted, without_secrets
 from fidtool.names import counted
 from fidtool.settings import GATES, IMAGES, OUTPUT, CheckSettings, Settings
@@ -45,8 +46,6 @@ def check(
     scaled images, unusual sizes, strong compression and unreadable files. With --against REAL, also differences
     between the sets that have nothing to do with the generator, such as different file formats.
     """
-    from fidtool.distributed.launch import discover
-
     paths = [images] if against is None else [images, against]
     check_early(paths)
     if only_list:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fidtool.cache_dir import check_target
 from fidtool.cli.options import QUIET, Command, option
 from fidtool.cli.output import as_flag, check_early, on_terminal, publish, publish_failure, result_file, write_lines
 from fidtool.distributed.signals import stopped_error
@@ -123,8 +124,6 @@ def compute(
 
 def _check_files(files: Iterable[Path]) -> None:
     """Check that the files can be written, before any work is done."""
-    from fidtool.cache_dir import check_target
-
     for file in files:
         check_target(f"--output {file}", file)
 

@@ -83,8 +83,7 @@ def demo(folder: str) -> None:
 def _prefix() -> str:
     """Return the path prefix with which a shell finds this ``fidtool``; empty if it is on PATH."""
     scripts = Path(sys.executable).parent
-    found = shutil.which("fidtool")
-    if found and Path(found).parent == scripts:
+    if Path(shutil.which("fidtool") or "").parent == scripts:
         return ""
     return f"{os.path.relpath(scripts) if Path.cwd() in scripts.parents else scripts}/"
 

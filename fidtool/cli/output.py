@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fidtool.cache_dir import atomic_write, open_descriptor
 from fidtool.distributed.launch import discover, discover_or_alone, will_be_restarted
 from fidtool.distributed.signals import call_with_timeout
 from fidtool.errors import FidtoolError, InputError, RunError, StoppedError, as_argument, rendered
@@ -143,8 +144,6 @@ def result_file(name: str) -> tuple[Path, str]:
 
     An existing file is only overwritten if it is empty or a result in this format, never an image or a paper.
     """
-    from fidtool.cache_dir import open_descriptor
-
     file = local_file("--output", name)
     is_plain = not file.suffix[1:2].isalpha()  # what follows the dot of a name such as cfg1.5 is no suffix
     if not is_plain:
@@ -171,8 +170,6 @@ def publish(printed: Sequence[str], files: Mapping[Path, Callable[[Path], object
         print_whole(printed)
     except OSError as error:
         problems.append(f"stdout ({error.strerror or error})")
-        with open(os.devnull, "wb") as null:  # so that the interpreter reports no second error at exit
-            os.dup2(null.fileno(), 1)
     for file, write in files.items():
         try:
             write(file)
@@ -183,8 +180,6 @@ def publish(printed: Sequence[str], files: Mapping[Path, Callable[[Path], object
 
 
 def write_lines(lines: Sequence[str], file: Path) -> None:
-    from fidtool.cache_dir import atomic_write
-
     with atomic_write(file) as handle:
         handle.write("".join(f"{line}\n" for line in lines).encode())
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from fidtool.cache_dir import check_target
 from fidtool.cli.options import QUIET, TYPED, Command, option
 from fidtool.cli.output import as_flag, check_early, check_suffix, local_file
 from fidtool.errors import InputError, RunError
@@ -100,7 +101,6 @@ def _in_layout(settings: Settings, layout: str) -> Settings:
 
 def _check_target(target: Path, layout: str | None, force: bool) -> None:
     """Check that the file can be written and read back, before any work is done."""
-    from fidtool.cache_dir import check_target
     from fidtool.statistics.statistics_file import features_file
 
     check_target(f"-o {target}", target)

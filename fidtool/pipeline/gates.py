@@ -18,10 +18,10 @@ _MISSED = {WORSE: "is worse than in", NOT_COMPARABLE: "is not comparable with", 
 
 def missed_gates(evaluation: Evaluation, settings: Settings, baseline: Evaluation | None) -> Iterator[str]:
     """Yield a sentence per limit that the only FAKE exceeds, and one if it may be worse than the baseline."""
-    name, (each,) = settings.first_frechet.numbers[0].name if settings.first_frechet else "", evaluation.results
-    highest, value = settings.fail_above, each.value(name)
+    (each,), highest = evaluation.results, settings.fail_above
+    value = each.value(settings.first_frechet)
     if highest is not None and value is not None and value > highest:
-        yield f"{each.fake.name} has {each.labels.title(name)} {value:.6g}, above {highest:g}"
+        yield f"{each.fake.name} has {each.labels.title(settings.first_frechet)} {value:.6g}, above {highest:g}"
     most, copies = settings.max_duplicates, each.duplicates
     if most is not None and copies is not None and copies.share > most:
         yield f"{copies.share:.2%} of {each.fake.name} are duplicates, above {most:.2%}"

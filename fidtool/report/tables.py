@@ -90,13 +90,14 @@ def columns_of(evaluation: Evaluation, doubted: Collection[str] = ()) -> list[Co
         differences = evaluation.differences if name == "fid" else ()
         heading = short_title(title if name == "fid" else title.removesuffix(f" ({features})"))
         heading += _SPREADS.get(shown.spread.rpartition("_")[2], "") * any("±" in text for text in texts)
-        columns.append(Column(heading, texts, shown.better, best_of(results, values, shown.better, differences, texts)))
+        best = _best_of(results, texts, values, shown.better, differences)
+        columns.append(Column(heading, texts, shown.better, best))
         bars = [None if result is None or name != "fid" else result.corrected for result in having]
         if any(bars):
             cells = [None if bar is None else bar.texts() for bar in bars]
             texts = [f"{each[0]} ± {each[1]}" if each else "-" for each in cells]
             values = [None if doubt or bar is None else bar.value for bar in bars]
-            best = best_of(results, values, "lower", differences, texts)
+            best = _best_of(results, texts, values, "lower", differences)
             base, _ = split_title(title)  # the column of the distance says of which features
             corrected.append(Column(f"bias-corrected {base} ± s.e.", texts, "lower", best))
             corrected.append(Column("95 % interval", [each[2] if each else "-" for each in cells]))
@@ -127,25 +128,20 @@ def is_real(result: Comparison) -> bool:
     )
 
 
-def best_of(
+def _best_of(
     results: Sequence[Comparison],
+    texts: Sequence[str],
     values: Sequence[float | None],
     better: str,
-    differences: Sequence[Difference] = (),
-    texts: Sequence[str] = (),
+    differences: Sequence[Difference],
 ) -> frozenset[int]:
-    """Return the indices of the best of ``values``, one per FAKE; several in a tie.
+    """Return the places of the best values, of those with the same text, and of those not distinguished from them.
 
-    None is the best if fewer than two FAKEs can be compared, or if all are equal. A FAKE that is REAL is excluded.
-
-    Args:
-        values: one per FAKE; None if unknown.
-        differences: differences of the values. A FAKE that they do not distinguish from the best is as good.
-        texts: the values as they are shown. A FAKE whose text is that of the best is as good.
+    None is the best if that is all of them. A FAKE that is REAL is excluded, and so is a value None.
     """
     known = {place: each for place, each in enumerate(values) if each is not None and not is_real(results[place])}
     best = (min if better == "lower" else max)(known.values(), default=None)
-    leading, texts = [place for place, value in known.items() if value == best], texts or [*map(str, values)]
+    leading = [place for place, value in known.items() if value == best]
     fakes, alike = {results[place].fake.name for place in leading}, {texts[place] for place in leading}
     ties = [{each.first, each.second} for each in differences if not each.distinguished]
     tied = {fake for pair in ties if pair & fakes for fake in pair}

@@ -178,10 +178,10 @@ class Exhibit:
         without_features: paths of the sets whose per-image features are unknown.
     """
 
-    fake: Health | None
-    real: Health | None
-    random: tuple[str, ...]
-    neighbours: tuple[Neighbour, ...]
+    fake: Health | None = None
+    real: Health | None = None
+    random: tuple[str, ...] = ()
+    neighbours: tuple[Neighbour, ...] = ()
     random_real: tuple[str, ...] = ()
     without_features: tuple[str, ...] = ()
 

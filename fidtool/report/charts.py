@@ -20,11 +20,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _LONGEST_LINE, _LONGEST_NAME, _LONGEST_PATH = 100, 24, 48
-_INCHES = (9.0, 4.5)
-_DOTS_PER_INCH = 160
 _STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "fidtool",  # the same figure gives the same bytes
+    "savefig.dpi": 160,
     "font.size": 13,
     "lines.linewidth": 2,
     "axes.formatter.useoffset": False,
@@ -66,8 +65,8 @@ def page_charts(evaluation: Evaluation) -> list[str]:
 def sweep_plot(evaluation: Evaluation, kind: str) -> bytes:
     """Return the chart of an evaluation, with a title, as the bytes of an image file."""
     title = "\n".join(shortened(line, _LONGEST_LINE) for line in title_of(evaluation))
-    width, height = _INCHES
-    return _image(kind, (width, max(height, _height(evaluation.results))), evaluation.results, _LIGHT, title)
+    inches = 9.0, max(4.5, _height(evaluation.results))
+    return _image(kind, inches, evaluation.results, _LIGHT, title)
 
 
 def _height(results: Sequence[Comparison]) -> float:
@@ -94,7 +93,7 @@ def _image(
                 figure.suptitle(title, fontsize=12, parse_math=False)
             buffer = io.BytesIO()
             # A date would make the files of equal runs differ.
-            figure.savefig(buffer, format=kind, dpi=_DOTS_PER_INCH, metadata={"Date": None} if kind == "svg" else None)
+            figure.savefig(buffer, format=kind, metadata={"Date": None} if kind == "svg" else None)
     return buffer.getvalue()
 
 

@@ -19,7 +19,7 @@ from fidtool.images.loader import ImageLookup
 from fidtool.names import command_line, images_of, legible, short_names, short_title, shortened
 from fidtool.report.charts import described, page_charts, sweep_plot, title_of
 from fidtool.report.details import Thumbnail, duplicates_of, findings_of, properties_of, thumbnail_of
-from fidtool.report.tables import Column, about_marks, columns_of, common_features, is_real, rounded
+from fidtool.report.tables import Column, about_marks, columns_of, is_real, rounded
 from fidtool.report.text import alerts_of, differences_shown
 from fidtool.results import Evaluation
 
@@ -114,13 +114,12 @@ def _content(evaluation: Evaluation) -> dict[str, Any]:
     """What the template shows besides what it asks of its functions."""
     from markupsafe import escape
 
-    nothing = Exhibit(None, None, (), ())
     results = [
-        replace(each, exhibit=each.exhibit or nothing, diagnosis=each.diagnosis or Diagnosis())
+        replace(each, exhibit=each.exhibit or Exhibit(), diagnosis=each.diagnosis or Diagnosis())
         for each in evaluation.results
     ]
     names = short_names([result.fake.name for result in results])
-    main, columns, features = next(iter(results[0].titles)), columns_of(evaluation), common_features(evaluation)
+    main, columns = next(iter(results[0].titles)), columns_of(evaluation)
     leading, verdict = _verdict(evaluation, columns, names, main)
     return {
         "evaluation": evaluation,
@@ -133,7 +132,7 @@ def _content(evaluation: Evaluation) -> dict[str, Any]:
         "alerts": alerts_of(evaluation),
         "charts": page_charts(evaluation),
         "columns": columns,
-        "remarks": [*([f"Features of all values: {features}."] if features else []), *about_marks(evaluation)],
+        "remarks": [*about_marks(evaluation), *evaluation.not_computed_lines],
         "differences": differences_shown(evaluation, _MOST_DIFFERENCES, names),
         "most": max(1, min(_MOST_IMAGES, _MOST_IMAGES_OF_ALL // len(names))),
         "details": escape(_details(evaluation)),

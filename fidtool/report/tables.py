@@ -57,7 +57,7 @@ def rounded(name: str, result: Comparison) -> str:
     These are the digits to the second one of the spread or of the standard error. A Fréchet distance without one has
     two decimals and at least three digits, as in papers. It and KID have three digits if there are at most as many
     images as dimensions: the one is far too high then, and the other is seldom known to 1 %. A share of n images has
-    the decimals of 1/n, those of the smaller set. Other values, and at most these, have the digits of their `Number`.
+    the decimals of 1/n, those of the smaller set. Other values have the digits of their `Number`, the most for all.
     """
     shown, value = result.labels.numbers[name], result.metrics[result.labels.key(name)]
     error = result.corrected.error if name == "fid" and result.corrected else result.value(shown.spread)
@@ -189,7 +189,7 @@ def lines_in(form: str, saved: Mapping[str, Evaluation]) -> list[str]:
     return {"table": _text_lines, "markdown": _markdown_lines, "latex": _latex_lines}[form](_table_of(saved, *doubts))
 
 
-def _table_of(saved: Mapping[str, Evaluation], doubted: Collection[str], reasons: Sequence[str]) -> Table:
+def _table_of(saved: Mapping[str, Evaluation], doubted: Collection[str], said: Sequence[str]) -> Table:
     evaluation = joined(saved)
     results, paths = evaluation.results, dict.fromkeys(result.fake.name for result in evaluation.results)
     short = dict(zip(paths, short_names([*paths]), strict=True))
@@ -211,17 +211,13 @@ def _table_of(saved: Mapping[str, Evaluation], doubted: Collection[str], reasons
         elif texts[0] != "-":
             caption.append(f"{about}: {texts[0]}.")
     columns += columns_of(evaluation, doubted)
-    unmarked = len(doubted) == len(_names_by_title(evaluation))
-    where = "" if unmarked else f" in the columns of {', '.join(map(short_title, doubted))}"
-    text = f"Not comparable between all rows, so that none is marked{where}: {'; '.join(map(legible, reasons))}."
-    said = [text] if doubted else []
     features = legible(common_features(evaluation))
-    above = [f"Features of all values: {features}"] * bool(features) + said
-    marks = [] if unmarked else about_marks(evaluation)
+    above = [*([f"Features of all values: {features}"] if features else []), *said]
+    marks = about_marks(evaluation) if {*_names_by_title(evaluation)} - {*doubted} else []
     notes = [*map(legible, evaluation.not_computed_lines), *marks, *framing_lines(evaluation)]
     notes += verdict_lines(evaluation, names)
     alerts = [f"warning: {legible(alert)}" for alert in alerts_of(evaluation) if alert.severity == "high"]
-    return Table(columns, caption + said, above, notes, alerts)
+    return Table(columns, [*caption, *said], above, notes, alerts)
 
 
 def joined(saved: Mapping[str, Evaluation]) -> Evaluation:
@@ -264,7 +260,7 @@ def narrowed(saved: Mapping[str, Evaluation], columns: Sequence[str]) -> dict[st
 
 
 def doubts_about(saved: Mapping[str, Evaluation]) -> tuple[list[str], list[str]]:
-    """Return the titles of the values that are not comparable between files, and why.
+    """Return the titles of the values that are not comparable between files, and a sentence on why, if any are.
 
     Raises:
         InputError: if values of the same title are of different protocols.
@@ -280,7 +276,9 @@ def doubts_about(saved: Mapping[str, Evaluation]) -> tuple[list[str], list[str]]
             for line in lines_of(found):
                 reasons.setdefault(line, f"{line} ({one} -> {file})")
                 doubted[title] = None
-    return [*doubted], [*reasons.values()]
+    where = "" if len(doubted) == len(known) else f" in the columns of {', '.join(map(short_title, doubted))}"
+    said = f"Not comparable between all rows, so that none is marked{where}: {'; '.join(reasons.values())}."
+    return [*doubted], [legible(said)] if doubted else []
 
 
 def _text_lines(table: Table) -> list[str]:

@@ -149,11 +149,9 @@ def _from_slurm(env: Mapping[str, str]) -> Launch:
 
 def _tasks_on_this_node(env: Mapping[str, str], world_size: int) -> int:
     """This node's entry in SLURM's run-length list such as ``2(x3),1``."""
-    counts: list[int] = []
-    for part in re.split(r",\s*", env.get("SLURM_STEP_TASKS_PER_NODE") or env.get("SLURM_TASKS_PER_NODE", "")):
-        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
-        if match:
-            counts += [int(match[1])] * int(match[2] or 1)
+    listed = env.get("SLURM_STEP_TASKS_PER_NODE") or env.get("SLURM_TASKS_PER_NODE", "")
+    runs = re.findall(r"(\d+)(?:\(x(\d+)\))?", listed)
+    counts = [int(tasks) for tasks, times in runs for _ in range(int(times or 1))]
     node = _integer(env, "SLURM_NODEID", 0)
     if node < len(counts):
         return min(counts[node], world_size)

@@ -44,8 +44,6 @@ _KINDS = 3
 _HALF = 0.5
 """Share of duplicates that gives a warning about a set with nothing to compare it with: no kind of image naturally has
 that many near duplicates."""
-_TIMES_USUAL = 2.0
-"""A finding is unusual if its share of the images is more than this multiple of the share in the other set."""
 
 
 @dataclass(frozen=True)
@@ -67,14 +65,14 @@ def inspect_set(path: str, images: ImageRecords | None, passed_over: PassedOver 
 
 
 def unusual_findings(own: SetInspection, other: SetInspection | None) -> list[Finding]:
-    """Returns the findings about a set that are unusual for its kind of images."""
+    """Returns the findings that are unusual for the kind of images: with more than twice the share in the other set."""
     if other is None:
         return [*own.findings]
     usual = {each.code: each.count / len(other.pictures) for each in other.findings}
     return [
         each
         for each in own.findings
-        if each.code in ALWAYS_UNUSUAL or each.count / len(own.pictures) > _TIMES_USUAL * usual.get(each.code, 0.0)
+        if each.code in ALWAYS_UNUSUAL or each.count / len(own.pictures) > 2.0 * usual.get(each.code, 0.0)
     ]
 
 

@@ -46,8 +46,6 @@ _SLACK = 1.2
 compared exactly."""
 _FEW = 1024
 """Up to this many images, all pairs are compared; for more, a k-d tree finds candidates."""
-_PAIRS = 100_000
-"""Candidate pairs that are compared at a time, to limit memory."""
 
 Groups = NDArray[np.int64]
 """Shape (images,): for each image, the index of the first image in the set's order that it is a duplicate of; its own
@@ -107,7 +105,7 @@ def _leaders(thumbs: NDArray[np.uint8]) -> Groups:
     while True:
         near = []
         candidates = _neighbours(points[alive])
-        for pairs in np.array_split(candidates, -(-len(candidates) // _PAIRS) or 1):
+        for pairs in np.array_split(candidates, -(-len(candidates) // 100_000) or 1):  # to limit memory
             one, other = thumbs[alive[pairs]].astype(np.int32).transpose(1, 0, 2)
             squares = np.square(one - other).mean(axis=1)
             near.append(pairs[squares <= tolerance[alive[pairs]].min(axis=1) ** 2])

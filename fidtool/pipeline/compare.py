@@ -33,6 +33,7 @@ from fidtool.errors import (
     InputError,
     ProgramError,
     RunError,
+    in_short,
     merged,
     on_every_rank,
 )
@@ -138,11 +139,10 @@ class Comparer:
         except FidtoolError:
             raise
         except (Exception, SystemExit) as error:  # custom metrics may raise anything
-            reason = " ".join(str(error).split())
             last = traceback.extract_tb(error.__traceback__)[-1]
             position = f"({os.path.basename(last.filename)}:{last.lineno})"
             kind = RunError if type(metric) in BUILT_IN.values() else ProgramError
-            raise kind(f"the metric {metric.name} failed: {type(error).__name__}: {reason} {position}") from error
+            raise kind(f"the metric {metric.name} failed: {in_short(error)} {position}") from error
         return self.run.world.on_rank_zero(lambda: _checked(metric, found))
 
     def _conclude(

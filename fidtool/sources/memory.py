@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     import torch  # only then: the command line defers it
 
 _SEVERAL_SETS = "to compare several sets, wrap each in fidtool.Images"
-_KEYS = ("image", "img")
-"""Keys of a dict under which its image is found."""
 _BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
 Items = Generator[Any, None, None]
 
@@ -293,7 +291,7 @@ def contents_of(item: Any, value_range: ValueRange | None, what: str) -> list[Re
     if hasattr(item, "images"):  # as in diffusers
         raise InputError(f"{what} is of type {type(item).__name__}, not an image:", "return its .images")
     if isinstance(item, Mapping):
-        key = next((key for key in _KEYS if key in item), None)
+        key = next((key for key in ("image", "img") if key in item), None)
         if key is None:
             raise InputError(
                 f"{what} is a dict with the keys {', '.join(map(str, list(item)[:8]))}; its image must have the key "

@@ -57,8 +57,6 @@ _PROTOCOLS = {_ADM: "tensorflow", _EDM2.format(_OF_INCEPTION): "tensorflow", _ST
 """The protocols of Inception's statistics by the tools that have one protocol only."""
 _ALL_FEATURES = "all_features"
 """StyleGAN's list of the features of each batch."""
-_USUAL = (1.0, 31.0)
-"""Range of the largest feature for which Inception's feature step is used."""
 
 
 def _kind_of(head: bytes) -> str:
@@ -329,7 +327,7 @@ def of_features(rows: Features, wanted: bool, ddof: int) -> Statistics:
 
     chunks = [rows[start : start + 1024] for start in range(0, len(rows), 1024)]
     largest = max(float(np.abs(chunk).max()) for chunk in chunks)
-    usual = _USUAL[0] <= largest < _USUAL[1] or largest == 0
+    usual = 1.0 <= largest < 31.0 or largest == 0
     # Features of an unknown network may have any scale.
     moments = ExactMoments(rows.shape[1], INCEPTION_FEATURE_STEP if usual else better_step(0, largest))
     for chunk in chunks:

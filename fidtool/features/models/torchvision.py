@@ -16,9 +16,6 @@ from fidtool.features.network import Network, State, channels_last, downloading,
 from fidtool.features.resize import PILLOW_RESIZES, Preparation
 from fidtool.names import suggestion
 
-_AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")
-"""Auxiliary outputs of googlenet and inception_v3, used only in training."""
-
 
 def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
     """Read a file, or download an entry of the model's weights (``IMAGENET1K_V1``), or else the default entry."""
@@ -56,7 +53,8 @@ def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
     preset = _preset(model, _entries(model)[state.entry])
     module = _architecture(model, preset.crop_size[0]).eval()
     tensors = copy(state.tensors)  # with the version numbers of its modules, which some models use
-    dropped = [key for key in tensors if key.startswith(_AUXILIARY)]
+    # Auxiliary outputs of googlenet and inception_v3 are used only in training.
+    dropped = [key for key in tensors if key.startswith(("aux1.", "aux2.", "AuxLogits."))]
     linear = [name for name, child in module.named_modules() if isinstance(child, nn.Linear)]
     if not (node or linear):
         problem = f"torchvision:{model} has no Linear layer whose input could be used as features:"

@@ -19,7 +19,7 @@ from fidtool.distributed import signals
 from fidtool.distributed.launch import discover_or_alone, launcher_serves_store
 from fidtool.distributed.signals import stopped_error
 from fidtool.distributed.watchdog import add_location
-from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, StoppedError
+from fidtool.errors import FidtoolError, InputError, LaunchError, StoppedError
 from fidtool.names import legible
 
 _LEAVING_SECONDS = 3.0
@@ -110,12 +110,10 @@ def process() -> NoReturn:
 def _exit(ended: SystemExit) -> NoReturn:
     """Run the exit functions, flush the output and end the process without finalising the interpreter.
 
-    With torch loaded, finalising takes most of a second. If the status is not an integer or the output cannot be
-    written, Python exits as usual and reports it.
+    With torch loaded, finalising takes most of a second. If the output cannot be written, Python exits as usual and
+    reports it.
     """
-    status = ended.code or 0
-    if not isinstance(status, int):
-        raise ended
+    status = int(ended.code or 0)
     if status or any(each.name == signals.CALL for each in threading.enumerate()):
         # A thread that is stuck in a network, a decoder or a logger would keep the process alive indefinitely.
         force = threading.Timer(_LEAVING_SECONDS, os._exit, (status,))
@@ -152,8 +150,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
         message = hints.advice(error, typed, [*_COMMANDS])
         _complain(InputError(f"{message} (see `{command} --help`)"))
-    except click.ClickException as error:
-        _complain(RunError(error.format_message()))
     except FidtoolError as error:
         if error.printed:
             sys.exit(error.exit_code)

@@ -146,11 +146,9 @@ class OnceCommand(Command):
             if discover().local_rank > 0:
                 return None
         found = super().invoke(ctx)
-        if not isinstance(found, Iterator):
-            return found
-        for line in found:
+        for line in found if isinstance(found, Iterator) else ():
             print_lines([line], "the result")
-        return None
+        return found
 
 
 option = functools.partial(click.option, cls=GroupedOption)
@@ -202,10 +200,8 @@ _OF_SETTINGS = (
 def _option_of(name: str, field: Setting) -> GroupedOption:
     shown = f" [default: {field.shown}]" if field.shown else ""
     text = f"{field.text}{_NOTES.get(name, '')}{shown}"
-    given: dict[str, Any] = {"help": text, "metavar": field.metavar, "default": field.default}
-    given |= {"shell_complete": _COMPLETING.get(name)}
-    if field.default == ():
-        given |= {"multiple": True}
+    given: dict[str, Any] = {"help": text, "metavar": field.metavar, "shell_complete": _COMPLETING.get(name)}
+    given |= {"default": field.default, "multiple": field.default == ()}
     if name == "metrics":
         given |= {"multiple": True, "default": [field.default], "callback": lambda _, __, names: ",".join(names)}
     if field.choices:

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -166,15 +166,12 @@ def on_terminal() -> bool:
 def publish(printed: Sequence[str], files: Mapping[Path, Callable[[Path], object]]) -> None:
     """Print the lines of a result, and write its files, each with its function. What fails does not stop the others."""
     problems = []
-    try:
-        print_whole(printed)
-    except OSError as error:
-        problems.append(f"stdout ({error.strerror or error})")
-    for file, write in files.items():
+    writes: dict[Any, Callable[[Any], object]] = {"stdout": lambda _: print_whole(printed), **files}
+    for place, write in writes.items():
         try:
-            write(file)
+            write(place)
         except OSError as error:
-            problems.append(f"{file} ({error.strerror or error})")
+            problems.append(f"{place} ({error.strerror or error})")
     if problems:
         raise RunError(f"the result could not be written to {' and to '.join(problems)}")
 

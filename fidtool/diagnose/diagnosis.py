@@ -374,22 +374,20 @@ def _covariance_warnings(sets: Mapping[str, Statistics], gaussians: Collection[s
 
 
 def pair_warnings(
-    real: Statistics, fake_name: str, fake: Statistics, frechet: bool = True, files: tuple[bool, bool] = (False, False)
+    real: Statistics, fake_name: str, fake: Statistics, frechet: bool = True, sampled: bool = True
 ) -> list[Alert]:
     """Returns warnings about the comparison of two sets, in addition to the `set_warnings` of each.
 
-    ``files`` says of each whether it is a statistics file, of which no sample can be used.
+    ``sampled`` is whether a sample of the larger set can be used, which a statistics file does not have.
     """
     found = []
     if frechet and real.count is not None and fake.count is not None:
         ratio = max(real.count, fake.count) / min(real.count, fake.count)
         if ratio > 2:
-            how = ", for example with"
-            if files[fake.count > real.count]:
-                how = ": more in the smaller set, or images in place of the larger one's statistics, with"
+            how = ", for example" if sampled else ": more in the smaller set, or images in place of the statistics,"
             text = (
                 "the number of images differs by more than a factor of 2 from that of REAL: the bias of the Fréchet "
-                f"distance depends on the smaller one; use equal numbers{how} {option('num')}"
+                f"distance depends on the smaller one; use equal numbers{how} with {option('num')}"
             )
             found.append(Alert(f"{fake_name} ({fake.count} images against {real.count}): {text}", "medium"))
     one, other = real.arithmetic, fake.arithmetic

@@ -218,12 +218,12 @@ class Comparer:
         same = fake.path == real.path and fake.statistics.framing == real.statistics.framing
         sets = {names[0]: real.statistics, names[1]: fake.statistics}
         layers = {settings.layer_of(metric): None for metric in settings.chosen if metric.frechet}
-        files = contents[0].file is not None, contents[1].file is not None
+        larger = contents[(fake.statistics.count or 0) > (real.statistics.count or 0)]
         return [
             *self.plan.warnings,
             *([Alert(f"{fake.path} is the same set as REAL: the values say nothing about a generator", "high")] * same),
             *set_warnings(sets, layers),
-            *pair_warnings(real.statistics, names[1], fake.statistics, bool(layers), files),
+            *pair_warnings(real.statistics, names[1], fake.statistics, bool(layers), larger.file is None),
         ]
 
 

@@ -197,7 +197,7 @@ def _require_layer(
 ) -> LayerStatistics:
     """One layer of a statistics file, called ``title`` in messages. Checks that it has what is needed."""
     found = statistics.layers.get(layer)
-    problem, how = "", "again with `fidtool stats --metrics` and the same metrics"
+    how = "again with `fidtool stats --metrics` and the same metrics"
     if found is None:
         problem = f"{path} has no statistics of the {title}:"
     elif with_features and found.features is None:
@@ -206,9 +206,9 @@ def _require_layer(
     elif with_order and statistics.order is None:
         problem = f"{path} does not have the stored order of its images, in which this run divides them into parts:"
         how = "again with this version"
-    if found is None or problem:
-        raise InputError(problem, "pass the folder of images instead", f"create the file {how}")
-    return found
+    else:
+        return found
+    raise InputError(problem, "pass the folder of images instead", f"create the file {how}")
 
 
 def _common_definition(
@@ -273,12 +273,11 @@ def _settings_without_effect(opening: Opening) -> list[str]:
     for name, applies in (("value_range", scaled), ("float_to_byte", scaled and settings.floats)):
         if getattr(settings, name) is not None and not applies:
             found.append(f"{option(name)} has no effect: it only affects images of floats")
-    if files:
-        how = roundings({each.path: file for each, file in files.items()})
-        how |= {} if settings.floats is None else {"this run": settings.rounding}
-        if len({*how.values()}) > 1:
-            each = ", ".join(f"{value} in {where}" for where, value in how.items())
-            found.append(Alert(f"floats became bytes in different ways ({option('float_to_byte')}): {each}", "medium"))
+    how = roundings({each.path: file for each, file in files.items()})
+    how |= {} if settings.floats is None else {"this run": settings.rounding}
+    if len({*how.values()}) > 1:
+        each = ", ".join(f"{value} in {where}" for where, value in how.items())
+        found.append(Alert(f"floats became bytes in different ways ({option('float_to_byte')}): {each}", "medium"))
     for number, one in enumerate(opening.sets):
         if one in files:
             sampling = settings.sampling("num_fake" if number else "num_real")

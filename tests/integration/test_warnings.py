@@ -39,6 +39,19 @@ def test_different_counts(real: Path, tmp_path: Path) -> None:
     assert "differs by more than a factor of 2" not in "".join(kid.results[0].warnings), "a bias of Fréchet distances"
 
 
+def test_statistics_have_no_sample_of_their_images(real: Path, tmp_path: Path) -> None:
+    """The remedy for different counts is not a smaller number if the larger set is a statistics file."""
+    many, file = make_pictures(tmp_path / "many", 81, 2), tmp_path / "many.npz"
+    fidtool.write_statistics(file, fidtool.compute_statistics(many, extractor=TINY))
+    remedies = (
+        "use equal numbers, for example with num",
+        "more in the smaller set, or images in place of the statistics",
+    )
+    for one, other, remedy in ((real, many, 0), (file, real, 1), (real, file, 1), (many, real, 0)):
+        (found,) = (each for each in warnings_of(one, other) if "factor of 2" in each)
+        assert [each in found for each in remedies] == [remedy == 0, remedy == 1]
+
+
 def test_a_network_whose_imported_code_has_changed(real: Path, tmp_path: Path) -> None:
     """The file that --extractor names is the same, but a module that it imports is not."""
     (tmp_path / "net.py").write_text(

@@ -29,15 +29,6 @@ def test_sizes_that_differ_by_more_than_a_factor_of_2() -> None:
     assert [each.partition(":")[0] for each in of_pair(49)] == ["fake (49 images against 100)"]
 
 
-@pytest.mark.parametrize(("count", "files", "sampled"), [(201, (True, False), True), (201, (False, True), False)])
-def test_statistics_are_not_sampled(count: int, files: tuple[bool, bool], sampled: bool) -> None:
-    """`num` reduces only images; it is the remedy if the larger set has them."""
-    ratio = "use equal numbers, for example with", "in place of the larger one's statistics"
-    for one, other, pair in ((100, count, files), (count, 100, files[::-1])):
-        (found,) = pair_warnings(statistics(one), "fake", statistics(other), files=pair)
-        assert [words in found for words in ratio] == [sampled, not sampled]
-
-
 @pytest.mark.parametrize(("count", "words"), [(1, "single image"), (2, "2 images"), (64, "64 images"), (65, None)])
 def test_a_covariance_needs_more_images_than_dims(count: int, words: str | None) -> None:
     found = set_warnings({"real": statistics(count)})

@@ -283,17 +283,15 @@ def doubts_about(saved: Mapping[str, Evaluation]) -> tuple[list[str], list[str]]
 
 def _text_lines(table: Table) -> list[str]:
     """Return the table for a terminal, with a mark behind the best values."""
-    cells, count = [], len(table.columns[0].values)
+    aligned = list[list[str]]()
     for column in table.columns:
-        marks = ["*" if row in column.best else " " * bool(column.best) for row in range(-1, count)]
-        cells.append([text + mark for text, mark in zip([column.heading, *column.values], marks, strict=True)])
-    widths = [max(map(len, column)) for column in cells]
-    lines = [*table.above]
-    for first, *others in zip(*cells, strict=True):
-        aligned = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
-        lines.append("  ".join([first.ljust(widths[0]), *aligned]).rstrip())
+        marks = ["*" if row in column.best else " " * bool(column.best) for row in range(-1, len(column.values))]
+        cells = [text + mark for text, mark in zip([column.heading, *column.values], marks, strict=True)]
+        width = max(map(len, cells))
+        aligned.append([cell.rjust(width) if aligned else cell.ljust(width) for cell in cells])
+    rows = ["  ".join(row).rstrip() for row in zip(*aligned, strict=True)]
     legend = ["* best of its column"] if any(column.best for column in table.columns) else []
-    return [*lines, *legend, *table.notes]
+    return [*table.above, *rows, *legend, *table.notes]
 
 
 def _rows(table: Table, escaped: Callable[[str], str], bold: str) -> list[tuple[str, ...]]:

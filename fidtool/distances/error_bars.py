@@ -55,10 +55,13 @@ def error_bars(
     """
     blocks = _blocks(fake, BLOCKS, settings, world)
     curve = _curve(real, blocks, settings.ddof, world)
-    if len(fake) < _MANY * fake.shape[1]:
-        return np.array([curve[-1][1], *_corrected(real, blocks, world)]), curve
-    parts = [_distance(real, list(itertools.compress(blocks, part)), settings.ddof, world) for part in members()]
-    return np.array(parts), curve
+    parts = [list(itertools.compress(blocks, part)) for part in members()]
+    if len(fake) >= _MANY * fake.shape[1]:
+        return np.array([_distance(real, part, settings.ddof, world) for part in parts]), curve
+    factor, found = covariance_factor(real.sigma, real.count), [curve[-1][1]]
+    for part in parts[: BLOCKS + 1]:
+        found.append(math.nan if world.must_stop() else corrected_distance(real, factor, _pooled(part, 1)))
+    return np.array(found), curve
 
 
 def fid_curve(real: Gaussian, fake: NDArray[np.float32], settings: FeatureSettings, world: World) -> Curve:
@@ -112,13 +115,6 @@ def _pooled(blocks: Sequence[Gaussian], ddof: int) -> Gaussian:
         for block, size in zip(blocks, sizes, strict=True):
             scatter.add_(torch.from_numpy(block.sigma), alpha=size)
         return Gaussian(mu.numpy(), scatter.div_(max(total - ddof, 1)).numpy(), total)
-
-
-def _corrected(real: Gaussian, blocks: Sequence[Gaussian], world: World) -> list[float]:
-    """Returns the corrected distances of all images and of all but each block."""
-    factor = covariance_factor(real.sigma, real.count)
-    parts = (list(itertools.compress(blocks, part)) for part in members()[: BLOCKS + 1])
-    return [math.nan if world.must_stop() else corrected_distance(real, factor, _pooled(part, 1)) for part in parts]
 
 
 def _curve(real: Gaussian, blocks: Sequence[Gaussian], ddof: int, world: World) -> Curve:

@@ -166,7 +166,7 @@ def _rounded(features: NDArray[np.float32], step: int, device: torch.device) -> 
 
 
 def _resident_bytes(device: torch.device) -> int:
-    """Returns the largest size of a set that may stay on the device; 0 on the CPU, whose memory must not grow."""
+    """Returns how much may stay on the device: a quarter of a GPU's free memory, 0 on the CPU, which must not grow."""
     return torch.cuda.mem_get_info(device)[0] // 4 if device.type == "cuda" else 0
 
 

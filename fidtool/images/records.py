@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fidtool.errors import redacted
 from fidtool.images.decode import DecodedImage, ImageProperties
 from fidtool.sources.contents import BadFile
-from fidtool.sources.image_set import ImageSet, Names, absolute_prefix
+from fidtool.sources.image_set import ImageSet, Names, real_path
 
 SIDE = 8
 """Number of cells along each side of the thumbnail's brightness part."""
@@ -259,8 +259,10 @@ class ImageRecords:
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Returns the arrays to store in a statistics file by name, for `from_arrays`."""
-        names, folder = _SEPARATOR.join(map(os.fsencode, self.names)), os.fsencode(absolute_prefix(self.prefix))
-        texts = (np.frombuffer(text, dtype=np.uint8) for text in (names, folder))
+        folder = self.prefix and real_path(self.prefix)  # so that the images are found from any working directory
+        folder = os.path.join(folder, "") if self.prefix.endswith("/") else folder
+        names = _SEPARATOR.join(map(os.fsencode, self.names))
+        texts = (np.frombuffer(text, dtype=np.uint8) for text in (names, os.fsencode(folder)))
         parts = np.split(self.records.view(np.uint8).reshape(-1, RECORD.itemsize), [_STORED.itemsize], axis=1)
         records, details = map(np.ascontiguousarray, parts)
         return dict(zip((*RECORD_ARRAYS, DETAILS), (records.view(_STORED)[:, 0], *texts, details), strict=True))

@@ -71,7 +71,7 @@ class Workers(Generic[Task, Result]):
         self._workers: list[_Worker] = []
         self._turns: deque[_Worker] = deque()  # one for each task that was sent, in the order of the tasks
         self.room = 2 * count
-        """Number of tasks to send before the first result is requested."""
+        """Number of tasks to send before the first result is requested: two for each worker."""
         atexit.register(self.end)  # multiprocessing would wait for workers that ignore SIGTERM
         try:
             for number in range(count):

@@ -214,12 +214,6 @@ def hashes_of(names: Sequence[str]) -> bytes:
     return sha.digest()
 
 
-def absolute_prefix(prefix: str) -> str:
-    """Returns the prefix of the images' names with an absolute path; a URL is returned unchanged."""
-    found = prefix and real_path(prefix)
-    return os.path.join(found, "") if prefix.endswith("/") else found
-
-
 def real_path(path: str) -> str:
     """Returns a local path with symbolic links resolved; a URL is returned unchanged."""
     return path if "://" in path else os.path.realpath(path)

@@ -29,8 +29,6 @@ class Thumbnail(NamedTuple):
     """A reduced image as ``data:image/…``, or the reason why there is none."""
 
     uri: str = ""
-    width: int = 0
-    height: int = 0
     problem: str = ""
 
 
@@ -53,7 +51,7 @@ def thumbnail_of(file: str, framing: str | None, content: Read, floats: ValueRan
         return Thumbnail(problem="not found")
     except (OSError, ValueError, ContentError, FidtoolError, DecodeError, MemoryError) as error:
         return Thumbnail(problem=getattr(error, "strerror", None) or str(error) or type(error).__name__)
-    return Thumbnail(f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}", *image.size)
+    return Thumbnail(f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}")
 
 
 def findings_of(exhibit: Exhibit, diagnosis: Diagnosis) -> list[tuple[str, Finding]]:

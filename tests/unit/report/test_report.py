@@ -471,12 +471,17 @@ def thumbnail(file: str) -> Thumbnail:
     return thumbnail_of(file, None, ImageLookup().read(file))
 
 
+def size_of(found: Thumbnail) -> tuple[int, int]:
+    with Image.open(io.BytesIO(base64.b64decode(found.uri.partition(",")[2]))) as image:
+        return image.size
+
+
 def test_thumbnails_show_the_pixels_that_were_processed(tmp_path: Path) -> None:
     small = thumbnail(write_image(tmp_path, "small.png", (32, 24)))
-    assert (small.width, small.height) == (32, 24)
+    assert size_of(small) == (32, 24)
     assert small.uri.startswith("data:image/png;base64,")
     wide = thumbnail(write_image(tmp_path, "wide.png", (4000, 300)))
-    assert (wide.width, wide.height) == (LONGEST_SIDE, 10)
+    assert size_of(wide) == (LONGEST_SIDE, 10)
     assert wide.uri.startswith("data:image/jpeg;base64,")
 
 

@@ -36,8 +36,9 @@ _OF_DIFF = (
     ("What changed, and is it worse?", "fidtool diff fid.json new.json"),
 )
 _OF_HISTORY = (
-    ("Add a result to a history, every day", "fidtool compute real/ fake/ --uncertainty --history fid.jsonl"),
-    ("Show them all, the oldest first", "fidtool history fid.jsonl"),
+    ("Add a result to a history", "fidtool compute real/ fake/ --uncertainty --history fid.jsonl"),
+    ("Another day", "fidtool compute real/ fake/ --uncertainty --history fid.jsonl"),
+    ("Show both", "fidtool history fid.jsonl"),
 )
 _OF_REPORT = (
     ("Write a result", "fidtool compute real/ fake/ --report first.html -o fid.json"),

@@ -169,6 +169,10 @@ def test_values_of_other_images_or_features_are_not_comparable() -> None:
         assert word in change.reason
     (change,) = changes_of(before, barred(20.0, "fake/", real="./real"))
     assert change.verdict == "worse"
+    seen, others = (replace(result.real, facts=replace(result.real.facts, pixels=each * 32)) for each in ("ab", "cd"))
+    known, changed = (replace(before, results=(replace(result, real=each),)) for each in (seen, others))
+    assert changes_of(before, known)[0].verdict == "worse", "what is unknown without the diagnosis is no other REAL"
+    assert changes_of(known, changed)[0].verdict == "not comparable"
 
 
 def test_fakes_are_compared_by_name_or_if_there_is_only_one() -> None:

@@ -18,6 +18,8 @@ from markdown_it import MarkdownIt
 from fidtool.errors import Alert, InputError
 from fidtool.explanations import Difference, Interval, Uncertainty
 from fidtool.labels import Labels
+from fidtool.metrics.metric import Number
+from fidtool.metrics.registry import NUMBERS
 from fidtool.names import legible
 from fidtool.report.tables import doubts_about, lines_in, narrowed
 from fidtool.results import Evaluation, SetResult
@@ -255,6 +257,17 @@ def test_other_settings_of_a_metric_leave_only_its_columns_unmarked() -> None:
     assert [row.split()[4] for row in rows[1:]] == ["0.0012", "0.0012"]
     changed = {**saved, "2.json": replace(saved["2.json"], settings={"kid": {"subset_size": 100}, "prdc": {}})}
     assert doubts_about(changed)[0] == ["Precision"]
+
+
+def test_settings_of_a_custom_metric_are_about_custom_values() -> None:
+    labels = Labels(numbers={**NUMBERS, "mine": Number("mine", "Mine", "lower", "")})
+    saved = {}
+    for seed, name in enumerate("ab"):
+        (result,) = evaluation_of([name]).results
+        own = replace(result, labels=labels, metrics={**result.metrics, "mine": 1.0 + seed})
+        settings = {"custom": {"seed": seed}, "kid": {"seed": 0}}
+        saved[f"{name}.json"] = replace(evaluation_of([name]), results=(own,), settings=settings)
+    assert doubts_about(saved)[0] == ["Mine"]
 
 
 def test_values_of_different_protocols_are_refused_and_those_of_other_networks_are_columns() -> None:

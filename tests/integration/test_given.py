@@ -125,6 +125,19 @@ def test_num_limits_an_endless_iterable(place: Path, environment: dict[str, str]
     assert len(taken) == 17, "no more images are taken than needed"
 
 
+def test_an_iterable_may_have_any_number_of_batches(environment: dict[str, str]) -> None:
+    """Room for them is made as they come."""
+    images = [*np.random.default_rng(0).integers(256, size=(150, 8, 8, 3), dtype=np.uint8)]
+    listed, streamed = (
+        fidtool.compute_statistics(each, extractor=TINY, batch_size=1, metrics="kid", diagnose=False)
+        for each in (images, iter(images))
+    )
+    assert listed is not None
+    assert streamed is not None
+    assert np.array_equal(listed.sigma, streamed.sigma)
+    assert np.array_equal(listed.layers["features"].features, streamed.layers["features"].features)
+
+
 def test_statistics_and_checks_of_images_in_memory(place: Path, environment: dict[str, str]) -> None:
     pixels = pixels_in(place / "images")
     folder, given = (fidtool.compute_statistics(source, extractor=TINY) for source in (place / "images", iter(pixels)))

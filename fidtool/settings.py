@@ -113,7 +113,7 @@ class StatisticsSettings(CheckSettings):
     )
     # No choices: names of protocols are accepted in any spelling.
     protocol: ProtocolName | None = Setting(None, MEASURE, "NAME", choices=(), common=True).help(
-        f"How images are resized and normalised: {NAMED_PROTOCOLS}; see `fidtool protocols`.",
+        f"How images are resized and normalised: {', '.join(NAMED_PROTOCOLS)}; see `fidtool protocols`.",
         default="pytorch-fid; with a statistics file, the file's",
     )
     extractor: str | None = Setting(None, MEASURE, "SPEC", common=True).help(

@@ -13,6 +13,7 @@ import click
 from fidtool.cache_dir import check_target
 from fidtool.cli.options import QUIET, Command, option
 from fidtool.cli.output import as_flag, check_early, on_terminal, publish, publish_failure, result_file, write_lines
+from fidtool.console import Console
 from fidtool.distributed.signals import stopped_error
 from fidtool.errors import FidtoolError, InputError, RunError
 from fidtool.metrics.registry import requested
@@ -73,8 +74,6 @@ def compute(
     usage or input, 3 missed gate, 130 or 143 stopped by Ctrl-C or SIGTERM.
     """
     form = _form(form, as_json, value, "-" in outputs)
-    from fidtool.console import Console
-
     origin = origin_of(("fidtool", *(click.get_current_context().obj or ())))
     tables = dict(result_file(each) for each in outputs if each != "-")
     chosen: Settings | None = None

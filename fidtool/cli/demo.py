@@ -10,16 +10,16 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+from PIL import Image, ImageDraw, ImageFilter
 
 from fidtool.cli.options import Command
 from fidtool.cli.output import as_flag
+from fidtool.console import Console
+from fidtool.distributed.launch import discover
 from fidtool.errors import InputError
-
-if TYPE_CHECKING:
-    from PIL import Image
+from fidtool.settings import Settings, origin_of
 
 COUNT = 64
 SIDE = 96
@@ -37,10 +37,6 @@ _EXAMPLES = (
 )
 def demo(folder: str) -> None:
     """Make two small sets of images, compute their FID, and show what to run next."""
-    from fidtool.console import Console
-    from fidtool.distributed.launch import discover
-    from fidtool.settings import Settings, origin_of
-
     if discover().world_size > 1:
         raise InputError(
             "the demo runs in a single process:", "run `fidtool demo` without a launcher", "set RANK=0 WORLD_SIZE=1"
@@ -94,8 +90,6 @@ def make_sets(folder: Path) -> tuple[Path, Path]:
     The imitations are different drawings from the same distribution, blurred and with swapped colour channels, like the
     output of a partly trained generator. The images are the same for every call.
     """
-    from PIL import Image, ImageFilter
-
     marker = folder / ".fidtool-demo"
     if folder.exists() and any(folder.iterdir()) and not marker.exists():
         problem = f"{folder} was not created by the demo, which would overwrite its files:"
@@ -116,8 +110,6 @@ def make_sets(folder: Path) -> tuple[Path, Path]:
 
 def _drawing(rng: random.Random) -> Image.Image:
     """A few overlapping shapes in related colours on a plain background."""
-    from PIL import Image, ImageDraw
-
     hue = rng.random()
 
     def colour(value: float) -> tuple[int, int, int]:

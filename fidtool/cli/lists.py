@@ -21,6 +21,7 @@ from fidtool.comparability import NOT_KNOWN
 from fidtool.comparability import verify as verdicts_on
 from fidtool.download import megabytes
 from fidtool.errors import InputError, redacted
+from fidtool.features.protocol import DEFAULT_PROTOCOL, INCEPTION_INPUT_SIZE, INCEPTION_SHA256, PROTOCOLS
 from fidtool.metrics.metric import Metric
 from fidtool.metrics.registry import BUILT_IN, metric_named
 from fidtool.names import closest, counted, folded, unknown
@@ -152,8 +153,6 @@ def presets(names: tuple[str, ...], as_json: bool) -> Iterator[str]:
 @click.command(cls=OnceCommand, examples=_OF_PROTOCOLS)
 def protocols() -> Iterator[str]:
     """List the protocols: how each prepares images, which tools it equals, and which papers use it."""
-    from fidtool.features.protocol import DEFAULT_PROTOCOL, INCEPTION_INPUT_SIZE, PROTOCOLS
-
     for protocol in PROTOCOLS.values():
         default = " (default)" if protocol.name == DEFAULT_PROTOCOL else ""
         yield f"{', '.join([protocol.name, *protocol.other_names])}{default}"
@@ -213,7 +212,6 @@ def completion(context: click.Context, shell: str) -> Iterator[str]:
 def weights(download: bool, verify_: bool, explicit: str | None) -> Iterator[str]:
     """List the locations that are searched for the Inception weights, in order."""
     from fidtool.features.models import inception
-    from fidtool.features.protocol import INCEPTION_SHA256
 
     if download:
         inception.keep(inception.download(lambda line: click.echo(shown(line), err=True)))

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -16,7 +16,7 @@ from fidtool.cli.output import print_lines
 from fidtool.distributed.launch import discover, discover_or_alone
 from fidtool.errors import FidtoolError, InputError, LaunchError
 from fidtool.features.models.families import MODEL_FAMILIES
-from fidtool.features.protocol import ProtocolName
+from fidtool.features.protocol import NAMED_PROTOCOLS
 from fidtool.metrics.metric import ALL
 from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS
 from fidtool.presets import PRESETS, with_preset
@@ -44,7 +44,7 @@ def completing(names: Collection[str], or_file: bool = False) -> Callable[..., l
 
 _COMPLETING = {
     "preset": completing(PRESETS),
-    "protocol": completing(get_args(ProtocolName)),
+    "protocol": completing(NAMED_PROTOCOLS),
     "extractor": completing(["inception", *MODEL_FAMILIES], or_file=True),
     "metrics": completing([*BUILT_IN, ALL], or_file=True),
 }

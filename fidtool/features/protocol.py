@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from fidtool.errors import InputError, option
 from fidtool.names import closest, folded, unknown
@@ -49,6 +49,7 @@ class Protocol(NamedTuple):
 
 ProtocolName = Literal["pytorch-fid", "tensorflow", "adm", "edm", "clean", "torchmetrics", "stylegan"]
 """The names of the protocols that the help lists, for type checkers. `protocol_named` understands others as well."""
+NAMED_PROTOCOLS: tuple[str, ...] = get_args(ProtocolName)
 DEFAULT_PROTOCOL: ProtocolName = "pytorch-fid"
 
 DECODER = "pillow"
@@ -135,13 +136,6 @@ _BY_NAME = {
     for protocol in PROTOCOLS.values()
     for name in (protocol.name, *protocol.other_names, *protocol.understood)
 }
-_SHOWN = [
-    f"{name} (also {', '.join(sorted(each.other_names, reverse=True))})" if each.other_names else name
-    for name, each in PROTOCOLS.items()
-]
-NAMED_PROTOCOLS = f"{', '.join(_SHOWN[:-1])} or {_SHOWN[-1]}"
-"""All protocols, for the help."""
-
 WRITTEN_LAYOUTS = {"adm": "fid,sfid", "clean-fid": "fid,kid", "edm": "fid", "pytorch-fid": "fid"}
 """Metrics that a statistics file for another project's evaluator serves, by its layout, which also names a protocol."""
 
@@ -150,9 +144,8 @@ def protocol_named(name: str) -> Protocol:
     """Return the protocol with this name, or another name of it; case, hyphens and underscores do not matter."""
     found = _BY_NAME.get(folded(name))
     if found is None:
-        listed = [*PROTOCOLS, *sorted(other for each in PROTOCOLS.values() for other in each.other_names)]
-        close = closest(name, [*listed, *(other for each in PROTOCOLS.values() for other in each.understood)])
-        raise InputError(unknown("protocol", name, close, ", ".join(listed)), setting="protocol")
+        close = closest(name, [*NAMED_PROTOCOLS, *(each for known in PROTOCOLS.values() for each in known.understood)])
+        raise InputError(unknown("protocol", name, close, ", ".join(NAMED_PROTOCOLS)), setting="protocol")
     return found
 
 

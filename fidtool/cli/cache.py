@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -15,9 +15,10 @@ from fidtool.cli.options import OnceCommand
 from fidtool.cli.output import columns
 from fidtool.errors import InputError, RunError
 from fidtool.names import counted, legible
-
-if TYPE_CHECKING:
-    from fidtool.statistics.saved import Entry
+from fidtool.report.text import dumps
+from fidtool.sources.remote import delete_copies
+from fidtool.statistics.saved import SHOWN_DIGITS, Entry, cache_entries, matching, sweep
+from fidtool.statistics.statistics_file import read_summary
 
 _EXAMPLES = (
     ("List the cached statistics", "fidtool cache"),
@@ -46,8 +47,6 @@ def cache(as_json: bool, remove: str | None, older_than: str | None, clear: bool
     FIDTOOL_CACHE_BYTES (default 2 GiB) of statistics; the least recently used are deleted first. The weights and
     the references are in the same folder.
     """
-    from fidtool.statistics.saved import cache_entries, matching, sweep
-
     passed = {"--json": as_json, "--remove": remove is not None, "--older-than": older_than is not None}
     flags = [flag for flag, there in {**passed, "--clear": clear}.items() if there]
     if len(flags) > 1:
@@ -63,8 +62,6 @@ def cache(as_json: bool, remove: str | None, older_than: str | None, clear: bool
         except OSError as error:
             raise RunError(f"the cache {cache_dir()} could not be changed: {error}") from None
         if clear:
-            from fidtool.sources.remote import delete_copies
-
             sweep()
             delete_copies()
         yield f"deleted {counted(len(entries), 'entry', 'entries')} from {cache_dir()}"
@@ -87,8 +84,6 @@ def _moment(text: str) -> float:
 
 
 def _json(entries: Sequence[Entry]) -> str:
-    from fidtool.report.text import dumps
-
     document = {
         "schema": 1,
         "folder": str(cache_dir()),
@@ -100,8 +95,6 @@ def _json(entries: Sequence[Entry]) -> str:
 
 
 def _as_dict(entry: Entry) -> dict[str, Any]:
-    from fidtool.statistics.statistics_file import read_summary
-
     summary = read_summary(entry.path)
     definition = summary.definition
     return {
@@ -119,8 +112,6 @@ def _as_dict(entry: Entry) -> dict[str, Any]:
 
 
 def _table(entries: Sequence[Entry]) -> list[str]:
-    from fidtool.statistics.saved import SHOWN_DIGITS
-
     total = sum(entry.size for entry in entries)
     count = counted(len(entries), "entry", "entries")
     lines = [f"{cache_dir()}: {count}, {total / 2**20:.1f} of {byte_limit('FIDTOOL_CACHE_BYTES') / 2**20:.0f} MiB"]

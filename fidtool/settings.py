@@ -308,8 +308,7 @@ class Settings(StatisticsSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        crop_fake = None if self.crop_fake is None else str(Crop.parse(self.crop_fake, "crop_fake"))
-        vars(self)["crop_fake"] = crop_fake
+        vars(self)["crop_fake"] = None if self.crop_fake is None else str(Crop.parse(self.crop_fake, "crop_fake"))
         listed = self.log if isinstance(self.log, Sequence) and not isinstance(self.log, str) else [self.log]
         vars(self)["log"] = tuple(map(str, listed))
         if self.sample == "first" and not (self.num or self.num_real or self.num_fake):

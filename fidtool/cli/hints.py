@@ -16,7 +16,7 @@ from typing import cast
 import click
 
 from fidtool.metrics.registry import is_name
-from fidtool.names import command_line, existing_like, legible
+from fidtool.names import command_line, existing_like, legible, shortened
 from fidtool.sources.kinds import is_reference
 
 _HABITS = dict(line.rsplit(": ", 1) for line in Path(__file__).with_name("habits.txt").read_text().splitlines())
@@ -80,8 +80,9 @@ def _assembled(placed: dict[str, list[str]], rest: list[str]) -> list[str]:
         placed["--metrics"] = [",".join("prdc" if each == "pr" else each for each in names)]
     if "cuda" in "".join(placed.get("--device", ())) and not glob("/dev/nvidia[0-9]*"):
         del placed["--device"]  # a GPU is the default if there is one
-    if command == "stats" and re.fullmatch(r"[^-]\S* \S+\.npz", " ".join(rest[:2])):
-        rest.insert(1, "--output")
+    for name, flag, second in ("stats", "--output", r"\S+\.npz"), ("check", "--against", r"[^-]\S*"):
+        if command == name and re.fullmatch(rf"[^-]\S* {second}( -.*)?", " ".join(rest)):
+            rest.insert(1, flag)
     typed = {each.partition("=")[0] for each in rest}
     flags = {place: words[-1] for place, words in placed.items() if place.startswith("--") and place not in typed}
     if flags.get("--output", "").endswith(".pkl"):  # EDM2's; statistics are .npz
@@ -110,7 +111,8 @@ def _fault(arguments: Sequence[str]) -> str:
 
 def _plain(error: click.UsageError) -> str:
     """Return click's message without its guesses, which may be far from what was meant."""
-    return (error.message if isinstance(error, click.NoSuchOption) else error.format_message()).rstrip(".")
+    message = error.message if isinstance(error, click.NoSuchOption) else error.format_message()
+    return shortened(message.rstrip("."))  # a shell may have put thousands of files in place of a wildcard
 
 
 def advice(error: click.UsageError, typed: Sequence[str], commands: Sequence[str]) -> str:
@@ -131,6 +133,8 @@ def advice(error: click.UsageError, typed: Sequence[str], commands: Sequence[str
     fault = _fault(meant)
     if fault and (answers := [each for each in _meanings(name) if each.startswith("ANSWER")]):
         return f"{message}: {answers[0].removeprefix('ANSWER ')}"
+    if command and plain.startswith("Got unexpected extra arguments"):
+        return f"{plain}: pass a folder, or quote the wildcard"
     alike = meant == [*typed] or (fault and meant[1:] == given and (known or name.startswith("-")))
     if alike or fault == plain or (known and (not command or fault.startswith("Invalid value"))):
         return message

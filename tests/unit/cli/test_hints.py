@@ -45,6 +45,7 @@ LINES = {
     "--save-stats real a.npz": "stats real --output a.npz",
     "stats real a.npz --layout adm --images 10": "stats real --output a.npz --layout adm --images 10",
     "stats real a.npz": "stats real --output a.npz",
+    "check fake real --num 3": "check fake --against real --num 3",
     "cleanfid --fdir1 fake --fdir2 real --mode legacy_tensorflow": "compute real fake --protocol legacy_tensorflow",
     "evaluator.py s.npz fake": "compute s.npz fake --preset adm",
     "calc_metrics --metrics=fid50k_full,kid50k_full real fake": (
@@ -90,6 +91,7 @@ OTHERS = {
     "--install-completion": 'write `eval "$(fidtool completion bash)"` in ~/.bashrc',
     "completion": "Missing argument 'SHELL'",
     "completion tcsh": "'tcsh' is not one of 'bash', 'zsh', 'fish'",
+    "check s.npz mine.py real fake": "(mine.py real fake): pass a folder, or quote the wildcard (see",
     "--verison": "--version",
     "--help-all": "No such option '--help-all'; did you mean --help?",
     "cache --older 30d": "--older-than",
@@ -149,6 +151,12 @@ def test_a_value_that_is_no_choice(here: Run, others: tuple[str, ...]) -> None:
         assert error.startswith(f"error: {start}")
         assert error.endswith(" (see `fidtool compute --help`)")
         assert ("--num_fake" in others, error.count("not "), "write" in error) in ((True, 0, False), (False, 1, False))
+
+
+def test_files_in_place_of_a_wildcard_are_not_all_repeated(here: Run, tmp_path: Path) -> None:
+    error = here("stats", *[f"real/{number}.png" for number in range(1000)], "-o", "real.npz").error
+    assert error.endswith(".png): pass a folder, or quote the wildcard (see `fidtool stats --help`)")
+    assert len(error) < 500
 
 
 @pytest.mark.parametrize("typed", SIMILAR)

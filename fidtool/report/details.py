@@ -35,14 +35,12 @@ class Thumbnail(NamedTuple):
     problem: str = ""
 
 
-def thumbnail_of(file: str, framing: str | None, content: Read, floats: ValueRange | None = None) -> Thumbnail:
+def thumbnail_of(framing: str | None, content: Read, floats: ValueRange | None = None) -> Thumbnail:
     """Return the thumbnail of an image, of the pixels that the network received.
 
     Never raises for an unreadable image: the page is written after hours of work. ``floats`` is how floats become
     bytes.
     """
-    if not file:
-        return Thumbnail(problem="no image file")
     try:
         crop = None if framing is None else Crop.parse(framing)
         image = Image.fromarray(decode(content, DecodeOptions(crop=crop, floats=floats)).pixels)
@@ -94,8 +92,8 @@ def _properties(health: Health) -> dict[str, str]:
     quality = health.jpeg_quality
 
     def shares(counts: Mapping[str, int]) -> str:
-        known = list(counts.items())[:_MOST_KINDS]
-        return ", ".join(f"{name} {count / max(1, health.images):.1%}" for name, count in known)
+        of, known = health.images, list(counts.items())[:_MOST_KINDS]
+        return ", ".join(name if count >= of else f"{name} {count / of:.1%}" for name, count in known)
 
     return {
         "Images": f"{health.images:,}",

@@ -79,7 +79,7 @@ def html_report(evaluation: Evaluation, gallery: ImageLookup | None = None, spel
 
     @cache  # an image can be on several sheets
     def thumbnail(file: str, framing: str | None) -> Thumbnail:
-        return thumbnail_of(file, framing, images.read(file), images.floats)
+        return thumbnail_of(framing, images.read(file), images.floats)
 
     template, content = _environment(spelling).get_template("page.html.j2"), _content(evaluation)
     template.render(content, thumbnail=wish)  # so that a source is read in one pass

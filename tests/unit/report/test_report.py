@@ -469,7 +469,7 @@ def test_settings_and_notes_are_on_the_page() -> None:
 
 
 def thumbnail(file: str) -> Thumbnail:
-    return thumbnail_of(file, None, ImageLookup().read(file))
+    return thumbnail_of(None, ImageLookup().read(file))
 
 
 def size_of(found: Thumbnail) -> tuple[int, int]:

@@ -299,7 +299,7 @@ def _taken_ahead(tasks: Iterator[_Task]) -> Iterator[_Task]:
     ahead: deque[Future[Any]] = deque()
     try:
         while True:
-            while len(ahead) < 4:
+            while len(ahead) < 4:  # so many parts are read ahead
                 ahead.append(thread.submit(functools.partial(next, tasks), None))
             if (task := ahead.popleft().result()) is None:
                 return

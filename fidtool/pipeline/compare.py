@@ -52,6 +52,8 @@ from fidtool.statistics.moments import Gaussian
 from fidtool.statistics.set_statistics import MeasuredSet, facts_of
 from fidtool.validation import text_of
 
+_MOST_RANDOM, _MOST_NEIGHBOURS = 48, 24
+"""Maximum numbers of images of one FAKE that a report shows: random ones, and those with their nearest real images."""
 _FRACTIONS = (0.005, 0.01, 0.02)
 _FEWEST, _MOST = 20, 1000
 """Bounds on the number of most harmful images that are listed."""
@@ -344,13 +346,13 @@ def _exhibit_of(
     for measured, own, other in zip((fake, real), seen[::-1], seen, strict=True):
         skipped, pictures = measured.statistics.skipped, measured.statistics.pictures
         healths.append(None if own is None else health_of(own, skipped, other, measured is fake, shown))
-        random.append(tuple(map(pictures.file, range(min(48, len(pictures))))) if pictures else ())
+        random.append(tuple(map(pictures.file, range(min(_MOST_RANDOM, len(pictures))))) if pictures else ())
     rows, known = fake.features.get(FEATURES), real.features.get(FEATURES)
     neighbours: list[Neighbour] = []
     if rows is not None and known is not None and fake is not real:
         from fidtool.distances.neighbors import nearest_rows
 
-        nearest, distances = nearest_rows(rows[:24], known, device)
+        nearest, distances = nearest_rows(rows[:_MOST_NEIGHBOURS], known, device)
         for image, (row, distance) in enumerate(zip(nearest.tolist(), distances.tolist(), strict=True)):
             neighbours.append(Neighbour(_file(fake, image), _file(real, row), distance))
     return Exhibit(

@@ -85,6 +85,7 @@ class Extraction:
         device, inspected = context.device.exact_sums, self.settings.diagnose
         # Closed here, while torch's settings can still be switched to the calling program's.
         with context.clock("extract"), context.world.together(), contextlib.closing(iter(stream)) as fetched:
+            # Of an iterable the number of batches is unknown: more capacity is added below.
             own = Accumulator(self.layers, [self.batch_size] * 64, device, inspected)
 
             def add(number: int, *batch: Any) -> None:

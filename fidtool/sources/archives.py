@@ -292,7 +292,7 @@ def _tarred(key: str, handle: BinaryIO, passed_over: PassedOver) -> Iterator[Fou
         }
     for member in linked:
         name, hops = _key(member), 0
-        while name in links and hops < 16:
+        while name in links and hops < 16:  # they may be a circle
             name, hops = links[name], hops + 1
         extent = targets.get(name, (0, 0, f"it is a link to {name}, which is not in the archive"))
         yield member.removeprefix("./"), *extent

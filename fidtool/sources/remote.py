@@ -47,6 +47,10 @@ _SILENCE_SECONDS = 300.0
 """Seconds after which a download that has not written anything ends. s3fs writes 50 MB at a time, of ten streams."""
 _LISTING_TIMEOUT = 1800.0
 """Deadline of a listing in seconds. It is long because stores return a thousand names at a time."""
+_COPY_TIMEOUT = 1800.0
+"""Seconds to wait for another process of this machine that downloads the same file."""
+_RETRY_PERIOD = 120.0
+"""Seconds after which a request is not retried."""
 AT_ONCE = 32
 """Number of requests to run concurrently."""
 _SAID_BYTES = 100_000_000
@@ -112,7 +116,7 @@ class RemoteFiles(Files):
                 with contextlib.suppress(OSError):
                     os.utime(path)  # the least recently used copies are deleted first
                 return handle
-            with one_at_a_time(f"remote-{path.name[:2]}", 1800.0):
+            with one_at_a_time(f"remote-{path.name[:2]}", _COPY_TIMEOUT):
                 if not path.exists():
                     _download(self.paths[file], path, int(self.stamps[file, 0]))
 
@@ -291,7 +295,7 @@ def request(work: Callable[[], T], url: str, seconds: float, moved: Callable[[],
         RunError: if the store fails or does not respond.
     """
     tries = MAX_TRIES if url.startswith("http") else 1
-    for attempt in islice(attempts(120.0), tries):
+    for attempt in islice(attempts(_RETRY_PERIOD), tries):
         last, future = moved(), in_background(work)  # after a timeout, it continues in the background
         try:
             while not wait([future], seconds).done:

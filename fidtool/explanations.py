@@ -156,7 +156,7 @@ class Influence:
 
 @dataclass(frozen=True)
 class Neighbour:
-    """Paths of a generated image and its nearest real one, empty if only its features are known.
+    """Paths of a generated image and its nearest real one, or of its set with an index if only features are known.
 
     ``distance`` is the Euclidean distance between their features.
     """

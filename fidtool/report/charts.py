@@ -64,7 +64,7 @@ def page_charts(evaluation: Evaluation) -> list[str]:
 
 def sweep_plot(evaluation: Evaluation, kind: str) -> bytes:
     """Return the chart of an evaluation, with a title, as the bytes of an image file."""
-    title = "\n".join(shortened(line, _LONGEST_LINE) for line in title_of(evaluation))
+    title = "\n".join(shortened(line, _LONGEST_LINE) for line in title_of(evaluation, longest=_LONGEST_PATH))
     inches = 9.0, max(4.5, _height(evaluation.results))
     return _image(kind, inches, evaluation.results, _LIGHT, title)
 
@@ -176,7 +176,7 @@ def sweep_of(results: Sequence[Comparison]) -> tuple[list[Point], str]:
     return sorted(points, key=lambda point: point.x), legible(shortened(label, _LONGEST_NAME))
 
 
-def title_of(evaluation: Evaluation, name: str = "fid", longest: int = _LONGEST_PATH) -> tuple[str, str]:
+def title_of(evaluation: Evaluation, name: str = "fid", longest: int = _LONGEST_LINE) -> tuple[str, str]:
     """Return what the values of a metric are of: metric and sets; then network, protocol, numbers of images."""
     results, basis = evaluation.results, legible(evaluation.basis(name))
     title, real = short_title(results[0].labels.title(name)), described(results[0].real, longest)

@@ -8,7 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import jinja2
+from markupsafe import escape
 
 from fidtool.cache_dir import atomic_write, check_target
 from fidtool.diagnose.diagnosis import Diagnosis
@@ -23,15 +26,12 @@ from fidtool.report.tables import Column, about_marks, columns_of, is_real, roun
 from fidtool.report.text import alerts_of, differences_shown
 from fidtool.results import Evaluation
 
-if TYPE_CHECKING:
-    from jinja2 import Environment
-
 _SUFFIXES = {"report": (".html", ".htm"), "plot": (".png",), "history": (".jsonl",)}
 _MOST_IMAGES, _MOST_IMAGES_OF_ALL = 24, 96
 """Maximum number of images in a sheet of one FAKE, and in such sheets of all FAKEs, but at least one of each."""
 _MOST_LEADING = 4
 """Maximum number of FAKEs whose values are in the header."""
-_LONGEST_NAME, _LONGEST_PATH = 48, 100
+_LONGEST_NAME = 48
 _MOST_DIFFERENCES = 12
 """If there are more, only the differences to the best FAKE are shown: their number grows quadratically."""
 
@@ -88,9 +88,8 @@ def html_report(evaluation: Evaluation, gallery: ImageLookup | None = None, spel
     return page.lstrip()
 
 
-def _environment(spelling: Spelling) -> Environment:
+def _environment(spelling: Spelling) -> jinja2.Environment:
     """An environment that escapes everything and treats undefined names as errors."""
-    import jinja2
 
     def text(value: object) -> object:
         # Markup comes from the template itself.
@@ -112,8 +111,6 @@ def _environment(spelling: Spelling) -> Environment:
 
 def _content(evaluation: Evaluation) -> dict[str, Any]:
     """What the template shows besides what it asks of its functions."""
-    from markupsafe import escape
-
     results = [
         replace(each, exhibit=each.exhibit or Exhibit(), diagnosis=each.diagnosis or Diagnosis())
         for each in evaluation.results
@@ -128,7 +125,7 @@ def _content(evaluation: Evaluation) -> dict[str, Any]:
         "main": main,
         "leading": leading[:_MOST_LEADING],
         "verdict": verdict,
-        "subject": title_of(evaluation, main, _LONGEST_PATH),
+        "subject": title_of(evaluation, main),
         "alerts": alerts_of(evaluation),
         "charts": page_charts(evaluation),
         "columns": columns,

@@ -105,10 +105,9 @@ def runs_of(results: Sequence[Comparison], step: int | None) -> list[tuple[str, 
         steps = dict(zip(map(int, swept[0]), values, strict=True))
         return [("", [(number, steps[number]) for number in sorted(steps)])]
     # Without separators, because TensorBoard's runs are folders.
-    plain = [re.sub(r"[^\w.=-]+", "-", name).strip("-.") for name in short_names(names)]
-    if len({*plain}) < len(plain):  # a/b and a-b
-        plain = [f"{number}-{name}" for number, name in enumerate(plain, 1)]
-    names = plain if len(results) > 1 else [""]
+    names = [re.sub(r"[^\w.=-]+", "-", name).strip("-.") for name in short_names(names)] if len(results) > 1 else [""]
+    if len({*names}) < len(names):  # a/b and a-b
+        names = [f"{number}-{name}" for number, name in enumerate(names, 1)]
     return [(name, [(step, each)]) for name, each in zip(names, values, strict=True)]
 
 

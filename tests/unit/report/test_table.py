@@ -55,9 +55,9 @@ def test_features_of_all_values_are_named_once() -> None:
     evaluation = replace(evaluation, results=tuple(replace(each, labels=labels) for each in evaluation.results))
     assert table_lines(evaluation) == [
         "Features of all values: 64 dimensions",
-        "FAKE  FID (64 dimensions)        KID",
-        "a                   12.00   0.020000",
-        "b                   11.00*  0.010000*",
+        "FAKE  FID (64 dimensions)     KID",
+        "a                   12.00   0.020",
+        "b                   11.00*  0.010*",
         LEGEND,
     ]
 
@@ -71,9 +71,10 @@ def test_features_of_all_values_are_named_once() -> None:
         ({"fid": 0.0123456}, 50_000, "0.0123"),
         ({"fid": 12.34567}, None, "12.35"),
         ({"fid": 0.0}, 60, "0.000"),
-        ({"kid": 0.0123456}, 60, "0.0123"),
-        ({"kid": -0.0001094}, 60, "-0.000109"),
-        ({"kid": 0.0123456}, 2049, "0.012346"),
+        ({"kid": 0.0123456}, 60, "0.012"),
+        ({"kid": -0.0003874}, 256, "-0.0004"),
+        ({"kid": 0.0123456}, 2000, "0.01235"),
+        ({"kid": 0.0123456}, 50_000, "0.012346"),
         ({"kid": 0.0123456, "kid_std": 0.00036}, 60, "0.01235 ± 0.00036"),
         ({"kid": -0.0000004, "kid_std": 1e-9}, 60, "-0.000000 ± 0.000000"),
         ({"is": 123.456, "is_std": 23.4}, 60, "123 ± 23"),

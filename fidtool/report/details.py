@@ -23,7 +23,6 @@ LONGEST_SIDE = 128
 """Limit of the long side of a thumbnail, in pixels."""
 _SMALL = 64
 """Images up to this long side are stored losslessly."""
-_QUALITY = 85
 _MOST_KINDS = 4
 """Maximum number of formats, modes or sizes that are listed."""
 
@@ -47,7 +46,7 @@ def thumbnail_of(framing: str | None, content: Read, floats: ValueRange | None =
         image.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS, reducing_gap=None)
         kind = "png" if max(image.size) <= _SMALL else "jpeg"
         buffer = io.BytesIO()
-        image.save(buffer, kind, optimize=True, quality=_QUALITY)
+        image.save(buffer, kind, optimize=True, quality=85)
     except FileNotFoundError:
         return Thumbnail(problem="not found")
     except (OSError, ValueError, ContentError, FidtoolError, DecodeError, MemoryError) as error:

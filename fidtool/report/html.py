@@ -29,11 +29,6 @@ from fidtool.results import Evaluation
 _SUFFIXES = {"report": (".html", ".htm"), "plot": (".png",), "history": (".jsonl",)}
 _MOST_IMAGES, _MOST_IMAGES_OF_ALL = 24, 96
 """Maximum number of images in a sheet of one FAKE, and in such sheets of all FAKEs, but at least one of each."""
-_MOST_LEADING = 4
-"""Maximum number of FAKEs whose values are in the header."""
-_LONGEST_NAME = 48
-_MOST_DIFFERENCES = 12
-"""If there are more, only the differences to the best FAKE are shown: their number grows quadratically."""
 
 
 def check_shown(shown: Mapping[str, Path]) -> None:
@@ -123,14 +118,14 @@ def _content(evaluation: Evaluation) -> dict[str, Any]:
         "results": results,
         "names": names,
         "main": main,
-        "leading": leading[:_MOST_LEADING],
+        "leading": leading[:4],  # their values are in the header
         "verdict": verdict,
         "subject": title_of(evaluation, main),
         "alerts": alerts_of(evaluation),
         "charts": page_charts(evaluation),
         "columns": columns,
         "remarks": [*about_marks(evaluation), *evaluation.not_computed_lines],
-        "differences": differences_shown(evaluation, _MOST_DIFFERENCES, names),
+        "differences": differences_shown(evaluation, 12, names),  # of more, those to the best FAKE
         "most": max(1, min(_MOST_IMAGES, _MOST_IMAGES_OF_ALL // len(names))),
         "details": escape(_details(evaluation)),
     }
@@ -151,7 +146,7 @@ def _verdict(
         return [], f"{title} of {len(results)} sets{', which cannot be told apart' if alike else ''}"
     if len(best) > 1:
         return best, f"{len(best)} of {len(results)} sets cannot be told apart, and are the best"
-    name, extreme = shortened(names[best[0]], _LONGEST_NAME), "lowest" if column.better == "lower" else "highest"
+    name, extreme = shortened(names[best[0]], 48), "lowest" if column.better == "lower" else "highest"
     return best, f"{name} is the best" if known else f"{name} has the {extreme} {title}"
 
 

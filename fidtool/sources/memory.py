@@ -20,6 +20,7 @@ from fidtool.seeds import sample_seed
 from fidtool.sources.arrays import BFLOAT16, as_hwc, as_pixels, channel_axis, check_dtype, refuse_values, widened
 from fidtool.sources.contents import ContentError, Files, Read, Reader, ValueRange, pillow_defaults
 from fidtool.sources.image_set import ImageSet, Numbered
+from fidtool.validation import MAX_PIXELS
 
 if TYPE_CHECKING:
     import torch  # only then: the command line defers it
@@ -366,6 +367,8 @@ def _of_array(values: NDArray[Any], value_range: ValueRange | None, what: str) -
 
 def copy_image(image: Any) -> Read:
     """Copies a program's Pillow image, because the program may change it, for example to the next frame."""
+    if image.size[0] * image.size[1] > MAX_PIXELS:  # decoding refuses it, before the memory of a copy is needed
+        return image  # type: ignore[no-any-return]
     try:
         with pillow_defaults():
             copy: Image.Image = image.copy()

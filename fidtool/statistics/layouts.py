@@ -8,6 +8,7 @@ also writes ``mu_s`` and ``sigma_s``.
 from __future__ import annotations
 
 import contextlib
+import io
 import zipfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -176,8 +177,11 @@ def _read_pickle(path: str, handle: BinaryIO, kind: str) -> Any:
 
     try:
         if kind == TORCH:
-            with zipfile.ZipFile(handle) as archive, archive.open(archive.infolist()[0]) as member:
-                return load_data(member)
+            with zipfile.ZipFile(handle) as archive:
+                record = archive.infolist()[0]
+                if record.file_size > 1 << 30:  # a compressed one; statistics of 2048 dimensions take 50 MB
+                    raise ValueError(f"it has {record.file_size} bytes")
+                handle = io.BytesIO(archive.read(record))  # which checks its CRC, unlike seeking in it
         return load_data(handle)
     except NotDataError as error:
         raise InputError(

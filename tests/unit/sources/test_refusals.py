@@ -171,6 +171,17 @@ def test_images_in_memory() -> None:
     assert len(list(Images(iter([IMAGES[:0], IMAGES])).stream(None))) == 2, "a batch may be empty"
 
 
+def test_a_decompression_bomb_is_not_decoded_for_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its decoding refuses it, while the copy of another is decoded."""
+    monkeypatch.setattr("fidtool.sources.memory.MAX_PIXELS", 110)
+    for side, is_copy in ((11, True), (12, False)):
+        file = tmp_path / f"{side}.png"
+        Image.new("RGB", (10, side)).save(file)
+        with Image.open(file) as image:
+            (found,) = Images([image]).image_set(None).read([0])
+            assert (found is not image) == is_copy
+
+
 VIDEOS = {  # and the number of their frames
     (2, 5, 20, 24, 3): 10,
     (2, 5, 3, 20, 24): 10,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -243,6 +245,20 @@ def spoiled(rows: Any, value: float) -> Any:
     return found
 
 
+def torch_saved(place: bytes, before: int, after: bytes) -> Callable[[Path], object]:
+    """Writes the archive of ``torch.save`` with ``after`` in place of the bytes that are ``before`` after ``place``."""
+
+    def write(file: Path) -> None:
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("stats/data.pkl", pickle.dumps(gaussian(ROWS)))
+        data = bytearray(file.read_bytes())
+        start = data.rindex(place) + before
+        data[start : start + len(after)] = after
+        file.write_bytes(data)
+
+    return write
+
+
 MALFORMED: dict[str, tuple[Callable[[Path], object], str]] = {
     "no images": (changed(num_items=0), "has a num_items that is not a positive integer"),
     "sums of other dims": (
@@ -272,6 +288,11 @@ MALFORMED: dict[str, tuple[Callable[[Path], object], str]] = {
         pickled(Path("x")),
         "write mu and sigma .*, or write images or features as one array with nump",
     ),
+    "a record of torch that inflates": (
+        torch_saved(b"PK\1\2", 24, (2**30 + 1).to_bytes(4, "little")),
+        "is a damaged pickle: it has 1073741825 bytes; copy or create it again",
+    ),
+    "another byte in a record of torch": (torch_saved(gaussian(ROWS)["mu"].tobytes(), 2, b"\0"), "Bad CRC-32"),
     "a text": (lambda file: file.write_text("mu, sigma"), "is plain text: download or create the file again"),
     "other bytes": (lambda file: file.write_bytes(b"mu\0sigma"), "neither an .npz archive nor a pickle of arrays"),
 }

@@ -120,22 +120,18 @@ def numbers_of(paths: Sequence[str]) -> tuple[list[float], str] | None:
     """Return the last number in each path that distinguishes the paths, as in ``step1000``, and the word before it.
 
     Returns:
-        The numbers, in the order of the paths, and the word, or ``number in the name`` if they do not share one. None
-        if a path has no number, or if no number distinguishes all paths.
+        The numbers, in the order of the paths, and the word, or ``number in the name`` if there is none. None if a path
+        has no number, or if no number after the same word distinguishes all paths: ``v2`` and ``model5`` are no sweep.
     """
     found = [list(_NUMBER.finditer(path.removesuffix(".npz"))) for path in paths]
-    if not all(found):
-        return None
     if len({len(each) for each in found}) > 1:
         found = [each[-1:] for each in found]
-    # In step100/fid50k and step200/fid50k the last number is the same.
-    columns = list(zip(*found, strict=True))
+    # In step100/fid50k and step200/fid50k the last number is the same. A path without a number leaves no column.
+    columns = [column for column in zip(*found, strict=False) if len({each[1] for each in column}) == 1]
     distinct = [column for column in columns if len({float(each[2]) for each in column}) == len(paths)]
     if not distinct:
         return None
-    words = {each[1] or "" for each in distinct[-1]}
-    word = words.pop() if len(words) == 1 else ""
-    return [float(each[2]) for each in distinct[-1]], word or "number in the name"
+    return [float(each[2]) for each in distinct[-1]], distinct[-1][0][1] or "number in the name"
 
 
 def command_line(command: Sequence[str]) -> str:

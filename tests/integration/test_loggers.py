@@ -82,6 +82,7 @@ def test_runs_and_steps() -> None:
     assert named("out/step10", step=5) == [("", [5])]
     assert named("out/step10", "out/step9") == [("", [9, 10])]
     assert named("cfg1.5", "cfg2.5") == [("cfg1.5", [None]), ("cfg2.5", [None])]
+    assert named("ddpm1", "edm2") == [("ddpm1", [None]), ("edm2", [None])], "these numbers are no steps"
     assert named("a/gan", "a/vae/s") == [("gan", [None]), ("vae-s", [None])]
     assert named("step1", "step2", step=3) == [("step1", [3]), ("step2", [3])]
     assert named("/x/a", "../b c") == [("x-a", [None]), ("b-c", [None])], "a folder of TensorBoard stays in its own"

@@ -521,7 +521,10 @@ def test_the_page_explains_why_an_image_is_missing(tmp_path: Path) -> None:
 
 def test_a_sweep_is_ordered_by_the_numbers_in_its_names() -> None:
     assert numbers_of(["r3/step1000", "r3/step200"]) == ([1000.0, 200.0], "step")
-    assert numbers_of(["a1.5.npz", "b2.5.npz"]) == ([1.5, 2.5], "number in the name")
+    assert numbers_of(["1.5.npz", "2.5.npz"]) == ([1.5, 2.5], "number in the name")
+    assert numbers_of(["a1", "b2", "step100"]) is None, "no sweep"
+    assert numbers_of(["a/step10-x1", "b/step20-y2"]) == ([10.0, 20.0], "step")
+    assert numbers_of(["step1", "final"]) is None
     assert numbers_of(["a1", "b1"]) is None
     assert numbers_of(["a/ckpt-1000-seed0", "a/ckpt-500-seed0"]) == ([1000.0, 500.0], "ckpt")
     assert numbers_of(["run2/step100", "run2/last5/step300"]) == ([100.0, 300.0], "step")

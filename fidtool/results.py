@@ -378,12 +378,15 @@ class Evaluation:
         try:
             layers = {FEATURES: content["protocol"], **content["layers"]}
             labels = Labels.from_dict(content["labels"])
+            results = tuple(Comparison.from_dict(each, labels) for each in content["results"])
+            if not all(each.titles for each in results):
+                raise ValueError("a FAKE has no values")
             return cls(
                 definitions={
                     layer: None if each["fingerprint"] is None else restored(Definition, each)
                     for layer, each in layers.items()
                 },
-                results=tuple(Comparison.from_dict(each, labels) for each in content["results"]),
+                results=results,
                 run=restored(RunRecord, content["run"]),
                 settings=restored(dict[str, dict[str, Any]], content["settings"]),
                 differences=restored(tuple[Difference, ...], content["differences"]),

@@ -97,13 +97,8 @@ class Difference:
     interval: Interval
 
     @property
-    def distinguished(self) -> bool:
-        """Whether one of the two is better: 0 is outside the interval."""
-        return self.interval.sign != 0
-
-    @property
     def verdict(self) -> str:
-        if not self.distinguished:
+        if self.interval.sign == 0:
             return f"{self.first} and {self.second} cannot be distinguished"
         better, worse = (self.first, self.second) if self.interval.sign < 0 else (self.second, self.first)
         return f"{better} is better than {worse}"

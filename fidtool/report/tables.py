@@ -8,12 +8,14 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from itertools import combinations
+from math import comb
 from sys import maxsize
 from typing import Any, NamedTuple
 
 from fidtool.diagnose.duplicates import NOTABLE_SHARE
 from fidtool.errors import InputError
-from fidtool.explanations import Difference, decimals_of
+from fidtool.explanations import decimals_of
 from fidtool.features.protocol import SPATIAL, SPATIAL_DIMS
 from fidtool.history import lines_of, obstacles, per_fake
 from fidtool.metrics.prdc import PRDC
@@ -80,26 +82,27 @@ def columns_of(evaluation: Evaluation, doubted: Collection[str] = ()) -> list[Co
     Args:
         doubted: titles of values of which none is the best: they are not comparable between all FAKEs.
     """
-    results, features = evaluation.results, common_features(evaluation)
+    results, features, titles = evaluation.results, common_features(evaluation), _names_by_title(evaluation)
     columns, corrected = [], []
-    for title, name in _names_by_title(evaluation).items():
+    for title, name in titles.items():
         having = [result if result.titles.get(name) == title else None for result in results]
         shown = next(result.labels.numbers[name] for result in having if result is not None)
         doubt = title in doubted
         values = [None if doubt or result is None else result.value(name) for result in having]
         texts = ["-" if result is None else rounded(name, result) for result in having]
-        differences = evaluation.differences if name == "fid" else ()
+        ties = _ties(evaluation) if name == "fid" and not doubt else ()
         heading = short_title(title if name == "fid" else title.removesuffix(f" ({features})"))
         heading += _SPREADS.get(shown.spread.rpartition("_")[2], "") * any("±" in text for text in texts)
-        best = _best_of(results, texts, values, shown.better, differences)
+        best = _best_of(results, texts, values, shown.better, ties)
         columns.append(Column(heading, texts, shown.better, best))
         bars = [None if result is None or name != "fid" else result.corrected for result in having]
         if any(bars):
             cells = [None if bar is None else bar.texts() for bar in bars]
             texts = [f"{each[0]} ± {each[1]}" if each else "-" for each in cells]
             values = [None if doubt or bar is None else bar.value for bar in bars]
-            best = _best_of(results, texts, values, "lower", differences)
-            base, _ = split_title(title)  # the column of the distance says of which features
+            best = _best_of(results, texts, values, "lower", ties)
+            # Of one network, the column of the distance says of which features.
+            base = split_title(title)[0] if [*titles.values()].count("fid") == 1 else short_title(title)
             corrected.append(Column(f"bias-corrected {base} ± s.e.", texts, "lower", best))
             corrected.append(Column("95 % interval", [each[2] if each else "-" for each in cells]))
     return [*columns, *corrected]
@@ -112,8 +115,8 @@ def _names_by_title(evaluation: Evaluation) -> dict[str, str]:
 
 def about_marks(evaluation: Evaluation) -> Iterator[str]:
     """Yield sentences about which FAKEs are marked besides the best, and which are never marked."""
-    results, differences = evaluation.results, evaluation.differences
-    if any(not each.distinguished for each in differences):
+    results = evaluation.results
+    if 0 < len(_ties(evaluation)) < comb(len(results), 2):  # else none is marked
         base, _ = split_title(evaluation.labels.title("fid"))
         columns = f"{base} and bias-corrected {base}"
         yield f"In the columns {columns}, sets that cannot be distinguished from the best one are marked as well."
@@ -129,12 +132,23 @@ def is_real(result: Comparison) -> bool:
     )
 
 
+def _ties(evaluation: Evaluation) -> list[set[int]]:
+    """Return the places of the pairs that cannot be distinguished. Those of several files count as independent."""
+    known = {frozenset((each.first, each.second)): each.interval for each in evaluation.differences}
+    return [
+        {place, other}
+        for (place, one), (other, two) in combinations(enumerate(evaluation.results), 2)
+        if one.corrected and two.corrected and one.labels.title("fid") == two.labels.title("fid")
+        if (known.get(frozenset((one.fake.name, two.fake.name))) or one.corrected - two.corrected).sign == 0
+    ]
+
+
 def _best_of(
     results: Sequence[Comparison],
     texts: Sequence[str],
     values: Sequence[float | None],
     better: str,
-    differences: Sequence[Difference],
+    ties: Sequence[set[int]],
 ) -> frozenset[int]:
     """Return the places of the best values, of those with the same text, and of those not distinguished from them.
 
@@ -142,11 +156,9 @@ def _best_of(
     """
     known = {place: each for place, each in enumerate(values) if each is not None and not is_real(results[place])}
     best = (min if better == "lower" else max)(known.values(), default=None)
-    leading = [place for place, value in known.items() if value == best]
-    fakes, alike = {results[place].fake.name for place in leading}, {texts[place] for place in leading}
-    ties = [{each.first, each.second} for each in differences if not each.distinguished]
-    tied = {fake for pair in ties if pair & fakes for fake in pair}
-    found = {place for place in known if results[place].fake.name in tied or texts[place] in alike}
+    leading = {place for place, value in known.items() if value == best}
+    alike, tied = {texts[place] for place in leading}, {place for pair in ties if pair & leading for place in pair}
+    found = {place for place in known if place in tied or texts[place] in alike}
     return frozenset() if len(found) == len(known) else frozenset(found)
 
 

@@ -293,6 +293,15 @@ def test_values_of_different_protocols_are_refused_and_those_of_other_networks_a
     assert "FD (dinov2): dinov2" in caption
 
 
+def test_error_bars_of_two_networks_name_them() -> None:
+    first, second = evaluation_of(["a"]), evaluation_of(["b"])
+    (result,) = second.results
+    other = replace(second, results=(replace(result, labels=Labels("dinov2", 1024), metrics={"fd_dinov2": 3.5}),))
+    heading, *_ = text_of({"1.json": first, "2.json": other})
+    assert "bias-corrected FID ± s.e." in heading
+    assert "bias-corrected FD (dinov2) ± s.e." in heading
+
+
 def test_columns_are_chosen_by_title_or_metric_in_order() -> None:
     saved = {"": evaluation_of(["a", "b", "c"])}
     bars = ["bias-corrected FID ± s.e.", "95 % interval"]

@@ -149,3 +149,28 @@ def test_fakes_that_cannot_be_distinguished_from_the_best_are_marked() -> None:
         "marked as well. bias-corrected FID of a minus that of b: -0.2500 (95 %: -1.2500 to +0.7500): a and b cannot "
         "be distinguished"
     )
+
+
+def marked(saved: Mapping[str, Evaluation], column: int) -> list[str]:
+    """Return the FAKEs of several files whose values in a column are marked."""
+    rows = cells([line for line in lines_in("table", saved) if "is better" not in line])
+    return [row[0] for row in rows[1:] if len(row) > column and row[column].endswith("*")]
+
+
+def with_bar(fake: str, value: float, error: float | None) -> Evaluation:
+    """Return an evaluation of one FAKE, with an error bar if ``error`` is not None."""
+    (plain,) = evaluation_of({fake: {"fid": value}}).results
+    bar = None if error is None else Interval(value, error, value - 2 * error, value + 2 * error)
+    return replace(bare(fake), results=(replace(plain, uncertainty=Uncertainty(None, bar, "", ())),))
+
+
+def test_error_bars_of_several_files_are_compared() -> None:
+    saved = {"1.json": with_bar("a", 11.0, 0.5), "2.json": with_bar("b", 11.5, 0.5), "3.json": with_bar("c", 20.0, 0.5)}
+    assert marked(saved, 1) == marked(saved, 2) == ["a", "b"]
+    assert any("cannot be distinguished from the best" in line for line in lines_in("table", saved))
+
+
+def test_a_fake_without_error_bars_is_not_tied_by_those_of_another_file() -> None:
+    """The same FAKE was computed on two days: only the second has error bars, and its images are better."""
+    saved = {"1.json": with_bar("a", 99.0, None), "2.json": with_bars(Interval(-0.25, 0.5, -1.25, 0.75))}
+    assert marked(saved, 1) == ["a (2.json)", "b (2.json)"]

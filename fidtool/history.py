@@ -160,12 +160,12 @@ def obstacles(before: Evaluation, after: Evaluation, name: str = "fid") -> Diffe
 
 
 def lines_of(found: Differing) -> list[str]:
-    """Return a line per difference, ``REAL.count: 250 -> 200``, without those that say the number of images again."""
+    """Return a line per difference, ``REAL.count: 250 -> 200``, without those that follow from number or crop."""
     lines = []
     for place, pair in found.items():
         role, _, fact = place.partition(".")
-        counts = found.get(f"{role}.count")
-        if counts is None or fact == "count" or (pair != counts and fact != "pixels"):
+        counts, crops = (found.get(f"{role}.{each}") for each in ("count", "framing"))
+        if fact == "count" or not (pair == counts or (fact == "pixels" and (counts or crops))):
             lines.append(f"{place}: {' -> '.join(map(_text, pair))}")
     return lines
 

@@ -152,6 +152,16 @@ def test_a_difference_is_said_once_in_plain_words() -> None:
     ]
 
 
+def test_a_crop_says_that_pixels_differ() -> None:
+    before, (result,) = barred(10.0), barred(10.0).results
+    for framing, lines in ((None, ["REAL.pixels: a -> b"]), ("adm:256", ["REAL.framing: - -> adm:256"])):
+        old, new = (replace(result.real, facts=replace(result.real.facts, pixels=each)) for each in "ab")
+        results = (replace(result, real=replace(new, framing=framing)),)
+        (change,) = changes_of(replace(before, results=(replace(result, real=old),)), replace(before, results=results))
+        assert lines_of(change.besides) == lines
+        assert change.reason == lines[0]
+
+
 def test_values_of_other_images_or_features_are_not_comparable() -> None:
     before, (result,) = barred(10.0), barred(20.0).results
     definition = before.definition

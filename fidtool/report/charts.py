@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fidtool.errors import redacted
-from fidtool.explanations import Interval
+from fidtool.explanations import Interval, decimals_of
 from fidtool.names import images_of, legible, numbers_of, short_names, short_title, shortened, split_title
 from fidtool.report.tables import rounded
 from fidtool.results import Comparison, Evaluation, SetResult
@@ -116,7 +116,7 @@ def _draw(axes: Axes, results: Sequence[Comparison]) -> None:
     low = 0.0 if 0 <= 2 * least < most else low  # unless the values are less than a factor of 2 apart
     axis.set_view_interval(low, high, ignore=True)
     if low > 0:
-        axis.set_label_text(f"the axis starts at {low:.3g}, not at 0")
+        axis.set_label_text(f"the axis starts at {low:.{decimals_of(high - low, 2)}f}, not at 0")
     axes.grid(axis="y" if label else "both", linewidth=1)
     axes.set_axisbelow(True)
     axes.tick_params(length=0, pad=7)

@@ -275,6 +275,13 @@ def test_the_chart_has_values_and_says_where_its_axis_starts(first: float, note:
     assert not svgs(html_report(bare("alone")))
 
 
+@pytest.mark.parametrize(("values", "start"), [((111.7, 111.9), "111.69"), ((1500.2, 1501.1), "1500.15")])
+def test_the_start_of_an_axis_is_not_rounded_beyond_its_values(values: tuple[float, float], start: str) -> None:
+    one, other = values
+    for chart in svgs(html_report(valued(bare("a", "b"), {"fid": one}, {"fid": other}))):
+        assert f">the axis starts at {start}, not at 0</text>" in chart
+
+
 @pytest.mark.parametrize("name", ["step{}", "{}-{}"])
 def test_the_chart_of_many_sets_stays_readable(name: str) -> None:
     fakes = [name.format(number, "abcdefghij"[number % 10] * 2) for number in range(60)]

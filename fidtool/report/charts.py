@@ -108,8 +108,8 @@ def _draw(axes: Axes, results: Sequence[Comparison]) -> None:
     if known:
         x, y = [[place for place, _ in known], [bar.value for _, bar in known]][::order]
         reach = [[bar.value - bar.low for _, bar in known], [bar.high - bar.value for _, bar in known]]
-        look: dict[str, Any] = {"marker": "o", "linestyle": dashes, "capsize": 3, "yerr" if label else "xerr": reach}
-        axes.errorbar(x, y, label="bias-corrected, 95 % interval", **look)
+        look: dict[str, Any] = {"linestyle": dashes, "clip_on": False, "yerr" if label else "xerr": reach}
+        axes.errorbar(x, y, label="bias-corrected, 95 % interval", marker="o", capsize=3, **look)
     axes.set_xlabel(label)
     (_label_line if label else _label_rows)(axes, points)
     (least, most), (low, high) = sorted(axis.get_data_interval()), axis.get_view_interval()

@@ -238,6 +238,8 @@ def marker_positions(evaluation: Evaluation, folder: Path, axis: str) -> tuple[s
     plot = (folder / "plot.svg").read_text().partition('<g id="legend')[0]
     place = {"x": r' x="([\d.]+)" y="[\d.]+"', "y": r' x="[\d.]+" y="([\d.]+)"'}[axis]
     uses = re.findall(rf'<use xlink:href="#\w+"{place} style="fill: (#\w+); stroke: #', plot)
+    bars = plot.partition("#b3530a")[2]
+    assert not re.search(r"<g clip-path[^>]*>\s*<use", bars), "points at an end of the axis are whole"
     first, second = ({float(at) for at, colour in uses if colour == wanted} for wanted in ("#1f5fbf", "#b3530a"))
     return first, second
 

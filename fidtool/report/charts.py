@@ -122,7 +122,8 @@ def _draw(axes: Axes, results: Sequence[Comparison]) -> None:
     axes.tick_params(length=0, pad=7)
     axes.spines[:].set_visible(False)
     space = {"borderaxespad": 0.4, "handlelength": 1.6, "columnspacing": 1.2}
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False, **space)
+    side, edge = ("left", 0) if label else ("right", 1)  # long names leave it no room on the right of their rows
+    axes.legend(loc=f"lower {side}", bbox_to_anchor=(edge, 1), ncols=2, frameon=False, **space)
 
 
 def _label_line(axes: Axes, points: Sequence[Point]) -> None:

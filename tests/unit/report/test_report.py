@@ -284,6 +284,13 @@ def test_the_start_of_an_axis_is_not_rounded_beyond_its_values(values: tuple[flo
         assert f">the axis starts at {start}, not at 0</text>" in chart
 
 
+def test_the_legend_is_within_the_chart_beside_long_names(files: list[str]) -> None:
+    _, light = svgs(html_report(rich(bare(*(each * 60 for each in "abc")), files)))
+    found = re.search(r' x="([\d.]+)" [^<]*>bias-corrected, 95 % interval</text>', light)
+    assert found is not None
+    assert float(found[1]) + 190 < 480, "the text is 190 wide, and the chart 480"
+
+
 @pytest.mark.parametrize("name", ["step{}", "{}-{}"])
 def test_the_chart_of_many_sets_stays_readable(name: str) -> None:
     fakes = [name.format(number, "abcdefghij"[number % 10] * 2) for number in range(60)]

@@ -128,7 +128,10 @@ def test_the_first_day_of_a_gate(here: Run, days: Path, sets: tuple[Path, ...]) 
             ("--fail-worse-than", "empty.jsonl"),
             "empty.jsonl has no result of fake against real with error bars and features of ",
         ),
-        (("--fail-worse-than", "monday.json", "--protocol", "clean"), ", clean: compute one"),
+        (
+            ("--fail-worse-than", "monday.json", "--protocol", "clean"),
+            ", clean (the latest has resize bilinear against ",
+        ),
         (("--history", "none/h.jsonl"), "--history none/h.jsonl cannot be written: none must be an existing folder"),
         (("--history", "h.json"), "--history h.json: the name must end in .jsonl"),
     ],

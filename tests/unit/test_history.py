@@ -343,7 +343,7 @@ def test_a_baseline_must_fit_before_any_work(tmp_path: Path) -> None:
     for before, problem in (
         (bare("fake"), "with error bars and features of inception, pytorch-fid"),
         (barred(10.0, real="another"), "against real"),
-        (other, "and features of inception, pytorch-fid: compute one"),
+        (other, r"of inception, pytorch-fid \(the latest has resize bicubic against bilinear\): compute one"),
     ):
         with pytest.raises(InputError, match=problem) as caught:
             missed(now, saved(before, tmp_path / "b.json"))

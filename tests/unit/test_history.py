@@ -183,6 +183,9 @@ def test_values_of_other_images_or_features_are_not_comparable() -> None:
     known, changed = (replace(before, results=(replace(result, real=each),)) for each in (seen, others))
     assert changes_of(before, known)[0].verdict == "worse", "what is unknown without the diagnosis is no other REAL"
     assert changes_of(known, changed)[0].verdict == "not comparable"
+    moved = replace(before, results=(replace(result, real=replace(seen, name="/data/real")),))
+    assert changes_of(known, moved)[0].verdict == "cannot be distinguished", "the same images at another path"
+    assert changes_of(before, moved)[0].verdict == "not comparable", "it is unknown whether they are"
 
 
 def test_fakes_are_compared_by_name_or_if_there_is_only_one() -> None:

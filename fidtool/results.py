@@ -376,6 +376,8 @@ class Evaluation:
         """
         check_result(content)
         try:
+            if content["schema"] != SCHEMA:
+                raise ValueError(f"its schema is {content['schema']}, not {SCHEMA}")
             layers = {FEATURES: content["protocol"], **content["layers"]}
             labels = Labels.from_dict(content["labels"])
             results = tuple(Comparison.from_dict(each, labels) for each in content["results"])

@@ -25,7 +25,7 @@ def saved_result(file: str | os.PathLike[str]) -> dict[str, Any]:
         InputError: if the file cannot be read, is not a result, or is that of a failed run.
     """
     try:
-        content = json.loads(Path("/dev/stdin" if file == "-" else file).read_text(encoding="utf-8"))
+        content = json.loads(Path("/dev/stdin" if file == "-" else file).read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or f"it is not JSON ({error})"
         raise InputError(f"{file} cannot be read: {reason}") from None

@@ -15,7 +15,7 @@ import fidtool
 from fidtool.errors import InputError
 from fidtool.metrics.metric import Number
 from fidtool.report.text import dumps
-from fidtool.results import Evaluation
+from fidtool.results import Evaluation, read_evaluation
 from fidtool.saved import saved_result
 from fidtool.sources.kinds import PassedOver
 from support.report_samples import bare, rich
@@ -58,6 +58,12 @@ def test_gates_and_titles_are_restored() -> None:
     assert found.run.command == "a program"
 
 
+def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
+    """PowerShell writes one."""
+    (file := tmp_path / "fid.json").write_text(json.dumps(bare("fake").to_dict()), encoding="utf-8-sig")
+    assert read_evaluation(file) == Evaluation.from_dict(bare("fake").to_dict())
+
+
 def test_a_run_is_restored(tmp_path: Path) -> None:
     real, fake = make_sets(tmp_path)
     evaluation = fidtool.compute(real, fake, dims=64, metrics="fid,prdc", report=tmp_path / "r.html")
@@ -91,6 +97,8 @@ def test_files_that_are_no_results(tmp_path: Path, content: bytes | None, proble
     "damage",
     [
         lambda found: found.pop("labels"),
+        lambda found: found.pop("schema"),
+        lambda found: found.update(schema=99),
         lambda found: found["results"][0].pop("count"),
         lambda found: found["results"][0].update(metrics=None, count=5),
         lambda found: found["results"][0].update(metrics={}),

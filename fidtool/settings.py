@@ -320,7 +320,6 @@ class Settings(StatisticsSettings):
         for name, has_it, problem, remedy in (
             ("fail_above", self.first_frechet, *frechet),
             ("fail_worse_than", self.uncertainty, "compares error bars", f"add {option('uncertainty', True)}"),
-            ("step", self.log, "is the step of values that are logged", f"add {option('log', ...)}"),
             ("max_duplicates", self.diagnose, *diagnosis),
             ("uncertainty", self.diagnose, *diagnosis),
             ("uncertainty", self.metric("fid"), *fid),

@@ -143,7 +143,6 @@ COMPUTE: dict[str, tuple[object, ...]] = {
     "a gate on copies of a file": ("real", "bare.npz", *CPU, "--max-duplicates", 0.1),
     "error bars without a look": (*PAIR, "--uncertainty", "--no-diagnosis"),
     "influence without a distance": (*PAIR, "--influence", "--metrics", "kid"),
-    "a step of nothing": (*PAIR, "--step", 3),
     "a protocol of another network": ("real", "fake", "--extractor", "clip", "--protocol", "clean"),
     "a preset of another network": ("real", "fake", "--extractor", "DINOv2", "--preset", "adm"),
     "an idle flag": (*PAIR, "--nearest-k", 3),

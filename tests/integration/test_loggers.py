@@ -36,6 +36,7 @@ def variables(folder: Path) -> dict[str, str]:
     return {
         "WANDB_MODE": "offline",
         "WANDB_DIR": str(folder),
+        "WANDB_X_SERVICE_WAIT": "600",
         "MLFLOW_TRACKING_URI": str(folder / "mlruns"),
         "MLFLOW_ALLOW_FILE_STORE": "true",  # a data base takes seconds to create
         "TRACKIO_DIR": str(folder),

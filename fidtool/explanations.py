@@ -97,8 +97,13 @@ class Difference:
     interval: Interval
 
     @property
+    def distinguished(self) -> bool:
+        """Whether one of the two is better: 0 is outside the interval."""
+        return self.interval.sign != 0
+
+    @property
     def verdict(self) -> str:
-        if self.interval.sign == 0:
+        if not self.distinguished:
             return f"{self.first} and {self.second} cannot be distinguished"
         better, worse = (self.first, self.second) if self.interval.sign < 0 else (self.second, self.first)
         return f"{better} is better than {worse}"

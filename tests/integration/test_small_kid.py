@@ -51,7 +51,7 @@ def test_a_subset_that_is_all_of_both_sets_has_no_spread(here: Run, sets: tuple[
     assert len(smaller.metrics) == 3
     explicit = here("compute", sets[0], same, *KID, "--kid-subset-size", COUNT, "--report", "report.html")
     assert explicit.metrics == {name: value}
-    assert f"<td>{value:.3f}</td>" in (tmp_path / "report.html").read_text()
+    assert f">{value:.3f}</span>" in (tmp_path / "report.html").read_text()
 
 
 def test_iterables_are_compared_with_their_own_sizes(sets: tuple[Path, Path], environment: dict[str, str]) -> None:

@@ -16,13 +16,14 @@ from fidtool.metrics.fid import FID, FIDInfinity, SpatialFID
 from fidtool.metrics.inception_score import InceptionScore
 from fidtool.metrics.kid import KID
 from fidtool.metrics.metric import ALL, Metric, Number
+from fidtool.metrics.mind import MIND
 from fidtool.metrics.prdc import PRDC
 from fidtool.names import closest, folded, unknown
 from fidtool.user_code import is_code_spec, load, refuse_bare_file
 from fidtool.validation import Setting, declared
 
 BUILT_IN: dict[str, type[Metric]] = {
-    kind.name: kind for kind in (FID, KID, InceptionScore, PRDC, SpatialFID, FIDInfinity, CMMD)
+    kind.name: kind for kind in (FID, KID, InceptionScore, PRDC, SpatialFID, FIDInfinity, CMMD, MIND)
 }
 """The built-in metrics by name, in the order in which they are computed and listed. To add one, add a file and its
 class here; export it in the package's ``__init__`` as ``fidtool.NAME`` and add it to the table in the README."""
@@ -84,7 +85,7 @@ def _made(found: Any) -> Any:
 def key_of(owner: str, setting: str) -> str:
     """Return the name of a metric's setting in the record of a run; that of a built-in metric's flag is the same.
 
-    ``kid_subset_size`` for a built-in metric, ``mind.directions`` for a custom one.
+    ``kid_subset_size`` for a built-in metric, ``shift.order`` for a custom one.
     """
     if owner not in BUILT_IN:
         return f"{owner}.{setting}"
@@ -202,7 +203,7 @@ def _check_declaration(metric: Metric, named: str) -> None:
     if not is_dataclass(kind) or ("__dataclass_fields__" not in vars(kind) and get_annotations(kind)):
         fault = f"{kind.__name__} is not a dataclass:", "write @dataclass(frozen=True, kw_only=True) above it"
     elif not name:
-        fault = f"{kind.__name__} has no name:", 'write one in its class, such as name = "mind"'
+        fault = f"{kind.__name__} has no name:", 'write one in its class, such as name = "shift"'
     elif not numbers or not all(isinstance(number, Number) for number in numbers):
         fault = f"{name} does not declare its values:", "write numbers = (fidtool.Number(...),) in its class"
     elif isinstance(metric.network(), NetworkChoice) != (metric.layer not in (FEATURES, SPATIAL)):

@@ -24,7 +24,7 @@ from fidtool.names import closest, folded, legible, short_names, short_title, sh
 from fidtool.report.text import alerts_of, dumps, framing_lines, number, result_lines, verdict_lines
 from fidtool.results import Comparison, Evaluation
 
-_FRECHET = frozenset(number.name for kind in BUILT_IN.values() if kind.frechet for number in kind.numbers)
+_DISTANCES = frozenset(number.name for kind in BUILT_IN.values() if kind.frechet for number in kind.numbers) | {"mind"}
 _SHARES = frozenset(number.name for number in PRDC.numbers)
 _SPREADS = {"std": " ± s.d.", "sd": " ± s.d.", "error": " ± s.e.", "se": " ± s.e."}
 """What is behind the ± (standard deviation, standard error), by the last word of the value's name."""
@@ -56,8 +56,8 @@ class Column(NamedTuple):
 def rounded(name: str, result: Comparison) -> str:
     """Return the text of a value, by its plain name, in the digits that can be relied on, with its spread if known.
 
-    These are the digits to the second one of the spread or of the standard error. A Fréchet distance without one has
-    two decimals and at least three digits, as in papers; three digits if there are at most as many images as
+    These are the digits to the second one of the spread or of the standard error. A Fréchet distance or MIND without
+    one has two decimals and at least three digits, as in papers; three digits if there are at most as many images as
     dimensions: it is far too high then. A share of n images, those of the smaller set, has the decimals of 1/n, and KID
     one more: of equal distributions it varies by about 1/(8 n) (measured on CIFAR-10 with 60 to 1,000 images). Other
     values have the digits of their `Number`, the most for all.
@@ -71,7 +71,7 @@ def rounded(name: str, result: Comparison) -> str:
         decimals = min(decimals, decimals_of(error, 2))
     elif name == "kid" or name in _SHARES:
         decimals = min(decimals, decimals_of(1 / images, 2 if name == "kid" else 1))
-    elif name in _FRECHET:
+    elif name in _DISTANCES:
         decimals = min(decimals, max(decimals_of(value, 3), 0 if few else 2))
     return number(name, result, decimals)
 

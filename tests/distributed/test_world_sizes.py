@@ -22,7 +22,7 @@ from support.processes import free_port
 from support.ranks import RankServer, outcomes
 
 MIXED = (31, 40, 57)
-MIND = f"{EXAMPLES / 'mind.py'}:MIND"
+SLICED = f"{EXAMPLES / 'sliced.py'}:Sliced"
 
 
 def statistics_bits(path: Path) -> tuple[bytes, bytes, int]:
@@ -88,14 +88,14 @@ def test_everything_has_the_same_bits(fidtool: Run, here: Run, tmp_path: Path) -
     (fake / "rank2_7.png").write_bytes(b"no image")
     other = with_harmful(tmp_path / "other", 57, 3)
     arguments = ["compute", real, fake, other, "--extractor", TINY, "--batch-size", 4, "--no-cache", "--json"]
-    arguments += ["--metrics", f"all,{MIND}", "--uncertainty", "--influence", "--crop-fake", "tensor-center:24"]
+    arguments += ["--metrics", f"all,{SLICED}", "--uncertainty", "--influence", "--crop-fake", "tensor-center:24"]
     arguments += ["--on-error", "skip", "--max-skip", 0.1]
     report = tmp_path / "report.html"
     arguments += ["--report", report]
     one = here(*arguments).json
     report.unlink()
     assert one["results"][0]["diagnosis"]["duplicates"]["fake"]["multiplicities"] == {"2": 1, "3": 19}
-    assert {"kid", "precision", "mind"} <= {name.partition("_")[0] for name in one["results"][0]["metrics"]}
+    assert {"kid", "precision", "mind", "sliced"} <= {name.partition("_")[0] for name in one["results"][0]["metrics"]}
     run = fidtool(*arguments, ranks=3, FIDTOOL_FEATURE_BYTES="0")
     several = run.json
     for key in ("results", "differences", "settings"):

@@ -18,8 +18,8 @@ from support.command_line import Run
 from support.places import COLOURS, EXAMPLES, TINY
 from support.small_sets import make_sets
 
-MIND = f"{EXAMPLES / 'mind.py'}:MIND"
-FEW = ("--metric-option", "mind.directions=70", "--metric-option", "mind.seed=3")
+SLICED = f"{EXAMPLES / 'sliced.py'}:Sliced"
+FEW = ("--metric-option", "sliced.directions=70", "--metric-option", "sliced.seed=3")
 FAULTS = """
 from dataclasses import dataclass
 from fidtool import InputError, Metric, NetworkChoice, Number
@@ -47,6 +47,10 @@ class Picky(Faulty):
 
 class Taken(Faulty):
     name = "kid"
+
+class TakenToo(Faulty):
+    name = "mind"
+    numbers = (Number("my_mind", "MIND", "lower", "nothing"),)
 
 class Same(Faulty):
     pass
@@ -105,57 +109,57 @@ def sets(tmp_path: Path) -> tuple[Path, Path]:
 
 
 @pytest.fixture
-def mind() -> Any:
+def sliced() -> Any:
     """The metric class of the example."""
-    spec = importlib.util.spec_from_file_location("mind_example", EXAMPLES / "mind.py")
+    spec = importlib.util.spec_from_file_location("sliced_example", EXAMPLES / "sliced.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["mind_example"] = module
+    sys.modules["sliced_example"] = module
     spec.loader.exec_module(module)
-    return module.MIND
+    return module.Sliced
 
 
-def independent_mind(sets: tuple[Path, Path], directions: int, seed: int) -> float:
-    """Compute MIND with NumPy from fidtool's stored features, one direction at a time."""
+def independent_sliced(sets: tuple[Path, Path], directions: int, seed: int) -> float:
+    """Compute the sliced distance with NumPy from fidtool's stored features, one direction at a time."""
     found = [fidtool.compute_statistics(folder, extractor=TINY, metrics="kid") for folder in sets]
     one, other = (np.asarray(each.features, dtype=np.float64) for each in found if each is not None)
-    count, dims = min(len(one), len(other)), one.shape[1]
+    count = min(len(one), len(other))
     generator = torch.Generator().manual_seed(seed)
     values = []
-    for row in torch.randn(directions, dims, generator=generator, dtype=torch.float64).numpy():
+    for row in torch.randn(directions, one.shape[1], generator=generator, dtype=torch.float64).numpy():
         row = row / np.sqrt((row**2).sum())
         apart = np.sort((one[:count] * row).sum(1)) - np.sort((other[:count] * row).sum(1))
-        values.append((apart**2).mean())
-    return 3 * dims * float(np.mean(values))
+        values.append(np.abs(apart).mean())
+    return float(np.mean(values))
 
 
 def test_a_metric_from_a_file_is_in_every_output(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
-    arguments = ("compute", *sets, "--extractor", TINY, "--metrics", f"fid,{MIND}", *FEW)
+    arguments = ("compute", *sets, "--extractor", TINY, "--metrics", f"fid,{SLICED}", *FEW)
     outcome = here(*arguments, "--json", "--report", "page.html")
     labels = Labels(TINY, 16)
-    key = f"mind_{labels.key('fid').removeprefix('fd_')}"
+    key = f"sliced_{labels.key('fid').removeprefix('fd_')}"
     assert list(outcome.metrics) == [labels.key("fid"), key]
-    assert outcome.metrics[key] == pytest.approx(independent_mind(sets, 70, 3), rel=1e-12)
-    settings = outcome.json["settings"]["mind"]
+    assert outcome.metrics[key] == pytest.approx(independent_sliced(sets, 70, 3), rel=1e-12)
+    settings = outcome.json["settings"]["sliced"]
     assert (settings["directions"], settings["seed"]) == (70, 3)
-    assert re.fullmatch(r"mind\.py:MIND@[0-9a-f]{12}", settings["source"])
-    assert outcome.json["run"]["config"]["metrics"] == ["fid", MIND]
-    assert outcome.json["run"]["config"]["metric_options"] == {"mind.directions": 70, "mind.seed": 3}
-    assert "mind" in outcome.json["run"]["seconds"]
+    assert re.fullmatch(r"sliced\.py:Sliced@[0-9a-f]{12}", settings["source"])
+    assert outcome.json["run"]["config"]["metrics"] == ["fid", SLICED]
+    assert outcome.json["run"]["config"]["metric_options"] == {"sliced.directions": 70, "sliced.seed": 3}
+    assert "sliced" in outcome.json["run"]["seconds"]
     page = (tmp_path / "page.html").read_text()
-    assert "3 D × the mean squared difference of the sorted projections" in page
+    assert "mean difference of the sorted projections" in page
     assert f"{outcome.metrics[key]:.4f}" in page
     lines = here(*arguments).stdout.splitlines()
-    assert lines[1] == f"MIND ({TINY}): {outcome.metrics[key]:.4f}"
+    assert lines[1] == f"Sliced distance ({TINY}): {outcome.metrics[key]:.4f}"
 
 
-def test_in_python_a_metric_is_an_object(sets: tuple[Path, Path], mind: Any) -> None:
+def test_in_python_a_metric_is_an_object(sets: tuple[Path, Path], sliced: Any) -> None:
     real, fake = sets
-    found = fidtool.compute(real, fake, extractor=TINY, metrics=["fid", mind(directions=70, seed=3)])
-    value = found.results[0].value("mind")
-    assert value == pytest.approx(independent_mind(sets, 70, 3), rel=1e-12)
-    assert found.run.config["metrics"] == ["fid", "mind_example:MIND"]
+    found = fidtool.compute(real, fake, extractor=TINY, metrics=["fid", sliced(directions=70, seed=3)])
+    value = found.results[0].value("sliced")
+    assert value == pytest.approx(independent_sliced(sets, 70, 3), rel=1e-12)
+    assert found.run.config["metrics"] == ["fid", "sliced_example:Sliced"]
 
 
 def test_built_in_metrics_are_objects_as_well(sets: tuple[Path, Path]) -> None:
@@ -177,9 +181,12 @@ def test_a_keyword_for_a_metrics_setting_says_what_to_write() -> None:
         ),
         ({"nearest_k": 3, "ties": "inclusive"}, "write metrics=[fidtool.PRDC(nearest_k=3, ties='inclusive')]"),
         ({"metrics": ["all"], "kid_subset_size": 9}, "write metrics=['all', fidtool.KID(subset_size=9)]"),
-        ({"metrics": f"{MIND},kid", "kid_seed": 9}, f"write metrics=['{MIND}', fidtool.KID(seed=9)]"),
+        ({"metrics": f"{SLICED},kid", "kid_seed": 9}, f"write metrics=['{SLICED}', fidtool.KID(seed=9)]"),
         ({"kid_subsetsize": 9}, "did you mean kid_subset_size?"),
-        ({"metric_options": {"mind.seed": 3}}, "pass metrics with settings as objects, such as metrics=[fidtool.KID("),
+        (
+            {"metric_options": {"sliced.seed": 3}},
+            "pass metrics with settings as objects, such as metrics=[fidtool.KID(",
+        ),
     ):
         with pytest.raises(TypeError, match=re.escape(words)):
             compute("real", "fake", **keywords)
@@ -241,19 +248,28 @@ def test_a_metric_may_use_its_own_network(here: Run, sets: tuple[Path, Path], tm
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["--metrics", "nofile.py:MIND"], 2, "no file nofile.py (from --metrics nofile.py:MIND)"),
+        (["--metrics", "nofile.py:Sliced"], 2, "no file nofile.py (from --metrics nofile.py:Sliced)"),
         (["--metrics", "faults.py:Nothing"], 2, "faults.py has no Nothing (from --metrics faults.py:Nothing)"),
         (["--metrics", "faults.py:NUMBER"], 2, "faults.py:NUMBER is a int; it must be a fidtool.Metric"),
         (["--metrics", "broken.py:Any"], 2, "--metrics broken.py:Any failed: ZeroDivisionError: "),
         (["--metrics", "faults.py:Taken"], 2, "the metrics KID and Taken both have the name kid: rename one"),
+        (["--metrics", "faults.py:TakenToo"], 2, "the metrics MIND and TakenToo both have the name mind: rename one"),
         (["--metrics", "faults.py:Picky"], 2, "too few: "),
         (["--metrics", "faults.py:Faulty"], 1, "the metric faulty failed: ZeroDivisionError: "),
         (["--metrics", "faults.py:Other"], 1, "the metric faulty returned another; it declares faulty"),
         (["--metrics", "faults.py:Endless"], 1, "the metric faulty returned inf for faulty"),
-        (["--metrics", MIND, "--metric-option", "mind.directions=0"], 2, "directions must be at least 1, not 0"),
-        (["--metrics", MIND, "--metric-option", "mind.way=3"], 2, "has no setting 'way'; there are directions, seed"),
-        (["--metric-option", "mind.seed=3"], 2, "a setting of mind, which is not computed: add mind to --metrics"),
-        (["--metric-option", "mind"], 2, "'mind' in --metric-option is not NAME.SETTING=VALUE"),
+        (["--metrics", SLICED, "--metric-option", "sliced.directions=0"], 2, "directions must be at least 1, not 0"),
+        (
+            ["--metrics", SLICED, "--metric-option", "sliced.way=3"],
+            2,
+            "has no setting 'way'; there are directions, seed",
+        ),
+        (
+            ["--metric-option", "sliced.seed=3"],
+            2,
+            "a setting of sliced, which is not computed: add sliced to --metrics",
+        ),
+        (["--metric-option", "sliced"], 2, "'sliced' in --metric-option is not NAME.SETTING=VALUE"),
         (
             ["--metrics", "kid", "--metric-option", "kid.seed=3"],
             2,
@@ -266,7 +282,11 @@ def test_a_metric_may_use_its_own_network(here: Run, sets: tuple[Path, Path], tm
             "the metrics Faulty and Twin both have the name faulty: rename one",
         ),
         (["--metrics", "faults.py:Bare"], 2, "Bare is not a dataclass: write @dataclass(frozen=True, kw_only=True)"),
-        (["--metrics", "faults.py:Nameless"], 2, 'Nameless has no name: write one in its class, such as name = "mind"'),
+        (
+            ["--metrics", "faults.py:Nameless"],
+            2,
+            'Nameless has no name: write one in its class, such as name = "shift"',
+        ),
         (["--metrics", "faults.py:Numberless"], 2, "numberless does not declare its values: write numbers"),
         (["--metrics", "faults.py:Nowhere"], 2, "nowhere needs both or neither of a layer of its own and a network"),
         (["--metrics", "faults.py:Unnamed"], 2, "unnamed needs both or neither of a layer of its own and a network"),
@@ -289,8 +309,10 @@ def test_refusals(
 
 def test_metrics_are_listed(here: Run) -> None:
     names = [line.partition(":")[0] for line in here("metrics").stdout.splitlines()]
-    assert names == ["all", "fid", "kid", "is", "prdc", "sfid", "fid-infinity", "cmmd"]
-    (listed,) = here("metrics", MIND, "--json").json["metrics"]
-    assert listed["name"] == "mind"
+    assert names == ["all", "fid", "kid", "is", "prdc", "sfid", "fid-infinity", "cmmd", "mind"]
+    (listed,) = here("metrics", SLICED, "--json").json["metrics"]
+    assert listed["name"] == "sliced"
     assert [setting["name"] for setting in listed["settings"]] == ["directions", "seed"]
-    assert "--metric-option mind.directions=1000: Number of random directions." in here("metrics", MIND, "kid").stdout
+    assert (
+        "--metric-option sliced.directions=1000: Number of random directions." in here("metrics", SLICED, "kid").stdout
+    )

@@ -1,12 +1,15 @@
-"""Features: random, on a lattice, and of Gaussians with a known distance; and a world of one rank."""
+"""Features: random, on a lattice, and of Gaussians with a known distance; a world of one rank."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fidtool.distances.exact import FeatureSettings
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
+from fidtool.features.models.inception import Weights
+from fidtool.metrics.metric import FeatureSet, MetricContext
 from fidtool.statistics.moments import Gaussian
 
 Features = NDArray[np.float32]
@@ -15,6 +18,21 @@ Features = NDArray[np.float32]
 def alone() -> World:
     """Return the world of a single process."""
     return World(Launch())
+
+
+def context_alone() -> MetricContext:
+    """Return what a metric gets in a single process, for features like Inception's."""
+    return MetricContext(alone(), FeatureSettings(18), lambda: Weights({}, ""))
+
+
+def feature_set(path: str, rows: Features) -> FeatureSet:
+    """Return features as a metric gets them."""
+    return FeatureSet(path, rows, gaussian_of(rows))
+
+
+def gaussian_of(rows: Features) -> Gaussian:
+    """Return mean and covariance, with ddof 1."""
+    return Gaussian(rows.mean(0, dtype=np.float64), np.cov(rows.astype(np.float64), rowvar=False), len(rows))
 
 
 def normal(count: int, dims: int, seed: int, shift: float = 0.0, spread: float = 1.0) -> Features:

@@ -153,6 +153,8 @@ def test_the_line_of_every_metric_has_a_title() -> None:
     evaluation = rich(bare("a", "b"), ["x.png"])
     numbers = dict.fromkeys((*Labels().numbers, "kid_std", "is_std", "fid_infinity_error"), 1.0)
     lines = result_lines(_with(evaluation, DINO, numbers)) + influence_lines(_with(evaluation, DINO, numbers))
-    assert [line.partition(":")[0] for line in lines[:10]] == [DINO.title(name) for name in Labels().numbers]
+    assert [line.partition(":")[0] for line in lines[: len(Labels().numbers)]] == [
+        DINO.title(name) for name in Labels().numbers
+    ]
     assert not [line for line in lines if "FID" in line and "sFID" not in line]
     assert lines[-1].startswith("  the effects are rough")

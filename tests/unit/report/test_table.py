@@ -86,6 +86,8 @@ def test_features_of_all_values_are_named_once() -> None:
         ({"coverage": 0.63333}, 1_000_000, "0.6333"),
         ({"coverage": 0.63333}, None, "0.6333"),
         ({"cmmd": 1.23456}, 60, "1.2346"),
+        ({"mind": 12.34567}, 60, "12.3"),
+        ({"mind": 12.34567}, 5000, "12.35"),
     ],
 )
 def test_digits_that_can_be_relied_on(values: dict[str, float], count: int | None, shown: str) -> None:

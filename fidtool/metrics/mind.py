@@ -1,0 +1,37 @@
+"""MIND: the Monge Inception Distance."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, Number
+from fidtool.validation import Setting
+
+ENOUGH = 1000
+"""Smallest number of images in the paper's experiments."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MIND(Metric):
+    """Monge Inception Distance (Berthet et al. 2026): how far apart the features are along random directions."""
+
+    directions: int = Setting(1000, METRICS, "N", least=1).help("MIND: number of random directions.")
+    seed: int = Setting(0, METRICS, least=0, most=2**32 - 1).help("MIND: seed of the random directions.")
+
+    name = "mind"
+    other_names = ("monge-inception-distance",)
+    numbers = (
+        Number("mind", "MIND", "lower", "3 D × the squared sliced 2-Wasserstein distance of D-dimensional features"),
+    )
+    real_features = fake_features = True
+
+    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
+        from fidtool.distances.mind import mind
+
+        smaller = min(real, fake, key=lambda each: len(each.rows))
+        if len(smaller.rows) < ENOUGH:
+            context.warnings.append(
+                f"{smaller.path} (only {len(smaller.rows)} images): MIND is too high for fewer than {ENOUGH}; compare "
+                "it only with values of as many images"
+            )
+        features, world = context.features, context.world
+        return {"mind": mind(real.rows, fake.rows, features, world, directions=self.directions, seed=self.seed)}

@@ -122,7 +122,7 @@ def labels_of(
     own, numbers = {}, dict(NUMBERS)
     for metric in config.chosen:
         asked, of_metric = metric.network(), found.get(config.layer_of(metric), [])
-        numbers |= {number.name: number for number in metric.numbers if number.name not in NUMBERS}
+        numbers |= {number.name: number for number in metric.numbers}
         if asked is not None and any(each.extractor != metric.usual_network for each in of_metric):
             own[metric.layer] = _spelled(of_metric, asked.extractor, measured)
             if own[metric.layer] == _NETWORK and of_metric[0].dims != max(INCEPTION_DIMS):

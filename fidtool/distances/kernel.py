@@ -1,4 +1,4 @@
-"""Kernel distances from exact inner products: KID with a cubic kernel and CMMD with a Gaussian kernel.
+"""Kernel distances from exact inner products: KID with a polynomial or Gaussian kernel, CMMD with a Gaussian kernel.
 
 Sums of kernel values depend on their order, so the order is fixed: on one thread within the rows of blocks of a fixed
 size, and over rows with `math.fsum`, which rounds once.
@@ -51,7 +51,7 @@ def kid(
     subsets: int = 100,
     seed: int = 0,
     draws: Sequence[Draw] | None = None,
-    kernel: tuple[int, float | None, float] = (3, None, 1.0),
+    kernel: tuple[int, float | None, float] | float = (3, None, 1.0),
 ) -> tuple[float, float]:
     """Returns the Kernel Inception Distance (Bińkowski et al. 2018). A collective.
 
@@ -72,21 +72,20 @@ def kid(
         subsets: number of subsets, at least 1.
         seed: seed of the subsets, which are the same in all versions.
         draws: the subsets, as another tool drew them.
-        kernel: degree, gamma and coef of another kernel, (gamma <x, y> + coef) ** degree; a gamma of None is 1 / D.
+        kernel: degree, gamma and coef of another kernel, (gamma <x, y> + coef) ** degree; a gamma of None is 1 / D. Or
+            sigma of the Gaussian kernel exp(-|x - y|² / (2 sigma²)).
 
     Returns:
         The mean over the subsets, which may be negative if it is close to 0, because the estimate is unbiased; and
         their population standard deviation (ddof 0), 0 for one subset, which is not the standard error of the mean.
     """
     reals, fakes = quantize_features([real, fake], settings, world)
-    degree, gamma, coef = kernel
-    divisor = 4.0**reals.step * real.shape[1] if gamma is None else 4.0**reals.step / gamma
-    threads = fair_threads(world)
-
-    def polynomial(first: FeatureBlock, second: FeatureBlock) -> torch.Tensor:
-        with using_threads(threads):
-            products = first.integers @ second.integers.T
-        return reduce(mul, [products.div_(divisor).add_(coef)] * degree)
+    if isinstance(kernel, tuple):
+        degree, gamma, coef = kernel
+        divisor = 4.0**reals.step * real.shape[1] if gamma is None else 4.0**reals.step / gamma
+        of_pair = partial(_polynomial, divisor=divisor, coef=coef, degree=degree, threads=fair_threads(world))
+    else:
+        of_pair = partial(_gaussian_less_one, sigma=kernel, step=reals.step, threads=fair_threads(world))
 
     def of_subset(number: int) -> float:
         if draws:
@@ -97,22 +96,39 @@ def kid(
         parts = parts_of(len(real_rows), BLOCK_ROWS)
         some, others = [real_rows[part] for part in parts], [fake_rows[part] for part in parts]
         within = [
-            _within(polynomial, features, own, part, world)
+            _within(of_pair, features, own, part, world)
             for features, own in ((reals, some), (fakes, others))
             for part in range(len(parts))
         ]
-        between = [_between(polynomial, reals, rows, fakes, others, world) for rows in some]
+        between = [_between(of_pair, reals, rows, fakes, others, world) for rows in some]
         count = len(real_rows)
         return math.fsum(within) / (count * (count - 1)) - 2.0 * math.fsum(between) / count**2
 
     std = math.nan
-    with contextlib.suppress(OverflowError, ValueError), using_threads(1):  # the latter of infinity minus infinity
+    with contextlib.suppress(OverflowError, ValueError):  # the latter of infinity minus infinity
         values = share_out([partial(of_subset, number) for number in range(len(draws or range(subsets)))], world)
         mean = math.fsum(values) / len(values)
         std = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
     if not math.isfinite(std):
         raise on_every_rank(RunError("KID's kernel is too large:", "scale the features in the network"))
     return mean, std
+
+
+def _polynomial(
+    first: FeatureBlock, second: FeatureBlock, *, divisor: float, coef: float, degree: int, threads: int
+) -> torch.Tensor:
+    with using_threads(threads):
+        products = first.integers @ second.integers.T
+    return reduce(mul, [products.div_(divisor).add_(coef)] * degree)
+
+
+def _gaussian_less_one(
+    first: FeatureBlock, second: FeatureBlock, *, sigma: float, step: int, threads: int
+) -> torch.Tensor:
+    """Returns k - 1: that changes no estimate of the MMD, and no digits are lost where all k are close to 1."""
+    with using_threads(threads):
+        distances = squared_distances(first, second)
+    return distances.mul_(-(4.0**-step) / (2.0 * sigma**2)).expm1_()
 
 
 def _within(kernel: Kernel, features: QuantizedFeatures, parts: Sequence[Rows], number: int, world: World) -> float:
@@ -141,8 +157,7 @@ def cmmd(real: NDArray[np.float32], fake: NDArray[np.float32], settings: Feature
 
     The value is mean k(x, x') + mean k(y, y') - 2 mean k(x, y), times 1000, with k = exp(-|x - y|² / (2 sigma²)).
     The means include the pairs of an image with itself (the biased estimate, as in the authors' code). For embeddings
-    of norm 1 and sigma 10, each k is within 0.02 of 1. The means are therefore computed from k - 1, so that no digits
-    of the difference are lost.
+    of norm 1 and sigma 10, each k is within 0.02 of 1.
 
     Args:
         real, fake: embeddings of shapes (n, D) and (m, D), the same on every rank, which are read in blocks. In the
@@ -154,23 +169,15 @@ def cmmd(real: NDArray[np.float32], fake: NDArray[np.float32], settings: Feature
         At least 0; a negative rounding error is set to 0.
     """
     reals, fakes = quantize_features([real, fake], settings, world)
-    factor = -(4.0**-reals.step) / (2.0 * _SIGMA**2)
-    threads = fair_threads(world)
-
-    def gaussian_less_one(first: FeatureBlock, second: FeatureBlock) -> torch.Tensor:
-        with using_threads(threads):
-            distances = squared_distances(first, second)
-        return distances.mul_(factor).expm1_()
-
+    of_pair = partial(_gaussian_less_one, sigma=_SIGMA, step=reals.step, threads=fair_threads(world))
     real_parts, fake_parts = parts_of(len(real), BLOCK_ROWS), parts_of(len(fake), BLOCK_ROWS)
     jobs = [
-        partial(_within, gaussian_less_one, features, parts, number, world)
+        partial(_within, of_pair, features, parts, number, world)
         for features, parts in ((reals, real_parts), (fakes, fake_parts))
         for number in range(len(parts))
     ]
-    jobs += [partial(_between, gaussian_less_one, reals, rows, fakes, fake_parts, world) for rows in real_parts]
-    with using_threads(1):
-        values = share_out(jobs, world)
+    jobs += [partial(_between, of_pair, reals, rows, fakes, fake_parts, world) for rows in real_parts]
+    values = share_out(jobs, world)
     ends = (len(real_parts), len(real_parts) + len(fake_parts))
     within_real, within_fake, between = (math.fsum(part) for part in np.split(np.array(values), ends))
     means = (within_real / len(real) ** 2, within_fake / len(fake) ** 2, -2.0 * between / (len(real) * len(fake)))

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool.distances.exact import BLOCK_ROWS, FeatureSettings, parts_of
-from fidtool.distances.parallel import share_out, using_threads
+from fidtool.distances.parallel import share_out
 from fidtool.distributed.world import World
 
 _DIRECTIONS = 100
@@ -48,8 +48,7 @@ def mind(
         one, other = (_sorted_projections(features[:count], units[some]) for features in (real, fake))
         return float((one - other).square_().sum())
 
-    with using_threads(1):
-        sums = share_out([partial(apart, some) for some in parts_of(directions, _DIRECTIONS)], world)
+    sums = share_out([partial(apart, some) for some in parts_of(directions, _DIRECTIONS)], world)
     return float(3 * dims * math.fsum(sums) / (directions * count))
 
 

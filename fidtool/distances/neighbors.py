@@ -58,8 +58,9 @@ def prdc(
         ``precision``, the share of the fakes that are in the ball of at least one real; ``recall``, the share of the
         reals that are in the ball of at least one fake; ``density``, the number of real balls that a fake is in,
         divided by k, as a mean over the fakes, whose expectation is 1 for fakes distributed like the reals; and
-        ``coverage``, the share of the reals whose ball contains at least one fake. And the number of reals and of fakes
-        whose ball has the radius 0, because of k duplicates.
+        ``coverage``, the share of the reals whose ball contains at least one fake; and ``f_score``, the harmonic mean
+        of precision and recall, as in torch-fidelity. And the number of reals and of fakes whose ball has the radius 0,
+        because of k duplicates.
     """
     reals, fakes = quantize_features([real, fake], settings, world)
     in_ball = torch.le if ties == "inclusive" else torch.lt
@@ -85,8 +86,9 @@ def prdc(
         covered_reals, recalled_reals = world.sum_(flags.long()).count_nonzero(1).tolist()
     n, m = len(real), len(fake)
     zeros = (n - int(real_radii.count_nonzero()), m - int(fake_radii.count_nonzero()))
-    shares = {"precision": precise_fakes / m, "recall": recalled_reals / n}
-    return shares | {"density": pairs / (k * m), "coverage": covered_reals / n}, zeros
+    precision, recall = precise_fakes / m, recalled_reals / n
+    values = {"precision": precision, "recall": recall, "density": pairs / (k * m), "coverage": covered_reals / n}
+    return values | {"f_score": 2 * precision * recall / max(1e-5, precision + recall)}, zeros
 
 
 def _parts(count: int, world: World) -> list[slice]:

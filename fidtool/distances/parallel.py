@@ -90,13 +90,13 @@ def linear_algebra_threads() -> int:
 
 
 def share_out(jobs: Sequence[Callable[[], T]], world: World) -> list[T]:
-    """Runs each job on one rank. A collective.
+    """Runs each job on one rank with one torch thread, so that its bits do not depend on the ranks. A collective.
 
     Args:
         jobs: the same jobs on all ranks, which are assigned to the ranks in turn. Results must be small and picklable.
     """
     mine: list[T] = []
-    with world.together():
+    with world.together(), using_threads(1):
         for job in jobs[world.rank :: world.size]:
             if world.must_stop():
                 break

@@ -1,23 +1,34 @@
 """KID: the Kernel Inception Distance."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
-from fidtool.errors import TooFewImagesError, option
+from fidtool.errors import InputError, TooFewImagesError, option
 from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, MetricFacts, Number
 from fidtool.validation import Setting
+
+_PARAMETERS = {"poly": ("degree", "gamma", "coef"), "rbf": ("sigma",)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class KID(Metric):
-    """Kernel Inception Distance (Bińkowski et al. 2018): the squared MMD with a cubic kernel, over random subsets."""
+    """Kernel Inception Distance (Bińkowski et al. 2018): the squared MMD of the features, over random subsets."""
 
     subsets: int = Setting(100, METRICS, "N", least=1).help("KID: number of pairs of random subsets to average over.")
     subset_size: int = Setting(1000, METRICS, "N", least=2).help(
         "KID: images per subset, or all of the smaller set of a comparison if it has fewer."
     )
     seed: int = Setting(0, METRICS).help("KID: seed of the random subsets.")
+    kernel: Literal["poly", "rbf"] = Setting("poly", METRICS).help(
+        "KID: (gamma <x, y> + coef) ** degree, or exp(-|x - y|² / (2 sigma²)) for rbf, as in torch-fidelity."
+    )
+    degree: int = Setting(3, METRICS, "N", least=1).help("KID: degree of the kernel poly.")
+    gamma: float | None = Setting(None, METRICS, "X", least=1e-9).help(
+        "KID: factor in the kernel poly.", default="1 / dimensions"
+    )
+    coef: float = Setting(1.0, METRICS, "X", least=1e-9).help("KID: summand in the kernel poly.")
+    sigma: float = Setting(10.0, METRICS, "X", least=1e-9).help("KID: bandwidth of the kernel rbf.")
 
     name = "kid"
     other_names = ("kernel-inception-distance",)
@@ -33,9 +44,17 @@ class KID(Metric):
     )
     further = ("kid_subset_size",)
     real_features = fake_features = True
-    _kernel: ClassVar[tuple[int, float | None, float]] = (3, None, 1.0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if any(getattr(self, name) != getattr(KID, name) for name in ("kernel", *_PARAMETERS["poly"])):
+            vars(self)["numbers"] = (replace(KID.numbers[0], title=f"KID-{self.kernel}"),)
 
     def check(self, facts: MetricFacts) -> None:
+        for name in self._without_effect:
+            if getattr(self, name) != getattr(KID, name):
+                problem = f"{option(self.named(name))} is not a setting of KID's kernel {self.kernel}:"
+                raise InputError(problem, f"omit it, or pass another {option(self.named('kernel'))}", setting=name)
         if facts.images is not None and facts.images < 2:
             remedy = f"omit kid from {option('metrics')}"
             problem = f"KID needs at least two images per set, and {facts.has}:"
@@ -60,7 +79,14 @@ class KID(Metric):
             subset_size=size,
             subsets=1 if whole else self.subsets,
             seed=self.seed,
-            kernel=self._kernel,
+            kernel=self.sigma if self.kernel == "rbf" else (self.degree, self.gamma, self.coef),
         )
         values = {"kid": mean} if whole else {"kid": mean, "kid_std": spread}
         return values if size == self.subset_size else {**values, "kid_subset_size": size}
+
+    def record(self, definition: Any) -> Mapping[str, Any]:
+        return {name: value for name, value in super().record(definition).items() if name not in self._without_effect}
+
+    @property
+    def _without_effect(self) -> tuple[str, ...]:
+        return _PARAMETERS["rbf" if self.kernel == "poly" else "poly"]

@@ -140,10 +140,9 @@ class MetricContext:
         Returns:
             The results in the order of the jobs, on every rank.
         """
-        from fidtool.distances.parallel import share_out, using_threads
+        from fidtool.distances.parallel import share_out
 
-        with using_threads(1):
-            return share_out(jobs, self.world)
+        return share_out(jobs, self.world)
 
 
 class Metric(Validated):

@@ -35,6 +35,7 @@ class PRDC(Metric):
             "mean number of real images' neighbourhoods that contain a generated image, divided by k",
         ),
         Number("coverage", "Coverage", "higher", "share of real images with a generated image in their neighbourhood"),
+        Number("f_score", "F-score", "higher", "harmonic mean of precision and recall"),
     )
     real_features = fake_features = True
 

@@ -99,17 +99,6 @@ class _PerImage(ImageMetric[Values]):
         return self._sums.sides["fake"].listed()
 
 
-@dataclass(frozen=True, kw_only=True)
-class _KID(KID):
-    degree: int = Setting(3, least=1).help("degree")
-    gamma: float | None = Setting(None, least=1e-9).help("gamma")
-    coef: float = Setting(1.0, least=1e-9).help("coef")
-
-    @property
-    def _kernel(self) -> tuple[int, float | None, float]:  # type: ignore[override]
-        return self.degree, self.gamma, self.coef
-
-
 class KernelInceptionDistance(_PerImage[_Pair]):
     """KID, with the interface of torchmetrics' ``KernelInceptionDistance``.
 
@@ -141,7 +130,7 @@ class KernelInceptionDistance(_PerImage[_Pair]):
     ) -> None:
         if feature == _LOGITS:
             raise InputError("KID of Inception's logits is not available:", f"pass one of {INCEPTION_DIMS} as feature")
-        self._metric = _KID(subsets=subsets, subset_size=subset_size, seed=seed, degree=degree, gamma=gamma, coef=coef)
+        self._metric = KID(subsets=subsets, subset_size=subset_size, seed=seed, degree=degree, gamma=gamma, coef=coef)
         self._least = max(2, subset_size), f" for subset_size={subset_size}"
         super().__init__(feature, reset_real_features, normalize, **options)
 
@@ -233,7 +222,7 @@ class _PRDC(PRDC):
 
 
 class PrecisionRecallDensityCoverage(_PerImage[dict[str, torch.Tensor]]):
-    """Precision, recall, density and coverage; ``compute`` returns a dictionary of four float64 scalar tensors.
+    """Precision, recall, density, coverage and F-score; ``compute`` returns a dictionary of float64 scalar tensors.
 
     Args:
         nearest_k: a ball's radius is the distance to the k-th nearest neighbour.

@@ -62,7 +62,7 @@ def test_all_metrics_with_inception(here: Run, tmp_path: Path) -> None:
     """The test weights have no classifier, and `all` downloads nothing."""
     sets = [make_pictures(tmp_path / name, 7, seed) for seed, name in enumerate(("real", "fake"))]
     found = here("compute", *sets, "--metrics", "ALL", "--json")
-    numbers = ["fid", "kid", "kid_subset_size", "precision", "recall", "density", "coverage", "sfid", "mind"]
+    numbers = ["fid", "kid", "kid_subset_size", "precision", "recall", "density", "coverage", "f_score", "sfid", "mind"]
     assert list(found.metrics) == numbers
     assert left_out(found.json["run"]["notes"]) == ["is", "fid-infinity", "cmmd"]
     assert "fidtool weights --download" in found.stderr
@@ -86,7 +86,7 @@ def test_statistics_files_for_all_metrics(here: Run, sets: tuple[Path, Path]) ->
     found = here("compute", "real.npz", "fake.npz", "--metrics", "all", "--json")
     images = here("compute", *sets, "--extractor", TINY, "--metrics", "all", "--json")
     values = [list(each.metrics.values()) for each in (found, images)]
-    assert len(values[0]) == 9
+    assert len(values[0]) == 10
     assert values[0] == values[1]
 
 

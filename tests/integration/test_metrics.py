@@ -18,7 +18,7 @@ from support.small_sets import COUNT, METRICS, SMALL, make_sets
 
 LABELS = Labels(TINY, 16, {EMBEDDING: COLOURS})
 
-NAMES = ["fid", "kid", "kid_std", "precision", "recall", "density", "coverage", "cmmd"]
+NAMES = ["fid", "kid", "kid_std", "precision", "recall", "density", "coverage", "f_score", "cmmd"]
 
 KEYS = [LABELS.key(name) for name in NAMES]
 
@@ -35,7 +35,7 @@ def test_all_metrics_are_computed_in_one_pass(here: Run, sets: tuple[Path, Path]
     assert (run["images_computed"], run["forward_passes"]) == (2 * COUNT + 3, 11)
     assert {"distance", "kid", "prdc", "cmmd"} <= set(run["seconds"])
     assert outcome.json["settings"] == {
-        "kid": {"subsets": 7, "subset_size": 20, "seed": 0},
+        "kid": {"subsets": 7, "subset_size": 20, "seed": 0, "kernel": "poly", "degree": 3, "gamma": None, "coef": 1.0},
         "prdc": {"nearest_k": 3, "ties": "strict"},
         "cmmd": {key: outcome.json["layers"][EMBEDDING][key] for key in ("extractor", "weights_sha256")},
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -35,7 +37,7 @@ def test_prdc_matches_prdc(pair: str, k: int) -> None:
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-def test_precision_and_recall_match_torch_fidelity(pair: str) -> None:
+def test_precision_recall_and_f_score_match_torch_fidelity(pair: str) -> None:
     peer = pytest.importorskip("torch_fidelity.metric_prc", reason="torch-fidelity is not installed")
     real, fake = PAIRS[pair]
     settings_ = {"prc_neighborhood": 3, "prc_batch_size": 97, "save_cpu_ram": False, "verbose": False}
@@ -43,6 +45,14 @@ def test_precision_and_recall_match_torch_fidelity(pair: str) -> None:
     ours, _ = neighbors.prdc(real, fake, FeatureSettings(18), alone(), k=3, ties="inclusive")
     assert round(ours["precision"] * len(fake)) == round(theirs["precision"] * len(fake))
     assert round(ours["recall"] * len(real)) == round(theirs["recall"] * len(real))
+    assert ours["f_score"] == pytest.approx(theirs["f_score"], rel=1e-6)
+
+
+def test_the_f_score_of_nothing_matches_torch_fidelity() -> None:
+    peer = pytest.importorskip("torch_fidelity.metric_prc", reason="torch-fidelity is not installed")
+    real, fake = normal(30, 4, 1), normal(30, 4, 2, shift=99.0)
+    theirs = peer.prc_features_to_metric(torch.from_numpy(fake), torch.from_numpy(real), verbose=False)
+    assert theirs["f_score"] == neighbors.prdc(real, fake, FeatureSettings(18), alone())[0]["f_score"] == 0.0
 
 
 FEATURES = np.abs(normal(530, 256, 1, spread=0.5))
@@ -69,7 +79,20 @@ def test_inception_score_matches_torch_fidelity(splits: int, bias: bool) -> None
 REAL, FAKE = mixture(400, 64, 1) / np.float32(4), mixture(350, 64, 2) / np.float32(4) + np.float32(0.1)
 
 
-def test_kid_matches_torch_fidelity_on_the_same_subsets() -> None:
+KERNELS: dict[str, tuple[dict[str, Any], tuple[int, float | None, float] | float]] = {
+    "cubic": ({}, (3, None, 1.0)),
+    "of degree 2": (
+        {"kid_kernel_poly_degree": 2, "kid_kernel_poly_gamma": 0.5, "kid_kernel_poly_coef0": 2.0},
+        (2, 0.5, 2.0),
+    ),
+    "rbf": ({"kid_kernel": "rbf"}, 10.0),
+    "narrow rbf": ({"kid_kernel": "rbf", "kid_kernel_rbf_sigma": 2.5}, 2.5),
+    "wide rbf": ({"kid_kernel": "rbf", "kid_kernel_rbf_sigma": 300}, 300.0),
+}
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_kid_matches_torch_fidelity_on_the_same_subsets(kernel: str) -> None:
     peer = pytest.importorskip("torch_fidelity.metric_kid", reason="torch-fidelity is not installed")
     theirs = peer.kid_features_to_metric(
         torch.from_numpy(FAKE).double(),
@@ -78,10 +101,12 @@ def test_kid_matches_torch_fidelity_on_the_same_subsets() -> None:
         kid_subset_size=100,
         rng_seed=2020,
         verbose=False,
+        **KERNELS[kernel][0],
     )
     rng = np.random.RandomState(2020)
     drawn = [[rng.choice(len(x), 100, replace=False) for x in (FAKE, REAL)] for _ in range(20)]
-    mean, std = kid(REAL, FAKE, FeatureSettings(18), alone(), draws=[(of_real, of_fake) for of_fake, of_real in drawn])
+    draws = [(of_real, of_fake) for of_fake, of_real in drawn]
+    mean, std = kid(REAL, FAKE, FeatureSettings(18), alone(), draws=draws, kernel=KERNELS[kernel][1])
     assert mean == pytest.approx(theirs["kernel_inception_distance_mean"], rel=1e-6)
     assert std == pytest.approx(theirs["kernel_inception_distance_std"], rel=1e-6)
 

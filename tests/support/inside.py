@@ -63,7 +63,7 @@ def cmmd(real: Features, fake: Features, *, feature_step: int = STEP, **settings
 
 
 def prdc(real: Features, fake: Features, **settings: Any) -> list[float]:
-    """Return precision, recall, density and coverage."""
+    """Return precision, recall, density, coverage and F-score."""
     return [*neighbors.prdc(real, fake, _settings(), _alone(), **settings)[0].values()]
 
 

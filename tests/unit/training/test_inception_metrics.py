@@ -62,7 +62,7 @@ def test_values_equal_those_of_a_run(tmp_path: Path, environment: object) -> Non
     assert [tuple(each.shape) for each in kid.real_features + kid.fake_features] == [(20, 16)] * 2
     mean, std = kid.compute()
     assert (float(mean), float(std)) == (values(kid)["kid"], 0.0)
-    assert set(prdc.compute()) == {"precision", "recall", "density", "coverage"}
+    assert set(prdc.compute()) == {"precision", "recall", "density", "coverage", "f_score"}
 
 
 def test_states_copies_and_merges() -> None:

@@ -127,12 +127,12 @@ def test_several_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(model.asked) == 3
     values = {name: float(value) for name, value, _ in model.logged}
     assert [*values] == [
-        f"val_{name}" for name in ("fid", "kid", "kid_std", "precision", "recall", "density", "coverage")
+        f"val_{name}" for name in ("fid", "kid", "kid_std", "precision", "recall", "density", "coverage", "f_score")
     ]
     assert callback.fid == values["val_fid"]
     model.logged.clear()
     epoch_of(callback, Trainer(current_epoch=1, fast_dev_run=1), model, True)
-    assert len(model.logged) == 7
+    assert len(model.logged) == 8
     for wrong in ("kid", ["kid"], None, [], torch.nn.Flatten, [KernelInceptionDistance(network())]):
         with pytest.raises(fidtool.InputError, match=r"takes classes such as fidtool.training.KernelInception.*, not"):
             FIDCallback("generate", tmp_path / "real", metrics=wrong)  # type: ignore[arg-type]
